@@ -1,0 +1,86 @@
+# PDX. `make help` lists the targets.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV_VERSION := 0.13.8
+# A uv on PATH is used; otherwise one is put beside the environment.
+UV := $(shell command -v uv 2>/dev/null || echo $(CURDIR)/.cache/uv/bin/uv)
+PIP := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(UV) pip
+SOURCES := api cli operator proxy sim tests benchmarks
+PACKAGES := pdx_api pdx_cli pdx_operator pdx_proxy pdx_sim
+TINY_MODEL := /tmp/pdx/models/tiny
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##@ Use
+.PHONY: install
+install: $(VENV)/.installed ## Install pdx and the CPU engine into .venv (locked, with hashes)
+
+.PHONY: run
+run: install ## Serve a tiny model with one prefill and one decode engine and prove that KV moved (ONCE=1: prove, then stop)
+	@test -f $(TINY_MODEL)/config.json || $(BIN)/pdx tiny-model $(TINY_MODEL)
+	@$(BIN)/pdx up examples/tiny-cpu.yaml $(if $(ONCE),--once) $(if $(PORT),--port $(PORT)) $(ARGS)
+
+##@ Develop
+.PHONY: test
+test: install-dev ## Run every test (a part this machine cannot run is skipped by name; CI=true makes that a failure)
+	@$(BIN)/pytest $(ARGS)
+
+.PHONY: soak
+soak: install-dev ## Long fault campaigns and loads; results go to benchmarks/
+	@$(BIN)/pytest -m soak --override-ini timeout=0 $(ARGS)
+
+.PHONY: check
+check: install-dev ## Format, lint, types, import rule, spelling, locks
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+	@$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
+	@$(BIN)/mypy tests
+	@$(BIN)/codespell
+	@if grep -nE '(https?|git\+[a-z]+)://' requirements/*.lock; then echo 'A lock names an address; run: make lock' >&2; exit 1; fi
+
+.PHONY: format
+format: install-dev ## Format and mend what ruff can mend
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+.PHONY: lock
+lock: $(UV) ## Write requirements/*.lock anew (UPGRADE=1 takes newer versions)
+	@$(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) --extra cpu pyproject.toml -o requirements/run.lock
+	@$(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) --extra cpu --extra dev -c requirements/run.lock pyproject.toml -o requirements/dev.lock
+
+.PHONY: install-dev
+install-dev: $(VENV)/.installed-dev
+
+.PHONY: clean
+clean: ## Remove the environment and all caches of the checkout
+	@rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(CURDIR)/.cache/uv/bin/uv:
+	@echo "Installing uv $(UV_VERSION)"
+	@$(PYTHON) -m venv .cache/uv || { echo "python3 cannot make a virtual environment: install python3-venv, or uv." >&2; exit 1; }
+	@.cache/uv/bin/pip install -q --disable-pip-version-check uv==$(UV_VERSION)
+
+$(VENV)/bin/python: | $(UV)
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { echo "PDX needs Python 3.11 to 3.13; this is $$($(PYTHON) --version). Name one with PYTHON=python3.x." >&2; exit 1; }
+	@$(UV) venv -q --python $(PYTHON) $(VENV)
+
+$(VENV)/.installed: requirements/run.lock pyproject.toml packaging/vllm-metadata/pyproject.toml | $(VENV)/bin/python
+	@echo "Installing PDX and vLLM's CPU build into $(VENV) (6 GB; a minute or two on a fresh machine)"
+	@$(PIP) install --require-hashes --no-deps -r requirements/run.lock
+	@$(PIP) install -q --no-deps ./packaging/vllm-metadata
+	@$(PIP) install -q --no-deps -e .
+	@touch $@
+
+$(VENV)/.installed-dev: requirements/dev.lock $(VENV)/.installed
+	@echo "Installing the development tools into $(VENV)"
+	@$(PIP) install -q --require-hashes --no-deps -r requirements/dev.lock
+	@touch $@

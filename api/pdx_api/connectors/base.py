@@ -1,0 +1,49 @@
+"""What a connector is: how to wire an engine, and which family the gateway speaks to it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pdx_api.connectors.families import Family
+from pdx_api.names import Order, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where an engine runs, as far as its connector must know."""
+
+    host: str
+    """Address under which the other engines reach it."""
+    ports: Mapping[str, int]
+    """A port for each name in the connector's `port_names`."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWiring:
+    """What a connector adds to one engine."""
+
+    kv_transfer_config: Mapping[str, Any]
+    """vLLM's --kv-transfer-config."""
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+class Connector(Protocol):
+    """One KV connector. Instances are frozen; both methods are pure."""
+
+    @property
+    def name(self) -> str:
+        """The value of `spec.kvTransfer.connector`."""
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        """The orders it allows, its default first."""
+
+    @property
+    def port_names(self) -> tuple[str, ...]:
+        """Names of the ports an engine opens for it, beside HTTP."""
+
+    def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
+        """Wiring of one engine; `config` is the user's `spec.kvTransfer.config`, which wins over defaults."""
+
+    def family(self, order: Order) -> Family:
+        """The protocol to speak for a pair wired in this order."""

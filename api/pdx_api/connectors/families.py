@@ -1,0 +1,53 @@
+"""The protocol families of KV hand-off, as data: what a gateway must send on each leg.
+
+A family is a way of speaking, not a connector: the gateway runs families and knows no connector by name. A connector
+fills a family with the parameters that its vLLM class reads.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+KVParams = Mapping[str, Any]
+"""The content of a leg's `kv_transfer_params`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """How one start of one prefill engine is addressed by a decode engine.
+
+    It belongs to a data-parallel rank and to one start of the engine: an engine that restarts has another.
+    """
+
+    engine_id: str
+    host: str
+    port: int
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Serial:
+    """P is called and awaited; the parameters it answers go to D verbatim, and D pulls.
+
+    A P that answers without parameters has nothing to hand over; D then prefills by itself.
+    """
+
+    prefill_params: KVParams
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Both legs are told of each other beforehand and meet under one id, which is fresh for every attempt.
+
+    The id is the `X-Request-Id` of both legs, and both use the same path.
+    """
+
+    prefill_params: KVParams
+    decode_params: Callable[[str, Identity], KVParams]
+    """(meeting id, P's identity) -> D's parameters."""
+    identity: Callable[[KVParams], Identity]
+    """P's answered parameters -> P's identity; KeyError, TypeError or ValueError when they name none."""
+
+
+Family = Serial | Rendezvous

@@ -1,0 +1,79 @@
+"""NIXL: peer to peer over UCX. Pull (`NixlConnector`, P first) and push (`NixlPushConnector`, D first or both at once).
+
+Facts: vLLM 0.32 `vllm/distributed/kv_transfer/kv_connector/v1/nixl/{base,pull,push}_scheduler.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pdx_api.connectors.base import EngineWiring, Site
+from pdx_api.connectors.families import Family, Identity, KVParams, Rendezvous, Serial
+from pdx_api.names import Order, Role
+
+SIDE_CHANNEL: Final = "side-channel"
+
+_KV_ROLES: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
+
+_PREFILL_PARAMS: Final[KVParams] = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+
+
+def _decode_params(meeting: str, prefill: Identity) -> KVParams:
+    return {
+        "do_remote_prefill": True,
+        "do_remote_decode": False,
+        "remote_engine_id": prefill.engine_id,
+        "remote_host": prefill.host,
+        "remote_port": prefill.port,
+        "tp_size": prefill.tensor_parallel,
+        "pp_size": prefill.pipeline_parallel,
+        "remote_request_id": meeting,
+    }
+
+
+def _identity(answer: KVParams) -> Identity:
+    return Identity(
+        engine_id=str(answer["remote_engine_id"]),
+        host=str(answer["remote_host"]),
+        port=int(answer["remote_port"]),
+        tensor_parallel=int(answer.get("tp_size") or 1),
+        pipeline_parallel=int(answer.get("pp_size") or 1),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Nixl:
+    """`spec.kvTransfer.connector: NIXL`."""
+
+    name: str = "NIXL"
+    orders: tuple[Order, ...] = (Order.PREFILL_FIRST, Order.DECODE_FIRST, Order.CONCURRENT)
+    port_names: tuple[str, ...] = (SIDE_CHANNEL,)
+
+    def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
+        """The side channel binds and advertises one address, so it is the pod's own and never a wildcard."""
+        transfer: dict[str, Any] = {
+            "kv_connector": "NixlConnector" if order is Order.PREFILL_FIRST else "NixlPushConnector",
+            "kv_role": _KV_ROLES[role],
+        }
+        if config:
+            transfer["kv_connector_extra_config"] = dict(config)
+        return EngineWiring(
+            kv_transfer_config=transfer,
+            env={
+                "VLLM_NIXL_SIDE_CHANNEL_HOST": site.host,
+                "VLLM_NIXL_SIDE_CHANNEL_PORT": str(site.ports[SIDE_CHANNEL]),
+            },
+        )
+
+    def family(self, order: Order) -> Family:
+        """Pull is serial; push meets under the request id, whichever leg goes first."""
+        if order is Order.PREFILL_FIRST:
+            return Serial(prefill_params=_PREFILL_PARAMS)
+        return Rendezvous(prefill_params=_PREFILL_PARAMS, decode_params=_decode_params, identity=_identity)

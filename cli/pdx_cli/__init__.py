@@ -1,0 +1,1 @@
+"""`pdx`: a PDDeployment on one machine, and looks at it."""

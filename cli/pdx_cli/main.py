@@ -1,0 +1,5 @@
+"""x"""
+
+
+def main() -> int:
+    return 0

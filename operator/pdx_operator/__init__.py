@@ -1,0 +1,1 @@
+"""The operator's pure half: what a PDDeployment becomes on Kubernetes."""

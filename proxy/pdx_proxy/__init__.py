@@ -1,0 +1,1 @@
+"""The gateway: parse, admit, pick, hand off, relay."""
