@@ -1,0 +1,117 @@
+"""`pdx gateway`: the gateway alone, in front of engines that someone else started."""
+
+import argparse
+from typing import Final
+from urllib.parse import urlsplit
+
+from pdx_api.connectors import CONNECTORS, choose
+from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, Mode, Order, Role
+from pdx_cli.errors import CommandError
+from pdx_proxy.main import run as run_gateway
+from pdx_proxy.settings import Address, EndpointSpec, Settings
+
+EPILOG: Final = """\
+examples:
+  pdx gateway --prefill http://10.0.0.1:8000 --decode http://10.0.0.2:8000
+  pdx gateway --listen 0.0.0.0:8080 --prefill http://p0:8000 http://p1:8000 --decode http://d0:8000 \\
+              --connector NIXL --order Concurrent --workers 2
+  pdx gateway --aggregated http://10.0.0.1:8000 http://10.0.0.2:8000
+
+The engines must be wired for the connector and order named here; `pdx render FILE` shows how.
+Clients are served on --listen (/health and /ready too); --admin answers /metrics and /pdx/state."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's flags."""
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "--listen",
+        default=f"127.0.0.1:{GATEWAY_PORT}",
+        metavar="HOST:PORT",
+        help="where clients are served (%(default)s)",
+    )
+    parser.add_argument(
+        "--admin",
+        default=None,
+        metavar="HOST:PORT",
+        help=f"where /metrics and /pdx/state are (port {ADMIN_PORT} of 127.0.0.1)",
+    )
+    parser.add_argument("--prefill", nargs="+", default=[], metavar="URL", help="engines that prefill")
+    parser.add_argument("--decode", nargs="+", default=[], metavar="URL", help="engines that decode")
+    parser.add_argument("--aggregated", nargs="+", default=[], metavar="URL", help="engines that do both")
+    parser.add_argument(
+        "--connector", default="NIXL", help=f"KV connector of the engines: {', '.join(CONNECTORS)} (%(default)s)"
+    )
+    parser.add_argument(
+        "--order", default=None, help=f"order they are wired for: {', '.join(Order)} (the connector's first)"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="processes that share the port (%(default)s)"
+    )
+    parser.add_argument(
+        "--debug-headers",
+        action="store_true",
+        help="name engines and phases in answers: x-pdx-prefill, x-pdx-decode, server-timing",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal."""
+    return run_gateway(settings_of(args))
+
+
+def settings_of(args: argparse.Namespace) -> Settings:
+    """The gateway's settings from the flags; raises CommandError."""
+    if args.workers < 1 or args.workers > 64:
+        raise CommandError(f"--workers is {args.workers}; write a number from 1 to 64.")
+    admin = args.admin or f"127.0.0.1:{ADMIN_PORT}"
+    return Settings(
+        listen=_address("--listen", args.listen),
+        admin=_address("--admin", admin),
+        mode=Mode.AGGREGATED if args.aggregated else Mode.DISAGGREGATED,
+        endpoints=_endpoints(args),
+        workers=args.workers,
+        debug_headers=args.debug_headers,
+    )
+
+
+def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
+    if args.aggregated and (args.prefill or args.decode):
+        raise CommandError("--aggregated stands alone: leave out --prefill and --decode.")
+    if not args.aggregated and not (args.prefill and args.decode):
+        raise CommandError("The gateway needs engines: write --prefill URL and --decode URL, or --aggregated URL.")
+    if args.order is not None and args.order not in list(Order):
+        raise CommandError(f"--order {args.order} does not exist; write one of: {', '.join(Order)}.")
+    try:
+        connector, order = choose(args.connector, Order(args.order) if args.order else None)
+    except ValueError as error:
+        raise CommandError(f"{error}.") from error
+    by_role = {Role.PREFILL: args.prefill, Role.DECODE: args.decode, Role.AGGREGATED: args.aggregated}
+    specs = tuple(
+        EndpointSpec(_url(url), role, connector=connector.name, order=order)
+        for role, urls in by_role.items()
+        for url in urls
+    )
+    names = [spec.name for spec in specs]
+    for name in names:
+        if names.count(name) > 1:
+            raise CommandError(f"{name} is named twice; every engine is named once, in one role.")
+    return specs
+
+
+def _url(text: str) -> Address:
+    parts = urlsplit(text)
+    try:
+        port = parts.port or 80
+    except ValueError:
+        port = 0
+    if parts.scheme != "http" or not parts.hostname or not port or parts.path not in ("", "/") or parts.query:
+        raise CommandError(f"{text} is no engine's URL; write http://HOST:PORT.")
+    return Address(parts.hostname, port)
+
+
+def _address(flag: str, text: str) -> Address:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise CommandError(f"{flag} {text} is no address; write HOST:PORT, for example 127.0.0.1:{GATEWAY_PORT}.")
+    return Address(host.strip("[]"), int(port))

@@ -1,0 +1,125 @@
+"""Settling: what a hand-off that nobody wants any more still needs, so that no engine keeps blocks for it.
+
+Which action frees whose blocks is measured on real engines: docs/settling.md. Every action is a task of its own with a
+deadline, owned here, because the request it belonged to is gone.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+from pdx_api.connectors.families import KVParams
+from pdx_proxy.backend import Backend
+from pdx_proxy.counters import Settlement
+from pdx_proxy.endpoints import Endpoint
+from pdx_proxy.failures import EngineFailure
+from pdx_proxy.handoff import PrefillRefused, transfer_params
+from pdx_proxy.leg import Leg
+from pdx_proxy.request import Request, prefill_body, settling_body
+
+_REFUSED_MAX_TOKENS: Final = 2**31 - 1
+"""More tokens than any model's length: D refuses the leg, and its refusal tells P to free the blocks."""
+_LATE_ANSWER_SECONDS: Final = 1.0
+"""How long an answer that was on its way when the client left may take."""
+
+Result = TypeVar("Result")
+
+
+class Aftercare:
+    """Owner of the tasks that settle hand-offs."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
+        """Run something to its end, whatever becomes of the caller."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def drain(self) -> None:
+        """Wait until nothing is left to settle."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    def count(self, settlement: Settlement) -> None:
+        """Count how a hand-off was settled."""
+        self._backend.counters.settlements[settlement] += 1
+
+    def settle(self, work: Coroutine[Any, Any, Settlement]) -> None:
+        """Settle a hand-off in the background and count how it ended."""
+        self.start(self._settle(work))
+
+    async def _settle(self, work: Coroutine[Any, Any, Settlement]) -> None:
+        self._backend.counters.settling += 1
+        try:
+            self.count(await work)
+        finally:
+            self._backend.counters.settling -= 1
+
+    def stop_prefill(self, leg: Leg, decode: Endpoint, request: Request) -> None:
+        """The client left while a P of the serial family prefilled: stop it, and release what it finished anyway."""
+        if leg.begun:
+            self.settle(self._stop_prefill(leg, decode, request))
+        else:
+            leg.end()
+
+    def release(self, pair: tuple[Endpoint, Endpoint], params: KVParams, request: Request) -> None:
+        """P has finished and no D leg takes its parameters: free its blocks."""
+        self.settle(self._release(pair, params, request))
+
+    def close_when_open(self, leg: Leg) -> None:
+        """Close a D leg once its KV has arrived: this pair is new, and an early close would not reach P."""
+        self.settle(self._close_when_open(leg))
+
+    async def _stop_prefill(self, leg: Leg, decode: Endpoint, request: Request) -> Settlement:
+        try:
+            leg.half_close()
+            answer = await leg.whole(_LATE_ANSWER_SECONDS)
+            params = transfer_params(leg.endpoint, answer)
+        except (EngineFailure, PrefillRefused):
+            return Settlement.PREFILL_STOPPED
+        finally:
+            leg.end()
+        if params is None:
+            return Settlement.PREFILL_STOPPED
+        return await self._release((leg.endpoint, decode), params, request)
+
+    async def _release(self, pair: tuple[Endpoint, Endpoint], params: KVParams, request: Request) -> Settlement:
+        """A refused D leg frees P's blocks without any work, but only through a D that has fetched from this P before:
+
+        the notice of a D that has not is lost (vLLM 0.32). Such a pair runs a D leg of one token instead.
+        """
+        prefill, decode = pair
+        friend = self._backend.acquaintance(prefill, decode)
+        if friend is not None:
+            body = settling_body(request.path, params, _REFUSED_MAX_TOKENS)
+        else:
+            body = prefill_body(request.body, params)
+        status = await self.call(friend or decode, request, body, self._backend.new_id())
+        if friend is not None:
+            return Settlement.RELEASED if 400 <= status < 500 else Settlement.LEASE
+        return Settlement.RELEASED if status == 200 else Settlement.LEASE
+
+    async def call(self, endpoint: Endpoint, request: Request, body: bytes, request_id: str) -> int:
+        """One whole leg without a client; its status, or 0 if there was no answer in time."""
+        leg = self._backend.leg(endpoint)
+        try:
+            await leg.connect()
+            leg.send("POST", request.path, (*request.headers, ("X-Request-Id", request_id)), body)
+            return (await leg.whole(self._backend.deadlines.settle)).status
+        except EngineFailure:
+            return 0
+        finally:
+            leg.end()
+
+    async def _close_when_open(self, leg: Leg) -> Settlement:
+        try:
+            await leg.opened(self._backend.deadlines.settle)
+        except EngineFailure:
+            return Settlement.LEASE
+        finally:
+            leg.end()
+        return Settlement.RELEASED

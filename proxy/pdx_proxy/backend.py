@@ -1,0 +1,60 @@
+"""What serving a request needs of the engines' side: endpoints, connections, legs in flight, ids."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pdx_proxy.counters import Counters
+from pdx_proxy.endpoints import Endpoint, Load, Snapshot, pairing
+from pdx_proxy.leg import Leg
+from pdx_proxy.pool import Pool
+from pdx_proxy.settings import Deadlines, Settings
+
+Suspect = Callable[[Endpoint, str], None]
+
+
+@dataclass(slots=True)
+class Backend:
+    """One worker's view of the engines. It owns the snapshot in force, the pool, the load and the counters."""
+
+    settings: Settings
+    pool: Pool
+    new_id: Callable[[], str]
+    """A fresh id for an engine to know a request by."""
+    clock: Callable[[], float]
+    """Seconds, monotonic."""
+    suspect: Suspect
+    """Told of an endpoint that may have died or restarted, with the reason."""
+    load: Load = field(default_factory=Load)
+    counters: Counters = field(default_factory=Counters)
+    snapshot: Snapshot = field(default_factory=Snapshot)
+    acquainted: set[tuple[str, int, str, int]] = field(default_factory=set)
+    """Pairs that have exchanged KV in this start of both."""
+
+    @property
+    def deadlines(self) -> Deadlines:
+        """How long each wait may take."""
+        return self.settings.deadlines
+
+    def leg(self, endpoint: Endpoint) -> Leg:
+        """A leg at the endpoint, counted from now on."""
+        return Leg(self.pool, self.load, endpoint)
+
+    def apply(self, snapshot: Snapshot) -> None:
+        """Take a new view of the endpoints; what was learnt of starts that are over is forgotten."""
+        starts = {(e.name, e.start) for e in snapshot.everything}
+        self.snapshot = snapshot
+        self.acquainted = {key for key in self.acquainted if {key[:2], key[2:]} <= starts} | set(snapshot.acquainted)
+
+    def acquaint(self, prefill: Endpoint, decode: Endpoint) -> None:
+        """KV has moved between the two."""
+        self.acquainted.add(pairing(prefill, decode))
+
+    def knows(self, prefill: Endpoint, decode: Endpoint) -> bool:
+        """Whether KV has moved between the two in this start of both."""
+        return pairing(prefill, decode) in self.acquainted
+
+    def acquaintance(self, prefill: Endpoint, preferred: Endpoint) -> Endpoint | None:
+        """A warm D that has fetched KV from this start of P: `preferred` if it is one."""
+        if self.knows(prefill, preferred):
+            return preferred
+        return next((decode for decode in self.snapshot.decode if self.knows(prefill, decode)), None)

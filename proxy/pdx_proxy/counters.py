@@ -1,0 +1,115 @@
+"""What happened, as plain integers: added to on the hot path, rendered when scraped, summed over workers."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+"""Upper bounds of the histograms, in seconds."""
+
+
+class Outcome(StrEnum):
+    """How a request ended; every request ends in exactly one."""
+
+    SPLIT = "split"
+    """Answered, prefill and decode on different engines."""
+    WHOLE = "whole"
+    """Answered by one engine."""
+    REFUSED_BY_ENGINE = "refused_by_engine"
+    """A 4xx of an engine."""
+    REFUSED = "refused"
+    """A 4xx of the gateway."""
+    UNAVAILABLE = "unavailable"
+    """No engine could answer."""
+    BROKEN = "broken"
+    """The engine was lost after the answer had begun."""
+    CLIENT_LEFT = "client_left"
+    """The client was gone before the answer was complete."""
+
+
+class Settlement(StrEnum):
+    """How a hand-off that nobody wanted any more was settled."""
+
+    PREFILL_STOPPED = "prefill_stopped"
+    """P was stopped while it prefilled."""
+    RELEASED = "released"
+    """P had finished; a D leg made it free its blocks."""
+    FINISHED = "finished"
+    """D had been told to wait: P was left to finish, then D was closed."""
+    LEASE = "lease"
+    """P's blocks wait for the end of their lease."""
+    DECODE_LOST = "decode_lost"
+    """P is gone while D waits for its push: D's blocks stay until its own time-out or restart."""
+
+
+class Phase(StrEnum):
+    """What a request waited for."""
+
+    PREFILL = "prefill"
+    """P's leg, from its sending to its answer."""
+    HANDOFF = "handoff"
+    """P's answer to the first event of D's body; in push orders D's whole wait."""
+    TOTAL = "total"
+    """The request from its last byte to the last byte of its answer."""
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Counts of durations by bucket."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    total: float = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one duration."""
+        self.counts[bisect_left(BUCKETS, seconds)] += 1
+        self.total += seconds
+
+
+@dataclass(slots=True)
+class Counters:
+    """One worker's counters since its start."""
+
+    outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
+    settlements: dict[str, int] = field(default_factory=lambda: dict.fromkeys(Settlement, 0))
+    retries: dict[str, int] = field(default_factory=dict)
+    """Attempts that failed before the first event, by reason."""
+    phases: dict[str, Histogram] = field(default_factory=lambda: {phase.value: Histogram() for phase in Phase})
+    requests_in_flight: int = 0
+    settling: int = 0
+    """Hand-offs that are being settled."""
+
+    def retried(self, reason: str) -> None:
+        """Count an attempt that failed."""
+        self.retries[reason] = self.retries.get(reason, 0) + 1
+
+    def report(self, legs: Mapping[str, int]) -> dict[str, Any]:
+        """Everything as JSON values, with the legs in flight by endpoint."""
+        return {
+            "outcomes": dict(self.outcomes),
+            "settlements": dict(self.settlements),
+            "retries": dict(self.retries),
+            "phases": {name: {"counts": h.counts, "total": h.total} for name, h in self.phases.items()},
+            "inFlight": {"requests": self.requests_in_flight, "settling": self.settling},
+            "legs": dict(legs),
+        }
+
+
+def add_reports(reports: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The sum of several workers' reports."""
+    total = Counters().report({})
+    for report in reports:
+        _add(total, report)
+    return total
+
+
+def _add(into: dict[str, Any], what: Mapping[str, Any]) -> None:
+    for key, value in what.items():
+        if isinstance(value, Mapping):
+            _add(into.setdefault(key, {}), value)
+        elif isinstance(value, list):
+            into[key] = [a + b for a, b in zip(into.get(key, [0] * len(value)), value, strict=True)]
+        else:
+            into[key] = into.get(key, 0) + value

@@ -1,0 +1,132 @@
+"""What the gateway knows of engines: an immutable snapshot, swapped whole, and the count of what is in flight."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pdx_api.connectors.families import Identity
+from pdx_api.names import Order, Role
+from pdx_proxy.settings import Address, EndpointSpec
+
+
+class State(StrEnum):
+    """Whether an endpoint may be picked."""
+
+    COLD = "Cold"
+    WARMING = "Warming"
+    WARM = "Warm"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One engine as the gateway sees it now. Only a warm one may be picked."""
+
+    spec: EndpointSpec
+    state: State = State.COLD
+    identity: Identity | None = None
+    """How a decode engine addresses it; known for a warm P whose family needs it."""
+    start: int = 0
+    """Counts the warm-ups: what was learnt of one start says nothing of the next."""
+    reason: str | None = None
+    """Why it is not warm."""
+
+    @property
+    def name(self) -> str:
+        """Unique name."""
+        return self.spec.name
+
+    @property
+    def address(self) -> Address:
+        """Where its HTTP API is."""
+        return self.spec.address
+
+    @property
+    def role(self) -> Role:
+        """What it does."""
+        return self.spec.role
+
+    @property
+    def revision(self) -> str:
+        """What it may pair with."""
+        return self.spec.revision
+
+    @property
+    def connector(self) -> str:
+        """Name of its KV connector."""
+        return self.spec.connector
+
+    @property
+    def order(self) -> Order:
+        """The order it is wired for."""
+        return self.spec.order
+
+    @property
+    def warm(self) -> bool:
+        """Whether it may be picked."""
+        return self.state is State.WARM
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All endpoints at one moment."""
+
+    prefill: tuple[Endpoint, ...] = ()
+    """The warm prefill engines."""
+    decode: tuple[Endpoint, ...] = ()
+    """The warm engines that answer clients: decode, or aggregated."""
+    everything: tuple[Endpoint, ...] = ()
+    acquainted: frozenset[tuple[str, int, str, int]] = frozenset()
+    """Pairs that warm-up has made exchange KV: see `pairing`."""
+
+    @classmethod
+    def of(
+        cls, endpoints: Iterable[Endpoint], acquainted: frozenset[tuple[str, int, str, int]] = frozenset()
+    ) -> "Snapshot":
+        """Sort endpoints by what they may be picked for."""
+        everything = tuple(endpoints)
+        return cls(
+            prefill=tuple(e for e in everything if e.warm and e.role is Role.PREFILL),
+            decode=tuple(e for e in everything if e.warm and e.role is not Role.PREFILL),
+            everything=everything,
+            acquainted=acquainted,
+        )
+
+
+def pairing(prefill: Endpoint, decode: Endpoint) -> tuple[str, int, str, int]:
+    """Key of a pair in one start of each."""
+    return (prefill.name, prefill.start, decode.name, decode.start)
+
+
+@dataclass(slots=True)
+class Load:
+    """Legs in flight by endpoint. Acquired and released exactly once for each leg."""
+
+    legs: dict[str, int] = field(default_factory=dict)
+
+    def acquire(self, endpoint: Endpoint) -> "Held":
+        """Count one leg at the endpoint until the returned hold is released."""
+        self.legs[endpoint.name] = self.legs.get(endpoint.name, 0) + 1
+        return Held(self, endpoint.name)
+
+    def of(self, endpoint: Endpoint) -> int:
+        """Legs in flight at the endpoint."""
+        return self.legs.get(endpoint.name, 0)
+
+    def view(self) -> Mapping[str, int]:
+        """Endpoints that have legs in flight."""
+        return {name: count for name, count in self.legs.items() if count}
+
+
+@dataclass(slots=True)
+class Held:
+    """One counted leg."""
+
+    load: Load
+    name: str
+    released: bool = False
+
+    def release(self) -> None:
+        """Count it no longer. A second call does nothing."""
+        if not self.released:
+            self.released = True
+            self.load.legs[self.name] -= 1

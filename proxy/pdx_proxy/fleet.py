@@ -1,0 +1,169 @@
+"""The workers, as the control side sees them: one in this process, or several in processes of their own."""
+
+import asyncio
+import socket
+import sys
+from typing import Any, Protocol
+
+from pdx_proxy.backend import Suspect
+from pdx_proxy.counters import add_reports
+from pdx_proxy.endpoints import Snapshot
+from pdx_proxy.link import Link, Report, ReportRequest, Suspicion
+from pdx_proxy.settings import Address, Settings
+from pdx_proxy.warmup import Warmer
+from pdx_proxy.worker import Worker
+
+_REPORT_SECONDS = 2.0
+
+
+class Fleet(Protocol):
+    """Some workers."""
+
+    def apply(self, snapshot: Snapshot) -> None:
+        """Give every worker a new view of the endpoints."""
+
+    async def report(self) -> dict[str, Any]:
+        """The sum of the workers' reports."""
+
+    async def stop(self) -> None:
+        """Let every worker finish what it serves, and end it."""
+
+
+def bind(address: Address, *, shared: bool) -> socket.socket:
+    """A bound socket; `shared` lets further sockets of this process's user bind the same port. Raises OSError."""
+    family, kind, proto, _, where = socket.getaddrinfo(
+        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    sock = socket.socket(family, kind, proto)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind(where)
+    except OSError:
+        sock.close()
+        raise
+    sock.setblocking(False)
+    return sock
+
+
+class LocalFleet:
+    """One worker in this process."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    @classmethod
+    async def start(cls, settings: Settings, suspect: Suspect) -> "LocalFleet":
+        """Serve the port from this process; raises OSError when it is taken."""
+        worker = Worker(settings, suspect)
+        await worker.start(bind(settings.listen, shared=False))
+        return cls(worker)
+
+    def apply(self, snapshot: Snapshot) -> None:
+        self._worker.apply(snapshot)
+
+    async def report(self) -> dict[str, Any]:
+        return self._worker.report()
+
+    async def stop(self) -> None:
+        await self._worker.stop()
+
+
+class _Seat:
+    """A worker process, started anew whenever it dies."""
+
+    def __init__(self, settings: Settings, listener: socket.socket, fleet: "ProcessFleet") -> None:
+        self._settings = settings
+        self._listener = listener
+        self._fleet = fleet
+        self._link: Link | None = None
+        self._answer: asyncio.Future[dict[str, Any]] | None = None
+        self.last: dict[str, Any] | None = None
+        """The report received last from the process that is alive."""
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while not self._fleet.stopping:
+            ours, theirs = socket.socketpair()
+            ours.setblocking(False)
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "pdx_proxy.worker_process", str(self._listener.fileno()), str(theirs.fileno())),
+                pass_fds=(self._listener.fileno(), theirs.fileno()),
+            )
+            theirs.close()
+            self._link = await Link.over(ours)
+            self._link.send(self._settings)
+            self._link.send(self._fleet.snapshot)
+            await self._listen(self._link)
+            self._link = None
+            await process.wait()
+            self._fleet.retire(self.last)
+            self.last = None
+            await asyncio.sleep(0.2)
+
+    async def _listen(self, link: Link) -> None:
+        while (message := await link.receive()) is not None:
+            if isinstance(message, Suspicion):
+                self._fleet.suspect_by_name(message)
+            elif isinstance(message, Report):
+                self.last = message.content
+                if self._answer is not None and not self._answer.done():
+                    self._answer.set_result(message.content)
+
+    def send(self, message: object) -> None:
+        """Send to the process, if it is there."""
+        if self._link is not None:
+            self._link.send(message)
+
+    async def report(self) -> dict[str, Any] | None:
+        """A fresh report, or the last one if the process does not answer."""
+        self._answer = asyncio.get_running_loop().create_future()
+        self.send(ReportRequest())
+        try:
+            async with asyncio.timeout(_REPORT_SECONDS):
+                return await self._answer
+        except TimeoutError:
+            return self.last
+
+    async def stop(self) -> None:
+        """Close the link, which tells the process to finish."""
+        if self._link is not None:
+            self._link.close()
+        await self.task
+
+
+class ProcessFleet:
+    """Several worker processes that share the serving port."""
+
+    def __init__(self, settings: Settings, warmer: Warmer) -> None:
+        bind(settings.listen, shared=False).close()
+        self._warmer = warmer
+        self._retired: list[dict[str, Any]] = []
+        self.snapshot = Snapshot()
+        self.stopping = False
+        sockets = [bind(settings.listen, shared=True) for _ in range(settings.workers)]
+        self._seats = [_Seat(settings, sock, self) for sock in sockets]
+
+    def apply(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        for seat in self._seats:
+            seat.send(snapshot)
+
+    def suspect_by_name(self, suspicion: Suspicion) -> None:
+        """A worker's suspicion."""
+        self._warmer.suspect(suspicion.name, suspicion.start, suspicion.reason)
+
+    def retire(self, report: dict[str, Any] | None) -> None:
+        """Keep what a process that is gone had counted; nothing of it is in flight any more."""
+        if report is not None:
+            self._retired.append({**report, "inFlight": {}, "legs": {}})
+            self._retired = [add_reports(self._retired)]
+
+    async def report(self) -> dict[str, Any]:
+        reports = await asyncio.gather(*(seat.report() for seat in self._seats))
+        return add_reports([*self._retired, *(report for report in reports if report is not None)])
+
+    async def stop(self) -> None:
+        self.stopping = True
+        await asyncio.gather(*(seat.stop() for seat in self._seats))

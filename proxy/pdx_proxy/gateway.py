@@ -1,0 +1,178 @@
+"""The handlers of the serving port: parse, pick, hand off, relay, and one outcome for every request."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from pdx_api.connectors import CONNECTORS
+from pdx_api.connectors.families import Serial
+from pdx_proxy import rendezvous, serial
+from pdx_proxy.aftercare import Aftercare
+from pdx_proxy.backend import Backend
+from pdx_proxy.counters import Outcome, Phase
+from pdx_proxy.exchange import Exchange, answer
+from pdx_proxy.failures import BadAnswer, EngineFailure
+from pdx_proxy.handoff import Handoff, HandoffFailure, PrefillRefused
+from pdx_proxy.pick import Choice, pick
+from pdx_proxy.relay import relay
+from pdx_proxy.request import RefusedError, Request, can_split, decode_body, error_body, read_body
+from pdx_proxy.routes import ROUTES, Kind
+from pdx_proxy.wire import FORWARDED_REQUEST_HEADERS
+
+_MAX_CLIENT_ID: Final = 256
+
+
+class Gateway:
+    """Serves exchanges with the engines of a backend."""
+
+    def __init__(self, backend: Backend, aftercare: Aftercare) -> None:
+        self._backend = backend
+        self._aftercare = aftercare
+        self._turn = 0
+
+    async def serve(self, exchange: Exchange) -> None:
+        """Answer one request. Cancelled when the client leaves."""
+        route = ROUTES.get(exchange.path)
+        if route is None:
+            answer(exchange, 404, b'{"detail":"Not Found"}', {})
+        elif exchange.method != route[0]:
+            answer(exchange, 405, b'{"detail":"Method Not Allowed"}', {"allow": route[0]})
+        elif route[1] is Kind.HEALTH:
+            answer(exchange, 200, b"", {})
+        elif route[1] is Kind.READY:
+            self._answer_ready(exchange)
+        else:
+            await self._count(exchange, route[1])
+
+    def _answer_ready(self, exchange: Exchange) -> None:
+        if self._backend.snapshot.decode:
+            answer(exchange, 200, b"", {})
+        else:
+            answer(exchange, 503, _unavailable("No engine is ready."), {})
+
+    async def _count(self, exchange: Exchange, kind: Kind) -> None:
+        counters, clock = self._backend.counters, self._backend.clock
+        counters.requests_in_flight += 1
+        outcome = Outcome.CLIENT_LEFT
+        began = clock()
+        try:
+            outcome = await self._serve_engine(exchange, kind)
+        except RefusedError as refusal:
+            answer(exchange, refusal.status, refusal.body(), self._own_headers(exchange))
+            outcome = Outcome.REFUSED
+        finally:
+            counters.requests_in_flight -= 1
+            counters.outcomes[outcome] += 1
+            counters.phases[Phase.TOTAL].observe(clock() - began)
+
+    async def _serve_engine(self, exchange: Exchange, kind: Kind) -> Outcome:
+        request = await self._read(exchange, kind)
+        avoid: set[str] = set()
+        last: EngineFailure | None = None
+        tries = self._backend.settings.attempts
+        while tries:
+            tries -= 1
+            self._turn += 1
+            split = request.split and tries > 0
+            choice = pick(self._backend.snapshot, self._backend.load.of, split=split, avoid=avoid, turn=self._turn)
+            if choice is None:
+                break
+            try:
+                handoff = await self._attempt(choice, request, exchange.method)
+            except PrefillRefused:
+                request = Request(request.path, request.body, request.headers, split=False)
+                tries = max(tries, 1)
+                continue
+            except HandoffFailure as failure:
+                avoid.add(failure.endpoint.name)
+                last = failure.cause
+                self._backend.counters.retried(last.reason)
+                continue
+            return await self._answer(exchange, handoff)
+        self._answer_unavailable(exchange, last)
+        return Outcome.UNAVAILABLE
+
+    async def _read(self, exchange: Exchange, kind: Kind) -> Request:
+        headers = exchange.headers
+        forwarded = tuple(
+            (name, value) for name in FORWARDED_REQUEST_HEADERS if (value := headers.get(name, "")) and value.isascii()
+        )
+        if kind is Kind.READ:
+            return Request(exchange.path, {}, forwarded, split=False)
+        body = read_body(await exchange.body(), headers.get("content-type", ""))
+        split = kind is Kind.GENERATE and can_split(exchange.path, body)
+        return Request(exchange.path, body, forwarded, split)
+
+    async def _attempt(self, choice: Choice, request: Request, method: str) -> Handoff:
+        """One attempt: both legs, or D alone. Raises HandoffFailure or PrefillRefused."""
+        prefill, decode = choice.prefill, choice.decode
+        if prefill is None:
+            return await self._whole(choice, request, method)
+        family = CONNECTORS[prefill.connector].family(prefill.order)
+        if isinstance(family, Serial):
+            return await serial.hand_off(self._backend, self._aftercare, family, (prefill, decode), request)
+        return await rendezvous.hand_off(
+            self._backend, self._aftercare, family, prefill.order, (prefill, decode), request
+        )
+
+    async def _whole(self, choice: Choice, request: Request, method: str) -> Handoff:
+        leg = self._backend.leg(choice.decode)
+        try:
+            await leg.connect()
+            body = decode_body(request.body, None) if method == "POST" else b""
+            leg.send(method, request.path, (*request.headers, ("X-Request-Id", self._backend.new_id())), body)
+            await leg.opened(self._backend.deadlines.first_event)
+        except asyncio.CancelledError:
+            leg.end()
+            raise
+        except EngineFailure as failure:
+            leg.end()
+            if not isinstance(failure, BadAnswer):
+                self._backend.suspect(choice.decode, str(failure))
+            raise HandoffFailure(choice.decode, failure) from failure
+        return Handoff(leg)
+
+    async def _answer(self, exchange: Exchange, handoff: Handoff) -> Outcome:
+        if handoff.prefill is not None:
+            self._backend.counters.phases[Phase.HANDOFF].observe(handoff.handoff_seconds)
+        status = handoff.decode.answer.status
+        try:
+            whole = await relay(exchange, handoff.decode, self._headers(exchange, handoff))
+        finally:
+            handoff.decode.end()
+        if not whole:
+            self._backend.suspect(handoff.decode.endpoint, "lost while it answered")
+            return Outcome.BROKEN
+        if status >= 400:
+            return Outcome.REFUSED_BY_ENGINE
+        return Outcome.SPLIT if handoff.prefill is not None else Outcome.WHOLE
+
+    def _own_headers(self, exchange: Exchange) -> dict[str, str]:
+        """The client's request id, given back as it came."""
+        client_id = exchange.headers.get("x-request-id", "")
+        return {"x-request-id": client_id[:_MAX_CLIENT_ID]} if client_id and client_id.isascii() else {}
+
+    def _headers(self, exchange: Exchange, handoff: Handoff) -> Mapping[str, str]:
+        headers = self._own_headers(exchange)
+        if not self._backend.settings.debug_headers:
+            return headers
+        headers["x-pdx-decode"] = handoff.decode.endpoint.name
+        if handoff.prefill is not None:
+            headers["x-pdx-prefill"] = handoff.prefill.name
+            headers["server-timing"] = (
+                f"prefill;dur={handoff.prefill_seconds * 1000:.1f}, handoff;dur={handoff.handoff_seconds * 1000:.1f}"
+            )
+        return headers
+
+    def _answer_unavailable(self, exchange: Exchange, last: EngineFailure | None) -> None:
+        headers = {**self._own_headers(exchange), "retry-after": "1"}
+        if isinstance(last, BadAnswer) and last.body and last.status >= 500:
+            answer(exchange, last.status, last.body, headers)
+        elif last is None:
+            answer(exchange, 503, _unavailable("No engine is ready."), headers)
+        else:
+            answer(exchange, 503, _unavailable("No engine could answer the request."), headers)
+
+
+def _unavailable(message: str) -> bytes:
+    return error_body(503, message, "ServiceUnavailableError")

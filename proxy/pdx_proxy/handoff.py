@@ -1,0 +1,60 @@
+"""A hand-off: the two legs of one request, run as their family wants."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from pdx_proxy.connection import Answer
+from pdx_proxy.endpoints import Endpoint
+from pdx_proxy.failures import BadAnswer, EngineFailure, Reason
+from pdx_proxy.leg import Leg
+
+
+@dataclass(frozen=True, slots=True)
+class Handoff:
+    """A hand-off whose D has opened its answer. The leg belongs to whoever holds this."""
+
+    decode: Leg
+    prefill: Endpoint | None = None
+    prefill_seconds: float = 0.0
+    handoff_seconds: float = 0.0
+
+
+class HandoffFailure(Exception):  # noqa: N818 (a failure of engines, not an error of the gateway)
+    """An attempt failed before the first event, and what it had begun is settled or being settled."""
+
+    def __init__(self, endpoint: Endpoint, cause: EngineFailure) -> None:
+        super().__init__(str(cause))
+        self.endpoint = endpoint
+        """The engine to avoid in the next attempt."""
+        self.cause = cause
+
+
+class PrefillRefused(Exception):  # noqa: N818
+    """P answered 4xx: the request is at fault, or too large for P.
+
+    D is then asked for all of it, and its words are the client's.
+    """
+
+
+def transfer_params(endpoint: Endpoint, answer: Answer) -> dict[str, Any] | None:
+    """The parameters of a P's complete answer; None when it has nothing to hand over.
+
+    Raises PrefillRefused for a 4xx and BadAnswer for what is no P's answer.
+    """
+    if 400 <= answer.status < 500:
+        raise PrefillRefused
+    if answer.status != 200:
+        raise BadAnswer(endpoint.name, f"status {answer.status}", Reason.STATUS, answer.status, answer.body)
+    try:
+        document = orjson.loads(answer.body)
+        params = document["kv_transfer_params"]
+        reasons = [choice["finish_reason"] for choice in document["choices"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadAnswer(endpoint.name, "not an answer of vLLM", Reason.LOST, 502, b"") from error
+    if "abort" in reasons:
+        raise BadAnswer(endpoint.name, "aborted by the engine", Reason.ABORT, 503, b"")
+    if params is not None and not isinstance(params, dict):
+        raise BadAnswer(endpoint.name, "kv_transfer_params is no object", Reason.LOST, 502, b"")
+    return params

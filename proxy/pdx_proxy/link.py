@@ -1,0 +1,58 @@
+"""Messages between the control process and its workers, over a socket pair that only they hold."""
+
+import asyncio
+import pickle
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """Worker to control: an endpoint may have died or restarted."""
+
+    name: str
+    start: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRequest:
+    """Control to worker: send your report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Worker to control: `Worker.report()`."""
+
+    content: dict[str, Any]
+
+
+class Link:
+    """One end of a socket pair."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def over(cls, sock: socket.socket) -> "Link":
+        """The end that `sock` is."""
+        return cls(*await asyncio.open_connection(sock=sock))
+
+    def send(self, message: object) -> None:
+        """Send a message."""
+        data = pickle.dumps(message)
+        self._writer.write(len(data).to_bytes(4, "big") + data)
+
+    async def receive(self) -> object | None:
+        """The next message; None when the other end is gone."""
+        try:
+            size = int.from_bytes(await self._reader.readexactly(4), "big")
+            return pickle.loads(await self._reader.readexactly(size))  # type: ignore[no-any-return] # noqa: S301 (own process)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+
+    def close(self) -> None:
+        """Close this end; the other one receives None."""
+        self._writer.close()

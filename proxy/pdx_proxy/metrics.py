@@ -1,0 +1,67 @@
+"""The gateway's metrics in Prometheus' text format, made from counters when they are scraped."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from pdx_proxy.counters import BUCKETS
+from pdx_proxy.endpoints import Endpoint, State
+
+
+class _Collector:
+    def __init__(self, report: Mapping[str, Any], endpoints: Iterable[Endpoint]) -> None:
+        self._report = report
+        self._endpoints = list(endpoints)
+
+    def collect(self) -> Iterable[Metric]:
+        report = self._report
+        yield _counter("pdx_requests", "Requests by how they ended.", "outcome", report["outcomes"])
+        yield _counter(
+            "pdx_settlements", "Hand-offs that nobody wanted any more, by how they ended.", "how", report["settlements"]
+        )
+        yield _counter(
+            "pdx_retries", "Attempts that failed before the first event, by reason.", "reason", report["retries"]
+        )
+        phases = HistogramMetricFamily("pdx_phase_seconds", "What requests waited for.", labels=["phase"])
+        for phase, histogram in report["phases"].items():
+            phases.add_metric([phase], _cumulative(histogram["counts"]), histogram["total"])
+        yield phases
+        yield GaugeMetricFamily(
+            "pdx_requests_in_flight", "Requests being served.", value=report["inFlight"]["requests"]
+        )
+        yield GaugeMetricFamily("pdx_settling", "Hand-offs being settled.", value=report["inFlight"]["settling"])
+        legs = GaugeMetricFamily("pdx_legs_in_flight", "Legs in flight by endpoint.", labels=["endpoint", "role"])
+        states = GaugeMetricFamily("pdx_endpoints", "Endpoints by role and state.", labels=["role", "state"])
+        for endpoint in self._endpoints:
+            legs.add_metric([endpoint.name, endpoint.role], report["legs"].get(endpoint.name, 0))
+        yield legs
+        for role in sorted({endpoint.role for endpoint in self._endpoints}):
+            for state in State:
+                count = sum(e.role is role and e.state is state for e in self._endpoints)
+                states.add_metric([role, state], count)
+        yield states
+
+
+def render(report: Mapping[str, Any], endpoints: Iterable[Endpoint]) -> bytes:
+    """The metrics page of a report (see `Counters.report`) and the endpoints."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(report, endpoints))
+    return generate_latest(registry)
+
+
+def _counter(name: str, text: str, label: str, values: Mapping[str, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for value, count in values.items():
+        family.add_metric([value], count)
+    return family
+
+
+def _cumulative(counts: Iterable[int]) -> list[tuple[str, float]]:
+    buckets: list[tuple[str, float]] = []
+    total = 0
+    for bound, count in zip([*map(str, BUCKETS), "+Inf"], counts, strict=True):
+        total += count
+        buckets.append((bound, total))
+    return buckets

@@ -1,0 +1,204 @@
+"""The rendezvous family: both legs are sent under one fresh id, and P pushes into blocks that D has allocated.
+
+Invariant: once D has been sent its leg, P's whole leg runs to its end under the same id, or D's blocks are counted as
+lost. An aborted P leaves D waiting without any time-out of vLLM's.
+"""
+
+import asyncio
+from typing import Final
+
+from pdx_api.connectors.families import KVParams, Rendezvous
+from pdx_api.names import Order
+from pdx_proxy.aftercare import Aftercare
+from pdx_proxy.backend import Backend
+from pdx_proxy.counters import Phase, Settlement
+from pdx_proxy.endpoints import Endpoint
+from pdx_proxy.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure, Reason
+from pdx_proxy.handoff import Handoff, HandoffFailure, PrefillRefused, transfer_params
+from pdx_proxy.request import Request, decode_body, prefill_body, settling_body
+
+_REFUSAL_SECONDS: Final = 0.5
+"""How long D may take to refuse what P has refused."""
+_SCHEDULED_SECONDS: Final = 0.1
+"""How long after P's end a D whose answer shows no first event is given to take the KV before it is closed."""
+_PREFILL_TRIES: Final = 2
+
+
+async def hand_off(
+    backend: Backend,
+    aftercare: Aftercare,
+    family: Rendezvous,
+    order: Order,
+    pair: tuple[Endpoint, Endpoint],
+    request: Request,
+) -> Handoff:
+    """Run both legs until D's answer is open; raises HandoffFailure or PrefillRefused."""
+    meeting = _Meeting(backend, aftercare, family, pair, request)
+    began = backend.clock()
+    try:
+        await meeting.begin(order)
+        await meeting.decode_leg.opened(backend.deadlines.first_event)
+    except asyncio.CancelledError:
+        meeting.leave()
+        raise
+    except EngineFailure as failure:
+        raise meeting.fail(failure) from failure
+    meeting.over = True
+    backend.acquaint(*pair)
+    return Handoff(meeting.decode_leg, pair[0], meeting.prefill_seconds, backend.clock() - began)
+
+
+class _Meeting:
+    """Both legs of one attempt and what is known of them."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        aftercare: Aftercare,
+        family: Rendezvous,
+        pair: tuple[Endpoint, Endpoint],
+        request: Request,
+    ) -> None:
+        self._backend = backend
+        self._aftercare = aftercare
+        self._family = family
+        self._prefill, self._decode = pair
+        self._request = request
+        self._id = backend.new_id()
+        self._prefill_leg = backend.leg(self._prefill)
+        self._prefill_task: asyncio.Task[KVParams | None] | None = None
+        self._prefill_failure: EngineFailure | None = None
+        self.decode_leg = backend.leg(self._decode)
+        self.prefill_seconds = 0.0
+        self.over = False
+        """Whether D needs P no more: P's leg is then not sent again."""
+
+    async def begin(self, order: Order) -> None:
+        """Connect to both before anything is sent, so that an engine that is gone costs the other nothing."""
+        identity = self._prefill.identity
+        assert identity is not None, "a warm P of this family has told its identity"
+        await self.decode_leg.connect()
+        await self._prefill_leg.connect()
+        params = self._family.decode_params(self._id, identity)
+        self.decode_leg.send("POST", self._request.path, self._headers, decode_body(self._request.body, params))
+        if order is Order.DECODE_FIRST and await self._decode_refuses():
+            return
+        self._prefill_task = self._aftercare.start(self._run_prefill())
+
+    def leave(self) -> None:
+        """The client has left: let P finish, then close D."""
+        if self.decode_leg.begun:
+            self._aftercare.settle(self._finish())
+        else:
+            self._end_both()
+
+    def fail(self, failure: EngineFailure) -> Exception:
+        """End the attempt; the exception for whoever asked for it."""
+        self.over = True
+        if failure is self._prefill_failure:
+            self._end_both()
+            self._aftercare.count(Settlement.DECODE_LOST)
+            if isinstance(failure, BadAnswer) and 400 <= failure.status < 500:
+                return PrefillRefused()
+            self._backend.suspect(self._prefill, str(failure))
+            return HandoffFailure(self._prefill, failure)
+        culprit = self._prefill if failure.endpoint == self._prefill.name else self._decode
+        self._backend.suspect(culprit, str(failure))
+        self.decode_leg.end()
+        if self._prefill_task is None:
+            self._prefill_leg.end()
+        else:
+            self._backend.suspect(self._prefill, f"hand-off failed at {failure}")
+            self._aftercare.settle(self._unwind(self._prefill_task))
+        return HandoffFailure(culprit, failure)
+
+    @property
+    def _headers(self) -> tuple[tuple[str, str], ...]:
+        return (*self._request.headers, ("X-Request-Id", self._id))
+
+    async def _decode_refuses(self) -> bool:
+        try:
+            answer = await self.decode_leg.head(self._backend.settings.decode_lead_seconds)
+        except DeadlineExceeded:
+            return False
+        return answer.status >= 400
+
+    async def _run_prefill(self) -> KVParams | None:
+        """P's whole leg, sent once more under the same id if it is lost while D waits."""
+        began = self._backend.clock()
+        for left in reversed(range(_PREFILL_TRIES)):
+            try:
+                params = await self._prefill_once()
+            except EngineFailure as failure:
+                if left and not self.over and not isinstance(failure, ConnectFailure):
+                    continue
+                await self._tell_decode(failure)
+                return None
+            self.prefill_seconds = self._backend.clock() - began
+            self._backend.counters.phases[Phase.PREFILL].observe(self.prefill_seconds)
+            return params
+        return None
+
+    async def _prefill_once(self) -> KVParams:
+        leg = self._prefill_leg
+        if leg.begun:
+            leg = self._prefill_leg = self._backend.leg(self._prefill)
+            await leg.connect()
+        try:
+            body = prefill_body(self._request.body, self._family.prefill_params)
+            leg.send("POST", self._request.path, self._headers, body)
+            answer = await leg.whole(self._backend.deadlines.prefill)
+            params = transfer_params(self._prefill, answer)
+        except PrefillRefused:
+            answer = leg.answer
+            raise BadAnswer(self._prefill.name, "refused", Reason.STATUS, answer.status, answer.body) from None
+        finally:
+            leg.end()
+        if params is None:
+            raise BadAnswer(self._prefill.name, "nothing to hand over", Reason.STATUS, 502, b"")
+        return params
+
+    async def _tell_decode(self, failure: EngineFailure) -> None:
+        if isinstance(failure, BadAnswer) and failure.status < 500:
+            await asyncio.sleep(_REFUSAL_SECONDS)
+        self._prefill_failure = failure
+        if not self.over:
+            self.decode_leg.interrupt(failure)
+
+    async def _finish(self) -> Settlement:
+        try:
+            if self._prefill_task is None:
+                if self.decode_leg.answer.status >= 400:
+                    self._prefill_leg.end()
+                    return Settlement.FINISHED
+                self._prefill_task = self._aftercare.start(self._run_prefill())
+            if await self._prefill_task is None:
+                return Settlement.DECODE_LOST
+            await self._let_decode_take_it()
+            return Settlement.FINISHED
+        finally:
+            self.over = True
+            self.decode_leg.end()
+
+    async def _let_decode_take_it(self) -> None:
+        seconds = self._backend.deadlines.settle if self._request.stream else _SCHEDULED_SECONDS
+        try:
+            await self.decode_leg.opened(seconds)
+        except EngineFailure:
+            return
+
+    async def _unwind(self, prefill_task: "asyncio.Task[KVParams | None]") -> Settlement:
+        """D has failed: stop P, or free what it finished by a D leg of one token under the same id."""
+        self._prefill_leg.half_close()
+        params = await prefill_task
+        if params is None:
+            return Settlement.PREFILL_STOPPED
+        others = [d for d in self._backend.snapshot.decode if d.revision == self._prefill.revision]
+        decode = next((d for d in others if d.name != self._decode.name), self._decode)
+        body = settling_body(self._request.path, self._family.decode_params(self._id, self._family.identity(params)), 1)
+        status = await self._aftercare.call(decode, self._request, body, self._id)
+        return Settlement.RELEASED if status == 200 else Settlement.LEASE
+
+    def _end_both(self) -> None:
+        self.decode_leg.end()
+        self._prefill_leg.end()

@@ -1,0 +1,83 @@
+"""The serial family: P is called and awaited, what it answers goes to D, and D pulls.
+
+Invariant: once P has finished, exactly one of these happens: D's leg takes its parameters, or they are given to
+aftercare for release.
+"""
+
+import asyncio
+
+from pdx_api.connectors.families import KVParams, Serial
+from pdx_proxy.aftercare import Aftercare
+from pdx_proxy.backend import Backend
+from pdx_proxy.endpoints import Endpoint
+from pdx_proxy.failures import BadAnswer, EngineFailure, Reason
+from pdx_proxy.handoff import Handoff, HandoffFailure, transfer_params
+from pdx_proxy.leg import Leg
+from pdx_proxy.request import Request, decode_body, prefill_body
+
+
+async def hand_off(
+    backend: Backend, aftercare: Aftercare, family: Serial, pair: tuple[Endpoint, Endpoint], request: Request
+) -> Handoff:
+    """Run both legs until D's answer is open; raises HandoffFailure or PrefillRefused."""
+    prefill, decode = pair
+    began = backend.clock()
+    prefill_leg = backend.leg(prefill)
+    try:
+        params = await _prefill(backend, aftercare, family, prefill_leg, decode, request)
+        finished = backend.clock()
+        decode_leg = await _decode(backend, aftercare, pair, params, request)
+    finally:
+        prefill_leg.end()
+    if params is not None:
+        backend.acquaint(prefill, decode)
+    return Handoff(decode_leg, prefill, finished - began, backend.clock() - finished)
+
+
+async def _prefill(
+    backend: Backend, aftercare: Aftercare, family: Serial, leg: Leg, decode: Endpoint, request: Request
+) -> KVParams | None:
+    body = prefill_body(request.body, family.prefill_params)
+    try:
+        await leg.connect()
+        leg.send("POST", request.path, (*request.headers, ("X-Request-Id", backend.new_id())), body)
+        answer = await leg.whole(backend.deadlines.prefill)
+        params = transfer_params(leg.endpoint, answer)
+    except asyncio.CancelledError:
+        aftercare.stop_prefill(leg.detach(), decode, request)
+        raise
+    except EngineFailure as failure:
+        if not (isinstance(failure, BadAnswer) and failure.reason is Reason.STATUS):
+            backend.suspect(leg.endpoint, str(failure))
+        raise HandoffFailure(leg.endpoint, failure) from failure
+    leg.give_back()
+    return params
+
+
+async def _decode(
+    backend: Backend, aftercare: Aftercare, pair: tuple[Endpoint, Endpoint], params: KVParams | None, request: Request
+) -> Leg:
+    prefill, decode = pair
+    leg = backend.leg(decode)
+    deadlines = backend.deadlines
+    try:
+        await leg.connect()
+        body = decode_body(request.body, params)
+        leg.send("POST", request.path, (*request.headers, ("X-Request-Id", backend.new_id())), body)
+        await leg.opened(deadlines.handoff if request.stream else deadlines.first_event)
+    except asyncio.CancelledError:
+        if params is None or (leg.begun and backend.knows(prefill, decode)):
+            leg.end()
+        elif leg.begun:
+            aftercare.close_when_open(leg.detach())
+        else:
+            leg.end()
+            aftercare.release(pair, params, request)
+        raise
+    except EngineFailure as failure:
+        leg.end()
+        backend.suspect(decode, str(failure))
+        if params is not None:
+            aftercare.release(pair, params, request)
+        raise HandoffFailure(decode, failure) from failure
+    return leg

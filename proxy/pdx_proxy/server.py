@@ -1,0 +1,142 @@
+"""aiohttp as the server of the serving port: it reads requests; answers are written to its transport as bytes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from aiohttp import HttpVersion11, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.streams import StreamReader
+from aiohttp.web_protocol import RequestHandler
+
+from pdx_proxy.exchange import Exchange, Source
+from pdx_proxy.request import RefusedError
+
+Handler = Callable[[Exchange], Awaitable[None]]
+
+
+class _Protocol(RequestHandler):
+    """aiohttp's connection, which passes the client's pace on to whatever feeds it."""
+
+    __slots__ = ("source",)
+
+    source: Source | None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self.source is not None:
+            self.source.pause()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.source is not None:
+            self.source.resume()
+
+
+class _Written(web.StreamResponse):
+    """An answer that has been written already."""
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        return None
+
+    async def write_eof(self, data: bytes | bytearray | memoryview = b"") -> None:
+        return None
+
+
+class AiohttpExchange:
+    """An Exchange over aiohttp's request."""
+
+    __slots__ = ("_protocol", "_request", "begun", "keep_alive")
+
+    def __init__(self, request: web.BaseRequest, protocol: _Protocol) -> None:
+        self._request = request
+        self._protocol = protocol
+        self.keep_alive = request.keep_alive
+        self.begun = False
+
+    @property
+    def method(self) -> str:
+        return self._request.method
+
+    @property
+    def path(self) -> str:
+        return self._request.raw_path.split("?", 1)[0]
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._request.headers
+
+    @property
+    def chunks(self) -> bool:
+        return self._request.version >= HttpVersion11
+
+    async def body(self) -> bytes:
+        try:
+            return await self._request.read()
+        except web.HTTPRequestEntityTooLarge as error:
+            self.keep_alive = False
+            raise RefusedError(
+                413, f"The request body is too large: {error.text}", "Request Entity Too Large"
+            ) from None
+
+    def write(self, data: bytes) -> None:
+        transport = self._protocol.transport
+        if transport is not None:
+            self.begun = True
+            transport.write(data)
+
+    def feed_from(self, source: Source | None) -> None:
+        self._protocol.source = source
+        if source is not None and self._protocol.writing_paused:
+            source.pause()
+
+    def close_after(self) -> None:
+        self.keep_alive = False
+
+    def abort(self) -> None:
+        self.keep_alive = False
+        transport = self._protocol.transport
+        if transport is not None:
+            transport.abort()
+
+
+class Server(web.Server):
+    """The serving port's protocol factory; the handler is cancelled when its client leaves."""
+
+    def __init__(self, handler: Handler, *, max_body_bytes: int) -> None:
+        async def serve(request: web.BaseRequest) -> web.StreamResponse:
+            protocol = request.protocol
+            assert isinstance(protocol, _Protocol)
+            exchange = AiohttpExchange(request, protocol)
+            try:
+                await handler(exchange)
+            finally:
+                protocol.source = None
+            written = _Written()
+            if not exchange.keep_alive:
+                written.force_close()
+            else:
+                written._keep_alive = True
+            return written
+
+        self._options: dict[str, Any] = {"access_log": None, "keepalive_timeout": 75.0}
+        self._max_body_bytes = max_body_bytes
+        super().__init__(serve, handler_cancellation=True, request_factory=self._request, **self._options)
+
+    def __call__(self) -> RequestHandler:
+        protocol = _Protocol(self, loop=self._loop, **self._options)
+        protocol.source = None
+        return protocol
+
+    def _request(
+        self,
+        message: RawRequestMessage,
+        payload: StreamReader,
+        protocol: RequestHandler,
+        writer: AbstractStreamWriter,
+        task: "asyncio.Task[None]",
+    ) -> web.BaseRequest:
+        return web.BaseRequest(
+            message, payload, protocol, writer, task, self._loop, client_max_size=self._max_body_bytes
+        )

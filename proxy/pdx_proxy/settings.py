@@ -1,0 +1,81 @@
+"""Everything the gateway is told from outside, as frozen values."""
+
+from dataclasses import dataclass, field
+
+from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, Mode, Order, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where something listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointSpec:
+    """One engine as it is named from outside, by flags or by labels and annotations of a pod."""
+
+    address: Address
+    role: Role
+    revision: str = "static"
+    """Engines pair within one revision only."""
+    connector: str = "NIXL"
+    order: Order = Order.PREFILL_FIRST
+
+    @property
+    def name(self) -> str:
+        """Unique name of the endpoint."""
+        return str(self.address)
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """How long each wait may take, in seconds."""
+
+    connect: float = 3.0
+    """TCP connection to an engine. Engines of one cluster answer in milliseconds; longer means gone."""
+    prefill: float = 300.0
+    """P's whole leg. A prompt of a million tokens takes minutes."""
+    handoff: float = 25.0
+    """P's answer to D's first event. Below NIXL's lease of 30 s: after it P's blocks are gone and waiting is vain."""
+    first_event: float = 600.0
+    """D's leg to the first event of its body, queueing included; also a whole request without streaming."""
+    settle: float = 10.0
+    """One settling action after a client has left."""
+    warm_up: float = 60.0
+    """One warm-up of an engine; its first forward pass may compile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The gateway's configuration."""
+
+    listen: Address = Address("127.0.0.1", GATEWAY_PORT)
+    """Where clients are served."""
+    admin: Address = Address("127.0.0.1", ADMIN_PORT)
+    """Where /metrics and /pdx/state are served."""
+    mode: Mode = Mode.DISAGGREGATED
+    endpoints: tuple[EndpointSpec, ...] = ()
+    workers: int = 1
+    """Processes that share the serving port."""
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    attempts: int = 3
+    """Most times a request is tried before the first event of its body, the last one on D alone."""
+    max_body_bytes: int = 64 * 1024 * 1024
+    """Largest request body; a larger one is refused with 413."""
+    idle_seconds: float = 4.0
+    """How long an idle connection to an engine is kept: below the 5 s after which vLLM closes it."""
+    decode_lead_seconds: float = 0.01
+    """In DecodeFirst, how long D may take to answer its head before P's leg is sent anyway.
+
+    A streaming D answers its head when it has accepted the request; one that does not stream answers at the end only.
+    """
+    shutdown_seconds: float = 30.0
+    """How long open requests may take after SIGTERM."""
+    debug_headers: bool = False
+    """Name the engines and phases of a request in its answer (x-pdx-prefill, x-pdx-decode, server-timing)."""

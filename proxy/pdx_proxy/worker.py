@@ -1,0 +1,64 @@
+"""One worker: serves the port with what the control side tells it of the endpoints."""
+
+import asyncio
+import os
+import socket
+from typing import Any
+
+from pdx_proxy.aftercare import Aftercare
+from pdx_proxy.backend import Backend, Suspect
+from pdx_proxy.endpoints import Snapshot
+from pdx_proxy.gateway import Gateway
+from pdx_proxy.pool import Pool
+from pdx_proxy.server import Server
+from pdx_proxy.settings import Settings
+
+
+def create_backend(settings: Settings, suspect: Suspect) -> Backend:
+    """A backend on the running loop, with ids that no other backend makes."""
+    prefix = os.urandom(8).hex()
+    count = iter(range(1, 1 << 62))
+    loop = asyncio.get_running_loop()
+    return Backend(
+        settings=settings,
+        pool=Pool(idle_seconds=settings.idle_seconds, connect_seconds=settings.deadlines.connect),
+        new_id=lambda: f"{prefix}{next(count):x}",
+        clock=loop.time,
+        suspect=suspect,
+    )
+
+
+class Worker:
+    """Owner of a listening server, the backend it serves with, and its aftercare."""
+
+    def __init__(self, settings: Settings, suspect: Suspect) -> None:
+        self._settings = settings
+        self._backend = create_backend(settings, suspect)
+        self._aftercare = Aftercare(self._backend)
+        self._server = Server(Gateway(self._backend, self._aftercare).serve, max_body_bytes=settings.max_body_bytes)
+        self._listener: asyncio.Server | None = None
+
+    async def start(self, sock: socket.socket) -> None:
+        """Serve a bound socket."""
+        self._listener = await asyncio.get_running_loop().create_server(self._server, sock=sock, backlog=1024)
+
+    def apply(self, snapshot: Snapshot) -> None:
+        """Take a new view of the endpoints."""
+        self._backend.apply(snapshot)
+
+    def report(self) -> dict[str, Any]:
+        """The counters and the legs in flight."""
+        return self._backend.counters.report(self._backend.load.view())
+
+    async def stop(self) -> None:
+        """Accept nothing new, finish what runs and settle what is left, within the time for shutting down."""
+        if self._listener is not None:
+            self._listener.close()
+        self._server.pre_shutdown()
+        try:
+            async with asyncio.timeout(self._settings.shutdown_seconds):
+                await self._server.shutdown(self._settings.shutdown_seconds)
+                await self._aftercare.drain()
+        except TimeoutError:
+            pass
+        self._backend.pool.close()

@@ -1,0 +1,36 @@
+"""A worker as a process of its own: `python -m pdx_proxy.worker_process LISTENER_FD LINK_FD`."""
+
+import signal
+import socket
+import sys
+
+import uvloop
+
+from pdx_proxy.endpoints import Endpoint, Snapshot
+from pdx_proxy.link import Link, Report, ReportRequest, Suspicion
+from pdx_proxy.settings import Settings
+from pdx_proxy.worker import Worker
+
+
+async def _work(listener_fd: int, link_fd: int) -> None:
+    link = await Link.over(socket.socket(fileno=link_fd))
+    settings = await link.receive()
+    assert isinstance(settings, Settings), "the first message holds the settings"
+
+    def suspect(endpoint: Endpoint, reason: str) -> None:
+        link.send(Suspicion(endpoint.name, endpoint.start, reason))
+
+    worker = Worker(settings, suspect)
+    await worker.start(socket.socket(fileno=listener_fd))
+    while (message := await link.receive()) is not None:
+        if isinstance(message, Snapshot):
+            worker.apply(message)
+        elif isinstance(message, ReportRequest):
+            link.send(Report(worker.report()))
+    await worker.stop()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    uvloop.run(_work(int(sys.argv[1]), int(sys.argv[2])))
