@@ -1,5 +1,89 @@
-"""x"""
+"""The command line `pdx`: finds the command and turns its errors into one sentence and an exit code.
+
+A command is a module with `add_arguments(parser)` and `run(args)`. Only the command that was asked for is imported, so
+that `pdx --help` is fast.
+"""
+
+import argparse
+import importlib
+import importlib.metadata
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from pdx_cli.errors import CommandError
+
+DISTRIBUTION: Final = "pdx-serving"
+
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "up": ("pdx_cli.up", "Run a PDDeployment as local processes and prove that KV moves."),
+    "status": ("pdx_cli.status", "Show what `pdx up` runs on this machine."),
+    "render": ("pdx_cli.render", "Print what the operator would apply to a cluster, as YAML."),
+    "gateway": ("pdx_cli.gateway", "Run the gateway alone, in front of engines that someone else started."),
+    "sim": ("pdx_cli.sim", "Run a simulated engine: vLLM's API and KV protocols, no model."),
+    "tiny-model": ("pdx_cli.tiny_model", "Make a tiny model with random weights, to try PDX without a download."),
+}
+"""Name of a command -> its module and what it does."""
+
+EPILOG: Final = """\
+examples:
+  pdx tiny-model /tmp/pdx/models/tiny      make the model of the next line's example
+  pdx up examples/tiny-cpu.yaml            serve it with one prefill and one decode engine
+  pdx up examples/tiny-cpu.yaml --engine sim --once
+                                           the same with simulated engines; ends after the proof
+  pdx render examples/qwen.yaml            what a cluster would get
+
+`pdx COMMAND --help` says more about a command."""
 
 
-def main() -> int:
-    return 0
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the answer is the process's exit code."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    parser, chosen = _parser(args)
+    parsed = parser.parse_args(args)
+    assert chosen is not None, "argparse refuses a missing command"
+    try:
+        return int(importlib.import_module(COMMANDS[chosen][0]).run(parsed))
+    except CommandError as error:
+        print(f"pdx: {error}", file=sys.stderr)
+        for line in error.details:
+            print(f"    {line}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader has left (`pdx render … | head`). Python flushes stdout once more at exit and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _parser(args: Sequence[str]) -> tuple[argparse.ArgumentParser, str | None]:
+    parser = argparse.ArgumentParser(
+        prog="pdx",
+        description="PDX serves large language models with vLLM's prefill and decode on different engines.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"pdx {_version()}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    chosen = next((arg for arg in args if not arg.startswith("-")), None)
+    for name, (module, summary) in COMMANDS.items():
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=summary,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        if name == chosen:
+            importlib.import_module(module).add_arguments(command)
+    return parser, chosen
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"

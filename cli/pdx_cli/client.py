@@ -1,0 +1,77 @@
+"""HTTP as the CLI needs it: short questions to engines and to the gateway on the loopback address."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import aiohttp
+
+
+class AnswerError(Exception):
+    """No usable answer: the connection failed, took too long, or the status is not 200. Its text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A 200."""
+
+    body: Any
+    headers: Mapping[str, str]
+    """Names in lower case."""
+
+
+class Client:
+    """Owns one HTTP session. Proxies of the environment are not used: everything asked is on this machine."""
+
+    def __init__(self) -> None:
+        self._session = aiohttp.ClientSession(trust_env=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def is_ok(self, url: str) -> bool:
+        """Whether a GET answers 200 within a second."""
+        try:
+            await self.text(url, seconds=1.0)
+        except AnswerError:
+            return False
+        return True
+
+    async def text(self, url: str, *, seconds: float = 5.0) -> str:
+        """Body of a GET."""
+        return (await self._ask("GET", url, None, seconds))[0]
+
+    async def json(self, url: str, *, seconds: float = 5.0) -> Any:
+        """JSON body of a GET."""
+        return _parsed(url, await self.text(url, seconds=seconds))
+
+    async def post(self, url: str, body: Mapping[str, Any], *, seconds: float) -> Answer:
+        """Answer to a POST of JSON."""
+        text, headers = await self._ask("POST", url, body, seconds)
+        return Answer(_parsed(url, text), headers)
+
+    async def _ask(
+        self, method: str, url: str, body: Mapping[str, Any] | None, seconds: float
+    ) -> tuple[str, dict[str, str]]:
+        try:
+            async with asyncio.timeout(seconds), self._session.request(method, url, json=body) as response:
+                text = await response.text()
+        except TimeoutError as error:
+            raise AnswerError(f"{url} did not answer within {seconds:g} s") from error
+        except (aiohttp.ClientError, OSError, UnicodeDecodeError) as error:
+            raise AnswerError(f"{url} did not answer: {error}") from error
+        if response.status != 200:
+            raise AnswerError(f"{url} answered {response.status}: {' '.join(text.split())[:200]}")
+        return text, {name.lower(): value for name, value in response.headers.items()}
+
+
+def _parsed(url: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise AnswerError(f"{url} answered no JSON") from error

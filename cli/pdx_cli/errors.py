@@ -1,0 +1,9 @@
+"""The one error that a command ends with when the user can mend it."""
+
+
+class CommandError(Exception):
+    """Its text is one sentence for the user; `details` are lines shown under it, for example of a log."""
+
+    def __init__(self, sentence: str, details: tuple[str, ...] = ()) -> None:
+        super().__init__(sentence)
+        self.details = details

@@ -1,0 +1,136 @@
+"""The processes of one `pdx up`: started in groups of their own, and all ended whatever happens.
+
+Invariant: from the moment a child runs, its group is known to the keeper, and it is taken back only when the group has
+no member left. So no process outlives `pdx up`, by whatever way that ends.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from pdx_cli import keeper
+from pdx_cli.errors import CommandError
+from pdx_cli.logs import tail
+
+Result = TypeVar("Result")
+
+KEEPER: Final = (sys.executable, "-I", "-S", keeper.__file__)
+
+LAST_LINES: Final = 15
+"""Lines of a dead process's log that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One started process, leader of its own session and group."""
+
+    name: str
+    process: asyncio.subprocess.Process
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is its group's too."""
+        return self.process.pid
+
+    def death(self) -> CommandError:
+        """What to tell the user of a child that has exited."""
+        last = tail(self.log, LAST_LINES)
+        shown = f"{self.log} ends with:" if last else f"{self.log} is empty."
+        return CommandError(f"{self.name} {_ending(self.process.returncode)}; {shown}", last)
+
+
+class Fleet:
+    """Owns every child of one run. `stop` and `close` are called once, in this order."""
+
+    def __init__(self) -> None:
+        self.children: list[Child] = []
+        reading, self._pipe = os.pipe()
+        self._keeper = subprocess.Popen(
+            KEEPER,
+            stdin=reading,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        os.close(reading)
+
+    async def start(self, name: str, argv: tuple[str, ...], env: Mapping[str, str], log: Path) -> Child:
+        """Start one child; its output goes to the log, which begins anew."""
+        with log.open("wb") as output:
+            process = await asyncio.create_subprocess_exec(
+                *KEEPER,
+                str(self._pipe),
+                *argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=dict(env),
+                start_new_session=True,
+                pass_fds=(self._pipe,),
+            )
+        child = Child(name, process, log)
+        self.children.append(child)
+        return child
+
+    async def guard(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Do the work while every child lives; raises CommandError for the first that exits."""
+        task = asyncio.ensure_future(work)
+        exits = {asyncio.ensure_future(child.process.wait()): child for child in self.children}
+        try:
+            done, _ = await asyncio.wait([task, *exits], return_when=asyncio.FIRST_COMPLETED)
+            if task in done:
+                return task.result()
+            raise next(child for exit_, child in exits.items() if exit_ in done).death()
+        finally:
+            await _cancel(task, *exits)
+
+    async def stop(self, grace_seconds: float = keeper.GRACE_SECONDS) -> None:
+        """SIGTERM to every group at once, SIGKILL after the grace, until no group has a member."""
+        groups = [child.pid for child in self.children]
+        for group in groups:
+            keeper.signal_group(group, signal.SIGTERM)
+        clock = asyncio.get_running_loop()
+        deadline = clock.time() + grace_seconds
+        while groups := [group for group in groups if self._lives(group)]:
+            if clock.time() >= deadline:
+                self.kill()
+            await asyncio.sleep(0.05)
+        for child in self.children:
+            await child.process.wait()
+        self.children.clear()
+
+    def kill(self) -> None:
+        """SIGKILL to every group, now."""
+        for child in self.children:
+            keeper.signal_group(child.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Let the keeper go; it ends what `stop` has not."""
+        os.close(self._pipe)
+        self._keeper.wait()
+
+    def _lives(self, group: int) -> bool:
+        if keeper.has_members(group):
+            return True
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._pipe, b"-%d\n" % group)
+        return False
+
+
+async def _cancel(*tasks: "asyncio.Future[Any]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _ending(code: int | None) -> str:
+    assert code is not None, "only a child that has exited has an ending"
+    return f"exited with code {code}" if code >= 0 else f"was killed by signal {-code} ({signal.Signals(-code).name})"

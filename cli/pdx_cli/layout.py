@@ -1,0 +1,145 @@
+"""The processes of one `pdx up`, as values: what is started, where it listens, what it is called."""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from pdx_api.connectors.base import Site
+from pdx_api.connectors.nixl import SIDE_CHANNEL
+from pdx_api.engines import engine_command
+from pdx_api.names import Mode, Role
+from pdx_api.types import PDDeployment, Spec
+from pdx_cli.errors import CommandError
+from pdx_cli.ports import HOST
+
+PDX: Final = (sys.executable, "-P", "-m", "pdx_cli")
+"""The start of every child that is a `pdx` command; -P keeps the working directory out of its imports."""
+
+
+class EngineKind(StrEnum):
+    """What stands behind an engine's address."""
+
+    VLLM = "vllm"
+    SIM = "sim"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One process to start."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    """What it gets beside the environment of `pdx up`."""
+    port: int
+    """Where its HTTP API listens, on the loopback address."""
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of its HTTP API."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """Base URL of its HTTP API."""
+        return f"http://{self.address}"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProgram(Program):
+    """One engine to start."""
+
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Everything that one run starts."""
+
+    engines: tuple[EngineProgram, ...]
+    gateway: Program
+    admin: Program
+    """The gateway's admin address; the same process."""
+
+    def of(self, role: Role) -> tuple[EngineProgram, ...]:
+        """The engines of a role."""
+        return tuple(engine for engine in self.engines if engine.role is role)
+
+    def name_of(self, address: str | None) -> str | None:
+        """The engine that listens at HOST:PORT."""
+        return next((engine.name for engine in self.engines if engine.address == address), None)
+
+
+def lay_out(
+    deployment: PDDeployment, kind: EngineKind, *, port: int, admin: int, allocate: Callable[[int], list[int]]
+) -> Layout:
+    """Programs of the engines and of the gateway; `allocate(count)` gives ports that are free."""
+    spec = deployment.spec
+    port_names = spec.connector.port_names if spec.mode is Mode.DISAGGREGATED else ()
+    roles = [(role, i) for role, pool in spec.pools().items() for i in range(pool.replicas)]
+    for role, pool in spec.pools().items():
+        if pool.replicas == 0:
+            raise CommandError(f"spec.{role}.replicas is 0; `pdx up` needs at least one engine of each role.")
+    free = iter(allocate(len(roles) * (1 + len(port_names))))
+    engines = tuple(
+        _engine(spec, role, i, kind, port=next(free), side_ports={name: next(free) for name in port_names})
+        for role, i in roles
+    )
+    gateway = _gateway(spec, engines, port, admin)
+    return Layout(engines=engines, gateway=gateway, admin=Program("gateway", gateway.argv, {}, admin))
+
+
+def _engine(
+    spec: Spec, role: Role, index: int, kind: EngineKind, *, port: int, side_ports: Mapping[str, int]
+) -> EngineProgram:
+    site = Site(host=HOST, ports=side_ports)
+    command = engine_command(spec, role, site=site, listen=HOST, port=port)
+    if kind is EngineKind.SIM:
+        argv, env = _sim(spec, role, port, side_ports), {}
+    else:
+        argv, env = ("vllm", *command.args), dict(command.env)
+    return EngineProgram(f"{role}-{index}", argv, env, port, role)
+
+
+def _sim(spec: Spec, role: Role, port: int, side_ports: Mapping[str, int]) -> tuple[str, ...]:
+    argv = [*PDX, "sim", "--listen", f"{HOST}:{port}", "--role", role]
+    argv += ["--model", spec.model.served_name or spec.model.name]
+    if spec.engine.max_model_len is not None:
+        argv += ["--max-model-len", str(spec.engine.max_model_len)]
+    if role is not Role.AGGREGATED:
+        argv += ["--connector", spec.connector.name, "--order", spec.order]
+        if SIDE_CHANNEL in side_ports:
+            argv += ["--side-channel", f"{HOST}:{side_ports[SIDE_CHANNEL]}"]
+    return tuple(argv)
+
+
+def _gateway(spec: Spec, engines: tuple[EngineProgram, ...], port: int, admin: int) -> Program:
+    argv = [*PDX, "gateway", "--listen", f"{HOST}:{port}", "--admin", f"{HOST}:{admin}"]
+    for role in spec.pools():
+        argv += [f"--{role}", *(engine.url for engine in engines if engine.role is role)]
+    if spec.mode is Mode.DISAGGREGATED:
+        argv += ["--connector", spec.connector.name, "--order", spec.order]
+    argv += ["--workers", str(spec.gateway.workers), "--debug-headers"]
+    return Program("gateway", tuple(argv), {}, port)
+
+
+def environment(base: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
+    """A child's environment: no PYTHON* of the caller's, programs of this installation found first, then `extra`."""
+    inherited = {name: value for name, value in base.items() if not name.startswith("PYTHON")}
+    bin_directory = str(Path(sys.executable).parent)
+    path = os.pathsep.join([bin_directory, inherited.get("PATH", os.defpath)])
+    return {**inherited, "PATH": path, **extra}
+
+
+def check_vllm(spec: Spec) -> None:
+    """Refuse a run with real engines on a machine that has no vLLM or not the model."""
+    if shutil.which("vllm", path=environment(os.environ, {})["PATH"]) is None:
+        raise CommandError("vLLM is not installed; run `make install`, or use simulated engines with --engine sim.")
+    if spec.model.source is not None and not (Path(spec.model.source.path) / "config.json").is_file():
+        path = spec.model.source.path
+        raise CommandError(f"There is no model at {path}; make a tiny one with `pdx tiny-model {path}`.")

@@ -1,0 +1,22 @@
+"""The ends of log files that other processes write."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+TAIL_BYTES: Final = 16 * 1024
+ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
+"""Colours and other control characters, which would disturb the terminal."""
+
+
+def tail(log: Path, count: int) -> tuple[str, ...]:
+    """The last lines that are not blank, without control characters; none when the file is not there."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ()
+    # A progress bar overwrites its line by carriage returns: each is a line here.
+    lines = (ESCAPES.sub("", line).rstrip() for line in text.replace("\r", "\n").split("\n"))
+    return tuple(line for line in lines if line)[-count:]

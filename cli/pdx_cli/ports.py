@@ -1,0 +1,77 @@
+"""Loopback ports for processes that bind them some seconds later."""
+
+import random
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Final
+
+from pdx_cli.errors import CommandError
+
+HOST: Final = "127.0.0.1"
+FIRST: Final = 10_000
+EPHEMERAL: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen there now."""
+    with closing(socket.socket()) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def check_number(port: int) -> None:
+    """Refuse what is no port."""
+    if not 1 <= port <= 65535:
+        raise CommandError(f"Port {port} does not exist; write one from 1 to 65535.")
+
+
+def check_free(port: int) -> None:
+    """Refuse a serving port that cannot be had."""
+    if not is_free(port):
+        raise CommandError(f"Port {port} is in use or not allowed; name another with --port.")
+
+
+def beside(port: int) -> int:
+    """The port after the serving port, or any free one."""
+    return port + 1 if port < 65535 and is_free(port + 1) else allocate(1, taken=frozenset({port}))[0]
+
+
+def allocate(
+    count: int, *, taken: frozenset[int] = frozenset(), choose: Callable[[int, int], int] | None = None
+) -> list[int]:
+    """Free ports, all different and none of `taken`; `choose(low, high)` picks a candidate.
+
+    They lie below the range from which the kernel gives ports to outgoing connections, so that none is lost before its
+    process binds it, and at random, so that two runs that start together hardly meet.
+    """
+    choose = choose or random.SystemRandom().randint
+    low, high = FIRST, _first_ephemeral() - 1
+    found: list[int] = []
+    with ExitStack() as held:
+        for _ in range(1000 + 100 * count):
+            if len(found) == count:
+                return found
+            port = choose(low, high)
+            if port in taken or port in found:
+                continue
+            probe = held.enter_context(closing(socket.socket()))
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            found.append(port)
+    raise CommandError(f"No {count} free ports between {low} and {high} were found on {HOST}.")
+
+
+def _first_ephemeral() -> int:
+    try:
+        first = int(EPHEMERAL.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        first = 32768
+    return first if first > FIRST + 1000 else 65536

@@ -1,0 +1,96 @@
+"""One run from its first process to its last: engines, gateway, proof, serving."""
+
+import asyncio
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pdx_api.names import Mode
+from pdx_api.types import PDDeployment
+from pdx_cli import startup
+from pdx_cli.client import Client
+from pdx_cli.evidence import gather
+from pdx_cli.fleet import Fleet
+from pdx_cli.layout import EngineKind, Layout, Program, environment
+from pdx_cli.proof import Proof, judge
+from pdx_cli.record import Process, Run, RunDirectory
+
+GATEWAY: Final = "gateway"
+
+
+@dataclass(slots=True)
+class Session:
+    """One run. It owns nothing: processes belong to the fleet, files to the directory."""
+
+    deployment: PDDeployment
+    kind: EngineKind
+    layout: Layout
+    directory: RunDirectory
+    fleet: Fleet
+    start_timeout: float
+    """Seconds that the engines have to become healthy."""
+    serving: bool = False
+    """Whether clients have been told to come."""
+
+    async def prove(self) -> Proof:
+        """Bring everything up and prove it."""
+        engines = self.layout.engines
+        _say(f"Starting {', '.join(engine.name for engine in engines)} ({self.kind}); logs in {self.directory.logs}")
+        for engine in engines:
+            await self._start(engine)
+        async with Client() as client:
+            with startup.display() as show:
+                work = startup.healthy(client, engines, self.directory, self.start_timeout, show)
+                await self.fleet.guard(work)
+            _say("Starting the gateway, which warms the engines")
+            await self._start(self.layout.gateway)
+            await self.fleet.guard(startup.warm(client, self.layout))
+            _say("Proving it with one request")
+            return judge(await self.fleet.guard(gather(client, self.layout, self.deployment.spec)))
+
+    async def serve(self) -> Proof:
+        """Bring everything up, say how to use it, and stay until cancelled or until a process dies."""
+        proof = await self.prove()
+        self.serving = True
+        print(f"\nEndpoint\n  {self.layout.gateway.url}/v1\n\nTry\n  {self._curl()}\n\n{proof}\n", flush=True)
+        print(f"Logs are in {self.directory.logs}. Ctrl-C stops everything.", flush=True)
+        await self.fleet.guard(asyncio.Event().wait())
+        return proof
+
+    async def _start(self, program: Program) -> None:
+        env = environment(os.environ, program.env)
+        await self.fleet.start(program.name, program.argv, env, self.directory.log(program.name))
+        self.directory.write(self._record())
+
+    def _curl(self) -> str:
+        spec = self.deployment.spec
+        body = {"model": spec.model.served_name or spec.model.name, "prompt": "Hello, my name is", "max_tokens": 32}
+        url = f"{self.layout.gateway.url}/v1/completions"
+        return shlex.join(["curl", "-s", url, "-H", "Content-Type: application/json", "-d", json.dumps(body)])
+
+    def _record(self) -> Run:
+        spec = self.deployment.spec
+        wired = spec.mode is Mode.DISAGGREGATED
+        urls: Mapping[str, str] = {p.name: p.url for p in (*self.layout.engines, self.layout.gateway)}
+        return Run(
+            name=self.deployment.metadata.name,
+            pid=os.getpid(),
+            started=time.time(),
+            mode=spec.mode,
+            connector=spec.connector.name if wired else None,
+            order=spec.order if wired else None,
+            engine=self.kind,
+            model=spec.model.served_name or spec.model.name,
+            endpoint=self.layout.gateway.url,
+            admin=self.layout.admin.url,
+            processes=tuple(Process(c.name, c.pid, urls[c.name], str(c.log)) for c in self.fleet.children),
+        )
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

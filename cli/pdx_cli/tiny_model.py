@@ -1,0 +1,140 @@
+"""`pdx tiny-model`: a Llama of 2 million random weights and a tokenizer, made in seconds without a network.
+
+It says nothing sensible, but its greedy text follows from the whole prompt, and in float32 it has no ties: equal texts
+mean equal KV.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from pdx_cli.errors import CommandError
+
+EPILOG: Final = """\
+examples:
+  pdx tiny-model /tmp/pdx/models/tiny
+  pdx up examples/tiny-cpu.yaml"""
+
+VOCABULARY: Final = 512
+CONTEXT: Final = 4096
+"""Longest prompt plus answer, in tokens."""
+SEED: Final = 0
+SPREAD: Final = 0.15
+"""Standard deviation of the weights. Wider than Llama's 0.02, so that attention, and with it the prompt, weighs more."""
+
+SYLLABLES: Final = ("ba", "de", "fi", "go", "hu", "ka", "le", "mi", "no", "pu", "ra", "se", "ti", "vo", "zu")
+
+CHAT_TEMPLATE: Final = (
+    "{% for m in messages %}{{ m['role'] }}: "
+    "{% if m['content'] is string %}{{ m['content'] }}"
+    "{% elif m['content'] %}{% for part in m['content'] %}{{ part['text'] }}{% endfor %}{% endif %}\n"
+    "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `pdx tiny-model`."""
+    parser.add_argument("directory", metavar="DIR", type=Path, help="where the model is written; must not exist yet")
+    parser.epilog = EPILOG
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make the model beside its place and move it there when it is whole."""
+    target: Path = args.directory.absolute()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise CommandError(f"{target} exists already; remove it, or name another directory.")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        half_made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        try:
+            _make(half_made)
+            _open_to_readers(half_made)
+            half_made.replace(target)
+        finally:
+            shutil.rmtree(half_made, ignore_errors=True)
+    except OSError as error:
+        raise CommandError(f"{target} cannot be written: {error.strerror}.") from error
+    print(f"The tiny model is in {target}")
+    return 0
+
+
+def _make(directory: Path) -> None:
+    # Transformers reads these when it is imported.
+    os.environ.update({"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"})
+    try:
+        _make_weights(directory, silent=_make_tokenizer(directory))
+    except ImportError as error:
+        raise CommandError(f"{error.name} is not installed; run `make install`.") from error
+
+
+def _make_weights(directory: Path, silent: list[int]) -> None:
+    """`silent` tokens get the logit 0, which is never the greatest: greedy text has none of them."""
+    import torch
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    torch.manual_seed(SEED)
+    config = transformers.LlamaConfig(
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=CONTEXT,
+        initializer_range=SPREAD,
+        bos_token_id=0,
+        eos_token_id=1,
+        torch_dtype="float32",
+    )
+    model = transformers.LlamaForCausalLM(config)
+    with torch.no_grad():
+        model.lm_head.weight[silent] = 0
+    model.save_pretrained(directory)
+
+
+def _make_tokenizer(directory: Path) -> list[int]:
+    """Byte-level BPE whose vocabulary is full; returns the tokens that decode to no visible text."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer: Any = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=["<|begin|>", "<|end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_corpus(), trainer)
+    assert tokenizer.get_vocab_size() == VOCABULARY, "a token without an entry would decode to nothing"
+    tokenizer.save(str(directory / "tokenizer.json"))
+    described = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<|begin|>",
+        "eos_token": "<|end|>",
+        "model_max_length": CONTEXT,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (directory / "tokenizer_config.json").write_text(json.dumps(described, indent=2) + "\n")
+    texts = [tokenizer.decode([token]) for token in range(VOCABULARY)]
+    return [token for token, text in enumerate(texts) if not text or not text.isprintable() or "\ufffd" in text]
+
+
+def _corpus() -> Iterator[str]:
+    """Words of two syllables, each pair once: 225 words, which more than fill the vocabulary."""
+    for first in SYLLABLES:
+        yield " ".join(first + second for second in SYLLABLES)
+
+
+def _open_to_readers(directory: Path) -> None:
+    """mkdtemp makes a directory for its owner only; engines may run as someone else."""
+    directory.chmod(0o755)
+    for path in directory.iterdir():
+        path.chmod(0o644)
