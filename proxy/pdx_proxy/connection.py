@@ -5,7 +5,7 @@ so that a body can be moved to a client without being framed anew.
 """
 
 import asyncio
-from typing import Protocol
+from typing import Protocol, cast
 
 import httptools
 
@@ -179,8 +179,7 @@ class Connection(asyncio.Protocol):
         return self.lost is None and self.answer.complete and self.answer.keep_alive
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         answer = self.answer

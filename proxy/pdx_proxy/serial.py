@@ -9,6 +9,7 @@ import asyncio
 from pdx_api.connectors.families import KVParams, Serial
 from pdx_proxy.aftercare import Aftercare
 from pdx_proxy.backend import Backend
+from pdx_proxy.counters import Phase
 from pdx_proxy.endpoints import Endpoint
 from pdx_proxy.failures import BadAnswer, EngineFailure, Reason
 from pdx_proxy.handoff import Handoff, HandoffFailure, transfer_params
@@ -26,6 +27,7 @@ async def hand_off(
     try:
         params = await _prefill(backend, aftercare, family, prefill_leg, decode, request)
         finished = backend.clock()
+        backend.counters.phases[Phase.PREFILL].observe(finished - began)
         decode_leg = await _decode(backend, aftercare, pair, params, request)
     finally:
         prefill_leg.end()

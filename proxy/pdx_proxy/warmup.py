@@ -23,7 +23,7 @@ from pdx_proxy.settings import EndpointSpec
 _PATH: Final = "/v1/completions"
 _BODY: Final[Mapping[str, Any]] = {"prompt": "A first short prompt warms an engine up.", "max_tokens": 2}
 _FIRST_PAUSE: Final = 0.2
-_LONGEST_PAUSE: Final = 5.0
+_LONGEST_PAUSE: Final = 2.0
 
 Publish = Callable[[Snapshot], None]
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import time
 from typing import Any
 
 from pdx_proxy.aftercare import Aftercare
@@ -18,12 +19,11 @@ def create_backend(settings: Settings, suspect: Suspect) -> Backend:
     """A backend on the running loop, with ids that no other backend makes."""
     prefix = os.urandom(8).hex()
     count = iter(range(1, 1 << 62))
-    loop = asyncio.get_running_loop()
     return Backend(
         settings=settings,
         pool=Pool(idle_seconds=settings.idle_seconds, connect_seconds=settings.deadlines.connect),
         new_id=lambda: f"{prefix}{next(count):x}",
-        clock=loop.time,
+        clock=time.perf_counter,
         suspect=suspect,
     )
 
