@@ -9,7 +9,7 @@ from pdx_api.connectors import choose
 from pdx_api.connectors.base import Connector
 from pdx_api.names import Mode, Order, Role
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=53)]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=41)]
 """A DNS label short enough that the names of children, which carry it, stay labels too."""
 Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 Argument = Annotated[str, StringConstraints(min_length=1, max_length=8192)]
