@@ -25,7 +25,7 @@ CONTEXT: Final = 4096
 """Longest prompt plus answer, in tokens."""
 SEED: Final = 0
 SPREAD: Final = 0.15
-"""Standard deviation of the weights. Wider than Llama's 0.02, so that attention, and with it the prompt, weighs more."""
+"""Standard deviation of the weights. Wider than Llama's 0.02: attention, and with it the prompt, weighs more."""
 
 SYLLABLES: Final = ("ba", "de", "fi", "go", "hu", "ka", "le", "mi", "no", "pu", "ra", "se", "ti", "vo", "zu")
 
