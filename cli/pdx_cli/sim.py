@@ -1,0 +1,120 @@
+"""`pdx sim`: one simulated engine."""
+
+import argparse
+import dataclasses
+from typing import Any, Final
+
+from pdx_api.names import ENGINE_PORT, SIDE_CHANNEL_PORT, Order, Role
+from pdx_cli.errors import CommandError
+from pdx_sim.main import run as run_sim
+from pdx_sim.settings import OnLoadFailure, SimSettings
+
+BOTH: Final = "both"
+
+DEFAULTS: Final = SimSettings()
+
+OPTIONS: Final[dict[str, str]] = {
+    "model": "name under which clients ask for it",
+    "max_model_len": "longest prompt plus answer, in tokens",
+    "answer_tokens": "tokens after which an answer ends by itself; 0: never",
+    "prefill_base_seconds": "time of each prefill beside its tokens",
+    "prefill_token_seconds": "time for each prompt token of a prefill",
+    "prefill_chunk": "tokens in one prefill step",
+    "prefill_slots": "prefills computed at a time",
+    "decode_token_seconds": "time for each generated token",
+    "transfer_seconds": "time to move the KV of one request",
+    "jitter": "share, 0 to 1, by which each time varies",
+    "seed": "seed of what is random",
+    "max_running": "sequences computed at a time",
+    "num_blocks": "KV blocks",
+    "block_size": "tokens in a KV block",
+    "lease_seconds": "how long P keeps finished blocks",
+    "shutdown_seconds": "how long a stop waits for open requests",
+}
+"""Settings that are plain flags: field of SimSettings -> help."""
+
+EPILOG: Final = f"""\
+examples:
+  pdx sim --role aggregated
+  pdx sim --listen 127.0.0.1:8001 --role prefill --side-channel 127.0.0.1:5601 --prefill-token-seconds 0.001
+  pdx sim --listen 127.0.0.1:8002 --role decode --side-channel 127.0.0.1:5602
+  pdx gateway --prefill http://127.0.0.1:8001 --decode http://127.0.0.1:8002
+
+Role {BOTH} accepts prefill and decode legs. Both engines of a pair need the same --model and --order."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `pdx sim`."""
+    parser.add_argument(
+        "--listen",
+        default=f"{DEFAULTS.host}:{ENGINE_PORT}",
+        metavar="HOST:PORT",
+        help="where it serves (default: %(default)s)",
+    )
+    parser.add_argument("--role", choices=[*map(str, Role), BOTH], required=True, help="which legs it accepts")
+    parser.add_argument("--connector", default=DEFAULTS.connector, help="KV connector (default: %(default)s)")
+    parser.add_argument(
+        "--order",
+        choices=[str(order) for order in Order],
+        default=str(DEFAULTS.order),
+        help="PrefillFirst pulls, the others push (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--side-channel",
+        default=f"{DEFAULTS.side_channel_host}:{SIDE_CHANNEL_PORT}",
+        metavar="HOST:PORT",
+        help="where peers fetch its KV handshake (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--on-load-failure",
+        choices=[str(choice) for choice in OnLoadFailure],
+        default=str(DEFAULTS.on_load_failure),
+        help="what D does when KV does not arrive (default: %(default)s)",
+    )
+    for field, meaning in OPTIONS.items():
+        default = getattr(DEFAULTS, field)
+        parser.add_argument(
+            f"--{field.replace('_', '-')}",
+            type=type(default),
+            default=default,
+            help=f"{meaning} (default: %(default)s)",
+        )
+    parser.epilog = EPILOG
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal."""
+    return run_sim(settings_of(args))
+
+
+def settings_of(args: argparse.Namespace) -> SimSettings:
+    """The simulator's settings from the flags; raises CommandError."""
+    host, port = _address("--listen", args.listen)
+    side_host, side_port = _address("--side-channel", args.side_channel)
+    plain: dict[str, Any] = {field: getattr(args, field) for field in OPTIONS}
+    for field, value in plain.items():
+        if isinstance(value, int | float) and value < 0:
+            raise CommandError(f"--{field.replace('_', '-')} is {value}; write 0 or more.")
+    try:
+        return dataclasses.replace(
+            DEFAULTS,
+            role=Role.DECODE if args.role == BOTH else Role(args.role),
+            kv_both=args.role == BOTH,
+            order=Order(args.order),
+            connector=args.connector,
+            host=host,
+            port=port,
+            side_channel_host=side_host,
+            side_channel_port=side_port,
+            on_load_failure=OnLoadFailure(args.on_load_failure),
+            **plain,
+        )
+    except ValueError as error:
+        raise CommandError(f"{error}.") from error
+
+
+def _address(flag: str, text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise CommandError(f"{flag} {text} is no address; write HOST:PORT, for example 127.0.0.1:{ENGINE_PORT}.")
+    return host.strip("[]"), int(port)

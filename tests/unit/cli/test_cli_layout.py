@@ -1,0 +1,76 @@
+"""What one run starts: names, addresses and command lines."""
+
+import os
+import sys
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from pdx_api.names import Order, Role
+from pdx_cli.document import load
+from pdx_cli.layout import EngineKind, Layout, environment, lay_out
+
+TINY = Path(__file__).parents[3] / "examples" / "tiny-cpu.yaml"
+
+
+def _layout(kind: EngineKind, *assignments: str) -> Layout:
+    ports = count(9000)
+    return lay_out(
+        load(TINY, assignments), kind, port=8080, admin=8081, allocate=lambda n: [next(ports) for _ in range(n)]
+    )
+
+
+def test_every_engine_has_its_own_ports() -> None:
+    layout = _layout(EngineKind.VLLM, "spec.prefill.replicas=2")
+    assert [engine.name for engine in layout.engines] == ["prefill-0", "prefill-1", "decode-0"]
+    side_channels = [int(engine.env["VLLM_NIXL_SIDE_CHANNEL_PORT"]) for engine in layout.engines]
+    used = [engine.port for engine in layout.engines] + side_channels
+    assert len(set(used)) == 6
+    assert {engine.env["VLLM_NIXL_SIDE_CHANNEL_HOST"] for engine in layout.engines} == {"127.0.0.1"}
+
+
+def test_vllm_listens_on_the_loopback_address_only() -> None:
+    for engine in _layout(EngineKind.VLLM).engines:
+        assert engine.argv[:2] == ("vllm", "serve")
+        assert engine.argv[engine.argv.index("--host") + 1] == "127.0.0.1"
+        assert engine.argv[engine.argv.index("--port") + 1] == str(engine.port)
+
+
+@pytest.mark.parametrize("order", Order)
+def test_the_gateway_is_told_engines_and_order(order: Order) -> None:
+    layout = _layout(EngineKind.SIM, f"spec.kvTransfer.order={order}", "spec.gateway.workers=3")
+    argv = " ".join(layout.gateway.argv)
+    prefill, decode = layout.engines
+    assert f"--prefill {prefill.url} --decode {decode.url} --connector NIXL --order {order}" in argv
+    assert "--listen 127.0.0.1:8080 --admin 127.0.0.1:8081" in argv
+    assert "--workers 3" in argv
+    for engine in layout.engines:
+        assert f"--role {engine.role} --model tiny --max-model-len 4096" in " ".join(engine.argv)
+        assert f"--connector NIXL --order {order} --side-channel 127.0.0.1:" in " ".join(engine.argv)
+
+
+def test_aggregated_has_one_pool_and_no_connector() -> None:
+    layout = _layout(EngineKind.SIM, "spec.mode=Aggregated")
+    assert [engine.name for engine in layout.engines] == ["aggregated-0", "aggregated-1"]
+    assert layout.of(Role.AGGREGATED) == layout.engines
+    for argv in (layout.gateway.argv, *(engine.argv for engine in layout.engines)):
+        assert "--connector" not in argv
+        assert "--order" not in argv
+    assert f"--aggregated {layout.engines[0].url} {layout.engines[1].url}" in " ".join(layout.gateway.argv)
+
+
+def test_an_engine_is_found_by_its_address() -> None:
+    layout = _layout(EngineKind.SIM)
+    assert layout.name_of(layout.engines[1].address) == "decode-0"
+    assert layout.name_of("127.0.0.1:1") is None
+
+
+def test_environment_of_a_child() -> None:
+    base = {"PATH": "/usr/bin", "HOME": "/h", "PYTHONPATH": "/x", "PYTHONWARNINGS": "error"}
+    env = environment(base, {"HOME": "/engine", "PYTHONHASHSEED": "0"})
+    assert env["PATH"].split(os.pathsep) == [str(Path(sys.executable).parent), "/usr/bin"]
+    assert env["HOME"] == "/engine"
+    assert env["PYTHONHASHSEED"] == "0"
+    assert "PYTHONPATH" not in env
+    assert "PYTHONWARNINGS" not in env
