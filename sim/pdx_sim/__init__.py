@@ -1,1 +1,23 @@
 """A simulated engine: vLLM's HTTP API and the KV protocols, strictly, with timings and faults and no model."""
+
+from pdx_sim.counts import Counts, Violation
+from pdx_sim.engine import SimEngine
+from pdx_sim.faults import Fault, FaultKind, Faults
+from pdx_sim.sequence import Leg
+from pdx_sim.settings import OnLoadFailure, SimSettings
+from pdx_sim.tokens import chat_tokens, expected_text, tokenize
+
+__all__ = [
+    "Counts",
+    "Fault",
+    "FaultKind",
+    "Faults",
+    "Leg",
+    "OnLoadFailure",
+    "SimEngine",
+    "SimSettings",
+    "Violation",
+    "chat_tokens",
+    "expected_text",
+    "tokenize",
+]

@@ -1,0 +1,145 @@
+"""What a simulated engine counts: events since its first start, and what it holds now."""
+
+from collections import Counter
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+
+class Violation(StrEnum):
+    """What a correct gateway never does to an engine."""
+
+    PREFILL_STREAMED = "prefill_streamed"
+    """A P leg with stream: its parameters cannot be read from chunks."""
+    PREFILL_TOKENS = "prefill_tokens"
+    """A P leg that asks for more or less than one token."""
+    PREFILL_PARAMS = "prefill_params"
+    """A P leg whose remote_* keys are missing or not null."""
+    PREFILL_LEG_AT_DECODE = "prefill_leg_at_decode"
+    DECODE_LEG_AT_PREFILL = "decode_leg_at_prefill"
+    PARAMS_AT_AGGREGATED = "params_at_aggregated"
+    """kv_transfer_params at an engine without a connector."""
+    PARAMS_MALFORMED = "params_malformed"
+    """kv_transfer_params that are no object, or ask for neither or both of the legs."""
+    PARAMS_UNKNOWN = "params_unknown"
+    """kv_transfer_params with a key that no connector reads."""
+    PARAMS_INCOMPLETE = "params_incomplete"
+    """A pull D leg without engine id, host, port or request id: vLLM parks it for ever."""
+    MANY_SEQUENCES = "many_sequences"
+    """A P or D leg with n > 1 or several prompts."""
+    ENGINE_KILLED = "engine_killed"
+    """A D leg whose parameters kill vLLM's EngineCore."""
+    READ_TWICE = "read_twice"
+    """A pull of blocks that were pulled or released before."""
+    READ_LATE = "read_late"
+    """A pull of blocks whose lease has ended."""
+    READ_UNKNOWN = "read_unknown"
+    """A pull of blocks that this start of P never had."""
+    FOREIGN_KV = "foreign_kv"
+    """A D leg of more than one token over KV of another prompt."""
+    NO_REQUEST_ID = "no_request_id"
+    """A push leg without X-Request-Id: it can meet nobody."""
+    ID_REUSED = "id_reused"
+    """A push D leg of more than one token under an id that has met before."""
+    ID_MISMATCH = "id_mismatch"
+    """A push D leg whose remote_request_id names neither its own X-Request-Id nor P's internal id."""
+    PUSH_MISMATCH = "push_mismatch"
+    """A push P leg with fewer blocks than the D leg that waits under its id."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Live numbers. Those that end in `_now` are gauges, all others only grow; a restart keeps them."""
+
+    requests: Counter[str] = field(default_factory=Counter)
+    """HTTP requests by path."""
+    legs: Counter[str] = field(default_factory=Counter)
+    """Accepted generation requests by leg."""
+    violations: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    """Faults that fired, by kind."""
+    connections: int = 0
+    """HTTP connections accepted."""
+    restarts: int = 0
+    refused: int = 0
+    """Generation requests answered 4xx by validation."""
+    aborted: int = 0
+    """Sequences whose client hung up before their end."""
+    prefills_finished: int = 0
+    """P legs whose KV was parked for a D."""
+    prefills_aborted: int = 0
+    """P legs whose client hung up before their end."""
+    pulled: int = 0
+    """Parked prefills that a D has read."""
+    pushed: int = 0
+    """Parked prefills written to a D."""
+    released: int = 0
+    """Parked prefills freed by a notice from D."""
+    expired: int = 0
+    """Parked prefills whose lease ended (vllm:nixl_num_kv_expired_reqs)."""
+    push_failures: int = 0
+    """Writes that D did not take."""
+    handshakes: int = 0
+    """Handshakes granted to peers."""
+    handshakes_refused: int = 0
+    heartbeats: int = 0
+    """Leases extended by a D."""
+    notices_lost: int = 0
+    """Refused D legs whose notice had no handshake to travel on."""
+    load_failures: int = 0
+    """D legs whose KV did not arrive."""
+    recomputed: int = 0
+    """D legs prefilled here after a load failure."""
+    prompt_tokens_local: int = 0
+    prompt_tokens_external: int = 0
+    generation_tokens: int = 0
+    orphan_tokens: int = 0
+    """Tokens generated after the client had hung up."""
+    orphan_prefill_tokens: int = 0
+    """Prompt tokens computed after the client had hung up."""
+    longest_orphan_seconds: float = 0.0
+    """Longest time from a hang-up until the engine stopped working on it."""
+    decode_blocks_lost: int = 0
+    """Blocks of D given up after decoder_ttl_seconds without a push."""
+    running_now: int = 0
+    waiting_now: int = 0
+    blocks_held_now: int = 0
+    blocks_parked_now: int = 0
+    """Held blocks of finished prefills that wait for a D."""
+    blocks_stranded_now: int = 0
+    """Held blocks of D legs that have gone and whose push has not come."""
+
+    def violate(self, violation: Violation) -> None:
+        """Count a violation."""
+        self.violations[violation.value] += 1
+
+    def as_json(self) -> dict[str, Any]:
+        """For /sim/state."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: dict(value) if isinstance(value, Counter) else value for name, value in values.items()}
+
+
+def metrics_text(counts: Counts, model: str, num_blocks: int) -> str:
+    """vLLM's series that operators and gateways read, in Prometheus' text format."""
+    label = f'engine="0",model_name="{model}"'
+    by_source = (
+        ("local_compute", counts.prompt_tokens_local),
+        ("local_cache_hit", 0),
+        ("external_kv_transfer", counts.prompt_tokens_external),
+    )
+    prompt_tokens = counts.prompt_tokens_local + counts.prompt_tokens_external
+    lines: list[str] = []
+    for name, kind, value in (
+        ("kv_cache_usage_perc", "gauge", counts.blocks_held_now / num_blocks),
+        ("num_requests_running", "gauge", counts.running_now),
+        ("num_requests_waiting", "gauge", counts.waiting_now),
+        ("nixl_num_kv_expired_reqs_total", "counter", counts.expired),
+        ("generation_tokens_total", "counter", counts.generation_tokens),
+        ("prompt_tokens_total", "counter", prompt_tokens),
+    ):
+        lines += [f"# TYPE vllm:{name} {kind}", f"vllm:{name}{{{label}}} {float(value)}"]
+    lines.append("# TYPE vllm:prompt_tokens_by_source_total counter")
+    lines += [
+        f'vllm:prompt_tokens_by_source_total{{{label},source="{source}"}} {float(value)}' for source, value in by_source
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,234 @@
+"""A simulated engine: starts, stops, dies and starts again."""
+
+import asyncio
+import random
+import socket
+import struct
+import uuid
+from collections import deque
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any, Final, Self
+
+from aiohttp import web
+
+from pdx_sim.blocks import BlockPool
+from pdx_sim.connector import KVConnector, Station
+from pdx_sim.core import Core
+from pdx_sim.counts import Counts
+from pdx_sim.faults import Faults
+from pdx_sim.leases import Leases
+from pdx_sim.pull import PullConnector
+from pdx_sim.push import PushConnector
+from pdx_sim.server import Api, Seen
+from pdx_sim.settings import SimSettings, TransferMode
+from pdx_sim.sidechannel import Message, SideChannel
+
+_RESET: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER of zero seconds: a close sends RST."""
+_TICKS_PER_LEASE: Final = 30
+_IDLE_POLL: Final = 0.01
+"""Seconds."""
+_LONGEST_TICK: Final = 0.5
+"""Seconds."""
+
+
+class SimEngine:
+    """One engine. `counts`, `faults` and `seen` outlive a restart; identity and KV do not."""
+
+    def __init__(self, settings: SimSettings) -> None:
+        self.settings = settings
+        self.counts = Counts()
+        self.faults = Faults(random.Random(settings.seed), self._refuse)  # noqa: S311 (a repeatable simulation)
+        self.seen: deque[Seen] = deque(maxlen=settings.record)
+        """The last generation requests, as they arrived."""
+        self.draining = False
+        self.dead = False
+        """Whether a request has killed the EngineCore."""
+        self.port = settings.port
+        self._side_channel_port = settings.side_channel_port
+        self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
+        self._background: list[asyncio.Task[None]] = []
+        self._reopening: asyncio.Task[None] | None = None
+        self._renew()
+
+    def _renew(self) -> None:
+        """A new identity and an empty KV."""
+        settings = self.settings
+        self.station = Station(
+            settings=settings,
+            counts=self.counts,
+            pool=BlockPool(settings.num_blocks),
+            engine_id=str(uuid.uuid4()),
+            leases=Leases(settings.lease_seconds),
+        )
+        self.station.channel = SideChannel(
+            self._answer_peer, settings.side_channel_seconds, settings.side_channel_timeout
+        )
+        pulls = settings.mode is TransferMode.PULL
+        self.connector: KVConnector = PullConnector(self.station) if pulls else PushConnector(self.station)
+        self.core = Core(self.station, self.connector, random.Random(settings.seed))  # noqa: S311
+        self.core.wake()
+        self.draining = self.dead = False
+
+    @property
+    def url(self) -> str:
+        """Base URL of the HTTP API."""
+        return f"http://{self.settings.host}:{self.port}"
+
+    @property
+    def engine_id(self) -> str:
+        """Identity of this start."""
+        return self.station.engine_id
+
+    @property
+    def side_channel_port(self) -> int:
+        """Port of the side channel in force."""
+        return self.station.port
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Open the side channel and the HTTP port."""
+        if self.settings.connected:
+            host = self.settings.side_channel_host
+            self.station.port = await self.station.channel.listen(host, self._side_channel_port)
+            self._side_channel_port = self.station.port
+        self._runner = web.AppRunner(
+            Api(self).application(),
+            handler_cancellation=True,
+            keepalive_timeout=self.settings.keepalive_seconds,
+            access_log=None,
+            shutdown_timeout=1.0,
+        )
+        await self._runner.setup()
+        await self._listen()
+        self._background = [asyncio.create_task(self._tick())]
+
+    async def stop(self) -> None:
+        """Stop as vLLM does on SIGTERM: drain for shutdown_seconds, abort what is left, close."""
+        if self._runner is None:
+            return
+        self.draining = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.shutdown_seconds):
+                await self._idle()
+        self.core.abort_all()
+        self._close_listener()
+        await self._runner.cleanup()
+        await self._end()
+
+    async def kill(self) -> None:
+        """Die: reset every connection, tell no peer, refuse connects until a restart."""
+        if self._runner is None:
+            return
+        self._close_listener()
+        for connection in getattr(self._runner.server, "connections", ()):
+            _reset(connection.transport)
+        await self.core.close()
+        await self._runner.cleanup()
+        await self._end()
+
+    async def restart(self) -> None:
+        """Stop if it runs, and start on the same ports with a new engine id and an empty KV."""
+        await self.stop()
+        self._renew()
+        self.counts.restarts += 1
+        await self.start()
+
+    def state(self) -> dict[str, Any]:
+        """What /sim/state answers."""
+        return {
+            "engine_id": self.engine_id,
+            "role": self.settings.role,
+            "order": self.settings.order,
+            "url": self.url,
+            "side_channel": f"{self.settings.side_channel_host}:{self.side_channel_port}",
+            "dead": self.dead,
+            "draining": self.draining,
+            "counts": self.counts.as_json(),
+            "blocks": self.station.pool.owners,
+            "parked": self.station.leases.ids,
+            "stranded": list(self.station.stranded),
+            "faults": [asdict(fault) for fault in self.faults.active],
+        }
+
+    async def _idle(self) -> None:
+        while self.core.live or len(self.station.leases):  # noqa: ASYNC110 (seldom, and two owners to watch)
+            await asyncio.sleep(_IDLE_POLL)
+
+    async def _end(self) -> None:
+        self._runner = None
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self.core.close()
+        await self.connector.close()
+        await self.station.channel.close()
+
+    async def _listen(self) -> None:
+        assert self._runner is not None
+        assert self._runner.server is not None
+        serve = self._runner.server
+
+        def accept() -> asyncio.BaseProtocol:
+            self.counts.connections += 1
+            return serve()
+
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(accept, self.settings.host, self.port, reuse_address=True)
+        self.port = int(self._listener.sockets[0].getsockname()[1])
+
+    def _close_listener(self) -> None:
+        if self._reopening is not None:
+            self._reopening.cancel()
+            self._reopening = None
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def _refuse(self, seconds: float) -> None:
+        """Close the HTTP port for a time; connections that are open stay."""
+        if self._runner is None or (not seconds and self._listener is not None):
+            return
+        self._close_listener()
+        self._reopening = asyncio.create_task(self._reopen(seconds))
+        self._background.append(self._reopening)
+
+    async def _reopen(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self._reopening = None
+        await self._listen()
+
+    def _answer_peer(self, message: Message) -> Message:
+        if message["engine_id"] != self.engine_id:
+            if message["op"] == "handshake":
+                self.counts.handshakes_refused += 1
+            return {"error": f"engine_id is {self.engine_id}, not {message['engine_id']}"}
+        return self.connector.answer(message)
+
+    async def _tick(self) -> None:
+        """End leases that are over, renew those D waits for."""
+        interval = min(self.settings.lease_seconds / _TICKS_PER_LEASE, _LONGEST_TICK)
+        while True:
+            await asyncio.sleep(interval)
+            now = self.station.now()
+            for parked in self.station.leases.expire(now):
+                self.counts.expired += 1
+                self.station.free(parked.internal_id)
+            self.connector.tick(now)
+
+
+def _reset(transport: asyncio.Transport | None) -> None:
+    if transport is None:
+        return
+    raw = transport.get_extra_info("socket")
+    if raw is not None:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    transport.abort()

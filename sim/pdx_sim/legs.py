@@ -1,0 +1,88 @@
+"""What a leg may look like: the violations a request commits by itself, before any KV moves."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from pdx_api.names import Role
+from pdx_sim.call import Call
+from pdx_sim.counts import Violation
+from pdx_sim.pull import is_complete, kills_pull
+from pdx_sim.push import kills_push
+from pdx_sim.sequence import KVParams, Leg, meeting_key
+from pdx_sim.settings import SimSettings, TransferMode
+
+_FLAGS: Final = ("do_remote_decode", "do_remote_prefill")
+_REMOTE: Final = ("remote_engine_id", "remote_block_ids", "remote_host", "remote_port")
+_ANSWERED: Final = (
+    "remote_request_id",
+    "tp_size",
+    "dcp_size",
+    "pp_size",
+    "remote_num_tokens",
+    "remote_blocks_expiry_time",
+    "transfer_mode",
+    "remote_prefill_cached_tokens",
+    "prompt_token_ids",
+)
+_KNOWN: Final[dict[Leg, frozenset[str]]] = {
+    Leg.PREFILL: frozenset((*_FLAGS, *_REMOTE)),
+    Leg.DECODE: frozenset((*_FLAGS, *_REMOTE, *_ANSWERED)),
+    Leg.PLAIN: frozenset(),
+}
+_KILLS: Final[dict[TransferMode, Callable[[KVParams], bool]]] = {
+    TransferMode.PULL: kills_pull,
+    TransferMode.PUSH: kills_push,
+}
+
+
+def accepts(leg: Leg, settings: SimSettings) -> bool:
+    """Whether an engine of this role has a use for the leg's parameters."""
+    if leg is Leg.PLAIN or settings.kv_both:
+        return True
+    return settings.role is (Role.PREFILL if leg is Leg.PREFILL else Role.DECODE)
+
+
+def violations(call: Call, body: Mapping[str, Any], has_id: bool, settings: SimSettings) -> Iterator[Violation]:
+    """Every violation that the request itself shows."""
+    params = body.get("kv_transfer_params")
+    if params is None:
+        return
+    if not settings.connected:
+        yield Violation.PARAMS_AT_AGGREGATED
+    if not isinstance(params, dict) or bool(params.get(_FLAGS[0])) == bool(params.get(_FLAGS[1])):
+        yield Violation.PARAMS_MALFORMED
+        return
+    if not _KNOWN[call.leg].issuperset(params):
+        yield Violation.PARAMS_UNKNOWN
+    if call.n > 1 or len(call.prompts) > 1:
+        yield Violation.MANY_SEQUENCES
+    if settings.mode is TransferMode.PUSH and not has_id:
+        yield Violation.NO_REQUEST_ID
+    yield from _prefill(call, settings) if call.leg is Leg.PREFILL else _decode(call, settings)
+
+
+def _prefill(call: Call, settings: SimSettings) -> Iterator[Violation]:
+    if settings.role is Role.DECODE and not settings.kv_both:
+        yield Violation.PREFILL_LEG_AT_DECODE
+    if call.stream:
+        yield Violation.PREFILL_STREAMED
+    if call.max_tokens != 1:
+        yield Violation.PREFILL_TOKENS
+    if any(name not in call.params or call.params[name] is not None for name in _REMOTE):
+        yield Violation.PREFILL_PARAMS
+
+
+def _decode(call: Call, settings: SimSettings) -> Iterator[Violation]:
+    if settings.role is Role.PREFILL and not settings.kv_both:
+        yield Violation.DECODE_LEG_AT_PREFILL
+        return
+    if not settings.connected:
+        return
+    if _KILLS[settings.mode](call.params):
+        yield Violation.ENGINE_KILLED
+    elif not is_complete(call.params):
+        yield Violation.PARAMS_INCOMPLETE
+    elif settings.mode is TransferMode.PUSH:
+        meeting = str(call.params["remote_request_id"])
+        if meeting != call.request_id and meeting_key(meeting) != meeting_key(call.internal_id(0, "")):
+            yield Violation.ID_MISMATCH

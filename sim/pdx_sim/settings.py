@@ -1,0 +1,104 @@
+"""The settings of one simulated engine."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pdx_api.names import Order, Role
+
+
+class OnLoadFailure(StrEnum):
+    """What D does when KV does not arrive (vLLM's kv_load_failure_policy)."""
+
+    FAIL = "Fail"
+    RECOMPUTE = "Recompute"
+
+
+class TransferMode(StrEnum):
+    """Who moves the KV: D reads (`NixlConnector`) or P writes (`NixlPushConnector`)."""
+
+    PULL = "pull"
+    PUSH = "push"
+
+
+@dataclass(frozen=True, slots=True)
+class SimSettings:
+    """Every setting with its default, unit and consequence."""
+
+    role: Role = Role.AGGREGATED
+    """Which legs the engine accepts; a leg of the other role is a violation. Aggregated has no KV connector."""
+    kv_both: bool = False
+    """Accepts legs of both roles, whatever `role` says (vLLM's kv_role kv_both)."""
+    order: Order = Order.PREFILL_FIRST
+    """PrefillFirst speaks pull, the other orders push."""
+    connector: str = "NIXL"
+    """The KV connector; only NIXL is simulated."""
+    model: str = "sim"
+    """The served model's name; clients ask for it, and engines of another model refuse the KV handshake."""
+    host: str = "127.0.0.1"
+    """Address of the HTTP API."""
+    port: int = 0
+    """Port of the HTTP API; 0 takes a free one, which a restart keeps."""
+    side_channel_host: str = "127.0.0.1"
+    """Address of the side channel, both bound and told to peers."""
+    side_channel_port: int = 0
+    """Port of the side channel; 0 takes a free one, which a restart keeps."""
+    version: str = "0.32.0"
+    """vLLM's version as told by /version; engines of another version refuse the KV handshake."""
+    max_model_len: int = 4096
+    """Longest prompt plus answer, in tokens."""
+    answer_tokens: int = 0
+    """Tokens after which an answer ends by itself (finish_reason stop); ignore_eos overrules it. 0: never."""
+    prefill_base_seconds: float = 0.0
+    """Seconds that each prefill takes beside its tokens."""
+    prefill_token_seconds: float = 20e-6
+    """Seconds for each prompt token of a prefill."""
+    prefill_chunk: int = 512
+    """Tokens in one prefill step: a prefill whose client has left stops at the end of its step."""
+    decode_token_seconds: float = 1e-3
+    """Seconds for each generated token of a sequence."""
+    transfer_seconds: float = 0.0
+    """Seconds to move the KV of one request between engines."""
+    side_channel_seconds: float = 0.0
+    """Seconds that each message on the side channel is late."""
+    side_channel_timeout: float = 5.0
+    """Seconds until a peer that does not answer on the side channel counts as dead."""
+    jitter: float = 0.0
+    """Share, 0 to 1, by which each simulated time varies up and down."""
+    seed: int = 0
+    """Seed of jitter and of faults with a probability."""
+    prefill_slots: int = 4
+    """Prefills computed at a time; more wait."""
+    max_running: int = 256
+    """Sequences computed at a time (--max-num-seqs); more wait."""
+    num_blocks: int = 16384
+    """KV blocks; a request waits while too few are free."""
+    block_size: int = 16
+    """Tokens in a KV block."""
+    lease_seconds: float = 30.0
+    """Seconds that P keeps finished blocks (kv_lease_duration); D's heartbeat extends it by two thirds of that."""
+    decoder_ttl_seconds: float = 480.0
+    """Seconds that D keeps the blocks of a request that has gone and whose KV was never pushed."""
+    on_load_failure: OnLoadFailure = OnLoadFailure.FAIL
+    """Fail: a request whose KV does not arrive ends with an error. Recompute: D prefills by itself."""
+    keepalive_seconds: float = 5.0
+    """Seconds until an idle client connection is closed (uvicorn's default)."""
+    shutdown_seconds: float = 0.0
+    """Seconds that a stop waits for open requests and parked KV (--shutdown-timeout); 0 aborts them at once."""
+    record: int = 256
+    """Last requests kept for tests to look at."""
+
+    def __post_init__(self) -> None:
+        if self.connector != "NIXL":
+            raise ValueError(f"connector {self.connector} is not simulated; write NIXL")
+        if self.num_blocks * self.block_size < self.max_model_len:
+            raise ValueError("num_blocks * block_size must hold max_model_len tokens")
+
+    @property
+    def mode(self) -> TransferMode:
+        """How KV moves in this order."""
+        return TransferMode.PULL if self.order is Order.PREFILL_FIRST else TransferMode.PUSH
+
+    @property
+    def connected(self) -> bool:
+        """Whether the engine has a KV connector."""
+        return self.kv_both or self.role is not Role.AGGREGATED
