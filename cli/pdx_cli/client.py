@@ -55,6 +55,15 @@ class Client:
         text, headers = await self._ask("POST", url, body, seconds)
         return Answer(_parsed(url, text), headers)
 
+    async def events(self, url: str, body: Mapping[str, Any], *, seconds: float) -> Answer:
+        """Answer to a POST of JSON with `stream`: the list of its events."""
+        text, headers = await self._ask("POST", url, {**body, "stream": True}, seconds)
+        data = (line.removeprefix("data:").strip() for line in text.splitlines() if line.startswith("data:"))
+        events = [_parsed(url, event) for event in data if event != "[DONE]"]
+        if failed := next((event["error"] for event in events if "error" in event), None):
+            raise AnswerError(f"{url} ended with {failed}")
+        return Answer(events, headers)
+
     async def _ask(
         self, method: str, url: str, body: Mapping[str, Any] | None, seconds: float
     ) -> tuple[str, dict[str, str]]:

@@ -50,7 +50,8 @@ class Child:
 class Fleet:
     """Owns every child of one run. `stop` and `close` are called once, in this order."""
 
-    def __init__(self) -> None:
+    def __init__(self, grace_seconds: float = keeper.GRACE_SECONDS) -> None:
+        self._grace_seconds = grace_seconds
         self.children: list[Child] = []
         reading, self._pipe = os.pipe()
         self._keeper = subprocess.Popen(
@@ -92,13 +93,13 @@ class Fleet:
         finally:
             await _cancel(task, *exits)
 
-    async def stop(self, grace_seconds: float = keeper.GRACE_SECONDS) -> None:
+    async def stop(self) -> None:
         """SIGTERM to every group at once, SIGKILL after the grace, until no group has a member."""
         groups = [child.pid for child in self.children]
         for group in groups:
             keeper.signal_group(group, signal.SIGTERM)
         clock = asyncio.get_running_loop()
-        deadline = clock.time() + grace_seconds
+        deadline = clock.time() + self._grace_seconds
         while groups := [group for group in groups if self._lives(group)]:
             if clock.time() >= deadline:
                 self.kill()
@@ -114,7 +115,9 @@ class Fleet:
 
     def close(self) -> None:
         """Let the keeper go; it ends what `stop` has not."""
-        os.close(self._pipe)
+        if self._pipe >= 0:
+            os.close(self._pipe)
+        self._pipe = -1
         self._keeper.wait()
 
     def _lives(self, group: int) -> bool:
