@@ -106,12 +106,20 @@ class Counts:
     blocks_held_now: int = 0
     blocks_parked_now: int = 0
     """Held blocks of finished prefills that wait for a D."""
+    registered_now: int = 0
+    """Push: D legs that wait at this P for its prefill."""
     blocks_stranded_now: int = 0
     """Held blocks of D legs that have gone and whose push has not come."""
 
     def violate(self, violation: Violation) -> None:
         """Count a violation."""
         self.violations[violation.value] += 1
+
+    def forget(self) -> None:
+        """Zero the gauges: an engine that has ended holds nothing."""
+        for each in fields(self):
+            if each.name.endswith("_now"):
+                setattr(self, each.name, 0)
 
     def as_json(self) -> dict[str, Any]:
         """For /sim/state."""

@@ -78,6 +78,11 @@ class SimEngine:
         return f"http://{self.settings.host}:{self.port}"
 
     @property
+    def is_listening(self) -> bool:
+        """Whether the HTTP port accepts connections."""
+        return self._listener is not None
+
+    @property
     def engine_id(self) -> str:
         """Identity of this start."""
         return self.station.engine_id
@@ -171,6 +176,7 @@ class SimEngine:
         await self.core.close()
         await self.connector.close()
         await self.station.channel.close()
+        self.counts.forget()
 
     async def _listen(self) -> None:
         assert self._runner is not None

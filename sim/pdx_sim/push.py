@@ -101,6 +101,7 @@ class PushConnector:
         parked = self._station.park(seq)
         seq.answer_params = self._station.params_of(seq)
         registration = self._registered.pop(seq.key, None)
+        self._station.counts.registered_now = len(self._registered)
         if registration is not None:
             self._meet(parked, registration)
 
@@ -156,6 +157,7 @@ class PushConnector:
             self._meet(parked, registration)
         else:
             self._registered[key] = registration
+            self._station.counts.registered_now = len(self._registered)
         return {}
 
     def _meet(self, parked: Parked, registration: Registration) -> None:
