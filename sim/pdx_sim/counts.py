@@ -62,7 +62,7 @@ class Counts:
     """HTTP connections accepted."""
     restarts: int = 0
     refused: int = 0
-    """Generation requests answered 4xx by validation."""
+    """Generation requests refused by validation, or by a fault with a 4xx or 503."""
     aborted: int = 0
     """Sequences whose client hung up before their end."""
     prefills_finished: int = 0

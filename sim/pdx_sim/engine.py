@@ -136,6 +136,8 @@ class SimEngine:
         self._close_listener()
         for connection in getattr(self._runner.server, "connections", ()):
             _reset(connection.transport)
+        await self.connector.close()  # first, so that what the core drops is not told to peers
+        await self.station.channel.close()
         await self.core.close()
         await self._runner.cleanup()
         await self._end()

@@ -15,7 +15,7 @@ class FaultKind(StrEnum):
     REFUSE = "refuse"
     """The HTTP port refuses connections for `seconds`; strikes when set, not by request."""
     STATUS = "status"
-    """Answers `status` at once, without work."""
+    """Answers `status` at once, without work; D tells P of a 4xx or 503 as it does when it refuses by itself."""
     HANG_BEFORE_HEAD = "hang_before_head"
     """Reads the request and says nothing for `seconds`, without work."""
     HANG_AFTER_HEAD = "hang_after_head"

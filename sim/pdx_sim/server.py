@@ -22,7 +22,12 @@ from pdx_sim.tokens import chat_tokens, detokenize, digest_of, tokenize
 
 _MAX_BODY: Final = 64 << 20
 _GARBAGE: Final = b"\x16\x03\x01\x00\xff not http\r\n\r\n"
-_REASONS: Final = {400: "BadRequestError", 404: "NotFoundError", 429: "RateLimitError", 503: "ServiceUnavailableError"}
+_REASONS: Final[dict[int, str]] = {
+    400: "BadRequestError",
+    404: "NotFoundError",
+    429: "RateLimitError",
+    503: "ServiceUnavailableError",
+}
 _DEAD: Final = APIError(
     500,
     "EngineCore encountered an issue. See stack trace (above) for the root cause.",
@@ -111,9 +116,9 @@ class Api:
 
     async def _set_faults(self, request: web.Request) -> web.Response:
         """A fault, a list of them, or {"faults": [...]}; all of them replace what was set. [] clears."""
-        body = await request.json()
-        items = body.get("faults", [body]) if isinstance(body, dict) else body
         try:
+            body = await request.json()
+            items = body.get("faults", [body]) if isinstance(body, dict) else body
             faults = [fault_of(item) for item in items]
         except (KeyError, TypeError, ValueError) as error:
             return json_answer(APIError(400, f"no fault: {error!r}").as_json(), 400)
@@ -158,7 +163,7 @@ class Api:
         fault = self._strike(leg)
         try:
             if fault is not None:
-                await self._fail_early(request, fault)
+                await self._fail_early(request, fault, body)
             call = self._read(body, chat, request.headers.get("X-Request-Id"))
             return await self._answer(request, call, fault)
         except ConnectionCutError:
@@ -170,10 +175,12 @@ class Api:
             self._counts.faults[fault.kind.value] += 1
         return fault
 
-    async def _fail_early(self, request: web.Request, fault: Fault) -> None:
+    async def _fail_early(self, request: web.Request, fault: Fault, body: dict[str, Any]) -> None:
         """The faults that come before any work."""
         match fault.kind:
             case FaultKind.STATUS:
+                if fault.status in _REASONS:
+                    self._refuse(body)
                 kind = _REASONS.get(fault.status, "InternalServerError")
                 raise APIError(fault.status, "simulated fault", kind)
             case FaultKind.HANG_BEFORE_HEAD:
@@ -188,9 +195,7 @@ class Api:
         try:
             call = read_call(body, chat, header_id, self._settings)
         except APIError:
-            self._counts.refused += 1
-            if leg_of(body) is Leg.DECODE and self._settings.connected:
-                self._host.connector.refused(body["kv_transfer_params"])
+            self._refuse(body)
             raise
         has_id = header_id is not None or body.get("request_id") is not None
         found = list(violations(call, body, has_id, self._settings))
@@ -204,6 +209,12 @@ class Api:
             raise APIError(500, "Internal server error", "InternalServerError")
         self._counts.legs[call.leg.value] += 1
         return call if accepts(call.leg, self._settings) else replace(call, leg=Leg.PLAIN)
+
+    def _refuse(self, body: dict[str, Any]) -> None:
+        """A request refused by validation or admission: the connector may tell P that D needs its blocks no more."""
+        self._counts.refused += 1
+        if leg_of(body) is Leg.DECODE and self._settings.connected:
+            self._host.connector.refused(body["kv_transfer_params"])
 
     async def _answer(self, request: web.Request, call: Call, fault: Fault | None) -> web.StreamResponse:
         choices = self._choices(call, fault)

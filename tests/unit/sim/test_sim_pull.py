@@ -134,6 +134,17 @@ async def test_restarted_prefill_is_another_engine(make_pair: MakePair) -> None:
     assert (await pair.decode((await pair.prefill()).params)).text == EXPECTED
 
 
+async def test_killed_decode_tells_nobody(make_pair: MakePair) -> None:
+    pair = await make_pair(decode={"transfer_seconds": 30.0})
+    task = asyncio.create_task(pair.decode((await pair.prefill()).params))
+    await until(lambda: pair.p.counts.handshakes)
+    await pair.d.kill()
+    with pytest.raises(aiohttp.ClientError):
+        await task
+    await until(lambda: pair.p.counts.expired)
+    assert pair.p.counts.released == 0
+
+
 async def test_second_read_is_a_violation(make_pair: MakePair) -> None:
     pair = await make_pair()
     params = (await pair.prefill()).params

@@ -49,6 +49,17 @@ async def test_legs_meet_in_either_order_or_at_once(make_pair: MakePair, order: 
     assert not pair.d.counts.violations
 
 
+async def test_streamed_decode_sends_its_head_before_the_kv_arrives(make_pair: MakePair, order: Order) -> None:
+    pair = await make_pair(order)
+    body = {"model": "sim", "prompt": PROMPT, "stream": True, "kv_transfer_params": pair.meeting()}
+    headers = {"X-Request-Id": "one"}
+    async with pair.session.post(f"{pair.d.url}/v1/completions", json=body, headers=headers) as response:
+        assert response.status == 200
+        assert pair.d.counts.generation_tokens == 0
+        await pair.prefill()
+        assert (await response.text()).endswith("[DONE]\n\n")
+
+
 async def test_prefill_without_decode_is_held_until_its_lease_ends(make_pair: MakePair, order: Order) -> None:
     pair = await make_pair(order)
     await pair.prefill()
