@@ -12,7 +12,7 @@ from pdx_api.connectors.families import KVParams
 from pdx_proxy.backend import Backend
 from pdx_proxy.counters import Settlement
 from pdx_proxy.endpoints import Endpoint
-from pdx_proxy.failures import EngineFailure
+from pdx_proxy.failures import BadAnswer, EngineFailure
 from pdx_proxy.handoff import PrefillRefused, transfer_params
 from pdx_proxy.leg import Leg
 from pdx_proxy.request import Request, prefill_body, settling_body
@@ -66,9 +66,21 @@ class Aftercare:
         else:
             leg.end()
 
-    def release(self, pair: tuple[Endpoint, Endpoint], params: KVParams, request: Request) -> None:
-        """P has finished and no D leg takes its parameters: free its blocks."""
-        self.settle(self._release(pair, params, request))
+    def release(
+        self,
+        pair: tuple[Endpoint, Endpoint],
+        params: KVParams,
+        request: Request,
+        failure: EngineFailure | None = None,
+        *,
+        begun: bool = False,
+    ) -> None:
+        """P has finished and no D leg takes its parameters: free its blocks.
+
+        `failure` is that of the pair's D, if it has failed; `begun` says that it may have read the blocks.
+        """
+        dead = failure is not None and not isinstance(failure, BadAnswer)
+        self.settle(self._release(self._releasers(pair, dead), params, request, begun))
 
     def close_when_open(self, leg: Leg) -> None:
         """Close a D leg once its KV has arrived: this pair is new, and an early close would not reach P."""
@@ -85,22 +97,33 @@ class Aftercare:
             leg.end()
         if params is None:
             return Settlement.PREFILL_STOPPED
-        return await self._release((leg.endpoint, decode), params, request)
+        releasers = self._releasers((leg.endpoint, decode), dead=False)
+        return await self._release(releasers, params, request, begun=False)
 
-    async def _release(self, pair: tuple[Endpoint, Endpoint], params: KVParams, request: Request) -> Settlement:
+    def _releasers(self, pair: tuple[Endpoint, Endpoint], dead: bool) -> tuple[Endpoint, bool]:
+        """The D to free P's blocks through, and whether KV has moved between the two. A dead D comes last."""
+        prefill, decode = pair
+        others = [d for d in self._backend.snapshot.decode if d.revision == prefill.revision and d.name != decode.name]
+        candidates = others if dead and others else [decode, *others]
+        friend = next((d for d in candidates if self._backend.knows(prefill, d)), None)
+        return (friend or candidates[0], friend is not None)
+
+    async def _release(
+        self, releaser: tuple[Endpoint, bool], params: KVParams, request: Request, begun: bool
+    ) -> Settlement:
         """A refused D leg frees P's blocks without any work, but only through a D that has fetched from this P before:
 
-        the notice of a D that has not is lost (vLLM 0.32). Such a pair runs a D leg of one token instead.
+        the notice of a D that has not is lost (vLLM 0.32). Such a pair runs a D leg of one token instead, unless the
+        blocks may have been read: they are then free, and read again they are another request's.
         """
-        prefill, decode = pair
-        friend = self._backend.acquaintance(prefill, decode)
-        if friend is not None:
+        decode, acquainted = releaser
+        if acquainted:
             body = settling_body(request.path, params, _REFUSED_MAX_TOKENS)
-        else:
-            body = prefill_body(request.body, params)
-        status = await self.call(friend or decode, request, body, self._backend.new_id())
-        if friend is not None:
+            status = await self.call(decode, request, body, self._backend.new_id())
             return Settlement.RELEASED if 400 <= status < 500 else Settlement.LEASE
+        if begun:
+            return Settlement.LEASE
+        status = await self.call(decode, request, prefill_body(request.body, params), self._backend.new_id())
         return Settlement.RELEASED if status == 200 else Settlement.LEASE
 
     async def call(self, endpoint: Endpoint, request: Request, body: bytes, request_id: str) -> int:

@@ -52,9 +52,3 @@ class Backend:
     def knows(self, prefill: Endpoint, decode: Endpoint) -> bool:
         """Whether KV has moved between the two in this start of both."""
         return pairing(prefill, decode) in self.acquainted
-
-    def acquaintance(self, prefill: Endpoint, preferred: Endpoint) -> Endpoint | None:
-        """A warm D that has fetched KV from this start of P: `preferred` if it is one."""
-        if self.knows(prefill, preferred):
-            return preferred
-        return next((decode for decode in self.snapshot.decode if self.knows(prefill, decode)), None)

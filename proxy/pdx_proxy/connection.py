@@ -45,6 +45,11 @@ class Answer:
             self.parts = [b"".join(self.parts)]
         return self.parts[0] if self.parts else b""
 
+    @property
+    def document(self) -> bytes:
+        """The body if it is called JSON, else nothing."""
+        return self.body if self.header(b"content-type").startswith(b"application/json") else b""
+
     def header(self, name: bytes) -> bytes:
         """A header's value, or nothing. `name` in lower case."""
         return next((value for key, value in self.headers if key.lower() == name), b"")
@@ -190,6 +195,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
+            answer.complete = False  # bytes behind its end belie it
             self._fail(error)
             return
         if self._relay:

@@ -63,4 +63,4 @@ def answer(
 ) -> None:
     """Write a whole answer of the gateway's own."""
     framing = {"content-type": content_type, "content-length": str(len(body)), **headers}
-    exchange.write(answer_head(status, (), framing) + body)
+    exchange.write(answer_head(status, (), framing) + (body if exchange.method != "HEAD" else b""))

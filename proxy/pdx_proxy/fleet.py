@@ -14,10 +14,15 @@ from pdx_proxy.warmup import Warmer
 from pdx_proxy.worker import Worker
 
 _REPORT_SECONDS = 2.0
+_RESTART_SECONDS = 0.2
 
 
 class Fleet(Protocol):
     """Some workers."""
+
+    @property
+    def address(self) -> Address:
+        """Where clients are served, with the port in force."""
 
     def apply(self, snapshot: Snapshot) -> None:
         """Give every worker a new view of the endpoints."""
@@ -47,18 +52,27 @@ def bind(address: Address, *, shared: bool) -> socket.socket:
     return sock
 
 
+def address_of(sock: socket.socket) -> Address:
+    """Where a bound socket listens."""
+    host, port = sock.getsockname()[:2]
+    return Address(host, port)
+
+
 class LocalFleet:
     """One worker in this process."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, address: Address) -> None:
         self._worker = worker
+        self.address = address
 
     @classmethod
     async def start(cls, settings: Settings, suspect: Suspect) -> "LocalFleet":
         """Serve the port from this process; raises OSError when it is taken."""
+        sock = bind(settings.listen, shared=False)
+        address = address_of(sock)
         worker = Worker(settings, suspect)
-        await worker.start(bind(settings.listen, shared=False))
-        return cls(worker)
+        await worker.start(sock)
+        return cls(worker, address)
 
     def apply(self, snapshot: Snapshot) -> None:
         self._worker.apply(snapshot)
@@ -79,6 +93,7 @@ class _Seat:
         self._fleet = fleet
         self._link: Link | None = None
         self._answer: asyncio.Future[dict[str, Any]] | None = None
+        """The report that has been asked for; everybody who asks meanwhile awaits the same."""
         self.last: dict[str, Any] | None = None
         """The report received last from the process that is alive."""
         self.task = asyncio.get_running_loop().create_task(self._run())
@@ -95,12 +110,17 @@ class _Seat:
             self._link = await Link.over(ours)
             self._link.send(self._settings)
             self._link.send(self._fleet.snapshot)
+            if self._fleet.stopping:
+                self._link.close()
             await self._listen(self._link)
+            self._link.close()
             self._link = None
             await process.wait()
             self._fleet.retire(self.last)
-            self.last = None
-            await asyncio.sleep(0.2)
+            self.last = self._answer = None
+            if not self._fleet.stopping:
+                await asyncio.sleep(_RESTART_SECONDS)
+        self._listener.close()
 
     async def _listen(self, link: Link) -> None:
         while (message := await link.receive()) is not None:
@@ -118,13 +138,14 @@ class _Seat:
 
     async def report(self) -> dict[str, Any] | None:
         """A fresh report, or the last one if the process does not answer."""
-        self._answer = asyncio.get_running_loop().create_future()
-        self.send(ReportRequest())
-        try:
-            async with asyncio.timeout(_REPORT_SECONDS):
-                return await self._answer
-        except TimeoutError:
+        if self._link is None:
             return self.last
+        if self._answer is None or self._answer.done():
+            self._answer = asyncio.get_running_loop().create_future()
+            self._link.send(ReportRequest())
+        answer = self._answer
+        await asyncio.wait([answer], timeout=_REPORT_SECONDS)
+        return answer.result() if answer.done() else self.last
 
     async def stop(self) -> None:
         """Close the link, which tells the process to finish."""
@@ -137,12 +158,13 @@ class ProcessFleet:
     """Several worker processes that share the serving port."""
 
     def __init__(self, settings: Settings, warmer: Warmer) -> None:
-        bind(settings.listen, shared=False).close()
+        with bind(settings.listen, shared=False) as sock:
+            self.address = address_of(sock)
         self._warmer = warmer
         self._retired: list[dict[str, Any]] = []
         self.snapshot = Snapshot()
         self.stopping = False
-        sockets = [bind(settings.listen, shared=True) for _ in range(settings.workers)]
+        sockets = [bind(self.address, shared=True) for _ in range(settings.workers)]
         self._seats = [_Seat(settings, sock, self) for sock in sockets]
 
     def apply(self, snapshot: Snapshot) -> None:

@@ -5,6 +5,8 @@ from typing import Any
 
 import orjson
 
+from pdx_api.connectors.families import Identity, KVParams, Rendezvous
+from pdx_proxy.backend import Backend
 from pdx_proxy.connection import Answer
 from pdx_proxy.endpoints import Endpoint
 from pdx_proxy.failures import BadAnswer, EngineFailure, Reason
@@ -46,7 +48,7 @@ def transfer_params(endpoint: Endpoint, answer: Answer) -> dict[str, Any] | None
     if 400 <= answer.status < 500:
         raise PrefillRefused
     if answer.status != 200:
-        raise BadAnswer(endpoint.name, f"status {answer.status}", Reason.STATUS, answer.status, answer.body)
+        raise BadAnswer(endpoint.name, f"status {answer.status}", Reason.STATUS, answer.status, answer.document)
     try:
         document = orjson.loads(answer.body)
         params = document["kv_transfer_params"]
@@ -58,3 +60,23 @@ def transfer_params(endpoint: Endpoint, answer: Answer) -> dict[str, Any] | None
     if params is not None and not isinstance(params, dict):
         raise BadAnswer(endpoint.name, "kv_transfer_params is no object", Reason.LOST, 502, b"")
     return params
+
+
+def identity_of(endpoint: Endpoint, family: Rendezvous, params: KVParams) -> Identity:
+    """The identity that a P's parameters name; raises BadAnswer when they name none."""
+    try:
+        return family.identity(params)
+    except (KeyError, TypeError, ValueError) as error:
+        detail = f"its kv_transfer_params name no identity: {error!r}"
+        raise BadAnswer(endpoint.name, detail, Reason.LOST, 502, b"") from error
+
+
+def blame(backend: Backend, prefill: Endpoint, decode: Endpoint, failure: EngineFailure) -> None:
+    """Have the engine looked at that may be behind D's failure.
+
+    A D that answers 500 is there: what it was told of P may be of an earlier start. One that answers 503 is full.
+    """
+    if not isinstance(failure, BadAnswer) or failure.reason is Reason.ABORT:
+        backend.suspect(decode, str(failure))
+    elif failure.status != 503:
+        backend.suspect(prefill, f"its hand-off failed at {failure}")

@@ -17,7 +17,17 @@ class Leg:
     Life: `connect`, `send`, then one of `head`, `opened`, `whole`; `end` from any point, any number of times.
     """
 
-    __slots__ = ("_connection", "_hold", "_load", "_pool", "_request", "begun", "endpoint")
+    __slots__ = (
+        "_connection",
+        "_hold",
+        "_interruption",
+        "_load",
+        "_pool",
+        "_request",
+        "_unwanted",
+        "begun",
+        "endpoint",
+    )
 
     def __init__(self, pool: Pool, load: Load, endpoint: Endpoint) -> None:
         self._pool = pool
@@ -25,6 +35,8 @@ class Leg:
         self._hold = load.acquire(endpoint)
         self._connection: Connection | None = None
         self._request = b""
+        self._unwanted = False
+        self._interruption: EngineFailure | None = None
         self.endpoint = endpoint
         self.begun = False
         """Whether the engine may know of the request."""
@@ -34,6 +46,11 @@ class Leg:
         """The connection that carries the leg."""
         assert self._connection is not None, "a leg connects before it speaks"
         return self._connection
+
+    @property
+    def connected(self) -> bool:
+        """Whether it has a connection."""
+        return self._connection is not None
 
     @property
     def answer(self) -> Answer:
@@ -69,17 +86,19 @@ class Leg:
         """Hand the leg to another owner; this one keeps nothing to end."""
         other = Leg(self._pool, self._load, self.endpoint)
         other._connection, self._connection = self._connection, None
-        other._request, other.begun = self._request, self.begun
+        other._request, other.begun, other._unwanted = self._request, self.begun, self._unwanted
         self._hold.release()
         return other
 
     def half_close(self) -> None:
         """Say that nobody listens any more, and still take an answer that is on its way."""
+        self._unwanted = True
         if self._connection is not None:
             self._connection.half_close()
 
     def interrupt(self, failure: EngineFailure) -> None:
         """End the wait for the answer: what it depends on has failed elsewhere."""
+        self._interruption = failure
         if self._connection is not None:
             self._connection.interrupt(failure)
 
@@ -104,16 +123,19 @@ class Leg:
     async def _until_head(self) -> Answer:
         """An engine may close an idle connection in the instant it is used again.
 
-        What is lost on a used connection before any byte of an answer is therefore sent once more, on a new one.
+        What is lost on a used connection before any byte of an answer is therefore sent once more, on a new one, unless
+        nobody wants it any more.
         """
         reused = self.connection.used
         try:
             return await self.connection.head()
         except LostConnection:
-            if not reused or self.answer.status:
-                raise
+            if not reused or self.answer.status or self._unwanted or self.connection.lost is None:
+                raise  # a connection that is not lost was interrupted
         self.connection.close()
         self._connection = await self._pool.connect(self.endpoint)
+        if self._interruption is not None:
+            raise self._interruption
         self.connection.send(self._request)
         return await self.connection.head()
 

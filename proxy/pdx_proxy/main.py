@@ -9,7 +9,7 @@ from aiohttp import web
 
 from pdx_proxy.admin import create_admin
 from pdx_proxy.endpoints import Endpoint, Snapshot
-from pdx_proxy.fleet import Fleet, LocalFleet, ProcessFleet, bind
+from pdx_proxy.fleet import Fleet, LocalFleet, ProcessFleet, address_of, bind
 from pdx_proxy.settings import Settings
 from pdx_proxy.warmup import Warmer
 from pdx_proxy.worker import create_backend
@@ -46,18 +46,27 @@ class Control:
         self._settings = settings
         self._fleet: Fleet | None = None
         self._runner: web.AppRunner | None = None
-        self.warmer = Warmer(create_backend(settings, lambda *_: None), settings.endpoints, self._publish)
+        self._backend = create_backend(settings, lambda *_: None)
+        self.warmer = Warmer(self._backend, settings.endpoints, self._publish)
+        self.listen = settings.listen
+        """Where clients are served, with the port in force."""
+        self.admin = settings.admin
 
     @classmethod
     async def start(cls, settings: Settings) -> "Control":
         """Bind both ports, start the workers and begin to warm; raises OSError."""
         control = cls(settings)
         admin = bind(settings.admin, shared=False)
-        if settings.workers == 1:
-            control._fleet = await LocalFleet.start(settings, control._suspect)
-        else:
-            control._fleet = ProcessFleet(settings, control.warmer)
+        try:
+            if settings.workers == 1:
+                control._fleet = await LocalFleet.start(settings, control._suspect)
+            else:
+                control._fleet = ProcessFleet(settings, control.warmer)
+        except OSError:
+            admin.close()
+            raise
         fleet = control._fleet
+        control.listen, control.admin = fleet.address, address_of(admin)
         app = create_admin(settings, lambda: control.warmer.snapshot, fleet.report)
         control._runner = web.AppRunner(app, access_log=None)
         await control._runner.setup()
@@ -69,6 +78,7 @@ class Control:
     async def stop(self) -> None:
         """End everything, letting open requests finish."""
         await self.warmer.stop()
+        self._backend.pool.close()
         if self._fleet is not None:
             await self._fleet.stop()
         if self._runner is not None:

@@ -22,7 +22,7 @@ def opened(endpoint: str, answer: Answer) -> bool:
     if answer.status >= 500:
         if not answer.complete:
             return False
-        raise BadAnswer(endpoint, f"status {answer.status}", Reason.STATUS, answer.status, answer.body)
+        raise BadAnswer(endpoint, f"status {answer.status}", Reason.STATUS, answer.status, answer.document)
     if answer.status != 200:
         return True
     if answer.header(b"content-type").startswith(b"text/event-stream"):

@@ -39,6 +39,7 @@ async def relay(exchange: Exchange, leg: Leg, headers: Mapping[str, str]) -> boo
         return False
     finally:
         exchange.feed_from(None)
+        connection.resume()  # the next exchange on it has another client
     return True
 
 

@@ -13,8 +13,8 @@ from pdx_proxy.aftercare import Aftercare
 from pdx_proxy.backend import Backend
 from pdx_proxy.counters import Phase, Settlement
 from pdx_proxy.endpoints import Endpoint
-from pdx_proxy.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure, Reason
-from pdx_proxy.handoff import Handoff, HandoffFailure, PrefillRefused, transfer_params
+from pdx_proxy.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure, LostConnection, Reason
+from pdx_proxy.handoff import Handoff, HandoffFailure, PrefillRefused, blame, identity_of, transfer_params
 from pdx_proxy.request import Request, decode_body, prefill_body, settling_body
 
 _REFUSAL_SECONDS: Final = 0.5
@@ -37,14 +37,17 @@ async def hand_off(
     began = backend.clock()
     try:
         await meeting.begin(order)
-        await meeting.decode_leg.opened(backend.deadlines.first_event)
+        answer = await meeting.decode_leg.opened(backend.deadlines.first_event)
     except asyncio.CancelledError:
         meeting.leave()
         raise
     except EngineFailure as failure:
         raise meeting.fail(failure) from failure
-    meeting.over = True
-    backend.acquaint(*pair)
+    if answer.status == 200:
+        meeting.over = True
+        backend.acquaint(*pair)
+    else:
+        meeting.unwind(stop_prefill=True)
     return Handoff(meeting.decode_leg, pair[0], meeting.prefill_seconds, backend.clock() - began)
 
 
@@ -102,15 +105,23 @@ class _Meeting:
                 return PrefillRefused()
             self._backend.suspect(self._prefill, str(failure))
             return HandoffFailure(self._prefill, failure)
-        culprit = self._prefill if failure.endpoint == self._prefill.name else self._decode
-        self._backend.suspect(culprit, str(failure))
         self.decode_leg.end()
+        self.unwind(stop_prefill=isinstance(failure, BadAnswer | ConnectFailure))
+        if failure.endpoint == self._prefill.name:
+            self._backend.suspect(self._prefill, str(failure))
+            return HandoffFailure(self._prefill, failure)
+        blame(self._backend, self._prefill, self._decode, failure)
+        if isinstance(failure, DeadlineExceeded):
+            self._backend.suspect(self._prefill, f"its hand-off failed at {failure}")
+        return HandoffFailure(self._decode, failure)
+
+    def unwind(self, *, stop_prefill: bool) -> None:
+        """D takes no KV. P may be stopped only when D is sure not to wait for it any more."""
+        self.over = True
         if self._prefill_task is None:
             self._prefill_leg.end()
         else:
-            self._backend.suspect(self._prefill, f"hand-off failed at {failure}")
-            self._aftercare.settle(self._unwind(self._prefill_task))
-        return HandoffFailure(culprit, failure)
+            self._aftercare.settle(self._unwind(self._prefill_task, stop_prefill))
 
     @property
     def _headers(self) -> tuple[tuple[str, str], ...]:
@@ -130,9 +141,13 @@ class _Meeting:
             try:
                 params = await self._prefill_once()
             except EngineFailure as failure:
-                if left and not self.over and not isinstance(failure, ConnectFailure):
+                if left and not self.over and _may_pass(failure):
                     continue
                 await self._tell_decode(failure)
+                return None
+            if identity_of(self._prefill, self._family, params) != self._prefill.identity:
+                self._aftercare.settle(self._free(params))
+                await self._tell_decode(LostConnection(self._prefill.name, "has restarted since it was warmed"))
                 return None
             self.prefill_seconds = self._backend.clock() - began
             self._backend.counters.phases[Phase.PREFILL].observe(self.prefill_seconds)
@@ -143,8 +158,9 @@ class _Meeting:
         leg = self._prefill_leg
         if leg.begun:
             leg = self._prefill_leg = self._backend.leg(self._prefill)
-            await leg.connect()
         try:
+            if not leg.connected:
+                await leg.connect()
             body = prefill_body(self._request.body, self._family.prefill_params)
             leg.send("POST", self._request.path, self._headers, body)
             answer = await leg.whole(self._backend.deadlines.prefill)
@@ -156,6 +172,7 @@ class _Meeting:
             leg.end()
         if params is None:
             raise BadAnswer(self._prefill.name, "nothing to hand over", Reason.STATUS, 502, b"")
+        identity_of(self._prefill, self._family, params)
         return params
 
     async def _tell_decode(self, failure: EngineFailure) -> None:
@@ -172,33 +189,46 @@ class _Meeting:
                     self._prefill_leg.end()
                     return Settlement.FINISHED
                 self._prefill_task = self._aftercare.start(self._run_prefill())
-            if await self._prefill_task is None:
+            params = await self._prefill_task
+            if params is None:
                 return Settlement.DECODE_LOST
-            await self._let_decode_take_it()
-            return Settlement.FINISHED
+            if await self._decode_takes_it():
+                return Settlement.FINISHED
+            return await self._free(params)
         finally:
             self.over = True
             self.decode_leg.end()
 
-    async def _let_decode_take_it(self) -> None:
+    async def _decode_takes_it(self) -> bool:
         seconds = self._backend.deadlines.settle if self._request.stream else _SCHEDULED_SECONDS
         try:
-            await self.decode_leg.opened(seconds)
+            return (await self.decode_leg.opened(seconds)).status == 200
+        except DeadlineExceeded:
+            return True
         except EngineFailure:
-            return
+            return False
 
-    async def _unwind(self, prefill_task: "asyncio.Task[KVParams | None]") -> Settlement:
-        """D has failed: stop P, or free what it finished by a D leg of one token under the same id."""
-        self._prefill_leg.half_close()
+    async def _unwind(self, prefill_task: "asyncio.Task[KVParams | None]", stop_prefill: bool) -> Settlement:
+        if stop_prefill:
+            self._prefill_leg.half_close()
         params = await prefill_task
-        if params is None:
-            return Settlement.PREFILL_STOPPED
+        return Settlement.PREFILL_STOPPED if params is None else await self._free(params)
+
+    async def _free(self, params: KVParams) -> Settlement:
+        """Free what P has finished by a D leg of one token under the same id."""
         others = [d for d in self._backend.snapshot.decode if d.revision == self._prefill.revision]
         decode = next((d for d in others if d.name != self._decode.name), self._decode)
-        body = settling_body(self._request.path, self._family.decode_params(self._id, self._family.identity(params)), 1)
+        leg_params = self._family.decode_params(self._id, self._family.identity(params))
+        body = settling_body(self._request.path, leg_params, 1)
         status = await self._aftercare.call(decode, self._request, body, self._id)
         return Settlement.RELEASED if status == 200 else Settlement.LEASE
 
     def _end_both(self) -> None:
         self.decode_leg.end()
         self._prefill_leg.end()
+
+
+def _may_pass(failure: EngineFailure) -> bool:
+    """Whether the same leg may succeed at the same P."""
+    refused = isinstance(failure, BadAnswer) and failure.status < 500
+    return not refused and not isinstance(failure, ConnectFailure)

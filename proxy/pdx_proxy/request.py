@@ -11,6 +11,8 @@ Body = dict[str, Any]
 
 _ENGINE_FIELDS: Final = ("kv_transfer_params", "ec_transfer_params", "request_id")
 _COMPLETIONS: Final = "/v1/completions"
+_MAX_DEPTH: Final = 250
+"""Deepest nesting of a body that is sure to be written again: orjson reads deeper than it writes."""
 
 
 class RefusedError(Exception):
@@ -70,7 +72,16 @@ def read_body(raw: bytes, content_type: str) -> Body:
         shown = f"<list of {len(body)} items>" if isinstance(body, list) else str(body)[:200]
         message = "Input should be a valid dictionary or object to extract fields from"
         raise _invalid({"type": "model_attributes_type", "loc": "body", "msg": message, "input": shown})
+    if raw.count(b"[") + raw.count(b"{") >= _MAX_DEPTH:
+        _refuse_depth(body)
     return clean(body)
+
+
+def _refuse_depth(body: Body) -> None:
+    try:
+        orjson.dumps(body)
+    except orjson.JSONEncodeError:
+        raise RefusedError(400, f"The body is nested deeper than {_MAX_DEPTH} levels.", "Bad Request", "body") from None
 
 
 def clean(body: Body) -> Body:

@@ -12,7 +12,7 @@ from pdx_proxy.backend import Backend
 from pdx_proxy.counters import Phase
 from pdx_proxy.endpoints import Endpoint
 from pdx_proxy.failures import BadAnswer, EngineFailure, Reason
-from pdx_proxy.handoff import Handoff, HandoffFailure, transfer_params
+from pdx_proxy.handoff import Handoff, HandoffFailure, blame, transfer_params
 from pdx_proxy.leg import Leg
 from pdx_proxy.request import Request, decode_body, prefill_body
 
@@ -31,8 +31,10 @@ async def hand_off(
         decode_leg = await _decode(backend, aftercare, pair, params, request)
     finally:
         prefill_leg.end()
-    if params is not None:
+    if params is not None and decode_leg.answer.status == 200:
         backend.acquaint(prefill, decode)
+    elif params is not None and not backend.knows(prefill, decode):
+        aftercare.release(pair, params, request)
     return Handoff(decode_leg, prefill, finished - began, backend.clock() - finished)
 
 
@@ -78,8 +80,10 @@ async def _decode(
         raise
     except EngineFailure as failure:
         leg.end()
-        backend.suspect(decode, str(failure))
         if params is not None:
-            aftercare.release(pair, params, request)
+            aftercare.release(pair, params, request, failure, begun=leg.begun)
+            blame(backend, prefill, decode, failure)
+        elif not isinstance(failure, BadAnswer):
+            backend.suspect(decode, str(failure))
         raise HandoffFailure(decode, failure) from failure
     return leg

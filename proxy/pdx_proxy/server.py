@@ -72,6 +72,8 @@ class AiohttpExchange:
         return self._request.version >= HttpVersion11
 
     async def body(self) -> bytes:
+        if self._request.headers.get("expect", "").lower() == "100-continue" and self._protocol.transport is not None:
+            self._protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
             return await self._request.read()
         except web.HTTPRequestEntityTooLarge as error:
@@ -79,6 +81,9 @@ class AiohttpExchange:
             raise RefusedError(
                 413, f"The request body is too large: {error.text}", "Request Entity Too Large"
             ) from None
+        except web.RequestPayloadError as error:
+            self.keep_alive = False
+            raise RefusedError(400, f"The request body can not be read: {error}", "Bad Request") from None
 
     def write(self, data: bytes) -> None:
         transport = self._protocol.transport

@@ -11,12 +11,12 @@ from typing import Any, Final
 import orjson
 
 from pdx_api.connectors import CONNECTORS
-from pdx_api.connectors.families import Identity, KVParams, Rendezvous
+from pdx_api.connectors.families import KVParams, Rendezvous
 from pdx_api.names import Role
 from pdx_proxy.backend import Backend
 from pdx_proxy.endpoints import Endpoint, Snapshot, State, pairing
-from pdx_proxy.failures import BadAnswer, EngineFailure, Reason
-from pdx_proxy.handoff import PrefillRefused, transfer_params
+from pdx_proxy.failures import BadAnswer, DeadlineExceeded, EngineFailure, Reason
+from pdx_proxy.handoff import PrefillRefused, identity_of, transfer_params
 from pdx_proxy.request import prefill_body
 from pdx_proxy.settings import EndpointSpec
 
@@ -86,11 +86,11 @@ class Warmer:
         try:
             params = await self._hand_over(endpoint, decode)
         except EngineFailure as failure:
-            if failure.endpoint == decode.name:
+            if failure.endpoint == decode.name and not isinstance(failure, BadAnswer | DeadlineExceeded):
                 self.suspect(decode.name, decode.start, str(failure))
             raise
         family = CONNECTORS[endpoint.connector].family(endpoint.order)
-        identity = _identity(endpoint, family, params) if isinstance(family, Rendezvous) else None
+        identity = identity_of(endpoint, family, params) if isinstance(family, Rendezvous) else None
         warmed = replace(endpoint, state=State.WARM, identity=identity, start=start, reason=None)
         self._acquainted |= {pairing(warmed, decode)}
         return warmed
@@ -150,13 +150,6 @@ class Warmer:
         self._changed.set()
         self._changed = asyncio.Event()
         self._publish(self.snapshot)
-
-
-def _identity(endpoint: Endpoint, family: Rendezvous, params: KVParams) -> Identity:
-    try:
-        return family.identity(params)
-    except (KeyError, TypeError, ValueError) as error:
-        raise _failed(endpoint, f"its kv_transfer_params name no identity: {error!r}") from error
 
 
 def _failed(endpoint: Endpoint, detail: str) -> BadAnswer:

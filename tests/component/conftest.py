@@ -1,0 +1,57 @@
+"""Worlds that are checked and taken down at the end of every test."""
+
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.component.harness import FAST, ORDERS, SHAPES, Shape, World
+
+from pdx_api.names import Order, Role
+
+MakeWorld = Callable[..., Coroutine[Any, Any, World]]
+
+
+@pytest.fixture(params=ORDERS)
+def order(request: pytest.FixtureRequest) -> Order:
+    return Order(request.param)
+
+
+@pytest.fixture(params=SHAPES, ids=lambda s: f"{'chat' if s.chat else 'text'}{'-stream' if s.stream else ''}")
+def shape(request: pytest.FixtureRequest) -> Shape:
+    found = request.param
+    assert isinstance(found, Shape)
+    return found
+
+
+@pytest.fixture
+async def make_world() -> AsyncIterator[MakeWorld]:
+    """Make worlds: `sim`, `p` and `d` change settings of all, of prefill and of decode engines."""
+    worlds: list[World] = []
+    async with AsyncExitStack() as stack:
+
+        async def make(
+            order: Order,
+            prefill: int = 1,
+            decode: int = 1,
+            *,
+            sim: dict[str, Any] | None = None,
+            p: dict[str, Any] | None = None,
+            d: dict[str, Any] | None = None,
+            gateway: bool = True,
+            **more: Any,
+        ) -> World:
+            world = World(order)
+            stack.push_async_callback(world.close)
+            base = replace(FAST, order=order, **(sim or {}))
+            prefills = [replace(base, role=Role.PREFILL, seed=i, **(p or {})) for i in range(prefill)]
+            decodes = [replace(base, **{"role": Role.DECODE, "seed": i, **(d or {})}) for i in range(decode)]
+            await world.start_engines(prefills, decodes)
+            worlds.append(world)
+            return await world.start_gateway(**more) if gateway else world
+
+        yield make
+        for world in worlds:
+            if world.control is not None:
+                await world.check()

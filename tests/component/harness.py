@@ -1,0 +1,276 @@
+"""The gateway in this process against simulated engines in this process, and what must hold at the end of every test."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import aiohttp
+
+from pdx_api.names import Mode, Order, Role
+from pdx_proxy.endpoints import Endpoint
+from pdx_proxy.main import Control
+from pdx_proxy.settings import Address, Deadlines, EndpointSpec, Settings
+from pdx_sim import Fault, FaultKind, Leg, SimEngine, SimSettings, chat_tokens, expected_text, tokenize
+
+ORDERS = list(Order)
+PATHS = {False: "/v1/completions", True: "/v1/chat/completions"}
+FAST = SimSettings(prefill_token_seconds=2e-6, decode_token_seconds=2e-4, lease_seconds=30.0)
+PROMPT = "What a long prompt this is. " * 60
+SHORT = Deadlines(connect=1.0, prefill=1.0, handoff=1.0, first_event=1.5, settle=2.0, warm_up=2.0)
+
+
+async def eventually(condition: Callable[[], object], within: float = 5.0, what: str = "") -> None:
+    """Await a condition; AssertionError after `within` seconds."""
+    end = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < end, f"never: {what or condition}"
+        await asyncio.sleep(0.003)
+
+
+@dataclass
+class Reply:
+    """An answer as a client has it."""
+
+    status: int
+    headers: dict[str, str]
+    raw: bytes
+    cut: bool = False
+    """Whether it broke off before its end."""
+
+    @property
+    def json(self) -> dict[str, Any]:
+        return dict(json.loads(self.raw))
+
+    @property
+    def events(self) -> list[str]:
+        return [part.removeprefix("data: ") for part in self.raw.decode().split("\n\n") if part]
+
+    @property
+    def done(self) -> bool:
+        return self.events[-1:] == ["[DONE]"]
+
+    @property
+    def chunks(self) -> list[dict[str, Any]]:
+        return [json.loads(each) for each in self.events if each != "[DONE]"]
+
+    @property
+    def text(self) -> str:
+        streamed = self.headers.get("content-type", "").startswith("text/event-stream")
+        documents = self.chunks if streamed else [self.json]
+        choices = [choice for each in documents for choice in each.get("choices", [])]
+        return "".join(_text_of(choice) for choice in choices)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        return dict(self.json["error"])
+
+
+def _text_of(choice: dict[str, Any]) -> str:
+    part = choice.get("delta") or choice.get("message")
+    return str(part.get("content") or "") if part is not None else str(choice.get("text", ""))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a request is written: which path, streamed or not."""
+
+    chat: bool = False
+    stream: bool = False
+
+    @property
+    def path(self) -> str:
+        return PATHS[self.chat]
+
+    def body(self, prompt: str = PROMPT, tokens: int = 8, **more: Any) -> dict[str, Any]:
+        question = {"messages": [{"role": "user", "content": prompt}]} if self.chat else {"prompt": prompt}
+        return {"model": "sim", **question, "max_tokens": tokens, "stream": self.stream, **more}
+
+    def expected(self, prompt: str = PROMPT, tokens: int = 8) -> str:
+        ids = chat_tokens([{"role": "user", "content": prompt}]) if self.chat else tokenize(prompt)
+        return expected_text(ids, tokens)
+
+
+SHAPES = [Shape(chat, stream) for chat in (False, True) for stream in (False, True)]
+
+
+@dataclass
+class Allowed:
+    """What a test provokes and so is not a failure at its end."""
+
+    violations: set[str] = field(default_factory=set)
+    expired: bool = False
+    """Leases may end; the test has made them short."""
+    stranded: bool = False
+    """D may keep blocks of a hand-off whose P was lost."""
+    orphan_tokens: int = 60
+    loop_errors: bool = False
+
+
+class World:
+    """Engines, the gateway, and a client."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.prefill: list[SimEngine] = []
+        self.decode: list[SimEngine] = []
+        self.allowed = Allowed()
+        self.sent = 0
+        """Requests that the gateway must have counted."""
+        self.errors: list[dict[str, Any]] = []
+        self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30), auto_decompress=False)
+        self.control: Control | None = None
+
+    @property
+    def p(self) -> SimEngine:
+        return self.prefill[0]
+
+    @property
+    def d(self) -> SimEngine:
+        return self.decode[0]
+
+    @property
+    def engines(self) -> list[SimEngine]:
+        return [*self.prefill, *self.decode]
+
+    @property
+    def pull(self) -> bool:
+        return self.order is Order.PREFILL_FIRST
+
+    @property
+    def gateway(self) -> Control:
+        assert self.control is not None
+        return self.control
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.gateway.listen}"
+
+    @property
+    def admin(self) -> str:
+        return f"http://{self.gateway.admin}"
+
+    async def start_engines(self, prefill: Iterable[SimSettings], decode: Iterable[SimSettings]) -> Self:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, context: self.errors.append(context))
+        self.prefill = [SimEngine(settings) for settings in prefill]
+        self.decode = [SimEngine(settings) for settings in decode]
+        for engine in self.engines:
+            await engine.start()
+        return self
+
+    def settings(self, **more: Any) -> Settings:
+        specs = [spec_of(engine, self.order) for engine in self.engines]
+        mode = Mode.AGGREGATED if not self.prefill and self.d.settings.role is Role.AGGREGATED else Mode.DISAGGREGATED
+        free = Address("127.0.0.1", 0)
+        return Settings(**{"listen": free, "admin": free, "mode": mode, "endpoints": tuple(specs), **more})
+
+    async def start_gateway(self, *, warm: bool = True, **more: Any) -> Self:
+        self.control = await Control.start(self.settings(**more))
+        if warm:
+            await self.warm()
+        return self
+
+    async def warm(self, within: float = 10.0) -> None:
+        """Wait until every engine may be picked."""
+        await eventually(lambda: self._warm_now == (len(self.prefill), len(self.decode)), within, "all warm")
+
+    @property
+    def _warm_now(self) -> tuple[int, int]:
+        snapshot = self.gateway.warmer.snapshot
+        return len(snapshot.prefill), len(snapshot.decode)
+
+    def endpoint(self, engine: SimEngine) -> Endpoint:
+        name = str(Address(engine.settings.host, engine.port))
+        return next(e for e in self.gateway.warmer.snapshot.everything if e.name == name)
+
+    async def post(self, path: str, body: Any, headers: dict[str, str] | None = None, counted: bool = True) -> Reply:
+        """A POST through the gateway."""
+        self.sent += counted
+        return await self.call("POST", f"{self.url}{path}", body, headers)
+
+    async def ask(self, shape: Shape = Shape(), headers: dict[str, str] | None = None, **body: Any) -> Reply:  # noqa: B008
+        """A completion through the gateway."""
+        return await self.post(shape.path, shape.body(**body), headers)
+
+    async def direct(self, engine: SimEngine, shape: Shape, **body: Any) -> Reply:
+        """The same, asked of an engine itself."""
+        return await self.call("POST", f"{engine.url}{shape.path}", shape.body(**body))
+
+    async def call(self, method: str, url: str, body: Any = None, headers: dict[str, str] | None = None) -> Reply:
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        sent = {"Content-Type": "application/json", **(headers or {})}
+        received = bytearray()
+        async with self.session.request(method, url, data=data, headers=sent) as response:
+            cut = False
+            try:
+                async for piece in response.content.iter_any():
+                    received += piece
+            except aiohttp.ClientError:
+                cut = True
+        found = {name.lower(): value for name, value in response.headers.items()}
+        return Reply(response.status, found, bytes(received), cut)
+
+    async def state(self) -> dict[str, Any]:
+        return (await self.call("GET", f"{self.admin}/pdx/state")).json
+
+    async def outcomes(self) -> dict[str, int]:
+        """Outcomes that are not zero."""
+        return {name: count for name, count in (await self.state())["outcomes"].items() if count}
+
+    async def settlements(self) -> dict[str, int]:
+        return {name: count for name, count in (await self.state())["settlements"].items() if count}
+
+    def fault(self, engine: SimEngine, kind: FaultKind, **fields: Any) -> Fault:
+        """Strike the engine's legs of its own role, so that warm-ups of a D and settling by refusal are spared."""
+        return engine.faults.add(kind, **{"leg": self.leg_of(engine), **fields})
+
+    def leg_of(self, engine: SimEngine) -> Leg:
+        return Leg.PREFILL if engine.settings.role is Role.PREFILL else Leg.DECODE
+
+    async def close(self) -> None:
+        await self.session.close()
+        if self.control is not None:
+            await self.control.stop()
+            self.control = None
+        for engine in self.engines:
+            engine.faults.clear()
+            await engine.stop()
+
+    async def check(self) -> None:
+        """What must hold at the end of every test."""
+        await self._check_gateway()
+        for engine in self.engines:
+            await self._check_engine(engine)
+        assert self.allowed.loop_errors or not self.errors, self.errors
+
+    async def _check_gateway(self) -> None:
+        state: dict[str, Any] = {}
+        end = time.monotonic() + 12.0
+        while time.monotonic() < end:
+            state = await self.state()
+            if not any(state["inFlight"].values()) and not any(e["inFlight"] for e in state["endpoints"]):
+                break
+            await asyncio.sleep(0.01)
+        assert state["inFlight"] == {"requests": 0, "settling": 0, "prefill": 0, "decode": 0}
+        assert [e["inFlight"] for e in state["endpoints"]] == [0] * len(state["endpoints"])
+        assert sum(state["outcomes"].values()) == self.sent, state["outcomes"]
+
+    async def _check_engine(self, engine: SimEngine) -> None:
+        counts, allowed = engine.counts, self.allowed
+        name = f"{engine.settings.role} {engine.port}: {counts}"
+        assert not set(counts.violations) - allowed.violations, name
+
+        def quiet() -> bool:
+            held = counts.blocks_held_now - (counts.blocks_stranded_now if allowed.stranded else 0)
+            return not (counts.running_now or counts.waiting_now or held or counts.registered_now)
+
+        await eventually(quiet, 5.0, f"quiet: {name}")
+        assert allowed.expired or not counts.expired, name
+        assert counts.orphan_tokens <= allowed.orphan_tokens, name
+
+
+def spec_of(engine: SimEngine, order: Order) -> EndpointSpec:
+    return EndpointSpec(Address(engine.settings.host, engine.port), engine.settings.role, order=order)

@@ -1,0 +1,71 @@
+"""The text is that of one engine, the KV has moved, and a foreign KV would be seen."""
+
+import asyncio
+
+import pytest
+from tests.component.conftest import MakeWorld
+from tests.component.harness import PROMPT, Shape
+
+from pdx_api.names import Order, Role
+from pdx_sim import Leg, tokenize
+
+
+async def test_text_is_that_of_one_engine(order: Order, shape: Shape, make_world: MakeWorld) -> None:
+    world = await make_world(order)
+    before = world.d.counts.prompt_tokens_external
+    reply = await world.ask(shape, tokens=40)
+    assert (reply.status, reply.text) == (200, shape.expected(tokens=40))
+    assert reply.text == (await world.direct(world.d, shape, tokens=40)).text
+    assert world.d.counts.prompt_tokens_external - before >= len(tokenize(PROMPT))
+    assert await world.outcomes() == {"split": 1}
+    assert reply.done is shape.stream
+
+
+async def test_many_at_once_each_get_their_own(order: Order, shape: Shape, make_world: MakeWorld) -> None:
+    world = await make_world(order, 2, 2, p={"jitter": 0.9, "prefill_base_seconds": 0.005})
+    prompts = [f"{number} {PROMPT[: number * 13]}" for number in range(40)]
+    replies = await asyncio.gather(*(world.ask(shape, prompt=prompt) for prompt in prompts))
+    assert [reply.text for reply in replies] == [shape.expected(prompt) for prompt in prompts]
+    assert await world.outcomes() == {"split": 40}
+    for engine in world.engines:
+        assert engine.counts.legs[world.leg_of(engine)] > 10
+
+
+async def test_foreign_kv_would_be_seen(order: Order, shape: Shape, make_world: MakeWorld) -> None:
+    """Negative control: P is made to prefill something else, and text, count and violation all show it."""
+    world = await make_world(order)
+    world.allowed.violations = {"foreign_kv"}
+    for connector in (world.p.connector,):
+        park = connector.finish
+
+        def finish(seq: object, park: object = park) -> None:
+            seq.digest = "0" * 32  # type: ignore[attr-defined]
+            park(seq)  # type: ignore[operator]
+
+        connector.finish = finish  # type: ignore[method-assign]
+    reply = await world.ask(shape)
+    assert reply.status == 200
+    assert reply.text != shape.expected()
+    assert world.d.counts.violations["foreign_kv"] == 1
+
+
+async def test_aggregated_serves_alone(shape: Shape, make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, 0, 2, d={"role": Role.AGGREGATED})
+    for _ in range(4):
+        assert (await world.ask(shape)).text == shape.expected()
+    assert await world.outcomes() == {"whole": 4}
+    assert [engine.counts.legs[Leg.PLAIN] for engine in world.decode] == [3, 3]
+
+
+@pytest.mark.parametrize("more", [{"n": 2}, {"echo": True}, {"prompt_logprobs": 1}, {"prompt": ["a", "b"]}])
+async def test_what_has_no_single_answer_goes_whole(
+    more: dict[str, object], order: Order, make_world: MakeWorld
+) -> None:
+    world = await make_world(order)
+    legs = world.p.counts.legs.copy()
+    body = {"prompt": PROMPT, "max_tokens": 4, **more}
+    reply = await world.post("/v1/completions", body)
+    assert reply.status == 200
+    assert reply.json["choices"] == (await world.call("POST", f"{world.d.url}/v1/completions", body)).json["choices"]
+    assert await world.outcomes() == {"whole": 1}
+    assert world.p.counts.legs == legs
