@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from pdx_api.names import Mode
@@ -32,6 +33,8 @@ class Session:
     layout: Layout
     directory: RunDirectory
     fleet: Fleet
+    sockets: Path
+    """Where vLLM puts its sockets, which it leaves behind when it is stopped. Removed with the run."""
     start_timeout: float
     """Seconds that the engines have to become healthy."""
     serving: bool = False
@@ -63,7 +66,7 @@ class Session:
         return proof
 
     async def _start(self, program: Program) -> None:
-        env = environment(os.environ, program.env)
+        env = environment(os.environ, {"VLLM_RPC_BASE_PATH": str(self.sockets), **program.env})
         await self.fleet.start(program.name, program.argv, env, self.directory.log(program.name))
         self.directory.write(self._record())
 

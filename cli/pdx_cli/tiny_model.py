@@ -32,7 +32,7 @@ SYLLABLES: Final = ("ba", "de", "fi", "go", "hu", "ka", "le", "mi", "no", "pu", 
 CHAT_TEMPLATE: Final = (
     "{% for m in messages %}{{ m['role'] }}: "
     "{% if m['content'] is string %}{{ m['content'] }}"
-    "{% elif m['content'] %}{% for part in m['content'] %}{{ part['text'] }}{% endfor %}{% endif %}\n"
+    "{% elif m['content'] %}{% for part in m['content'] %}{{ part['text'] }}{% endfor %}{% endif %}{{ '\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
 )
 

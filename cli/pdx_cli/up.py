@@ -2,8 +2,10 @@
 
 import argparse
 import asyncio
+import contextlib
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -82,11 +84,10 @@ def run(args: argparse.Namespace) -> int:
         layout = lay_out(
             deployment, kind, port=args.port, admin=admin, allocate=lambda count: ports.allocate(count, taken=taken)
         )
-        fleet = Fleet()
-        try:
-            return _run(Session(deployment, kind, layout, directory, fleet, args.start_timeout), once=args.once)
-        finally:
-            fleet.close()
+        # Under the temporary directory, because the path of a socket may have 107 characters only.
+        with tempfile.TemporaryDirectory(prefix="pdx-") as sockets, contextlib.closing(Fleet()) as fleet:
+            session = Session(deployment, kind, layout, directory, fleet, Path(sockets), args.start_timeout)
+            return _run(session, once=args.once)
 
 
 def _run(session: Session, *, once: bool) -> int:

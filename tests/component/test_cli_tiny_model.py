@@ -1,0 +1,61 @@
+"""`pdx tiny-model`: the same model every time, whose visible greedy text follows from the prompt."""
+
+import hashlib
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="the tiny model needs torch: run `make install`"
+)
+
+GENERATE = """
+import json, sys
+from transformers import AutoModelForCausalLM, AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1]).eval()
+texts = []
+for prompt in ("The lazy dog sleeps.", "The lazy cat sleeps."):
+    tokens = tokenizer(prompt, return_tensors="pt")
+    answer = model.generate(**tokens, max_new_tokens=32, do_sample=False)[0][tokens.input_ids.shape[1]:]
+    texts.append((len(answer), tokenizer.decode(answer)))
+parts = [{"type": "text", "text": "Hello"}, {"type": "text", "text": " there"}]
+messages = [
+    {"role": "user", "content": parts}, {"role": "assistant", "content": None}, {"role": "user", "content": "Go"}
+]
+tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+chat = tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
+print(json.dumps({"texts": texts, "chat": chat, "vocabulary": len(tokenizer)}))
+"""
+
+
+def _make(target: Path) -> Path:
+    subprocess.run([sys.executable, "-P", "-m", "pdx_cli", "tiny-model", str(target)], check=True, capture_output=True)
+    return target
+
+
+def _digest(directory: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()}
+
+
+def test_it_is_the_same_every_time_and_says_what_follows_from_the_prompt(tmp_path: Path) -> None:
+    first, second = _make(tmp_path / "deep" / "one"), _make(tmp_path / "two")
+    assert _digest(first) == _digest(second)
+    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= set(_digest(first))
+    assert first.stat().st_mode & 0o777 == 0o755
+    assert {path.stat().st_mode & 0o777 for path in first.iterdir()} == {0o644}
+    assert [path.name for path in first.parent.iterdir()] == ["one"], "nothing half made is left"
+
+    shown = subprocess.run([sys.executable, "-c", GENERATE, str(first)], check=True, capture_output=True, text=True)
+    said = json.loads(shown.stdout)
+    (count, text), (other_count, other_text) = said["texts"]
+    assert (count, other_count) == (32, 32)
+    assert text != other_text
+    assert text.isprintable()
+    assert len(set(text)) > 5
+    assert said["vocabulary"] == 512
+    assert said["chat"] == "user: Hello there\nassistant: \nuser: Go\nassistant:"
