@@ -1,0 +1,67 @@
+"""Engines that the tests of a wiring share."""
+
+import importlib.util
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+from tests.engines.harness import Engine, running, tiny_spec
+
+from pdx_api.names import Role
+from pdx_cli.main import main as pdx
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Engines take their time; without vLLM every test here is skipped by name."""
+    missing = importlib.util.find_spec("vllm") is None
+    for item in items:
+        if "tests/engines" not in str(item.path):
+            continue
+        item.add_marker(pytest.mark.timeout(600))
+        if missing:
+            item.add_marker(pytest.mark.skip(reason="vLLM is not installed: run `make install`"))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One prefill and one decode engine, wired to each other."""
+
+    prefill: Engine
+    decode: Engine
+    logs: Path
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with random weights."""
+    directory = tmp_path_factory.mktemp("models") / "tiny"
+    assert pdx(["tiny-model", str(directory)]) == 0
+    return directory
+
+
+def _pair(tiny_model: Path, logs: Path, order: str) -> Iterator[Pair]:
+    spec = tiny_spec(tiny_model, order=order)
+    pair = Pair(Engine(spec, Role.PREFILL, logs), Engine(spec, Role.DECODE, logs), logs)
+    with running(pair.prefill, pair.decode):
+        yield pair
+
+
+@pytest.fixture(scope="session")
+def pull_pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Engines wired for PrefillFirst."""
+    yield from _pair(tiny_model, tmp_path_factory.mktemp("pull"), "PrefillFirst")
+
+
+@pytest.fixture(scope="module")
+def push_pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Engines wired for DecodeFirst and Concurrent: the same connector class."""
+    yield from _pair(tiny_model, tmp_path_factory.mktemp("push"), "Concurrent")
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    """A client."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
+        yield client

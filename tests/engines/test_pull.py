@@ -1,0 +1,95 @@
+"""NIXL, PrefillFirst: D pulls from P. Real vLLM engines."""
+
+import asyncio
+from collections.abc import Iterator
+
+import aiohttp
+import pytest
+from tests.engines import campaign
+from tests.engines.conftest import Pair
+from tests.engines.harness import Gateway, ask, eventually, gateway, words
+
+from pdx_api.connectors.nixl import Nixl
+from pdx_api.names import Order
+
+
+@pytest.fixture(scope="module")
+def front(pull_pair: Pair) -> Iterator[Gateway]:
+    with gateway(Order.PREFILL_FIRST, [pull_pair.prefill], [pull_pair.decode], pull_pair.logs) as running:
+        yield running
+
+
+async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
+    session: aiohttp.ClientSession, front: Gateway, pull_pair: Pair
+) -> None:
+    await campaign.check_text_and_transfer(session, front, pull_pair.prefill, pull_pair.decode, moves=True)
+
+
+async def test_foreign_kv_shows_in_the_text(session: aiohttp.ClientSession, front: Gateway, pull_pair: Pair) -> None:
+    """The negative control: were D to decode over another prompt's KV, the comparison of texts would fail."""
+    own, foreign = words(1, 100), words(2, 100)
+    params = await _prefill(session, pull_pair, foreign)
+    body = {"prompt": own, "max_tokens": 24, "kv_transfer_params": params}
+    over_foreign = await ask(session, pull_pair.decode.url, body)
+    alone = await ask(session, pull_pair.prefill.url, {"prompt": own, "max_tokens": 24})
+    assert over_foreign.status == 200
+    assert alone.text != over_foreign.text
+
+
+async def test_a_refused_leg_frees_prefill_only_after_a_first_transfer(
+    session: aiohttp.ClientSession, front: Gateway, pull_pair: Pair
+) -> None:
+    """What aftercare relies on: once D has fetched from P, a leg that D refuses makes P free its blocks."""
+    await eventually(lambda: pull_pair.prefill.kv_usage == 0, 40, "blocks of an earlier test")
+    params = await _prefill(session, pull_pair, words(3, 100))
+    assert pull_pair.prefill.kv_usage > 0
+    body = {"prompt": ".", "max_tokens": 2**31 - 1, "kv_transfer_params": params}
+    assert (await ask(session, pull_pair.decode.url, body)).status == 400
+    await eventually(lambda: pull_pair.prefill.kv_usage == 0, 3, "the refusal has not freed P's blocks")
+
+
+async def test_hang_ups_are_settled(session: aiohttp.ClientSession, front: Gateway, pull_pair: Pair) -> None:
+    before = pull_pair.prefill.leases_expired
+    outcomes = await campaign.hang_up_at_random(session, front, 200, seed=1)
+    assert set(outcomes) == {200, "left"}
+    await campaign.check_settled(front, pull_pair.prefill, pull_pair.decode, expired_before=before, at_most=1)
+
+
+async def test_a_long_prefill_is_stopped_when_its_client_leaves(
+    session: aiohttp.ClientSession, front: Gateway, pull_pair: Pair
+) -> None:
+    before = front.state()["settlements"]["prefill_stopped"]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.15):
+            await ask(session, front.url, {"prompt": words(4, 1300), "max_tokens": 8})
+    await eventually(lambda: front.state()["settlements"]["prefill_stopped"] == before + 1, 5, "P was not stopped")
+    await eventually(lambda: pull_pair.prefill.kv_usage == 0, 3, "P still holds blocks")
+
+
+async def test_a_prefill_engine_that_is_killed_costs_no_request(
+    session: aiohttp.ClientSession, front: Gateway, pull_pair: Pair
+) -> None:
+    await campaign.check_no_request_was_lost(session, front, pull_pair.prefill, pull_pair.decode, seed=500_000)
+
+
+async def test_a_decode_engine_that_is_killed_comes_back(
+    session: aiohttp.ClientSession, front: Gateway, pull_pair: Pair
+) -> None:
+    """The only D: what it was answering breaks visibly, what comes meanwhile is refused with 503."""
+    answers = await campaign.survive(session, front, pull_pair.decode, seed=700_000)
+    for number, answer in enumerate(answers):
+        if answer.status == 200 and answer.complete:
+            body = {"prompt": words(700_000 + number, 80), "max_tokens": 12}
+            assert (await ask(session, pull_pair.prefill.url, body)).text == answer.text
+        else:
+            assert answer.status in (0, 200, 503)
+    assert {200, 503} <= {answer.status for answer in answers}
+    await campaign.check_kv_moves(session, front, pull_pair.decode, 800_000)
+
+
+async def _prefill(session: aiohttp.ClientSession, pair: Pair, prompt: str) -> object:
+    family = Nixl().family(Order.PREFILL_FIRST)
+    body = {"prompt": prompt, "max_tokens": 1, "kv_transfer_params": dict(family.prefill_params)}
+    async with session.post(f"{pair.prefill.url}/v1/completions", json=body) as response:
+        assert response.status == 200
+        return (await response.json())["kv_transfer_params"]
