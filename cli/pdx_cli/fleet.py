@@ -2,6 +2,9 @@
 
 Invariant: from the moment a child runs, its group is known to the keeper, and it is taken back only when the group has
 no member left. So no process outlives `pdx up`, by whatever way that ends.
+
+The groups share the session of `pdx up`. A session of its own would give each engine an autogroup of the scheduler's, in
+which vLLM's idle loops (sched_yield) starve its other threads: measured on Linux 6.18, engines stand still for minutes.
 """
 
 import asyncio
@@ -29,7 +32,7 @@ LAST_LINES: Final = 15
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """One started process, leader of its own session and group."""
+    """One started process, leader of its own group."""
 
     name: str
     process: asyncio.subprocess.Process
@@ -74,7 +77,7 @@ class Fleet:
                 stdout=output,
                 stderr=output,
                 env=dict(env),
-                start_new_session=True,
+                process_group=0,
                 pass_fds=(self._pipe,),
             )
         child = Child(name, process, log)
