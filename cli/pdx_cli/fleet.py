@@ -3,7 +3,7 @@
 Invariant: from the moment a child runs, its group is known to the keeper, and it is taken back only when the group has
 no member left. So no process outlives `pdx up`, by whatever way that ends.
 
-The groups share the session of `pdx up`. A session of its own would give each engine an autogroup of the scheduler's, in
+The groups share the session of `pdx up`. A session of its own would put each engine into a scheduler autogroup, in
 which vLLM's idle loops (sched_yield) starve its other threads: measured on Linux 6.18, engines stand still for minutes.
 """
 

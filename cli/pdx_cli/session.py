@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +37,8 @@ class Session:
     """Where vLLM puts its sockets, which it leaves behind when it is stopped. Removed with the run."""
     start_timeout: float
     """Seconds that the engines have to become healthy."""
+    started: float = field(default_factory=time.time)
+    """Unix time, seconds."""
     serving: bool = False
     """Whether clients have been told to come."""
 
@@ -72,7 +74,8 @@ class Session:
 
     def _curl(self) -> str:
         spec = self.deployment.spec
-        body = {"model": spec.model.served_name or spec.model.name, "prompt": "Hello, my name is", "max_tokens": 32}
+        model = spec.model.served_name or spec.model.name
+        body = {"model": model, "prompt": "Hello, my name is", "max_tokens": 32, "temperature": 0}
         url = f"{self.layout.gateway.url}/v1/completions"
         return shlex.join(["curl", "-s", url, "-H", "Content-Type: application/json", "-d", json.dumps(body)])
 
@@ -83,7 +86,7 @@ class Session:
         return Run(
             name=self.deployment.metadata.name,
             pid=os.getpid(),
-            started=time.time(),
+            started=self.started,
             mode=spec.mode,
             connector=spec.connector.name if wired else None,
             order=spec.order if wired else None,

@@ -42,6 +42,7 @@ def _digest(directory: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()}
 
 
+@pytest.mark.timeout(180)  # three processes that import torch
 def test_it_is_the_same_every_time_and_says_what_follows_from_the_prompt(tmp_path: Path) -> None:
     first, second = _make(tmp_path / "deep" / "one"), _make(tmp_path / "two")
     assert _digest(first) == _digest(second)
