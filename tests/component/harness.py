@@ -1,4 +1,4 @@
-"""The gateway in this process against simulated engines in this process, and what must hold at the end of every test."""
+"""The gateway against simulated engines, all in this process, and what must hold at the end of every test."""
 
 import asyncio
 import json
@@ -11,8 +11,11 @@ import aiohttp
 
 from pdx_api.names import Mode, Order, Role
 from pdx_proxy.endpoints import Endpoint
+from pdx_proxy.fleet import LocalFleet
 from pdx_proxy.main import Control
+from pdx_proxy.pool import Pool
 from pdx_proxy.settings import Address, Deadlines, EndpointSpec, Settings
+from pdx_proxy.worker import Worker
 from pdx_sim import Fault, FaultKind, Leg, SimEngine, SimSettings, chat_tokens, expected_text, tokenize
 
 ORDERS = list(Order)
@@ -191,7 +194,7 @@ class World:
         self.sent += counted
         return await self.call("POST", f"{self.url}{path}", body, headers)
 
-    async def ask(self, shape: Shape = Shape(), headers: dict[str, str] | None = None, **body: Any) -> Reply:  # noqa: B008
+    async def ask(self, shape: Shape = Shape(), headers: dict[str, str] | None = None, **body: Any) -> Reply:
         """A completion through the gateway."""
         return await self.post(shape.path, shape.body(**body), headers)
 
@@ -212,6 +215,32 @@ class World:
                 cut = True
         found = {name.lower(): value for name, value in response.headers.items()}
         return Reply(response.status, found, bytes(received), cut)
+
+    async def raw(
+        self, body: dict[str, Any], path: str = "/v1/completions", version: str = "1.1", head: str = ""
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A completion over a bare socket; the client reads and leaves as it likes."""
+        self.sent += 1
+        reader, writer = await asyncio.open_connection(self.gateway.listen.host, self.gateway.listen.port)
+        writer.write(request_of(body, path, version, head))
+        return reader, writer
+
+    @property
+    def worker(self) -> Worker:
+        """The worker of a gateway in one process."""
+        fleet = self.gateway._fleet
+        assert isinstance(fleet, LocalFleet)
+        return fleet._worker
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The worker's counters, now."""
+        return self.worker.report()
+
+    @property
+    def pool(self) -> Pool:
+        """The connections it serves over."""
+        return self.worker._backend.pool
 
     async def state(self) -> dict[str, Any]:
         return (await self.call("GET", f"{self.admin}/pdx/state")).json
@@ -248,7 +277,7 @@ class World:
 
     async def _check_gateway(self) -> None:
         state: dict[str, Any] = {}
-        end = time.monotonic() + 12.0
+        end = time.monotonic() + 6.0
         while time.monotonic() < end:
             state = await self.state()
             if not any(state["inFlight"].values()) and not any(e["inFlight"] for e in state["endpoints"]):
@@ -264,13 +293,23 @@ class World:
         assert not set(counts.violations) - allowed.violations, name
 
         def quiet() -> bool:
-            held = counts.blocks_held_now - (counts.blocks_stranded_now if allowed.stranded else 0)
-            return not (counts.running_now or counts.waiting_now or held or counts.registered_now)
+            if counts.running_now or counts.waiting_now:
+                return False
+            if allowed.stranded:
+                return counts.blocks_held_now == counts.blocks_stranded_now
+            return not (counts.blocks_held_now or counts.registered_now)
 
-        await eventually(quiet, 5.0, f"quiet: {name}")
+        await eventually(quiet, 3.0, f"quiet: {name}")
         assert allowed.expired or not counts.expired, name
         assert counts.orphan_tokens <= allowed.orphan_tokens, name
 
 
 def spec_of(engine: SimEngine, order: Order) -> EndpointSpec:
     return EndpointSpec(Address(engine.settings.host, engine.port), engine.settings.role, order=order)
+
+
+def request_of(body: dict[str, Any], path: str = "/v1/completions", version: str = "1.1", head: str = "") -> bytes:
+    """A POST as bytes; `head` holds further header lines."""
+    data = json.dumps(body).encode()
+    lines = f"POST {path} HTTP/{version}\r\nHost: gateway\r\nContent-Type: application/json\r\n{head}"
+    return f"{lines}Content-Length: {len(data)}\r\n\r\n".encode() + data

@@ -1,0 +1,61 @@
+"""Two thousand requests whose clients hang up at random, in each order."""
+
+import asyncio
+import random
+from collections import Counter
+
+from tests.component.conftest import MakeWorld
+from tests.component.harness import Shape, World, eventually
+
+from pdx_api.names import Order
+
+REQUESTS = 2000
+AT_ONCE = 32
+
+
+async def _one(world: World, number: int, rng: random.Random) -> str:
+    """One client; what became of it, as it sees it."""
+    shape = Shape(chat=rng.random() < 0.5, stream=rng.random() < 0.5)
+    prompt = f"{number} " + "x" * rng.randrange(10, 3000)
+    tokens = rng.randrange(1, 30)
+    patience = rng.uniform(0.0, 0.06) if rng.random() < 0.6 else None
+    task = asyncio.create_task(world.ask(shape, prompt=prompt, tokens=tokens))
+    done, _ = await asyncio.wait([task], timeout=patience)
+    if not done:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return "left"
+    reply = task.result()
+    assert (reply.status, reply.text) == (200, shape.expected(prompt, tokens))
+    return "answered"
+
+
+async def test_hang_ups(order: Order, make_world: MakeWorld) -> None:
+    world = await make_world(order, 2, 2, sim={"prefill_base_seconds": 0.002, "jitter": 0.5, "lease_seconds": 2.0})
+    world.allowed.expired = True
+    world.allowed.orphan_tokens = REQUESTS
+    rng = random.Random(7)
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def client(number: int) -> str:
+        async with gate:
+            return await _one(world, number, rng)
+
+    seen = Counter(await asyncio.gather(*(client(number) for number in range(REQUESTS))))
+    assert min(seen["left"], seen["answered"]) > REQUESTS / 10, seen
+    await eventually(lambda: not any(world.report["inFlight"].values()), 5.0, "all settled")
+    report = world.report
+    # a client that left before its request was read was never there
+    left, answered = report["outcomes"]["client_left"], report["outcomes"]["split"]
+    assert seen["answered"] <= answered <= REQUESTS - left
+    assert seen["left"] >= left
+    world.sent = left + answered
+    assert report["outcomes"]["whole"] == 0
+    assert not report["retries"]
+    await eventually(lambda: not any(e.counts.blocks_held_now for e in world.engines), 5.0, "nothing held")
+    finished = sum(engine.counts.prefills_finished for engine in world.prefill)
+    expired = sum(engine.counts.expired for engine in world.prefill)
+    stranded = sum(engine.counts.blocks_stranded_now for engine in world.decode)
+    assert expired < finished / 100, (expired, finished, report["settlements"])
+    assert stranded == 0
+    assert sum(engine.counts.orphan_tokens for engine in world.decode) <= seen["left"] * 2
