@@ -23,7 +23,8 @@ class EngineCommand:
 def engine_command(spec: Spec, role: Role, *, site: Site, listen: str, port: int) -> EngineCommand:
     """The engine of one role at one site; `listen` and `port` are where its HTTP API binds."""
     pool = spec.pools()[role]
-    wiring_args, env = _wiring(spec, role, site)
+    wiring_args, wiring_env = _wiring(spec, role, site)
+    env = {"VLLM_HOST_IP": site.host, **wiring_env}
     for variable in (*spec.engine.env, *pool.env):
         env[variable.name] = variable.value
     args = [

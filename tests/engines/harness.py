@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from pdx_api.engines import engine_command
 from pdx_api.names import Mode, Order, Role
 from pdx_api.parse import parse
 from pdx_api.types import Spec
+from pdx_cli.ports import allocate
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 240.0
@@ -32,10 +32,8 @@ MODEL = "tiny"
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A port that was free a moment ago, out of the way of outgoing connections."""
+    return allocate(1)[0]
 
 
 def tiny_spec(model: Path, **transfer: Any) -> Spec:
@@ -74,7 +72,8 @@ class Engine:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,
+                # No session of its own: the kernel schedules sessions as groups, and busy loops starve their like.
+                process_group=0,
             )
 
     def wait_until_healthy(self) -> None:
