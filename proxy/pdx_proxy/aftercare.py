@@ -12,7 +12,7 @@ from pdx_api.connectors.families import KVParams
 from pdx_proxy.backend import Backend
 from pdx_proxy.counters import Settlement
 from pdx_proxy.endpoints import Endpoint
-from pdx_proxy.failures import BadAnswer, EngineFailure
+from pdx_proxy.failures import BadAnswer, DeadlineExceeded, EngineFailure
 from pdx_proxy.handoff import PrefillRefused, transfer_params
 from pdx_proxy.leg import Leg
 from pdx_proxy.request import Request, prefill_body, settling_body
@@ -21,6 +21,8 @@ _REFUSED_MAX_TOKENS: Final = 2**31 - 1
 """More tokens than any model's length: D refuses the leg, and its refusal tells P to free the blocks."""
 _LATE_ANSWER_SECONDS: Final = 1.0
 """How long an answer that was on its way when the client left may take."""
+_ARRIVAL_SECONDS: Final = 1.0
+"""How long the first KV from a P to a D may take, handshake included."""
 
 Result = TypeVar("Result")
 
@@ -82,9 +84,17 @@ class Aftercare:
         dead = failure is not None and not isinstance(failure, BadAnswer)
         self.settle(self._release(self._releasers(pair, dead), params, request, begun))
 
-    def close_when_open(self, leg: Leg) -> None:
-        """Close a D leg once its KV has arrived: this pair is new, and an early close would not reach P."""
-        self.settle(self._close_when_open(leg))
+    def leave_decode(self, leg: Leg, pair: tuple[Endpoint, Endpoint], params: KVParams, request: Request) -> None:
+        """The client left while D waited for the KV of a P that is new to it: an early close would not reach P.
+
+        Another D tells P, if there is one that can; otherwise D is closed once its KV has arrived.
+        """
+        releaser = self._releasers(pair, dead=False)
+        if releaser[1]:
+            leg.end()
+            self.settle(self._release(releaser, params, request, begun=True))
+        else:
+            self.settle(self._close_when_open(leg, request))
 
     async def _stop_prefill(self, leg: Leg, decode: Endpoint, request: Request) -> Settlement:
         try:
@@ -138,9 +148,12 @@ class Aftercare:
         finally:
             leg.end()
 
-    async def _close_when_open(self, leg: Leg) -> Settlement:
+    async def _close_when_open(self, leg: Leg, request: Request) -> Settlement:
+        """Without a stream nothing shows that the KV is there: D is given time for it, and decodes meanwhile."""
         try:
-            await leg.opened(self._backend.deadlines.settle)
+            await leg.opened(self._backend.deadlines.settle if request.stream else _ARRIVAL_SECONDS)
+        except DeadlineExceeded:
+            return Settlement.LEASE if request.stream else Settlement.RELEASED
         except EngineFailure:
             return Settlement.LEASE
         finally:

@@ -63,6 +63,7 @@ class Connection(asyncio.Protocol):
     """A connection to one engine: one exchange at a time, closed by its owner or given back to the pool."""
 
     __slots__ = (
+        "_half_closed",
         "_interruption",
         "_loop",
         "_parser",
@@ -83,6 +84,7 @@ class Connection(asyncio.Protocol):
         self._parser: httptools.HttpResponseParser | None = None
         self._sink: Sink | None = None
         self._relay = False
+        self._half_closed = False
         self._interruption: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self.endpoint = endpoint
@@ -169,6 +171,7 @@ class Connection(asyncio.Protocol):
         """Say that nobody listens any more, and still take an answer that is on its way."""
         if self.transport is not None and not self.transport.is_closing() and self.transport.can_write_eof():
             self.transport.write_eof()
+            self._half_closed = True
 
     def close(self) -> None:
         """End the connection; what was written is still sent."""
@@ -181,7 +184,7 @@ class Connection(asyncio.Protocol):
     @property
     def reusable(self) -> bool:
         """Whether another exchange may follow."""
-        return self.lost is None and self.answer.complete and self.answer.keep_alive
+        return self.lost is None and self.answer.complete and self.answer.keep_alive and not self._half_closed
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)

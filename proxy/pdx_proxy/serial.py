@@ -73,7 +73,7 @@ async def _decode(
         if params is None or (leg.begun and backend.knows(prefill, decode)):
             leg.end()
         elif leg.begun:
-            aftercare.close_when_open(leg.detach())
+            aftercare.leave_decode(leg.detach(), pair, params, request)
         else:
             leg.end()
             aftercare.release(pair, params, request)

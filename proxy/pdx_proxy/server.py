@@ -1,8 +1,10 @@
 """aiohttp as the server of the serving port: it reads requests; answers are written to its transport as bytes."""
 
 import asyncio
+import socket
+import struct
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
@@ -12,6 +14,9 @@ from aiohttp.web_protocol import RequestHandler
 
 from pdx_proxy.exchange import Exchange, Source
 from pdx_proxy.request import RefusedError
+
+_RESET: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER of zero seconds: closing resets, so that HTTP/1.0's end of an answer is not taken for one."""
 
 Handler = Callable[[Exchange], Awaitable[None]]
 
@@ -103,6 +108,9 @@ class AiohttpExchange:
         self.keep_alive = False
         transport = self._protocol.transport
         if transport is not None:
+            sock = transport.get_extra_info("socket")
+            if sock is not None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             transport.abort()
 
 

@@ -10,7 +10,7 @@ from tests.component.harness import Shape, World, eventually
 from pdx_api.names import Order
 
 REQUESTS = 2000
-AT_ONCE = 32
+AT_ONCE = 16
 
 
 async def _one(world: World, number: int, rng: random.Random) -> str:
@@ -18,7 +18,7 @@ async def _one(world: World, number: int, rng: random.Random) -> str:
     shape = Shape(chat=rng.random() < 0.5, stream=rng.random() < 0.5)
     prompt = f"{number} " + "x" * rng.randrange(10, 3000)
     tokens = rng.randrange(1, 30)
-    patience = rng.uniform(0.0, 0.06) if rng.random() < 0.6 else None
+    patience = rng.uniform(0.0, 0.16) if rng.random() < 0.5 else None
     task = asyncio.create_task(world.ask(shape, prompt=prompt, tokens=tokens))
     done, _ = await asyncio.wait([task], timeout=patience)
     if not done:
@@ -31,7 +31,8 @@ async def _one(world: World, number: int, rng: random.Random) -> str:
 
 
 async def test_hang_ups(order: Order, make_world: MakeWorld) -> None:
-    world = await make_world(order, 2, 2, sim={"prefill_base_seconds": 0.002, "jitter": 0.5, "lease_seconds": 2.0})
+    timings = {"prefill_base_seconds": 0.03, "decode_token_seconds": 1e-3, "jitter": 0.5, "prefill_slots": 16}
+    world = await make_world(order, 2, 2, sim={**timings, "lease_seconds": 5.0})
     world.allowed.expired = True
     world.allowed.orphan_tokens = REQUESTS
     rng = random.Random(7)
@@ -43,16 +44,16 @@ async def test_hang_ups(order: Order, make_world: MakeWorld) -> None:
 
     seen = Counter(await asyncio.gather(*(client(number) for number in range(REQUESTS))))
     assert min(seen["left"], seen["answered"]) > REQUESTS / 10, seen
-    await eventually(lambda: not any(world.report["inFlight"].values()), 5.0, "all settled")
+    await eventually(lambda: not any(world.report["inFlight"].values()), 15.0, "all settled")
     report = world.report
     # a client that left before its request was read was never there
-    left, answered = report["outcomes"]["client_left"], report["outcomes"]["split"]
+    left, answered = report["outcomes"]["client_left"], report["outcomes"]["split"] + report["outcomes"]["whole"]
     assert seen["answered"] <= answered <= REQUESTS - left
     assert seen["left"] >= left
     world.sent = left + answered
-    assert report["outcomes"]["whole"] == 0
-    assert not report["retries"]
-    await eventually(lambda: not any(e.counts.blocks_held_now for e in world.engines), 5.0, "nothing held")
+    assert report["outcomes"]["whole"] < REQUESTS / 100, report["retries"]
+    assert sum(report["outcomes"].values()) == world.sent
+    await eventually(lambda: not any(e.counts.blocks_held_now for e in world.engines), 8.0, "nothing held")
     finished = sum(engine.counts.prefills_finished for engine in world.prefill)
     expired = sum(engine.counts.expired for engine in world.prefill)
     stranded = sum(engine.counts.blocks_stranded_now for engine in world.decode)
