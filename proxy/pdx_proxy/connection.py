@@ -100,9 +100,9 @@ class Connection(asyncio.Protocol):
 
     def send(self, request: bytes) -> None:
         """Begin an exchange."""
+        self.answer = Answer()  # first of all: the answer before belongs to another client
         if self.transport is None or self.lost is not None:
             raise self._failure()
-        self.answer = Answer()
         self._relay = False
         self._sink = None
         self._interruption = None
