@@ -19,6 +19,12 @@ from pdx_proxy.request import Request, prefill_body, settling_body
 
 _REFUSED_MAX_TOKENS: Final = 2**31 - 1
 """More tokens than any model's length: D refuses the leg, and its refusal tells P to free the blocks."""
+_NEARLY_DONE_SECONDS: Final = 0.1
+"""How long a P may go on to finish after its client has left.
+
+An answer that P finishes in the instant of the hang-up is lost with the connection, and its blocks wait for their lease.
+So only prefills with more than this to go are stopped.
+"""
 _LATE_ANSWER_SECONDS: Final = 1.0
 """How long an answer that was on its way when the client left may take."""
 _ARRIVAL_SECONDS: Final = 1.0
@@ -98,8 +104,11 @@ class Aftercare:
 
     async def _stop_prefill(self, leg: Leg, decode: Endpoint, request: Request) -> Settlement:
         try:
-            leg.half_close()
-            answer = await leg.whole(_LATE_ANSWER_SECONDS)
+            try:
+                answer = await leg.whole(_NEARLY_DONE_SECONDS)
+            except DeadlineExceeded:
+                leg.half_close()
+                answer = await leg.whole(_LATE_ANSWER_SECONDS)
             params = transfer_params(leg.endpoint, answer)
         except (EngineFailure, PrefillRefused):
             return Settlement.PREFILL_STOPPED

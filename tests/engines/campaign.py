@@ -68,7 +68,7 @@ async def check_settled(
     await eventually(
         lambda: prefill.kv_usage == 0 and decode.kv_usage == 0, LEASE_SECONDS + 10, "blocks are still held"
     )
-    assert prefill.leases_expired - expired_before <= at_most
+    assert prefill.leases_expired - expired_before <= at_most, front.state()["settlements"]
 
 
 async def check_same_request_id(session: aiohttp.ClientSession, front: Gateway, single: Engine) -> None:

@@ -226,7 +226,7 @@ async def ask(
     """One request for a completion or a chat, streamed or not as the body says."""
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
     async with session.post(url + path, json={"model": MODEL, "temperature": 0, **body}, headers=headers) as response:
-        received = dict(response.headers)
+        received = {name.lower(): value for name, value in response.headers.items()}
         if response.status != 200 or not body.get("stream"):
             document = await response.json()
             if response.status != 200:
