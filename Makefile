@@ -11,7 +11,6 @@ UV_VERSION := 0.13.8
 # A uv on PATH is used; otherwise one is put beside the environment.
 UV := $(shell command -v uv 2>/dev/null || echo $(CURDIR)/.cache/uv/bin/uv)
 PIP := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(UV) pip
-SOURCES := api cli operator proxy sim tests benchmarks
 PACKAGES := pdx_api pdx_cli pdx_operator pdx_proxy pdx_sim
 TINY_MODEL := /tmp/pdx/models/tiny
 

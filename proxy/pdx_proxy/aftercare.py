@@ -22,8 +22,8 @@ _REFUSED_MAX_TOKENS: Final = 2**31 - 1
 _NEARLY_DONE_SECONDS: Final = 0.1
 """How long a P may go on to finish after its client has left.
 
-An answer that P finishes in the instant of the hang-up is lost with the connection, and its blocks wait for their lease.
-So only prefills with more than this to go are stopped.
+An answer that P finishes in the instant of the hang-up is lost with the connection, and its blocks wait for their
+lease. So only prefills with more than this to go are stopped.
 """
 _LATE_ANSWER_SECONDS: Final = 1.0
 """How long an answer that was on its way when the client left may take."""
