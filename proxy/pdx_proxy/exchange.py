@@ -42,6 +42,10 @@ class Exchange(Protocol):
     def begun(self) -> bool:
         """Whether bytes of an answer have been written."""
 
+    @property
+    def closes(self) -> bool:
+        """Whether the connection is closed after this answer."""
+
     async def body(self) -> bytes:
         """The whole body; raises RefusedError when it is too large."""
 
@@ -63,4 +67,6 @@ def answer(
 ) -> None:
     """Write a whole answer of the gateway's own."""
     framing = {"content-type": content_type, "content-length": str(len(body)), **headers}
+    if exchange.closes:
+        framing["connection"] = "close"
     exchange.write(answer_head(status, (), framing) + (body if exchange.method != "HEAD" else b""))

@@ -20,7 +20,7 @@ async def relay(exchange: Exchange, leg: Leg, headers: Mapping[str, str]) -> boo
     """
     connection, answer = leg.connection, leg.answer
     if answer.complete:
-        framing = {"content-length": str(len(answer.body)), **headers}
+        framing = {"content-length": str(len(answer.body)), **_closing(exchange), **headers}
         exchange.write(answer_head(answer.status, answer.headers, framing) + answer.body)
         return True
     length = answer.header(b"content-length").decode("latin-1")
@@ -28,8 +28,7 @@ async def relay(exchange: Exchange, leg: Leg, headers: Mapping[str, str]) -> boo
     framing = {"content-length": length} if length else {"transfer-encoding": "chunked"} if raw else {}
     if not raw:
         exchange.close_after()
-        framing = {"connection": "close"}
-    head = answer_head(answer.status, answer.headers, {**framing, **headers})
+    head = answer_head(answer.status, answer.headers, {**framing, **_closing(exchange), **headers})
     exchange.write(head + connection.relay(exchange, raw=raw))
     exchange.feed_from(connection)
     try:
@@ -41,6 +40,10 @@ async def relay(exchange: Exchange, leg: Leg, headers: Mapping[str, str]) -> boo
         exchange.feed_from(None)
         connection.resume()  # the next exchange on it has another client
     return True
+
+
+def _closing(exchange: Exchange) -> dict[str, str]:
+    return {"connection": "close"} if exchange.closes else {}
 
 
 def _cut(exchange: Exchange, last: bytes) -> None:

@@ -20,7 +20,7 @@ from pdx_proxy.request import Request, decode_body, prefill_body, settling_body
 _REFUSAL_SECONDS: Final = 0.5
 """How long D may take to refuse what P has refused."""
 _SCHEDULED_SECONDS: Final = 0.1
-"""How long after P's end a D whose answer shows no first event is given to take the KV before it is closed."""
+"""How long after P's end a D whose answer shows no first event is given to take the KV."""
 _PREFILL_TRIES: Final = 2
 
 
@@ -72,6 +72,7 @@ class _Meeting:
         self._prefill_task: asyncio.Task[KVParams | None] | None = None
         self._prefill_failure: EngineFailure | None = None
         self.decode_leg = backend.leg(self._decode)
+        self._prefill_ended: float | None = None
         self.prefill_seconds = 0.0
         self.over = False
         """Whether D needs P no more: P's leg is then not sent again."""
@@ -121,7 +122,11 @@ class _Meeting:
         if self._prefill_task is None:
             self._prefill_leg.end()
         else:
-            self._aftercare.settle(self._unwind(self._prefill_task, stop_prefill))
+            ended = self._prefill_ended
+            if ended is not None and self._backend.clock() - ended > _SCHEDULED_SECONDS:
+                self._aftercare.count(Settlement.FINISHED)  # D had the KV: there is nothing left to free
+            else:
+                self._aftercare.settle(self._unwind(self._prefill_task, stop_prefill))
 
     @property
     def _headers(self) -> tuple[tuple[str, str], ...]:
@@ -149,7 +154,8 @@ class _Meeting:
                 self._aftercare.settle(self._free(params))
                 await self._tell_decode(LostConnection(self._prefill.name, "has restarted since it was warmed"))
                 return None
-            self.prefill_seconds = self._backend.clock() - began
+            self._prefill_ended = self._backend.clock()
+            self.prefill_seconds = self._prefill_ended - began
             self._backend.counters.phases[Phase.PREFILL].observe(self.prefill_seconds)
             return params
         return None

@@ -76,6 +76,10 @@ class AiohttpExchange:
     def chunks(self) -> bool:
         return self._request.version >= HttpVersion11
 
+    @property
+    def closes(self) -> bool:
+        return not self.keep_alive
+
     async def body(self) -> bytes:
         if self._request.headers.get("expect", "").lower() == "100-continue" and self._protocol.transport is not None:
             self._protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")

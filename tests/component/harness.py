@@ -1,6 +1,7 @@
 """The gateway against simulated engines, all in this process, and what must hold at the end of every test."""
 
 import asyncio
+import io
 import json
 import time
 from collections.abc import Callable, Iterable
@@ -203,9 +204,11 @@ class World:
         return await self.call("POST", f"{engine.url}{shape.path}", shape.body(**body))
 
     async def call(self, method: str, url: str, body: Any = None, headers: dict[str, str] | None = None) -> Reply:
-        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        data: Any = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         sent = {"Content-Type": "application/json", **(headers or {})}
         received = bytearray()
+        if data is not None and len(data) > 1 << 20:
+            data = io.BytesIO(data)
         async with self.session.request(method, url, data=data, headers=sent) as response:
             cut = False
             try:

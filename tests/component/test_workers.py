@@ -1,0 +1,165 @@
+"""The gateway as processes: several workers on one port, a worker that dies, and an orderly end."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.component.conftest import MakeWorld
+from tests.component.harness import Shape, World, eventually, request_of
+
+from pdx_api.names import Order
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+class Program:
+    """`pdx gateway` as a child of this process."""
+
+    def __init__(self, world: World, workers: int) -> None:
+        self.world = world
+        self.listen, self.admin = (f"127.0.0.1:{free_port()}" for _ in range(2))
+        self._arguments = [
+            *("gateway", "--listen", self.listen, "--admin", self.admin),
+            *("--prefill", *(engine.url for engine in world.prefill)),
+            *("--decode", *(engine.url for engine in world.decode)),
+            *("--order", world.order, "--workers", str(workers)),
+        ]
+        self.process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        self.process = await asyncio.create_subprocess_exec(
+            Path(sys.executable).with_name("pdx"),
+            *self._arguments,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+
+    @property
+    def child(self) -> asyncio.subprocess.Process:
+        assert self.process is not None
+        return self.process
+
+    async def state(self) -> dict[str, object]:
+        return (await self.world.call("GET", f"http://{self.admin}/pdx/state")).json
+
+    async def warm(self) -> None:
+        """Wait until it listens and every endpoint is warm."""
+        assert self.child.stdout is not None
+        async with asyncio.timeout(20):
+            assert b"serving on" in await self.child.stdout.readline()
+            while True:
+                endpoints = (await self.state())["endpoints"]
+                assert isinstance(endpoints, list)
+                if all(each["state"] == "Warm" for each in endpoints):
+                    return
+                await asyncio.sleep(0.02)
+
+    async def ask(self, shape: Shape) -> str:
+        reply = await self.world.call(
+            "POST", f"http://{self.listen}{shape.path}", shape.body(), {"Connection": "close"}
+        )
+        assert reply.status == 200, reply
+        return reply.text
+
+    def workers(self) -> list[int]:
+        """Pids of the worker processes."""
+        children = Path(f"/proc/{self.child.pid}/task/{self.child.pid}/children").read_text().split()
+        commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
+        return [pid for pid, command in commands.items() if b"pdx_proxy.worker_process" in command]
+
+    async def end(self) -> tuple[int, str]:
+        """Its exit code and what it wrote to stderr."""
+        _, errors = await self.child.communicate()
+        assert self.child.returncode is not None
+        return self.child.returncode, errors.decode()
+
+    async def close(self) -> None:
+        if self.process is not None and self.process.returncode is None:
+            self.process.kill()
+            await self.process.wait()
+
+
+@pytest.fixture
+async def programs() -> AsyncIterator[list[Program]]:
+    started: list[Program] = []
+    yield started
+    for program in started:
+        await program.close()
+
+
+async def _start(programs: list[Program], world: World, workers: int) -> Program:
+    program = Program(world, workers)
+    programs.append(program)
+    await program.start()
+    await program.warm()
+    return program
+
+
+async def test_two_workers_share_the_port(order: Order, make_world: MakeWorld, programs: list[Program]) -> None:
+    world = await make_world(order, gateway=False)
+    program = await _start(programs, world, 2)
+    shapes = [Shape(stream=bool(number % 2)) for number in range(24)]
+    texts = await asyncio.gather(*(program.ask(shape) for shape in shapes))
+    assert texts == [shape.expected() for shape in shapes]
+    states = await asyncio.gather(*(program.state() for _ in range(3)))  # all at once: none waits for another
+    for state in states:
+        outcomes = state["outcomes"]
+        assert isinstance(outcomes, dict)
+        assert {name: count for name, count in outcomes.items() if count} == {"split": 24}
+        assert state["inFlight"] == {"requests": 0, "settling": 0, "prefill": 0, "decode": 0}
+    first, second = program.workers()
+    os.kill(first, signal.SIGKILL)
+    await eventually(lambda: len(program.workers()) == 2 and first not in program.workers(), 10.0, "a new worker")
+    assert second in program.workers()
+    assert [await program.ask(Shape()) for _ in range(12)] == [Shape().expected()] * 12
+    program.child.send_signal(signal.SIGTERM)
+    assert await program.end() == (0, "")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_sigterm_finishes_open_streams(workers: int, make_world: MakeWorld, programs: list[Program]) -> None:
+    world = await make_world(Order.PREFILL_FIRST, gateway=False, d={"decode_token_seconds": 0.01})
+    program = await _start(programs, world, workers)
+    host, port = program.listen.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    idle_reader, idle_writer = await asyncio.open_connection(host, int(port))
+    writer.write(request_of(Shape(stream=True).body(tokens=60)))
+    await reader.readuntil(b"data: ")
+    program.child.send_signal(signal.SIGTERM)
+    rest = await reader.read(-1)
+    assert rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    assert await idle_reader.read(-1) == b""
+    assert await program.end() == (0, "")
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(host, int(port))
+    for each in (writer, idle_writer):
+        each.close()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("which", ["listen", "admin"])
+async def test_a_port_in_use_is_one_sentence(
+    workers: int, which: str, make_world: MakeWorld, programs: list[Program]
+) -> None:
+    world = await make_world(Order.PREFILL_FIRST, gateway=False)
+    program = Program(world, workers)
+    programs.append(program)
+    with socket.socket() as sock:
+        host, port = getattr(program, which).split(":")
+        sock.bind((host, int(port)))
+        sock.listen()
+        await program.start()
+        code, errors = await program.end()
+    assert code == 1
+    assert errors.count("\n") == 1
+    assert getattr(program, which) in errors
+    assert "Address already in use" in errors
