@@ -1,0 +1,142 @@
+"""Choice, wire format, counters and load."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pdx_api.names import Order, Role
+from pdx_proxy.counters import BUCKETS, Counters, Histogram, Outcome, add_reports
+from pdx_proxy.endpoints import Endpoint, Load, Snapshot, State, pairing
+from pdx_proxy.pick import pick
+from pdx_proxy.settings import Address, EndpointSpec
+from pdx_proxy.wire import answer_head, request_bytes
+
+
+def endpoint(port: int, role: Role, revision: str = "a", state: State = State.WARM) -> Endpoint:
+    return Endpoint(EndpointSpec(Address("h", port), role, revision, order=Order.PREFILL_FIRST), state)
+
+
+POOL = st.lists(
+    st.tuples(st.integers(1, 12), st.sampled_from(Role), st.sampled_from("ab"), st.sampled_from(State)),
+    max_size=8,
+    unique_by=lambda each: each[0],
+)
+
+
+@given(POOL, st.dictionaries(st.integers(1, 12), st.integers(0, 3)), st.sets(st.integers(1, 12)), st.integers(0, 99))
+def test_pick(pool: list[Any], legs: dict[int, int], avoided: set[int], turn: int) -> None:
+    snapshot = Snapshot.of(endpoint(*each) for each in pool)
+    avoid = {f"h:{port}" for port in avoided}
+
+    def count(each: Endpoint) -> int:
+        return legs.get(each.address.port, 0)
+
+    choice = pick(snapshot, count, split=True, avoid=avoid, turn=turn)
+    whole = pick(snapshot, count, split=False, avoid=avoid, turn=turn)
+    decodes = [e for e in snapshot.everything if e.warm and e.role is not Role.PREFILL]
+    if not decodes:
+        assert choice is whole is None
+        return
+    assert choice is not None
+    assert whole is not None
+    assert whole.prefill is None
+    assert choice.decode == whole.decode
+    wanted = [d for d in decodes if d.name not in avoid] or decodes
+    assert choice.decode in wanted
+    assert count(choice.decode) == min(map(count, wanted))
+    revision = choice.decode.revision
+    peers = [e for e in snapshot.everything if e.warm and e.role is Role.PREFILL and e.revision == revision]
+    peers = [e for e in peers if e.name not in avoid]
+    if not peers:
+        assert choice.prefill is None
+    else:
+        assert choice.prefill in peers
+        assert count(choice.prefill) == min(map(count, peers))
+
+
+def test_equals_are_taken_in_turn() -> None:
+    snapshot = Snapshot.of([endpoint(port, Role.DECODE) for port in range(3)])
+    turns = [pick(snapshot, lambda _: 0, split=False, avoid=(), turn=turn) for turn in range(6)]
+    assert [each.decode.address.port for each in turns if each] == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_leg_is_released_once() -> None:
+    load, one = Load(), endpoint(1, Role.DECODE)
+    first, second = load.acquire(one), load.acquire(one)
+    assert load.of(one) == 2
+    first.release()
+    first.release()
+    assert load.of(one) == 1
+    assert load.view() == {"h:1": 1}
+    second.release()
+    assert load.view() == {}
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5))))
+def test_load_is_what_is_held(steps: list[tuple[int, int]]) -> None:
+    load, held = Load(), []
+    open_now: dict[str, int] = {}
+    for port, again in steps:
+        name = f"h:{port}"
+        held.append((name, load.acquire(endpoint(port, Role.DECODE))))
+        open_now[name] = open_now.get(name, 0) + 1
+        name, hold = held[again % len(held)]
+        open_now[name] -= not hold.released
+        hold.release()
+        assert load.view() == {key: count for key, count in open_now.items() if count}
+
+
+def test_a_pair_is_one_of_starts() -> None:
+    p, d = endpoint(1, Role.PREFILL), endpoint(2, Role.DECODE)
+    assert pairing(p, d) != pairing(replace(p, start=1), d) != pairing(p, replace(d, start=1))
+
+
+@given(st.lists(st.floats(0, 500), max_size=30))
+def test_a_histogram_counts_each_once(seconds: list[float]) -> None:
+    histogram = Histogram()
+    for each in seconds:
+        histogram.observe(each)
+    assert sum(histogram.counts) == len(seconds)
+    for index, bound in enumerate(BUCKETS):
+        assert sum(histogram.counts[: index + 1]) == sum(each <= bound for each in seconds)
+
+
+@given(st.lists(st.lists(st.sampled_from(Outcome), max_size=5), max_size=4))
+def test_reports_add_up(workers: list[list[Outcome]]) -> None:
+    reports = []
+    for outcomes in workers:
+        counters = Counters(requests_in_flight=1)
+        for outcome in outcomes:
+            counters.outcomes[outcome] += 1
+            counters.retried(outcome)
+        reports.append(counters.report({"d": 2}))
+    total = add_reports(reports)
+    every = [outcome for outcomes in workers for outcome in outcomes]
+    assert total["outcomes"] == {outcome.value: every.count(outcome) for outcome in Outcome}
+    assert sum(total["retries"].values()) == len(every)
+    assert total["inFlight"]["requests"] == len(workers)
+    assert total["legs"] == ({"d": 2 * len(workers)} if workers else {})
+
+
+def test_a_request_as_bytes() -> None:
+    assert request_bytes("POST", "/p", "h:1", [("A", "b")], b"{}") == (
+        b"POST /p HTTP/1.1\r\nHost: h:1\r\nA: b\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+    )
+    assert request_bytes("GET", "/p", "h:1", [], b"") == b"GET /p HTTP/1.1\r\nHost: h:1\r\n\r\n"
+
+
+DROPPED = [b"Connection", b"content-length", b"DATE", b"Keep-Alive", b"server", b"Transfer-Encoding", b"X-Request-Id"]
+
+
+def test_an_answers_head() -> None:
+    headers = [*((name, b"theirs") for name in DROPPED), (b"X-Mine", b"1")]
+    assert answer_head(404, headers, {"x": "y"}) == b"HTTP/1.1 404 Not Found\r\nX-Mine: 1\r\nx: y\r\n\r\n"
+    assert answer_head(599, [], {}) == b"HTTP/1.1 599 \r\n\r\n"
+
+
+@pytest.mark.parametrize(("host", "text"), [("127.0.0.1", "127.0.0.1:1"), ("::1", "[::1]:1"), ("name", "name:1")])
+def test_an_address_as_text(host: str, text: str) -> None:
+    assert str(Address(host, 1)) == text
