@@ -1,13 +1,14 @@
 """A fault at every await before the first event ends in a right answer, or in an error that says to come again."""
 
+import asyncio
 from typing import Any
 
 import pytest
-from tests.component.conftest import MakeWorld
-from tests.component.harness import SHORT, Shape, World
 
 from pdx_api.names import Order
 from pdx_sim import FaultKind
+from tests.component.conftest import MakeWorld
+from tests.component.harness import SHORT, Shape, World
 
 P_FAULTS: dict[str, tuple[FaultKind, dict[str, Any]]] = {
     "400": (FaultKind.STATUS, {"status": 400}),
@@ -47,6 +48,12 @@ def form(request: pytest.FixtureRequest) -> Shape:
     return Shape(request.param.chat, request.param.stream)
 
 
+@pytest.fixture(params=[(0, 1), (1, 2)], ids=["text-1P1D", "chat-stream-2P2D"])
+def kind_and_size(request: pytest.FixtureRequest) -> tuple[Shape, int]:
+    form, size = request.param
+    return FORMS[form], size
+
+
 @pytest.fixture(params=[1, 2], ids=["1P1D", "2P2D"])
 def size(request: pytest.FixtureRequest) -> int:
     return int(request.param)
@@ -63,9 +70,10 @@ async def _warmed_up(world: World, form: Shape) -> None:
 
 
 @pytest.mark.parametrize("name", P_FAULTS)
-async def test_prefill_fails(name: str, order: Order, form: Shape, size: int, make_world: MakeWorld) -> None:
+async def test_prefill_fails(name: str, order: Order, kind_and_size: tuple[Shape, int], make_world: MakeWorld) -> None:
+    form, size = kind_and_size
     kind, fields = P_FAULTS[name]
-    world = await make_world(order, size, size, sim={"lease_seconds": 1.0}, deadlines=SHORT)
+    world = await make_world(order, size, size, sim={"lease_seconds": 0.4}, deadlines=SHORT)
     world.allowed.expired = name in FINISHES_P
     await _warmed_up(world, form)
     for engine in world.prefill:
@@ -83,10 +91,27 @@ async def test_prefill_fails(name: str, order: Order, form: Shape, size: int, ma
     assert (await world.outcomes())["split"] == outcomes["split"] + 1
 
 
+@pytest.mark.parametrize("name", ["500", "dies-before-head", "dies-amid-answer", "abort"])
+async def test_prefill_fails_for_good(name: str, order: Order, form: Shape, make_world: MakeWorld) -> None:
+    """The D that waits for it is told at once, whatever its own deadline, and gets no second leg of the hand-off."""
+    kind, fields = P_FAULTS[name]
+    world = await make_world(order, sim={"lease_seconds": 0.4})
+    world.allowed.stranded = not world.pull
+    world.allowed.expired = True
+    await _warmed_up(world, form)
+    legs = world.d.counts.legs["decode"]
+    world.fault(world.p, kind, count=None, **fields)
+    async with asyncio.timeout(5):
+        assert (await world.ask(form)).text == form.expected()
+    assert world.d.counts.legs["decode"] - legs == (0 if world.pull else 1)
+    world.p.faults.clear()
+
+
 @pytest.mark.parametrize("name", D_FAULTS)
-async def test_decode_fails(name: str, order: Order, form: Shape, size: int, make_world: MakeWorld) -> None:
+async def test_decode_fails(name: str, order: Order, kind_and_size: tuple[Shape, int], make_world: MakeWorld) -> None:
+    form, size = kind_and_size
     kind, fields = D_FAULTS[name]
-    world = await make_world(order, size, size, sim={"lease_seconds": 1.0}, deadlines=SHORT)
+    world = await make_world(order, size, size, sim={"lease_seconds": 0.4}, deadlines=SHORT)
     world.allowed.stranded = not world.pull
     world.allowed.expired = True
     await _warmed_up(world, form)
@@ -106,7 +131,7 @@ async def test_decode_fails(name: str, order: Order, form: Shape, size: int, mak
 
 @pytest.mark.parametrize("role", ["prefill", "decode", "both"])
 async def test_port_refuses(role: str, order: Order, form: Shape, size: int, make_world: MakeWorld) -> None:
-    world = await make_world(order, size, size, sim={"lease_seconds": 1.0}, deadlines=SHORT, idle_seconds=0.0)
+    world = await make_world(order, size, size, sim={"lease_seconds": 0.4}, deadlines=SHORT, idle_seconds=0.0)
     world.allowed.expired = role == "decode"  # in pull P has finished when the gateway learns that no D is left
     await _warmed_up(world, form)
     engines = {"prefill": world.prefill, "decode": world.decode, "both": world.engines}[role]
@@ -164,7 +189,7 @@ async def test_a_refused_pair_that_is_new_leaves_nothing(make_world: MakeWorld) 
 
 async def test_errors_of_every_engine_reach_the_client(order: Order, form: Shape, make_world: MakeWorld) -> None:
     """A D that goes on answering 500: the client gets the engine's words, and the gateway stays ready."""
-    world = await make_world(order, sim={"lease_seconds": 1.0})
+    world = await make_world(order, sim={"lease_seconds": 0.4})
     world.allowed.expired = True  # such a D settles nothing either
     world.d.faults.add(FaultKind.STATUS, count=None, status=500)
     reply = await world.ask(form)

@@ -4,12 +4,12 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from tests.component.conftest import MakeWorld
-from tests.component.harness import FAST, SHORT, Shape, World, eventually
 
 from pdx_api.names import Order, Role
 from pdx_proxy.endpoints import State
 from pdx_sim import FaultKind, SimEngine
+from tests.component.conftest import MakeWorld
+from tests.component.harness import FAST, SHORT, Shape, World, eventually
 
 RESTARTS = {"sim": {"lease_seconds": 2.0}, "deadlines": replace(SHORT, first_event=10.0, prefill=10.0)}
 """A D that waits for a P of an earlier start must be freed by the gateway's own reasoning, not by a deadline."""
@@ -171,11 +171,11 @@ async def test_an_engine_that_comes_late(order: Order, make_world: MakeWorld) ->
 async def test_only_one_revision_pairs(order: Order, make_world: MakeWorld) -> None:
     world = await make_world(order, 2, 2, gateway=False)
     specs = list(world.settings().endpoints)
-    specs = [replace(spec, revision="ab"[index % 2]) for index, spec in enumerate(specs)]
-    await world.start_gateway(endpoints=tuple(specs))
+    specs = [replace(spec, revision="abba"[index]) for index, spec in enumerate(specs)]
+    revisions = {spec.name: spec.revision for spec in specs}
+    await world.start_gateway(endpoints=tuple(specs), debug_headers=True)
     for _ in range(10):
-        assert (await world.ask()).text == Shape().expected()
-    for engines in ((world.prefill[0], world.decode[0]), (world.prefill[1], world.decode[1])):
-        p, d = (engine.counts.legs[world.leg_of(engine)] for engine in engines)
-        assert p == d
+        reply = await world.ask()
+        assert reply.text == Shape().expected()
+        assert revisions[reply.headers["x-pdx-prefill"]] == revisions[reply.headers["x-pdx-decode"]]
     assert await world.outcomes() == {"split": 10}
