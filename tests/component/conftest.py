@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.component.harness import FAST, ORDERS, SHAPES, Shape, World
 
 from pdx_api.names import Order, Role
+from tests.component.harness import FAST, ORDERS, SHAPES, Shape, World
 
 MakeWorld = Callable[..., Coroutine[Any, Any, World]]
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
-from tests.component.conftest import MakeWorld
-from tests.component.harness import Shape, World
 
 from pdx_api.names import Order
 from pdx_sim import FaultKind
+from tests.component.conftest import MakeWorld
+from tests.component.harness import Shape, World
 
 
 async def _samples(world: World) -> list[Sample]:

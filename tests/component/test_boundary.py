@@ -5,11 +5,11 @@ import json
 from typing import Any
 
 import pytest
-from tests.component.conftest import MakeWorld
-from tests.component.harness import PROMPT, Shape, World
 
 from pdx_api.names import Order
 from pdx_sim import SimEngine
+from tests.component.conftest import MakeWorld
+from tests.component.harness import PROMPT, Shape, World
 
 EVIL: dict[str, Any] = {
     "do_remote_prefill": True,

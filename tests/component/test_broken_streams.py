@@ -1,11 +1,11 @@
 """After the first event nothing is sent twice: a stream whose engine is lost never ends as if it were whole."""
 
 import pytest
-from tests.component.conftest import MakeWorld
-from tests.component.harness import Shape
 
 from pdx_api.names import Order
 from pdx_sim import FaultKind
+from tests.component.conftest import MakeWorld
+from tests.component.harness import Shape
 
 STREAMS = [Shape(chat, True) for chat in (False, True)]
 

@@ -166,16 +166,16 @@ BAD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_refusal_is_in_the_engines_words(name: str, order: Order, shape: Shape, make_world: MakeWorld) -> None:
+async def test_refusal_is_in_the_engines_words(name: str, order: Order, form: Shape, make_world: MakeWorld) -> None:
     world = await make_world(order)
-    body = {**shape.body(), **BAD[name]}
-    direct = await world.call("POST", f"{world.d.url}{shape.path}", body)
+    body = {**form.body(), **BAD[name]}
+    direct = await world.call("POST", f"{world.d.url}{form.path}", body)
     world.allowed.stranded = False
     for _ in range(3):
-        reply = await world.post(shape.path, body)
+        reply = await world.post(form.path, body)
         assert (reply.status, reply.json) == (direct.status, direct.json)
     assert await world.outcomes() == {"refused_by_engine": 3}
-    assert (await world.ask(shape)).text == shape.expected()
+    assert (await world.ask(form)).text == form.expected()
 
 
 async def test_a_refused_pair_that_is_new_leaves_nothing(make_world: MakeWorld) -> None:

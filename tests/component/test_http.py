@@ -5,13 +5,13 @@ import json
 from typing import Any
 
 import pytest
-from tests.component.conftest import MakeWorld
-from tests.component.harness import Shape, World, eventually, request_of
 
 from pdx_api.names import Order
 from pdx_proxy.routes import ROUTES, Kind
 from pdx_proxy.server import AiohttpExchange
 from pdx_sim import FaultKind
+from tests.component.conftest import MakeWorld
+from tests.component.harness import Shape, World, eventually, request_of
 
 ADMINISTRATIVE = [
     "/metrics", "/load", "/ping", "/sim/state", "/sim/faults", "/sleep", "/wake_up", "/reset_prefix_cache", "/docs",

@@ -4,11 +4,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.component.conftest import MakeWorld
-from tests.component.harness import SHORT, Shape, World, eventually
 
 from pdx_api.names import Order
 from pdx_sim import FaultKind
+from tests.component.conftest import MakeWorld
+from tests.component.harness import SHORT, Shape, World, eventually
 
 SLOW_PREFILL = {"prefill_base_seconds": 0.0, "prefill_token_seconds": 1e-3, "prefill_chunk": 16}
 LONG = 3000

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from tests.component.conftest import MakeWorld
-from tests.component.harness import PROMPT, Shape
 
 from pdx_api.names import Order, Role
 from pdx_sim import Leg, tokenize
+from tests.component.conftest import MakeWorld
+from tests.component.harness import PROMPT, Shape
 
 
 async def test_text_is_that_of_one_engine(order: Order, shape: Shape, make_world: MakeWorld) -> None:

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.component.conftest import MakeWorld
-from tests.component.harness import Shape, World, eventually, request_of
 
 from pdx_api.names import Order
+from tests.component.conftest import MakeWorld
+from tests.component.harness import Shape, World, eventually, request_of
 
 
 def free_port() -> int:

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import aiohttp
+
 from tests.engines.harness import Answer, Engine, Gateway, ask, eventually, words
 
 LEASE_SECONDS = 30.0

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from tests.engines.harness import Engine, running, tiny_spec
 
 from pdx_api.names import Role
 from pdx_cli.main import main as pdx
+from tests.engines.harness import Engine, running, tiny_spec
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

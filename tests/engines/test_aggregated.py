@@ -5,11 +5,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from tests.engines import campaign
-from tests.engines.harness import Engine, Gateway, gateway, running, tiny_spec
 
 from pdx_api.names import Mode, Order, Role
 from pdx_api.types import ChunkedPrefill, Pool
+from tests.engines import campaign
+from tests.engines.harness import Engine, Gateway, gateway, running, tiny_spec
 
 CHUNK = 128
 

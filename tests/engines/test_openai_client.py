@@ -8,10 +8,10 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
-from tests.engines.conftest import Pair
-from tests.engines.harness import MODEL, Gateway, gateway, words
 
 from pdx_api.names import Order
+from tests.engines.conftest import Pair
+from tests.engines.harness import MODEL, Gateway, gateway, words
 
 MESSAGES: list[Any] = [{"role": "user", "content": words(9, 40)}]
 TOOLS: list[Any] = [

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import aiohttp
 import pytest
-from tests.engines import campaign
-from tests.engines.conftest import Pair
-from tests.engines.harness import Gateway, ask, eventually, gateway, words
 
 from pdx_api.connectors.nixl import Nixl
 from pdx_api.names import Order
+from tests.engines import campaign
+from tests.engines.conftest import Pair
+from tests.engines.harness import Gateway, ask, eventually, gateway, words
 
 
 @pytest.fixture(scope="module")

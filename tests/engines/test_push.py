@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import aiohttp
 import pytest
+
+from pdx_api.names import Order
 from tests.engines import campaign
 from tests.engines.conftest import Pair
 from tests.engines.harness import Gateway, gateway
-
-from pdx_api.names import Order
 
 
 @pytest.fixture(scope="module", params=[Order.DECODE_FIRST, Order.CONCURRENT], ids=str)

@@ -1,11 +1,11 @@
 """NIXL in push orders when P dies. D's blocks of what was under way stay held: these engines serve nothing else."""
 
 import aiohttp
+
+from pdx_api.names import Order
 from tests.engines import campaign
 from tests.engines.conftest import Pair
 from tests.engines.harness import gateway
-
-from pdx_api.names import Order
 
 
 async def test_a_prefill_engine_that_is_killed_costs_no_request(

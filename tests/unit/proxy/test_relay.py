@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
-from tests.unit.proxy.test_connection import CHUNKED, EVENTS, SIZED, Wire
 
 from pdx_api.names import Role
 from pdx_proxy.connection import Connection
@@ -14,6 +13,7 @@ from pdx_proxy.leg import Leg
 from pdx_proxy.pool import Pool
 from pdx_proxy.relay import relay
 from pdx_proxy.settings import Address, EndpointSpec
+from tests.unit.proxy.test_connection import CHUNKED, EVENTS, SIZED, Wire
 
 
 class Client:

@@ -7,10 +7,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.unit.sim.conftest import FAST, PROMPT, MakePair, until
 
 from pdx_sim import FaultKind, SimEngine, expected_text, tokenize
 from pdx_sim.tokens import chat_tokens
+from tests.unit.sim.conftest import FAST, PROMPT, MakePair, until
 
 PROMPT_TOKENS = 700
 

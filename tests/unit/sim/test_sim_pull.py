@@ -5,9 +5,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.unit.sim.conftest import PREFILL_PARAMS, PROMPT, MakePair, hang_up, until
 
 from pdx_sim import FaultKind, OnLoadFailure, expected_text, tokenize
+from tests.unit.sim.conftest import PREFILL_PARAMS, PROMPT, MakePair, hang_up, until
 
 EXPECTED = expected_text(tokenize(PROMPT), 5)
 LONG_LEASE = 30.0

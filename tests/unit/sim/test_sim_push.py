@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from tests.unit.sim.conftest import PROMPT, Answer, MakePair, Pair, hang_up, until
 
 from pdx_api.names import Order
 from pdx_sim import expected_text, tokenize
+from tests.unit.sim.conftest import PROMPT, Answer, MakePair, Pair, hang_up, until
 
 EXPECTED = expected_text(tokenize(PROMPT), 5)
 SLOW_PREFILL = {"prefill_token_seconds": 2e-4, "prefill_chunk": 50}
