@@ -10,7 +10,7 @@ from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld
 from tests.component.harness import SHORT, Shape, World, eventually
 
-SLOW_PREFILL = {"prefill_base_seconds": 0.0, "prefill_token_seconds": 1e-3, "prefill_chunk": 16}
+SLOW_PREFILL = {"prefill_base_seconds": 0.0, "prefill_token_seconds": 5e-4, "prefill_chunk": 16}
 LONG = 3000
 
 

@@ -81,8 +81,8 @@ async def test_an_engine_is_killed_amid_requests(role: Role, order: Order, make_
     await eventually(lambda: not world.endpoint(victim).warm)
     await victim.restart()
     await world.warm()
-    for prompt in prompts:
-        assert (await world.ask(prompt=prompt)).text == Shape().expected(prompt)
+    replies = await asyncio.gather(*(world.ask(prompt=prompt) for prompt in prompts))
+    assert [reply.text for reply in replies] == [Shape().expected(prompt) for prompt in prompts]
 
 
 async def test_decode_restarts(order: Order, shape: Shape, make_world: MakeWorld) -> None:
