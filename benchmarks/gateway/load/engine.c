@@ -1,11 +1,12 @@
 /* Fake engines: one process plays any number of prefill and decode engines, each on a port of its own.
  *
  * They answer as vLLM does, at once or at the pace that a prompt asks for, and check the protocol: see ledger.h.
- * A prompt of the load generator begins with "LENGTH:RATE:": its length in bytes (checked: nothing may be lost on the
- * way) and the tokens per second of its stream (0: as fast as the connection takes them). A stream has max_tokens events.
+ * A prompt of the load generator begins with "LENGTH:RATE:BURST:": its length in bytes (checked: nothing may be lost on
+ * the way), the tokens per second of its stream (0: as fast as the connection takes them), and how many events a stream
+ * without a pace writes at once. A stream has max_tokens events, each of them a chunk.
  * A body with a bootstrap_room is SGLang's: both legs come at once, and D answers when P's leg has come.
  *
- * usage: engine BURST p:PORT... d:PORT...     BURST: how many events a stream without a pace writes at once */
+ * usage: engine p:PORT... d:PORT...   (prefill and decode engines) */
 #define _GNU_SOURCE
 #include "answers.h"
 #include "ledger.h"
@@ -22,7 +23,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { MAX_PORTS = 64, MAX_FDS = 65536, READ_SIZE = 65536 };
+enum { MAX_PORTS = 64, MAX_FDS = 65536, READ_SIZE = 65536, MAX_BURST = 64 };
 
 struct port {
     int fd, engine;
@@ -38,14 +39,14 @@ struct connection {
     bool busy, waits, writable; /* busy: an answer is due; waits: for its room; writable: EPOLLOUT is asked for */
     enum kind kind;
     bool stream;
-    int sent, tokens;
+    int sent, tokens, burst;
     uint64_t began, period; /* ns; period 0: without a pace */
     struct timer timer;
     int active; /* place in `running`, -1 for none */
 };
 
 static struct port ports[MAX_PORTS];
-static int port_count, poller, burst, running_count;
+static int port_count, poller, running_count;
 static struct connection *connections[MAX_FDS], *running[MAX_FDS];
 static unsigned lives;
 
@@ -161,11 +162,14 @@ static bool read_prompt(struct connection *c, struct span body) {
     struct span prompt = json_value(body, c->kind == CHAT ? "\"content\"" : "\"prompt\"");
     char *end;
     c->period = 0;
+    c->burst = 1;
     if (!prompt.data || prompt.size < 24 || *prompt.data != '"') return true;
     size_t length = strtoull(prompt.data + 1, &end, 10);
     if (!length || *end != ':') return true; /* not the load generator's: a warm-up */
-    double rate = strtod(end + 1, NULL);
+    double rate = strtod(end + 1, &end);
     c->period = rate > 0 ? (uint64_t)(1e9 / rate) : 0;
+    c->burst = *end == ':' ? atoi(end + 1) : 1;
+    if (c->burst < 1 || c->burst > MAX_BURST) c->burst = 1;
     return prompt.size > length + 1 && prompt.data[length + 1] == '"';
 }
 
@@ -249,7 +253,7 @@ static bool path_is(const char *path, const char *wanted) {
 static void serve_get(struct connection *c, const char *path) {
     static const char MODELS[] = "{\"object\":\"list\",\"data\":[{\"id\":\"bench\",\"object\":\"model\","
                                  "\"created\":1767225600,\"owned_by\":\"vllm\",\"root\":\"bench\",\"max_model_len\":1000000}]}";
-    static const char INFO[] = "{\"model_path\":\"bench\",\"served_model_name\":\"bench\",\"tokenizer_path\":\"bench\","
+    static const char INFO[] = "{\"model_path\":\"bench\",\"served_model_name\":\"bench\","
                                "\"is_generation\":true,\"tp_size\":1,\"dp_size\":1,\"version\":\"0.5.0\","
                                "\"model_type\":\"bench\",\"disaggregation_mode\":\"null\"}";
     if (path_is(path, "/counts"))
@@ -347,7 +351,7 @@ static void run(void) {
         for (int i = running_count - 1; i >= 0; i--) {
             struct connection *c = running[i];
             if (buffer_size(&c->out)) continue;
-            step(c, burst);
+            step(c, c->burst);
             if (!c->busy) serve(c);
         }
     }
@@ -355,12 +359,11 @@ static void run(void) {
 
 int main(int count, char **arguments) {
     int prefills = 0;
-    if (count < 3) die("usage: engine BURST p:PORT... d:PORT...");
+    if (count < 2) die("usage: engine p:PORT... d:PORT...");
     prctl(PR_SET_TIMERSLACK, 1);
-    burst = atoi(arguments[1]);
-    answers_prepare(burst > 0 ? burst : 1);
+    answers_prepare(MAX_BURST);
     poller = epoll_create1(EPOLL_CLOEXEC);
-    for (int i = 2; i < count && port_count < MAX_PORTS; i++) {
+    for (int i = 1; i < count && port_count < MAX_PORTS; i++) {
         bool prefill = arguments[i][0] == 'p';
         int fd = listen_on(atoi(arguments[i] + 2));
         struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};

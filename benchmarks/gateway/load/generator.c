@@ -4,7 +4,7 @@
  * window, then lets what is open finish, then prints one line of JSON: counts of the window, durations in microseconds.
  *
  * usage: generator key=value...   ports=P[,P...] connections= prompt=BYTES tokens= stream=0|1 rate=TOKENS_PER_SECOND
- *                                 seconds= warmup= path= */
+ *                                 burst= seconds= warmup= path= */
 #define _GNU_SOURCE
 #include "histogram.h"
 #include "reader.h"
@@ -26,7 +26,7 @@ static const uint64_t SECOND = 1000000000;
 
 struct options {
     int ports[MAX_PORTS], port_count;
-    int connections, tokens, stream;
+    int connections, tokens, stream, burst;
     size_t prompt;
     double rate, seconds, warmup;
     const char *path;
@@ -41,7 +41,7 @@ struct client {
     struct reader reader;
 };
 
-static struct options options = {.connections = 64, .prompt = 4096, .tokens = 16, .seconds = 5, .warmup = 1,
+static struct options options = {.connections = 64, .prompt = 4096, .tokens = 16, .burst = 1, .seconds = 5, .warmup = 1,
                                  .path = "/v1/completions"};
 static struct histogram latency, first, gap;
 static uint64_t requests, events, errors, reconnects, window_begins, window_ends;
@@ -67,6 +67,8 @@ static void read_options(int count, char **arguments) {
             options.tokens = atoi(value);
         } else if (!strcmp(key, "stream")) {
             options.stream = atoi(value);
+        } else if (!strcmp(key, "burst")) {
+            options.burst = atoi(value);
         } else if (!strcmp(key, "rate")) {
             options.rate = atof(value);
         } else if (!strcmp(key, "seconds")) {
@@ -82,7 +84,7 @@ static void read_options(int count, char **arguments) {
     if (!options.port_count || options.connections < 1) die("name at least one port and one connection");
 }
 
-/* The one request that everyone sends: the prompt says its length and pace, and is text behind that. */
+/* The one request that everyone sends: the prompt says its length, pace and burst, and is text behind that. */
 static void prepare_request(void) {
     static const char TEXT[] = "all work and no play makes a dull benchmark ";
     char before[512], head[512];
@@ -92,7 +94,7 @@ static void prepare_request(void) {
     struct buffer body = {0};
     buffer_append(&body, before, (size_t)size);
     size_t begin = body.end;
-    size = snprintf(before, sizeof before, "%zu:%g:", options.prompt, options.rate);
+    size = snprintf(before, sizeof before, "%zu:%g:%d:", options.prompt, options.rate, options.burst);
     buffer_append(&body, before, (size_t)size);
     while (body.end - begin < options.prompt) {
         size_t left = options.prompt - (body.end - begin);
@@ -153,10 +155,12 @@ static void disconnect(struct client *c) {
     c->open = c->busy = false;
 }
 
-static void fail(struct client *c, const char *what, uint64_t now) {
-    (void)now;
+static void fail(const struct client *c, const char *what) {
+    const struct reader *r = &c->reader;
     errors++;
-    if (!*first_error) snprintf(first_error, sizeof first_error, "%s (status %d)", what, c->reader.status);
+    if (!*first_error)
+        snprintf(first_error, sizeof first_error, "%s (status %d, %" PRIu64 " bytes, %" PRIu64 " events)", what, r->status,
+                 r->size, r->events);
     if (errors > MOST_ERRORS) die("more than %d errors; the first: %s", MOST_ERRORS, first_error);
 }
 
@@ -174,7 +178,7 @@ static void finish(struct client *c, uint64_t now) {
     c->busy = false;
     c->reused = true;
     if (wrong) {
-        fail(c, wrong, now);
+        fail(c, wrong);
     } else if (in_window(now)) {
         requests++;
         histogram_add(&latency, now - c->began, 1);
@@ -210,7 +214,7 @@ static void lost(struct client *c, uint64_t now) {
     if (c->busy && c->reused && !c->reader.head_size)
         reconnects++; /* an idle connection closed in the instant it was used */
     else if (c->busy)
-        fail(c, "the connection was lost", now);
+        fail(c, "the connection was lost");
     disconnect(c);
     if (now < window_ends) connect_client(c);
 }
@@ -223,7 +227,7 @@ static void receive(struct client *c, uint64_t now) {
         if (n <= 0) return lost(c, now);
         reader_feed(&c->reader, data, (size_t)n);
         if (c->reader.state == BROKEN || !c->busy) {
-            fail(c, "not an answer", now);
+            fail(c, "not an answer");
             disconnect(c);
             if (now < window_ends) connect_client(c);
             return;

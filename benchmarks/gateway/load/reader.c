@@ -21,7 +21,7 @@ static void take(struct reader *r, const char *data, size_t size) {
     const char *at = data, *end = data + size;
     r->size += size;
     if (r->newline && size && *data == '\n') r->events++;
-    while (r->chunked && (at = memchr(at, '\n', (size_t)(end - at)))) {
+    while ((at = memchr(at, '\n', (size_t)(end - at)))) {
         at++;
         if (at < end && *at == '\n') {
             r->events++;

@@ -1,0 +1,1 @@
+"""Benchmarks: what PDX costs, measured beside its peers."""

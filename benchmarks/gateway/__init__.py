@@ -1,0 +1,1 @@
+"""What the gateway costs, beside its peers: `python -m benchmarks.gateway --help`."""

@@ -1,0 +1,185 @@
+"""`python -m benchmarks.gateway`: measure the gateways, write the table."""
+
+import argparse
+import datetime
+import json
+import os
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.gateway import cache, memory, plot, processes, report
+from benchmarks.gateway.gateways import CHECKOUT, GATEWAYS, PDX, Engines, Gateway
+from benchmarks.gateway.loads import LOADS, Load
+from benchmarks.gateway.measure import Bench, run
+from benchmarks.gateway.rows import judge
+
+_SETTLE: Final = 0.3
+"""Seconds between two runs."""
+
+
+def say(text: str) -> None:
+    """A line of progress."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def read_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=5, help="length of each run (%(default)s)")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", default=[], help="gateways to measure (and the direct load)"
+    )
+    parser.add_argument(
+        "--loads", nargs="+", metavar="NAME", default=[], help="loads to run: " + ", ".join(x.name for x in LOADS)
+    )
+    parser.add_argument("--gateway-core", default="0", metavar="CORES", help="where gateways run (%(default)s)")
+    parser.add_argument(
+        "--load-core", default="1", metavar="CORES", help="where engines and generator run (%(default)s)"
+    )
+    parser.add_argument(
+        "--memory", type=float, metavar="SECONDS", help="measure memory instead (the gate asks for 600)"
+    )
+    parser.add_argument("--keep", action="store_true", help="write nothing into the checkout: print the table only")
+    return parser.parse_args()
+
+
+def start_gateways(
+    wanted: list[Gateway], engines: Engines, core: str, folder: Path, stack: ExitStack
+) -> tuple[dict[str, int], dict[str, str], dict[str, str]]:
+    """Start them all; process ids, versions, and why those are missing that could not be had."""
+    pids, versions, missing = {}, {}, {}
+    for gateway in wanted:
+        if gateway.command is None:
+            continue
+        try:
+            command = gateway.command(engines, gateway.port, folder)
+        except cache.SetupError as error:
+            missing[gateway.name] = str(error)
+            continue
+        log = folder / f"{gateway.name}.log"
+        process = processes.start(command.line, core, log, command.env, CHECKOUT)
+        stack.callback(processes.end, process)
+        failure = processes.await_serving(process, gateway.port)
+        if failure is None:
+            pids[gateway.name] = process.pid
+            versions[gateway.name] = command.version
+        else:
+            missing[gateway.name] = f"{failure}: {log.read_text(errors='replace').strip()[-300:]}"
+        say(f"{gateway.name}: {'serves' if failure is None else missing[gateway.name]}")
+    return pids, versions, missing
+
+
+def measure_rounds(bench: Bench, loads: list[Load], wanted: list[Gateway], rounds: int, seconds: float) -> list[Any]:
+    """Every load on every gateway, round by round; the order of the gateways turns."""
+    found = []
+    for turn in range(rounds):
+        results: dict[str, dict[str, Any]] = {}
+        order = wanted[turn % len(wanted) :] + wanted[: turn % len(wanted)]
+        for load in loads:
+            for gateway in order:
+                if load.only and gateway.name not in load.only:
+                    continue
+                result = run(bench, gateway, load, seconds)
+                results.setdefault(gateway.name, {})[load.name] = result
+                say(f"round {turn + 1}/{rounds} {load.name:14} {gateway.name:14} {_summary(result)}")
+                time.sleep(_SETTLE)
+        found.append(results)
+    return found
+
+
+def _summary(result: dict[str, Any]) -> str:
+    if "failed" in result:
+        return f"failed: {result['failed']}"
+    seconds = result["seconds"]
+    text = f"{result['requests'] / seconds:9,.0f} req/s {result['events'] / seconds:9,.0f} chunks/s"
+    text += f"  first p50 {result['first']['p50'] / 1000:7.2f} p99 {result['first']['p99'] / 1000:7.2f} ms"
+    text += f"  gap p99 {result['gap']['p99'] / 1000:7.2f} ms  cpu {100 * result['cpu_share']:3.0f} %"
+    wrong = {key: result[key] for key in ("errors", "unfinished") if result[key]}
+    return text + (f"  {wrong} {result['error']}" if wrong else "")
+
+
+def conclude(arguments: argparse.Namespace, document: dict[str, Any], wanted: list[Gateway]) -> None:
+    """Say what came out, and write it down."""
+    verdicts = judge(document["rounds"], [gateway.name for gateway in wanted if gateway.rust])
+    document["remarks"] = report.remarks(document["rounds"])
+    say("\n" + report.table(verdicts) + "\n")
+    for line in (*report.verdict_lines(verdicts), *document["remarks"]):
+        say(line)
+    if arguments.keep:
+        return
+    results = report.HERE / "results"
+    report.write_json(results / f"{document['date']}.json", document, verdicts)
+    caption = f"{document['date']}, {document['machine']['cpu']}: one core for the gateway; line: range of the rounds"
+    (results / f"{document['date']}.svg").write_text(plot.svg(verdicts, caption))
+    report.write_readme(document, verdicts, f"results/{document['date']}.svg")
+    say(f"written: {results / document['date']}.json, .svg and {report.HERE / 'README.md'}")
+
+
+def main() -> int:
+    """Run the benchmark; status 1 when it cannot be run."""
+    arguments = read_arguments()
+    engines = Engines()
+    wanted = [g for g in GATEWAYS if not arguments.only or g.command is None or g.name in arguments.only]
+    if arguments.memory:
+        wanted = [PDX]
+    loads = [load for load in LOADS if not arguments.loads or load.name in arguments.loads]
+    os.sched_setaffinity(0, {int(core) for core in arguments.load_core.split(",")})
+    with tempfile.TemporaryDirectory(prefix="pdx-bench-") as name, ExitStack() as stack:
+        folder = Path(name)
+        try:
+            tools = cache.build()
+        except cache.SetupError as error:
+            sys.stderr.write(f"{error}\n")
+            return 1
+        engine = processes.start([str(tools.engine), *engines.arguments], arguments.load_core, folder / "engine.log")
+        stack.callback(processes.end, engine)
+        time.sleep(_SETTLE)
+        if engine.poll() is not None:
+            sys.stderr.write(f"the engines ended: {(folder / 'engine.log').read_text()}\n")
+            return 1
+        pids, versions, missing = start_gateways(wanted, engines, arguments.gateway_core, folder, stack)
+        bench = Bench(tools.generator, engines, arguments.load_core, pids)
+        if arguments.memory:
+            return measure_memory(bench, arguments)
+        present = [gateway for gateway in wanted if gateway.command is None or gateway.name in pids]
+        document: dict[str, Any] = {
+            "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+            "machine": report.machine(),
+            "versions": versions,
+            "missing": missing,
+            "options": {"rounds": arguments.rounds, "seconds": arguments.seconds},
+            "rounds": measure_rounds(bench, loads, present, arguments.rounds, arguments.seconds),
+        }
+    conclude(arguments, document, present)
+    return 0
+
+
+def measure_memory(bench: Bench, arguments: argparse.Namespace) -> int:
+    """The memory row."""
+    if PDX.name not in bench.pids:
+        return 1
+    say(f"mixed load for {arguments.memory:g} s")
+    found = memory.measure(bench, arguments.memory)
+    say(
+        f"memory: at most {found['most_mb']:.0f} MB, middle third {found['middle_third_mb']:.0f} MB, "
+        f"last third {found['last_third_mb']:.0f} MB: {'met' if found['gate_met'] else 'NOT MET'}"
+    )
+    if not arguments.keep:
+        today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+        path = report.HERE / "results" / f"{today}-memory.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"date": today, "machine": report.machine(), **found}) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,153 @@
+"""The gateways that are compared: how each is started. Every one runs on one core, one worker, and logs no requests."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from benchmarks.gateway import cache
+
+CHECKOUT: Final = Path(__file__).parents[2]
+_CONNECTIONS: Final = "16384"
+
+_NGINX: Final = """
+worker_processes 1;
+daemon off;
+pid {folder}/nginx.pid;
+error_log {folder}/nginx-error.log;
+worker_rlimit_nofile 65536;
+events {{ worker_connections 32768; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    client_max_body_size 0;
+    client_body_buffer_size 2m;
+    keepalive_requests 1000000000;
+    upstream decode {{ {servers} keepalive 4096; keepalive_requests 1000000000; }}
+    server {{
+        listen 127.0.0.1:{port} backlog=4096;
+        location / {{
+            proxy_pass http://decode;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_buffering off;
+            proxy_read_timeout 300;
+        }}
+    }}
+}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """Ports of the fake engines."""
+
+    prefill: tuple[int, ...] = (18101, 18102)
+    decode: tuple[int, ...] = (18201, 18202)
+
+    @property
+    def arguments(self) -> list[str]:
+        """How the engine program is told."""
+        return [f"p:{port}" for port in self.prefill] + [f"d:{port}" for port in self.decode]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """How a gateway is started."""
+
+    line: list[str]
+    version: str
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """One of those that are compared."""
+
+    name: str
+    title: str
+    port: int
+    """Where it serves; 0 for the load on the engines themselves."""
+    rust: bool = False
+    splits: bool = True
+    """Whether it runs prefill and decode on different engines."""
+    command: Callable[[Engines, int, Path], Command] | None = None
+    """From the engines, its port and a folder for its files; raises SetupError."""
+
+
+def _urls(ports: tuple[int, ...]) -> list[str]:
+    return [f"http://127.0.0.1:{port}" for port in ports]
+
+
+def _pdx(workers: int) -> Callable[[Engines, int, Path], Command]:
+    def command(engines: Engines, port: int, _: Path) -> Command:
+        line = [sys.executable, "-m", "pdx_cli", "gateway", "--listen", f"127.0.0.1:{port}"]
+        line += ["--admin", f"127.0.0.1:{port + 50}", "--workers", str(workers)]
+        line += ["--prefill", *_urls(engines.prefill), "--decode", *_urls(engines.decode)]
+        return Command(line, _checkout_version())
+
+    return command
+
+
+def _checkout_version() -> str:
+    found = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip() or "no commit"
+
+
+def _rust(package: str, module: str, mode: str, bootstrap: tuple[str, ...]) -> Callable[[Engines, int, Path], Command]:
+    def command(engines: Engines, port: int, _: Path) -> Command:
+        folder = cache.install_peers()
+        version = next((folder.parent / "lib").glob(f"python3.*/site-packages/{package}-*.dist-info"))
+        line = [str(folder / "python"), "-m", module, mode, "--policy", "round_robin"]
+        for url in _urls(engines.prefill):
+            line += ["--prefill", url, *bootstrap]
+        for url in _urls(engines.decode):
+            line += ["--decode", url]
+        line += ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(port + 50)]
+        line += ["--max-concurrent-requests", _CONNECTIONS, "--log-level", "error"]
+        offline = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}  # it asks there for a tokenizer
+        return Command(line, version.name.removesuffix(".dist-info").split("-")[1], offline)
+
+    return command
+
+
+def _nginx(engines: Engines, port: int, folder: Path) -> Command:
+    program = cache.install_nginx()
+    servers = " ".join(f"server 127.0.0.1:{port};" for port in engines.decode)
+    config = folder / "nginx.conf"
+    config.write_text(_NGINX.format(folder=folder, servers=servers, port=port))
+    said = subprocess.run([program, "-v"], capture_output=True, text=True, check=False).stderr
+    return Command([program, "-c", str(config)], said.strip().rpartition("/")[2])
+
+
+DIRECT: Final = Gateway("direct", "no gateway: the ceiling", 0, splits=False)
+PDX: Final = Gateway("pdx", "pdx", 18301, command=_pdx(1))
+PDX_TWO: Final = Gateway("pdx-2", "pdx, two workers", 18302, command=_pdx(2))
+GATEWAYS: Final = (
+    DIRECT,
+    PDX,
+    PDX_TWO,
+    Gateway(
+        "vllm-router",
+        "vllm-router (Rust)",
+        18303,
+        rust=True,
+        command=_rust("vllm_router", "vllm_router.launch_router", "--vllm-pd-disaggregation", ()),
+    ),
+    Gateway(
+        "sglang-router",
+        "sglang-router (Rust; SGLang's protocol)",
+        18304,
+        rust=True,
+        command=_rust("sglang_router", "sglang_router.launch_router", "--pd-disaggregation", ("8998",)),
+    ),
+    Gateway("nginx", "nginx (one hop, no P/D: a floor)", 18305, splits=False, command=_nginx),
+)

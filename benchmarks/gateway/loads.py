@@ -1,0 +1,58 @@
+"""The loads: what the generator is told to do."""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A closed loop of so many connections."""
+
+    name: str
+    connections: int = 64
+    prompt: int = 4096
+    """Bytes of a prompt."""
+    tokens: int = 16
+    """Events of a stream."""
+    stream: bool = False
+    rate: float = 0
+    """Events per second of each stream; 0: as fast as the connection takes them."""
+    burst: int = 1
+    """Events that an engine writes at once, when there is no rate."""
+    seconds: float | None = None
+    """How long it is measured; None: as long as the run says."""
+    warmup: float = 1.0
+    """Seconds before; connections are opened in the first half of it."""
+    only: frozenset[str] = frozenset()
+    """The gateways that it is for; empty: all."""
+
+    def arguments(self, ports: tuple[int, ...], seconds: float) -> list[str]:
+        """The generator's command line behind its name."""
+        words = {
+            "ports": ",".join(map(str, ports)),
+            "connections": self.connections,
+            "prompt": self.prompt,
+            "tokens": self.tokens,
+            "stream": int(self.stream),
+            "rate": self.rate,
+            "burst": self.burst,
+            "seconds": self.seconds or seconds,
+            "warmup": self.warmup,
+        }
+        return [f"{key}={value}" for key, value in words.items()]
+
+
+_ONE: Final = frozenset({"direct", "pdx", "vllm-router", "sglang-router", "nginx"})
+_PDX: Final = frozenset({"direct", "pdx"})
+
+LOADS: Final = (
+    Load("plain"),
+    Load("stream", stream=True, tokens=128, burst=4, only=_ONE),
+    Load("stream-single", stream=True, tokens=128, only=_ONE),
+    Load("paced-64", stream=True, tokens=50, rate=50, only=_ONE),
+    Load("paced-256", connections=256, stream=True, tokens=50, rate=50, only=_ONE),
+    Load("prompt-100k", prompt=100_000, only=_ONE),
+    Load("prompt-1m", prompt=1_000_000, only=_ONE),
+    Load("open-2000", connections=2000, stream=True, tokens=40, rate=10, warmup=5, only=_ONE),
+    Load("open-5000", connections=5000, stream=True, tokens=40, rate=10, warmup=5, only=_PDX),
+)

@@ -1,0 +1,56 @@
+"""One run: a load on a gateway, with the gateway's CPU time and the engines' counts of the same time."""
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gateway import processes
+from benchmarks.gateway.gateways import Engines, Gateway
+from benchmarks.gateway.loads import Load
+
+Result = dict[str, Any]
+"""What the generator printed, with "cpu_ms" (of one request), "cpu_share" (of one core), "others_share" (of one core,
+used by the other gateways meanwhile) and "engines" (their counts of this run)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a run needs."""
+
+    generator: Path
+    engines: Engines
+    load_cores: str
+    pids: dict[str, int]
+    """The gateways that run, by name."""
+
+
+def run(bench: Bench, gateway: Gateway, load: Load, seconds: float) -> Result:
+    """Put a load on a gateway."""
+    ports = (gateway.port,) if gateway.port else bench.engines.decode
+    command = ["taskset", "-c", bench.load_cores, str(bench.generator), *load.arguments(ports, seconds)]
+    before = processes.get_json(bench.engines.decode[0], "/counts")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as generator:
+        assert generator.stdout is not None
+        assert generator.stderr is not None
+        generator.stdout.readline()
+        begin = _cpu(bench)
+        generator.stdout.readline()
+        end = _cpu(bench)
+        report, complaint = generator.stdout.read(), generator.stderr.read()
+    if generator.returncode:
+        return {"failed": complaint.strip()[-300:]}
+    result: Result = json.loads(report)
+    after = processes.get_json(bench.engines.decode[0], "/counts")
+    result["engines"] = {key: after[key] - before[key] for key in before if isinstance(before[key], int)}
+    used = {name: end[name] - begin[name] for name in begin}
+    own = used.pop(gateway.name, 0.0)
+    result["cpu_share"] = own / result["seconds"]
+    result["others_share"] = sum(used.values()) / result["seconds"]
+    result["cpu_ms"] = 1000 * own / result["requests"] if result["requests"] else None
+    return result
+
+
+def _cpu(bench: Bench) -> dict[str, float]:
+    return {name: processes.cpu_seconds(pid) for name, pid in bench.pids.items()}

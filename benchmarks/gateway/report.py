@@ -1,0 +1,161 @@
+"""What a run leaves: JSON, the table of the README, the verdicts."""
+
+import json
+import platform
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.gateway.gateways import GATEWAYS
+from benchmarks.gateway.loads import LOADS
+from benchmarks.gateway.rows import Cell, Row, Verdict
+
+HERE: Final = Path(__file__).parent
+_BEGIN: Final = "<!-- begin of the table: written by the benchmark -->"
+_END: Final = "<!-- end of the table -->"
+_FULL: Final = 0.9
+"""The share of its core from which on a gateway is said to fill it."""
+
+
+def machine() -> dict[str, str]:
+    """What the figures belong to."""
+    info = Path("/proc/cpuinfo").read_text()
+    memory = re.search(r"MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text())
+    model = re.search(r"model name\s*: (.*)", info)
+    return {
+        "cpu": model[1] if model else platform.processor(),
+        "cores": str(info.count("processor\t")),
+        "memory": f"{int(memory[1]) // 1024**2} GiB" if memory else "?",
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def write_json(path: Path, document: Mapping[str, Any], verdicts: Sequence[Verdict]) -> None:
+    """Everything that was measured, and the rows made of it."""
+    rows = [
+        {
+            "row": verdict.row.key,
+            "title": verdict.row.title,
+            "unit": verdict.row.unit,
+            "medians": {name: cell.median for name, cell in verdict.cells.items()},
+            "spreads": {name: round(cell.spread, 3) for name, cell in verdict.cells.items()},
+            "reference": verdict.reference,
+            "ratio": verdict.ratio,
+            "gate": {"asked": verdict.row.gate, "met": verdict.gate},
+            "goal": {"asked": verdict.row.goal, "met": verdict.goal},
+        }
+        for verdict in verdicts
+    ]
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({**document, "rows": rows}, indent=1) + "\n")
+
+
+def table(verdicts: Sequence[Verdict]) -> str:
+    """The rows in Markdown; a cell is the median of the rounds and its spread."""
+    known = {name for verdict in verdicts for name in verdict.cells}
+    shown = [gateway for gateway in GATEWAYS if gateway.name in known and gateway.name != "pdx-2"]
+    lines = ["| | " + " | ".join(gateway.title for gateway in shown) + " | ratio | at least | goal |"]
+    lines.append("|---|" + "---|" * (len(shown) + 3))
+    for verdict in verdicts:
+        cells = [_cell(verdict, gateway.name) for gateway in shown]
+        ratio = "-" if verdict.ratio is None else f"**{verdict.ratio:.2f} ×**"
+        row = verdict.row
+        title = f"{row.title}, {row.unit}" if row.unit else row.title
+        asked = [_asked(row, row.gate, verdict.gate), _asked(row, row.goal, verdict.goal)]
+        lines.append(f"| {title} | " + " | ".join([*cells, ratio, *asked]) + " |")
+    return "\n".join(lines)
+
+
+def _cell(verdict: Verdict, name: str) -> str:
+    if verdict.row.against == "one" and name == "pdx":
+        name = "pdx-2"
+    elif verdict.row.against == "one":
+        return ""
+    cell = verdict.cells.get(name)
+    return "-" if cell is None else _number(verdict.row, cell)
+
+
+def _number(row: Row, cell: Cell) -> str:
+    return f"{cell.median:,.{row.digits}f} ± {50 * cell.spread:.0f} %"
+
+
+def _asked(row: Row, value: float | None, met: bool | None) -> str:
+    if value is None:
+        return ""
+    text = f"{'≥' if row.more else '≤'} {value:g}{' ×' if row.against != 'limit' else f' {row.unit}'}"
+    return f"{text}: {'-' if met is None else 'met' if met else '**not met**'}"
+
+
+def verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
+    """One line for each row: the value, the ratio, what was asked."""
+    words = {True: "met", False: "NOT MET", None: "-"}
+    lines = []
+    for verdict in verdicts:
+        cell = verdict.cells.get(verdict.subject)
+        value = "not measured" if cell is None else f"{cell.median:,.{verdict.row.digits}f} {verdict.row.unit}".strip()
+        ratio = "" if verdict.ratio is None else f"{verdict.ratio:.2f} x {verdict.reference}"
+        lines.append(
+            f"{verdict.row.title:64} {value:>12}  {ratio:24} gate {words[verdict.gate]:8} goal {words[verdict.goal]}"
+        )
+    return lines
+
+
+def write_readme(document: Mapping[str, Any], verdicts: Sequence[Verdict], plot: str) -> None:
+    """Put the table into the README, between its marks."""
+    found = document["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
+    notes = [
+        f"Measured on {document['date']}: {found['cpu']}, {found['cores']} cores, {found['memory']}, "
+        f"Linux {found['kernel']}, Python {found['python']}; {versions}. {document['options']['rounds']} rounds of "
+        f"{document['options']['seconds']:g} s; medians ± half of the spread. "
+        "Ratio: pdx to the best Rust gateway of the run.",
+        *(f"\nNot measured: {name}: {why}." for name, why in document["missing"].items()),
+        *(f"\n{line}" for line in document["remarks"]),
+    ]
+    text = "\n".join([_BEGIN, *notes, "", table(verdicts), "", f"![the same as a plot]({plot})", _END])
+    path = HERE / "README.md"
+    before, rest = path.read_text().split(_BEGIN)
+    path.write_text(before + text + rest.split(_END)[1])
+
+
+def remarks(rounds: Sequence[Mapping[str, Mapping[str, Mapping[str, Any]]]]) -> list[str]:
+    """What went wrong in the runs: errors, violations of the protocol, prefills that nobody fetched."""
+    lines = []
+    for gateway in dict.fromkeys(name for runs in rounds for name in runs):
+        results = [result for runs in rounds for result in runs.get(gateway, {}).values()]
+        measured = [result for result in results if "failed" not in result]
+        engines = [result["engines"] for result in measured]
+        wrong = {
+            "errors": sum(result["errors"] for result in measured),
+            "unfinished": sum(result["unfinished"] for result in measured),
+            "failed runs": len(results) - len(measured),
+            "violations": sum(count["violations"] for count in engines),
+            "prefills never fetched": sum(count["prefills_finished"] - count["prefills_fetched"] for count in engines),
+            "answers cut": sum(count["left"] for count in engines),
+        }
+        if gateway.startswith("pdx"):
+            wrong["decodes without a prefill"] = sum(count["decodes_alone"] for count in engines)
+        if any(wrong.values()):
+            first = next((result["error"] for result in measured if result["error"]), "")
+            said = ", ".join(f"{name} {count:,}" for name, count in wrong.items() if count)
+            lines.append(f"{gateway}: {said}{f' (first: {first})' if first else ''}.")
+    lines = lines or ["No errors, no violations of the protocol, no prefill that nobody fetched, in any run."]
+    return [*lines, *_unfilled(rounds)]
+
+
+def _unfilled(rounds: Sequence[Mapping[str, Mapping[str, Mapping[str, Any]]]]) -> list[str]:
+    """Where a gateway left its core idle under a load without a pace, so that the load's core was the limit."""
+    shares: dict[str, list[str]] = {}
+    for load in LOADS:
+        for gateway in dict.fromkeys(name for runs in rounds for name in runs):
+            found = [runs.get(gateway, {}).get(load.name, {}).get("cpu_share", 0.0) for runs in rounds]
+            share = statistics.median(found)
+            if gateway != "direct" and not load.rate and 0 < share < _FULL:
+                shares.setdefault(load.name, []).append(f"{gateway} {100 * share:.0f} %")
+    if not shares:
+        return []
+    said = "; ".join(f"{load}: {', '.join(names)}" for load, names in shares.items())
+    return [f"Gateways that did not fill their core (engines and generator were the limit): {said}."]
