@@ -144,7 +144,7 @@ def main() -> int:
             sys.stderr.write(f"the engines ended: {(folder / 'engine.log').read_text()}\n")
             return 1
         pids, versions, missing = start_gateways(wanted, engines, arguments.gateway_core, folder, stack)
-        bench = Bench(tools.generator, engines, arguments.load_core, pids)
+        bench = Bench(tools.generator, engines, arguments.gateway_core, arguments.load_core, pids)
         if arguments.memory:
             return measure_memory(bench, arguments)
         present = [gateway for gateway in wanted if gateway.command is None or gateway.name in pids]

@@ -4,7 +4,7 @@ import json
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.gateway import processes
 from benchmarks.gateway.gateways import Engines, Gateway
@@ -12,7 +12,10 @@ from benchmarks.gateway.loads import Load
 
 Result = dict[str, Any]
 """What the generator printed, with "cpu_ms" (of one request), "cpu_share" (of one core), "others_share" (of one core,
-used by the other gateways meanwhile) and "engines" (their counts of this run)."""
+used by the other gateways meanwhile), "foreign_share" (by anything else on the gateways' cores) and "engines" (their counts of this run)."""
+
+_CORES: Final = "cores"
+"""Name of what all processes together have used of the gateways' cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,7 @@ class Bench:
 
     generator: Path
     engines: Engines
+    gateway_cores: str
     load_cores: str
     pids: dict[str, int]
     """The gateways that run, by name."""
@@ -45,12 +49,15 @@ def run(bench: Bench, gateway: Gateway, load: Load, seconds: float) -> Result:
     after = processes.get_json(bench.engines.decode[0], "/counts")
     result["engines"] = {key: after[key] - before[key] for key in before if isinstance(before[key], int)}
     used = {name: end[name] - begin[name] for name in begin}
+    foreign = used.pop(_CORES)
     own = used.pop(gateway.name, 0.0)
     result["cpu_share"] = own / result["seconds"]
     result["others_share"] = sum(used.values()) / result["seconds"]
+    result["foreign_share"] = max(0.0, foreign - own - sum(used.values())) / result["seconds"]
     result["cpu_ms"] = 1000 * own / result["requests"] if result["requests"] else None
     return result
 
 
 def _cpu(bench: Bench) -> dict[str, float]:
-    return {name: processes.cpu_seconds(pid) for name, pid in bench.pids.items()}
+    used = {name: processes.cpu_seconds(pid) for name, pid in bench.pids.items()}
+    return {**used, _CORES: processes.busy_seconds(bench.gateway_cores)}

@@ -52,7 +52,8 @@ def _panel(verdict: Verdict, x: int, y: int) -> list[str]:
         middle = top + _BAR / 2
         parts += [
             f'<text x="{x + _LABEL - 6}" y="{middle + 4}" font-size="11" text-anchor="end">{escape(name)}</text>',
-            f'<rect x="{x + _LABEL}" y="{top}" width="{ends[0] - x - _LABEL:.1f}" height="{_BAR}" fill="{_COLOURS[name]}"/>',
+            f'<rect x="{x + _LABEL}" y="{top}" width="{ends[0] - x - _LABEL:.1f}" height="{_BAR}" '
+            f'fill="{_COLOURS[name]}"/>',
             f'<path d="M{ends[1]:.1f} {middle}H{ends[2]:.1f}" stroke="#111827"/>',
             f'<text x="{ends[2] + 5:.1f}" y="{middle + 4}" font-size="11">{cell.median:,.{row.digits}f}</text>',
         ]

@@ -63,6 +63,18 @@ def cpu_seconds(pid: int) -> float:
     return ticks / _TICKS
 
 
+def busy_seconds(cores: str) -> float:
+    """Time that these cores (numbers with commas) have spent on any process, or were stolen from this machine."""
+    wanted = {f"cpu{core}" for core in cores.split(",")}
+    ticks = 0
+    for line in Path("/proc/stat").read_text().splitlines():
+        words = line.split()
+        if words and words[0] in wanted:
+            user, nice, system, _, _, _, _, steal = map(int, words[1:9])
+            ticks += user + nice + system + steal
+    return ticks / _TICKS
+
+
 def resident_bytes(pid: int) -> list[int]:
     """Resident memory of a process and of each of its descendants."""
     sizes = []

@@ -15,6 +15,8 @@ from benchmarks.gateway.rows import Cell, Row, Verdict
 HERE: Final = Path(__file__).parent
 _BEGIN: Final = "<!-- begin of the table: written by the benchmark -->"
 _END: Final = "<!-- end of the table -->"
+_QUIET: Final = 0.05
+"""The share of the gateways' core that others may use before the report says so."""
 _FULL: Final = 0.9
 """The share of its core from which on a gateway is said to fill it."""
 
@@ -143,6 +145,19 @@ def remarks(rounds: Sequence[Mapping[str, Mapping[str, Mapping[str, Any]]]]) -> 
             said = ", ".join(f"{name} {count:,}" for name, count in wrong.items() if count)
             lines.append(f"{gateway}: {said}{f' (first: {first})' if first else ''}.")
     lines = lines or ["No errors, no violations of the protocol, no prefill that nobody fetched, in any run."]
+    foreign = [
+        result["foreign_share"]
+        for runs in rounds
+        for gateway, results in runs.items()
+        for result in results.values()
+        if gateway != "direct" and "failed" not in result
+    ]
+    if foreign and max(foreign) > _QUIET:
+        share, most = 100 * statistics.mean(foreign), 100 * max(foreign)
+        lines.append(
+            f"The machine was not quiet: other processes used {share:.0f} % of the gateways' core on average, "
+            f"{most:.0f} % in the worst run."
+        )
     return [*lines, *_unfilled(rounds)]
 
 
