@@ -40,7 +40,7 @@ soak: install-dev ## Long fault campaigns and loads; results go to benchmarks/
 check: install-dev ## Format, lint, types, import rule, spelling, locks
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+	@$(BIN)/lint-imports
 	@$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
 	@$(BIN)/mypy tests
 	@$(BIN)/codespell

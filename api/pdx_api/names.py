@@ -1,4 +1,4 @@
-"""Every name that more than one program must spell the same: API group, labels, annotations, ports, files."""
+"""Every name that more than one program must spell the same: API group, labels, annotations, ports."""
 
 from enum import StrEnum
 from typing import Final

@@ -1,1 +1,1 @@
-"""The gateway: parse, admit, pick, hand off, relay."""
+"""The gateway: parse, pick, hand off, relay."""

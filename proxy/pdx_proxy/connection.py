@@ -54,10 +54,6 @@ class Answer:
         """A header's value, or nothing. `name` in lower case."""
         return next((value for key, value in self.headers if key.lower() == name), b"")
 
-    def bare_head(self) -> list[tuple[bytes, bytes]]:
-        """The headers without content-length, for a body of another length."""
-        return [pair for pair in self.headers if pair[0].lower() != b"content-length"]
-
 
 class Connection(asyncio.Protocol):
     """A connection to one engine: one exchange at a time, closed by its owner or given back to the pool."""

@@ -15,6 +15,7 @@ from pdx_proxy.worker import Worker
 
 _REPORT_SECONDS = 2.0
 _RESTART_SECONDS = 0.2
+_LONGEST_RESTART_SECONDS = 10.0
 
 
 class Fleet(Protocol):
@@ -45,9 +46,9 @@ def bind(address: Address, *, shared: bool) -> socket.socket:
         if shared:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind(where)
-    except OSError:
+    except OSError as error:
         sock.close()
-        raise
+        raise OSError(error.errno, error.strerror, str(address)) from error
     sock.setblocking(False)
     return sock
 
@@ -99,28 +100,39 @@ class _Seat:
         self.task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
+        pause = _RESTART_SECONDS
+        loop = asyncio.get_running_loop()
         while not self._fleet.stopping:
-            ours, theirs = socket.socketpair()
-            ours.setblocking(False)
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "pdx_proxy.worker_process", str(self._listener.fileno()), str(theirs.fileno())),
-                pass_fds=(self._listener.fileno(), theirs.fileno()),
-            )
-            theirs.close()
-            self._link = await Link.over(ours)
-            self._link.send(self._settings)
-            self._link.send(self._fleet.snapshot)
-            if self._fleet.stopping:
-                self._link.close()
-            await self._listen(self._link)
-            self._link.close()
-            self._link = None
-            await process.wait()
+            began = loop.time()
+            code = await self._run_process()
             self._fleet.retire(self.last)
             self.last = self._answer = None
-            if not self._fleet.stopping:
-                await asyncio.sleep(_RESTART_SECONDS)
+            if self._fleet.stopping:
+                break
+            pause = _RESTART_SECONDS if loop.time() - began > _LONGEST_RESTART_SECONDS else pause * 2
+            pause = min(pause, _LONGEST_RESTART_SECONDS)
+            sys.stderr.write(f"pdx gateway: a worker ended with code {code}; another starts in {pause:g} s.\n")
+            await asyncio.sleep(pause)
         self._listener.close()
+
+    async def _run_process(self) -> int:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "pdx_proxy.worker_process"),
+            *(str(self._listener.fileno()), str(theirs.fileno())),
+            pass_fds=(self._listener.fileno(), theirs.fileno()),
+        )
+        theirs.close()
+        self._link = await Link.over(ours)
+        self._link.send(self._settings)
+        self._link.send(self._fleet.snapshot)
+        if self._fleet.stopping:
+            self._link.close()
+        await self._listen(self._link)
+        self._link.close()
+        self._link = None
+        return await process.wait()
 
     async def _listen(self, link: Link) -> None:
         while (message := await link.receive()) is not None:

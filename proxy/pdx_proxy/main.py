@@ -20,7 +20,8 @@ def run(settings: Settings) -> int:
     try:
         uvloop.run(_serve(settings))
     except OSError as error:
-        sys.stderr.write(f"pdx gateway: cannot listen on {settings.listen} and {settings.admin}: {error.strerror}.\n")
+        where = error.filename or f"{settings.listen} or {settings.admin}"
+        sys.stderr.write(f"pdx gateway: cannot listen on {where}: {error.strerror}.\n")
         return 1
     return 0
 

@@ -24,7 +24,7 @@ async def relay(exchange: Exchange, leg: Leg, headers: Mapping[str, str]) -> boo
         exchange.write(answer_head(answer.status, answer.headers, framing) + answer.body)
         return True
     length = answer.header(b"content-length").decode("latin-1")
-    raw = exchange.chunks or bool(length)
+    raw = bool(length) or (answer.chunked and exchange.chunks)
     framing = {"content-length": length} if length else {"transfer-encoding": "chunked"} if raw else {}
     if not raw:
         exchange.close_after()

@@ -44,7 +44,7 @@ async def hand_off(
     except EngineFailure as failure:
         raise meeting.fail(failure) from failure
     if answer.status == 200:
-        meeting.over = True
+        meeting.conclude()
         backend.acquaint(*pair)
     else:
         meeting.unwind(stop_prefill=True)
@@ -74,8 +74,15 @@ class _Meeting:
         self.decode_leg = backend.leg(self._decode)
         self._prefill_ended: float | None = None
         self.prefill_seconds = 0.0
+        self._watch: asyncio.TimerHandle | None = None
         self.over = False
         """Whether D needs P no more: P's leg is then not sent again."""
+
+    def conclude(self) -> None:
+        """D needs P no more."""
+        self.over = True
+        if self._watch is not None:
+            self._watch.cancel()
 
     async def begin(self, order: Order) -> None:
         """Connect to both before anything is sent, so that an engine that is gone costs the other nothing."""
@@ -98,7 +105,7 @@ class _Meeting:
 
     def fail(self, failure: EngineFailure) -> Exception:
         """End the attempt; the exception for whoever asked for it."""
-        self.over = True
+        self.conclude()
         if failure is self._prefill_failure:
             self._end_both()
             self._aftercare.count(Settlement.DECODE_LOST)
@@ -157,8 +164,21 @@ class _Meeting:
             self._prefill_ended = self._backend.clock()
             self.prefill_seconds = self._prefill_ended - began
             self._backend.counters.phases[Phase.PREFILL].observe(self.prefill_seconds)
+            self._watch_decode()
             return params
         return None
+
+    def _watch_decode(self) -> None:
+        """P has finished: a D that streams shows its first event soon, or P's push has failed, which D never says."""
+        if self.over or not self._request.stream:
+            return
+        seconds = self._backend.deadlines.handoff
+        failure = DeadlineExceeded(self._prefill.name, f"its KV has not reached decode within {seconds:g} s")
+        self._watch = asyncio.get_running_loop().call_later(seconds, self._give_up, failure)
+
+    def _give_up(self, failure: EngineFailure) -> None:
+        self._prefill_failure = failure
+        self.decode_leg.interrupt(failure)
 
     async def _prefill_once(self) -> KVParams:
         leg = self._prefill_leg
@@ -202,7 +222,7 @@ class _Meeting:
                 return Settlement.FINISHED
             return await self._free(params)
         finally:
-            self.over = True
+            self.conclude()
             self.decode_leg.end()
 
     async def _decode_takes_it(self) -> bool:

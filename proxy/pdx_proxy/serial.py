@@ -35,7 +35,8 @@ async def hand_off(
         backend.acquaint(prefill, decode)
     elif params is not None and not backend.knows(prefill, decode):
         aftercare.release(pair, params, request)
-    return Handoff(decode_leg, prefill, finished - began, backend.clock() - finished)
+    handed_over = prefill if params is not None else None
+    return Handoff(decode_leg, handed_over, finished - began, backend.clock() - finished)
 
 
 async def _prefill(

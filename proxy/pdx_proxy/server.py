@@ -13,7 +13,7 @@ from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
 from pdx_proxy.exchange import Exchange, Source
-from pdx_proxy.request import RefusedError
+from pdx_proxy.request import RefusedError, error_body
 
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of zero seconds: closing resets, so that HTTP/1.0's end of an answer is not taken for one."""
@@ -37,6 +37,21 @@ class _Protocol(RequestHandler):
         super().resume_writing()
         if self.source is not None:
             self.source.resume()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What is not HTTP gets an answer in vLLM's shape, and no traceback: any client can send it."""
+        if status >= 500:
+            return super().handle_error(request, status, exc, message)
+        body = error_body(status, (message or "Invalid HTTP request received.").strip(), "Bad Request")
+        answer = web.Response(status=status, body=body, content_type="application/json")
+        answer.force_close()
+        return answer
 
 
 class _Written(web.StreamResponse):

@@ -4,8 +4,6 @@ from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Final
 
-Headers = tuple[tuple[str, str], ...]
-
 FORWARDED_REQUEST_HEADERS: Final = ("authorization", "traceparent", "tracestate")
 """What of a client's head reaches an engine. Request ids, ranks and priorities speak to its inside and do not."""
 
