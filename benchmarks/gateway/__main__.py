@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.gateway import cache, memory, plot, processes, report
+from benchmarks.gateway import cache, memory, plot, processes, report, strictness
 from benchmarks.gateway.gateways import CHECKOUT, GATEWAYS, PDX, Engines, Gateway
 from benchmarks.gateway.loads import LOADS, Load
 from benchmarks.gateway.measure import Bench, run
@@ -45,7 +45,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--memory", type=float, metavar="SECONDS", help="measure memory instead (the gate asks for 600)"
     )
-    parser.add_argument("--keep", action="store_true", help="write nothing into the checkout: print the table only")
+    parser.add_argument("--keep", action="store_true", help="write nothing into the checkout, as in a part run")
     return parser.parse_args()
 
 
@@ -111,7 +111,7 @@ def conclude(arguments: argparse.Namespace, document: dict[str, Any], wanted: li
     say("\n" + report.table(verdicts) + "\n")
     for line in (*report.verdict_lines(verdicts), *document["remarks"]):
         say(line)
-    if arguments.keep:
+    if arguments.keep or arguments.only or arguments.loads:
         return
     results = report.HERE / "results"
     report.write_json(results / f"{document['date']}.json", document, verdicts)
@@ -143,6 +143,11 @@ def main() -> int:
         if engine.poll() is not None:
             sys.stderr.write(f"the engines ended: {(folder / 'engine.log').read_text()}\n")
             return 1
+        wrong = strictness.check(engines)
+        if wrong:
+            sys.stderr.write(f"the engines are not strict: {'; '.join(wrong)}\n")
+            return 1
+        say("the engines refuse what they should")
         pids, versions, missing = start_gateways(wanted, engines, arguments.gateway_core, folder, stack)
         bench = Bench(tools.generator, engines, arguments.gateway_core, arguments.load_core, pids)
         if arguments.memory:

@@ -11,8 +11,11 @@ from benchmarks.gateway.gateways import Engines, Gateway
 from benchmarks.gateway.loads import Load
 
 Result = dict[str, Any]
-"""What the generator printed, with "cpu_ms" (of one request), "cpu_share" (of one core), "others_share" (of one core,
-used by the other gateways meanwhile), "foreign_share" (by anything else on the gateways' cores) and "engines" (their counts of this run)."""
+"""What the generator printed, and:
+
+cpu_ms: of one request, user and system; cpu_share: of one core; others_share: of one core, used by the other gateways
+meanwhile; foreign_share: used by anything else on the gateways' cores; engines: their counts of this run.
+"""
 
 _CORES: Final = "cores"
 """Name of what all processes together have used of the gateways' cores."""

@@ -61,7 +61,7 @@ def table(verdicts: Sequence[Verdict]) -> str:
     shown = [gateway for gateway in GATEWAYS if gateway.name in known and gateway.name != "pdx-2"]
     lines = ["| | " + " | ".join(gateway.title for gateway in shown) + " | ratio | at least | goal |"]
     lines.append("|---|" + "---|" * (len(shown) + 3))
-    for verdict in verdicts:
+    for verdict in (verdict for verdict in verdicts if verdict.cells):
         cells = [_cell(verdict, gateway.name) for gateway in shown]
         ratio = "-" if verdict.ratio is None else f"**{verdict.ratio:.2f} ×**"
         row = verdict.row
@@ -95,7 +95,7 @@ def verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
     """One line for each row: the value, the ratio, what was asked."""
     words = {True: "met", False: "NOT MET", None: "-"}
     lines = []
-    for verdict in verdicts:
+    for verdict in (verdict for verdict in verdicts if verdict.cells):
         cell = verdict.cells.get(verdict.subject)
         value = "not measured" if cell is None else f"{cell.median:,.{verdict.row.digits}f} {verdict.row.unit}".strip()
         ratio = "" if verdict.ratio is None else f"{verdict.ratio:.2f} x {verdict.reference}"
@@ -162,7 +162,7 @@ def remarks(rounds: Sequence[Mapping[str, Mapping[str, Mapping[str, Any]]]]) -> 
 
 
 def _unfilled(rounds: Sequence[Mapping[str, Mapping[str, Mapping[str, Any]]]]) -> list[str]:
-    """Where a gateway left its core idle under a load without a pace, so that the load's core was the limit."""
+    """Where a gateway left its core idle under a load without a pace, so that something else was the limit."""
     shares: dict[str, list[str]] = {}
     for load in LOADS:
         for gateway in dict.fromkeys(name for runs in rounds for name in runs):
@@ -173,4 +173,4 @@ def _unfilled(rounds: Sequence[Mapping[str, Mapping[str, Mapping[str, Any]]]]) -
     if not shares:
         return []
     said = "; ".join(f"{load}: {', '.join(names)}" for load, names in shares.items())
-    return [f"Gateways that did not fill their core (engines and generator were the limit): {said}."]
+    return [f"Gateways that did not fill their core (engines, generator or other processes were the limit): {said}."]

@@ -195,7 +195,7 @@ static void serve_prefill(struct connection *c, struct span body) {
     if (!json_value(body, "\"kv_transfer_params\"").data) { /* a warm-up of P alone */
         begin_answer(c);
     } else if (!ledger_check_prefill(body)) {
-        refuse(c, 400, first_violation());
+        refuse(c, 400, last_violation());
     } else {
         ledger_finish_prefill(c->port->engine, params, sizeof params);
         answer_completion(&c->out, c->kind, 1, params);
@@ -208,7 +208,7 @@ static void serve_decode(struct connection *c, struct span body) {
     if (!params.data || json_is(params, "null"))
         counts.decodes_alone++;
     else if (!ledger_check_decode(body))
-        return refuse(c, 400, first_violation());
+        return refuse(c, 400, last_violation());
     begin_answer(c);
 }
 
@@ -222,7 +222,7 @@ static void serve_generate(struct connection *c, struct span body) {
     *(c->port->prefill ? &counts.prefill_requests : &counts.decode_requests) += 1;
     if (!read_prompt(c, body)) {
         violation("a prompt that has lost bytes");
-        refuse(c, 400, first_violation());
+        refuse(c, 400, last_violation());
     } else if (room.data && !json_is(room, "null")) {
         serve_room(c, strtoull(room.data, NULL, 10));
     } else if (c->port->prefill) {
@@ -290,7 +290,7 @@ static void serve(struct connection *c) {
             const char *length = head_value(buffer_begin(&c->in), c->head, "content-length");
             if (head_value(buffer_begin(&c->in), c->head, "transfer-encoding")) {
                 violation("a request without Content-Length");
-                return refuse(c, 411, first_violation());
+                return refuse(c, 411, last_violation());
             }
             c->need = c->head + (length ? strtoull(length, NULL, 10) : 0);
         }

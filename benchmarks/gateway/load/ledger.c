@@ -15,17 +15,19 @@ struct ticket {
 };
 
 struct counts counts;
-static char first[128];
+static char first[128], last[128];
 static struct ticket *tickets;
 static uint64_t issued, capacity;
 
 bool violation(const char *text) {
     counts.violations++;
+    snprintf(last, sizeof last, "%s", text);
     if (!*first) snprintf(first, sizeof first, "%s", text);
     return false;
 }
 
 const char *first_violation(void) { return first; }
+const char *last_violation(void) { return last; }
 
 bool ledger_check_prefill(struct span body) {
     struct span value = json_value(body, "\"stream\"");

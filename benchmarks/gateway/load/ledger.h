@@ -18,10 +18,11 @@ struct counts {
 
 extern struct counts counts;
 
-/* Count a violation and remember the first; returns false, so that a check can end with it. */
+/* Count a violation and remember it; returns false, so that a check can end with it. */
 bool violation(const char *text);
-/* What the first violation was, or nothing. */
+/* What the first violation was, and the last; empty when there was none. */
 const char *first_violation(void);
+const char *last_violation(void);
 
 /* Whether a prefill leg is as vLLM wants it. */
 bool ledger_check_prefill(struct span body);
