@@ -1,16 +1,18 @@
 """Engines that the tests of a wiring share."""
 
+import contextlib
 import importlib.util
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
+import openai
 import pytest
 
 from pdx_api.names import Role
 from pdx_cli.main import main as pdx
-from tests.engines.harness import Engine, running, tiny_spec
+from tests.engines.harness import Engine, Gateway, running, tiny_spec
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -41,23 +43,13 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def _pair(tiny_model: Path, logs: Path, order: str) -> Iterator[Pair]:
+@contextlib.contextmanager
+def running_pair(tiny_model: Path, logs: Path, order: str) -> Iterator[Pair]:
+    """Engines wired for an order. Two pairs at once are slow: an idle NIXL engine keeps a core busy."""
     spec = tiny_spec(tiny_model, order=order)
     pair = Pair(Engine(spec, Role.PREFILL, logs), Engine(spec, Role.DECODE, logs), logs)
     with running(pair.prefill, pair.decode):
         yield pair
-
-
-@pytest.fixture(scope="session")
-def pull_pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Engines wired for PrefillFirst."""
-    yield from _pair(tiny_model, tmp_path_factory.mktemp("pull"), "PrefillFirst")
-
-
-@pytest.fixture(scope="module")
-def push_pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Engines wired for DecodeFirst and Concurrent: the same connector class."""
-    yield from _pair(tiny_model, tmp_path_factory.mktemp("push"), "Concurrent")
 
 
 @pytest.fixture
@@ -65,3 +57,17 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
     """A client."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
         yield client
+
+
+@pytest.fixture
+async def client(front: Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The `openai` client in front of the gateway."""
+    async with openai.AsyncOpenAI(base_url=f"{front.url}/v1", api_key="none", max_retries=0) as one:
+        yield one
+
+
+@pytest.fixture
+async def direct(pair: Pair) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The same client at one engine: what vLLM itself gives."""
+    async with openai.AsyncOpenAI(base_url=f"{pair.prefill.url}/v1", api_key="none", max_retries=0) as one:
+        yield one

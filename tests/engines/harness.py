@@ -97,13 +97,14 @@ class Engine:
         return (self.logs / f"{self.role}-{self.port}.log").read_text(errors="replace")[-3000:]
 
     def metrics(self) -> dict[str, float]:
-        """vLLM's series of interest; those by source under their source's name."""
+        """vLLM's series, each summed over its labels; prompt tokens by source under their source's name."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
             page = answer.read().decode()
         found: dict[str, float] = {}
         for name, labels, value in re.findall(r"^vllm:(\w+)\{(.*?)\} (\S+)$", page, re.MULTILINE):
             source = re.search(r'source="(\w+)"', labels)
-            found[source.group(1) if name == "prompt_tokens_by_source_total" and source else name] = float(value)
+            key = source.group(1) if name == "prompt_tokens_by_source_total" and source else name
+            found[key] = found.get(key, 0.0) + float(value)
         return found
 
     @property
@@ -114,10 +115,6 @@ class Engine:
     @property
     def kv_usage(self) -> float:
         return self.metrics()["kv_cache_usage_perc"]
-
-    @property
-    def leases_expired(self) -> float:
-        return self.metrics().get("nixl_num_kv_expired_reqs_total", 0.0)
 
 
 @dataclass

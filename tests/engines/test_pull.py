@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -10,54 +11,61 @@ import pytest
 from pdx_api.connectors.nixl import Nixl
 from pdx_api.names import Order
 from tests.engines import campaign
-from tests.engines.conftest import Pair
+from tests.engines.conftest import Pair, running_pair
 from tests.engines.harness import Gateway, ask, eventually, gateway, words
+from tests.engines.openai_client import OpenAIClient
 
 
 @pytest.fixture(scope="module")
-def front(pull_pair: Pair) -> Iterator[Gateway]:
-    with gateway(Order.PREFILL_FIRST, [pull_pair.prefill], [pull_pair.decode], pull_pair.logs) as running:
+def pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with running_pair(tiny_model, tmp_path_factory.mktemp("pull"), "PrefillFirst") as engines:
+        yield engines
+
+
+@pytest.fixture(scope="module")
+def front(pair: Pair) -> Iterator[Gateway]:
+    with gateway(Order.PREFILL_FIRST, [pair.prefill], [pair.decode], pair.logs) as running:
         yield running
 
 
 async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
-    session: aiohttp.ClientSession, front: Gateway, pull_pair: Pair
+    session: aiohttp.ClientSession, front: Gateway, pair: Pair
 ) -> None:
-    await campaign.check_text_and_transfer(session, front, pull_pair.prefill, pull_pair.decode, moves=True)
+    await campaign.check_text_and_transfer(session, front, pair.prefill, pair.decode, moves=True)
 
 
-async def test_foreign_kv_shows_in_the_text(session: aiohttp.ClientSession, front: Gateway, pull_pair: Pair) -> None:
+async def test_foreign_kv_shows_in_the_text(session: aiohttp.ClientSession, front: Gateway, pair: Pair) -> None:
     """The negative control: were D to decode over another prompt's KV, the comparison of texts would fail."""
     own, foreign = words(1, 100), words(2, 100)
-    params = await _prefill(session, pull_pair, foreign)
+    params = await _prefill(session, pair, foreign)
     body = {"prompt": own, "max_tokens": 24, "kv_transfer_params": params}
-    over_foreign = await ask(session, pull_pair.decode.url, body)
-    alone = await ask(session, pull_pair.prefill.url, {"prompt": own, "max_tokens": 24})
+    over_foreign = await ask(session, pair.decode.url, body)
+    alone = await ask(session, pair.prefill.url, {"prompt": own, "max_tokens": 24})
     assert over_foreign.status == 200
     assert alone.text != over_foreign.text
 
 
 async def test_a_refused_leg_frees_prefill_only_after_a_first_transfer(
-    session: aiohttp.ClientSession, front: Gateway, pull_pair: Pair
+    session: aiohttp.ClientSession, front: Gateway, pair: Pair
 ) -> None:
     """What aftercare relies on: once D has fetched from P, a leg that D refuses makes P free its blocks."""
-    await eventually(lambda: pull_pair.prefill.kv_usage == 0, 40, "blocks of an earlier test")
-    params = await _prefill(session, pull_pair, words(3, 100))
-    assert pull_pair.prefill.kv_usage > 0
+    await eventually(lambda: pair.prefill.kv_usage == 0, 40, "blocks of an earlier test")
+    params = await _prefill(session, pair, words(3, 100))
+    assert pair.prefill.kv_usage > 0
     body = {"prompt": ".", "max_tokens": 2**31 - 1, "kv_transfer_params": params}
-    assert (await ask(session, pull_pair.decode.url, body)).status == 400
-    await eventually(lambda: pull_pair.prefill.kv_usage == 0, 3, "the refusal has not freed P's blocks")
+    assert (await ask(session, pair.decode.url, body)).status == 400
+    await eventually(lambda: pair.prefill.kv_usage == 0, 3, "the refusal has not freed P's blocks")
 
 
-async def test_hang_ups_are_settled(session: aiohttp.ClientSession, front: Gateway, pull_pair: Pair) -> None:
-    before = pull_pair.prefill.leases_expired
+async def test_hang_ups_are_settled(session: aiohttp.ClientSession, front: Gateway, pair: Pair) -> None:
+    before = pair.prefill.metrics()
     outcomes = await campaign.hang_up_at_random(session, front, 200, seed=1)
     assert set(outcomes) == {200, "left"}
-    await campaign.check_settled(front, pull_pair.prefill, pull_pair.decode, expired_before=before, at_most=1)
+    await campaign.check_settled(front, pair.prefill, pair.decode, before=before)
 
 
 async def test_long_prefills_are_stopped_when_their_clients_leave(
-    session: aiohttp.ClientSession, front: Gateway, pull_pair: Pair
+    session: aiohttp.ClientSession, front: Gateway, pair: Pair
 ) -> None:
     """Ten prompts of nearly the model's length keep P busy for seconds; their clients leave at once."""
     before = front.state()["settlements"]
@@ -72,29 +80,29 @@ async def test_long_prefills_are_stopped_when_their_clients_leave(
     after = front.state()["settlements"]
     assert after["prefill_stopped"] - before["prefill_stopped"] >= 5
     assert after["lease"] == before["lease"]
-    await eventually(lambda: pull_pair.prefill.metrics()["num_requests_running"] == 0, 1, "a prefill goes on")
-    await eventually(lambda: pull_pair.prefill.kv_usage == 0, 35, "P still holds blocks")
+    await eventually(lambda: pair.prefill.metrics()["num_requests_running"] == 0, 1, "a prefill goes on")
+    await eventually(lambda: pair.prefill.kv_usage == 0, 35, "P still holds blocks")
 
 
 async def test_a_prefill_engine_that_is_killed_costs_no_request(
-    session: aiohttp.ClientSession, front: Gateway, pull_pair: Pair
+    session: aiohttp.ClientSession, front: Gateway, pair: Pair
 ) -> None:
-    await campaign.check_no_request_was_lost(session, front, pull_pair.prefill, pull_pair.decode, seed=500_000)
+    await campaign.check_no_request_was_lost(session, front, pair.prefill, pair.decode, seed=500_000)
 
 
 async def test_a_decode_engine_that_is_killed_comes_back(
-    session: aiohttp.ClientSession, front: Gateway, pull_pair: Pair
+    session: aiohttp.ClientSession, front: Gateway, pair: Pair
 ) -> None:
     """The only D: what it was answering breaks visibly, what comes meanwhile is refused with 503."""
-    answers = await campaign.survive(session, front, pull_pair.decode, seed=700_000)
+    answers = await campaign.survive(session, front, pair.decode, seed=700_000)
     for number, answer in enumerate(answers):
         if answer.status == 200 and answer.complete:
             body = {"prompt": words(700_000 + number, 80), "max_tokens": 12}
-            assert (await ask(session, pull_pair.prefill.url, body)).text == answer.text
+            assert (await ask(session, pair.prefill.url, body)).text == answer.text
         else:
             assert answer.status in (0, 200, 503)
     assert {200, 503} <= {answer.status for answer in answers}
-    await campaign.check_kv_moves(session, front, pull_pair.decode, 800_000)
+    await campaign.check_kv_moves(session, front, pair.decode, 800_000)
 
 
 async def _prefill(session: aiohttp.ClientSession, pair: Pair, prompt: str) -> object:
@@ -103,3 +111,7 @@ async def _prefill(session: aiohttp.ClientSession, pair: Pair, prompt: str) -> o
     async with session.post(f"{pair.prefill.url}/v1/completions", json=body) as response:
         assert response.status == 200
         return (await response.json())["kv_transfer_params"]
+
+
+class TestOpenAIClient(OpenAIClient):
+    """Every case of `openai_client` in this wiring."""

@@ -1,36 +1,48 @@
 """NIXL, DecodeFirst and Concurrent: P pushes into D's blocks. Real vLLM engines."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import aiohttp
 import pytest
 
 from pdx_api.names import Order
 from tests.engines import campaign
-from tests.engines.conftest import Pair
+from tests.engines.conftest import Pair, running_pair
 from tests.engines.harness import Gateway, gateway
+from tests.engines.openai_client import OpenAIClient
+
+
+@pytest.fixture(scope="module")
+def pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with running_pair(tiny_model, tmp_path_factory.mktemp("push"), "Concurrent") as engines:
+        yield engines
 
 
 @pytest.fixture(scope="module", params=[Order.DECODE_FIRST, Order.CONCURRENT], ids=str)
-def front(request: pytest.FixtureRequest, push_pair: Pair) -> Iterator[Gateway]:
-    with gateway(request.param, [push_pair.prefill], [push_pair.decode], push_pair.logs) as running:
+def front(request: pytest.FixtureRequest, pair: Pair) -> Iterator[Gateway]:
+    with gateway(request.param, [pair.prefill], [pair.decode], pair.logs) as running:
         yield running
 
 
 async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
-    session: aiohttp.ClientSession, front: Gateway, push_pair: Pair
+    session: aiohttp.ClientSession, front: Gateway, pair: Pair
 ) -> None:
-    await campaign.check_text_and_transfer(session, front, push_pair.prefill, push_pair.decode, moves=True)
+    await campaign.check_text_and_transfer(session, front, pair.prefill, pair.decode, moves=True)
 
 
 async def test_clients_with_one_request_id_get_their_own_answers(
-    session: aiohttp.ClientSession, front: Gateway, push_pair: Pair
+    session: aiohttp.ClientSession, front: Gateway, pair: Pair
 ) -> None:
-    await campaign.check_same_request_id(session, front, push_pair.prefill)
+    await campaign.check_same_request_id(session, front, pair.prefill, pair.decode)
 
 
-async def test_hang_ups_are_settled(session: aiohttp.ClientSession, front: Gateway, push_pair: Pair) -> None:
-    before = push_pair.prefill.leases_expired
-    outcomes = await campaign.hang_up_at_random(session, front, 200, seed=2)
+async def test_hang_ups_are_settled(session: aiohttp.ClientSession, front: Gateway, pair: Pair) -> None:
+    before = pair.prefill.metrics()
+    outcomes = await campaign.hang_up_at_random(session, front, 200, seed=20 + list(Order).index(front.order))
     assert set(outcomes) == {200, "left"}
-    await campaign.check_settled(front, push_pair.prefill, push_pair.decode, expired_before=before, at_most=1)
+    await campaign.check_settled(front, pair.prefill, pair.decode, before=before)
+
+
+class TestOpenAIClient(OpenAIClient):
+    """Every case of `openai_client` in this wiring."""
