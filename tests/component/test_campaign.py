@@ -67,12 +67,12 @@ async def test_hang_ups(order: Order, make_world: MakeWorld, requests: int) -> N
     assert stranded == 0
     assert sum(engine.counts.orphan_tokens for engine in world.decode) <= seen["left"] * 2
     if requests == LONG:
-        _record(order, seen, {"finished": finished, "expired": expired, **report["settlements"]})
+        _record(order, {"clients": seen, "leasesExpired": expired, "settlements": report["settlements"]})
 
 
-def _record(order: Order, seen: Counter[str], counts: dict[str, int]) -> None:
+def _record(order: Order, result: dict[str, object]) -> None:
     """Add a dated line to the committed results."""
-    line = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "order": order, **seen, **counts}
+    line = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "order": order, **result}
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     with RESULTS.open("a") as results:
         results.write(json.dumps(line) + "\n")
