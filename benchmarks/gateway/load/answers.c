@@ -21,25 +21,24 @@ void answer_json(struct buffer *out, int status, const char *body, size_t size) 
 
 void answer_error(struct buffer *out, int status, const char *message) {
     char body[512];
-    int size = snprintf(body, sizeof body,
-                        "{\"error\":{\"message\":\"%s\",\"type\":\"BadRequestError\",\"param\":null,\"code\":%d}}", message,
-                        status);
+    static const char SHAPE[] = "{\"error\":{\"message\":\"%s\",\"type\":\"BadRequestError\",\"param\":null,\"code\":%d}}";
+    int size = snprintf(body, sizeof body, SHAPE, message, status);
     answer_json(out, status, body, (size_t)size);
 }
 
 void answer_completion(struct buffer *out, enum kind kind, int tokens, const char *params) {
     static const char *const CHOICE[] = {
-        "{\"index\":0,\"text\":\" a token and another\",\"logprobs\":null,\"finish_reason\":\"length\",\"stop_reason\":null,"
-        "\"token_ids\":null,\"prompt_logprobs\":null,\"prompt_token_ids\":null}",
+        "{\"index\":0,\"text\":\" a token and another\",\"logprobs\":null,\"finish_reason\":\"length\","
+        "\"stop_reason\":null,\"token_ids\":null,\"prompt_logprobs\":null,\"prompt_token_ids\":null}",
         "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\" a token and another\",\"refusal\":null,"
         "\"annotations\":null,\"audio\":null,\"function_call\":null,\"tool_calls\":[],\"reasoning\":null},"
         "\"logprobs\":null,\"finish_reason\":\"length\",\"stop_reason\":null,\"token_ids\":null}"};
     static const char *const ID[] = {"cmpl", "chatcmpl"}, *const OBJECT[] = {"text_completion", "chat.completion"};
     char body[2048];
     int size = snprintf(body, sizeof body,
-                        "{\"id\":\"%s-bench-0123456789abcdef\",\"object\":\"%s\",\"created\":1767225600,\"model\":\"bench\","
-                        "\"choices\":[%s],\"service_tier\":null,\"system_fingerprint\":null,\"usage\":{\"prompt_tokens\":1000,"
-                        "\"total_tokens\":%d,\"completion_tokens\":%d,\"prompt_tokens_details\":null},"
+                        "{\"id\":\"%s-bench-0123456789abcdef\",\"object\":\"%s\",\"created\":1767225600,"
+                        "\"model\":\"bench\",\"choices\":[%s],\"service_tier\":null,\"system_fingerprint\":null,"
+                        "\"usage\":{\"prompt_tokens\":1000,\"total_tokens\":%d,\"completion_tokens\":%d,\"prompt_tokens_details\":null},"
                         "\"kv_transfer_params\":%s}",
                         ID[kind], OBJECT[kind], CHOICE[kind], 1000 + tokens, tokens, params ? params : "null");
     answer_json(out, 200, body, (size_t)size);
