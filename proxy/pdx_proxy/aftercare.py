@@ -13,7 +13,7 @@ from pdx_proxy.backend import Backend
 from pdx_proxy.counters import Settlement
 from pdx_proxy.endpoints import Endpoint
 from pdx_proxy.failures import BadAnswer, DeadlineExceeded, EngineFailure
-from pdx_proxy.handoff import PrefillRefused, transfer_params
+from pdx_proxy.handoff import LegRefused, transfer_params
 from pdx_proxy.leg import Leg
 from pdx_proxy.request import Request, prefill_body, settling_body
 
@@ -110,7 +110,7 @@ class Aftercare:
                 leg.half_close()
                 answer = await leg.whole(_LATE_ANSWER_SECONDS)
             params = transfer_params(leg.endpoint, answer)
-        except (EngineFailure, PrefillRefused):
+        except (EngineFailure, LegRefused):
             return Settlement.PREFILL_STOPPED
         finally:
             leg.end()

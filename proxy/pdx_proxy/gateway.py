@@ -12,7 +12,7 @@ from pdx_proxy.backend import Backend
 from pdx_proxy.counters import Outcome, Phase
 from pdx_proxy.exchange import Exchange, answer
 from pdx_proxy.failures import BadAnswer, EngineFailure
-from pdx_proxy.handoff import Handoff, HandoffFailure, PrefillRefused
+from pdx_proxy.handoff import Handoff, HandoffFailure, LegRefused
 from pdx_proxy.pick import Choice, pick
 from pdx_proxy.relay import relay
 from pdx_proxy.request import RefusedError, Request, can_split, decode_body, error_body, read_body
@@ -79,7 +79,7 @@ class Gateway:
                 break
             try:
                 handoff = await self._attempt(choice, request, exchange.method)
-            except PrefillRefused:
+            except LegRefused:
                 request = Request(request.path, request.body, request.headers, split=False)
                 tries = max(tries, 1)
                 continue
@@ -104,7 +104,7 @@ class Gateway:
         return Request(exchange.path, body, forwarded, split)
 
     async def _attempt(self, choice: Choice, request: Request, method: str) -> Handoff:
-        """One attempt: both legs, or D alone. Raises HandoffFailure or PrefillRefused."""
+        """One attempt: both legs, or D alone. Raises HandoffFailure or LegRefused."""
         prefill, decode = choice.prefill, choice.decode
         if prefill is None:
             return await self._whole(choice, request, method)

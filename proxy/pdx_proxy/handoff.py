@@ -33,20 +33,21 @@ class HandoffFailure(Exception):  # noqa: N818 (a failure of engines, not an err
         self.cause = cause
 
 
-class PrefillRefused(Exception):  # noqa: N818
-    """P answered 4xx: the request is at fault, or too large for P.
+class LegRefused(Exception):  # noqa: N818
+    """An engine answered 4xx to a leg: the request is at fault, or too large for P.
 
-    D is then asked for all of it, and its words are the client's.
+    D is then asked for all of it as the client wrote it. Its words are the client's: those of a leg may speak of fields
+    that the client never sent.
     """
 
 
 def transfer_params(endpoint: Endpoint, answer: Answer) -> dict[str, Any] | None:
     """The parameters of a P's complete answer; None when it has nothing to hand over.
 
-    Raises PrefillRefused for a 4xx and BadAnswer for what is no P's answer.
+    Raises LegRefused for a 4xx and BadAnswer for what is no P's answer.
     """
     if 400 <= answer.status < 500:
-        raise PrefillRefused
+        raise LegRefused
     if answer.status != 200:
         raise BadAnswer(endpoint.name, f"status {answer.status}", Reason.STATUS, answer.status, answer.document)
     try:

@@ -14,7 +14,7 @@ from pdx_proxy.backend import Backend
 from pdx_proxy.counters import Phase, Settlement
 from pdx_proxy.endpoints import Endpoint
 from pdx_proxy.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure, LostConnection, Reason
-from pdx_proxy.handoff import Handoff, HandoffFailure, PrefillRefused, blame, identity_of, transfer_params
+from pdx_proxy.handoff import Handoff, HandoffFailure, LegRefused, blame, identity_of, transfer_params
 from pdx_proxy.request import Request, decode_body, prefill_body, settling_body
 
 _REFUSAL_SECONDS: Final = 0.5
@@ -32,7 +32,7 @@ async def hand_off(
     pair: tuple[Endpoint, Endpoint],
     request: Request,
 ) -> Handoff:
-    """Run both legs until D's answer is open; raises HandoffFailure or PrefillRefused."""
+    """Run both legs until D's answer is open; raises HandoffFailure or LegRefused."""
     meeting = _Meeting(backend, aftercare, family, pair, request)
     began = backend.clock()
     try:
@@ -43,11 +43,12 @@ async def hand_off(
         raise
     except EngineFailure as failure:
         raise meeting.fail(failure) from failure
-    if answer.status == 200:
-        meeting.conclude()
-        backend.acquaint(*pair)
-    else:
+    if answer.status != 200:
+        meeting.decode_leg.end()
         meeting.unwind(stop_prefill=True)
+        raise LegRefused
+    meeting.conclude()
+    backend.acquaint(*pair)
     return Handoff(meeting.decode_leg, pair[0], meeting.prefill_seconds, backend.clock() - began)
 
 
@@ -110,7 +111,7 @@ class _Meeting:
             self._end_both()
             self._aftercare.count(Settlement.DECODE_LOST)
             if isinstance(failure, BadAnswer) and 400 <= failure.status < 500:
-                return PrefillRefused()
+                return LegRefused()
             self._backend.suspect(self._prefill, str(failure))
             return HandoffFailure(self._prefill, failure)
         self.decode_leg.end()
@@ -125,7 +126,7 @@ class _Meeting:
 
     def unwind(self, *, stop_prefill: bool) -> None:
         """D takes no KV. P may be stopped only when D is sure not to wait for it any more."""
-        self.over = True
+        self.conclude()
         if self._prefill_task is None:
             self._prefill_leg.end()
         else:
@@ -191,7 +192,7 @@ class _Meeting:
             leg.send("POST", self._request.path, self._headers, body)
             answer = await leg.whole(self._backend.deadlines.prefill)
             params = transfer_params(self._prefill, answer)
-        except PrefillRefused:
+        except LegRefused:
             answer = leg.answer
             raise BadAnswer(self._prefill.name, "refused", Reason.STATUS, answer.status, answer.body) from None
         finally:

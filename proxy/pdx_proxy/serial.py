@@ -12,7 +12,7 @@ from pdx_proxy.backend import Backend
 from pdx_proxy.counters import Phase
 from pdx_proxy.endpoints import Endpoint
 from pdx_proxy.failures import BadAnswer, EngineFailure, Reason
-from pdx_proxy.handoff import Handoff, HandoffFailure, blame, transfer_params
+from pdx_proxy.handoff import Handoff, HandoffFailure, LegRefused, blame, transfer_params
 from pdx_proxy.leg import Leg
 from pdx_proxy.request import Request, decode_body, prefill_body
 
@@ -20,7 +20,7 @@ from pdx_proxy.request import Request, decode_body, prefill_body
 async def hand_off(
     backend: Backend, aftercare: Aftercare, family: Serial, pair: tuple[Endpoint, Endpoint], request: Request
 ) -> Handoff:
-    """Run both legs until D's answer is open; raises HandoffFailure or PrefillRefused."""
+    """Run both legs until D's answer is open; raises HandoffFailure or LegRefused."""
     prefill, decode = pair
     began = backend.clock()
     prefill_leg = backend.leg(prefill)
@@ -31,12 +31,15 @@ async def hand_off(
         decode_leg = await _decode(backend, aftercare, pair, params, request)
     finally:
         prefill_leg.end()
-    if params is not None and decode_leg.answer.status == 200:
-        backend.acquaint(prefill, decode)
-    elif params is not None and not backend.knows(prefill, decode):
-        aftercare.release(pair, params, request)
-    handed_over = prefill if params is not None else None
-    return Handoff(decode_leg, handed_over, finished - began, backend.clock() - finished)
+    if params is None:
+        return Handoff(decode_leg)
+    if decode_leg.answer.status != 200:
+        decode_leg.end()
+        if not backend.knows(prefill, decode):
+            aftercare.release(pair, params, request)
+        raise LegRefused
+    backend.acquaint(prefill, decode)
+    return Handoff(decode_leg, prefill, finished - began, backend.clock() - finished)
 
 
 async def _prefill(

@@ -16,7 +16,7 @@ from pdx_api.names import Role
 from pdx_proxy.backend import Backend
 from pdx_proxy.endpoints import Endpoint, Snapshot, State, pairing
 from pdx_proxy.failures import BadAnswer, DeadlineExceeded, EngineFailure, Reason
-from pdx_proxy.handoff import PrefillRefused, identity_of, transfer_params
+from pdx_proxy.handoff import LegRefused, identity_of, transfer_params
 from pdx_proxy.request import prefill_body
 from pdx_proxy.settings import EndpointSpec
 
@@ -120,7 +120,7 @@ class Warmer:
             prefill_leg.send("POST", _PATH, (("X-Request-Id", request_id),), body)
             answer = await prefill_leg.whole(self._backend.deadlines.warm_up)
             params = transfer_params(prefill, answer)
-        except PrefillRefused:
+        except LegRefused:
             raise _failed(prefill, f"refused the warm-up: {prefill_leg.answer.body[:200]!r}") from None
         finally:
             prefill_leg.end()
