@@ -37,9 +37,10 @@ def free_port() -> int:
 
 
 def tiny_spec(model: Path, **transfer: Any) -> Spec:
-    """The spec of examples/tiny-cpu.yaml with another model directory and kvTransfer."""
+    """The spec of examples/tiny-cpu.yaml with another model directory and kvTransfer, and with tool calls."""
     body = yaml.safe_load((ROOT / "examples/tiny-cpu.yaml").read_text())
     body["spec"]["model"]["source"]["path"] = str(model)
+    body["spec"]["engine"]["args"] += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
     body["spec"]["kvTransfer"] = transfer
     return parse(body).spec
 
