@@ -4,6 +4,7 @@ import argparse
 import datetime
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -183,7 +184,13 @@ def measure_memory(bench: Bench, arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)  # so that what was started is ended, also under nohup
     try:
         sys.exit(main())
     except KeyboardInterrupt:

@@ -137,11 +137,12 @@ static void begin_answer(struct connection *c) {
         return;
     }
     buffer_append(&c->out, buffer_begin(&bytes->head), buffer_size(&bytes->head));
-    c->sent = 0;
-    if (c->tokens > 1) {
-        buffer_append(&c->out, buffer_begin(&bytes->events), bytes->event_size);
-        c->sent = 1;
+    c->sent = 1;
+    if (c->tokens == 1) { /* the first event is the last */
+        buffer_append(&c->out, buffer_begin(&bytes->last), buffer_size(&bytes->last));
+        return answered(c);
     }
+    buffer_append(&c->out, buffer_begin(&bytes->events), bytes->event_size);
     flush(c);
     if (c->period) {
         c->began = now_ns();
