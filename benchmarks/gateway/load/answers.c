@@ -21,7 +21,8 @@ void answer_json(struct buffer *out, int status, const char *body, size_t size) 
 
 void answer_error(struct buffer *out, int status, const char *message) {
     char body[512];
-    static const char SHAPE[] = "{\"error\":{\"message\":\"%s\",\"type\":\"BadRequestError\",\"param\":null,\"code\":%d}}";
+    static const char SHAPE[] =
+        "{\"error\":{\"message\":\"%s\",\"type\":\"BadRequestError\",\"param\":null,\"code\":%d}}";
     int size = snprintf(body, sizeof body, SHAPE, message, status);
     answer_json(out, status, body, (size_t)size);
 }
@@ -38,8 +39,8 @@ void answer_completion(struct buffer *out, enum kind kind, int tokens, const cha
     int size = snprintf(body, sizeof body,
                         "{\"id\":\"%s-bench-0123456789abcdef\",\"object\":\"%s\",\"created\":1767225600,"
                         "\"model\":\"bench\",\"choices\":[%s],\"service_tier\":null,\"system_fingerprint\":null,"
-                        "\"usage\":{\"prompt_tokens\":1000,\"total_tokens\":%d,\"completion_tokens\":%d,\"prompt_tokens_details\":null},"
-                        "\"kv_transfer_params\":%s}",
+                        "\"usage\":{\"prompt_tokens\":1000,\"total_tokens\":%d,\"completion_tokens\":%d,"
+                        "\"prompt_tokens_details\":null},\"kv_transfer_params\":%s}",
                         ID[kind], OBJECT[kind], CHOICE[kind], 1000 + tokens, tokens, params ? params : "null");
     answer_json(out, 200, body, (size_t)size);
 }
@@ -53,7 +54,8 @@ static void append_chunk(struct buffer *out, const char *event) {
 }
 
 static void event_text(char *out, size_t size, enum kind kind, const char *delta, const char *finish) {
-    static const char *const ID[] = {"cmpl", "chatcmpl"}, *const OBJECT[] = {"text_completion", "chat.completion.chunk"};
+    static const char *const ID[] = {"cmpl", "chatcmpl"};
+    static const char *const OBJECT[] = {"text_completion", "chat.completion.chunk"};
     snprintf(out, size,
              "data: {\"id\":\"%s-bench-0123456789abcdef\",\"object\":\"%s\",\"created\":1767225600,\"model\":\"bench\","
              "\"choices\":[{\"index\":0,%s,\"logprobs\":null,\"finish_reason\":%s,\"stop_reason\":null,"

@@ -236,8 +236,8 @@ static void serve_generate(struct connection *c, struct span body) {
 static void serve_counts(struct connection *c) {
     char body[1024];
     int size = snprintf(body, sizeof body,
-                        "{\"prefill_requests\":%" PRIu64 ",\"decode_requests\":%" PRIu64 ",\"prefills_finished\":%" PRIu64
-                        ",\"prefills_fetched\":%" PRIu64 ",\"decodes_alone\":%" PRIu64 ",\"rooms_opened\":%" PRIu64
+                        "{\"prefill_requests\":%" PRIu64 ",\"decode_requests\":%" PRIu64
+                        ",\"prefills_finished\":%" PRIu64 ",\"prefills_fetched\":%" PRIu64 ",\"decodes_alone\":%" PRIu64 ",\"rooms_opened\":%" PRIu64
                         ",\"rooms_paired\":%" PRIu64 ",\"left\":%" PRIu64 ",\"violations\":%" PRIu64
                         ",\"first_violation\":\"%s\"}",
                         counts.prefill_requests, counts.decode_requests, counts.prefills_finished,
@@ -253,7 +253,8 @@ static bool path_is(const char *path, const char *wanted) {
 
 static void serve_get(struct connection *c, const char *path) {
     static const char MODELS[] = "{\"object\":\"list\",\"data\":[{\"id\":\"bench\",\"object\":\"model\","
-                                 "\"created\":1767225600,\"owned_by\":\"vllm\",\"root\":\"bench\",\"max_model_len\":1000000}]}";
+                                 "\"created\":1767225600,\"owned_by\":\"vllm\",\"root\":\"bench\","
+                                 "\"max_model_len\":1000000}]}";
     static const char INFO[] = "{\"model_path\":\"bench\",\"served_model_name\":\"bench\","
                                "\"is_generation\":true,\"tp_size\":1,\"dp_size\":1,\"version\":\"0.5.0\","
                                "\"model_type\":\"bench\",\"disaggregation_mode\":\"null\"}";

@@ -100,8 +100,8 @@ static void prepare_request(void) {
         size_t left = options.prompt - (body.end - begin);
         buffer_append(&body, TEXT, left < sizeof TEXT - 1 ? left : sizeof TEXT - 1);
     }
-    size = snprintf(before, sizeof before, "\"%s,\"max_tokens\":%d,\"temperature\":0.0,\"stream\":%s}", chat ? "}]" : "",
-                    options.tokens, options.stream ? "true" : "false");
+    size = snprintf(before, sizeof before, "\"%s,\"max_tokens\":%d,\"temperature\":0.0,\"stream\":%s}",
+                    chat ? "}]" : "", options.tokens, options.stream ? "true" : "false");
     buffer_append(&body, before, (size_t)size);
     size = snprintf(head, sizeof head,
                     "POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: bench\r\nAccept: */*\r\n"
@@ -159,8 +159,8 @@ static void fail(const struct client *c, const char *what) {
     const struct reader *r = &c->reader;
     errors++;
     if (!*first_error)
-        snprintf(first_error, sizeof first_error, "%s (status %d, %" PRIu64 " bytes, %" PRIu64 " events)", what, r->status,
-                 r->size, r->events);
+        snprintf(first_error, sizeof first_error, "%s (status %d, %" PRIu64 " bytes, %" PRIu64 " events)", what,
+                 r->status, r->size, r->events);
     if (errors > MOST_ERRORS) die("more than %d errors; the first: %s", MOST_ERRORS, first_error);
 }
 
@@ -260,14 +260,15 @@ static int count_busy(void) {
 
 static void run(void) {
     uint64_t start = now_ns(), ramp = (uint64_t)(options.warmup * 0.5 * (double)SECOND);
-    int said = 0, connected = 0;
+    uint64_t total = (uint64_t)options.connections, connected = 0;
+    int said = 0;
     struct epoll_event ready[1024];
     window_begins = start + (uint64_t)(options.warmup * (double)SECOND);
     window_ends = window_begins + (uint64_t)(options.seconds * (double)SECOND);
     for (;;) {
         uint64_t now = now_ns();
-        while (connected < options.connections && now >= start + ramp * (uint64_t)connected / (uint64_t)options.connections)
-            connect_client(&clients[connected++]);
+        uint64_t begun = now > start + ramp ? total : 1 + (now - start) * total / (ramp + 1);
+        while (connected < total && connected < begun) connect_client(&clients[connected++]);
         if (!said && now >= window_begins) said = 1, puts("measuring"), fflush(stdout);
         if (said == 1 && now >= window_ends) said = 2, puts("measured"), fflush(stdout);
         if (now >= window_ends && (!count_busy() || now >= window_ends + DRAIN_SECONDS * SECOND)) return;

@@ -36,7 +36,8 @@ bool ledger_check_prefill(struct span body) {
     value = json_value(body, "\"max_completion_tokens\"");
     if (value.data && !json_is(value, "1")) return violation("max_completion_tokens of a prefill leg is not 1");
     if (json_value(body, "\"stream_options\"").data) return violation("stream_options without stream");
-    if (json_count(body, "\"kv_transfer_params\"") != 1) return violation("a prefill leg without one kv_transfer_params");
+    if (json_count(body, "\"kv_transfer_params\"") != 1)
+        return violation("a prefill leg without one kv_transfer_params");
     struct span params = json_object(json_value(body, "\"kv_transfer_params\""));
     if (!json_has(params, "\"do_remote_decode\"", "true") || json_has(params, "\"do_remote_prefill\"", "true"))
         return violation("a prefill leg does not say do_remote_decode");
