@@ -7,7 +7,7 @@ from typing import Any, Final
 from pdx_api.names import ENGINE_PORT, SIDE_CHANNEL_PORT, Order, Role
 from pdx_cli.errors import CommandError
 from pdx_sim.main import run as run_sim
-from pdx_sim.settings import OnLoadFailure, SimSettings
+from pdx_sim.settings import OnLoadFailure, OutOfBoundsError, SimSettings
 
 BOTH: Final = "both"
 
@@ -40,7 +40,11 @@ examples:
   pdx sim --listen 127.0.0.1:8002 --role decode --side-channel 127.0.0.1:5602
   pdx gateway --prefill http://127.0.0.1:8001 --decode http://127.0.0.1:8002
 
-Role {BOTH} accepts prefill and decode legs. Both engines of a pair need the same --model and --order."""
+Role {BOTH} accepts prefill and decode legs. Both engines of a pair need the same --model and --order.
+
+Faults are set while it runs, by POST /sim/faults ([] clears them); GET /sim/state tells its counts, blocks and faults:
+  curl -s http://127.0.0.1:8002/sim/faults -d '{{"kind": "status", "status": 503, "leg": "decode", "count": 2}}'
+  curl -s http://127.0.0.1:8002/sim/state"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,9 +96,6 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
     host, port = _address("--listen", args.listen)
     side_host, side_port = _address("--side-channel", args.side_channel)
     plain: dict[str, Any] = {field: getattr(args, field) for field in OPTIONS}
-    for field, value in plain.items():
-        if isinstance(value, int | float) and value < 0:
-            raise CommandError(f"--{field.replace('_', '-')} is {value}; write 0 or more.")
     try:
         return dataclasses.replace(
             DEFAULTS,
@@ -109,6 +110,8 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
             on_load_failure=OnLoadFailure(args.on_load_failure),
             **plain,
         )
+    except OutOfBoundsError as error:
+        raise CommandError(f"--{error.field.replace('_', '-')} {error.wrong}.") from error
     except ValueError as error:
         raise CommandError(f"{error}.") from error
 

@@ -1,12 +1,14 @@
 """A simulated engine: starts, stops, dies and starts again."""
 
 import asyncio
+import os
 import random
 import socket
 import struct
 import uuid
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any, Final, Self
 
@@ -31,6 +33,10 @@ _IDLE_POLL: Final = 0.01
 """Seconds."""
 _LONGEST_TICK: Final = 0.5
 """Seconds."""
+
+
+class ListenError(OSError):
+    """An address cannot be listened on; the text says which and why."""
 
 
 class SimEngine:
@@ -100,10 +106,11 @@ class SimEngine:
         await self.stop()
 
     async def start(self) -> None:
-        """Open the side channel and the HTTP port."""
+        """Open the side channel and the HTTP port; raises ListenError."""
         if self.settings.connected:
             host = self.settings.side_channel_host
-            self.station.port = await self.station.channel.listen(host, self._side_channel_port)
+            with _listening(host, self._side_channel_port):
+                self.station.port = await self.station.channel.listen(host, self._side_channel_port)
             self._side_channel_port = self.station.port
         self._runner = web.AppRunner(
             Api(self).application(),
@@ -190,7 +197,9 @@ class SimEngine:
             return serve()
 
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(accept, self.settings.host, self.port, reuse_address=True)
+        host = self.settings.host
+        with _listening(host, self.port):
+            self._listener = await loop.create_server(accept, host, self.port, reuse_address=True)
         self.port = int(self._listener.sockets[0].getsockname()[1])
 
     def _close_listener(self) -> None:
@@ -231,6 +240,24 @@ class SimEngine:
                 self.counts.expired += 1
                 self.station.free(parked.internal_id)
             self.connector.tick(now)
+
+
+@contextmanager
+def _listening(host: str, port: int) -> Iterator[None]:
+    """Say of a failure which address it is about."""
+    try:
+        yield
+    except (OSError, UnicodeError) as error:
+        raise ListenError(f"cannot listen on {host}:{port}: {_reason(error)}") from error
+
+
+def _reason(error: OSError | UnicodeError) -> str:
+    if isinstance(error, UnicodeError):
+        return "this is no host name"
+    if isinstance(error, socket.gaierror) or not error.errno:
+        return error.strerror or str(error)
+    # The loop's own text repeats the address.
+    return os.strerror(error.errno)
 
 
 def _reset(transport: asyncio.Transport | None) -> None:

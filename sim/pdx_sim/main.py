@@ -2,16 +2,21 @@
 
 import asyncio
 import signal
+import sys
 
 import uvloop
 
-from pdx_sim.engine import SimEngine
+from pdx_sim.engine import ListenError, SimEngine
 from pdx_sim.settings import SimSettings
 
 
 def run(settings: SimSettings) -> int:
-    """Serve until SIGTERM or SIGINT; says the exit status."""
-    uvloop.run(_serve(settings))
+    """Serve until SIGTERM or SIGINT; 1 and one sentence on stderr when an address cannot be had."""
+    try:
+        uvloop.run(_serve(settings))
+    except ListenError as error:
+        sys.stderr.write(f"pdx sim: {error}.\n")
+        return 1
     return 0
 
 

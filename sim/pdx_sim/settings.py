@@ -1,7 +1,10 @@
 """The settings of one simulated engine."""
 
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from pdx_api.names import Order, Role
 
@@ -18,6 +21,47 @@ class TransferMode(StrEnum):
 
     PULL = "pull"
     PUSH = "push"
+
+
+_MOST: Final = sys.float_info.max
+_COUNT: Final = (1, _MOST)
+_AMOUNT: Final = (0, _MOST)
+_SECONDS: Final = (0.0, _MOST)
+_PORT: Final = (0, 65535)
+
+BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
+    "port": _PORT,
+    "side_channel_port": _PORT,
+    "max_model_len": _COUNT,
+    "answer_tokens": _AMOUNT,
+    "prefill_base_seconds": _SECONDS,
+    "prefill_token_seconds": _SECONDS,
+    "prefill_chunk": _COUNT,
+    "decode_token_seconds": _SECONDS,
+    "transfer_seconds": _SECONDS,
+    "side_channel_seconds": _SECONDS,
+    "side_channel_timeout": _SECONDS,
+    "jitter": (0.0, 1.0),
+    "prefill_slots": _COUNT,
+    "max_running": _COUNT,
+    "num_blocks": _COUNT,
+    "block_size": _COUNT,
+    "lease_seconds": (0.001, _MOST),
+    "decoder_ttl_seconds": _SECONDS,
+    "keepalive_seconds": _SECONDS,
+    "shutdown_seconds": _SECONDS,
+    "record": _AMOUNT,
+}
+"""Field of SimSettings -> its least and its greatest value. Only finite numbers lie between them."""
+
+
+class OutOfBoundsError(ValueError):
+    """A setting is outside its bounds: `field` is its name, `wrong` what is wrong with it."""
+
+    def __init__(self, field: str, wrong: str) -> None:
+        super().__init__(f"{field} {wrong}")
+        self.field = field
+        self.wrong = wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +132,18 @@ class SimSettings:
     """Last requests kept for tests to look at."""
 
     def __post_init__(self) -> None:
+        for field, (least, most) in BOUNDS.items():
+            value = getattr(self, field)
+            if not least <= value <= most:
+                possible = f"{least:g} or more" if most == _MOST else f"a number from {least:g} to {most:g}"
+                raise OutOfBoundsError(field, f"is {value}; write {possible}")
         if self.connector != "NIXL":
             raise ValueError(f"connector {self.connector} is not simulated; write NIXL")
         if self.num_blocks * self.block_size < self.max_model_len:
             raise ValueError("num_blocks * block_size must hold max_model_len tokens")
+        listen, side_channel = (self.host, self.port), (self.side_channel_host, self.side_channel_port)
+        if self.connected and self.port and listen == side_channel:
+            raise ValueError(f"HTTP API and side channel are both on {self.host}:{self.port}; name two addresses")
 
     @property
     def mode(self) -> TransferMode:

@@ -96,3 +96,22 @@ def test_tiny_model_keeps_what_is_there(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "config.json").touch()
     assert main(["tiny-model", str(tmp_path)]) == 1
     assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--prefill-chunk 0", "--prefill-chunk is 0; write 1 or more."),
+        ("--jitter 5", "--jitter is 5.0; write a number from 0 to 1."),
+        ("--decode-token-seconds nan", "--decode-token-seconds is nan; write 0 or more."),
+        ("--lease-seconds -1", "--lease-seconds is -1.0; write 0.001 or more."),
+        ("--block-size 1 --num-blocks 9", "num_blocks * block_size must hold max_model_len tokens."),
+        (
+            "--listen 127.0.0.1:1 --side-channel 127.0.0.1:1",
+            "HTTP API and side channel are both on 127.0.0.1:1; name two addresses.",
+        ),
+    ],
+)
+def test_sim_refuses_nonsense(flags: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sim", "--role", "both", *flags.split()]) == 1
+    assert capsys.readouterr().err == f"pdx: {said}\n"

@@ -1,6 +1,7 @@
 """The engine as a process."""
 
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -9,12 +10,12 @@ import urllib.request
 
 import pytest
 
-CODE = "import sys; from pdx_sim.main import run; from pdx_sim import SimSettings; sys.exit(run(SimSettings(port={})))"
+CODE = "import sys; from pdx_sim.main import run; from pdx_sim import SimSettings; sys.exit(run(SimSettings({})))"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_process_serves_until_told_to_stop(number: signal.Signals, unused_tcp_port: int) -> None:
-    with subprocess.Popen([sys.executable, "-c", CODE.format(unused_tcp_port)]) as process:
+    with subprocess.Popen([sys.executable, "-c", CODE.format(f"port={unused_tcp_port}")]) as process:
         try:
             deadline = time.monotonic() + 10
             while not _is_healthy(unused_tcp_port):
@@ -32,3 +33,25 @@ def _is_healthy(port: int) -> bool:
             return bool(response.status == 200)
     except (urllib.error.URLError, ConnectionError):
         return False
+
+
+@pytest.mark.parametrize("busy", ["port", "side_channel_port"])
+def test_a_port_in_use(busy: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        said = _refusal(f"kv_both=True, {busy}={port}")
+    assert said == f"pdx sim: cannot listen on 127.0.0.1:{port}: Address already in use.\n"
+
+
+@pytest.mark.parametrize("host", ["x" * 64 + ".example", "192.0.2.1"])
+def test_a_host_that_is_not_here(host: str) -> None:
+    said = _refusal(f"host={host!r}")
+    assert said.startswith(f"pdx sim: cannot listen on {host}:0: ")
+    assert said.count("\n") == 1
+
+
+def _refusal(settings: str) -> str:
+    """What a process with these settings says when it ends with 1."""
+    ended = subprocess.run([sys.executable, "-c", CODE.format(settings)], capture_output=True, text=True, timeout=20)
+    assert ended.returncode == 1
+    return ended.stderr
