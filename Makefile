@@ -36,6 +36,10 @@ test: install-dev ## Run every test (a part this machine cannot run is skipped b
 soak: install-dev ## Long fault campaigns and loads; results go to benchmarks/
 	@$(BIN)/pytest -m soak --override-ini timeout=0 $(ARGS)
 
+.PHONY: bench
+bench: install-dev ## Measure the gateway beside its peers (ARGS=--help lists the options)
+	@$(BIN)/python -m benchmarks.gateway $(ARGS)
+
 .PHONY: check
 check: install-dev ## Format, lint, types, import rule, spelling, locks
 	@$(BIN)/ruff format --check .

@@ -65,6 +65,8 @@ def settings_of(args: argparse.Namespace) -> Settings:
     if args.workers < 1 or args.workers > 64:
         raise CommandError(f"--workers is {args.workers}; write a number from 1 to 64.")
     admin = args.admin or f"127.0.0.1:{ADMIN_PORT}"
+    if admin == args.listen:
+        raise CommandError(f"--listen and --admin are both {admin}; name two addresses.")
     return Settings(
         listen=_address("--listen", args.listen),
         admin=_address("--admin", admin),
@@ -105,7 +107,14 @@ def _url(text: str) -> Address:
         port = parts.port or 80
     except ValueError:
         port = 0
-    if parts.scheme != "http" or not parts.hostname or not port or parts.path not in ("", "/") or parts.query:
+    if (
+        parts.scheme != "http"
+        or not parts.hostname
+        or not port
+        or parts.path not in ("", "/")
+        or parts.query
+        or "@" in text
+    ):
         raise CommandError(f"{text} is no engine's URL; write http://HOST:PORT.")
     return Address(parts.hostname, port)
 
