@@ -48,7 +48,7 @@ check: install-dev ## Format, lint, types, import rule, spelling, locks
 	@$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
 	@$(BIN)/mypy tests
 	@$(BIN)/codespell
-	@if grep -nE '(https?|git\+[a-z]+)://' requirements/*.lock; then echo 'A lock names an address; run: make lock' >&2; exit 1; fi
+	@if grep -nE '(https?|git\+[a-z]+)://' requirements/*.lock benchmarks/*/*.lock; then echo 'A lock names an address; run: make lock' >&2; exit 1; fi
 
 .PHONY: format
 format: install-dev ## Format and mend what ruff can mend
@@ -57,8 +57,10 @@ format: install-dev ## Format and mend what ruff can mend
 
 .PHONY: lock
 lock: $(UV) ## Write requirements/*.lock anew (UPGRADE=1 takes newer versions)
-	@$(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) --extra cpu pyproject.toml -o requirements/run.lock
-	@$(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) --extra cpu --extra dev -c requirements/run.lock pyproject.toml -o requirements/dev.lock
+	@$(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) --extra cli --extra cpu pyproject.toml -o requirements/run.lock
+	@$(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) --extra cli --extra cpu --extra dev -c requirements/run.lock pyproject.toml -o requirements/dev.lock
+	@for image in gateway operator; do $(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) --extra $$image -c requirements/run.lock pyproject.toml -o requirements/$$image.lock; done
+	@$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) benchmarks/gateway/peers.in -o benchmarks/gateway/peers.lock
 
 .PHONY: install-dev
 install-dev: $(VENV)/.installed-dev
