@@ -74,7 +74,7 @@ async def _decode(
         leg.send("POST", request.path, (*request.headers, ("X-Request-Id", backend.new_id())), body)
         await leg.opened(deadlines.handoff if request.stream else deadlines.first_event)
     except asyncio.CancelledError:
-        if params is None or (leg.begun and backend.knows(prefill, decode)):
+        if params is None:
             leg.end()
         elif leg.begun:
             aftercare.leave_decode(leg.detach(), pair, params, request)
