@@ -29,7 +29,7 @@ def engine_command(spec: Spec, role: Role, *, site: Site, listen: str, port: int
         env[variable.name] = variable.value
     args = [
         "serve",
-        spec.model.source.path if spec.model.source else spec.model.name,
+        spec.model.location,
         *("--served-model-name", spec.model.served_name or spec.model.name),
         *("--host", listen),
         *("--port", str(port)),

@@ -43,8 +43,12 @@ def _sentence(error: ErrorDetails) -> str:
             return f"{path} does not exist{hint}"
         case "missing":
             return f"{path} is missing."
-        case "value_error":
+        case "value_error" if len(error["loc"]) < 2:
             return f"{error['ctx']['error']}."
+        case "value_error" if isinstance(error["input"], str | int):
+            return f"{path} is {error['input']!r:.80}: {error['ctx']['error']}."
+        case "value_error":
+            return f"{path}: {error['ctx']['error']}."
         case _:
             return f"{path}: {error['msg'][0].lower()}{error['msg'][1:]}, not {error['input']!r:.80}."
 

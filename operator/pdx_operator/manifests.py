@@ -15,7 +15,6 @@ from pdx_api.names import (
     LABEL_DEPLOYMENT,
     LABEL_REVISION,
     LABEL_ROLE,
-    SIDE_CHANNEL_PORT,
     Mode,
     Role,
 )
@@ -104,7 +103,7 @@ def _ports(deployment: PDDeployment) -> dict[str, int]:
 def _connector_ports(deployment: PDDeployment) -> dict[str, int]:
     if deployment.spec.mode is Mode.AGGREGATED:
         return {}
-    return {name: SIDE_CHANNEL_PORT + i for i, name in enumerate(deployment.spec.connector.port_names)}
+    return dict(deployment.spec.connector.port_names)
 
 
 def _container(deployment: PDDeployment, role: Role, pool: Pool) -> Manifest:

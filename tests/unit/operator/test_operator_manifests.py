@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from pdx_api.engines import pairing_revision
-from pdx_api.names import ENGINE_PORT, SIDE_CHANNEL_PORT, Mode
+from pdx_api.names import ENGINE_PORT, Mode
 from pdx_api.parse import parse
 from pdx_api.types import PDDeployment
 from pdx_cli.main import main
@@ -53,7 +53,7 @@ def test_replicas_resources_ports_and_probes() -> None:
     assert _container(prefill)["resources"] == {}
     container = _container(decode)
     assert container["resources"] == {"limits": {"nvidia.com/gpu": 1}}
-    ports = {"http": ENGINE_PORT, "side-channel": SIDE_CHANNEL_PORT}
+    ports = {"http": ENGINE_PORT, "side-channel": 5600}
     assert {port["name"]: port["containerPort"] for port in container["ports"]} == ports
     assert {port["name"]: port["port"] for port in service["spec"]["ports"]} == ports
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
