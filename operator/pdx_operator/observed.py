@@ -33,6 +33,8 @@ class PoolState:
     """Pods that exist, those that are ending included where the API server counts them."""
     created: str = ""
     """When the Deployment was made (RFC 3339, UTC): orders revisions by age."""
+    proven: bool = False
+    """All its engines have been available at one time, so those that are not may come back."""
     failure: str = ""
     """Why the API server refuses its pods (quota, admission); empty while it does not."""
 
@@ -114,6 +116,8 @@ def pool_state(deployment: Body) -> PoolState | None:
         settled=_settled(deployment),
         pods=(status.get("replicas") or 0) + (status.get("terminatingReplicas") or 0),
         created=str(metadata.get("creationTimestamp") or ""),
+        # Kubernetes leaves this reason in place when pods fail later.
+        proven=_condition(status, "Progressing").get("reason") == "NewReplicaSetAvailable",
         failure=_failure(status),
     )
 
