@@ -20,7 +20,7 @@ When the mode changes, old and new engines have different roles. All roles then 
 replaces any other; old prefill engines go first, and new decode engines come first.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -86,8 +86,9 @@ class _Old:
 
     key: Key
     replicas: int
+    ready: int
     standing: int
-    """Engines that serve or may come back. The others are dropped at once: they only hold devices."""
+    """Engines that are ready or may come back. The others are dropped at once: they only hold devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,34 +136,75 @@ def plan(revision: str, desired: Mapping[Role, int], pools: Sequence[PoolState],
     return Plan(replicas, tuple(pool.name for pool in gone), phase, message)
 
 
+@dataclass(frozen=True, slots=True)
+class _Account:
+    """What a step is decided from, by role of the new revision."""
+
+    desired: Mapping[Role, int]
+    allowed: Mapping[Role, Allowance]
+    present: Mapping[Role, int]
+    ready: Mapping[Role, int]
+    lanes: Sequence[_Lane]
+
+    def keep(self, lane: _Lane, drawing: Container[Role]) -> dict[Key, int]:
+        """What must stay of the lane's old engines while the roles of `drawing` may be short."""
+        share = min((Fraction(self.ready[role], n) for role, n in self.desired.items() if n), default=Fraction(1))
+        engines = 0
+        for role in lane.roles:
+            short = self.allowed[role].unavailable if role in drawing else 0
+            engines += max(0, self.desired[role] - short - int(share * self.desired[role]))
+        return _keep(lane.old, engines)
+
+    def room(self, lane: _Lane, old: int) -> int:
+        """For how many new engines the lane has room beside `old` ones."""
+        return sum(self.desired[role] + self.allowed[role].surge for role in lane.roles) - old
+
+    def grow(self, lane: _Lane, limit: Mapping[Role, int], room: int) -> dict[Role, int]:
+        """The lane's new engines, in ratio, with no more than `room`."""
+        start = _shrink({role: self.present[role] for role in lane.roles}, self.desired, room)
+        return _grow(start, limit, self.desired, {lane.roles: room})
+
+
 def _step(
     revision: str, desired: Mapping[Role, int], new: Mapping[Role, PoolState], old: Sequence[PoolState], budget: Budget
 ) -> dict[Key, int]:
     """Replicas of all pools while old engines are left."""
-    allowed = {role: allowance(budget, n) for role, n in desired.items()}
     present = {role: min(new[role].replicas, n) if role in new else 0 for role, n in desired.items()}
-    ready = {role: min(new[role].ready, present[role]) if role in new else 0 for role in desired}
-    share = min((Fraction(ready[role], n) for role, n in desired.items() if n), default=Fraction(1))
-    lanes = _lanes(desired, old)
-
-    def keep(drawing: Iterable[Role]) -> list[dict[Key, int]]:
-        short = {role: allowed[role].unavailable if role in drawing else 0 for role in desired}
-        need = {role: max(0, n - short[role] - int(share * n)) for role, n in desired.items()}
-        return [_keep(lane.old, sum(need[role] for role in lane.roles)) for lane in lanes]
-
-    def room(lane: _Lane, engines: int) -> int:
-        return sum(desired[role] + allowed[role].surge for role in lane.roles) - engines
-
-    least = [sum(kept.values()) for kept in keep(desired)]
-    reach = _grow(present, desired, desired, {ln.roles: room(ln, n) for ln, n in zip(lanes, least, strict=True)})
+    account = _Account(
+        desired=desired,
+        allowed={role: allowance(budget, n) for role, n in desired.items()},
+        present=present,
+        ready={role: min(new[role].ready, present[role]) if role in new else 0 for role in desired},
+        lanes=_lanes(desired, old),
+    )
+    limit = _reach(account)
+    drawing = _drawing(account, limit)
     replicas: dict[Key, int] = {}
-    for lane, kept in zip(lanes, keep(_drawing(lanes, ready, reach)), strict=True):
-        start = _shrink({role: present[role] for role in lane.roles}, desired, room(lane, sum(kept.values())))
-        limit = {role: max(start[role], reach[role]) for role in lane.roles}
+    for lane in account.lanes:
+        kept = account.keep(lane, drawing)
         # Only what has left already makes room, so that the order in which a plan is applied does not matter.
-        counts = _grow(start, limit, desired, {lane.roles: room(lane, sum(pool.replicas for pool in lane.old))})
-        replicas |= {(revision, role): n for role, n in counts.items()} | kept
+        free = account.room(lane, sum(pool.replicas for pool in lane.old))
+        # An overrun is the old engines' to give back, as far as they can.
+        room = max(free, min(sum(present[role] for role in lane.roles), account.room(lane, sum(kept.values()))))
+        replicas |= {(revision, role): n for role, n in account.grow(lane, limit, room).items()} | kept
     return replicas
+
+
+def _reach(account: _Account) -> dict[Role, int]:
+    """How far the new engines may come up, in ratio over all roles, once every role has given what it may."""
+    rooms = {lane.roles: account.room(lane, sum(account.keep(lane, TURNS).values())) for lane in account.lanes}
+    return _grow(account.present, account.desired, account.desired, rooms)
+
+
+def _drawing(account: _Account, limit: Mapping[Role, int]) -> list[Role]:
+    """The roles that may leave engines unavailable: each only once those before it have all that they may have."""
+    drawing: list[Role] = []
+    for lane, role in [(place, role) for place in account.lanes for role in place.roles]:
+        drawing.append(role)
+        room = account.room(lane, sum(account.keep(lane, drawing).values()))
+        if account.ready[role] < account.grow(lane, limit, room)[role]:
+            break
+    return drawing
 
 
 def _lanes(desired: Mapping[Role, int], old: Sequence[PoolState]) -> list[_Lane]:
@@ -190,25 +232,21 @@ def _by_worth(old: Sequence[PoolState]) -> list[_Old]:
         created[pool.revision] = min(created[pool.revision], pool.created)
     ranked = sorted(old, key=lambda pool: (servers[pool.revision], created[pool.revision], *_key(pool)), reverse=True)
     # Prefill engines whose revision has no server are of no use to anybody.
-    return [_Old(_key(p), p.replicas, standing[_key(p)] if servers[p.revision] else 0) for p in ranked]
+    useful = {key: n if servers[key[0]] else 0 for key, n in standing.items()}
+    return [_Old(_key(p), p.replicas, min(p.ready, useful[_key(p)]), useful[_key(p)]) for p in ranked]
 
 
 def _keep(old: Sequence[_Old], engines: int) -> dict[Key, int]:
-    kept = {}
+    """Which old engines stay: those that are ready before those that may come back."""
+    kept: dict[Key, int] = {}
     for pool in old:
-        kept[pool.key] = min(pool.standing, engines)
+        kept[pool.key] = min(pool.ready, engines)
         engines -= kept[pool.key]
+    for pool in old:
+        more = min(pool.standing - pool.ready, engines)
+        kept[pool.key] += more
+        engines -= more
     return kept
-
-
-def _drawing(lanes: Sequence[_Lane], ready: Mapping[Role, int], reach: Mapping[Role, int]) -> list[Role]:
-    """The roles that may leave engines unavailable: each only once all that those before it may have are ready."""
-    drawing: list[Role] = []
-    for role in (role for lane in lanes for role in lane.roles):
-        drawing.append(role)
-        if ready[role] < reach[role]:
-            break
-    return drawing
 
 
 def _grow(
