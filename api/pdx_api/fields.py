@@ -127,6 +127,7 @@ def _is_count_or_percentage(value: int | str) -> bool:
 _QUANTITY: Final = r"^[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?$"
 _PERCENTAGE: Final = r"^(100|[1-9]?[0-9])%$"
 
+Flag = Annotated[bool, Field(strict=True)]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 Argument = Annotated[str, StringConstraints(min_length=1, max_length=8192)]
 AbsolutePath = Annotated[
@@ -139,7 +140,7 @@ RelativePath = Annotated[
     StringConstraints(max_length=4096),
     Rule(
         "!self.startsWith('/') && !self.split('/').exists(step, step == '..')",
-        "write a path inside the volume, without / at the start and without ..",
+        "write a path inside the volume, with neither / at the start nor .. in it",
         lambda path: path[:1] != "/" and ".." not in path.split("/"),
     ),
 ]

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import Any, Final
 
 from pdx_api.connectors import CONNECTORS
@@ -80,6 +81,40 @@ def order_rules(connectors: Iterable[Connector]) -> tuple[Rule, ...]:
 KV_TRANSFER_RULES: Final = order_rules(CONNECTORS.values())
 
 
+def _amount(quantity: int | str) -> Fraction:
+    """The number that a quantity of Kubernetes stands for."""
+    found = re.fullmatch(r"([0-9.]+)([a-zA-Z]?i?)", str(quantity))
+    if found is None:  # 1e3: with an exponent
+        return Fraction(str(quantity))
+    return Fraction(found[1]) * _UNITS[found[2]]
+
+
+_UNITS: Final[dict[str, Fraction]] = {
+    **{
+        unit: Fraction(1000) ** (power - 3)
+        for power, unit in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"))
+    },
+    **{f"{unit}i": Fraction(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
+}
+
+
+def _requests_fit(resources: Any) -> bool:
+    limits = resources.limits
+    return all(
+        _amount(wanted) <= _amount(limits[name]) for name, wanted in resources.requests.items() if name in limits
+    )
+
+
+RESOURCES_RULES: Final = (
+    Rule(
+        "!has(self.requests) || !has(self.limits) || self.requests.all(name, !(name in self.limits) || "
+        "quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",
+        "a request is above its limit; write requests up to limits",
+        _requests_fit,
+    ),
+)
+
+
 def _enough_devices(pool: Any) -> bool:
     count = str(pool.resources.limits.get(GPU, ""))
     return re.search(r"^[0-9]{1,6}$", count) is None or int(count) >= pool.parallelism.tensor
@@ -142,8 +177,7 @@ SPEC_RULES: Final = (
         f"self.mode != '{Mode.DISAGGREGATED}' || !has(self.prefill) || !has(self.decode)"
         " || self.prefill.parallelism.tensor % self.decode.parallelism.tensor == 0"
         " || self.decode.parallelism.tensor % self.prefill.parallelism.tensor == 0",
-        "these engines cannot pair; write numbers in parallelism.tensor of prefill and decode of which one divides the "
-        "other",
+        "these engines cannot pair; write parallelism.tensor of prefill and decode so that one divides the other",
         _tensors_pair,
     ),
     *(_whole_prompts_fit(role) for role in Role),

@@ -7,10 +7,10 @@ from pydantic import Field, StringConstraints, computed_field
 from pdx_api.fields import ListMap, Part
 from pdx_api.names import ConditionType, Mode, Order
 
-Count = Annotated[int, Field(ge=0, le=1_000_000)]
+Count = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
 Short = Annotated[str, StringConstraints(max_length=512)]
 Time = Annotated[str, StringConstraints(max_length=32), Field(json_schema_extra={"format": "date-time"})]
-Generation = Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
+Generation = Annotated[int, Field(strict=True, ge=0, json_schema_extra={"format": "int64"})]
 
 
 class GatewayStatus(Part):
@@ -29,7 +29,7 @@ class PoolStatus(Part):
 
     @computed_field(description="ready/desired, for people.")  # type: ignore[prop-decorator]
     @property
-    def summary(self) -> str:
+    def summary(self) -> Annotated[str, StringConstraints(max_length=32)]:
         """What `kubectl get pdd` shows."""
         return f"{self.ready}/{self.desired}"
 

@@ -12,6 +12,7 @@ from pdx_api.fields import (
     Annotations,
     Argument,
     CountOrPercentage,
+    Flag,
     Labels,
     ListMap,
     ObjectName,
@@ -25,7 +26,15 @@ from pdx_api.fields import (
 )
 from pdx_api.names import MODEL_MOUNT, Mode, Order, Role
 from pdx_api.overlay import EnginePodTemplate, GatewayPodTemplate
-from pdx_api.rules import CONNECTOR_EXISTS, FLAG_IS_FREE, FLAG_IS_POSSIBLE, KV_TRANSFER_RULES, POOL_RULES, SPEC_RULES
+from pdx_api.rules import (
+    CONNECTOR_EXISTS,
+    FLAG_IS_FREE,
+    FLAG_IS_POSSIBLE,
+    KV_TRANSFER_RULES,
+    POOL_RULES,
+    RESOURCES_RULES,
+    SPEC_RULES,
+)
 
 NAME_RULE: Final = matching(
     r"^[a-z]([-a-z0-9]{0,39}[a-z0-9])?$",
@@ -158,18 +167,18 @@ class Engine(Part):
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         default="auto", description="Type of weights and activations (--dtype)."
     )
-    max_model_len: Annotated[int, Field(ge=1, le=16_777_216)] | None = Field(
+    max_model_len: Annotated[int, Field(strict=True, ge=1, le=16_777_216)] | None = Field(
         default=None, description="Longest prompt plus answer, in tokens (--max-model-len). Default: the model's own."
     )
     kv_cache_dtype: Text | None = Field(
         default=None, description="Type of the KV cache (--kv-cache-dtype). Default: that of the model."
     )
-    block_size: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+    block_size: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = Field(
         default=None, description="Tokens in one KV block (--block-size). Default: vLLM's for the device (CPU 128)."
     )
     args: Args = Field(default=[], description="Further flags of `vllm serve` for both roles, one list entry each.")
     env: Env = Field(default=[], description="Environment of both roles.")
-    shutdown_seconds: Annotated[int, Field(ge=0, le=3600)] = Field(
+    shutdown_seconds: Annotated[int, Field(strict=True, ge=0, le=3600)] = Field(
         default=60, description="How long an engine that is stopped may take to finish its requests, in seconds."
     )
 
@@ -201,7 +210,9 @@ class KVTransfer(Part):
 
 
 class Resources(Part):
-    """Compute resources of one engine, in Kubernetes' terms. `pdx up` does not limit processes."""
+    """Compute resources of one pod, in Kubernetes' terms. `pdx up` does not limit processes."""
+
+    rules: ClassVar[tuple[Rule, ...]] = RESOURCES_RULES
 
     requests: dict[Text, Quantity] = Field(default={}, max_length=32, description="What the scheduler sets aside.")
     limits: dict[Text, Quantity] = Field(
@@ -212,14 +223,14 @@ class Resources(Part):
 class Parallelism(Part):
     """How one engine spreads over devices of one node."""
 
-    tensor: Annotated[int, Field(ge=1, le=16)] = Field(
+    tensor: Annotated[int, Field(strict=True, ge=1, le=16)] = Field(
         default=1,
         description="Devices that share each layer (--tensor-parallel-size). Of prefill's and decode's numbers one "
         "divides the other.",
     )
     nodes: Annotated[
         int,
-        Field(ge=1, le=64),
+        Field(strict=True, ge=1, le=64),
         Rule(
             "self == 1",
             "an engine of several nodes is not in this version; write nodes: 1",
@@ -231,8 +242,8 @@ class Parallelism(Part):
 class ChunkedPrefill(Part):
     """How long prompts are cut, so that decoding goes on between the pieces."""
 
-    enabled: bool = Field(default=True, description="False prefills every prompt in one step.")
-    max_batched_tokens: Annotated[int, Field(ge=1, le=16_777_216)] | None = Field(
+    enabled: Flag = Field(default=True, description="False prefills every prompt in one step.")
+    max_batched_tokens: Annotated[int, Field(strict=True, ge=1, le=16_777_216)] | None = Field(
         default=None,
         description="Chunk size: most tokens in one step (--max-num-batched-tokens). Small keeps the time between "
         "tokens even, large finishes prompts sooner. Default: vLLM's for the device.",
@@ -252,7 +263,7 @@ class Pool(Part):
 
     rules: ClassVar[tuple[Rule, ...]] = POOL_RULES
 
-    replicas: Annotated[int, Field(ge=0, le=1024)] = Field(default=1, description="Number of engines.")
+    replicas: Annotated[int, Field(strict=True, ge=0, le=1024)] = Field(default=1, description="Number of engines.")
     resources: Resources = Field(default=Resources(), description="Compute resources of one engine.")
     parallelism: Parallelism = Field(default=Parallelism(), description="How one engine spreads over devices.")
     chunked_prefill: ChunkedPrefill = Field(default=ChunkedPrefill(), description="How long prompts are cut.")
@@ -278,14 +289,14 @@ class GatewayService(Part):
 class Gateway(Part):
     """The gateway in front of the engines."""
 
-    replicas: Annotated[int, Field(ge=0, le=64)] = Field(
+    replicas: Annotated[int, Field(strict=True, ge=0, le=64)] = Field(
         default=1, description="Number of gateway pods; they need nothing from each other. `pdx up` runs one."
     )
-    autoscaled: bool = Field(
+    autoscaled: Flag = Field(
         default=False,
         description="True leaves the number of replicas to a HorizontalPodAutoscaler of the gateway's Deployment.",
     )
-    workers: Annotated[int, Field(ge=1, le=64)] = Field(
+    workers: Annotated[int, Field(strict=True, ge=1, le=64)] = Field(
         default=1, description="Processes of one gateway that share its port, one core each."
     )
     image: Text | None = Field(default=None, description="Image of the gateway. Default: that of the operator.")
