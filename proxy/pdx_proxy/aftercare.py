@@ -19,12 +19,6 @@ from pdx_proxy.request import Request, prefill_body, settling_body
 
 _REFUSED_MAX_TOKENS: Final = 2**31 - 1
 """More tokens than any model's length: D refuses the leg, and its refusal tells P to free the blocks."""
-_NEARLY_DONE_SECONDS: Final = 1.0
-"""How long a P may go on to finish after its client has left.
-
-An answer that P finishes in the instant of the hang-up is lost with the connection, and its blocks wait for their
-lease. So only prefills with more than this to go are stopped.
-"""
 _LATE_ANSWER_SECONDS: Final = 1.0
 """How long an answer that was on its way when the client left may take."""
 _SCHEDULED_SECONDS: Final = 0.25
@@ -118,7 +112,7 @@ class Aftercare:
     async def _stop_prefill(self, leg: Leg, decode: Endpoint, request: Request) -> Settlement:
         try:
             try:
-                answer = await leg.whole(_NEARLY_DONE_SECONDS)
+                answer = await leg.whole(self._backend.deadlines.nearly_done)
             except DeadlineExceeded:
                 leg.half_close()
                 answer = await leg.whole(_LATE_ANSWER_SECONDS)

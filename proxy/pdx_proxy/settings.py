@@ -47,6 +47,12 @@ class Deadlines:
     """D's leg to the first event of its body, queueing included; also a whole request without streaming."""
     settle: float = 10.0
     """One settling action after a client has left."""
+    nearly_done: float = 1.0
+    """How long a P may go on to finish when nobody waits for it any more.
+
+    vLLM sees a lost connection between two steps. A P in its last step finishes in spite of it, its answer is lost, and
+    its blocks wait for their lease. So only prefills with more than this to go, or in a queue, are stopped.
+    """
     warm_up: float = 60.0
     """One warm-up of an engine; its first forward pass may compile."""
 

@@ -23,7 +23,7 @@ ORDERS = list(Order)
 PATHS = {False: "/v1/completions", True: "/v1/chat/completions"}
 FAST = SimSettings(prefill_token_seconds=2e-6, decode_token_seconds=2e-4, lease_seconds=30.0)
 PROMPT = "What a long prompt this is. " * 60
-SHORT = Deadlines(connect=0.5, prefill=0.5, handoff=0.5, first_event=0.8, settle=1.0, warm_up=1.0)
+SHORT = Deadlines(connect=0.5, prefill=0.5, handoff=0.5, first_event=0.8, settle=1.0, nearly_done=0.1, warm_up=1.0)
 
 
 async def eventually(condition: Callable[[], object], within: float = 5.0, what: str = "") -> None:
