@@ -127,10 +127,14 @@ class Aftercare:
         return await self._release(releasers, params, request, begun=False)
 
     def _releasers(self, pair: tuple[Endpoint, Endpoint], dead: bool) -> tuple[Endpoint, bool]:
-        """The D to free P's blocks through, and whether KV has moved between the two. A dead D comes last."""
+        """The D to free P's blocks through, and whether KV has moved between the two.
+
+        A dead D comes last, and so does one that may not be picked any more.
+        """
         prefill, decode = pair
         others = [d for d in self._backend.snapshot.decode if d.revision == prefill.revision and d.name != decode.name]
-        candidates = others if dead and others else [decode, *others]
+        picked = any(d.name == decode.name for d in self._backend.snapshot.decode)
+        candidates = others if dead and others else [decode, *others] if picked else [*others, decode]
         friend = next((d for d in candidates if self._backend.knows(prefill, d)), None)
         return (friend or candidates[0], friend is not None)
 

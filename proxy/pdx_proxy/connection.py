@@ -10,6 +10,7 @@ from typing import Protocol, cast
 import httptools
 
 from pdx_proxy.failures import LostConnection
+from pdx_proxy.settings import Address
 
 
 class Sink(Protocol):
@@ -59,6 +60,7 @@ class Connection(asyncio.Protocol):
     """A connection to one engine: one exchange at a time, closed by its owner or given back to the pool."""
 
     __slots__ = (
+        "__weakref__",
         "_half_closed",
         "_interruption",
         "_loop",
@@ -66,6 +68,7 @@ class Connection(asyncio.Protocol):
         "_relay",
         "_sink",
         "_waiter",
+        "address",
         "answer",
         "endpoint",
         "idle_since",
@@ -84,6 +87,8 @@ class Connection(asyncio.Protocol):
         self._interruption: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self.endpoint = endpoint
+        self.address = Address("", 0)
+        """Where it leads; set by the pool."""
         self.answer = Answer()
         self.transport: asyncio.Transport | None = None
         self.lost: Exception | None = None
@@ -168,6 +173,10 @@ class Connection(asyncio.Protocol):
         if self.transport is not None and not self.transport.is_closing() and self.transport.can_write_eof():
             self.transport.write_eof()
             self._half_closed = True
+
+    def abort(self, error: Exception) -> None:
+        """End the connection at once, as if it had been lost with this error."""
+        self._fail(error)
 
     def close(self) -> None:
         """End the connection; what was written is still sent."""

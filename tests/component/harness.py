@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import aiohttp
 
-from pdx_api.names import Mode, Order, Role
+from pdx_api.names import Order, Role
 from pdx_proxy.endpoints import Endpoint
 from pdx_proxy.fleet import LocalFleet
 from pdx_proxy.main import Control
@@ -167,9 +167,8 @@ class World:
 
     def settings(self, **more: Any) -> Settings:
         specs = [spec_of(engine, self.order) for engine in self.engines]
-        mode = Mode.AGGREGATED if not self.prefill and self.d.settings.role is Role.AGGREGATED else Mode.DISAGGREGATED
         free = Address("127.0.0.1", 0)
-        return Settings(**{"listen": free, "admin": free, "mode": mode, "endpoints": tuple(specs), **more})
+        return Settings(**{"listen": free, "admin": free, "endpoints": tuple(specs), **more})
 
     async def start_gateway(self, *, warm: bool = True, **more: Any) -> Self:
         self.control = await Control.start(self.settings(**more))
