@@ -24,12 +24,12 @@ from pdx_api.names import (
 from pdx_api.types import PDDeployment, Pool, Rollout, Spec
 from pdx_operator.engine_storage import engine_env, engine_mounts, engine_volumes
 from pdx_operator.objects import (
+    LEAVING_SECONDS,
     Manifest,
     Owner,
     grace_seconds,
     literal,
     metadata,
-    pre_stop,
     resources,
     spread,
 )
@@ -178,7 +178,8 @@ def _container(spec: Spec, role: Role, pool: Pool) -> Manifest:
         "env": _env(spec, dict(command.env)),
         "ports": [{"name": name, "containerPort": port} for name, port in _ports(spec).items()],
         **_probes(),
-        "lifecycle": pre_stop(),
+        # vLLM answers whatever reaches it after SIGTERM with an abort.
+        "lifecycle": {"preStop": {"sleep": {"seconds": LEAVING_SECONDS}}},
         "resources": resources(pool.resources),
         "volumeMounts": engine_mounts(spec.model),
         "securityContext": _security(pool),

@@ -13,12 +13,12 @@ from pdx_api.names import (
 )
 from pdx_api.types import Spec
 from pdx_operator.objects import (
+    LEAVING_SECONDS,
     Manifest,
     Owner,
     gateway_labels,
     grace_seconds,
     metadata,
-    pre_stop,
     resources,
     spread,
 )
@@ -100,6 +100,8 @@ def _container(spec: Spec, owner: Owner, image: str) -> Manifest:
             f"--listen={_ANY}:{GATEWAY_PORT}",
             f"--admin={_ANY}:{ADMIN_PORT}",
             f"--workers={spec.gateway.workers}",
+            # In place of a preStop: it says on /readyz that it is going away.
+            f"--drain-seconds={LEAVING_SECONDS}",
             # A request that an engine may finish is not cut off in front of it.
             f"--shutdown-seconds={spec.engine.shutdown_seconds}",
         ],
@@ -109,7 +111,6 @@ def _container(spec: Spec, owner: Owner, image: str) -> Manifest:
         ],
         "livenessProbe": {**_probe("/healthz"), "periodSeconds": 10, "failureThreshold": 6},
         "readinessProbe": {**_probe("/readyz"), "periodSeconds": 2, "failureThreshold": 2},
-        "lifecycle": pre_stop(),
         "resources": resources(spec.gateway.resources),
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
         "securityContext": {

@@ -12,7 +12,7 @@ from pdx_api.types import PDDeployment, Resources
 Manifest = dict[str, Any]
 
 DEFAULT_NAMESPACE: Final = "default"
-PRE_STOP_SECONDS: Final = 5
+LEAVING_SECONDS: Final = 5
 """How long a pod that is going away still serves, until everybody who sends to it has seen that."""
 EXIT_SECONDS: Final = 10
 """What is added to the grace period for what a program does after its last request."""
@@ -69,14 +69,9 @@ def spread(labels: Mapping[str, str]) -> list[Manifest]:
     ]
 
 
-def pre_stop() -> Manifest:
-    """A container's lifecycle: it serves on while others learn that its pod is going away."""
-    return {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}}
-
-
 def grace_seconds(drain_seconds: int) -> int:
-    """A pod's grace period: it covers preStop, the drain of open requests, and the exit."""
-    return PRE_STOP_SECONDS + drain_seconds + EXIT_SECONDS
+    """A pod's grace period: it covers serving on, finishing open requests, and the exit."""
+    return LEAVING_SECONDS + drain_seconds + EXIT_SECONDS
 
 
 def literal(value: str) -> str:

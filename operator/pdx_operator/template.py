@@ -61,7 +61,7 @@ def rescaled(live: Mapping[str, Any], replicas: int) -> Manifest:
             "namespace": metadata["namespace"],
             "labels": labels,
             "annotations": annotations,
-            "ownerReferences": metadata["ownerReferences"],
+            "ownerReferences": metadata.get("ownerReferences") or [],
         },
         "spec": {
             "replicas": replicas,

@@ -12,6 +12,8 @@ from pdx_api.parse import parse
 from pdx_api.types import PDDeployment
 from pdx_cli.main import main
 from pdx_operator.manifests import children
+from pdx_operator.overlay import OverlayError
+from pdx_proxy.__main__ import create_parser
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
 Manifests = dict[tuple[str, str], dict[str, Any]]
@@ -154,15 +156,14 @@ def test_aggregated_is_one_pool_without_connector() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "grace"), [(60, 75), (0, 15), (3600, 3615)])
-def test_the_grace_period_covers_pre_stop_and_open_requests(seconds: int, grace: int) -> None:
+def test_the_grace_period_covers_serving_on_and_open_requests(seconds: int, grace: int) -> None:
     made = _rendered(engine={"shutdownSeconds": seconds})
-    for name in ("prefill", "decode", "gateway"):
-        engines = made["Deployment", name]
-        assert _pod(engines)["terminationGracePeriodSeconds"] == grace
-        assert _container(engines)["lifecycle"] == {"preStop": {"sleep": {"seconds": 5}}}
-    args = _container(made["Deployment", "decode"])["args"]
+    engines, gateway = made["Deployment", "decode"], made["Deployment", "gateway"]
+    assert {_pod(pods)["terminationGracePeriodSeconds"] for pods in (engines, gateway)} == {grace}
+    assert _container(engines)["lifecycle"] == {"preStop": {"sleep": {"seconds": 5}}}
+    args = _container(engines)["args"]
     assert (args[args.index("--shutdown-timeout") + 1] if "--shutdown-timeout" in args else "0") == str(seconds)
-    assert f"--shutdown-seconds={seconds}" in _container(made["Deployment", "gateway"])["args"]
+    assert {"--drain-seconds=5", f"--shutdown-seconds={seconds}"} <= set(_container(gateway)["args"])
 
 
 def test_an_engine_pod_may_do_little() -> None:
@@ -250,3 +251,132 @@ def test_every_example_renders(example: Path, mode: Mode, capsys: pytest.Capture
     assert len(documents) == (14 if mode is Mode.DISAGGREGATED else 11)
     assert {document["metadata"]["namespace"] for document in documents} == {"llm"}
     assert "&id" not in out, "aliases are YAML, but nobody expects them in manifests"
+
+
+GATEWAY = ("Deployment", "gateway")
+
+
+def test_the_gateway_is_told_where_to_look_and_where_to_listen() -> None:
+    gateway = _rendered(gateway={"replicas": 2, "workers": 3})[GATEWAY]
+    assert gateway["spec"]["replicas"] == 2
+    container = _container(gateway)
+    args = create_parser().parse_args(container["args"])
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert (args.deployment, args.namespace, args.workers) == ("qwen", "llm", 3)
+    assert (args.listen.port, args.admin.port) == (ports["http"], ports["admin"])
+    assert {container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("liveness", "readiness")} == {
+        "/healthz",
+        "/readyz",
+    }
+    assert all(container[f"{kind}Probe"]["httpGet"]["port"] == "admin" for kind in ("liveness", "readiness"))
+
+
+def test_an_autoscaled_gateways_replicas_are_not_written() -> None:
+    assert "replicas" not in _rendered(gateway={"autoscaled": True, "replicas": 2})[GATEWAY]["spec"]
+
+
+def test_a_gateway_is_replaced_before_it_goes() -> None:
+    strategy = _rendered()[GATEWAY]["spec"]["strategy"]
+    assert strategy["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+
+
+def test_the_gateways_image_is_the_operators_unless_the_spec_names_one() -> None:
+    assert _container(_rendered()[GATEWAY])["image"] == "pdx-gateway:1"
+    assert _container(_rendered(gateway={"image": "mine:2"})[GATEWAY])["image"] == "mine:2"
+
+
+def test_a_gateway_pod_may_read_pods_and_write_nothing() -> None:
+    made = _rendered()
+    pod, container = _pod(made[GATEWAY]), _container(made[GATEWAY])
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert pod["securityContext"]["runAsUser"] == 65532
+    account = made["ServiceAccount", "gateway"]
+    assert pod["serviceAccountName"] == account["metadata"]["name"]
+    binding = made["RoleBinding", "gateway"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account["metadata"]["name"], "namespace": "llm"}]
+    assert binding["roleRef"]["name"] == made["Role", "gateway"]["metadata"]["name"]
+    assert made["Role", "gateway"]["rules"] == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
+    ]
+
+
+def test_clients_reach_the_gateway_by_its_service() -> None:
+    made = _rendered(gateway={"service": {"type": "NodePort", "annotations": {"a": "b"}}})
+    service = made["Service", "gateway"]
+    assert service["metadata"]["annotations"] == {"a": "b"}
+    assert service["spec"] == {
+        "type": "NodePort",
+        "selector": {"pdx.dev/deployment": "qwen", "pdx.dev/role": "gateway"},
+        "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
+    }
+    labels = made[GATEWAY]["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+
+
+@pytest.mark.parametrize("name", ["prefill", "decode", "gateway"])
+def test_a_disruption_budget_covers_all_revisions_and_never_holds_up_a_drain_for_ever(name: str) -> None:
+    made = _rendered()
+    budget = made["PodDisruptionBudget", name]["spec"]
+    assert budget["maxUnavailable"] == 1
+    assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+    labels = made["Deployment", name]["spec"]["template"]["metadata"]["labels"]
+    assert budget["selector"]["matchLabels"].items() <= labels.items()
+    assert "pdx.dev/revision" not in budget["selector"]["matchLabels"]
+
+
+def test_only_gateway_and_engines_reach_an_engine() -> None:
+    policy = _rendered()["NetworkPolicy", "engines"]["spec"]
+    from_gateway, from_engines = policy["ingress"]
+    gateway = {"podSelector": {"matchLabels": {"pdx.dev/deployment": "qwen", "pdx.dev/role": "gateway"}}}
+    assert from_gateway == {"from": [gateway], "ports": [{"protocol": "TCP", "port": ENGINE_PORT}]}
+    assert from_engines == {"from": [{"podSelector": policy["podSelector"]}]}
+    (roles,) = policy["podSelector"]["matchExpressions"]
+    assert set(roles["values"]) == {"prefill", "decode", "aggregated"}
+
+
+def test_nobody_reaches_the_gateways_admin_port_unless_named() -> None:
+    assert _rendered()["NetworkPolicy", "gateway"]["spec"]["ingress"] == [
+        {"ports": [{"protocol": "TCP", "port": 8080}]}
+    ]
+
+
+def test_who_scrapes_reaches_both() -> None:
+    sources = [
+        {"podLabels": {"app": "vector"}},
+        {"namespaceLabels": {"team": "sre"}},
+        {"namespaceLabels": {"team": "sre"}, "podLabels": {"app": "prometheus"}},
+    ]
+    made = _rendered(observability={"scrapeFrom": sources})
+    peers = [
+        {"podSelector": {"matchLabels": {"app": "vector"}}},
+        {"namespaceSelector": {"matchLabels": {"team": "sre"}}, "podSelector": {}},
+        {
+            "namespaceSelector": {"matchLabels": {"team": "sre"}},
+            "podSelector": {"matchLabels": {"app": "prometheus"}},
+        },
+    ]
+    assert made["NetworkPolicy", "engines"]["spec"]["ingress"][0]["from"][1:] == peers
+    assert made["NetworkPolicy", "gateway"]["spec"]["ingress"][1] == {
+        "from": peers,
+        "ports": [{"protocol": "TCP", "port": 9090}],
+    }
+
+
+def test_a_wrong_overlay_is_named_by_the_field_it_stands_in() -> None:
+    overlay = {"podTemplate": {"spec": {"containers": [{"name": "engine", "env": [{"name": "POD_IP", "value": "x"}]}]}}}
+    with pytest.raises(OverlayError, match=r"^spec\.decode\.podTemplate\.spec\.containers\[engine\]\.env may not"):
+        _rendered(mode="Aggregated", decode=overlay)
+
+
+def test_render_says_in_one_sentence_what_is_wrong_with_an_overlay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "wrong.yaml"
+    overlay = "{spec: {containers: [{name: engine, env: [{name: POD_IP, value: x}]}]}}"
+    file.write_text(EXAMPLES[0].read_text())
+    assert main(["render", str(file), "--set", f"spec.decode.podTemplate={overlay}"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "spec.decode.podTemplate.spec.containers[engine].env may not change POD_IP" in err
+    assert err.count("\n") == 1
