@@ -3,16 +3,17 @@
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pdx_cluster import control_plane, programs
+from pdx_cluster import cgroups, control_plane, network, packages, programs
 from pdx_cluster.control_plane import ControlPlane
-from pdx_cluster.errors import ClusterError
+from pdx_cluster.errors import ClusterError, MissingError
+from pdx_cluster.node import Node
 from pdx_cluster.processes import Supervisor
 from pdx_cluster.programs import Report
+from pdx_cluster.shell import run
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class Cluster:
     """A running cluster."""
 
     plane: ControlPlane
+    node: Node | None = None
 
     @property
     def kubeconfig(self) -> Path:
@@ -80,43 +82,62 @@ class Cluster:
         return {**os.environ, **folders, "KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(home / "discovery")}
 
 
-def up(folder: Path, report: Report, *, bound: bool = False) -> Cluster:
-    """Bring up a control plane whose files are in `folder`."""
-    paths = programs.cluster_programs(programs.CONTROL_PLANE, report)
-    folder.mkdir(parents=True, exist_ok=True)
+def up(folder: Path, report: Report, *, with_node: bool = False, bound: bool = False) -> Cluster:
+    """Bring up a cluster whose files are in `folder`; what a dead one left there is removed first.
+
+    With `bound` its processes die with the thread that called, whatever it dies of.
+    """
+    down(folder)
+    if with_node:
+        if os.geteuid() != 0:
+            raise MissingError("A node that runs containers needs root; a control plane alone does not.")
+        packages.require(packages.COMMANDS, report, plugins=True)
+    paths = programs.cluster_programs([*programs.CONTROL_PLANE, *(programs.NODE if with_node else ())], report)
+    folder.mkdir(parents=True)
     supervisor = Supervisor(folder, bound)
-    plane = control_plane.prepare(folder, control_plane.ON_LOOPBACK, paths, supervisor)
     try:
-        plane.start()
+        return _start(folder, supervisor, paths, with_node)
     except BaseException:
-        supervisor.kill_all()
+        # The logs stay for whoever reads the error; the next `up` or `down` removes them.
+        _end(folder)
         raise
-    return Cluster(plane)
 
 
 def down(folder: Path) -> None:
-    """End everything that ran for `folder` and remove it; nothing to do is fine."""
-    Supervisor(folder).kill_all()
+    """End everything that ran for `folder` and remove it; nothing to do is fine, and so is a cluster that crashed."""
+    _end(folder)
     shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        raise ClusterError(f"{folder} cannot be removed.")
 
 
-def run(
-    command: list[str | Path],
-    stdin: str | None = None,
-    timeout_seconds: float = 120.0,
-    environment: Mapping[str, str] | None = None,
-) -> str:
-    """Standard output of a command; ClusterError with its complaint when it fails or takes too long."""
-    words = " ".join([Path(command[0]).name, *(str(word) for word in command[1:6])])
-    try:
-        done = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, timeout=timeout_seconds, env=environment, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ClusterError(f"`{words}` took more than {timeout_seconds:.0f} s.") from error
-    if done.returncode:
-        raise ClusterError(f"`{words}` ended with {done.returncode}: {(done.stderr or done.stdout).strip()}")
-    return done.stdout
+def load(folder: Path) -> Cluster | None:
+    """The cluster that runs from `folder`."""
+    supervisor = Supervisor(folder)
+    plane = control_plane.load(folder, supervisor)
+    if plane is None or supervisor.find("kube-apiserver") is None:
+        return None
+    namespaces = network.load(folder)
+    return Cluster(plane, Node(folder / "node", namespaces, plane) if namespaces else None)
+
+
+def _start(folder: Path, supervisor: Supervisor, paths: dict[str, Path], with_node: bool) -> Cluster:
+    namespaces = network.create(folder, supervisor) if with_node else None
+    place = namespaces.place if namespaces else control_plane.ON_LOOPBACK
+    plane = control_plane.prepare(folder, place, paths, supervisor)
+    plane.start()
+    if namespaces is None:
+        return Cluster(plane)
+    node = Node(folder / "node", namespaces, plane)
+    node.start()
+    return Cluster(plane, node)
+
+
+def _end(folder: Path) -> None:
+    Supervisor(folder).kill_all()
+    device = network.recorded_device(folder)
+    if device and not cgroups.remove(device):
+        raise ClusterError(f"The control group {device} under {cgroups.ROOT} still holds processes.")
 
 
 def sum_series(exposition: str, name: str, labels: Mapping[str, str]) -> float:

@@ -63,7 +63,7 @@ class Supervisor:
         return process if process and is_alive(process) else None
 
     def stop(self, process: Process, grace_seconds: float = 5.0) -> None:
-        """SIGTERM, then SIGKILL after the grace (at once if that is 0); returns when the process is gone and its record removed."""
+        """SIGTERM, SIGKILL after the grace (at once if that is 0); returns when process and record are gone."""
         steps = [(signal.SIGTERM, grace_seconds)] if grace_seconds else []
         for number, patience in (*steps, (signal.SIGKILL, 5.0)):
             if not is_alive(process):

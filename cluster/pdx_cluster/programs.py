@@ -56,9 +56,10 @@ KUBE_PROXY: Final = _kubernetes("kube-proxy")
 HELM: Final = Program("helm", "helm", "helm.sh/helm/v4/cmd/helm", ("version", "--short"), "4.")
 KWOK: Final = Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", ("--version",), "0.8.")
 COREDNS: Final = Program("coredns", "coredns", ".", ("-version",), "1.15.")
+PAUSE: Final = Program("pdx-pause", "pause", ".", ("--version",), "none")
 
 CONTROL_PLANE: Final = (ETCD, APISERVER, CONTROLLER_MANAGER, KUBECTL, SCHEDULER)
-NODE: Final = (KUBELET, KUBE_PROXY, COREDNS)
+NODE: Final = (KUBELET, KUBE_PROXY, COREDNS, PAUSE)
 ALL: Final = (*CONTROL_PLANE, *NODE, HELM, KWOK)
 
 _VERSIONED: Final = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
