@@ -46,9 +46,14 @@ check: install-dev ## Format, lint, types, import rule, spelling, locks
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports
 	@$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
-	@$(BIN)/mypy tests
+	@$(BIN)/mypy tests scripts
 	@$(BIN)/codespell
+	@$(BIN)/python -m scripts.generate --check
 	@if grep -nE '(https?|git\+[a-z]+)://' requirements/*.lock benchmarks/*/*.lock; then echo 'A lock names an address; run: make lock' >&2; exit 1; fi
+
+.PHONY: generate
+generate: install-dev ## Write the CRD and the field reference from the types
+	@$(BIN)/python -m scripts.generate
 
 .PHONY: format
 format: install-dev ## Format and mend what ruff can mend

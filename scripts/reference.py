@@ -1,6 +1,6 @@
 """The field reference as Markdown, from the structural schema: one table for each object of the API. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pdx_api.fields import RULES_KEY
@@ -26,11 +26,20 @@ _BOUNDS: Final = {
 
 def reference(schema: Schema) -> str:
     """The page for an object's schema; objects that are alike share a table."""
-    sections: dict[str, list[str]] = {}
+    alike: dict[str, list[str]] = {}
     for part in ("spec", "status"):
         for path, node in _objects(schema["properties"][part], part):
-            sections.setdefault(_body(node), []).append(path)
-    return HEAD + "".join(f"\n## {', '.join(paths)}\n{body}" for body, paths in sections.items())
+            alike.setdefault(_body(node), []).append(path)
+    return HEAD + "".join(f"\n## {_title(paths)}\n{body}" for body, paths in alike.items())
+
+
+def _title(paths: Sequence[str]) -> str:
+    """a.b.x and a.c.x become a.{b, c}.x."""
+    split = [path.split(".") for path in paths]
+    if len(paths) == 1 or len({(tuple(steps[:1]), tuple(steps[2:])) for steps in split}) > 1:
+        return ", ".join(paths)
+    first = split[0]
+    return ".".join([first[0], f"{{{', '.join(steps[1] for steps in split)}}}", *first[2:]])
 
 
 def _objects(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
@@ -45,30 +54,29 @@ def _objects(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
 def _body(schema: Schema) -> str:
     required = schema.get("required", ())
     rows = [
-        f"| {f'**{name}**' if name in required else name} | {_type(inner)} | {_default(inner)} | {_meaning(inner)} |"
+        f"| {f'**{name}**' if name in required else name} | {_type(inner)} | {_default(inner)} | {_meaning(inner)} |\n"
         for name, inner in schema["properties"].items()
     ]
-    more = "\nAny other field of Kubernetes' object may be written too.\n" if PRESERVE in schema else ""
-    rules = [f"* {rule['message']}\n" for rule in schema.get(RULES_KEY, ())]
-    return (
-        f"{schema['description']}\n\n| field | type | default | meaning |\n|---|---|---|---|\n"
-        + "".join(f"{row}\n" for row in rows)
-        + more
-        + (f"\nRefused otherwise:\n\n{''.join(rules)}" if rules else "")
-    )
+    parts = ["| field | type | default | meaning |\n|---|---|---|---|\n", *rows]
+    if PRESERVE in schema:
+        parts.append("\nEvery other field that Kubernetes knows here may be written too.\n")
+    if RULES_KEY in schema:
+        parts += ["\nRefused with:\n\n", *(f"* {rule['message']}\n" for rule in schema[RULES_KEY])]
+    return "".join(parts)
 
 
 def _meaning(schema: Schema) -> str:
-    rules = "".join(f" Refused otherwise: {rule['message']}." for rule in _own_rules(schema))
-    return f"{schema['description']}{rules}".replace("|", "\\|")
+    rules = "; ".join(rule["message"] for rule in _own_rules(schema))
+    told = f" Refused with: {rules}." if rules else ""
+    return f"{schema['description']}{told}".replace("|", "\\|")
 
 
 def _own_rules(schema: Schema) -> list[Schema]:
     """The rules of a value and of its entries; those of an object stand under its own table."""
     if "properties" in schema:
         return []
-    inner = schema.get("items") or schema.get("additionalProperties") or {}
-    return [*schema.get(RULES_KEY, ()), *_own_rules(inner)] if inner else list(schema.get(RULES_KEY, ()))
+    inner = schema.get("items") or schema.get("additionalProperties")
+    return [*schema.get(RULES_KEY, ()), *(_own_rules(inner) if inner else ())]
 
 
 def _type(schema: Schema) -> str:

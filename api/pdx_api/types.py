@@ -126,7 +126,8 @@ class Model(Part):
     )
     source: ModelSource | None = Field(default=None, description="Default: the Hugging Face Hub, by name.")
     token_secret_ref: SecretReference | None = Field(
-        default=None, description="Token for the Hub (HF_TOKEN), for models that need one. Not for `pdx up`."
+        default=None,
+        description="Token for the Hub, for models that need one. `pdx up` takes HF_TOKEN of its environment.",
     )
     cache: ModelCache | None = Field(
         default=None,

@@ -140,6 +140,13 @@ def check_vllm(spec: Spec) -> None:
     """Refuse a run with real engines on a machine that has no vLLM or not the model."""
     if shutil.which("vllm", path=environment(os.environ, {})["PATH"]) is None:
         raise CommandError("vLLM is not installed; run `make install`, or use simulated engines with --engine sim.")
-    path = spec.model.source.path if spec.model.source is not None else None
-    if path is not None and not (Path(path) / "config.json").is_file():
-        raise CommandError(f"There is no model at {path}; make a tiny one with `pdx tiny-model {path}`.")
+    source = spec.model.source
+    if source is None:
+        return
+    if source.path is None:
+        raise CommandError(
+            "spec.model.source.persistentVolumeClaim is a volume of a cluster; here, name a directory: "
+            "--set spec.model.source='{path: /models/qwen}'."
+        )
+    if not (Path(source.path) / "config.json").is_file():
+        raise CommandError(f"There is no model at {source.path}; make a tiny one with `pdx tiny-model {source.path}`.")
