@@ -43,88 +43,89 @@ def _expected(change: Any) -> dict[str, Any]:
     return template
 
 
-@pytest.mark.parametrize(
-    ("spec", "change"),
-    [
-        pytest.param({}, lambda pod, engine: None, id="nothing"),
-        pytest.param(
-            {"nodeSelector": {"gpu": "h200"}, "securityContext": {"runAsGroup": 1}},
-            lambda pod, engine: (
-                pod.update(nodeSelector={"gpu": "h200"}),
-                pod["securityContext"].update(runAsGroup=1),
-            ),
-            id="maps merge deeply",
+MERGES = [
+    pytest.param({}, lambda pod, engine: None, id="nothing"),
+    pytest.param(
+        {"nodeSelector": {"gpu": "h200"}, "securityContext": {"runAsGroup": 1}},
+        lambda pod, engine: (
+            pod.update(nodeSelector={"gpu": "h200"}),
+            pod["securityContext"].update(runAsGroup=1),
         ),
-        pytest.param(
-            {"securityContext": {"runAsUser": None}, "hostname": None},
-            lambda pod, engine: pod["securityContext"].pop("runAsUser"),
-            id="null deletes",
+        id="maps merge deeply",
+    ),
+    pytest.param(
+        {"securityContext": {"runAsUser": None}, "hostname": None},
+        lambda pod, engine: pod["securityContext"].pop("runAsUser"),
+        id="null deletes",
+    ),
+    pytest.param(
+        {"containers": [{"name": "engine", "image": "vllm:2"}, {"name": "exporter", "image": "e"}]},
+        lambda pod, engine: (
+            engine.update(image="vllm:2"),
+            pod["containers"].append({"name": "exporter", "image": "e"}),
         ),
-        pytest.param(
-            {"containers": [{"name": "engine", "image": "vllm:2"}, {"name": "exporter", "image": "e"}]},
-            lambda pod, engine: (
-                engine.update(image="vllm:2"),
-                pod["containers"].append({"name": "exporter", "image": "e"}),
-            ),
-            id="containers merge by name, new ones follow",
+        id="containers merge by name, new ones follow",
+    ),
+    pytest.param(
+        {"containers": [{"name": "engine", "env": [{"name": "HOME", "value": "/x"}, {"name": "A", "value": "b"}]}]},
+        lambda pod, engine: (
+            engine["env"][1].update(value="/x"),
+            engine["env"].append({"name": "A", "value": "b"}),
         ),
-        pytest.param(
-            {"containers": [{"name": "engine", "env": [{"name": "HOME", "value": "/x"}, {"name": "A", "value": "b"}]}]},
-            lambda pod, engine: (
-                engine["env"][1].update(value="/x"),
-                engine["env"].append({"name": "A", "value": "b"}),
-            ),
-            id="variables merge by name",
+        id="variables merge by name",
+    ),
+    pytest.param(
+        {"containers": [{"name": "engine", "volumeMounts": [{"mountPath": "/dev/shm", "name": "big"}]}]},
+        lambda pod, engine: engine["volumeMounts"][0].update(name="big"),
+        id="mounts merge by path",
+    ),
+    pytest.param(
+        {"containers": [{"name": "engine", "env": [{"name": "HOME", "$patch": "delete"}]}]},
+        lambda pod, engine: engine["env"].pop(1),
+        id="delete drops an element",
+    ),
+    pytest.param(
+        {"containers": [{"name": "engine", "resources": {"$patch": "replace", "limits": {"nvidia.com/gpu": 1}}}]},
+        lambda pod, engine: engine.update(resources={"limits": {"nvidia.com/gpu": 1}}),
+        id="replace takes a map whole",
+    ),
+    pytest.param(
+        {"containers": [{"name": "engine", "resources": {"$patch": "delete"}}]},
+        lambda pod, engine: engine.update(resources={}),
+        id="delete empties a map",
+    ),
+    pytest.param(
+        {"topologySpreadConstraints": [{"$patch": "replace"}, {"topologyKey": "zone", "maxSkew": 3}]},
+        lambda pod, engine: pod.update(topologySpreadConstraints=[{"topologyKey": "zone", "maxSkew": 3}]),
+        id="replace takes a list whole",
+    ),
+    pytest.param(
+        {"containers": [{"name": "engine", "securityContext": {"capabilities": {"drop": ["NET_RAW"]}}}]},
+        lambda pod, engine: engine["securityContext"]["capabilities"].update(drop=["NET_RAW"]),
+        id="a list without names is replaced",
+    ),
+    pytest.param(
+        {"volumes": [{"name": "shm", "emptyDir": {"sizeLimit": "1Gi"}}]},
+        lambda pod, engine: pod["volumes"][0]["emptyDir"].update(sizeLimit="1Gi"),
+        id="a volume of the same kind merges",
+    ),
+    pytest.param(
+        {"volumes": [{"name": "shm", "hostPath": {"path": "/dev/shm"}}]},
+        lambda pod, engine: pod.update(volumes=[{"name": "shm", "hostPath": {"path": "/dev/shm"}}]),
+        id="a volume of another kind takes its place",
+    ),
+    pytest.param(
+        {"initContainers": [{"name": "fetch", "image": "i", "env": [{"name": "X", "value": None}]}]},
+        lambda pod, engine: pod.update(
+            initContainers=[{"name": "fetch", "image": "i", "env": [{"name": "X"}]}],
         ),
-        pytest.param(
-            {"containers": [{"name": "engine", "volumeMounts": [{"mountPath": "/dev/shm", "name": "big"}]}]},
-            lambda pod, engine: engine["volumeMounts"][0].update(name="big"),
-            id="mounts merge by path",
-        ),
-        pytest.param(
-            {"containers": [{"name": "engine", "env": [{"name": "HOME", "$patch": "delete"}]}]},
-            lambda pod, engine: engine["env"].pop(1),
-            id="delete drops an element",
-        ),
-        pytest.param(
-            {"containers": [{"name": "engine", "resources": {"$patch": "replace", "limits": {"nvidia.com/gpu": 1}}}]},
-            lambda pod, engine: engine.update(resources={"limits": {"nvidia.com/gpu": 1}}),
-            id="replace takes a map whole",
-        ),
-        pytest.param(
-            {"containers": [{"name": "engine", "resources": {"$patch": "delete"}}]},
-            lambda pod, engine: engine.update(resources={}),
-            id="delete empties a map",
-        ),
-        pytest.param(
-            {"topologySpreadConstraints": [{"$patch": "replace"}, {"topologyKey": "zone", "maxSkew": 3}]},
-            lambda pod, engine: pod.update(topologySpreadConstraints=[{"topologyKey": "zone", "maxSkew": 3}]),
-            id="replace takes a list whole",
-        ),
-        pytest.param(
-            {"containers": [{"name": "engine", "securityContext": {"capabilities": {"drop": ["NET_RAW"]}}}]},
-            lambda pod, engine: engine["securityContext"]["capabilities"].update(drop=["NET_RAW"]),
-            id="a list without names is replaced",
-        ),
-        pytest.param(
-            {"volumes": [{"name": "shm", "emptyDir": {"sizeLimit": "1Gi"}}]},
-            lambda pod, engine: pod["volumes"][0]["emptyDir"].update(sizeLimit="1Gi"),
-            id="a volume of the same kind merges",
-        ),
-        pytest.param(
-            {"volumes": [{"name": "shm", "hostPath": {"path": "/dev/shm"}}]},
-            lambda pod, engine: pod.update(volumes=[{"name": "shm", "hostPath": {"path": "/dev/shm"}}]),
-            id="a volume of another kind takes its place",
-        ),
-        pytest.param(
-            {"initContainers": [{"name": "fetch", "image": "i", "env": [{"name": "X", "value": None}]}]},
-            lambda pod, engine: pod.update(
-                initContainers=[{"name": "fetch", "image": "i", "env": [{"name": "X"}]}],
-            ),
-            id="what is new loses its nulls",
-        ),
-    ],
-)
+        id="what is new loses its nulls",
+    ),
+]
+"""Overlay of a pod spec, and what it changes in `TEMPLATE`."""
+
+
+@pytest.mark.parametrize(("spec", "change"), MERGES)
 def test_an_overlay_merges_as_kubernetes_does(spec: dict[str, Any], change: Any) -> None:
     before = copy.deepcopy(TEMPLATE)
     assert _overlaid({"spec": spec}) == _expected(change)
