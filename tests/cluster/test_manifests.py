@@ -1,6 +1,7 @@
 """What the operator renders, before a real API server: accepted to the letter, and read back without a difference."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pdx_api.parse import parse
 from pdx_cluster.cluster import Cluster
 from pdx_operator.difference import differs
 from pdx_operator.manifests import children
+from pdx_operator.merge_keys import POD_TEMPLATE, UNIONS
 from pdx_operator.overlay import overlaid
 from pdx_operator.template import in_force, rescaled, stamped
 from tests.unit.operator.test_operator_golden import SPECS
@@ -131,3 +133,26 @@ def _patched(cluster: Cluster, template: Manifest, patch: Manifest) -> Manifest:
     arguments = ("patch", "--local", "-f", "-", "--type=strategic", "-p", change, "-o", "json")
     found: Manifest = json.loads(cluster.kubectl(*arguments, stdin=json.dumps(body)))["spec"]["template"]
     return found
+
+
+def test_lists_of_named_things_are_those_that_the_api_server_merges_by_name(control_plane: Cluster) -> None:
+    definitions = json.loads(control_plane.get("/openapi/v2"))["definitions"]
+    fields = list(_fields(definitions, "io.k8s.api.core.v1.PodTemplateSpec", set()))
+    lists = {(field, schema.get("x-kubernetes-patch-merge-key")) for field, schema in fields if "items" in schema}
+    # Of a pod's metadata an overlay holds labels and annotations only.
+    named = {(field, key) for field, key in lists if key and field != "ownerReferences"}
+    assert named == set(POD_TEMPLATE.items())
+    assert not [field for field, key in lists if key is None and field in POD_TEMPLATE], "a name stands for one list"
+    assert {f for f, schema in fields if "retainKeys" in schema.get("x-kubernetes-patch-strategy", "")} == UNIONS
+
+
+def _fields(definitions: Manifest, name: str, seen: set[str]) -> Iterator[tuple[str, Manifest]]:
+    """Every field below a definition, with its schema."""
+    if name in seen:
+        return
+    seen.add(name)
+    for field, schema in definitions[name].get("properties", {}).items():
+        yield field, schema
+        below = schema.get("items", schema).get("$ref")
+        if below:
+            yield from _fields(definitions, below.removeprefix("#/definitions/"), seen)
