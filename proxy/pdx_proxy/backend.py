@@ -44,7 +44,6 @@ class Backend:
         starts = {(e.name, e.start) for e in snapshot.everything}
         self.snapshot = snapshot
         self.acquainted = {key for key in self.acquainted if {key[:2], key[2:]} <= starts} | set(snapshot.acquainted)
-        self.load.forget({e.name for e in snapshot.everything})
         self.pool.keep({e.address for e in snapshot.everything}, self.settings.gone_seconds)
 
     def acquaint(self, prefill: Endpoint, decode: Endpoint) -> None:

@@ -112,5 +112,5 @@ class Follower:
 
 def say(text: str) -> None:
     """One line to whoever reads the gateway's log."""
-    sys.stderr.write(f"pdx gateway: {text}.\n")
+    sys.stderr.write(f"pdx gateway: {text.rstrip('.')}.\n")
     sys.stderr.flush()

@@ -1,6 +1,6 @@
 """What the gateway knows of engines: an immutable snapshot, swapped whole, and the count of what is in flight."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import groupby
@@ -132,6 +132,7 @@ class Load:
     """Legs in flight by endpoint. Acquired and released exactly once for each leg."""
 
     legs: dict[str, int] = field(default_factory=dict)
+    """Never zero, so that nothing is kept of endpoints that are gone."""
 
     def acquire(self, endpoint: Endpoint) -> "Held":
         """Count one leg at the endpoint until the returned hold is released."""
@@ -142,13 +143,9 @@ class Load:
         """Legs in flight at the endpoint."""
         return self.legs.get(endpoint.name, 0)
 
-    def forget(self, known: Collection[str]) -> None:
-        """Drop endpoints that are not known any more and have no leg in flight."""
-        self.legs = {name: count for name, count in self.legs.items() if count or name in known}
-
     def view(self) -> Mapping[str, int]:
         """Endpoints that have legs in flight."""
-        return {name: count for name, count in self.legs.items() if count}
+        return self.legs
 
 
 @dataclass(slots=True)
@@ -163,4 +160,8 @@ class Held:
         """Count it no longer. A second call does nothing."""
         if not self.released:
             self.released = True
-            self.load.legs[self.name] -= 1
+            legs = self.load.legs
+            if legs[self.name] > 1:
+                legs[self.name] -= 1
+            else:
+                del legs[self.name]

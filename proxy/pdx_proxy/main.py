@@ -9,7 +9,7 @@ import uvloop
 from aiohttp import web
 
 from pdx_proxy.admin import create_admin
-from pdx_proxy.discovery import Discovery, DiscoveryError
+from pdx_proxy.discovery import Discovery, DiscoveryError, say
 from pdx_proxy.endpoints import Endpoint, Snapshot
 from pdx_proxy.fleet import Fleet, LocalFleet, ProcessFleet, address_of, bind
 from pdx_proxy.settings import Settings
@@ -44,7 +44,7 @@ async def _serve(settings: Settings, discovery: Discovery | None) -> int:
         loop.remove_signal_handler(number)
     await control.stop()
     if failure is not None:
-        sys.stderr.write(f"pdx gateway: {failure}.\n")
+        say(str(failure))
     return 1 if failure else 0
 
 

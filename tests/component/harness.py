@@ -11,6 +11,7 @@ from typing import Any, Self
 import aiohttp
 
 from pdx_api.names import Order, Role
+from pdx_proxy.discovery import Discovery
 from pdx_proxy.endpoints import Endpoint
 from pdx_proxy.fleet import LocalFleet
 from pdx_proxy.main import Control
@@ -170,8 +171,8 @@ class World:
         free = Address("127.0.0.1", 0)
         return Settings(**{"listen": free, "admin": free, "endpoints": tuple(specs), **more})
 
-    async def start_gateway(self, *, warm: bool = True, **more: Any) -> Self:
-        self.control = await Control.start(self.settings(**more))
+    async def start_gateway(self, *, warm: bool = True, discovery: Discovery | None = None, **more: Any) -> Self:
+        self.control = await Control.start(self.settings(**more), discovery)
         if warm:
             await self.warm()
         return self
@@ -186,8 +187,8 @@ class World:
         return len(snapshot.prefill), len(snapshot.decode)
 
     def endpoint(self, engine: SimEngine) -> Endpoint:
-        name = str(Address(engine.settings.host, engine.port))
-        return next(e for e in self.gateway.warmer.snapshot.everything if e.name == name)
+        address = Address(engine.settings.host, engine.port)
+        return next(e for e in self.gateway.warmer.snapshot.everything if e.address == address)
 
     async def post(self, path: str, body: Any, headers: dict[str, str] | None = None, counted: bool = True) -> Reply:
         """A POST through the gateway."""

@@ -154,18 +154,6 @@ def test_load_is_what_is_held(steps: list[tuple[int, int]]) -> None:
         assert load.view() == {key: count for key, count in open_now.items() if count}
 
 
-def test_load_forgets_who_is_gone_and_idle() -> None:
-    load = Load()
-    gone, busy, here = (load.acquire(endpoint(port, Role.DECODE)) for port in range(3))
-    gone.release()
-    here.release()
-    load.forget({"h:2"})
-    assert load.legs == {"h:1": 1, "h:2": 0}
-    busy.release()
-    load.forget({"h:2"})
-    assert load.legs == {"h:2": 0}
-
-
 def test_a_pair_is_one_of_starts() -> None:
     p, d = endpoint(1, Role.PREFILL), endpoint(2, Role.DECODE)
     assert pairing(p, d) != pairing(replace(p, start=1), d) != pairing(p, replace(d, start=1))
