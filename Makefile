@@ -27,6 +27,10 @@ run: install ## Serve a tiny model with one prefill and one decode engine and pr
 	@test -f $(TINY_MODEL)/config.json || $(BIN)/pdx tiny-model $(TINY_MODEL)
 	@$(BIN)/pdx up examples/tiny-cpu.yaml $(if $(ONCE),--once) $(if $(PORT),--port $(PORT)) $(ARGS)
 
+.PHONY: images
+images: ## Build the operator's and the gateway's images as archives in build/images (ARGS=--help lists the options)
+	@$(PYTHON) images/build.py --out build/images $(ARGS)
+
 ##@ Develop
 .PHONY: test
 test: install-dev ## Run every test (a part this machine cannot run is skipped by name; CI=true makes that a failure)
@@ -64,6 +68,7 @@ format: install-dev ## Format and mend what ruff can mend
 lock: $(UV) ## Write requirements/*.lock anew (UPGRADE=1 takes newer versions)
 	@$(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) --extra cli --extra cpu pyproject.toml -o requirements/run.lock
 	@$(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) --extra cli --extra cpu --extra dev -c requirements/run.lock pyproject.toml -o requirements/dev.lock
+	@$(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) -c requirements/dev.lock images/build.in -o images/build.lock
 	@for image in gateway operator; do $(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) --extra $$image -c requirements/run.lock pyproject.toml -o requirements/$$image.lock; done
 	@$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) benchmarks/gateway/peers.in -o benchmarks/gateway/peers.lock
 
