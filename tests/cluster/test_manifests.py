@@ -10,6 +10,7 @@ import yaml
 
 from pdx_api.parse import parse
 from pdx_cluster.cluster import Cluster
+from pdx_cluster.errors import ClusterError
 from pdx_operator.difference import differs
 from pdx_operator.manifests import children
 from pdx_operator.merge_keys import POD_TEMPLATE, UNIONS
@@ -112,6 +113,28 @@ def test_drift_is_seen_and_put_right(patch: Manifest, path: str, control_plane: 
     flags = ("--server-side", "--force-conflicts", "--field-manager=pdx-operator", "-o", "json")
     mended = json.loads(control_plane.kubectl("apply", *flags, "-f", "-", stdin=json.dumps(engines)))
     assert differs(engines, mended) is None
+
+
+@pytest.mark.parametrize(("name", "refused"), [("minimal", 0), ("pvc", 0), ("aggregated", 0), ("rdma", 2)])
+def test_pods_meet_the_restricted_pod_security_standard_unless_they_pin_memory(
+    name: str, refused: int, control_plane: Cluster, namespace: str
+) -> None:
+    spec = next(spec for spec in SPECS if spec.name.startswith(name))
+    made = _stamped_children(spec, namespace)
+    _apply(control_plane, [manifest for manifest in made if manifest["kind"] == "ServiceAccount"])
+    control_plane.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
+    refusals = []
+    for template in (manifest["spec"]["template"] for manifest in made if manifest["kind"] == "Deployment"):
+        metadata = {**template["metadata"], "name": "x", "namespace": namespace}
+        # A class of runtime is looked up for pods, and there is none here.
+        pod_spec = {**template["spec"], "runtimeClassName": None}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec}
+        try:
+            control_plane.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))
+        except ClusterError as error:
+            refusals.append(str(error))
+    assert len(refusals) == refused
+    assert all('unrestricted capabilities (container "engine" must not include "IPC_LOCK"' in why for why in refusals)
 
 
 @pytest.mark.parametrize(("spec", "change"), MERGES)
