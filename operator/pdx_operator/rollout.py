@@ -153,16 +153,20 @@ class _Account:
         for role in lane.roles:
             short = self.allowed[role].unavailable if role in drawing else 0
             engines += max(0, self.desired[role] - short - int(share * self.desired[role]))
-        return _keep(lane.old, engines)
+        # An old engine that may come back takes no place from a new one that serves.
+        return _keep(lane.old, engines, self.room(lane, sum(self.ready[role] for role in lane.roles)))
 
-    def room(self, lane: _Lane, old: int) -> int:
-        """For how many new engines the lane has room beside `old` ones."""
-        return sum(self.desired[role] + self.allowed[role].surge for role in lane.roles) - old
+    def room(self, lane: _Lane, taken: int) -> int:
+        """How many engines the lane has room for beside `taken` ones."""
+        return sum(self.desired[role] + self.allowed[role].surge for role in lane.roles) - taken
 
-    def grow(self, lane: _Lane, limit: Mapping[Role, int], room: int) -> dict[Role, int]:
-        """The lane's new engines, in ratio, with no more than `room`."""
-        start = _shrink({role: self.present[role] for role in lane.roles}, self.desired, room)
-        return _grow(start, limit, self.desired, {lane.roles: room})
+    def fit(self, lane: _Lane, room: int) -> dict[Role, int]:
+        """The lane's new engines, without those that must make way for others of it or for old ones."""
+        present = {role: self.present[role] for role in lane.roles}
+        if sum(present.values()) < room:
+            return present
+        fair = _grow(dict.fromkeys(lane.roles, 0), self.desired, self.desired, {lane.roles: room})
+        return {role: min(n, fair[role]) for role, n in present.items()}
 
 
 def _step(
@@ -182,18 +186,22 @@ def _step(
     replicas: dict[Key, int] = {}
     for lane in account.lanes:
         kept = account.keep(lane, drawing)
+        start = account.fit(lane, account.room(lane, sum(kept.values())))
         # Only what has left already makes room, so that the order in which a plan is applied does not matter.
-        free = account.room(lane, sum(pool.replicas for pool in lane.old))
-        # An overrun is the old engines' to give back, as far as they can.
-        room = max(free, min(sum(present[role] for role in lane.roles), account.room(lane, sum(kept.values()))))
-        replicas |= {(revision, role): n for role, n in account.grow(lane, limit, room).items()} | kept
+        leaving = sum(new[role].replicas - start[role] for role in lane.roles if role in new)
+        free = account.room(lane, sum(pool.replicas for pool in lane.old) + leaving)
+        counts = _grow(start, limit, desired, {lane.roles: free})
+        replicas |= {(revision, role): n for role, n in counts.items()} | kept
     return replicas
 
 
 def _reach(account: _Account) -> dict[Role, int]:
     """How far the new engines may come up, in ratio over all roles, once every role has given what it may."""
     rooms = {lane.roles: account.room(lane, sum(account.keep(lane, TURNS).values())) for lane in account.lanes}
-    return _grow(account.present, account.desired, account.desired, rooms)
+    start: dict[Role, int] = {}
+    for lane in account.lanes:
+        start |= account.fit(lane, rooms[lane.roles])
+    return _grow(start, account.desired, account.desired, rooms)
 
 
 def _drawing(account: _Account, limit: Mapping[Role, int]) -> list[Role]:
@@ -202,7 +210,8 @@ def _drawing(account: _Account, limit: Mapping[Role, int]) -> list[Role]:
     for lane, role in [(place, role) for place in account.lanes for role in place.roles]:
         drawing.append(role)
         room = account.room(lane, sum(account.keep(lane, drawing).values()))
-        if account.ready[role] < account.grow(lane, limit, room)[role]:
+        target = _grow(account.fit(lane, room), limit, account.desired, {lane.roles: room})
+        if account.ready[role] < target[role]:
             break
     return drawing
 
@@ -236,12 +245,14 @@ def _by_worth(old: Sequence[PoolState]) -> list[_Old]:
     return [_Old(_key(p), p.replicas, min(p.ready, useful[_key(p)]), useful[_key(p)]) for p in ranked]
 
 
-def _keep(old: Sequence[_Old], engines: int) -> dict[Key, int]:
-    """Which old engines stay: those that are ready before those that may come back."""
+def _keep(old: Sequence[_Old], engines: int, most: int) -> dict[Key, int]:
+    """Which old engines stay: those that are ready before those that may come back, of whom `most` bounds the sum."""
     kept: dict[Key, int] = {}
     for pool in old:
         kept[pool.key] = min(pool.ready, engines)
         engines -= kept[pool.key]
+        most -= kept[pool.key]
+    engines = max(0, min(engines, most))
     for pool in old:
         more = min(pool.standing - pool.ready, engines)
         kept[pool.key] += more
@@ -266,15 +277,6 @@ def _grow(
             break
         counts[role] += 1
         used[free[role]] += 1
-    return counts
-
-
-def _shrink(start: Mapping[Role, int], desired: Mapping[Role, int], room: int) -> dict[Role, int]:
-    """Take away engines where the ratio has most of them, until the rest has room."""
-    counts = dict(start)
-    unit = prod(n for n in desired.values() if n)
-    while sum(counts.values()) > room and any(counts.values()):
-        counts[max((r for r in counts if counts[r]), key=lambda r: counts[r] * unit // desired[r])] -= 1
     return counts
 
 

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pdx_api.names import Role
@@ -103,6 +102,7 @@ def check(revision: str, desired: Desired, pools: list[PoolState], step: Plan, b
     ready = {key: min(pool.ready, pool.replicas) for key, pool in before.items()}
     after = {key: min(ready.get(key, 0), n) for key, n in step.replicas.items()}
     check_totals(desired, before, step, budget)
+    check_ratio(revision, desired, before, step, budget)
     servers = sum(n for role, n in desired.items() if role is not P)
     short = sum(allowance(budget, n).unavailable for role, n in desired.items() if role is not P)
     assert serving(after) >= min(serving(ready), servers - short), "fewer servers than allowed"
@@ -124,6 +124,29 @@ def check_totals(desired: Desired, before: Mapping[Key, PoolState], step: Plan, 
         wanted = {key: n for key, n in step.replicas.items() if key[1] in roles}
         most = sum(max(present.get(key, 0), wanted.get(key, 0)) for key in present.keys() | wanted.keys())
         assert most <= max(limit, sum(present.values())), f"more {roles} than desired and surge"
+
+
+def check_ratio(revision: str, desired: Desired, before: Mapping[Key, PoolState], step: Plan, budget: Budget) -> None:
+    """What a step adds to the new revision keeps P and D within one engine of their ratio, if nothing may be short."""
+    old = sum(pool.replicas for (name, _), pool in before.items() if name != revision)
+    roles = [role for role, n in desired.items() if n]
+    if not old or len(roles) < 2 or any(allowance(budget, desired[role]).unavailable for role in roles):
+        return
+    grown = {r: n for r in roles if (n := step.replicas[revision, r]) > replicas_of(before, revision, r)}
+    for role, n in grown.items():
+        least = min(Fraction(step.replicas[revision, other], desired[other]) for other in roles)
+        assert Fraction(n - 1, desired[role]) <= least + max(Fraction(1, desired[other]) for other in roles)
+
+
+def replicas_of(before: Mapping[Key, PoolState], revision: str, role: Role) -> int:
+    return before[revision, role].replicas if (revision, role) in before else 0
+
+
+def pairs(engines: Mapping[Key, int], desired: Desired) -> Fraction:
+    """The part of the desired pairs that complete ones of the same revision make up."""
+    roles = [role for role, n in desired.items() if n]
+    revisions = {revision for revision, _ in engines}
+    return sum((min(Fraction(engines.get((v, r), 0), desired[r]) for r in roles) for v in revisions), Fraction(0))
 
 
 def serving(engines: Mapping[Key, int]) -> int:
@@ -162,3 +185,72 @@ def test_reversed_superseded_and_scaled_rollouts_end(
         cluster.run(name + str(len(desired)), desired, budget, turns=turns)
     name, desired, budget, _ = changes[-1]
     assert cluster.run(name + str(len(desired)), desired, budget)
+
+
+@quick
+@given(dice, shapes, budgets)
+def test_complete_pairs_are_never_fewer_than_the_budget_allows(
+    dice: random.Random, desired: Desired, budget: Budget
+) -> None:
+    cluster = Cluster(dice)
+    assert cluster.run("a", desired, budget)
+    roles = [role for role, n in desired.items() if n]
+    allowed = min(Fraction(desired[r] - allowance(budget, desired[r]).unavailable, desired[r]) for r in roles)
+    for _ in range(TURNS):
+        step = plan("b", desired, cluster.observe(), budget)
+        if step.done:
+            return
+        cluster.apply(step, killed=dice.random() < 0.3)
+        running = {key: min(sum(pool.pods), pool.replicas) for key, pool in cluster.pools.items()}
+        assert pairs(running, desired) >= allowed
+        cluster.live(lag=0.3)
+    raise AssertionError("the rollout does not end")
+
+
+@quick
+@given(dice, shapes, shapes, budgets)
+def test_a_revision_that_never_gets_ready_takes_only_what_may_be_unavailable(
+    dice: random.Random, first: Desired, second: Desired, budget: Budget
+) -> None:
+    cluster = Cluster(dice)
+    assert cluster.run("a", first, budget)
+    cluster.broken.add("b")
+    assert not cluster.run("b", second, budget, turns=60)
+    servers = sum(n for role, n in first.items() if role is not P)
+    wanted = sum(n - allowance(budget, n).unavailable for role, n in second.items() if role is not P)
+    assert serving({key: sum(pool.pods) for key, pool in cluster.pools.items()}) >= min(servers, wanted)
+    assert cluster.run("a", first, budget), "reversed"
+
+
+@quick
+@given(dice, shapes, shapes, budgets)
+def test_a_revision_that_never_served_makes_way_even_without_spare_devices(
+    dice: random.Random, first: Desired, second: Desired, budget: Budget
+) -> None:
+    cluster = Cluster(dice, devices=max(sum(first.values()), sum(second.values())))
+    cluster.broken.add("a")
+    cluster.run("a", first, budget, turns=20)
+    assert cluster.run("b", second, budget)
+
+
+@quick
+@given(dice, shapes, st.integers(1, 3))
+def test_without_spare_devices_a_rollout_in_place_ends(dice: random.Random, desired: Desired, unavailable: int) -> None:
+    cluster = Cluster(dice, devices=sum(desired.values()))
+    assert cluster.run("a", desired, Budget(0, unavailable))
+    assert cluster.run("b", desired, Budget(0, unavailable))
+
+
+@quick
+@given(dice, shapes, shapes, budgets)
+def test_scaling_to_zero_and_back_ends_in_any_revision(
+    dice: random.Random, first: Desired, second: Desired, budget: Budget
+) -> None:
+    cluster = Cluster(dice)
+    for revision, desired in [
+        ("a", first),
+        ("a", dict.fromkeys(first, 0)),
+        ("b", dict.fromkeys(second, 0)),
+        ("b", second),
+    ]:
+        assert cluster.run(revision, desired, budget)
