@@ -11,7 +11,9 @@ UV_VERSION := 0.13.8
 # A uv on PATH is used; otherwise one is put beside the environment.
 UV := $(shell command -v uv 2>/dev/null || echo $(CURDIR)/.cache/uv/bin/uv)
 PIP := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(UV) pip
-PACKAGES := pdx_api pdx_cli pdx_operator pdx_proxy pdx_sim
+PACKAGES := pdx_api pdx_cli pdx_cluster pdx_operator pdx_proxy pdx_sim
+# Needs nothing but Python's own library.
+CLUSTER := PYTHONPATH=$(CURDIR)/cluster $(PYTHON) -m pdx_cluster
 TINY_MODEL := /tmp/pdx/models/tiny
 
 .PHONY: help
@@ -30,6 +32,14 @@ run: install ## Serve a tiny model with one prefill and one decode engine and pr
 .PHONY: images
 images: ## Build the operator's and the gateway's images as archives in build/images (ARGS=--help lists the options)
 	@$(PYTHON) images/build.py --out build/images $(ARGS)
+
+.PHONY: cluster
+cluster: ## Bring up a one-node Kubernetes on this machine (CONTROL_PLANE=1: without the node, and without root)
+	@$(CLUSTER) up $(if $(CONTROL_PLANE),--control-plane) $(ARGS)
+
+.PHONY: cluster-down
+cluster-down: ## End that Kubernetes and remove every trace of it, also after a crash
+	@$(CLUSTER) down
 
 ##@ Develop
 .PHONY: test

@@ -10,8 +10,8 @@ from pathlib import Path
 from pdx_cluster import cgroups, control_plane, network, packages, programs
 from pdx_cluster.control_plane import ControlPlane
 from pdx_cluster.errors import ClusterError, MissingError
-from pdx_cluster.node import Node
-from pdx_cluster.processes import Supervisor
+from pdx_cluster.node import Node, remove_mount_points
+from pdx_cluster.processes import Supervisor, wait_until
 from pdx_cluster.programs import Report
 from pdx_cluster.shell import run
 
@@ -136,8 +136,13 @@ def _start(folder: Path, supervisor: Supervisor, paths: dict[str, Path], with_no
 def _end(folder: Path) -> None:
     Supervisor(folder).kill_all()
     device = network.recorded_device(folder)
-    if device and not cgroups.remove(device):
+    if device is None:
+        return
+    if not wait_until(lambda: not network.exists(device), 10):
+        raise ClusterError(f"The interface {device} outlives its processes: see `lsns -t net`.")
+    if not cgroups.remove(device):
         raise ClusterError(f"The control group {device} under {cgroups.ROOT} still holds processes.")
+    remove_mount_points()
 
 
 def sum_series(exposition: str, name: str, labels: Mapping[str, str]) -> float:

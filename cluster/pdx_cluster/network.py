@@ -112,6 +112,16 @@ def load(folder: Path) -> Namespaces | None:
     return Namespaces(record["init"], Addresses(record["index"]))
 
 
+def any_is_up() -> bool:
+    """Whether a cluster with a node runs on this machine."""
+    return any(exists(Addresses(index).device) for index in range(CLUSTERS))
+
+
+def exists(device: str) -> bool:
+    """Whether the machine has that interface."""
+    return Path(f"/sys/class/net/{device}").exists()
+
+
 def recorded_device(folder: Path) -> str | None:
     """The interface of the cluster in `folder`, living or not."""
     namespaces = load(folder)
@@ -139,7 +149,7 @@ def _claim(init: int) -> Addresses:
     """Take the first index whose interface does not exist: making one is what claims it."""
     for index in range(CLUSTERS):
         addresses = Addresses(index)
-        if Path(f"/sys/class/net/{addresses.device}").exists():
+        if exists(addresses.device):
             continue
         try:
             run(["ip", "link", "add", addresses.device, "type", "veth", "peer", "name", "eth0", "netns", str(init)])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pdx_cluster import cgroups, images, node_config
+from pdx_cluster import cgroups, images, network, node_config
 from pdx_cluster.control_plane import ControlPlane
 from pdx_cluster.errors import ClusterError
 from pdx_cluster.images import Image
@@ -19,6 +19,7 @@ from pdx_cluster.packages import cni_folder
 from pdx_cluster.shell import run
 
 NAME: Final = "pdx"
+MARK: Final = ".pdx-cluster"
 PAUSE_IMAGE: Final = "pdx.local/pause:1"
 KERNEL_SETTINGS: Final = {
     "vm/overcommit_memory": "1",
@@ -70,8 +71,8 @@ class Node:
     def _prepare_namespaces(self) -> None:
         settings = self.folder / "sysctl"
         lines = ["mount -t tmpfs -o mode=755 tmpfs /run", "mkdir -p /run/lock /run/netns"]
-        for name in node_config.MACHINE_FOLDERS:
-            lines += [f"mkdir -p {name}", f"mount -t tmpfs -o mode=755 tmpfs {name}"]
+        make_mount_points()
+        lines += [f"mount -t tmpfs -o mode=755 tmpfs {name}" for name in node_config.MACHINE_FOLDERS]
         for name, value in KERNEL_SETTINGS.items():
             path = settings / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,3 +141,23 @@ class Node:
 
     def _start(self, name: str, *command: str | Path) -> None:
         self.plane.supervisor.start(name, [*self.namespaces.enter, *command])
+
+
+def make_mount_points() -> None:
+    """Make those of the machine's folders that a node covers and that are not there, with a mark of the maker."""
+    for name in node_config.MACHINE_FOLDERS:
+        folder = Path(name)
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            (folder / MARK).touch()
+
+
+def remove_mount_points() -> None:
+    """Remove what `make_mount_points` made, unless another cluster uses it."""
+    if network.any_is_up():
+        return
+    for name in node_config.MACHINE_FOLDERS:
+        mark = Path(name) / MARK
+        if mark.exists():
+            mark.unlink()
+            mark.parent.rmdir()

@@ -1,0 +1,94 @@
+"""The node that runs containers, proven with a pod made of an empty image and the machine's own Python."""
+
+import json
+import urllib.request
+from typing import Any
+
+import pytest
+
+from pdx_cluster import pods
+from pdx_cluster.cluster import Cluster
+from pdx_cluster.network import Addresses
+
+SERVE = """
+import http.server, pathlib, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"hello from a pod")
+http.server.HTTPServer(("", 8080), Handler).serve_forever()
+"""
+ASK = """
+import socket, time, urllib.request
+for attempt in range(20):  # a Service answers a moment after its pod is Ready
+    try:
+        print(urllib.request.urlopen("http://web/", timeout=5).read().decode())
+        break
+    except OSError as error:
+        print(error)
+        time.sleep(0.5)
+print(socket.gethostbyname("kubernetes.default.svc.cluster.local"))
+"""
+
+
+def pod(name: str, script: str, **fields: Any) -> dict[str, Any]:
+    """A pod that runs a script with the machine's Python."""
+    mounted = pods.host_folders()
+    container = {
+        "name": "main",
+        "image": pods.empty_image().reference,
+        "imagePullPolicy": "Never",
+        "command": ["/usr/bin/python3", "-c", script],
+        "volumeMounts": mounted.mounts,
+        **fields,
+    }
+    spec = {"containers": [container], "volumes": mounted.volumes, "restartPolicy": "Never"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}}, "spec": spec}
+
+
+@pytest.fixture
+def web(node_cluster: Cluster, namespace: str) -> str:
+    """The address of a Service in front of one Ready pod."""
+    assert node_cluster.node is not None
+    node_cluster.node.import_image(pods.empty_image())
+    probe = {"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1}
+    hook = {"preStop": {"exec": {"command": ["/bin/sleep", "2"]}}}
+    server = pod("web", SERVE, readinessProbe=probe, lifecycle=hook)
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "web"},
+        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]},
+    }
+    for document in (server, service):
+        node_cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(document))
+    node_cluster.kubectl("wait", "--for=condition=Ready", "pod/web", "-n", namespace, "--timeout=40s")
+    return node_cluster.kubectl("get", "service", "web", "-n", namespace, "-o", "jsonpath={.spec.clusterIP}")
+
+
+def test_a_pod_answers_through_its_service_from_the_machine(web: str) -> None:
+    with urllib.request.urlopen(f"http://{web}/", timeout=5) as answer:
+        assert answer.read() == b"hello from a pod"
+
+
+def test_a_pod_reaches_a_service_by_name(node_cluster: Cluster, namespace: str, web: str) -> None:
+    node_cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(pod("ask", ASK)))
+    done = "--for=jsonpath={.status.phase}=Succeeded"
+    node_cluster.kubectl("wait", done, "pod/ask", "-n", namespace, "--timeout=30s")
+    first_service = str(Addresses(int(node_cluster.url.split(".")[2]) // 16).services[1])
+    assert node_cluster.kubectl("logs", "ask", "-n", namespace).split("\n")[-3:-1] == [
+        "hello from a pod",
+        first_service,
+    ]
+
+
+def test_a_pod_goes_on_during_its_pre_stop_hook(node_cluster: Cluster, namespace: str, web: str) -> None:
+    node_cluster.kubectl("delete", "pod", "web", "-n", namespace, "--wait=false")
+    address = node_cluster.kubectl("get", "pod", "web", "-n", namespace, "-o", "jsonpath={.status.podIP}")
+    with urllib.request.urlopen(f"http://{address}:8080/", timeout=5) as answer:
+        assert answer.read() == b"hello from a pod"
+
+
+def test_exec_reaches_a_container(node_cluster: Cluster, namespace: str, web: str) -> None:
+    assert node_cluster.kubectl("exec", "web", "-n", namespace, "--", "/bin/echo", "inside").strip() == "inside"
