@@ -120,6 +120,9 @@ _VARIABLE = "write a variable's name: letters, digits and _, no digit first"
 _QUANTITY = "write a quantity, for example 2, 500m or 16Gi"
 _COUNT = "write a number from 0 to 1024, or a percentage, for example 25%"
 _LABEL = "write a label's value: at most 63 letters, digits, -, _ and ., with a letter or digit at both ends"
+_LABEL_KEY = "write keys as name or domain/name, for example app or example.org/app"
+_NOTE = "write keys as name or domain/name, for example example.org/note"
+_RESOURCE = "write resources as name or domain/name, for example cpu or nvidia.com/gpu"
 _OWN_KEYS = "keys that begin with pdx.dev/ are PDX's own; leave them out"
 _NAME = (
     "write at most 41 lower-case letters, digits and -, a letter first and no - at the end: names of children carry it"
@@ -223,6 +226,13 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
      "spec.gateway.podTemplate.metadata.annotations", _OWN_KEYS),
     ("spec.decode.podTemplate", {"metadata": {"labels": {"team": "a b"}}},
      "spec.decode.podTemplate.metadata.labels[team]", _LABEL),
+    ("spec.decode.podTemplate", {"metadata": {"annotations": {"a b": "c"}}},
+     "spec.decode.podTemplate.metadata.annotations", _NOTE),
+    ("spec.gateway.service", {"annotations": {"/x": ""}}, "spec.gateway.service.annotations", _NOTE),
+    ("spec.observability.scrapeFrom", [{"podLabels": {"app/": "x"}}],
+     "spec.observability.scrapeFrom[0].podLabels", _LABEL_KEY),
+    ("spec.decode.resources", {"limits": {"nvidia.com/gpu/x": 1}}, "spec.decode.resources.limits", _RESOURCE),
+    ("spec.decode.resources", {"limits": {"x" * 318: 1}}, "spec.decode.resources.limits", _RESOURCE),
     ("spec.decode.disruption", {"maxUnavailable": "half"}, "spec.decode.disruption.maxUnavailable", _COUNT),
     ("spec.gateway.disruption", {"maxUnavailable": -1}, "spec.gateway.disruption.maxUnavailable", _COUNT),
     ("spec.rollout.maxSurge", "101%", "spec.rollout.maxSurge", _COUNT),

@@ -59,7 +59,7 @@ def with_rules(schema: Mapping[str, Any], *rules: Rule) -> dict[str, Any]:
 def matching(pattern: str, message: str) -> Rule:
     """The rule that a text matches a pattern (RE2 and Python read it alike)."""
     compiled = re.compile(pattern)
-    return Rule(f"self.matches(r'{pattern}')", message, lambda text: compiled.search(text) is not None)
+    return Rule(f"self.matches(r'{pattern}')", message, lambda text: compiled.fullmatch(text) is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,16 @@ class ListMap:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {**handler(schema), "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [self.key]}
+
+
+def with_keys(pattern: str, longest: int, message: str) -> Rule:
+    """The rule that each key of a map matches a pattern and has at most `longest` characters."""
+    compiled = re.compile(pattern)
+    return Rule(
+        f"self.all(key, key.size() <= {longest} && key.matches(r'{pattern}'))",
+        message,
+        lambda entries: all(len(key) <= longest and compiled.fullmatch(key) is not None for key in entries),
+    )
 
 
 class Part(BaseModel):
@@ -110,6 +120,13 @@ class Part(BaseModel):
         return with_rules(handler.resolve_ref_schema(handler(schema)), *cls.rules)
 
 
+def without_null(value: Any) -> Any:
+    """A map without entries that are null, as the API server stores it."""
+    if not isinstance(value, Mapping):
+        return value
+    return {key: entry for key, entry in value.items() if entry is not None}
+
+
 def _integer_or_text(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError("write a whole number or a text")
@@ -117,14 +134,16 @@ def _integer_or_text(value: Any) -> Any:
 
 
 def _is_quantity(value: int | str) -> bool:
-    return value >= 0 if isinstance(value, int) else re.search(_QUANTITY, value) is not None
+    return value >= 0 if isinstance(value, int) else re.fullmatch(_QUANTITY, value) is not None
 
 
 def _is_count_or_percentage(value: int | str) -> bool:
-    return 0 <= value <= 1024 if isinstance(value, int) else re.search(_PERCENTAGE, value) is not None
+    return 0 <= value <= 1024 if isinstance(value, int) else re.fullmatch(_PERCENTAGE, value) is not None
 
 
 _QUANTITY: Final = r"^[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?$"
+_KEY: Final = r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
+"""A name of at most 63 characters, after a domain or not."""
 _PERCENTAGE: Final = r"^(100|[1-9]?[0-9])%$"
 
 Flag = Annotated[bool, Field(strict=True)]
@@ -157,7 +176,6 @@ SecretKey = Annotated[
     StringConstraints(max_length=253),
     matching(r"^[-._a-zA-Z0-9]+$", "write a key of a secret: letters, digits, -, _ and ., for example token"),
 ]
-LabelKey = Annotated[str, StringConstraints(min_length=1, max_length=317)]
 LabelValue = Annotated[
     str,
     StringConstraints(max_length=63),
@@ -166,8 +184,18 @@ LabelValue = Annotated[
         "write a label's value: at most 63 letters, digits, -, _ and ., with a letter or digit at both ends",
     ),
 ]
-Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=64)]
-Annotations = Annotated[dict[LabelKey, Annotated[str, StringConstraints(max_length=16_384)]], Field(max_length=64)]
+Labels = Annotated[
+    dict[str, LabelValue],
+    Field(max_length=64),
+    BeforeValidator(without_null),
+    with_keys(_KEY, 317, "write keys as name or domain/name, for example app or example.org/app"),
+]
+Annotations = Annotated[
+    dict[str, Annotated[str, StringConstraints(max_length=16_384)]],
+    Field(max_length=64),
+    BeforeValidator(without_null),
+    with_keys(_KEY, 317, "write keys as name or domain/name, for example example.org/note"),
+]
 Quantity = Annotated[
     int | str,
     BeforeValidator(_integer_or_text),
@@ -177,6 +205,12 @@ Quantity = Annotated[
         "write a quantity, for example 2, 500m or 16Gi",
         _is_quantity,
     ),
+]
+Quantities = Annotated[
+    dict[str, Quantity],
+    Field(max_length=32),
+    BeforeValidator(without_null),
+    with_keys(_KEY, 317, "write resources as name or domain/name, for example cpu or nvidia.com/gpu"),
 ]
 CountOrPercentage = Annotated[
     int | str,

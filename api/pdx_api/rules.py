@@ -117,7 +117,7 @@ RESOURCES_RULES: Final = (
 
 def _enough_devices(pool: Any) -> bool:
     count = str(pool.resources.limits.get(GPU, ""))
-    return re.search(r"^[0-9]{1,6}$", count) is None or int(count) >= pool.parallelism.tensor
+    return re.fullmatch(r"[0-9]{1,6}", count) is None or int(count) >= pool.parallelism.tensor
 
 
 POOL_RULES: Final = (

@@ -3,7 +3,7 @@
 import posixpath
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from pdx_api.connectors import choose
 from pdx_api.connectors.base import Connector
@@ -17,12 +17,13 @@ from pdx_api.fields import (
     ListMap,
     ObjectName,
     Part,
-    Quantity,
+    Quantities,
     RelativePath,
     Rule,
     SecretKey,
     Text,
     matching,
+    without_null,
 )
 from pdx_api.names import MODEL_MOUNT, Mode, Order, Role
 from pdx_api.overlay import EnginePodTemplate, GatewayPodTemplate
@@ -202,7 +203,7 @@ class KVTransfer(Part):
         description="What D does when KV does not arrive. Fail: D answers an error, and the gateway retries and "
         "counts it. Recompute: D prefills by itself, and only latency shows it.",
     )
-    config: dict[Annotated[str, StringConstraints(max_length=253)], Any] = Field(
+    config: Annotated[dict[str, Any], BeforeValidator(without_null)] = Field(
         default={},
         max_length=64,
         description="Connector settings for vLLM's kv_connector_extra_config, for example kv_lease_duration: 30 "
@@ -215,10 +216,8 @@ class Resources(Part):
 
     rules: ClassVar[tuple[Rule, ...]] = RESOURCES_RULES
 
-    requests: dict[Text, Quantity] = Field(default={}, max_length=32, description="What the scheduler sets aside.")
-    limits: dict[Text, Quantity] = Field(
-        default={}, max_length=32, description="The most it may use, for example nvidia.com/gpu: 1."
-    )
+    requests: Quantities = Field(default={}, description="What the scheduler sets aside.")
+    limits: Quantities = Field(default={}, description="The most it may use, for example nvidia.com/gpu: 1.")
 
 
 class Parallelism(Part):

@@ -125,6 +125,15 @@ def test_mode_and_order_are_free(api: client.CustomObjectsApi, mode: Mode, order
     assert create(api, body)["spec"]["kvTransfer"]["order"] == order
 
 
+@pytest.mark.parametrize("how", [(), ("--server-side",)], ids=["client-side", "server-side"])
+def test_a_second_apply_changes_nothing(installed: Cluster, namespace: str, how: tuple[str, ...]) -> None:
+    for _ in range(2):
+        installed.kubectl("apply", "-n", namespace, *how, "-f", "-", stdin=json.dumps(FULL))
+    stored = json.loads(installed.kubectl("get", "pdd", "qwen", "-n", namespace, "-o", "json"))
+    assert stored["metadata"]["generation"] == 1
+    assert parse(stored).spec == parse(FULL).spec
+
+
 def test_kubectl_says_what_is_wrong(installed: Cluster) -> None:
     misspelt, impossible = changed("spec.modell", {}), changed("spec.decode", None)
     with pytest.raises(ClusterError, match=r'unknown field "spec\.modell"'):

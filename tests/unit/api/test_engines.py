@@ -24,7 +24,7 @@ def _spec(**spec: Any) -> Spec:
 FROZEN: dict[str, tuple[dict[str, Any], str]] = {
     "smallest": ({}, "fd14d98e15"),
     "aggregated": ({"mode": "Aggregated"}, "d228667b59"),
-    "push": ({"kvTransfer": {"order": "Concurrent", "config": {"kv_lease_duration": 60, "x": None}}}, "1bd06815d2"),
+    "push": ({"kvTransfer": {"order": "Concurrent", "config": {"kv_lease_duration": 60, "x": None}}}, "0580247abd"),
     "volume": (
         {"model": {"name": "m", "source": {"persistentVolumeClaim": {"claimName": "weights", "path": "m"}}}},
         "259173779f",
