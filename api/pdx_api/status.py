@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, computed_field
+from pydantic import ConfigDict, Field, StringConstraints, computed_field
 
 from pdx_api.fields import ListMap, Part
 from pdx_api.names import ConditionType, Mode, Order
@@ -13,14 +13,20 @@ Time = Annotated[str, StringConstraints(max_length=32), Field(json_schema_extra=
 Generation = Annotated[int, Field(strict=True, ge=0, json_schema_extra={"format": "int64"})]
 
 
-class GatewayStatus(Part):
+class StatusPart(Part):
+    """A part of the status. Read back, it may hold what is computed, or what a later version has written."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class GatewayStatus(StatusPart):
     """How many gateway pods there are."""
 
     desired: Count = Field(description="Number of pods that are wanted.")
     ready: Count = Field(description="Number of pods that serve.")
 
 
-class PoolStatus(Part):
+class PoolStatus(StatusPart):
     """How many engines of one role there are."""
 
     desired: Count = Field(description="Number of engines that are wanted.")
@@ -34,7 +40,7 @@ class PoolStatus(Part):
         return f"{self.ready}/{self.desired}"
 
 
-class Condition(Part):
+class Condition(StatusPart):
     """One thing that is true of the object, false, or not known."""
 
     type: ConditionType = Field(description="What the condition speaks of.")
@@ -49,7 +55,7 @@ class Condition(Part):
     last_transition_time: Time = Field(description="When status last changed.")
 
 
-class Status(Part):
+class Status(StatusPart):
     """What is in force and what was found."""
 
     observed_generation: Generation | None = Field(

@@ -24,6 +24,7 @@ from pdx_api.schema import (
     object_schema,
     structural,
 )
+from pdx_api.status import PoolStatus, Status
 from scripts import generate
 from tests.pddeployments import FULL, GOOD
 
@@ -134,6 +135,13 @@ def test_columns_show_fields_that_exist() -> None:
     assert names == ["Mode", "Connector", "Order", "P", "D", "Ready", "KV Verified", "Age"]
     for column in version["additionalPrinterColumns"]:
         assert column["jsonPath"].split("[")[0] in paths
+
+
+def test_a_status_is_read_back() -> None:
+    status = Status(observed_generation=1, prefill=PoolStatus(desired=2, ready=1))
+    body = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert body == {"observedGeneration": 1, "prefill": {"desired": 2, "ready": 1, "summary": "1/2"}}
+    assert Status.model_validate({**body, "fromTheFuture": 1}) == status
 
 
 def test_there_is_no_phase() -> None:
