@@ -76,6 +76,8 @@ class Cluster:
         except config.ConfigException:
             await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
         settings.connection_pool_maxsize = requests + watches
+        # Otherwise every request reads ~/.netrc and asks for proxies, in a thread.
+        settings.client_session_kwargs = {"trust_env": False}
         api = client.ApiClient(settings)
         api.user_agent = FIELD_MANAGER
         return cls(api, requests)

@@ -13,13 +13,14 @@ class Crew:
     def __init__(self, make: Callable[[Key], Loop]) -> None:
         self._make = make
         self._loops: dict[Key, tuple[Loop, asyncio.Task[None]]] = {}
+        self._over = False
 
     def wake(self, key: Key, urgent: bool, *, exists: bool) -> None:
         """Something about an object is new."""
         entry = self._loops.get(key)
         if entry is not None:
             entry[0].wake(urgent=urgent)
-        elif exists:
+        elif exists and not self._over:
             loop = self._make(key)
             task = asyncio.get_running_loop().create_task(loop.run(), name=f"loop of {key}")
             self._loops[key] = loop, task
@@ -27,6 +28,7 @@ class Crew:
 
     async def stop(self) -> None:
         """End every loop where it stands: nothing that it was about to do is lost."""
+        self._over = True
         tasks = [task for _, task in self._loops.values()]
         for task in tasks:
             task.cancel()

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 
 from pdx_operator.backoff import Backoff
 from pdx_operator.cluster import ApiError, AwayError, Cluster, ConflictError, MissingError
@@ -15,7 +16,7 @@ from pdx_operator.kinds import PDDEPLOYMENT
 from pdx_operator.looks import Looks
 from pdx_operator.report import Reporter, report
 from pdx_operator.settings import Settings
-from pdx_operator.store import Key, Snapshot, Store
+from pdx_operator.store import ChildKey, Key, Snapshot, Store
 
 log = logging.getLogger(__name__)
 
@@ -161,13 +162,18 @@ def steps(done: Done) -> list[Step]:
     """What was performed, as Events: one for each sort of thing."""
     told: list[Step] = []
     if done.made:
-        told.append(Step("Created", f"Created {_names(done.made)}."))
+        told.append(Step("Created", f"Created {_listed(done.made)}."))
     if done.changed:
-        told.append(Step("Updated", f"Updated {_names([f'{c.key} ({c.reason})' for c in done.changed])}."))
+        changed = ", ".join(sorted(f"{change.key} ({change.reason})" for change in done.changed))
+        told.append(Step("Updated", f"Updated {changed}."))
     if done.removed:
-        told.append(Step("Removed", f"Removed {_names(done.removed)}."))
+        told.append(Step("Removed", f"Removed {_listed(done.removed)}."))
     return told
 
 
-def _names(children: Sequence[object]) -> str:
-    return ", ".join(sorted(map(str, children)))
+def _listed(children: Sequence[ChildKey]) -> str:
+    """Names by kind."""
+    return "; ".join(
+        f"{kind} {', '.join(key.name for key in keys)}"
+        for kind, keys in groupby(sorted(children), lambda key: key.kind)
+    )

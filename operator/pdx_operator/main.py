@@ -62,8 +62,9 @@ def _settings(argv: Sequence[str] | None) -> Settings:
 def _configure_logs(settings: Settings) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("pdx_operator").setLevel(logging.DEBUG if settings.verbose else logging.INFO)
-    # Its own lines are one for each event.
     logging.getLogger("kopf").setLevel(logging.INFO if settings.verbose else logging.WARNING)
+    # It says something of every event that it brings.
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
 
 
 async def _serve(settings: Settings) -> None:
@@ -126,7 +127,6 @@ class Operator:
         try:
             await self._watch(stop)
         finally:
-            await self._crew.stop()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -144,6 +144,13 @@ class Operator:
         registry = kopf.OperatorRegistry()
         kopf.on.login(registry=registry)(_login)
         kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(self._on_event)
+
+        async def on_cleanup(**_: Any) -> None:
+            # Before kopf ends it waits for every task that was started meanwhile, its own for this flag too.
+            stop.set()
+            await self._crew.stop()
+
+        kopf.on.cleanup(registry=registry)(on_cleanup)
         port = self._settings.health_port
         await kopf.operator(
             registry=registry,
