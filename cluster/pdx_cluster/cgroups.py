@@ -12,6 +12,10 @@ ROOT: Final = Path("/sys/fs/cgroup")
 def create(name: str) -> None:
     """Make the group in every hierarchy (version 1) or the one (version 2)."""
     for parent in _hierarchies():
+        # Version 2 gives a group the controllers that its parent hands down.
+        for controller in _read(parent / "cgroup.controllers").split():
+            with contextlib.suppress(OSError):
+                (parent / "cgroup.subtree_control").write_text(f"+{controller}")
         group = parent / name
         group.mkdir(exist_ok=True)
         # A new cpuset of version 1 is empty and takes no process.
@@ -29,6 +33,10 @@ def _hierarchies() -> list[Path]:
     if (ROOT / "cgroup.controllers").is_file():
         return [ROOT]
     return sorted(path for path in ROOT.iterdir() if path.is_dir() and not path.is_symlink())
+
+
+def _read(path: Path) -> str:
+    return path.read_text() if path.is_file() else ""
 
 
 def _remove_tree(group: Path) -> bool:

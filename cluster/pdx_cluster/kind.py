@@ -41,6 +41,11 @@ def up(folder: Path, report: Report) -> Path:
     return path
 
 
+def load(archive: Path) -> None:
+    """Import an image."""
+    run(["kind", "load", "image-archive", str(archive), f"--name={NAME}"], timeout_seconds=600)
+
+
 def down(folder: Path) -> None:
     """Remove it if `up` made it for this folder."""
     mark = folder / _MARK

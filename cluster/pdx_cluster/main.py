@@ -1,4 +1,4 @@
-"""The command line: `python -m pdx_cluster up|down|status|env|build`."""
+"""The command line: `python -m pdx_cluster up|down|status|env|load|build`."""
 
 import argparse
 import os
@@ -39,6 +39,9 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("down", help="end it and remove every trace, also of one that crashed").set_defaults(run=_down)
     commands.add_parser("status", help="say what runs").set_defaults(run=_status)
     commands.add_parser("env", help="print `export KUBECONFIG=…`").set_defaults(run=_env)
+    load = commands.add_parser("load", help="import images, as nothing is pulled")
+    load.add_argument("archives", nargs="+", type=Path, metavar="TAR", help="docker-archive or OCI archive")
+    load.set_defaults(run=_load)
     commands.add_parser("build", help="find or build every program").set_defaults(run=_build)
     return parser
 
@@ -87,6 +90,18 @@ def _env(args: argparse.Namespace) -> int:
     if path is None:
         raise ClusterError("No cluster runs: bring one up with `make cluster`.")
     print(_export(path))
+    return 0
+
+
+def _load(args: argparse.Namespace) -> int:
+    running = cluster.load(args.state)
+    for archive in args.archives:
+        if kind.kubeconfig(args.state):
+            kind.load(archive)
+        elif running is None or running.node is None:
+            raise ClusterError("No node runs: bring one up with `make cluster`.")
+        else:
+            print("\n".join(running.node.import_image(archive)))
     return 0
 
 

@@ -59,7 +59,6 @@ class Node:
         Pods use them with `imagePullPolicy: Never` or `IfNotPresent`.
         """
         path = images.write(image, self.folder / "import.tar") if isinstance(image, Image) else image
-        # Plain overlay layers: an import of everything keeps what the platform does not match from being refused.
         told = self.ctr("images", "import", str(path.resolve()))
         return re.findall(r"unpacking (\S+)", told)
 

@@ -1,5 +1,6 @@
 """Pods without an image of their own: an empty image into which the machine's folders are mounted, read-only."""
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,10 +24,12 @@ class HostFolders:
 def host_folders(folders: Iterable[Path] = SYSTEM) -> HostFolders:
     """Mount these folders, those of SYSTEM unless told; one that does not exist is left out."""
     found = [folder for folder in folders if folder.is_dir()]
-    names = [f"host-{'-'.join(folder.parts[1:]).lower().replace('.', '').replace('_', '-')}" for folder in found]
+    # A path may be longer than a volume's name.
+    names = [f"host-{hashlib.sha256(bytes(folder)).hexdigest()[:12]}" for folder in found]
+    pairs = list(zip(names, map(str, found), strict=True))
     return HostFolders(
-        [{"name": name, "hostPath": {"path": str(folder)}} for name, folder in zip(names, found, strict=True)],
-        [{"name": name, "mountPath": str(folder), "readOnly": True} for name, folder in zip(names, found, strict=True)],
+        [{"name": name, "hostPath": {"path": path}} for name, path in pairs],
+        [{"name": name, "mountPath": path, "readOnly": True} for name, path in pairs],
     )
 
 

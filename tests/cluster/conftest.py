@@ -10,7 +10,7 @@ import pytest
 
 from pdx_cluster import cluster, kwok, programs
 from pdx_cluster.cluster import Cluster
-from pdx_cluster.errors import MissingError
+from pdx_cluster.errors import ClusterError, MissingError
 
 NEEDS = {
     "control_plane": (*programs.CONTROL_PLANE, programs.HELM),
@@ -27,7 +27,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     used = {name for item in session.items if isinstance(item, pytest.Function) for name in item.fixturenames}
     reporter = session.config.pluginmanager.getplugin("terminalreporter")
-    with contextlib.suppress(MissingError):  # the fixture skips with the reason
+    with contextlib.suppress(ClusterError):  # the fixture skips or fails with the reason
         for fixture in NEEDS.keys() & used:
             programs.cluster_programs(NEEDS[fixture], lambda line: reporter.write_line(line) if reporter else None)
 

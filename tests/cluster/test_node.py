@@ -67,6 +67,11 @@ def web(node_cluster: Cluster, namespace: str) -> str:
     return node_cluster.kubectl("get", "service", "web", "-n", namespace, "-o", "jsonpath={.spec.clusterIP}")
 
 
+def test_an_imported_image_is_named_as_pods_name_it(node_cluster: Cluster) -> None:
+    assert node_cluster.node is not None
+    assert node_cluster.node.import_image(pods.empty_image("pdx.local/other:1")) == ["pdx.local/other:1"]
+
+
 def test_a_pod_answers_through_its_service_from_the_machine(web: str) -> None:
     with urllib.request.urlopen(f"http://{web}/", timeout=5) as answer:
         assert answer.read() == b"hello from a pod"
@@ -92,3 +97,43 @@ def test_a_pod_goes_on_during_its_pre_stop_hook(node_cluster: Cluster, namespace
 
 def test_exec_reaches_a_container(node_cluster: Cluster, namespace: str, web: str) -> None:
     assert node_cluster.kubectl("exec", "web", "-n", namespace, "--", "/bin/echo", "inside").strip() == "inside"
+
+
+LOOK = """
+import json, os, ssl, urllib.request
+folder = "/var/run/secrets/kubernetes.io/serviceaccount/"
+host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+ask = urllib.request.Request(
+    f"https://{host}:{port}/api", headers={"Authorization": "Bearer " + open(folder + "token").read()}
+)
+context = ssl.create_default_context(cafile=folder + "ca.crt")
+kind = json.load(urllib.request.urlopen(ask, context=context))["kind"]
+open("/dev/shm/mine", "w").write("x")
+status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
+print(json.dumps([kind, os.getuid(), status["Seccomp"].strip(), status["CapEff"].strip(), os.access("/tmp", os.W_OK)]))
+"""
+
+
+def test_a_confined_pod_reaches_the_api_server_with_its_token(node_cluster: Cluster, namespace: str) -> None:
+    assert node_cluster.node is not None
+    node_cluster.node.import_image(pods.empty_image())
+    look = pod(
+        "look",
+        LOOK,
+        resources={"limits": {"cpu": "500m", "memory": "128Mi"}},
+        securityContext={
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    )
+    look["spec"]["volumes"].append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}})
+    look["spec"]["containers"][0]["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"})
+    node_cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(look))
+    done = "--for=jsonpath={.status.phase}=Succeeded"
+    node_cluster.kubectl("wait", done, "pod/look", "-n", namespace, "--timeout=30s")
+    filtered, none = "2", "0" * 16
+    said = json.loads(node_cluster.kubectl("logs", "look", "-n", namespace))
+    assert said == ["APIVersions", 65532, filtered, none, False]
