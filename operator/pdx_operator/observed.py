@@ -14,6 +14,8 @@ Body = Mapping[str, Any]
 
 CUT: Final = 1024
 """Characters kept of a text that others wrote."""
+MESSAGE_CUT: Final = 4096
+"""Characters kept of a termination message: Kubernetes' own limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +209,7 @@ def _ending(ended: Body | None) -> Ending | None:
     if not ended:
         return None
     # A log says last what went wrong.
-    return Ending(ended.get("exitCode") or 0, ended.get("reason") or "", (ended.get("message") or "")[-CUT:])
+    return Ending(ended.get("exitCode") or 0, ended.get("reason") or "", (ended.get("message") or "")[-MESSAGE_CUT:])
 
 
 def _cut(text: object) -> str:

@@ -129,6 +129,8 @@ def check_totals(desired: Desired, before: Mapping[Key, PoolState], step: Plan, 
 def check_ratio(revision: str, desired: Desired, before: Mapping[Key, PoolState], step: Plan, budget: Budget) -> None:
     """What a step adds to the new revision keeps P and D within one engine of their ratio, if nothing may be short."""
     old = sum(pool.replicas for (name, _), pool in before.items() if name != revision)
+    if any(step.replicas.get(key, 0) < pool.replicas for key, pool in before.items()):
+        return  # What leaves makes room in the next step.
     roles = [role for role, n in desired.items() if n]
     if not old or len(roles) < 2 or any(allowance(budget, desired[role]).unavailable for role in roles):
         return
