@@ -73,6 +73,8 @@ class Plan:
     phase: Phase
     message: str
     """One sentence for the condition Progressing."""
+    revision: str
+    """Where it leads."""
 
     @property
     def done(self) -> bool:
@@ -133,7 +135,7 @@ def plan(revision: str, desired: Mapping[Role, int], pools: Sequence[PoolState],
     message = _sentence(phase, revision, desired, new, old)
     if phase is Phase.ROLLING and not any(allowance(budget, n).surge for n in desired.values()):
         message += "; spec.rollout.maxSurge is 0, so engines are replaced in their places"
-    return Plan(replicas, tuple(pool.name for pool in gone), phase, message)
+    return Plan(replicas, tuple(pool.name for pool in gone), phase, message, revision)
 
 
 @dataclass(frozen=True, slots=True)
