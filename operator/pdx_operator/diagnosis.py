@@ -74,7 +74,7 @@ def diagnose(
     """The most informative cause, with how many pods it holds up; None when nothing is found.
 
     `logs` holds the last lines of a pod's ended run by the name of the pod; without them the termination message is
-    read. `may_use_surge` says that a rollout is waiting for devices beyond the desired replicas.
+    read. `may_use_surge` (a plan's `surges`) says that a rollout uses devices beyond those of the desired replicas.
     """
     causes: Counter[tuple[_Group, _Cause]] = Counter()
     for pod in pods:

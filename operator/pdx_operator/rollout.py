@@ -75,6 +75,8 @@ class Plan:
     """One sentence for the condition Progressing."""
     revision: str
     """Where it leads."""
+    surges: bool
+    """New engines come up beside old ones, so they need devices beyond those of the desired replicas."""
 
     @property
     def done(self) -> bool:
@@ -133,9 +135,10 @@ def plan(revision: str, desired: Mapping[Role, int], pools: Sequence[PoolState],
         del replicas[_key(pool)]
     phase = _phase(desired, new, old)
     message = _sentence(phase, revision, desired, new, old)
-    if phase is Phase.ROLLING and not any(allowance(budget, n).surge for n in desired.values()):
+    surge = any(allowance(budget, n).surge for n in desired.values())
+    if phase is Phase.ROLLING and not surge:
         message += "; spec.rollout.maxSurge is 0, so engines are replaced in their places"
-    return Plan(replicas, tuple(pool.name for pool in gone), phase, message, revision)
+    return Plan(replicas, tuple(pool.name for pool in gone), phase, message, revision, phase is Phase.ROLLING and surge)
 
 
 @dataclass(frozen=True, slots=True)
