@@ -36,6 +36,8 @@ class Cluster:
         self.dice, self.devices, self.turn = dice, devices, 0
         self.pools: dict[Key, Engines] = {}
         self.broken: set[str] = set()
+        self.flaky = 0.0
+        """How likely a ready engine stops being ready in a turn."""
 
     def observe(self) -> list[PoolState]:
         return [
@@ -75,7 +77,7 @@ class Cluster:
             pool.pods[pool.replicas :] = []
             pool.pods += [False] * max(0, min(missing, free))
             if revision not in self.broken:
-                pool.pods = [ready or self.dice.random() < 0.5 for ready in pool.pods]
+                pool.pods = [self.dice.random() >= self.flaky if up else self.dice.random() < 0.5 for up in pool.pods]
             count = sum(pool.pods)
             pool.proven |= count == pool.replicas > 0
             pool.seen = (pool.replicas, pool.replicas if free <= 0 else len(pool.pods), count)
@@ -256,3 +258,16 @@ def test_scaling_to_zero_and_back_ends_in_any_revision(
         ("b", second),
     ]:
         assert cluster.run(revision, desired, budget)
+
+
+@quick
+@given(dice, st.lists(st.tuples(shapes, budgets), min_size=2, max_size=3))
+def test_engines_that_come_and_go_break_no_budget_and_delay_a_rollout_only(
+    dice: random.Random, changes: list[tuple[Desired, Budget]]
+) -> None:
+    cluster = Cluster(dice)
+    for number, (desired, budget) in enumerate(changes):
+        cluster.flaky = 0.2
+        cluster.run(str(number), desired, budget, turns=25)
+    cluster.flaky = 0.0
+    assert cluster.run(str(number), desired, budget)
