@@ -32,8 +32,8 @@ PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {"operator": ("api", "operator"
 """Images, and the folders of the checkout whose packages each holds."""
 BUILDERS: Final = ("docker", "podman", "buildah")
 STAND_IN_PACKAGES: Final = "python3,python3-venv,ca-certificates"
-KEPT: Final = 3
-"""Archives of one image that stay in the cache; each has 350 MB."""
+KEPT: Final = 6
+"""Archives of one image that stay in the cache, the last used; each has 350 MB."""
 
 
 class BuildError(Exception):
@@ -72,8 +72,8 @@ class Built:
     archive: str
     reference: str
     stand_in: bool
-    layer_bytes: tuple[int, ...]
-    """What a registry would hold: each layer compressed by gzip, the base's first."""
+    layer_bytes: dict[str, int]
+    """What a registry would hold: each layer, the base's first, and its size when compressed by gzip."""
 
 
 def inputs(root: Path, image: str) -> list[Path]:
@@ -96,7 +96,9 @@ def key(root: Path, request: Request) -> str:
 def build_arguments(request: Request) -> list[str]:
     """The arguments that Docker, podman and buildah understand alike."""
     arguments = ["-f", request.dockerfile, "-t", request.reference, "--build-arg", f"BASE={request.base}"]
-    arguments += ["--build-arg", f"VERSION={request.tag}", "--build-arg", f"REVISION={request.revision}"]
+    # buildah takes a LABEL made of an ARG from its layers, whatever the argument is now.
+    for label, value in (("version", request.tag), ("revision", request.revision)):
+        arguments += ["--label", f"org.opencontainers.image.{label}={value}"]
     if request.pip_conf is not None:
         arguments += ["--secret", f"id=pip,src={request.pip_conf}"]
     return [*arguments, "."]
@@ -188,14 +190,14 @@ def build(request: Request, cache: Path, root: Path = ROOT) -> Built:
         folder.touch()
         _forget_old(cache, request.image)
         fields: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
-        return Built(**fields | {"layer_bytes": tuple(fields["layer_bytes"])})
+        return Built(**fields)
 
 
-def layer_sizes(archive: Path) -> tuple[int, ...]:
-    """Bytes of each layer of an archive when it is compressed, the base's first."""
+def layer_sizes(archive: Path, known: Mapping[str, int]) -> dict[str, int]:
+    """Bytes of each layer of an archive when it is compressed; layers are named by their content."""
     with tarfile.open(archive) as tar:
-        manifest = json.load(_member(tar, "manifest.json"))[0]
-        return tuple(_compressed_bytes(_member(tar, layer)) for layer in manifest["Layers"])
+        layers = json.load(_member(tar, "manifest.json"))[0]["Layers"]
+        return {layer: known.get(layer) or _compressed_bytes(_member(tar, layer)) for layer in layers}
 
 
 def store_of(cache: Path, stand_in: bool) -> Store:
@@ -214,7 +216,9 @@ def _build_archive(request: Request, folder: Path, cache: Path, root: Path) -> N
         _run([request.builder, "build", *build_arguments(request)], root)
         save = ["--format", "docker-archive"] if request.builder == "podman" else []
         _run([request.builder, "save", *save, "-o", str(archive), request.reference])
-    built = Built(str(archive), request.reference, request.stand_in, layer_sizes(archive))
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in folder.parent.glob("*/built.json")]
+    known = {layer: size for record in records for layer, size in record["layer_bytes"].items()}
+    built = Built(str(archive), request.reference, request.stand_in, layer_sizes(archive, known))
     (folder / "built.json").write_text(json.dumps(asdict(built)), encoding="utf-8")
 
 
@@ -312,7 +316,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             built = build(replace(request, image=image), cache)
             path = args.out / f"{image}.tar"
             _copy(Path(built.archive), path)
-            megabytes = sum(built.layer_bytes) / 1e6
+            megabytes = sum(built.layer_bytes.values()) / 1e6
             note = ", on a stand-in for the base: not for publishing" if built.stand_in else ""
             sys.stdout.write(f"{path}: {built.reference}, {megabytes:.0f} MB compressed{note}\n")
     except BuildError as error:

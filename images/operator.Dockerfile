@@ -35,10 +35,7 @@ ENV PATH=/opt/pdx/bin:/usr/local/bin:/usr/bin:/bin HOME=/tmp PYTHONUNBUFFERED=1 
 RUN python -m pdx_operator --help > /dev/null
 USER 65532:65532
 ENTRYPOINT ["/opt/pdx/bin/python", "-m", "pdx_operator"]
-ARG VERSION=0
-ARG REVISION=unknown
+# Version and revision are added by whoever builds.
 LABEL org.opencontainers.image.title="pdx-operator" \
       org.opencontainers.image.description="Operator of PDX: turns PDDeployments into vLLM engines and their gateway" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
+      org.opencontainers.image.licenses="Apache-2.0"
