@@ -6,7 +6,7 @@ import json
 import platform
 import tarfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -21,8 +21,8 @@ class Image:
     """Full name and tag, for example `pdx.local/empty:1`."""
     files: Mapping[str, bytes]
     """Path without leading slash -> content; all are executable."""
-    folders: Sequence[str] = ()
-    """Empty folders, for example mount points."""
+    folders: Mapping[str, int] = field(default_factory=dict)
+    """Path of an empty folder -> its mode, for example `{"tmp": 0o1777}`."""
     entrypoint: Sequence[str] = ()
     user: str = "65532:65532"
 
@@ -42,9 +42,9 @@ def write(image: Image, path: Path) -> Path:
 def _layer(image: Image) -> bytes:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
-        for folder in image.folders:
+        for folder, mode in image.folders.items():
             entry = tarfile.TarInfo(folder)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            entry.type, entry.mode = tarfile.DIRTYPE, mode
             archive.addfile(entry)
         for name, content in image.files.items():
             _add(archive, name, content, 0o755)

@@ -16,8 +16,6 @@ COMMANDS: Final = {
     "ctr": "containerd",
     "runc": "runc",
     "iptables": "iptables",
-    "conntrack": "conntrack",
-    "socat": "socat",
     "ip": "iproute2",
     "nsenter": "util-linux",
     "sysctl": "procps",

@@ -34,5 +34,5 @@ def host_folders(folders: Iterable[Path] = SYSTEM) -> HostFolders:
 
 
 def empty_image(reference: str = "pdx.local/empty:1") -> Image:
-    """An image with nothing in it; its container's command must be given."""
-    return Image(reference, {}, folders=("tmp",))
+    """An image with nothing in it but a `/tmp`; its container's command must be given."""
+    return Image(reference, {}, folders={"tmp": 0o1777})

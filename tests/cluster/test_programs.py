@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pdx_cluster import cluster, images, kind, programs
+from pdx_cluster import cluster, images, kind, packages, programs
 from pdx_cluster.errors import ClusterError, MissingError
 from pdx_cluster.images import Image
 from pdx_cluster.programs import ETCD, KUBECTL
@@ -137,9 +137,19 @@ def test_series_are_summed_by_their_labels(labels: dict[str, str], total: float)
 
 
 def test_an_image_is_the_same_bytes_each_time(tmp_path: Path) -> None:
-    image = Image("pdx.local/a:1", {"bin/a": b"program"}, folders=("tmp",), entrypoint=("/bin/a",))
+    image = Image("pdx.local/a:1", {"bin/a": b"program"}, folders={"tmp": 0o1777}, entrypoint=("/bin/a",))
     one, two = (images.write(image, tmp_path / name).read_bytes() for name in ("one.tar", "two.tar"))
     assert one == two
     with tarfile.open(tmp_path / "one.tar") as archive:
         assert "manifest.json" in archive.getnames()
     assert os.path.getsize(tmp_path / "one.tar") < 100_000
+
+
+def test_what_a_node_lacks_is_named_by_package_to_who_may_not_install_it(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(
+        MissingError, match=r"^Install containerd runc \(names of Debian's packages\), then try again\.$"
+    ):
+        packages.require({"containerd": "containerd", "ctr": "containerd", "runc": "runc", "sh": "dash"}, print)
