@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from kubernetes.aio.client import ApiClient
 
 _CALL_SECONDS: Final = 15.0
-_SILENCE_SECONDS: Final = 90.0
-"""How long a watch may bring nothing: bookmarks come about once a minute."""
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 """A watch whose other end is lost without a word is known to be dead after 25 s."""
 
@@ -68,8 +66,11 @@ class PodApi:
 
     @contextlib.asynccontextmanager
     async def watch(self, version: str, seconds: int) -> AsyncIterator["Events"]:
-        """What happens after a version, for so long; raises ClusterError, also while events are awaited."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CALL_SECONDS, sock_read=_SILENCE_SECONDS)
+        """What happens after a version, for so long; raises ClusterError, also while events are awaited.
+
+        It may be silent for all of that time: where no pod changes an API server sends no bookmarks either.
+        """
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CALL_SECONDS, sock_read=seconds + _CALL_SECONDS)
         since = (("resourceVersion", version), ("timeoutSeconds", str(seconds)))
         async with self._get(timeout, ("watch", "true"), ("allowWatchBookmarks", "true"), *since) as response:
             _keep_alive(response)

@@ -11,8 +11,8 @@ from pdx_proxy.cluster import ClusterError, CredentialsError, ExpiredError, PodA
 from pdx_proxy.pods import Pods
 from pdx_proxy.settings import EndpointSpec
 
-_WATCH_SECONDS: Final = 280
-"""How long one watch lasts, less up to a fourth."""
+_WATCH_SECONDS: Final = 120
+"""How long one watch lasts, less up to a fourth: what lies between may keep a connection to a lost server open."""
 _RESYNC_SECONDS: Final = 900.0
 """How long changes alone are believed: then all pods are listed anew."""
 _FIRST_PAUSE: Final = 0.05
