@@ -147,7 +147,9 @@ def _build(programs: list[Program], root: Path, report: Report) -> dict[str, Pat
     with _locked(folder):
         todo = [program for program in programs if not (folder / program.name).is_file()]
         if todo:
-            report(f"Building {names} into {folder} (once; Kubernetes takes some minutes)")
+            for left in folder.glob(".build-*"):
+                shutil.rmtree(left)  # by a build that was killed
+            report(f"Building {names} into {folder} (once, takes minutes)")
             started = time.monotonic()
             _compile(go, todo, folder)
             report(f"Built {names} in {time.monotonic() - started:.0f} s")
@@ -157,9 +159,20 @@ def _build(programs: list[Program], root: Path, report: Report) -> dict[str, Pat
 def _compile(go: str, programs: list[Program], folder: Path) -> None:
     module = programs[0].module
     with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as new:
-        command = [go, "build", "-trimpath", "-ldflags", linker_flags(module), "-o", f"{new}/"]
+        # The checkout's state is no part of what is built: the same sources give the same program anywhere.
+        command = [
+            go,
+            "build",
+            "-mod=readonly",
+            "-buildvcs=false",
+            "-trimpath",
+            "-ldflags",
+            linker_flags(module),
+            "-o",
+            f"{new}/",
+        ]
         command += [program.package for program in programs]
-        environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
+        environment = os.environ | {"CGO_ENABLED": "0"}
         done = subprocess.run(command, cwd=TOOLS / module, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             last = "\n".join(done.stderr.strip().splitlines()[-8:])
