@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import yaml
 
+from pdx_cluster.cluster import Cluster
 from pdx_cluster.programs import HELM, cluster_programs
 
 ROOT: Final = Path(__file__).parents[2]
@@ -24,6 +25,7 @@ GUIDE: Final = ROOT / "docs" / "install.md"
 SETS: Final = tuple(sorted(path.name.removesuffix(".values.yaml") for path in GOLDEN.glob("*.values.yaml")))
 POD_MONITORS: Final = "monitoring.coreos.com/v1/PodMonitor"
 NAMESPACE: Final = "pdx-system"
+CRD: Final = "customresourcedefinition/pddeployments.pdx.dev"
 
 _TABLE: Final = re.compile(r"(?<=<!-- values -->\n).*?(?=<!-- /values -->)", re.DOTALL)
 _KEY: Final = re.compile(r"( *)([A-Za-z]+):(?: (.*))?")
@@ -58,6 +60,11 @@ class Chart:
         """The render of a value set. The CRD is left out: another test compares it with the checkout's."""
         values = ["--values", str(GOLDEN / f"{name}.values.yaml"), "--api-versions", POD_MONITORS]
         return self.render(*values, "--set", "crds.install=false")
+
+
+def install(cluster: Cluster, *arguments: str) -> str:
+    """Install the chart as release `pdx`; what helm says."""
+    return cluster.helm("install", "pdx", str(CHART), "--namespace", NAMESPACE, *arguments)
 
 
 def documented_values(text: str) -> Iterator[tuple[str, str, str]]:

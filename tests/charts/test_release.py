@@ -1,20 +1,14 @@
 """The chart's life on a real API server: install, upgrade, rollback, uninstall, and what is allowed afterwards."""
 
 import json
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
 from pdx_cluster.cluster import Cluster
 from pdx_cluster.errors import ClusterError
-from pdx_operator.access import ACCESS
-from tests.charts.chart import CHART, NAMESPACE, OLDER, SETS, Chart
+from tests.charts.chart import CHART, CRD, NAMESPACE, OLDER, SETS, Chart, install
 
-CRD = "customresourcedefinition/pddeployments.pdx.dev"
-ACCOUNT = f"system:serviceaccount:{NAMESPACE}:pdx-operator"
 TINY = """
 apiVersion: pdx.dev/v1alpha1
 kind: PDDeployment
@@ -38,46 +32,8 @@ spec:
       storage: true
       schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 """
-FORBIDDEN = [
-    ("get", "secrets"),
-    ("list", "secrets"),
-    ("delete", "pods"),
-    ("create", "pods"),
-    ("patch", "pddeployments.pdx.dev"),
-    ("delete", "pddeployments.pdx.dev"),
-    ("create", "clusterroles.rbac.authorization.k8s.io"),
-    ("bind", "roles.rbac.authorization.k8s.io"),
-    ("escalate", "roles.rbac.authorization.k8s.io"),
-    ("impersonate", "serviceaccounts"),
-    ("create", "serviceaccounts/token"),
-    ("list", "nodes"),
-    ("list", "namespaces"),
-    ("patch", "customresourcedefinitions.apiextensions.k8s.io"),
-]
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture(scope="module")
-def prepared(control_plane: Cluster) -> Cluster:
-    """A cluster with the namespaces that releases are put into; PDX's accepts only what is restricted."""
-    for name in (NAMESPACE, "team-a", "team-b"):
-        control_plane.kubectl("create", "namespace", name)
-    control_plane.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
-    return control_plane
-
-
-@pytest.fixture
-def cluster(prepared: Cluster) -> Iterator[Cluster]:
-    """A cluster without PDX."""
-    yield prepared
-    for release in json.loads(prepared.helm("list", "--namespace", NAMESPACE, "--output", "json")):
-        prepared.helm("uninstall", release["name"], "--namespace", NAMESPACE)
-    prepared.kubectl("delete", CRD, "--ignore-not-found")
-
-
-def _install(cluster: Cluster, *arguments: str, release: str = "pdx") -> str:
-    return cluster.helm("install", release, str(CHART), "--namespace", NAMESPACE, *arguments)
 
 
 def _crd(cluster: Cluster) -> dict[str, Any]:
@@ -114,7 +70,7 @@ def test_the_api_server_accepts_every_render_without_a_warning(cluster: Cluster,
 
 
 def test_installing_brings_the_crd_and_an_operator_that_restricted_namespaces_accept(cluster: Cluster) -> None:
-    notes = _install(cluster)
+    notes = install(cluster)
 
     assert f"kubectl -n {NAMESPACE} rollout status deployment/pdx-operator" in notes
     cluster.kubectl("wait", "--for=create", "pod", "--selector=app.kubernetes.io/name=pdx", "--namespace", NAMESPACE)
@@ -163,7 +119,7 @@ def test_a_rollback_brings_the_older_operator_and_crd_back(cluster: Cluster) -> 
 
 
 def test_uninstalling_keeps_the_crd_and_every_pddeployment_and_a_new_install_takes_over(cluster: Cluster) -> None:
-    _install(cluster)
+    install(cluster)
     _apply_tiny(cluster)
 
     said = cluster.helm("uninstall", "pdx", "--namespace", NAMESPACE)
@@ -173,15 +129,15 @@ def test_uninstalling_keeps_the_crd_and_every_pddeployment_and_a_new_install_tak
     roles = cluster.kubectl("get", "clusterroles,clusterrolebindings", "--output=name").split()
     assert not [role for role in roles if "/pdx" in role]
     assert cluster.kubectl("get", "pddeployment/tiny", "--output=name") == "pddeployment.pdx.dev/tiny\n"
-    _install(cluster)
+    install(cluster)
 
 
 def test_a_crd_that_was_applied_by_hand_is_taken_only_when_that_is_said(cluster: Cluster) -> None:
     cluster.kubectl("apply", "--server-side", "--filename", str(CHART / "files" / "crds"))
 
     with pytest.raises(ClusterError, match="invalid ownership metadata"):
-        _install(cluster)
-    _install(cluster, "--take-ownership", "--force-conflicts")
+        install(cluster)
+    install(cluster, "--take-ownership", "--force-conflicts")
 
     assert _crd(cluster)["metadata"]["annotations"]["meta.helm.sh/release-name"] == "pdx"
 
@@ -189,86 +145,11 @@ def test_a_crd_that_was_applied_by_hand_is_taken_only_when_that_is_said(cluster:
 def test_monitors_are_installed_once_the_cluster_knows_them(cluster: Cluster) -> None:
     cluster.kubectl("delete", "crd/podmonitors.monitoring.coreos.com", "--ignore-not-found")
     with pytest.raises(ClusterError, match="the cluster does not know PodMonitors"):
-        _install(cluster, "--set", "monitoring.podMonitor.enabled=true")
+        install(cluster, "--set", "monitoring.podMonitor.enabled=true")
 
     cluster.kubectl("apply", "--filename=-", stdin=POD_MONITOR_CRD)
     cluster.kubectl("wait", "--for=condition=Established", "crd/podmonitors.monitoring.coreos.com")
-    _install(cluster, "--set", "monitoring.podMonitor.enabled=true")
+    install(cluster, "--set", "monitoring.podMonitor.enabled=true")
 
     monitors = {"podmonitor.monitoring.coreos.com/pdx-engines", "podmonitor.monitoring.coreos.com/pdx-gateways"}
     assert _names(cluster, "podmonitors") == monitors
-
-
-def _allowed(cluster: Cluster, asked: list[tuple[str, str]], namespace: str) -> dict[tuple[str, str], bool]:
-    """What the operator's ServiceAccount may do there, as the API server's authorizer says."""
-    reviews = [_review(verb, resource, namespace) for verb, resource in asked]
-    said = cluster.kubectl("create", "--filename=-", "--output=json", stdin=yaml.safe_dump_all(reviews))
-    decoder, answers = json.JSONDecoder(), []
-    while said.strip():
-        answer, end = decoder.raw_decode(said.lstrip())
-        answers.append(answer["status"]["allowed"])
-        said = said.lstrip()[end:]
-    return dict(zip(asked, answers, strict=True))
-
-
-def _review(verb: str, spelt: str, namespace: str) -> dict[str, Any]:
-    whole, _, subresource = spelt.partition("/")
-    resource, _, group = whole.partition(".")
-    what = {
-        "verb": verb,
-        "resource": resource,
-        "group": group,
-        "subresource": subresource,
-        "namespace": namespace,
-    }
-    return {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "spec": {"user": ACCOUNT, "groups": ["system:serviceaccounts"], "resourceAttributes": what},
-    }
-
-
-def test_the_operator_may_do_what_it_uses_and_nothing_else(cluster: Cluster) -> None:
-    _install(cluster)
-    used = [(verb, resource) for resource, verbs in ACCESS.items() for verb in verbs]
-
-    assert _allowed(cluster, used, "default") == dict.fromkeys(used, True)
-    assert _allowed(cluster, FORBIDDEN, "default") == dict.fromkeys(FORBIDDEN, False)
-
-
-def test_a_namespaced_operator_may_work_in_its_namespaces_alone(cluster: Cluster, namespace: str) -> None:
-    _install(cluster, "--set", f"watchNamespaces={{{namespace}}}")
-    used = [(verb, resource) for resource, verbs in ACCESS.items() for verb in verbs]
-
-    assert _allowed(cluster, used, namespace) == dict.fromkeys(used, True)
-    assert _allowed(cluster, used, "default") == dict.fromkeys(used, False)
-    assert _allowed(cluster, used, "") == dict.fromkeys(used, False)
-
-
-def test_the_operator_may_give_gateways_pods_to_read_and_nothing_more(cluster: Cluster, namespace: str) -> None:
-    _install(cluster)
-    create = ("create", "role", "--namespace", namespace, "--as", ACCOUNT, "--verb=get,list,watch")
-
-    cluster.kubectl(*create, "--resource=pods", "tiny-gateway")
-    with pytest.raises(ClusterError, match="attempting to grant RBAC permissions not currently held"):
-        cluster.kubectl(*create, "--resource=secrets", "thief")
-
-
-@pytest.mark.parametrize(("role", "may"), [("view", (True, False)), ("edit", (True, True)), ("admin", (True, True))])
-def test_the_clusters_user_roles_hold_pddeployments(
-    cluster: Cluster, namespace: str, role: str, may: tuple[bool, bool]
-) -> None:
-    _install(cluster)
-    cluster.kubectl("create", "rolebinding", "alice", "--clusterrole", role, "--user=alice", "--namespace", namespace)
-
-    def can(verb: str) -> bool:
-        try:
-            return cluster.kubectl("auth", "can-i", verb, "pdd", "--as=alice", "--namespace", namespace) == "yes\n"
-        except ClusterError:
-            return False
-
-    # The controller manager adds the chart's roles to the cluster's when it sees them.
-    deadline = time.monotonic() + 20
-    while not can("create" if may[1] else "list") and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert (can("list"), can("create")) == may
