@@ -47,9 +47,10 @@ class PodApi:
         from kubernetes.aio import client, config
 
         configuration = client.Configuration()
+        kubeconfig = _kubeconfig()
         try:
-            if os.environ.get("KUBECONFIG"):
-                await config.load_kube_config(os.environ["KUBECONFIG"], client_configuration=configuration)  # type: ignore[no-untyped-call]
+            if kubeconfig:
+                await config.load_kube_config(kubeconfig, client_configuration=configuration)  # type: ignore[no-untyped-call]
             else:
                 config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
         except (config.ConfigException, OSError) as error:
@@ -129,6 +130,13 @@ def _as_cluster_error() -> Iterator[None]:
 
 def _error(code: Any, message: Any) -> ClusterError:
     return (ExpiredError if code == 410 else ClusterError)(f"status {code}: {message}")
+
+
+def _kubeconfig() -> str:
+    paths = os.environ.get("KUBECONFIG", "")
+    if paths and not any(os.path.isfile(path) for path in paths.split(os.pathsep)):
+        raise CredentialsError(f"KUBECONFIG is {paths}, which is no file")
+    return paths
 
 
 def _keep_alive(response: aiohttp.ClientResponse) -> None:
