@@ -2,14 +2,27 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from pdx_api.names import PORT_ADMIN, PORT_HTTP
 from pdx_operator.access import ACCESS
 from pdx_operator.main import _settings as operator_settings
-from tests.charts.chart import CHART, GOLDEN, POD_MONITORS, ROOT, SETS, Chart, HelmError, documented_values, written
+from tests.charts.chart import (
+    CHART,
+    GOLDEN,
+    NAMESPACE,
+    POD_MONITORS,
+    ROOT,
+    SETS,
+    Chart,
+    HelmError,
+    documented_values,
+    written,
+)
 
 NAMESPACED = GOLDEN / "namespaced.values.yaml"
 REFUSED = [
@@ -146,3 +159,21 @@ def test_names_fit_whatever_the_release_is_called(chart: Chart) -> None:
     names = [body["metadata"]["name"] for body in yaml.safe_load_all(rendered) if body]
 
     assert max(map(len, names)) <= 63
+
+
+def test_monitors_scrape_the_ports_that_the_pods_name(chart: Chart) -> None:
+    monitors = chart.objects("--set", "monitoring.podMonitor.enabled=true", "--api-versions", POD_MONITORS)
+    ports = {
+        body["metadata"]["name"]: [endpoint["port"] for endpoint in body["spec"]["podMetricsEndpoints"]]
+        for body in monitors
+        if body["kind"] == "PodMonitor"
+    }
+
+    assert ports == {"pdx-engines": [PORT_HTTP], "pdx-gateways": [PORT_ADMIN]}
+
+
+def test_a_packaged_chart_renders_the_same(chart: Chart, tmp_path: Path) -> None:
+    chart.run("package", str(CHART), "--destination", str(tmp_path))
+    (package,) = tmp_path.glob("pdx-*.tgz")
+
+    assert chart.run("template", "pdx", str(package), "--namespace", NAMESPACE) == chart.render()

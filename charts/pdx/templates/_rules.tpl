@@ -25,6 +25,10 @@
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch]
+# The last lines of an engine that crashes go into the PDDeployment's status.
+- apiGroups: [""]
+  resources: [pods/log]
+  verbs: [get]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create]
