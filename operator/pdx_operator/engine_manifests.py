@@ -44,6 +44,9 @@ USER_ID: Final = 2000
 
 STARTUP_SECONDS: Final = 1800
 """How long an engine may load before it is started anew; weights of hundreds of GB take that long from a slow store."""
+WARM_SECONDS: Final = 10
+"""How long an engine is ready before it counts as available: the gateways warm it in the meantime, and a rollout that
+did not wait would take the old engines away from under them."""
 PROGRESS_SECONDS: Final = STARTUP_SECONDS + 600
 """After how long without progress Kubernetes calls a Deployment stuck: loading, and pulling the image before it."""
 
@@ -74,6 +77,7 @@ def engine_deployment(spec: Spec, owner: Owner, role: Role, pool: Pool, revision
         "spec": {
             "replicas": pool.replicas,
             "strategy": _strategy(spec.rollout),
+            "minReadySeconds": WARM_SECONDS,
             "progressDeadlineSeconds": PROGRESS_SECONDS,
             "revisionHistoryLimit": 1,
             "selector": {"matchLabels": labels},

@@ -20,7 +20,7 @@ from pdx_api.names import (
 from pdx_api.types import Spec
 from pdx_operator.objects import Manifest, canonical, digest
 
-_CARRIED = ("strategy", "progressDeadlineSeconds", "revisionHistoryLimit")
+_CARRIED = ("strategy", "minReadySeconds", "progressDeadlineSeconds", "revisionHistoryLimit")
 
 
 def remembered(deployment: Manifest, spec: Spec, role: Role) -> Manifest:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 _EVERY_SECONDS = 0.1
-_PATIENCE_SECONDS = 120.0
+_PATIENCE_SECONDS = 300.0
 
 
 def ask(url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

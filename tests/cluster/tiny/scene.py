@@ -16,6 +16,8 @@ from tests.cluster.tiny import objects
 NAME: Final = "tiny"
 SERVICE: Final = f"http://{NAME}-gateway"
 PROMPT: Final = "The quick brown fox jumps over the lazy dog and runs into the woods. " * 6
+SHORT_PROMPT: Final = "The quick brown fox."
+"""For steady requests: four engines of a rollout share the machine's few cores."""
 ENGINES: Final = f"pdx.dev/deployment={NAME},pdx.dev/role!=gateway"
 
 
@@ -130,7 +132,7 @@ class Scene:
     def steady_requests(self) -> Iterator[list[dict[str, Any]]]:
         """A request every 100 ms meanwhile; afterwards the list holds what became of each."""
         stop = f"/tmp/stop-{time.monotonic_ns()}"
-        body = json.dumps({"model": NAME, "prompt": PROMPT, "max_tokens": 4, "temperature": 0})
+        body = json.dumps({"model": NAME, "prompt": SHORT_PROMPT, "max_tokens": 2, "temperature": 0})
         answers: list[dict[str, Any]] = []
         with ThreadPoolExecutor(1) as pool:
             told = pool.submit(self.client, "steady", f"{SERVICE}/v1/completions", body, stop, seconds=1200)
@@ -138,4 +140,4 @@ class Scene:
                 yield answers
             finally:
                 self.kubectl("exec", objects.CLIENT, "--", "/usr/bin/touch", stop)
-            answers += [json.loads(line) for line in told.result(300).splitlines()]
+            answers += [json.loads(line) for line in told.result(400).splitlines()]

@@ -44,7 +44,7 @@ def load_images(cluster: Cluster, folder: Path) -> None:
 
 def install(cluster: Cluster, tag: str) -> None:
     """`helm install`, or `helm upgrade` to another tag."""
-    settings = {"image.tag": tag, "gateway.image.tag": tag}
+    settings = {"operator.image.tag": tag, "gateway.image.tag": tag}
     values = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     cluster.helm(
         *("upgrade", "--install", RELEASE, str(CHART), "--namespace", SYSTEM, "--create-namespace"),
