@@ -41,6 +41,10 @@ cluster: ## Bring up a one-node Kubernetes on this machine (CONTROL_PLANE=1: wit
 cluster-down: ## End that Kubernetes and remove every trace of it, also after a crash
 	@$(CLUSTER) down
 
+.PHONY: cluster-e2e
+cluster-e2e: install-dev ## From nothing to real vLLM pods on a Kubernetes of its own, and what was proved (ARGS=--keep: leave it)
+	@PYTHONPATH=$(CURDIR)/cluster $(BIN)/python -m tests.cluster.tiny $(ARGS)
+
 ##@ Develop
 .PHONY: test
 test: install-dev ## Run every test (a part this machine cannot run is skipped by name; CI=true makes that a failure)
