@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
@@ -14,6 +13,8 @@ from typing import Any
 import pytest
 
 from images.build import BASE, PACKAGES, Built, Request, build, cache_root, pip_conf, store_of, wants_stand_in
+from pdx_cluster import packages
+from pdx_cluster.errors import MissingError
 
 TAG = "test"
 SCRIPT = """
@@ -56,8 +57,12 @@ class Image:
 @pytest.fixture(scope="session")
 def images() -> Iterator[Callable[[str], Image]]:
     """Each image by its name, mounted."""
-    if os.geteuid() or not all(shutil.which(program) for program in ("buildah", "mmdebstrap", "unshare")):
-        pytest.skip("images are built in the tests by root, with buildah and mmdebstrap")
+    if os.geteuid():
+        pytest.skip("only root can mount an image as the tests do")
+    try:
+        packages.require(packages.IMAGE_COMMANDS, print)
+    except MissingError as error:
+        pytest.skip(f"images cannot be built: {error}")
     mounted: dict[str, Image] = {}
     with ExitStack() as stack:
 
