@@ -79,6 +79,19 @@ def test_an_example_is_served_as_its_row_says(row: Parameter) -> None:
     assert can_split(PATHS[row.kind], body) is (row.verdict != "whole")
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *({"n": "2"}, {"n": 2.0}, {"best_of": "2"}, {"prompt_logprobs": "0"}, {"prompt_logprobs": -1}),
+        *({"echo": "true"}, {"echo": 1}, {"use_beam_search": "yes"}, {"truncate_prompt_tokens": "-1"}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", PATHS)
+def test_what_vllm_reads_as_such_a_value_goes_whole_too(kind: str, odd: dict[str, Any]) -> None:
+    assert not can_split(PATHS[kind], {**BASE[kind], **odd})
+
+
 @pytest.mark.parametrize("row", _cases("split"))
 def test_the_prefill_leg_has_of_a_parameter_what_its_row_says(row: Parameter) -> None:
     sent = _sent(row)
