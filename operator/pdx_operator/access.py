@@ -19,6 +19,7 @@ ACCESS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "networkpolicies.networking.k8s.io": _CHILD,
         # Kubernetes lets nobody give away what he may not do himself, and the gateway's Role holds get, list and watch.
         "pods": ("get", "list", "watch"),
+        "pods/log": ("get",),
         "events.events.k8s.io": ("create",),
     }
 )

@@ -15,7 +15,7 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from pdx_api.names import FIELD_MANAGER
-from pdx_operator.kinds import PDDEPLOYMENT, Kind
+from pdx_operator.kinds import PDDEPLOYMENT, POD, Kind
 
 Body = dict[str, Any]
 
@@ -23,6 +23,8 @@ ANSWER_SECONDS: Final = 30.0
 """How long the API server may take for one answer."""
 SILENCE_SECONDS: Final = 100.0
 """A watch that says nothing for so long is dead: bookmarks come about every minute."""
+_LOG_LINES: Final = 150
+_LOG_BYTES: Final = 32_768
 CUT: Final = 1000
 """Characters kept of what the API server says about an error."""
 
@@ -144,6 +146,13 @@ class Cluster:
     async def create(self, kind: Kind, namespace: str, body: Body) -> None:
         """Create one object."""
         await self._ask("POST", kind.path(namespace), body=body)
+
+    async def log(self, namespace: str, pod: str, container: str, *, previous: bool) -> str:
+        """The end of what a container of a pod wrote, or of what its previous run wrote."""
+        query = {"container": container, "tailLines": str(_LOG_LINES), "limitBytes": str(_LOG_BYTES)}
+        query |= {"previous": "true"} if previous else {}
+        async with self._slots, self._open("GET", POD.path(namespace, pod, "log"), query) as answer:
+            return (await answer.read()).decode(errors="replace")
 
     @asynccontextmanager
     async def watch(self, kind: Kind, namespace: str | None, **query: str) -> AsyncIterator[aiohttp.StreamReader]:

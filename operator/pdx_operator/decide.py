@@ -10,14 +10,14 @@ from enum import Enum, auto
 from typing import Any
 
 from pdx_api.engines import pairing_revision
-from pdx_api.names import GROUP, KIND, LABEL_DEPLOYMENT
+from pdx_api.names import GROUP, KIND, LABEL_DEPLOYMENT, gateway_name
 from pdx_api.parse import InvalidDeploymentError, parse
 from pdx_api.types import PDDeployment
 from pdx_operator import manifests, rollout, template
 from pdx_operator.difference import differs
 from pdx_operator.kinds import DEPLOYMENT, KIND_OF, Kind
 from pdx_operator.objects import Manifest
-from pdx_operator.observed import PoolState, pool_state
+from pdx_operator.observed import GatewayState, PoolState, gateway_state, pool_state
 from pdx_operator.overlay import OverlayError
 from pdx_operator.rollout import Budget, Plan
 from pdx_operator.store import Body, ChildKey, Snapshot
@@ -73,6 +73,7 @@ class Decision:
     """A sentence that says why."""
     plan: Plan | None = None
     pools: tuple[PoolState, ...] = ()
+    gateway: GatewayState | None = None
     changes: tuple[Change, ...] = ()
     removals: tuple[Removal, ...] = ()
     foreign: tuple[ChildKey, ...] = ()
@@ -84,6 +85,14 @@ class Decision:
     def writes(self) -> bool:
         """Whether there is anything to write, the status aside."""
         return bool(self.changes or self.removals or self.leaving)
+
+    @property
+    def awaits(self) -> bool:
+        """Whether pods are still to become ready, or to go."""
+        if self.plan is None:
+            return False
+        gateway = self.gateway
+        return not (self.plan.done and gateway and gateway.settled and gateway.ready >= gateway.replicas)
 
 
 def decide(snapshot: Snapshot, *, gateway_image: str) -> Decision:
@@ -98,6 +107,7 @@ def decide(snapshot: Snapshot, *, gateway_image: str) -> Decision:
     live = {key: body for key, body in snapshot.children.items() if claims[key] in (Claim.OURS, Claim.NOBODY)}
     pools = tuple(_pools(live))
     plan = _plan(deployment, pools)
+    gateway = live.get(ChildKey(DEPLOYMENT.name, gateway_name(deployment.metadata.name)))
     wanted = dict(_wanted(rendered, live, plan))
     kept = wanted.keys() | set(_kept(live, pools, plan))
     blocked = {key for key in wanted if claims.get(key) in (Claim.FORMER, Claim.FOREIGN)}
@@ -105,6 +115,7 @@ def decide(snapshot: Snapshot, *, gateway_image: str) -> Decision:
         deployment,
         plan=plan,
         pools=pools,
+        gateway=gateway_state(gateway) if gateway else None,
         changes=tuple(_changes({key: m for key, m in wanted.items() if key not in blocked}, live)),
         removals=tuple(
             Removal(key, body["metadata"]["uid"])

@@ -4,19 +4,35 @@ Pods are not watched: a cluster has ten times as many of them as of everything e
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from pdx_api.names import LABEL_DEPLOYMENT
-from pdx_operator.cluster import Cluster
+from pdx_operator.cluster import ApiError, AwayError, Cluster
 from pdx_operator.decide import Decision
-from pdx_operator.kinds import DEPLOYMENT, POD
-from pdx_operator.observed import PodView, gateway_state, pod_view
+from pdx_operator.diagnosis import LogRequest, logs_wanted
+from pdx_operator.kinds import POD
+from pdx_operator.observed import PodView, pod_view
 from pdx_operator.settings import Pace
-from pdx_operator.store import Key, Snapshot
+from pdx_operator.store import Key
 
 _MOST: Final = 300
 """Pods of one object that are looked at."""
+
+Run = tuple[str, str, int]
+"""Pod, container, restarts: one run of a container."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen of an object's pods."""
+
+    pods: tuple[PodView, ...] = ()
+    logs: Mapping[str, str] = field(default_factory=dict)
+    """The end of the log of a run that has failed, by pod."""
+    done: bool = False
+    """Whether there was a look, or no need of one."""
 
 
 class Looks:
@@ -31,45 +47,49 @@ class Looks:
         self._pace = pace
         self._clock = clock
         self._delay = pace.look
-        self._due: float | None = None
-        self._seen: tuple[PodView, ...] = ()
+        self._due = 0.0
         self._state: object = None
+        self._seen = Look()
+        self._logs: dict[Run, str] = {}
 
-    async def pods(
-        self, snapshot: Snapshot, decision: Decision, *, written: bool
-    ) -> tuple[Sequence[PodView], float | None]:
-        """The pods as last seen, and the seconds until they should be looked at again (None: no need)."""
-        if is_ready(snapshot, decision):
-            self._due, self._seen, self._delay = None, (), self._pace.look
-            return (), None
+    async def look(self, decision: Decision, *, written: bool) -> tuple[Look, float | None]:
+        """What was seen last, and the seconds until pods should be looked at again (None: no need)."""
+        if not decision.awaits:
+            self._state, self._seen, self._logs = None, Look(), {}
+            return Look(done=True), None
         state = tuple((pool.name, pool.replicas, pool.ready) for pool in decision.pools)
-        if written or state != self._state:
+        if written or self._state not in (None, state):
+            # Something moves: what is not ready may well be in a moment.
             self._delay = self._pace.look
-            if written or self._due is not None:
-                # Pods need a moment before there is anything to see.
-                self._due = self._clock() + self._delay
-            self._state = state
-        if self._due is None or self._due <= self._clock():
+            self._due = self._clock() + self._delay
+        self._state = state
+        if self._due <= self._clock():
             self._seen = await self._look()
             self._due = self._clock() + self._delay
             self._delay = min(2 * self._delay, self._pace.look_most)
-        return self._seen, max(0.0, self._due - self._clock())
+        return self._seen, self._due - self._clock()
 
-    async def _look(self) -> tuple[PodView, ...]:
+    async def _look(self) -> Look:
         # The API server answers version 0 from memory, which is recent enough to say why.
         query = {"labelSelector": f"{LABEL_DEPLOYMENT}={self._key.name}", "limit": str(_MOST), "resourceVersion": "0"}
         async with self._slots:
             found = await self._cluster.list(POD, self._key.namespace, **query)
-        return tuple(pod_view(pod) for pod in found["items"][:_MOST])
+            pods = tuple(pod_view(pod) for pod in found["items"][:_MOST])
+            restarts = {(pod.name, c.name): c.restarts for pod in pods for c in pod.containers}
+            former, self._logs = self._logs, {}
+            logs = {}
+            for request in logs_wanted(pods):
+                run = (request.pod, request.container, restarts[request.pod, request.container])
+                self._logs[run] = logs[request.pod] = former[run] if run in former else await self._log(request)
+        return Look(pods, logs, done=True)
 
-
-def is_ready(snapshot: Snapshot, decision: Decision) -> bool:
-    """Whether nothing is awaited: every engine and every gateway that is wanted serves."""
-    if decision.plan is None:
-        return True
-    gateways = (
-        gateway_state(body)
-        for key, body in snapshot.children.items()
-        if key.kind == DEPLOYMENT.name and key.name.endswith("-gateway")
-    )
-    return decision.plan.done and all(state.settled and state.ready >= state.replicas for state in gateways)
+    async def _log(self, request: LogRequest) -> str:
+        try:
+            return await self._cluster.log(
+                self._key.namespace, request.pod, request.container, previous=request.previous
+            )
+        except AwayError:
+            raise
+        except ApiError:
+            # The log is gone, or the node is: the termination message has to do.
+            return ""

@@ -9,12 +9,13 @@ from itertools import groupby
 
 from pdx_operator.backoff import Backoff
 from pdx_operator.cluster import ApiError, AwayError, Cluster, ConflictError, MissingError
+from pdx_operator.conditions import transitions
 from pdx_operator.decide import Decision, decide, is_leaving
 from pdx_operator.events import Poster, Step
 from pdx_operator.executor import Done, Executor
 from pdx_operator.kinds import PDDEPLOYMENT
 from pdx_operator.looks import Looks
-from pdx_operator.report import Reporter, report
+from pdx_operator.report import Reporter, status_of
 from pdx_operator.settings import Settings
 from pdx_operator.store import ChildKey, Key, Snapshot, Store
 
@@ -123,18 +124,20 @@ class Loop:
         """Report, and say when to turn again if nothing happens."""
         context = self._context
         written = bool(done.made or done.changed or done.removed)
-        pods, look = await self._looks.pods(snapshot, decision, written=written)
-        found = report(snapshot, decision, done.problems, pods, context.now())
-        wait = await self._reporter.write(snapshot, found)
-        for step in found.steps if wait is None else ():
-            context.poster.post(self._key, snapshot.body["metadata"]["uid"], step)
+        look, next_look = await self._looks.look(decision, written=written)
+        status = status_of(snapshot, decision, done.problems, look, context.now())
+        wait = await self._reporter.write(snapshot, status)
+        if not wait:
+            for told in transitions(snapshot.body.get("status") or {}, status):
+                step = Step(told.reason, told.message, warning=told.warning)
+                context.poster.post(self._key, snapshot.body["metadata"]["uid"], step)
         if done.again or decision.writes:
             # Either it is still as it was (refused), or somebody undoes what is done: give way more and more.
             retry: float | None = self._backoff.next()
         else:
             self._backoff.reset()
             retry = None
-        return min((delay for delay in (look, wait, retry) if delay is not None), default=None)
+        return min((delay for delay in (next_look, wait or None, retry) if delay is not None), default=None)
 
     def _decide(self, snapshot: Snapshot) -> Decision:
         return decide(snapshot, gateway_image=self._context.settings.gateway_image)

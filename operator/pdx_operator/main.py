@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; 1 and one sentence on stderr when there is no cluster to work on."""
-    settings = _settings(argv)
+    settings = parse_arguments(argv)
     _configure_logs(settings)
     try:
         asyncio.run(_serve(settings))
@@ -44,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _settings(argv: Sequence[str] | None) -> Settings:
+def parse_arguments(argv: Sequence[str] | None) -> Settings:
+    """The settings that the command line asks for; ends the program when it is wrong."""
     parser = argparse.ArgumentParser(prog="python -m pdx_operator", description="Makes PDDeployments so.")
     parser.add_argument("--namespace", action="append", default=[], help="where to work, repeatable; none: everywhere")
     parser.add_argument("--gateway-image", default=DEFAULT_GATEWAY_IMAGE, help="image of gateways that name none")
