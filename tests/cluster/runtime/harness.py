@@ -33,6 +33,8 @@ SPEC: Body = {
     "prefill": {"replicas": 1},
     "decode": {"replicas": 1},
 }
+# TLS connections are closed by the end of the process.
+_WARNINGS = ("-W", "error", "-W", "ignore::ResourceWarning")
 CHILDREN = 14
 """Of an object with SPEC."""
 
@@ -172,7 +174,7 @@ class Operator:
         log = folder / f"operator-{port}.log"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                [sys.executable, "-W", "error", "-m", "pdx_operator", "--health-port", str(port), "--verbose", *flags],
+                [sys.executable, *_WARNINGS, "-m", "pdx_operator", "--health-port", str(port), "--verbose", *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
