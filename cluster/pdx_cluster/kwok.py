@@ -34,6 +34,8 @@ def start(cluster: Cluster, nodes: int, report: Report, *, first: int = 0, offer
                 f"--config={programs.TOOLS / 'kwok' / 'stages.yaml'}",
                 f"--kubeconfig={cluster.plane.credentials.kubeconfig('kwok')}",
                 "--manage-all-nodes=false",
+                # Without leases a node counts as lost after 40 s, and its pods as not ready.
+                "--node-lease-duration-seconds=40",
                 f"--manage-nodes-with-annotation-selector={MARK}=fake",
                 # No server for logs and exec: it would listen on every address.
                 "--node-port=0",

@@ -104,14 +104,17 @@ class Cluster:
         """Read the objects of a kind."""
         return await self._ask("GET", kind.path(namespace), query)
 
-    async def apply(self, kind: Kind, manifest: Body, *, uid: str = "", subresource: str = "") -> Body:
+    async def apply(self, kind: Kind, manifest: Body, *, uid: str | None, subresource: str = "") -> Body:
         """Write what the manifest says, and nothing else, as the operator's own.
 
-        With `uid` the object must be the one that has it, and is never made anew. Raises ConflictError, RefusedError.
+        The object must be the one that has the uid; with an empty one it must not exist yet; None asks for nothing.
+        Raises ConflictError when it is otherwise, RefusedError.
         """
         metadata = manifest["metadata"]
-        if uid:
-            manifest = {**manifest, "metadata": {**metadata, "uid": uid}}
+        # The API server compares a version only with that of an object that exists, and none has this one.
+        condition = {"uid": uid} if uid else {"resourceVersion": "1"}
+        if uid is not None:
+            manifest = {**manifest, "metadata": {**metadata, **condition}}
         return await self._ask(
             "PATCH",
             kind.path(metadata["namespace"], metadata["name"], subresource),

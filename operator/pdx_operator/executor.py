@@ -59,25 +59,34 @@ class Executor:
         return _collect(results, decision.removals)
 
     async def _apply(self, change: Change) -> "_Made | Change | Problem | None":
-        uid = change.uid
-        if not uid:
-            # What carries no label is not seen by the watches, and a write would take it over.
-            head = await self._cluster.head(change.kind, self._key.namespace, change.key.name)
-            if head is not None:
-                metadata = head["metadata"]
-                match claim(metadata, self._key.name, self._uid):
-                    case Claim.FOREIGN:
-                        return Problem(change.key, "")
-                    case Claim.FORMER:
-                        await self._remove(Removal(change.key, metadata["uid"]))
-                        return None
-                uid = metadata["uid"]
+        if change.uid or not change.kind.asked:
+            try:
+                return await self._write(change, change.uid)
+            except ConflictError:
+                if change.uid:
+                    return None
+        return await self._write_unseen(change)
+
+    async def _write_unseen(self, change: Change) -> "_Made | Change | Problem | None":
+        """The watches show no object of the name, but there may be one: it is written only if it is ours."""
+        head = await self._cluster.head(change.kind, self._key.namespace, change.key.name)
+        if head is not None:
+            match claim(head["metadata"], self._key.name, self._uid):
+                case Claim.FOREIGN:
+                    return Problem(change.key, "")
+                case Claim.FORMER:
+                    await self._remove(Removal(change.key, head["metadata"]["uid"]))
+                    return None
+        try:
+            return await self._write(change, head["metadata"]["uid"] if head else None)
+        except ConflictError:
+            return None
+
+    async def _write(self, change: Change, uid: str | None) -> "_Made | Change | Problem":
         try:
             body = await self._cluster.apply(change.kind, change.manifest, uid=uid)
         except RefusedError as error:
             return Problem(change.key, str(error))
-        except ConflictError:
-            return None
         self._store.put_child(change.kind, body, own=True)
         return change if uid else _Made(change)
 

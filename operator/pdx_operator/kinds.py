@@ -15,6 +15,8 @@ class Kind:
     plural: str
     first: bool = False
     """Others refer to it by name when they start, so it is applied before them."""
+    asked: bool = False
+    """Whether it exists is asked before one is made: the API server answers 404 to making it under a condition."""
 
     def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
         """Where the API server keeps one object, or all of a namespace, or all of the cluster (None)."""
@@ -34,7 +36,7 @@ DEPLOYMENT: Final = Kind("apps/v1", "Deployment", "deployments")
 CHILD_KINDS: Final = (
     Kind("v1", "ServiceAccount", "serviceaccounts", first=True),
     Kind("rbac.authorization.k8s.io/v1", "Role", "roles", first=True),
-    Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings", first=True),
+    Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings", first=True, asked=True),
     Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", first=True),
     Kind("v1", "Service", "services"),
     DEPLOYMENT,

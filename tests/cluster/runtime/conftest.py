@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from pdx_cluster.cluster import Cluster
-from tests.cluster.runtime.harness import Api, Operator, grant
-
-_CRDS = Path(__file__).parents[3] / "crds"
+from tests.cluster.runtime.harness import Api, Operator, grant, install
 
 StartOperator = Callable[..., Operator]
 
@@ -16,8 +14,7 @@ StartOperator = Callable[..., Operator]
 @pytest.fixture(scope="session")
 def identity(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The kubeconfig of the operator's service account, in a cluster that has the CRD."""
-    control_plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(_CRDS))
-    control_plane.kubectl("wait", "--for=condition=Established", "crd/pddeployments.pdx.dev", "--timeout=30s")
+    install(control_plane)
     return grant(control_plane, tmp_path_factory.mktemp("operator"))
 
 

@@ -26,6 +26,8 @@ from pdx_operator.kinds import CHILD_KINDS, PDDEPLOYMENT, POD, Kind
 
 Body = dict[str, Any]
 
+_CRDS = Path(__file__).parents[3] / "crds"
+
 OPERATOR = "pdx-operator"
 SYSTEM = "pdx-system"
 SPEC: Body = {
@@ -236,8 +238,9 @@ class Kubelets(threading.Thread):
         ready = any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions") or ())
         if ready or self.holds(pod):
             return
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        conditions = [{"type": t, "status": "True", "lastTransitionTime": now} for t in ("PodScheduled", "Ready")]
+        # Long ago, so that minReadySeconds are over.
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 60))
+        conditions = [{"type": t, "status": "True", "lastTransitionTime": since} for t in ("PodScheduled", "Ready")]
         status = {"status": {"phase": "Running", "conditions": conditions}}
         self._api.patch(POD, self._namespace, pod["metadata"]["name"], status, "status")
 
@@ -264,6 +267,20 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
+
+
+def install(cluster: Cluster) -> None:
+    """The CRD; returns once it is served."""
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(_CRDS))
+    api = Api(cluster)
+
+    def served() -> bool:
+        with contextlib.suppress(urllib.error.HTTPError):
+            api.items(PDDEPLOYMENT, None)
+            return True
+        return False
+
+    eventually(served, what="the CRD served")
 
 
 def grant(cluster: Cluster, folder: Path) -> Path:
