@@ -59,13 +59,10 @@ class Executor:
         return _collect(results, decision.removals)
 
     async def _apply(self, change: Change) -> "_Made | Change | Problem | None":
-        if change.uid or not change.kind.asked:
-            try:
-                return await self._write(change, change.uid)
-            except ConflictError:
-                if change.uid:
-                    return None
-        return await self._write_unseen(change)
+        try:
+            return await self._write(change, change.uid)
+        except ConflictError:
+            return None if change.uid else await self._write_unseen(change)
 
     async def _write_unseen(self, change: Change) -> "_Made | Change | Problem | None":
         """The watches show no object of the name, but there may be one: it is written only if it is ours."""

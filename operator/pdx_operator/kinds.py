@@ -14,9 +14,7 @@ class Kind:
     name: str
     plural: str
     first: bool = False
-    """Others refer to it by name when they start, so it is applied before them."""
-    asked: bool = False
-    """Whether it exists is asked before one is made: the API server answers 404 to making it under a condition."""
+    """Others refer to it by name, so it is applied before them."""
 
     def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
         """Where the API server keeps one object, or all of a namespace, or all of the cluster (None)."""
@@ -36,8 +34,9 @@ DEPLOYMENT: Final = Kind("apps/v1", "Deployment", "deployments")
 CHILD_KINDS: Final = (
     Kind("v1", "ServiceAccount", "serviceaccounts", first=True),
     Kind("rbac.authorization.k8s.io/v1", "Role", "roles", first=True),
-    Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings", first=True, asked=True),
     Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", first=True),
+    # Refused while the Role that it names is not there.
+    Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
     Kind("v1", "Service", "services"),
     DEPLOYMENT,
     Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets"),
