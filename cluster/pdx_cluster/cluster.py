@@ -138,7 +138,7 @@ def _end(folder: Path) -> None:
     device = network.recorded_device(folder)
     if device is None:
         return
-    if not wait_until(lambda: not network.exists(device), 10):
+    if not wait_until(lambda: not network.exists(device), 60):
         raise ClusterError(f"The interface {device} outlives its processes: see `lsns -t net`.")
     if not cgroups.remove(device):
         raise ClusterError(f"The control group {device} under {cgroups.ROOT} still holds processes.")

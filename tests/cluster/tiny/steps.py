@@ -78,7 +78,7 @@ def switch_order(scene: Scene, order: str) -> int:
     with scene.steady_requests() as answers:
         time.sleep(2)
         scene.patch({"kvTransfer": {"order": order}})
-        scene.wait_until_settled(420)
+        scene.wait_until_settled(900)
         time.sleep(2)
     check_all_answered(answers)
     check_transfer(scene, seed=2)
@@ -96,7 +96,7 @@ def scale(scene: Scene) -> None:
     """Two prefill engines, then one again with two decode engines, then one of each."""
     for prefill, decode in ((2, 1), (1, 2), (1, 1)):
         scene.patch({"prefill": {"replicas": prefill}, "decode": {"replicas": decode}})
-        scene.wait_until_settled(240)
+        scene.wait_until_settled(600)
         _wait_for_pods(scene, prefill + decode)
     check_transfer(scene, seed=3)
 
