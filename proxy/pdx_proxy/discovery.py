@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from pdx_api.names import LABEL_DEPLOYMENT, LABEL_ROLE, Role
 from pdx_proxy.cluster import ClusterError, CredentialsError, ExpiredError, PodApi
-from pdx_proxy.pods import Pods
+from pdx_proxy.pods import Pod, Pods
 from pdx_proxy.settings import EndpointSpec
 
 _WATCH_SECONDS: Final = 120
@@ -17,6 +17,8 @@ _RESYNC_SECONDS: Final = 900.0
 """How long changes alone are believed: then all pods are listed anew."""
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
+_LASTING_SECONDS: Final = 1.0
+"""A watch that lasted so long shows that the API server is well, also when nothing happened in it."""
 
 Tell = Callable[[Iterable[EndpointSpec]], None]
 """Told of all engines there are, at each change."""
@@ -58,11 +60,19 @@ class PodDiscovery:
 class Follower:
     """Lists pods, follows their changes, and begins anew whatever happens."""
 
-    def __init__(self, api: PodApi, tell: Tell, say: Callable[[str], None], random: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        api: PodApi,
+        tell: Tell,
+        say: Callable[[str], None],
+        random: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._api = api
         self._tell = tell
         self._say = say
         self._random = random
+        self._clock = clock
         self._pods = Pods(say)
         self._version: str | None = None
         """What the pods are known up to; None when all are to be listed."""
@@ -75,7 +85,7 @@ class Follower:
         """Follow until cancelled."""
         while True:
             try:
-                if self._version is None or time.monotonic() - self._listed > _RESYNC_SECONDS:
+                if self._version is None or self._clock() - self._listed > _RESYNC_SECONDS:
                     await self._list()
                 await self._watch()
             except ExpiredError:
@@ -89,7 +99,7 @@ class Follower:
 
     async def _list(self) -> None:
         pods, self._version = await self._api.list()
-        self._listed = time.monotonic()
+        self._listed = self._clock()
         self._pods.replace(pods)
         self._tell(self._pods.endpoints)
 
@@ -100,14 +110,22 @@ class Follower:
             if self._away:
                 self._away = False
                 self._say("watches pods again")
-            async for kind, pod in events:
-                self._pause = _FIRST_PAUSE
-                self._version = pod["metadata"]["resourceVersion"]
-                if kind == "DELETED":
-                    self._pods.remove(pod)
-                elif kind != "BOOKMARK":
-                    self._pods.put(pod)
-                self._tell(self._pods.endpoints)
+            opened = self._clock()
+            try:
+                async for kind, pod in events:
+                    self._pause = _FIRST_PAUSE
+                    self._take(kind, pod)
+            finally:
+                if self._clock() - opened >= _LASTING_SECONDS:
+                    self._pause = _FIRST_PAUSE
+
+    def _take(self, kind: str, pod: Pod) -> None:
+        self._version = pod["metadata"]["resourceVersion"]
+        if kind == "DELETED":
+            self._pods.remove(pod)
+        elif kind != "BOOKMARK":
+            self._pods.put(pod)
+        self._tell(self._pods.endpoints)
 
 
 def say(text: str) -> None:

@@ -30,6 +30,9 @@ class Script:
         self.versions: list[str] = []
         self.last: list[Event | Exception] = [AWAY]
         """What every further watch brings."""
+        self.seconds = 0.0
+        """What every watch lasts before it ends."""
+        self.now = 0.0
         self.list_error: Exception | None = None
 
     async def list(self) -> tuple[list[dict[str, Any]], str]:
@@ -44,6 +47,7 @@ class Script:
         yield self._events(self.watches.pop(0) if self.watches else self.last)
 
     async def _events(self, script: Iterable[Event | Exception]) -> AsyncIterator[Event]:
+        self.now += self.seconds
         for each in script:
             if isinstance(each, Exception):
                 raise each
@@ -57,7 +61,7 @@ class Run:
         self.told: list[list[str]] = []
         self.said: list[str] = []
         api = cast("PodApi", script)
-        self.follower = Follower(api, self._tell, self.said.append, lambda: 0.5)
+        self.follower = Follower(api, self._tell, self.said.append, lambda: 0.5, lambda: script.now)
 
     def _tell(self, specs: Any) -> None:
         self.told.append(sorted(spec.name + ("-" if spec.leaving else "") for spec in specs))
@@ -126,6 +130,16 @@ async def test_watches_that_end_at_once_are_not_asked_without_pause(pauses: list
     run = await follow(script)
     assert sum(pauses) > 20
     assert (script.lists, run.said) == (1, [])
+
+
+@pytest.mark.parametrize("end", [[], [AWAY]], ids=["by itself", "with an error"])
+async def test_after_a_watch_that_lasted_the_next_one_begins_at_once(
+    pauses: list[float], end: list[Event | Exception]
+) -> None:
+    script = Script()
+    script.seconds, script.last = 90.0, end
+    await follow(script)
+    assert pauses == [pytest.approx(0.05)] * 12
 
 
 async def test_all_pods_are_listed_anew_now_and_then(pauses: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
