@@ -10,7 +10,7 @@ import yaml
 
 from pdx_api.names import PORT_ADMIN, PORT_HTTP
 from pdx_operator.access import ACCESS
-from pdx_operator.main import _settings as operator_settings
+from pdx_operator.main import parse_arguments
 from tests.charts.chart import (
     CHART,
     GOLDEN,
@@ -58,6 +58,12 @@ def test_helm_lint_has_nothing_to_say(chart: Chart) -> None:
     assert re.findall(r"\[(\w+)\] (.*)", said) == [("INFO", "Chart.yaml: icon is recommended")]
 
 
+def test_a_kubernetes_that_cannot_sleep_before_it_stops_a_pod_is_refused(chart: Chart) -> None:
+    with pytest.raises(HelmError, match="chart requires kubeVersion: >=1.30.0-0"):
+        chart.render("--kube-version", "1.29.14")
+    chart.render("--kube-version", "1.30.0-gke.100")
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_renders_are_the_golden_ones(chart: Chart, name: str) -> None:
     golden = GOLDEN / f"{name}.yaml"
@@ -100,7 +106,7 @@ def test_every_value_is_in_the_schema_and_has_a_comment() -> None:
 
 def test_the_operator_is_given_flags_that_it_knows(chart: Chart) -> None:
     deployment = _one(chart.objects("--values", str(NAMESPACED)), "Deployment")
-    settings = operator_settings(deployment["spec"]["template"]["spec"]["containers"][0]["args"])
+    settings = parse_arguments(deployment["spec"]["template"]["spec"]["containers"][0]["args"])
 
     assert settings.gateway_image == "pdx/gateway:0.1.0"
     assert settings.namespaces == ("team-a", "team-b")
