@@ -18,7 +18,7 @@ class Crew:
     def wake(self, key: Key, urgent: bool, *, exists: bool) -> None:
         """Something about an object is new."""
         entry = self._loops.get(key)
-        if entry is not None:
+        if entry is not None and not entry[1].done():
             entry[0].wake(urgent=urgent)
         elif exists and not self._over:
             loop = self._make(key)

@@ -37,11 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = parse_arguments(argv)
     _configure_logs(settings)
     try:
-        asyncio.run(_serve(settings))
+        return asyncio.run(_serve(settings))
     except ConfigException as error:
         sys.stderr.write(f"pdx operator: no cluster is configured: {error}\n")
         return 1
-    return 0
 
 
 def parse_arguments(argv: Sequence[str] | None) -> Settings:
@@ -68,12 +67,12 @@ def _configure_logs(settings: Settings) -> None:
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings) -> int:
     places: tuple[str | None, ...] = settings.namespaces or (None,)
     cluster = await Cluster.connect(settings.requests, watches=len(places) * len(CHILD_KINDS))
     try:
         await _await_crd(cluster, places[0])
-        await Operator(settings, cluster, places).run()
+        return await Operator(settings, cluster, places).run()
     finally:
         await cluster.close()
 
@@ -116,8 +115,8 @@ class Operator:
         self._synced = context.synced
         self._crew = Crew(lambda key: Loop(key, context))
 
-    async def run(self) -> None:
-        """Until a signal."""
+    async def run(self) -> int:
+        """Until a signal: 0. Until a part of it ends by a fault: 1."""
         tasks = [asyncio.create_task(feed.run(), name=f"feed {feed}") for feed in self._feeds]
         tasks.append(asyncio.create_task(self._poster.run(), name="events"))
         tasks.append(asyncio.create_task(self._sync(), name="sync"))
@@ -127,6 +126,7 @@ class Operator:
             task.add_done_callback(lambda task: _check(task, stop))
         try:
             await self._watch(stop)
+            return int(any(task.done() and not task.cancelled() and task.exception() for task in tasks))
         finally:
             for task in tasks:
                 task.cancel()

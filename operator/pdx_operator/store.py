@@ -107,8 +107,11 @@ class Store:
         former = self._objects.get(key)
         if record.supersedes(former):
             self._objects[key] = record
-            urgent = former is None or (former.uid, former.generation) != (record.uid, record.generation)
-            self._tell(key, own, urgent=urgent)
+            # An answer to the operator's own write may be the first to show what a user has written meanwhile.
+            if former is None or (former.uid, former.generation) != (record.uid, record.generation):
+                self._wake(key, True)
+            else:
+                self._tell(key, own)
 
     def drop_object(self, key: Key, uid: str) -> None:
         """The PDDeployment with this uid is gone; another of the same name may exist."""
@@ -163,9 +166,9 @@ class Store:
         if not children:
             del self._children[key]
 
-    def _tell(self, key: Key, own: bool, *, urgent: bool = False) -> None:
+    def _tell(self, key: Key, own: bool) -> None:
         if not own:
-            self._wake(key, urgent)
+            self._wake(key, False)
 
 
 def trimmed(body: Body) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from pdx_operator.store import ChildKey, Store
 
 _PAGE: Final = 200
 """Objects that one answer may hold: bounds memory while thousands are listed."""
+_LASTING_SECONDS: Final = 2.0
+"""A watch that ends sooner is opened again with a delay."""
 _BURST: Final = 20
 """Events after which others get their turn."""
 
@@ -40,7 +42,12 @@ class Feed:
         while True:
             try:
                 version = version or await self._list()
+                began = asyncio.get_running_loop().time()
                 version = await self._follow(version)
+                if asyncio.get_running_loop().time() - began > _LASTING_SECONDS:
+                    self._backoff.reset()
+                else:
+                    await asyncio.sleep(self._backoff.next())
             except ExpiredError:
                 version = ""
             except ApiError as error:
@@ -75,7 +82,6 @@ class Feed:
         # What breaks off is no error: the version that came last is good to go on from.
         try:
             async with self._cluster.watch(self._kind, self._namespace, **selector) as lines:
-                self._backoff.reset()
                 async for line in lines:
                     if not line.endswith(b"\n"):
                         break

@@ -71,6 +71,13 @@ def test_what_the_operator_wrote_wakes_nobody_when_the_watch_brings_it(seen: Wok
     assert "spec" not in snapshot.children[ChildKey("Service", "s")]
 
 
+def test_a_spec_that_comes_with_the_answer_to_a_write_is_not_missed(seen: Woken) -> None:
+    seen.store.put_object(_object(version=3, generation=2, status={"x": 1}), own=True)
+    assert seen.since() == [(KEY, True)]
+    seen.store.put_object(_object(version=2, generation=2))
+    assert seen.since() == []
+
+
 def test_a_child_of_another_is_told_of_on_both_sides(seen: Woken) -> None:
     seen.store.put_child(SERVICE, _child("s", version=5))
     seen.since()
