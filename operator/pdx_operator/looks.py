@@ -60,7 +60,6 @@ class Looks:
         state = tuple((pool.name, pool.replicas, pool.ready) for pool in decision.pools)
         if written or self._state not in (None, state):
             # Something moves: what is not ready may well be in a moment.
-            self._delay = self._pace.look
             self._due = self._clock() + self._delay
         self._state = state
         if self._due <= self._clock():

@@ -12,7 +12,7 @@ class Pace:
     counts: float = 2.0
     """Before a status is written that differs in counts alone; doubles with every such write, up to `counts_most`."""
     counts_most: float = 30.0
-    look: float = 5.0
+    look: float = 10.0
     """Before the pods of an object that is not ready are listed; doubles up to `look_most` while nothing changes."""
     look_most: float = 60.0
     retry: float = 0.5
