@@ -8,10 +8,10 @@ from typing import Any
 
 from pdx_proxy.aftercare import Aftercare
 from pdx_proxy.backend import Backend, Suspect
+from pdx_proxy.door import Door
 from pdx_proxy.endpoints import Snapshot
 from pdx_proxy.gateway import Gateway
 from pdx_proxy.pool import Pool
-from pdx_proxy.server import Server
 from pdx_proxy.settings import Settings
 
 
@@ -35,12 +35,12 @@ class Worker:
         self._settings = settings
         self._backend = create_backend(settings, suspect)
         self._aftercare = Aftercare(self._backend)
-        self._server = Server(Gateway(self._backend, self._aftercare).serve, max_body_bytes=settings.max_body_bytes)
+        self._door = Door(Gateway(self._backend, self._aftercare).serve, max_body_bytes=settings.max_body_bytes)
         self._listener: asyncio.Server | None = None
 
     async def start(self, sock: socket.socket) -> None:
         """Serve a bound socket."""
-        self._listener = await asyncio.get_running_loop().create_server(self._server, sock=sock, backlog=1024)
+        self._listener = await asyncio.get_running_loop().create_server(self._door, sock=sock, backlog=1024)
 
     def apply(self, snapshot: Snapshot) -> None:
         """Take a new view of the endpoints."""
@@ -54,10 +54,10 @@ class Worker:
         """Accept nothing new, finish what runs and settle what is left, within the time for shutting down."""
         if self._listener is not None:
             self._listener.close()
-        self._server.pre_shutdown()
+        self._door.stop()
         try:
             async with asyncio.timeout(self._settings.shutdown_seconds):
-                await self._server.shutdown(self._settings.shutdown_seconds)
+                await self._door.finish(self._settings.shutdown_seconds)
                 await self._aftercare.drain()
         except TimeoutError:
             pass

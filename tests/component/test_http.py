@@ -8,7 +8,7 @@ import pytest
 
 from pdx_api.names import Order
 from pdx_proxy.routes import ROUTES, Kind
-from pdx_proxy.server import AiohttpExchange
+from pdx_proxy.lane import Lane
 from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Shape, World, eventually, request_of
@@ -169,14 +169,14 @@ async def test_a_slow_reader_slows_the_engine_down(make_world: MakeWorld, monkey
     shape, tokens = Shape(stream=True), 60_000
     world = await make_world(Order.PREFILL_FIRST, sim=LARGE)
     written = 0
-    write = AiohttpExchange.write
+    write = Lane.write
 
-    def count(self: AiohttpExchange, data: bytes) -> None:
+    def count(self: Lane, data: bytes) -> None:
         nonlocal written
         written += len(data)
         write(self, data)
 
-    monkeypatch.setattr(AiohttpExchange, "write", count)
+    monkeypatch.setattr(Lane, "write", count)
     reader, writer = await world.raw(shape.body(tokens=tokens))
     await reader.readuntil(b"\r\n\r\n")
     transport: Any = writer.transport
