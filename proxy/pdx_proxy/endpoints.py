@@ -29,11 +29,14 @@ class Endpoint:
     """Counts the warm-ups: what was learnt of one start says nothing of the next."""
     reason: str | None = None
     """Why it is not warm."""
+    name: str = field(init=False, repr=False, compare=False)
+    """Unique name."""
+    host: str = field(init=False, repr=False, compare=False)
+    """What requests to it name as their host."""
 
-    @property
-    def name(self) -> str:
-        """Unique name."""
-        return self.spec.name
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.spec.name)
+        object.__setattr__(self, "host", str(self.spec.address))
 
     @property
     def address(self) -> Address:
@@ -103,10 +106,13 @@ class Load:
 
     legs: dict[str, int] = field(default_factory=dict)
 
-    def acquire(self, endpoint: Endpoint) -> "Held":
-        """Count one leg at the endpoint until the returned hold is released."""
+    def acquire(self, endpoint: Endpoint) -> None:
+        """Count one leg more at the endpoint."""
         self.legs[endpoint.name] = self.legs.get(endpoint.name, 0) + 1
-        return Held(self, endpoint.name)
+
+    def release(self, endpoint: Endpoint) -> None:
+        """Count one leg less: once for every `acquire`."""
+        self.legs[endpoint.name] -= 1
 
     def of(self, endpoint: Endpoint) -> int:
         """Legs in flight at the endpoint."""
@@ -115,18 +121,3 @@ class Load:
     def view(self) -> Mapping[str, int]:
         """Endpoints that have legs in flight."""
         return {name: count for name, count in self.legs.items() if count}
-
-
-@dataclass(slots=True)
-class Held:
-    """One counted leg."""
-
-    load: Load
-    name: str
-    released: bool = False
-
-    def release(self) -> None:
-        """Count it no longer. A second call does nothing."""
-        if not self.released:
-            self.released = True
-            self.load.legs[self.name] -= 1

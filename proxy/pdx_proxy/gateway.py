@@ -15,7 +15,7 @@ from pdx_proxy.failures import BadAnswer, EngineFailure
 from pdx_proxy.handoff import Handoff, HandoffFailure, LegRefused
 from pdx_proxy.pick import Choice, pick
 from pdx_proxy.relay import relay
-from pdx_proxy.request import RefusedError, Request, can_split, decode_body, error_body, read_body
+from pdx_proxy.request import Body, RefusedError, Request, can_split, decode_body, error_body, read_body
 from pdx_proxy.routes import ROUTES, Kind
 from pdx_proxy.wire import FORWARDED_REQUEST_HEADERS
 
@@ -56,7 +56,8 @@ class Gateway:
         outcome = Outcome.CLIENT_LEFT
         began = clock()
         try:
-            outcome = await self._serve_engine(exchange, kind)
+            handoff = await self._hand_off(exchange, kind)
+            outcome = Outcome.UNAVAILABLE if handoff is None else await self._answer(exchange, handoff)
         except RefusedError as refusal:
             answer(exchange, refusal.status, refusal.body(), self._own_headers(exchange))
             outcome = Outcome.REFUSED
@@ -65,7 +66,11 @@ class Gateway:
             counters.outcomes[outcome] += 1
             counters.phases[Phase.TOTAL].observe(clock() - began)
 
-    async def _serve_engine(self, exchange: Exchange, kind: Kind) -> Outcome:
+    async def _hand_off(self, exchange: Exchange, kind: Kind) -> Handoff | None:
+        """The first attempt that succeeds; None when the client has been told that none did.
+
+        The request ends here: its body is not kept while the answer is relayed.
+        """
         request = await self._read(exchange, kind)
         avoid: set[str] = set()
         last: EngineFailure | None = None
@@ -78,7 +83,7 @@ class Gateway:
             if choice is None:
                 break
             try:
-                handoff = await self._attempt(choice, request, exchange.method)
+                return await self._attempt(choice, request, exchange.method)
             except LegRefused:
                 request = Request(request.path, request.body, request.headers, split=False)
                 tries = max(tries, 1)
@@ -87,10 +92,8 @@ class Gateway:
                 avoid.add(failure.endpoint.name)
                 last = failure.cause
                 self._backend.counters.retried(last.reason)
-                continue
-            return await self._answer(exchange, handoff)
         self._answer_unavailable(exchange, last)
-        return Outcome.UNAVAILABLE
+        return None
 
     async def _read(self, exchange: Exchange, kind: Kind) -> Request:
         headers = exchange.headers
@@ -98,9 +101,9 @@ class Gateway:
             (name, value) for name in FORWARDED_REQUEST_HEADERS if (value := headers.get(name, "")) and value.isascii()
         )
         if kind is Kind.READ:
-            return Request(exchange.path, {}, forwarded, split=False)
+            return Request(exchange.path, Body(), forwarded, split=False)
         body = read_body(await exchange.body(), headers.get("content-type", ""))
-        split = kind is Kind.GENERATE and can_split(exchange.path, body)
+        split = kind is Kind.GENERATE and can_split(exchange.path, body.fields)
         return Request(exchange.path, body, forwarded, split)
 
     async def _attempt(self, choice: Choice, request: Request, method: str) -> Handoff:

@@ -1,7 +1,7 @@
 """Connections to engines, kept alive between requests."""
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 
 from pdx_proxy.connection import Connection
 from pdx_proxy.endpoints import Endpoint
@@ -12,7 +12,8 @@ class Pool:
     """Idle connections by endpoint. A connection is either here or with exactly one owner."""
 
     def __init__(self, *, idle_seconds: float, connect_seconds: float) -> None:
-        self._idle: dict[str, list[Connection]] = defaultdict(list)
+        self._idle: dict[str, deque[Connection]] = defaultdict(deque)
+        """By name of endpoint, the one that was used last at the end."""
         self._idle_seconds = idle_seconds
         self._connect_seconds = connect_seconds
         self._loop = asyncio.get_running_loop()
@@ -42,11 +43,15 @@ class Pool:
 
     def give(self, connection: Connection) -> None:
         """Take a connection back: to be used again if its exchange ended cleanly, else closed."""
-        if connection.reusable:
-            connection.idle_since = self._loop.time()
-            self._idle[connection.endpoint].append(connection)
-        else:
+        if not connection.reusable:
             connection.close()
+            return
+        connection.rest()
+        connection.idle_since = now = self._loop.time()
+        idle = self._idle[connection.endpoint]
+        if idle and idle[0].idle_since < now - self._idle_seconds:
+            idle.popleft().close()
+        idle.append(connection)
 
     def close(self) -> None:
         """Close what is idle."""

@@ -13,14 +13,14 @@ _DROPPED_ANSWER_HEADERS: Final = frozenset(
 _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
-def request_bytes(method: str, path: str, host: str, headers: Iterable[tuple[str, str]], body: bytes) -> bytes:
-    """A whole request to an engine."""
+def request_head(method: str, path: str, host: str, headers: Iterable[tuple[str, str]], size: int) -> bytes:
+    """The head of a request to an engine with a body of `size` bytes."""
     lines = [f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n"]
     lines += [f"{name}: {value}\r\n" for name, value in headers]
-    if body:
-        lines.append(f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n")
+    if size:
+        lines.append(f"Content-Type: application/json\r\nContent-Length: {size}\r\n")
     lines.append("\r\n")
-    return "".join(lines).encode("latin-1") + body
+    return "".join(lines).encode("latin-1")
 
 
 def answer_head(status: int, headers: Iterable[tuple[bytes, bytes]], added: Mapping[str, str]) -> bytes:
