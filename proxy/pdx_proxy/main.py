@@ -12,7 +12,7 @@ from pdx_proxy.endpoints import Endpoint, Snapshot
 from pdx_proxy.fleet import Fleet, LocalFleet, ProcessFleet, address_of, bind
 from pdx_proxy.settings import Settings
 from pdx_proxy.warmup import Warmer
-from pdx_proxy.worker import create_backend
+from pdx_proxy.worker import create_backend, spare_collector
 
 
 def run(settings: Settings) -> int:
@@ -32,6 +32,7 @@ async def _serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     control = await Control.start(settings)
+    spare_collector()
     sys.stdout.write(f"pdx gateway: serving on http://{settings.listen}, admin on http://{settings.admin}\n")
     sys.stdout.flush()
     await stop.wait()
