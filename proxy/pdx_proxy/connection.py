@@ -164,22 +164,22 @@ class Connection(asyncio.Protocol):
         """How much is left of the time that was allowed."""
         return self._expires - self._loop.time()
 
-    async def progress(self) -> None:
-        """Wait until more of the answer has arrived; raises LostConnection when no more will come."""
-        if self.lost is not None or self._interruption is not None or self._expired:
-            raise self._failure()
+    def progress(self) -> "asyncio.Future[None]":
+        """What is done when more of the answer has arrived; raises LostConnection when no more will come."""
+        self.check()
         self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        return self._waiter
+
+    def check(self) -> None:
+        """Raise what has happened to an answer that is not complete."""
         if (self.lost is not None or self._interruption is not None or self._expired) and not self.answer.complete:
             raise self._failure()
 
     async def head(self) -> Answer:
         """The answer once its head has arrived."""
-        while not self.answer.status and not self.answer.complete:
+        while not self.answer.status:
             await self.progress()
+        self.check()
         return self.answer
 
     async def whole(self) -> Answer:

@@ -1,8 +1,8 @@
 """The handlers of the serving port: parse, pick, hand off, relay, and one outcome for every request."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final
 
 from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.families import Serial
@@ -32,25 +32,9 @@ class Gateway:
 
     async def serve(self, exchange: Exchange) -> None:
         """Answer one request. Cancelled when the client leaves."""
-        route = ROUTES.get(exchange.path)
-        if route is None:
-            answer(exchange, 404, b'{"detail":"Not Found"}', {})
-        elif exchange.method != route[0]:
-            answer(exchange, 405, b'{"detail":"Method Not Allowed"}', {"allow": route[0]})
-        elif route[1] is Kind.HEALTH:
-            answer(exchange, 200, b"", {})
-        elif route[1] is Kind.READY:
-            self._answer_ready(exchange)
-        else:
-            await self._count(exchange, route[1])
-
-    def _answer_ready(self, exchange: Exchange) -> None:
-        if self._backend.snapshot.decode:
-            answer(exchange, 200, b"", {})
-        else:
-            answer(exchange, 503, _unavailable("No engine is ready."), {})
-
-    async def _count(self, exchange: Exchange, kind: Kind) -> None:
+        kind = self._answer_alone(exchange)
+        if kind is None:
+            return
         counters, clock = self._backend.counters, self._backend.clock
         counters.requests_in_flight += 1
         outcome = Outcome.CLIENT_LEFT
@@ -65,6 +49,27 @@ class Gateway:
             counters.requests_in_flight -= 1
             counters.outcomes[outcome] += 1
             counters.phases[Phase.TOTAL].observe(clock() - began)
+
+    def _answer_alone(self, exchange: Exchange) -> Kind | None:
+        """Answer what no engine is asked for, or say how the request is to be served."""
+        route = ROUTES.get(exchange.path)
+        if route is None:
+            answer(exchange, 404, b'{"detail":"Not Found"}', {})
+        elif exchange.method != route[0]:
+            answer(exchange, 405, b'{"detail":"Method Not Allowed"}', {"allow": route[0]})
+        elif route[1] is Kind.HEALTH:
+            answer(exchange, 200, b"", {})
+        elif route[1] is Kind.READY:
+            self._answer_ready(exchange)
+        else:
+            return route[1]
+        return None
+
+    def _answer_ready(self, exchange: Exchange) -> None:
+        if self._backend.snapshot.decode:
+            answer(exchange, 200, b"", {})
+        else:
+            answer(exchange, 503, _unavailable("No engine is ready."), {})
 
     async def _hand_off(self, exchange: Exchange, kind: Kind) -> Handoff | None:
         """The first attempt that succeeds; None when the client has been told that none did.
@@ -97,24 +102,23 @@ class Gateway:
 
     async def _read(self, exchange: Exchange, kind: Kind) -> Request:
         headers = exchange.headers
-        forwarded = tuple(
-            (name, value) for name in FORWARDED_REQUEST_HEADERS if (value := headers.get(name, "")) and value.isascii()
-        )
+        found = [(name, headers.get(name, "")) for name in FORWARDED_REQUEST_HEADERS]
+        forwarded = tuple([(name, value) for name, value in found if value and value.isascii()])
         if kind is Kind.READ:
             return Request(exchange.path, Body(), forwarded, split=False)
         body = read_body(await exchange.body(), headers.get("content-type", ""))
         split = kind is Kind.GENERATE and can_split(exchange.path, body.fields)
         return Request(exchange.path, body, forwarded, split)
 
-    async def _attempt(self, choice: Choice, request: Request, method: str) -> Handoff:
-        """One attempt: both legs, or D alone. Raises HandoffFailure or LegRefused."""
+    def _attempt(self, choice: Choice, request: Request, method: str) -> Coroutine[Any, Any, Handoff]:
+        """One attempt: both legs, or D alone. Raises HandoffFailure or LegRefused when awaited."""
         prefill, decode = choice.prefill, choice.decode
         if prefill is None:
-            return await self._whole(choice, request, method)
+            return self._whole(choice, request, method)
         family = CONNECTORS[prefill.connector].family(prefill.order)
         if isinstance(family, Serial):
-            return await serial.hand_off(self._backend, self._aftercare, family, (prefill, decode), request)
-        return await rendezvous.hand_off(
+            return serial.hand_off(self._backend, self._aftercare, family, (prefill, decode), request)
+        return rendezvous.hand_off(
             self._backend, self._aftercare, family, prefill.order, (prefill, decode), request
         )
 

@@ -61,7 +61,7 @@ class Leg:
 
     async def connect(self) -> None:
         """Have a connection ready; raises ConnectFailure."""
-        self._connection = await self._pool.take(self.endpoint)
+        self._connection = self._pool.take(self.endpoint) or await self._pool.connect(self.endpoint)
 
     def send(self, method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes) -> None:
         """Send the request; a connection that has just been lost shows when the answer is awaited."""
@@ -76,26 +76,30 @@ class Leg:
     async def head(self, seconds: float) -> Answer:
         """The answer once its head has arrived."""
         self.connection.allow(seconds)
-        answer = await self._until_head()
-        self.connection.allow(inf)
-        return answer
+        await self._until_head()
+        return self._here()
 
     async def opened(self, seconds: float) -> Answer:
         """The answer once it may go to a client; raises BadAnswer when it may not."""
         self.connection.allow(seconds)
-        answer = await self._until_head()
-        while not opened(self.endpoint.name, answer):
-            await self.connection.progress()
-        self.connection.allow(inf)
-        return answer
+        await self._until_head()
+        connection, name = self.connection, self.endpoint.name
+        while not opened(name, connection.answer):
+            await connection.progress()
+            connection.check()
+        return self._here()
 
     async def whole(self, seconds: float) -> Answer:
         """The complete answer."""
         self.connection.allow(seconds)
         await self._until_head()
-        answer = await self.connection.whole()
-        self.connection.allow(inf)
-        return answer
+        await self.connection.whole()
+        return self._here()
+
+    def _here(self) -> Answer:
+        connection = self.connection
+        connection.allow(inf)
+        return connection.answer
 
     def detach(self) -> "Leg":
         """Hand the leg to another owner; this one keeps nothing to end."""
@@ -133,25 +137,26 @@ class Leg:
             self._counted = False
             self._load.release(self.endpoint)
 
-    async def _until_head(self) -> Answer:
+    async def _until_head(self) -> None:
         """An engine may close an idle connection in the instant it is used again.
 
         What is lost on a used connection before any byte of an answer is therefore sent once more, on a new one, unless
         nobody wants it any more.
         """
-        reused = self.connection.used
+        connection = self.connection
+        reused = connection.used
         try:
-            answer = await self.connection.head()
+            await connection.head()
             self._body = b""  # it is not sent again, and a stream may last
-            return answer
+            return
         except LostConnection:
-            if not reused or self.answer.status or self._unwanted or self.connection.lost is None:
+            if not reused or connection.answer.status or self._unwanted or connection.lost is None:
                 raise  # a connection that is not lost was interrupted
-        left = self.connection.left
-        self.connection.close()
+        left = connection.left
+        connection.close()
         self._connection = await self._pool.connect(self.endpoint)
         if self._interruption is not None:
             raise self._interruption
         self.connection.send(self._head, self._body)
         self.connection.allow(left)
-        return await self.connection.head()
+        await self.connection.head()

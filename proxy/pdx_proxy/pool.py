@@ -18,8 +18,8 @@ class Pool:
         self._connect_seconds = connect_seconds
         self._loop = asyncio.get_running_loop()
 
-    async def take(self, endpoint: Endpoint) -> Connection:
-        """A connection to the endpoint, idle or new; raises ConnectFailure."""
+    def take(self, endpoint: Endpoint) -> Connection | None:
+        """An idle connection to the endpoint, if there is one."""
         idle = self._idle[endpoint.name]
         oldest = self._loop.time() - self._idle_seconds
         while idle:
@@ -27,7 +27,7 @@ class Pool:
             if connection.lost is None and connection.idle_since > oldest:
                 return connection
             connection.close()
-        return await self.connect(endpoint)
+        return None
 
     async def connect(self, endpoint: Endpoint) -> Connection:
         """A new connection to the endpoint; raises ConnectFailure."""

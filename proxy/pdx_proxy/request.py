@@ -6,7 +6,7 @@ Only the members of a body's object are told apart; their values stay the bytes 
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -116,9 +116,13 @@ def _body_of(members: dict[str, Any]) -> Body:
         members.pop(name, None)
     if "vllm_xargs" in members:
         members["vllm_xargs"] = _clean_extra(members["vllm_xargs"])
+    shared: list[bytes] = []
+    answer: list[bytes] = []
+    for key, value in members.items():
+        (answer if key in _ANSWER_ONLY else shared).extend((orjson.dumps(key), b":", value, b","))
     return Body(
-        shared=_join((key, value) for key, value in members.items() if key not in _ANSWER_ONLY),
-        answer=_join((key, value) for key, value in members.items() if key in _ANSWER_ONLY),
+        shared=b"".join(shared),
+        answer=b"".join(answer),
         limits_completion="max_completion_tokens" in members,
         fields={name: _decode(members[name]) for name in _DECIDING if name in members},
     )
@@ -130,13 +134,6 @@ def _clean_extra(raw: msgspec.Raw) -> bytes:
         for name in _ENGINE_FIELDS:
             extra.pop(name, None)
     return orjson.dumps(extra)
-
-
-def _join(members: Iterable[tuple[str, bytes]]) -> bytes:
-    parts: list[bytes] = []
-    for key, value in members:
-        parts += (orjson.dumps(key), b":", value, b",")
-    return b"".join(parts)
 
 
 def _decode(raw: bytes) -> Any:
