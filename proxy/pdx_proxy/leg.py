@@ -93,13 +93,16 @@ class Leg:
         """The complete answer."""
         self.connection.allow(seconds)
         await self._until_head()
-        await self.connection.whole()
+        connection = self.connection
+        while not connection.answer.complete:
+            await connection.progress()
         return self._here()
 
     def _here(self) -> Answer:
-        connection = self.connection
-        connection.allow(inf)
-        return connection.answer
+        answer = self.connection.answer
+        if not answer.complete:
+            self.connection.allow(inf)
+        return answer
 
     def detach(self) -> "Leg":
         """Hand the leg to another owner; this one keeps nothing to end."""
@@ -144,13 +147,14 @@ class Leg:
         nobody wants it any more.
         """
         connection = self.connection
-        reused = connection.used
         try:
-            await connection.head()
+            while not connection.answer.status:
+                await connection.progress()
+            connection.check()
             self._body = b""  # it is not sent again, and a stream may last
             return
         except LostConnection:
-            if not reused or connection.answer.status or self._unwanted or connection.lost is None:
+            if not connection.used or connection.answer.status or self._unwanted or connection.lost is None:
                 raise  # a connection that is not lost was interrupted
         left = connection.left
         connection.close()
