@@ -3,8 +3,9 @@
 import asyncio
 from typing import Final
 
+from pdx_proxy.exchange import Handler
 from pdx_proxy.lane import Lane
-from pdx_proxy.server import Handler, Server
+from pdx_proxy.server import Server
 
 _LOOK_SECONDS: Final = 5.0
 """How often idle and slow clients are looked for: one timer for all of them."""
@@ -21,7 +22,7 @@ class Door:
         self._server = Server(handler, max_body_bytes=max_body_bytes)
         self._lanes: set[Lane] = set()
         self._looking = self._loop.call_later(_LOOK_SECONDS, self._look)
-        self.handle = handler
+        self.handle: Handler = handler
         self.max_body_bytes = max_body_bytes
         self.stopping = False
 

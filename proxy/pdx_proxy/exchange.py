@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
 
 from pdx_proxy.request import RefusedError
@@ -69,6 +69,9 @@ class Exchange(Protocol):
 
     def abort(self) -> None:
         """Cut the connection, so that a client cannot take half an answer for a whole one."""
+
+
+Handler = Callable[[Exchange], Awaitable[None]]
 
 
 def answer(

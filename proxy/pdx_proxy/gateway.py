@@ -118,9 +118,7 @@ class Gateway:
         family = CONNECTORS[prefill.connector].family(prefill.order)
         if isinstance(family, Serial):
             return serial.hand_off(self._backend, self._aftercare, family, (prefill, decode), request)
-        return rendezvous.hand_off(
-            self._backend, self._aftercare, family, prefill.order, (prefill, decode), request
-        )
+        return rendezvous.hand_off(self._backend, self._aftercare, family, prefill.order, (prefill, decode), request)
 
     async def _whole(self, choice: Choice, request: Request, method: str) -> Handoff:
         leg = self._backend.leg(choice.decode)

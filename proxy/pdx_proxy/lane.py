@@ -1,23 +1,25 @@
 """The fast lane: a client's connection that serves what carries the load, and gives all else to aiohttp.
 
-It reads whole POSTs of the hot routes, in HTTP/1.1 and with a Content-Length: where such a request ends is known from its
-head. A connection that sends anything else (another route or version, chunks, `Expect`, a repeated header, what is no
-HTTP) is aiohttp's from that request on, with every byte that has not been answered. So nothing unusual is read here.
+It reads whole POSTs of the hot routes, in HTTP/1.1 and with a Content-Length: where such a request ends is known from
+its head. A connection that sends anything else (another route or version, chunks, `Expect`, a repeated header, what is
+no HTTP) is aiohttp's from that request on, with every byte that has not been answered. So nothing unusual is read here.
 """
 
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, Protocol, cast
 
 import httptools
 
-from pdx_proxy.exchange import Source, answer, body_seconds, body_too_slow, cut
+from pdx_proxy.exchange import Handler, Source, answer, body_seconds, body_too_slow, cut
 from pdx_proxy.request import error_body
 from pdx_proxy.routes import ROUTES, Kind
 
-_HOT: Final = {f"POST {path} HTTP/1.1\r\n".encode(): path for path, (_, kind) in ROUTES.items() if kind is Kind.GENERATE}
+_HOT: Final = {
+    f"POST {path} HTTP/1.1\r\n".encode(): path for path, (_, kind) in ROUTES.items() if kind is Kind.GENERATE
+}
 _HOT_LINES: Final = tuple(_HOT)
 _LONGEST_LINE: Final = max(map(len, _HOT))
 _UNUSUAL: Final = frozenset({"content-encoding", "expect", "transfer-encoding", "upgrade"})
@@ -36,11 +38,10 @@ _log: Final = logging.getLogger(__name__)
 class Owner(Protocol):
     """What a lane asks of the server it belongs to."""
 
+    handle: Handler
+    """Answers the request of a lane; cancelled when its client leaves."""
     stopping: bool
     max_body_bytes: int
-
-    async def handle(self, lane: "Lane") -> None:
-        """Answer the request of a lane; cancelled when its client leaves."""
 
     def give_away(self, lane: "Lane", transport: asyncio.Transport) -> asyncio.Protocol:
         """The protocol that a connection goes on with."""
@@ -180,8 +181,10 @@ class Lane(asyncio.Protocol):
             if late and self._arrival is not None and not self._arrival.done():
                 self.closes = True
                 self._arrival.set_exception(body_too_slow())
-        elif self.task is None and self._transport is not None and waited > (
-            _HEAD_SECONDS if self._ahead else _IDLE_SECONDS
+        elif (
+            self.task is None
+            and self._transport is not None
+            and waited > (_HEAD_SECONDS if self._ahead else _IDLE_SECONDS)
         ):
             if self._ahead:
                 self.closes = True

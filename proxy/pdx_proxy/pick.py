@@ -27,7 +27,8 @@ def pick(snapshot: Snapshot, legs: LegCount, *, split: bool, avoid: Collection[s
         return None
     if not split:
         return Choice(decode)
-    peers = [p for p in snapshot.prefill if p.revision == decode.revision and p.name not in avoid]
+    revision = decode.revision
+    peers = [p for p in snapshot.prefill if p.spec.revision == revision and p.name not in avoid]
     return Choice(decode, _least(peers, legs, avoid, turn))
 
 
@@ -36,6 +37,7 @@ def _least(endpoints: Sequence[Endpoint], legs: LegCount, avoid: Collection[str]
         endpoints = [e for e in endpoints if e.name not in avoid] or endpoints
     if len(endpoints) < 2:
         return endpoints[0] if endpoints else None
-    fewest = min(map(legs, endpoints))
-    equals = [e for e in endpoints if legs(e) == fewest]
+    counts = [legs(e) for e in endpoints]
+    fewest = min(counts)
+    equals = [e for e, count in zip(endpoints, counts, strict=True) if count == fewest]
     return equals[turn % len(equals)]

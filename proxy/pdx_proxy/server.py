@@ -4,7 +4,7 @@ Answers are written to its transport as bytes.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import HttpVersion11, web
@@ -13,10 +13,8 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
-from pdx_proxy.exchange import Exchange, Source, body_seconds, body_too_slow, cut
+from pdx_proxy.exchange import Handler, Source, body_seconds, body_too_slow, cut
 from pdx_proxy.request import RefusedError, error_body
-
-Handler = Callable[[Exchange], Awaitable[None]]
 
 
 class _Protocol(RequestHandler):

@@ -10,7 +10,7 @@ FORWARDED_REQUEST_HEADERS: Final = ("authorization", "traceparent", "tracestate"
 _DROPPED_ANSWER_HEADERS: Final = frozenset(
     {b"connection", b"content-length", b"date", b"keep-alive", b"server", b"transfer-encoding", b"x-request-id"}
 )
-_REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
+_REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
 def request_head(method: str, path: str, host: str, headers: Iterable[tuple[str, str]], size: int) -> bytes:
@@ -25,8 +25,8 @@ def request_head(method: str, path: str, host: str, headers: Iterable[tuple[str,
 
 def answer_head(status: int, headers: Iterable[tuple[bytes, bytes]], added: Mapping[str, str]) -> bytes:
     """Status line and headers of an answer to a client; `added` holds the framing and the gateway's own headers."""
-    lines = [b"HTTP/1.1 %d %s\r\n" % (status, _REASONS.get(status, "").encode())]
-    lines += [b"%b: %b\r\n" % pair for pair in headers if pair[0].lower() not in _DROPPED_ANSWER_HEADERS]
-    lines += [f"{name}: {value}\r\n".encode("latin-1") for name, value in added.items()]
-    lines.append(b"\r\n")
-    return b"".join(lines)
+    lines = [b"HTTP/1.1 %d %b" % (status, _REASONS.get(status, b""))]
+    lines += [b"%b: %b" % pair for pair in headers if pair[0].lower() not in _DROPPED_ANSWER_HEADERS]
+    own = "\r\n".join([f"{name}: {value}" for name, value in added.items()])
+    lines += (own.encode("latin-1"), b"\r\n") if own else (b"\r\n",)
+    return b"\r\n".join(lines)

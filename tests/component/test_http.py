@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from pdx_api.names import Order
+from pdx_proxy import lane
 from pdx_proxy.routes import ROUTES, Kind
 from pdx_proxy.server import AiohttpExchange
-from pdx_proxy import lane
 from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Shape, World, eventually, request_of

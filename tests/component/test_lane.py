@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from typing import Any
 
 import pytest
 
@@ -63,7 +62,9 @@ async def test_every_kind_of_request_on_one_connection(make_world: MakeWorld) ->
     for prompt in expected:
         status, body = await _answer(reader)
         assert status == 200
-        assert (json.loads(body)["choices"][0]["text"] if prompt else "") == (Shape().expected(prompt) if prompt else "")
+        assert (json.loads(body)["choices"][0]["text"] if prompt else "") == (
+            Shape().expected(prompt) if prompt else ""
+        )
     writer.close()
     assert await world.outcomes() == {"split": 4}
 
@@ -225,9 +226,14 @@ async def test_a_client_that_waits_for_its_answer_is_not_slow(make_world: MakeWo
 
 
 async def test_both_lanes_are_in_use(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[Any] = []
+    given: list[bytes] = []
     give_away = lane.Lane._give_away
-    monkeypatch.setattr(lane.Lane, "_give_away", lambda self, data: (given.append(data), give_away(self, data)))
+
+    def note(self: lane.Lane, data: bytes) -> None:
+        given.append(data)
+        give_away(self, data)
+
+    monkeypatch.setattr(lane.Lane, "_give_away", note)
     world = await make_world(Order.PREFILL_FIRST)
     for chat in (False, True):
         reader, writer = await world.raw(Shape(chat).body(), Shape(chat).path)

@@ -65,15 +65,27 @@ def test_of_a_repeated_key_the_last_value_counts_and_goes_on_alone() -> None:
         assert (leg.count(b"prompt"), leg.count(b"stream")) == (1, 1)
 
 
-VALUES_AS_THEY_CAME = b'{"prompt":"a \\u00e9 \xc3\xa9 \\/","seed":12345678901234567890123,"temperature":1.10,"stop":[ ]}'
+VALUES_AS_THEY_CAME = (
+    b'{"prompt":"a \\u00e9 \xc3\xa9 \\/","seed":12345678901234567890123,"temperature":1.10,"stop":[ ]}'
+)
 
 
 def test_values_go_on_as_they_came() -> None:
     assert decode_body(read_body(VALUES_AS_THEY_CAME, JSON), None) == VALUES_AS_THEY_CAME
 
 
-NOT_JSON = [b'{"a":"\\q"}', b'{"a":"\n"}', b'{"a":"\xff"}', b'{"a":"\\ud800"}', b'{"a":01}', b'{"a":NaN}', b'{"a":[1,]}',
-            b'{"\xff":1}', b'{"a":tru}', b'{}{}', b'{"a":1}x', b'{"a":"\xc0\xaf"}', b'{"n":1e999}', b'{"a":{"b":"\xed\xa0\x80"}}']  # fmt: skip
+NOT_JSON = [
+    *(
+        b'{"a":"\\q"}',
+        b'{"a":"\n"}',
+        b'{"a":"\xff"}',
+        b'{"a":"\\ud800"}',
+        b'{"a":"\xc0\xaf"}',
+        b'{"a":{"b":"\xed\xa0\x80"}}',
+    ),
+    *(b'{"a":01}', b'{"a":NaN}', b'{"n":1e999}', b'{"a":tru}', b'{"a":[1,]}'),
+    *(b'{"\xff":1}', b"{}{}", b'{"a":1}x'),
+]
 
 
 @pytest.mark.parametrize("raw", NOT_JSON)
@@ -181,7 +193,17 @@ def test_can_split_judges_anything(path: str, body: dict[str, Any]) -> None:
     assert can_split(path, body) in (True, False)
 
 
-PROMPTS = ["x" * 100, "", [1] * 100, [-7, *[1] * 100], ["a" * 70], ["a" * 70, "b"], [[1] * 70], [[1] * 70, [2]], {"a": "b" * 70}]
+PROMPTS = [
+    "x" * 100,
+    "",
+    [1] * 100,
+    [-7, *[1] * 100],
+    ["a" * 70],
+    ["a" * 70, "b"],
+    [[1] * 70],
+    [[1] * 70, [2]],
+    {"a": "b" * 70},
+]
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
