@@ -11,7 +11,9 @@ UV_VERSION := 0.13.8
 # A uv on PATH is used; otherwise one is put beside the environment.
 UV := $(shell command -v uv 2>/dev/null || echo $(CURDIR)/.cache/uv/bin/uv)
 PIP := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(UV) pip
-PACKAGES := pdx_api pdx_cli pdx_operator pdx_proxy pdx_sim
+PACKAGES := pdx_api pdx_cli pdx_cluster pdx_operator pdx_proxy pdx_sim
+# Needs nothing but Python's own library.
+CLUSTER := PYTHONPATH=$(CURDIR)/cluster $(PYTHON) -m pdx_cluster
 TINY_MODEL := /tmp/pdx/models/tiny
 
 .PHONY: help
@@ -26,6 +28,22 @@ install: $(VENV)/.installed ## Install pdx and the CPU engine into .venv (locked
 run: install ## Serve a tiny model with one prefill and one decode engine and prove that KV moved (ONCE=1: prove, then stop)
 	@test -f $(TINY_MODEL)/config.json || $(BIN)/pdx tiny-model $(TINY_MODEL)
 	@$(BIN)/pdx up examples/tiny-cpu.yaml $(if $(ONCE),--once) $(if $(PORT),--port $(PORT)) $(ARGS)
+
+.PHONY: images
+images: ## Build the operator's and the gateway's images as archives in build/images (ARGS=--help lists the options)
+	@$(PYTHON) images/build.py --out build/images $(ARGS)
+
+.PHONY: cluster
+cluster: ## Bring up a one-node Kubernetes on this machine (CONTROL_PLANE=1: without the node, and without root)
+	@$(CLUSTER) up $(if $(CONTROL_PLANE),--control-plane) $(ARGS)
+
+.PHONY: cluster-down
+cluster-down: ## End that Kubernetes and remove every trace of it, also after a crash
+	@$(CLUSTER) down
+
+.PHONY: cluster-e2e
+cluster-e2e: install-dev ## From nothing to real vLLM pods on a Kubernetes of its own, and what was proved (ARGS=--keep: leave it)
+	@PYTHONPATH=$(CURDIR)/cluster $(BIN)/python -m tests.cluster.tiny $(ARGS)
 
 ##@ Develop
 .PHONY: test
@@ -46,9 +64,14 @@ check: install-dev ## Format, lint, types, import rule, spelling, locks
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports
 	@$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
-	@$(BIN)/mypy tests
+	@$(BIN)/mypy tests scripts
 	@$(BIN)/codespell
+	@$(BIN)/python -m scripts.generate --check
 	@if grep -nE '(https?|git\+[a-z]+)://' requirements/*.lock benchmarks/*/*.lock; then echo 'A lock names an address; run: make lock' >&2; exit 1; fi
+
+.PHONY: generate
+generate: install-dev ## Write the CRD and the field reference from the types
+	@$(BIN)/python -m scripts.generate
 
 .PHONY: format
 format: install-dev ## Format and mend what ruff can mend
@@ -59,6 +82,7 @@ format: install-dev ## Format and mend what ruff can mend
 lock: $(UV) ## Write requirements/*.lock anew (UPGRADE=1 takes newer versions)
 	@$(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) --extra cli --extra cpu pyproject.toml -o requirements/run.lock
 	@$(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) --extra cli --extra cpu --extra dev -c requirements/run.lock pyproject.toml -o requirements/dev.lock
+	@$(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) -c requirements/dev.lock images/build.in -o images/build.lock
 	@for image in gateway operator; do $(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) --extra $$image -c requirements/run.lock pyproject.toml -o requirements/$$image.lock; done
 	@$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) benchmarks/gateway/peers.in -o benchmarks/gateway/peers.lock
 

@@ -2,8 +2,11 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from pydantic import BaseModel
 
 from pdx_api.connectors.base import Site
 from pdx_api.names import Mode, Role
@@ -20,8 +23,13 @@ class EngineCommand:
     env: tuple[tuple[str, str], ...]
 
 
-def engine_command(spec: Spec, role: Role, *, site: Site, listen: str, port: int) -> EngineCommand:
-    """The engine of one role at one site; `listen` and `port` are where its HTTP API binds."""
+def engine_command(
+    spec: Spec, role: Role, *, site: Site, listen: str, port: int, shutdown_seconds: int = 0
+) -> EngineCommand:
+    """The engine of one role at one site; `listen` and `port` are where its HTTP API binds.
+
+    `shutdown_seconds`: how long it may finish open requests when it is stopped; 0 ends them at once, as vLLM does.
+    """
     pool = spec.pools()[role]
     wiring_args, wiring_env = _wiring(spec, role, site)
     env = {"VLLM_HOST_IP": site.host, **wiring_env}
@@ -29,12 +37,13 @@ def engine_command(spec: Spec, role: Role, *, site: Site, listen: str, port: int
         env[variable.name] = variable.value
     args = [
         "serve",
-        spec.model.source.path if spec.model.source else spec.model.name,
+        spec.model.location,
         *("--served-model-name", spec.model.served_name or spec.model.name),
         *("--host", listen),
         *("--port", str(port)),
         *_model_flags(spec),
         *_pool_flags(pool),
+        *(("--shutdown-timeout", str(shutdown_seconds)) if shutdown_seconds else ()),
         *wiring_args,
         *spec.engine.args,
         *pool.args,
@@ -47,20 +56,54 @@ def pairing_revision(spec: Spec) -> str:
 
     vLLM compares version, model string, dtype, KV layout and transfer mode at its handshake
     (`kv_connector/v1/nixl/metadata.py`); what it does not compare but needs is in here too.
+
+    A spec keeps its revision when PDX is upgraded: see `stated`.
     """
-    pools = spec.pools()
     pairing: dict[str, Any] = {
         "mode": spec.mode,
-        "model": spec.model.model_dump(mode="json"),
-        "engine": spec.engine.model_dump(mode="json"),
-        "parallelism": {role: pool.parallelism.model_dump(mode="json") for role, pool in pools.items()},
-        "args": {role: pool.args for role, pool in pools.items()},
-        "env": {role: [variable.model_dump() for variable in pool.env] for role, pool in pools.items()},
-        "chunkedPrefill": {role: pool.chunked_prefill.model_dump(mode="json") for role, pool in pools.items()},
+        "model": stated(spec.model, without=("token_secret_ref", "cache")),
+        "engine": stated(spec.engine, without=("image_pull_policy", "shutdown_seconds")),
+        "pools": {
+            role: stated(pool, without=("replicas", "resources", "pod_template", "disruption"))
+            for role, pool in spec.pools().items()
+        },
+        "kvTransfer": _kv_transfer(spec),
     }
-    if spec.mode is Mode.DISAGGREGATED:
-        pairing["kvTransfer"] = {**spec.kv_transfer.model_dump(mode="json"), "order": spec.order}
     return hashlib.sha256(json.dumps(pairing, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def engine_inputs(spec: Spec, role: Role) -> dict[str, Any]:
+    """Everything in the spec that the pods of one role depend on, their number left out."""
+    pool = spec.pools()[role]
+    return {
+        "model": stated(spec.model),
+        "engine": stated(spec.engine),
+        "pool": stated(pool, without=("replicas", "disruption", "pod_template")),
+        "podTemplate": pool.pod_template.overlay() if pool.pod_template else {},
+        "kvTransfer": _kv_transfer(spec),
+    }
+
+
+def stated(part: BaseModel, without: Sequence[str] = ()) -> dict[str, Any]:
+    """The fields of a part that say something: None, empty lists and empty parts are left out.
+
+    So a field that PDX learns later changes nothing in a spec that does not use it, as long as its default is one of
+    those. Where a later field has another default, it must be left out while it has that value.
+    """
+    fields = {name: _plain(getattr(part, name)) for name in type(part).model_fields if name not in without}
+    return {name: value for name, value in fields.items() if value not in (None, [], {})}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return stated(value)
+    return [_plain(entry) for entry in value] if isinstance(value, list) else value
+
+
+def _kv_transfer(spec: Spec) -> dict[str, Any]:
+    if spec.mode is Mode.AGGREGATED:
+        return {}
+    return {**stated(spec.kv_transfer), "order": spec.order}
 
 
 def _wiring(spec: Spec, role: Role, site: Site) -> tuple[list[str], dict[str, str]]:

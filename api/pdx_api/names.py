@@ -4,23 +4,50 @@ from enum import StrEnum
 from typing import Final
 
 GROUP: Final = "pdx.dev"
+VERSION: Final = "v1alpha1"
 API_VERSION: Final = "pdx.dev/v1alpha1"
 KIND: Final = "PDDeployment"
+PLURAL: Final = "pddeployments"
+SHORT_NAME: Final = "pdd"
+FIELD_MANAGER: Final = "pdx-operator"
+"""Who owns, for server-side apply, the fields that the operator writes."""
 
 LABEL_DEPLOYMENT: Final = f"{GROUP}/deployment"
 LABEL_ROLE: Final = f"{GROUP}/role"
+ROLE_GATEWAY: Final = "gateway"
+"""Value of the role label on what belongs to the gateway; engines carry a `Role`."""
 LABEL_REVISION: Final = f"{GROUP}/revision"
+LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY: Final = "pdx"
 ANNOTATION_CONNECTOR: Final = f"{GROUP}/connector"
 ANNOTATION_ORDER: Final = f"{GROUP}/order"
+ANNOTATION_INPUTS: Final = f"{GROUP}/inputs"
+"""Hash of the parts of the spec that a pod template depends on."""
+ANNOTATION_TEMPLATE: Final = f"{GROUP}/template"
+"""The pod template in force, as JSON, for as long as its inputs stay equal."""
+ANNOTATION_APPLIED: Final = f"{GROUP}/applied"
+"""Hash of the manifest that the operator applied."""
+
+ENGINE_CONTAINER: Final = "engine"
+"""Name of the container that runs vLLM in an engine's pod."""
+GATEWAY_CONTAINER: Final = "gateway"
+"""Name of the container that runs the gateway in its pod."""
+MODEL_MOUNT: Final = "/models"
+"""Where an engine's pod finds the volume of spec.model.source.persistentVolumeClaim."""
+
+PORT_HTTP: Final = "http"
+"""Name of the port of an HTTP API, of engines and gateway."""
+PORT_ADMIN: Final = "admin"
+"""Name of the gateway's admin port."""
 
 ENGINE_PORT: Final = 8000
 """Port of vLLM's HTTP API in an engine pod."""
 GATEWAY_PORT: Final = 8080
 """Port on which the gateway serves clients."""
+GATEWAY_SERVICE_PORT: Final = 80
+"""Port of the gateway's Service."""
 ADMIN_PORT: Final = 9090
 """Port on which the gateway answers /metrics and /pdx/state."""
-SIDE_CHANNEL_PORT: Final = 5600
-"""Port of NIXL's side channel in an engine pod (VLLM_NIXL_SIDE_CHANNEL_PORT's default)."""
 
 
 class Mode(StrEnum):
@@ -44,3 +71,32 @@ class Order(StrEnum):
     PREFILL_FIRST = "PrefillFirst"
     DECODE_FIRST = "DecodeFirst"
     CONCURRENT = "Concurrent"
+
+
+class ConditionType(StrEnum):
+    """What the status says of an object."""
+
+    READY = "Ready"
+    PROGRESSING = "Progressing"
+    DEGRADED = "Degraded"
+    KV_TRANSFER_VERIFIED = "KVTransferVerified"
+
+
+def engines_name(deployment: str, role: Role, revision: str) -> str:
+    """Name of the Deployment and of the headless Service of one role in one revision."""
+    return f"{deployment}-{role}-{revision}"
+
+
+def pool_name(deployment: str, role: Role) -> str:
+    """Name of what a role has once for all revisions: its PodDisruptionBudget."""
+    return f"{deployment}-{role}"
+
+
+def gateway_name(deployment: str) -> str:
+    """Name of everything that belongs to the gateway."""
+    return f"{deployment}-gateway"
+
+
+def policy_name(deployment: str) -> str:
+    """Name of the engines' NetworkPolicy."""
+    return f"{deployment}-engines"

@@ -43,8 +43,19 @@ def _sentence(error: ErrorDetails) -> str:
             return f"{path} does not exist{hint}"
         case "missing":
             return f"{path} is missing."
-        case "value_error":
+        case "value_error" if len(error["loc"]) < 2:
             return f"{error['ctx']['error']}."
+        case "value_error" if isinstance(error["input"], str | int | float):
+            return f"{path} is {error['input']!r:.80}: {error['ctx']['error']}."
+        case "value_error":
+            return f"{path}: {error['ctx']['error']}."
+        case "too_long" | "string_too_long":
+            unit = "entries" if error["type"] == "too_long" else "characters"
+            return f"{path} is too long; write at most {error['ctx']['max_length']} {unit}."
+        case "model_type" | "dict_type":
+            return f"{path} is {error['input']!r:.80}; write a mapping."
+        case "list_type":
+            return f"{path} is {error['input']!r:.80}; write a list."
         case _:
             return f"{path}: {error['msg'][0].lower()}{error['msg'][1:]}, not {error['input']!r:.80}."
 

@@ -1,45 +1,122 @@
 """The PDDeployment: every field with its default, unit and consequence. The source of truth for CRD, CLI and docs."""
 
-from typing import Annotated, Any, Literal, Self
+import posixpath
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from pdx_api.connectors import choose
 from pdx_api.connectors.base import Connector
-from pdx_api.names import Mode, Order, Role
+from pdx_api.fields import (
+    AbsolutePath,
+    Annotations,
+    Argument,
+    CountOrPercentage,
+    Flag,
+    Labels,
+    ListMap,
+    ObjectName,
+    Part,
+    Quantities,
+    RelativePath,
+    Rule,
+    SecretKey,
+    Text,
+    matching,
+    without_null,
+)
+from pdx_api.names import MODEL_MOUNT, Mode, Order, Role
+from pdx_api.overlay import EnginePodTemplate, GatewayPodTemplate
+from pdx_api.rules import (
+    CONNECTOR_EXISTS,
+    FLAG_IS_FREE,
+    FLAG_IS_POSSIBLE,
+    KV_TRANSFER_RULES,
+    POOL_RULES,
+    RESOURCES_RULES,
+    SPEC_RULES,
+)
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=41)]
+NAME_RULE: Final = matching(
+    r"^[a-z]([-a-z0-9]{0,39}[a-z0-9])?$",
+    "write at most 41 lower-case letters, digits and -, a letter first and no - at the end: names of children carry it",
+)
+Name = Annotated[str, StringConstraints(max_length=253), NAME_RULE]
 """A DNS label short enough that the names of children, which carry it, stay labels too."""
-Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
-Argument = Annotated[str, StringConstraints(min_length=1, max_length=8192)]
-AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/", max_length=4096)]
-Quantity = Annotated[str, StringConstraints(max_length=64)] | Annotated[int, Field(ge=0)]
-
-OWNED_FLAGS = ("--kv-transfer-config", "--host", "--port", "--model", "--served-model-name", "--tensor-parallel-size")
-"""vLLM flags that PDX writes itself, so that nobody can mis-wire a pair."""
+Args = Annotated[list[Annotated[Argument, FLAG_IS_FREE, FLAG_IS_POSSIBLE]], Field(max_length=64)]
 
 
-class Part(BaseModel):
-    """A part of the object: camelCase outside, frozen inside, unknown fields refused."""
+class ModelVolume(Part):
+    """A volume that holds models."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
+    claim_name: ObjectName = Field(description="Name of a PersistentVolumeClaim in the namespace of the object.")
+    path: RelativePath = Field(default="", description="Directory of the model inside the volume. Default: its root.")
 
 
 class ModelSource(Part):
     """Where the weights come from when not from the Hugging Face Hub."""
 
-    path: AbsolutePath = Field(
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.path) != has(self.persistentVolumeClaim)",
+            "write either path or persistentVolumeClaim",
+            lambda source: (source.path is None) != (source.persistent_volume_claim is None),
+        ),
+    )
+
+    path: AbsolutePath | None = Field(
+        default=None,
         description="Absolute path of a model directory in the engine's file system. "
-        "Both roles are started with this very string: vLLM refuses KV from an engine started with another."
+        "Both roles are started with this very string: vLLM refuses KV from an engine started with another.",
+    )
+    persistent_volume_claim: ModelVolume | None = Field(
+        default=None,
+        description=f"A volume with the model, mounted read-only at {MODEL_MOUNT}. Not for `pdx up`.",
+    )
+
+    @property
+    def location(self) -> str:
+        """The model as engines find it in their file system."""
+        if self.path is not None:
+            return self.path
+        assert self.persistent_volume_claim is not None, "a source has one of the two"
+        return posixpath.join(MODEL_MOUNT, self.persistent_volume_claim.path).rstrip("/")
+
+
+class SecretReference(Part):
+    """One value of a Secret in the namespace of the object."""
+
+    name: ObjectName = Field(description="Name of the Secret.")
+    key: SecretKey = Field(default="token", description="Which of its values.")
+
+
+class CacheVolume(Part):
+    """A volume for downloads."""
+
+    claim_name: ObjectName = Field(description="Name of a PersistentVolumeClaim in the namespace of the object.")
+
+
+class ModelCache(Part):
+    """Where downloads from the Hub are kept."""
+
+    persistent_volume_claim: CacheVolume = Field(
+        description="A volume that all engines may write to, so that each model is downloaded once."
     )
 
 
 class Model(Part):
     """What is served."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.source) || !has(self.tokenSecretRef)",
+            "tokenSecretRef is for models from the Hugging Face Hub; leave out tokenSecretRef, or source",
+            lambda model: model.source is None or model.token_secret_ref is None,
+        ),
+    )
+
     name: Text = Field(
-        description="Hub id of the model, for example Qwen/Qwen3-8B; with source.path, only a name. "
+        description="Hub id of the model, for example Qwen/Qwen3-8B; with source, only a name. "
         "Clients ask for it under this name unless servedName says otherwise."
     )
     served_name: Text | None = Field(
@@ -49,19 +126,33 @@ class Model(Part):
         default=None, description="Branch, tag or commit on the Hub. Default: the Hub's default branch."
     )
     source: ModelSource | None = Field(default=None, description="Default: the Hugging Face Hub, by name.")
+    token_secret_ref: SecretReference | None = Field(
+        default=None,
+        description="Token for the Hub, for models that need one. `pdx up` takes HF_TOKEN of its environment.",
+    )
+    cache: ModelCache | None = Field(
+        default=None,
+        description="Where downloads from the Hub are kept. Default: a directory of each pod, gone with it.",
+    )
+
+    @property
+    def location(self) -> str:
+        """The model string that engines are started with; vLLM refuses KV from an engine with another."""
+        return self.source.location if self.source is not None else self.name
 
 
 class EnvVar(Part):
     """One environment variable of an engine."""
 
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=256)] = Field(
-        description="Name of the variable."
-    )
+    name: Annotated[
+        str,
+        StringConstraints(max_length=256),
+        matching(r"^[A-Za-z_][A-Za-z0-9_]*$", "write a variable's name: letters, digits and _, no digit first"),
+    ] = Field(description="Name of the variable.")
     value: Annotated[str, StringConstraints(max_length=8192)] = Field(description="Its value, taken literally.")
 
 
-Args = Annotated[list[Argument], Field(max_length=64)]
-Env = Annotated[list[EnvVar], Field(max_length=64)]
+Env = Annotated[list[EnvVar], Field(max_length=64), ListMap("name")]
 
 
 class Engine(Part):
@@ -72,26 +163,34 @@ class Engine(Part):
         description="Container image of the engines. P and D need one vLLM version: its KV handshake compares it. "
         "`pdx up` uses the installed vLLM instead.",
     )
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
+        default=None, description="When the image is pulled. Default: Kubernetes' own, by the image's tag."
+    )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         default="auto", description="Type of weights and activations (--dtype)."
     )
-    max_model_len: Annotated[int, Field(ge=1, le=16_777_216)] | None = Field(
+    max_model_len: Annotated[int, Field(strict=True, ge=1, le=16_777_216)] | None = Field(
         default=None, description="Longest prompt plus answer, in tokens (--max-model-len). Default: the model's own."
     )
     kv_cache_dtype: Text | None = Field(
         default=None, description="Type of the KV cache (--kv-cache-dtype). Default: that of the model."
     )
-    block_size: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+    block_size: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = Field(
         default=None, description="Tokens in one KV block (--block-size). Default: vLLM's for the device (CPU 128)."
     )
     args: Args = Field(default=[], description="Further flags of `vllm serve` for both roles, one list entry each.")
     env: Env = Field(default=[], description="Environment of both roles.")
+    shutdown_seconds: Annotated[int, Field(strict=True, ge=0, le=3600)] = Field(
+        default=60, description="How long an engine that is stopped may take to finish its requests, in seconds."
+    )
 
 
 class KVTransfer(Part):
     """How KV travels from prefill to decode. Connector and order belong together."""
 
-    connector: Text = Field(
+    rules: ClassVar[tuple[Rule, ...]] = KV_TRANSFER_RULES
+
+    connector: Annotated[Text, CONNECTOR_EXISTS] = Field(
         default="NIXL", description="The KV connector. PDX derives vLLM's class, JSON, env and ports from it."
     )
     order: Order | None = Field(
@@ -104,7 +203,7 @@ class KVTransfer(Part):
         description="What D does when KV does not arrive. Fail: D answers an error, and the gateway retries and "
         "counts it. Recompute: D prefills by itself, and only latency shows it.",
     )
-    config: dict[Annotated[str, StringConstraints(max_length=253)], Any] = Field(
+    config: Annotated[dict[str, Any], BeforeValidator(without_null)] = Field(
         default={},
         max_length=64,
         description="Connector settings for vLLM's kv_connector_extra_config, for example kv_lease_duration: 30 "
@@ -113,54 +212,150 @@ class KVTransfer(Part):
 
 
 class Resources(Part):
-    """Compute resources of one engine, in Kubernetes' terms. `pdx up` does not limit processes."""
+    """Compute resources of one pod, in Kubernetes' terms. `pdx up` does not limit processes."""
 
-    requests: dict[Text, Quantity] = Field(default={}, max_length=32, description="What the scheduler sets aside.")
-    limits: dict[Text, Quantity] = Field(
-        default={}, max_length=32, description="The most it may use, for example nvidia.com/gpu: 1."
-    )
+    rules: ClassVar[tuple[Rule, ...]] = RESOURCES_RULES
+
+    requests: Quantities = Field(default={}, description="What the scheduler sets aside.")
+    limits: Quantities = Field(default={}, description="The most it may use, for example nvidia.com/gpu: 1.")
 
 
 class Parallelism(Part):
     """How one engine spreads over devices of one node."""
 
-    tensor: Annotated[int, Field(ge=1, le=64)] = Field(
-        default=1, description="Devices that share each layer (--tensor-parallel-size)."
+    tensor: Annotated[int, Field(strict=True, ge=1, le=16)] = Field(
+        default=1,
+        description="Devices that share each layer (--tensor-parallel-size). Of prefill's and decode's numbers one "
+        "divides the other.",
     )
+    nodes: Annotated[
+        int,
+        Field(strict=True, ge=1, le=64),
+        Rule(
+            "self == 1",
+            "an engine of several nodes is not in this version; write nodes: 1",
+            lambda nodes: nodes == 1,
+        ),
+    ] = Field(default=1, description="Nodes that one engine spreads over. This version knows 1 only.")
 
 
 class ChunkedPrefill(Part):
     """How long prompts are cut, so that decoding goes on between the pieces."""
 
-    enabled: bool = Field(default=True, description="False prefills every prompt in one step.")
-    max_batched_tokens: Annotated[int, Field(ge=1, le=16_777_216)] | None = Field(
+    enabled: Flag = Field(default=True, description="False prefills every prompt in one step.")
+    max_batched_tokens: Annotated[int, Field(strict=True, ge=1, le=16_777_216)] | None = Field(
         default=None,
         description="Chunk size: most tokens in one step (--max-num-batched-tokens). Small keeps the time between "
         "tokens even, large finishes prompts sooner. Default: vLLM's for the device.",
     )
 
 
+class Disruption(Part):
+    """How many pods Kubernetes may take away by itself, for example to empty a node."""
+
+    max_unavailable: CountOrPercentage = Field(
+        default=1, description="Most pods of the pool that may be missing: a number, or a percentage of its replicas."
+    )
+
+
 class Pool(Part):
     """A set of equal engines."""
 
-    replicas: Annotated[int, Field(ge=0, le=1024)] = Field(default=1, description="Number of engines.")
+    rules: ClassVar[tuple[Rule, ...]] = POOL_RULES
+
+    replicas: Annotated[int, Field(strict=True, ge=0, le=1024)] = Field(default=1, description="Number of engines.")
     resources: Resources = Field(default=Resources(), description="Compute resources of one engine.")
     parallelism: Parallelism = Field(default=Parallelism(), description="How one engine spreads over devices.")
     chunked_prefill: ChunkedPrefill = Field(default=ChunkedPrefill(), description="How long prompts are cut.")
     args: Args = Field(default=[], description="Further flags of `vllm serve` for this role, after engine.args.")
     env: Env = Field(default=[], description="Environment of this role; wins over engine.env.")
+    pod_template: EnginePodTemplate | None = Field(
+        default=None,
+        description="Merged onto the pod template of this role as `kubectl patch` merges (strategically): node "
+        "selectors, tolerations, volumes, pull secrets. vLLM's container is called engine. Not for `pdx up`.",
+    )
+    disruption: Disruption = Field(default=Disruption(), description="How many engines may be missing at a time.")
+
+
+class GatewayService(Part):
+    """The Service in front of the gateway."""
+
+    type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = Field(
+        default="ClusterIP", description="From where it can be reached, in Kubernetes' terms."
+    )
+    annotations: Annotations = Field(default={}, description="Annotations of the Service, for load balancers.")
 
 
 class Gateway(Part):
     """The gateway in front of the engines."""
 
-    workers: Annotated[int, Field(ge=1, le=64)] = Field(
-        default=1, description="Processes that share the port, one core each."
+    replicas: Annotated[int, Field(strict=True, ge=0, le=64)] = Field(
+        default=1, description="Number of gateway pods; they need nothing from each other. `pdx up` runs one."
+    )
+    autoscaled: Flag = Field(
+        default=False,
+        description="True leaves the number of replicas to a HorizontalPodAutoscaler of the gateway's Deployment.",
+    )
+    workers: Annotated[int, Field(strict=True, ge=1, le=64)] = Field(
+        default=1, description="Processes of one gateway that share its port, one core each."
+    )
+    image: Text | None = Field(default=None, description="Image of the gateway. Default: that of the operator.")
+    resources: Resources = Field(default=Resources(), description="Compute resources of one gateway pod.")
+    service: GatewayService = Field(default=GatewayService(), description="The Service in front of the gateway.")
+    pod_template: GatewayPodTemplate | None = Field(
+        default=None,
+        description="Merged onto the gateway's pod template as `kubectl patch` merges (strategically). The gateway's "
+        "container is called gateway.",
+    )
+    disruption: Disruption = Field(default=Disruption(), description="How many gateway pods may be missing at a time.")
+
+
+class Rollout(Part):
+    """How engines are replaced when a change touches what P and D must agree on. Percentages are of each role's
+    replicas; surge is rounded up, unavailable down; where both come out as 0, one engine may be missing."""
+
+    max_surge: CountOrPercentage = Field(
+        default="25%",
+        description="Engines of a role beyond its replicas while a rollout goes on. 0: there are no spare devices.",
+    )
+    max_unavailable: CountOrPercentage = Field(
+        default=0, description="Engines of a role that may be missing while a rollout goes on."
+    )
+
+
+class ScrapeSource(Part):
+    """Pods that may read metrics. What is left out matches everything; at least one label is needed."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "(has(self.namespaceLabels) && self.namespaceLabels.size() > 0)"
+            " || (has(self.podLabels) && self.podLabels.size() > 0)",
+            "an entry without labels would let everybody in; write podLabels or namespaceLabels",
+            lambda source: bool(source.namespace_labels or source.pod_labels),
+        ),
+    )
+
+    namespace_labels: Labels = Field(
+        default={},
+        description="Labels of their namespace, for example kubernetes.io/metadata.name: monitoring. "
+        "Default: the namespace of the object.",
+    )
+    pod_labels: Labels = Field(default={}, description="Labels of the pods. Default: all pods of the namespaces.")
+
+
+class Observability(Part):
+    """Who may look."""
+
+    scrape_from: Annotated[list[ScrapeSource], Field(max_length=16)] = Field(
+        default=[],
+        description="Who, beside gateway and engines, may reach the engines' port for metrics, and the gateway's.",
     )
 
 
 class Spec(Part):
     """What the user wants."""
+
+    rules: ClassVar[tuple[Rule, ...]] = SPEC_RULES
 
     mode: Mode = Field(
         default=Mode.DISAGGREGATED,
@@ -178,34 +373,10 @@ class Spec(Part):
         "added up, so that both modes use as many engines.",
     )
     gateway: Gateway = Field(default=Gateway(), description="The gateway in front of the engines.")
-
-    @model_validator(mode="after")
-    def _pools_are_there(self) -> Self:
-        if self.mode is Mode.DISAGGREGATED:
-            for role in (Role.PREFILL, Role.DECODE):
-                if getattr(self, role) is None:
-                    raise ValueError(f"mode Disaggregated needs spec.{role}; write {role}: {{replicas: 1}}")
-        elif self.aggregated is None and self.decode is None:
-            raise ValueError("mode Aggregated needs spec.aggregated; write aggregated: {replicas: 1}")
-        return self
-
-    @model_validator(mode="after")
-    def _connector_has_order(self) -> Self:
-        choose(self.kv_transfer.connector, self.kv_transfer.order)
-        return self
-
-    @model_validator(mode="after")
-    def _flags_are_free(self) -> Self:
-        for where, args in self._all_args():
-            for arg in args:
-                flag = arg.split("=", 1)[0].replace("_", "-")
-                if any(flag == owned or flag.startswith(f"{owned}.") for owned in OWNED_FLAGS):
-                    raise ValueError(f"{where} may not hold {flag}: PDX writes it from the other fields of spec")
-        return self
-
-    def _all_args(self) -> list[tuple[str, list[str]]]:
-        pools = [(f"spec.{role}.args", pool.args) for role in Role if (pool := getattr(self, role)) is not None]
-        return [("spec.engine.args", self.engine.args), *pools]
+    rollout: Rollout = Field(
+        default=Rollout(), description="How engines are replaced when a change touches what P and D must agree on."
+    )
+    observability: Observability = Field(default=Observability(), description="Who may look.")
 
     @property
     def connector(self) -> Connector:

@@ -5,10 +5,10 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from pdx_api.connectors import CONNECTORS, choose
-from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, Mode, Order, Role
+from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, Order, Role
 from pdx_cli.errors import CommandError
 from pdx_proxy.main import run as run_gateway
-from pdx_proxy.settings import Address, EndpointSpec, Settings
+from pdx_proxy.settings import MAX_WORKERS, Address, EndpointSpec, Settings, parse_address
 
 EPILOG: Final = """\
 examples:
@@ -62,15 +62,14 @@ def run(args: argparse.Namespace) -> int:
 
 def settings_of(args: argparse.Namespace) -> Settings:
     """The gateway's settings from the flags; raises CommandError."""
-    if args.workers < 1 or args.workers > 64:
-        raise CommandError(f"--workers is {args.workers}; write a number from 1 to 64.")
+    if args.workers < 1 or args.workers > MAX_WORKERS:
+        raise CommandError(f"--workers is {args.workers}; write a number from 1 to {MAX_WORKERS}.")
     admin = args.admin or f"127.0.0.1:{ADMIN_PORT}"
     if admin == args.listen:
         raise CommandError(f"--listen and --admin are both {admin}; name two addresses.")
     return Settings(
         listen=_address("--listen", args.listen),
         admin=_address("--admin", admin),
-        mode=Mode.AGGREGATED if args.aggregated else Mode.DISAGGREGATED,
         endpoints=_endpoints(args),
         workers=args.workers,
         debug_headers=args.debug_headers,
@@ -120,7 +119,7 @@ def _url(text: str) -> Address:
 
 
 def _address(flag: str, text: str) -> Address:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise CommandError(f"{flag} {text} is no address; write HOST:PORT, for example 127.0.0.1:{GATEWAY_PORT}.")
-    return Address(host.strip("[]"), int(port))
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise CommandError(f"{flag} {error}.") from error

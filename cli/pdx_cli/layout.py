@@ -80,7 +80,7 @@ def lay_out(
 ) -> Layout:
     """Programs of the engines and of the gateway; `allocate(count)` gives ports that are free."""
     spec = deployment.spec
-    port_names = spec.connector.port_names if spec.mode is Mode.DISAGGREGATED else ()
+    port_names = tuple(spec.connector.port_names) if spec.mode is Mode.DISAGGREGATED else ()
     roles = [(role, i) for role, pool in spec.pools().items() for i in range(pool.replicas)]
     for role, pool in spec.pools().items():
         if pool.replicas == 0:
@@ -140,6 +140,13 @@ def check_vllm(spec: Spec) -> None:
     """Refuse a run with real engines on a machine that has no vLLM or not the model."""
     if shutil.which("vllm", path=environment(os.environ, {})["PATH"]) is None:
         raise CommandError("vLLM is not installed; run `make install`, or use simulated engines with --engine sim.")
-    if spec.model.source is not None and not (Path(spec.model.source.path) / "config.json").is_file():
-        path = spec.model.source.path
-        raise CommandError(f"There is no model at {path}; make a tiny one with `pdx tiny-model {path}`.")
+    source = spec.model.source
+    if source is None:
+        return
+    if source.path is None:
+        raise CommandError(
+            "spec.model.source.persistentVolumeClaim is a volume of a cluster; here, name a directory: "
+            "--set spec.model.source='{path: /models/qwen}'."
+        )
+    if not (Path(source.path) / "config.json").is_file():
+        raise CommandError(f"There is no model at {source.path}; make a tiny one with `pdx tiny-model {source.path}`.")

@@ -4,7 +4,8 @@ import argparse
 import dataclasses
 from typing import Any, Final
 
-from pdx_api.names import ENGINE_PORT, SIDE_CHANNEL_PORT, Order, Role
+from pdx_api.connectors.nixl import SIDE_CHANNEL_PORT
+from pdx_api.names import ENGINE_PORT, Order, Role
 from pdx_cli.errors import CommandError
 from pdx_sim.main import run as run_sim
 from pdx_sim.settings import OnLoadFailure, OutOfBoundsError, SimSettings

@@ -1,4 +1,4 @@
-"""The admin port: /metrics for Prometheus, /pdx/state for people and the operator."""
+"""The admin port: probes for the kubelet, /metrics for Prometheus, /pdx/state for people and the operator."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from pdx_api.names import Role
+from pdx_api.names import Mode, Role
 from pdx_proxy.endpoints import Endpoint, Snapshot
 from pdx_proxy.metrics import render
 from pdx_proxy.settings import Settings
@@ -16,7 +16,9 @@ GetReport = Callable[[], Awaitable[dict[str, Any]]]
 """The sum of the workers' reports (see `Counters.report`)."""
 
 
-def create_admin(settings: Settings, snapshot: GetSnapshot, report: GetReport) -> web.Application:
+def create_admin(
+    settings: Settings, snapshot: GetSnapshot, report: GetReport, draining: Callable[[], bool]
+) -> web.Application:
     """The admin application."""
 
     async def metrics(_: web.Request) -> web.Response:
@@ -26,13 +28,19 @@ def create_admin(settings: Settings, snapshot: GetSnapshot, report: GetReport) -
     async def state(_: web.Request) -> web.Response:
         return web.json_response(describe(settings, snapshot(), await report()))
 
-    async def health(_: web.Request) -> web.Response:
+    async def alive(_: web.Request) -> web.Response:
         return web.Response()
+
+    async def ready(_: web.Request) -> web.Response:
+        why_not = "going away" if draining() else None if snapshot().decode else "no engine that can answer is warm"
+        return web.Response(status=503 if why_not else 200, text=why_not)
 
     app = web.Application()
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/pdx/state", state)
-    app.router.add_get("/health", health)
+    for path in ("/healthz", "/health"):
+        app.router.add_get(path, alive)
+    app.router.add_get("/readyz", ready)
     return app
 
 
@@ -46,7 +54,7 @@ def describe(settings: Settings, snapshot: Snapshot, report: dict[str, Any]) -> 
     }
     return {
         "ready": bool(snapshot.decode),
-        "mode": settings.mode,
+        "mode": mode_of(snapshot),
         "workers": settings.workers,
         "endpoints": [_describe_endpoint(endpoint, legs.get(endpoint.name, 0)) for endpoint in snapshot.everything],
         "inFlight": in_flight,
@@ -56,12 +64,21 @@ def describe(settings: Settings, snapshot: Snapshot, report: dict[str, Any]) -> 
     }
 
 
+def mode_of(snapshot: Snapshot) -> Mode | None:
+    """What the engines are; Disaggregated as long as some of them are that, None without engines."""
+    roles = {endpoint.role for endpoint in snapshot.everything}
+    if not roles:
+        return None
+    return Mode.AGGREGATED if roles == {Role.AGGREGATED} else Mode.DISAGGREGATED
+
+
 def _describe_endpoint(endpoint: Endpoint, legs: int) -> dict[str, Any]:
     identity = endpoint.identity
     return {
         "url": f"http://{endpoint.address}",
         "name": endpoint.name,
         "role": endpoint.role,
+        "pod": endpoint.spec.pod or None,
         "revision": endpoint.revision,
         "connector": endpoint.connector,
         "order": endpoint.order,

@@ -19,14 +19,14 @@ from pdx_proxy.request import Request, prefill_body, settling_body
 
 _REFUSED_MAX_TOKENS: Final = 2**31 - 1
 """More tokens than any model's length: D refuses the leg, and its refusal tells P to free the blocks."""
-_NEARLY_DONE_SECONDS: Final = 0.1
-"""How long a P may go on to finish after its client has left.
-
-An answer that P finishes in the instant of the hang-up is lost with the connection, and its blocks wait for their
-lease. So only prefills with more than this to go are stopped.
-"""
 _LATE_ANSWER_SECONDS: Final = 1.0
 """How long an answer that was on its way when the client left may take."""
+_SCHEDULED_SECONDS: Final = 0.25
+"""How long a D may take to hand a request to its engine.
+
+A request whose connection closes while D's HTTP server still reads or tokenizes it never reaches D's engine, which then
+tells P nothing.
+"""
 _ARRIVAL_SECONDS: Final = 1.0
 """How long the first KV from a P to a D may take, handshake included."""
 
@@ -91,21 +91,28 @@ class Aftercare:
         self.settle(self._release(self._releasers(pair, dead), params, request, begun))
 
     def leave_decode(self, leg: Leg, pair: tuple[Endpoint, Endpoint], params: KVParams, request: Request) -> None:
-        """The client left while D waited for the KV of a P that is new to it: an early close would not reach P.
+        """The client left while D waited for the KV.
 
-        Another D tells P, if there is one that can; otherwise D is closed once its KV has arrived.
+        A D that has fetched from this P before tells it when its leg is closed, as soon as its engine knows of the leg.
+        From a D that is new to P an early close would not reach P: another D tells P, if there is one that can;
+        otherwise D is closed once its KV has arrived.
         """
+        if self._backend.knows(*pair):
+            self.settle(self._close_when_open(leg, _SCHEDULED_SECONDS, Settlement.RELEASED))
+            return
         releaser = self._releasers(pair, dead=False)
         if releaser[1]:
             leg.end()
             self.settle(self._release(releaser, params, request, begun=True))
+        elif request.stream:
+            self.settle(self._close_when_open(leg, self._backend.deadlines.settle, Settlement.LEASE))
         else:
-            self.settle(self._close_when_open(leg, request))
+            self.settle(self._close_when_open(leg, _ARRIVAL_SECONDS, Settlement.RELEASED))
 
     async def _stop_prefill(self, leg: Leg, decode: Endpoint, request: Request) -> Settlement:
         try:
             try:
-                answer = await leg.whole(_NEARLY_DONE_SECONDS)
+                answer = await leg.whole(self._backend.deadlines.nearly_done)
             except DeadlineExceeded:
                 leg.half_close()
                 answer = await leg.whole(_LATE_ANSWER_SECONDS)
@@ -120,10 +127,14 @@ class Aftercare:
         return await self._release(releasers, params, request, begun=False)
 
     def _releasers(self, pair: tuple[Endpoint, Endpoint], dead: bool) -> tuple[Endpoint, bool]:
-        """The D to free P's blocks through, and whether KV has moved between the two. A dead D comes last."""
+        """The D to free P's blocks through, and whether KV has moved between the two.
+
+        A dead D comes last, and so does one that may not be picked any more.
+        """
         prefill, decode = pair
         others = [d for d in self._backend.snapshot.decode if d.revision == prefill.revision and d.name != decode.name]
-        candidates = others if dead and others else [decode, *others]
+        picked = any(d.name == decode.name for d in self._backend.snapshot.decode)
+        candidates = others if dead and others else [decode, *others] if picked else [*others, decode]
         friend = next((d for d in candidates if self._backend.knows(prefill, d)), None)
         return (friend or candidates[0], friend is not None)
 
@@ -157,12 +168,15 @@ class Aftercare:
         finally:
             leg.end()
 
-    async def _close_when_open(self, leg: Leg, request: Request) -> Settlement:
-        """Without a stream nothing shows that the KV is there: D is given time for it, and decodes meanwhile."""
+    async def _close_when_open(self, leg: Leg, seconds: float, otherwise: Settlement) -> Settlement:
+        """Close D once its first event shows that the KV is there, or after `seconds`, which means `otherwise`.
+
+        Without a stream nothing shows it: D is given time, and decodes meanwhile.
+        """
         try:
-            await leg.opened(self._backend.deadlines.settle if request.stream else _ARRIVAL_SECONDS)
+            await leg.opened(seconds)
         except DeadlineExceeded:
-            return Settlement.LEASE if request.stream else Settlement.RELEASED
+            return otherwise
         except EngineFailure:
             return Settlement.LEASE
         finally:

@@ -40,10 +40,11 @@ class Backend:
         return Leg(self.pool, self.load, endpoint)
 
     def apply(self, snapshot: Snapshot) -> None:
-        """Take a new view of the endpoints; what was learnt of starts that are over is forgotten."""
+        """Take a new view of the endpoints; what was learnt of starts that are over, and who is gone, is forgotten."""
         starts = {(e.name, e.start) for e in snapshot.everything}
         self.snapshot = snapshot
         self.acquainted = {key for key in self.acquainted if {key[:2], key[2:]} <= starts} | set(snapshot.acquainted)
+        self.pool.keep({e.address for e in snapshot.everything}, self.settings.gone_seconds)
 
     def acquaint(self, prefill: Endpoint, decode: Endpoint) -> None:
         """KV has moved between the two."""

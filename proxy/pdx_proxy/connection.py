@@ -11,6 +11,7 @@ from typing import Final, Protocol, cast
 import httptools
 
 from pdx_proxy.failures import DeadlineExceeded, LostConnection
+from pdx_proxy.settings import Address
 
 _JOINED_BYTES: Final = 16 * 1024
 """A request up to this size is sent in one piece; the body of a larger one is not copied behind its head."""
@@ -72,6 +73,7 @@ class Connection(asyncio.Protocol):
     """A connection to one engine: one exchange at a time, closed by its owner or given back to the pool."""
 
     __slots__ = (
+        "__weakref__",
         "_allowed",
         "_expired",
         "_expires",
@@ -84,6 +86,7 @@ class Connection(asyncio.Protocol):
         "_timer",
         "_timer_at",
         "_waiter",
+        "address",
         "answer",
         "endpoint",
         "idle_since",
@@ -108,6 +111,8 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self.endpoint = endpoint
+        self.address = Address("", 0)
+        """Where it leads; set by the pool."""
         self.answer = Answer()
         self.transport: asyncio.Transport | None = None
         self.lost: Exception | None = None
@@ -221,6 +226,10 @@ class Connection(asyncio.Protocol):
         if self.transport is not None and not self.transport.is_closing() and self.transport.can_write_eof():
             self.transport.write_eof()
             self._half_closed = True
+
+    def abort(self, error: Exception) -> None:
+        """End the connection at once, as if it had been lost with this error."""
+        self._fail(error)
 
     def close(self) -> None:
         """End the connection; what was written is still sent."""

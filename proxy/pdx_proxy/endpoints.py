@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import groupby
+from operator import attrgetter
 
 from pdx_api.connectors.families import Identity
 from pdx_api.names import Order, Role
@@ -10,19 +12,24 @@ from pdx_proxy.settings import Address, EndpointSpec
 
 
 class State(StrEnum):
-    """Whether an endpoint may be picked."""
+    """Whether an endpoint may be picked: only a warm one."""
 
     COLD = "Cold"
     WARMING = "Warming"
     WARM = "Warm"
+    NOT_READY = "NotReady"
+    """Its pod is not Ready."""
+    LEAVING = "Leaving"
+    """Its pod is being deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One engine as the gateway sees it now. Only a warm one may be picked."""
+    """One engine as the gateway sees it now."""
 
     spec: EndpointSpec
-    state: State = State.COLD
+    warmth: State = State.COLD
+    """What warm-up has come to: Cold, Warming or Warm. It stays while the pod is not Ready for a moment."""
     identity: Identity | None = None
     """How a decode engine addresses it; known for a warm P whose family needs it."""
     start: int = 0
@@ -64,9 +71,21 @@ class Endpoint:
         return self.spec.order
 
     @property
+    def state(self) -> State:
+        """What keeps it from being picked, or Warm."""
+        if self.spec.leaving:
+            return State.LEAVING
+        return self.warmth if self.spec.ready else State.NOT_READY
+
+    @property
     def warm(self) -> bool:
         """Whether it may be picked."""
         return self.state is State.WARM
+
+    @property
+    def wants_warmth(self) -> bool:
+        """Whether it is to be warmed now."""
+        return self.warmth is not State.WARM and self.spec.ready and not self.spec.leaving
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +96,10 @@ class Snapshot:
     """The warm prefill engines."""
     decode: tuple[Endpoint, ...] = ()
     """The warm engines that answer clients: decode, or aggregated."""
+    complete: tuple[Endpoint, ...] = ()
+    """Those of `decode` that leave nothing of their pool idle: aggregated, or with a warm P of their revision."""
+    peers: Mapping[str, tuple[Endpoint, ...]] = field(default_factory=dict)
+    """The warm prefill engines by revision."""
     everything: tuple[Endpoint, ...] = ()
     acquainted: frozenset[tuple[str, int, str, int]] = frozenset()
     """Pairs that warm-up has made exchange KV: see `pairing`."""
@@ -87,9 +110,16 @@ class Snapshot:
     ) -> "Snapshot":
         """Sort endpoints by what they may be picked for."""
         everything = tuple(endpoints)
+        warm = [e for e in everything if e.warm]
+        prefill = tuple(e for e in warm if e.role is Role.PREFILL)
+        decode = tuple(e for e in warm if e.role is not Role.PREFILL)
+        by_revision = sorted(prefill, key=attrgetter("revision"))
+        peers = {revision: tuple(group) for revision, group in groupby(by_revision, key=attrgetter("revision"))}
         return cls(
-            prefill=tuple(e for e in everything if e.warm and e.role is Role.PREFILL),
-            decode=tuple(e for e in everything if e.warm and e.role is not Role.PREFILL),
+            prefill=prefill,
+            decode=decode,
+            complete=tuple(d for d in decode if d.role is Role.AGGREGATED or d.revision in peers),
+            peers=peers,
             everything=everything,
             acquainted=acquainted,
         )
@@ -105,6 +135,7 @@ class Load:
     """Legs in flight by endpoint. Acquired and released exactly once for each leg."""
 
     legs: dict[str, int] = field(default_factory=dict)
+    """Never zero, so that nothing is kept of endpoints that are gone."""
 
     def acquire(self, endpoint: Endpoint) -> None:
         """Count one leg more at the endpoint."""
@@ -112,7 +143,11 @@ class Load:
 
     def release(self, endpoint: Endpoint) -> None:
         """Count one leg less: once for every `acquire`."""
-        self.legs[endpoint.name] -= 1
+        left = self.legs[endpoint.name] - 1
+        if left:
+            self.legs[endpoint.name] = left
+        else:
+            del self.legs[endpoint.name]
 
     def of(self, endpoint: Endpoint) -> int:
         """Legs in flight at the endpoint."""
@@ -120,4 +155,4 @@ class Load:
 
     def view(self) -> Mapping[str, int]:
         """Endpoints that have legs in flight."""
-        return {name: count for name, count in self.legs.items() if count}
+        return self.legs

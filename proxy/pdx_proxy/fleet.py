@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from pdx_proxy.backend import Suspect
 from pdx_proxy.counters import add_reports
 from pdx_proxy.endpoints import Snapshot
-from pdx_proxy.link import Link, Report, ReportRequest, Suspicion
+from pdx_proxy.link import Drain, Link, Report, ReportRequest, Suspicion
 from pdx_proxy.settings import Address, Settings
 from pdx_proxy.warmup import Warmer
 from pdx_proxy.worker import Worker
@@ -30,6 +30,9 @@ class Fleet(Protocol):
 
     async def report(self) -> dict[str, Any]:
         """The sum of the workers' reports."""
+
+    def drain(self) -> None:
+        """Serve on, and have clients connect elsewhere from now on."""
 
     async def stop(self) -> None:
         """Let every worker finish what it serves, and end it."""
@@ -81,6 +84,9 @@ class LocalFleet:
     async def report(self) -> dict[str, Any]:
         return self._worker.report()
 
+    def drain(self) -> None:
+        self._worker.drain()
+
     async def stop(self) -> None:
         await self._worker.stop()
 
@@ -127,6 +133,8 @@ class _Seat:
         self._link = await Link.over(ours)
         self._link.send(self._settings)
         self._link.send(self._fleet.snapshot)
+        if self._fleet.draining:
+            self._link.send(Drain())
         if self._fleet.stopping:
             self._link.close()
         await self._listen(self._link)
@@ -175,14 +183,16 @@ class ProcessFleet:
         self._warmer = warmer
         self._retired: list[dict[str, Any]] = []
         self.snapshot = Snapshot()
+        self.draining = False
         self.stopping = False
         sockets = [bind(self.address, shared=True) for _ in range(settings.workers)]
         self._seats = [_Seat(settings, sock, self) for sock in sockets]
 
     def apply(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        for seat in self._seats:
-            seat.send(snapshot)
+        if not self.stopping:
+            for seat in self._seats:
+                seat.send(snapshot)
 
     def suspect_by_name(self, suspicion: Suspicion) -> None:
         """A worker's suspicion."""
@@ -197,6 +207,11 @@ class ProcessFleet:
     async def report(self) -> dict[str, Any]:
         reports = await asyncio.gather(*(seat.report() for seat in self._seats))
         return add_reports([*self._retired, *(report for report in reports if report is not None)])
+
+    def drain(self) -> None:
+        self.draining = True
+        for seat in self._seats:
+            seat.send(Drain())
 
     async def stop(self) -> None:
         self.stopping = True

@@ -25,10 +25,12 @@ _MAX_CLIENT_ID: Final = 256
 class Gateway:
     """Serves exchanges with the engines of a backend."""
 
-    def __init__(self, backend: Backend, aftercare: Aftercare) -> None:
+    def __init__(self, backend: Backend, aftercare: Aftercare, turn: int = 0) -> None:
         self._backend = backend
         self._aftercare = aftercare
-        self._turn = 0
+        self._turn = turn
+        self.draining = False
+        """Whether clients are to go elsewhere: every answer then closes its connection."""
 
     async def serve(self, exchange: Exchange) -> None:
         """Answer one request. Cancelled when the client leaves."""
@@ -52,6 +54,8 @@ class Gateway:
 
     def _answer_alone(self, exchange: Exchange) -> Kind | None:
         """Answer what no engine is asked for, or say how the request is to be served."""
+        if self.draining:
+            exchange.close_after()
         route = ROUTES.get(exchange.path)
         if route is None:
             answer(exchange, 404, b'{"detail":"Not Found"}', {})
@@ -66,7 +70,7 @@ class Gateway:
         return None
 
     def _answer_ready(self, exchange: Exchange) -> None:
-        if self._backend.snapshot.decode:
+        if self._backend.snapshot.decode and not self.draining:
             answer(exchange, 200, b"", {})
         else:
             answer(exchange, 503, _unavailable("No engine is ready."), {})

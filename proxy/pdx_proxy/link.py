@@ -22,6 +22,11 @@ class ReportRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """Control to worker: the end is near (see `Worker.drain`)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Worker to control: `Worker.report()`."""
 

@@ -1,6 +1,7 @@
 """The gateway as a program: control side (endpoints, warm-up, admin port) and its workers."""
 
 import asyncio
+import contextlib
 import signal
 import sys
 
@@ -8,6 +9,7 @@ import uvloop
 from aiohttp import web
 
 from pdx_proxy.admin import create_admin
+from pdx_proxy.discovery import Discovery, DiscoveryError, say
 from pdx_proxy.endpoints import Endpoint, Snapshot
 from pdx_proxy.fleet import Fleet, LocalFleet, ProcessFleet, address_of, bind
 from pdx_proxy.settings import Settings
@@ -15,34 +17,55 @@ from pdx_proxy.warmup import Warmer
 from pdx_proxy.worker import create_backend, spare_collector
 
 
-def run(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; 1 and one sentence on stderr when a port is taken."""
+def run(settings: Settings, discovery: Discovery | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; 1 and one sentence on stderr when a port is taken or discovery can not begin."""
     try:
-        uvloop.run(_serve(settings))
+        return uvloop.run(_serve(settings, discovery))
     except OSError as error:
         where = error.filename or f"{settings.listen} or {settings.admin}"
         sys.stderr.write(f"pdx gateway: cannot listen on {where}: {error.strerror}.\n")
         return 1
-    return 0
 
 
-async def _serve(settings: Settings) -> None:
-    stop = asyncio.Event()
+async def _serve(settings: Settings, discovery: Discovery | None) -> int:
+    signals: asyncio.Queue[None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    control = await Control.start(settings)
+        loop.add_signal_handler(number, signals.put_nowait, None)
+    control = await Control.start(settings, discovery)
     spare_collector()
     sys.stdout.write(f"pdx gateway: serving on http://{settings.listen}, admin on http://{settings.admin}\n")
     sys.stdout.flush()
-    await stop.wait()
+    failure = await _until_told(signals, control)
+    if failure is None:
+        control.drain()
+        with contextlib.suppress(TimeoutError):  # a second signal ends the wait
+            await asyncio.wait_for(signals.get(), settings.drain_seconds)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)
     await control.stop()
+    if failure is not None:
+        say(str(failure))
+    return 1 if failure else 0
+
+
+async def _until_told(signals: "asyncio.Queue[None]", control: "Control") -> DiscoveryError | None:
+    """Wait for a signal, or for discovery to fail for good."""
+    told = asyncio.create_task(signals.get())
+    tasks: list[asyncio.Task[None]] = [told, *([control.discovering] if control.discovering else [])]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    if told.done():
+        return None
+    told.cancel()
+    try:
+        await tasks[1]
+    except DiscoveryError as failure:
+        return failure
+    raise AssertionError("discovery ends by failing only")
 
 
 class Control:
-    """Owner of the warmer, the workers and the admin port."""
+    """Owner of discovery, the warmer, the workers and the admin port."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -50,13 +73,16 @@ class Control:
         self._runner: web.AppRunner | None = None
         self._backend = create_backend(settings, lambda *_: None)
         self.warmer = Warmer(self._backend, settings.endpoints, self._publish)
+        self.discovering: asyncio.Task[None] | None = None
+        """Runs as long as the gateway does, unless discovery fails for good."""
+        self.draining = False
         self.listen = settings.listen
         """Where clients are served, with the port in force."""
         self.admin = settings.admin
 
     @classmethod
-    async def start(cls, settings: Settings) -> "Control":
-        """Bind both ports, start the workers and begin to warm; raises OSError."""
+    async def start(cls, settings: Settings, discovery: Discovery | None = None) -> "Control":
+        """Bind both ports, start the workers, and begin to find and warm engines; raises OSError."""
         control = cls(settings)
         admin = bind(settings.admin, shared=False)
         try:
@@ -69,24 +95,37 @@ class Control:
             raise
         fleet = control._fleet
         control.listen, control.admin = fleet.address, address_of(admin)
-        app = create_admin(settings, lambda: control.warmer.snapshot, fleet.report)
+        app = create_admin(settings, lambda: control.warmer.snapshot, fleet.report, lambda: control.draining)
         control._runner = web.AppRunner(app, access_log=None)
         await control._runner.setup()
         await web.SockSite(control._runner, admin).start()
         control._publish(control.warmer.snapshot)
         control.warmer.start()
+        if discovery is not None:
+            control.discovering = asyncio.create_task(discovery.run(control.warmer.update))
         return control
 
+    def drain(self) -> None:
+        """Say that this gateway is going away, and serve on."""
+        self.draining = True
+        if self._fleet is not None:
+            self._fleet.drain()
+
     async def stop(self) -> None:
-        """End everything, letting open requests finish."""
-        await self.warmer.stop()
-        self._backend.pool.close()
+        """End everything, letting open requests finish: until then deletions of engines are still seen."""
+        self.draining = True
         if self._fleet is not None:
             await self._fleet.stop()
+        if self.discovering is not None:
+            self.discovering.cancel()
+            await asyncio.wait([self.discovering])
+        await self.warmer.stop()
+        self._backend.pool.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
     def _publish(self, snapshot: Snapshot) -> None:
+        self._backend.apply(snapshot)
         if self._fleet is not None:
             self._fleet.apply(snapshot)
 

@@ -237,6 +237,7 @@ class _Meeting:
 
     async def _unwind(self, prefill_task: "asyncio.Task[KVParams | None]", stop_prefill: bool) -> Settlement:
         if stop_prefill:
+            await asyncio.wait([prefill_task], timeout=self._backend.deadlines.nearly_done)
             self._prefill_leg.half_close()
         params = await prefill_task
         return Settlement.PREFILL_STOPPED if params is None else await self._free(params)

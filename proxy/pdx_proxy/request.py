@@ -21,13 +21,23 @@ _MAX_DEPTH: Final = 250
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANSWER_ONLY: Final = frozenset(
     {
-        *("stream", "stream_options", "logprobs", "top_logprobs"),
+        *("stream", "stream_options"),
         *("max_tokens", "min_tokens", "max_completion_tokens", "min_completion_tokens"),
+        *("logprobs", "top_logprobs", "logprob_token_ids"),
+        *("return_token_ids", "return_tokens_as_token_ids", "return_prompt_text"),
+        *("stop", "stop_token_ids", "repetition_detection", "structured_outputs"),
     }
 )
-"""Members that shape the answer and not the prompt: P's leg has none of them, or its own."""
+"""Members that P's leg has none of, or its own: one token and no stream make vLLM refuse them, or nothing of them.
+
+Not among them is what some models' prompts are made of (`response_format`, `tool_choice`). Each has its row in
+docs/api.md.
+"""
 _DECIDING: Final = frozenset(
-    {"stream", "n", "best_of", "use_beam_search", "echo", "prompt_logprobs", "prompt_embeds", "prompt"}
+    {
+        *("stream", "n", "best_of", "use_beam_search", "echo"),
+        *("prompt_logprobs", "prompt_embeds", "prompt", "truncate_prompt_tokens"),
+    }
 )
 """Members that decide how a request is served."""
 _TOKENS: Final = re.compile(rb"\[\s*-?\d+\s*,")
@@ -191,11 +201,15 @@ def can_split(path: str, body: Mapping[str, Any]) -> bool:
     """Whether one prompt gives one answer, so that its KV can be made elsewhere.
 
     vLLM skips the connector for echo and prompt_logprobs (v1/core/sched/scheduler.py), and with n > 1 each child would
-    fetch the same blocks, which the first one frees.
+    fetch the same blocks, which the first one frees. A prompt that is cut to what the answer leaves may be cut
+    otherwise for P, whose answer is one token.
     """
     if body.get("n") not in (None, 1) or body.get("best_of") not in (None, 1) or body.get("use_beam_search"):
         return False
     if body.get("echo") or body.get("prompt_logprobs") is not None:
+        return False
+    kept = body.get("truncate_prompt_tokens")
+    if kept is not None and not (isinstance(kept, int) and kept >= 0):
         return False
     if path != _COMPLETIONS:
         return True

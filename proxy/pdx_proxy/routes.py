@@ -28,6 +28,7 @@ ROUTES: Final[dict[str, tuple[str, Kind]]] = {
     "/v2/embed": ("POST", Kind.WHOLE),
     "/v1/score": ("POST", Kind.WHOLE),
     "/score": ("POST", Kind.WHOLE),
+    "/generative_scoring": ("POST", Kind.WHOLE),
     "/v1/rerank": ("POST", Kind.WHOLE),
     "/v2/rerank": ("POST", Kind.WHOLE),
     "/rerank": ("POST", Kind.WHOLE),

@@ -14,6 +14,7 @@ from pdx_proxy.endpoints import Endpoint
 from pdx_proxy.failures import BadAnswer, EngineFailure, Reason
 from pdx_proxy.handoff import Handoff, HandoffFailure, LegRefused, blame, transfer_params
 from pdx_proxy.leg import Leg
+from pdx_proxy.pick import stand_in
 from pdx_proxy.request import Request, decode_body, prefill_body
 
 
@@ -24,10 +25,14 @@ async def hand_off(
     prefill, decode = pair
     began = backend.clock()
     prefill_leg = backend.leg(prefill)
+    snapshot = backend.snapshot
     try:
         params = await _prefill(backend, aftercare, family, prefill_leg, decode, request)
         finished = backend.clock()
         backend.counters.phases[Phase.PREFILL].observe(finished - began)
+        if backend.snapshot is not snapshot:  # a D that has begun to leave meanwhile gets no leg any more
+            decode = stand_in(backend.snapshot, backend.load.of, decode, turn=0)
+            pair = (prefill, decode)
         decode_leg = await _decode(backend, aftercare, pair, params, request)
     finally:
         prefill_leg.end()
@@ -74,7 +79,7 @@ async def _decode(
         leg.send("POST", request.path, (*request.headers, ("X-Request-Id", backend.new_id())), body)
         await leg.opened(deadlines.handoff if request.stream else deadlines.first_event)
     except asyncio.CancelledError:
-        if params is None or (leg.begun and backend.knows(prefill, decode)):
+        if params is None:
             leg.end()
         elif leg.begun:
             aftercare.leave_decode(leg.detach(), pair, params, request)

@@ -4,6 +4,7 @@ The first forward pass of an engine has its traps: a D whose very first work is 
 """
 
 import asyncio
+import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -29,15 +30,23 @@ Publish = Callable[[Snapshot], None]
 
 
 class Warmer:
-    """Owner of what is known of the endpoints: warms what is cold and publishes a snapshot at every change."""
+    """Owner of what is known of the endpoints: warms what is cold and publishes a snapshot at every change.
 
-    def __init__(self, backend: Backend, specs: Iterable[EndpointSpec], publish: Publish) -> None:
+    Invariant: an endpoint has a task exactly while it wants warmth, once `start` has been called.
+    """
+
+    def __init__(
+        self, backend: Backend, specs: Iterable[EndpointSpec], publish: Publish, rng: random.Random | None = None
+    ) -> None:
         self._backend = backend
         self._endpoints = {spec.name: Endpoint(spec) for spec in specs}
         self._publish = publish
+        self._random = rng or random.Random()  # noqa: S311 (spreads load)
+        self._slots = asyncio.Semaphore(backend.settings.warm_ups)
         self._acquainted: frozenset[tuple[str, int, str, int]] = frozenset()
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._changed = asyncio.Event()
+        self._decode_warmed = asyncio.Event()
+        self._turn = 0
 
     @property
     def snapshot(self) -> Snapshot:
@@ -46,68 +55,109 @@ class Warmer:
 
     def start(self) -> None:
         """Begin to warm every endpoint."""
-        for name in self._endpoints:
-            self._warm_in_background(name)
+        self._tend(self._endpoints)
 
     async def stop(self) -> None:
         """End all warming."""
-        for task in self._tasks.values():
+        tasks = list(self._tasks.values())
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def update(self, specs: Iterable[EndpointSpec]) -> None:
+        """These are the engines now: new ones are warmed, restarted ones anew, and those that are gone forgotten."""
+        found = {spec.name: spec for spec in specs}
+        endpoints = {name: self._endpoints.get(name) for name in found}
+        after = {name: _updated(endpoint, found[name]) for name, endpoint in endpoints.items()}
+        changed = [name for name, endpoint in endpoints.items() if after[name] is not endpoint]
+        gone = self._endpoints.keys() - found.keys()
+        if not changed and not gone:
+            return
+        restarted = {name for name in changed if (old := endpoints[name]) and _is_another(old.spec, found[name])}
+        for name in gone | restarted:
+            self._cancel(name)
+        self._endpoints = after
+        self._announce()
+        self._wake_prefills()
+        self._tend(changed)
 
     def suspect(self, name: str, start: int, reason: str) -> None:
         """An endpoint may have died or restarted: warm it anew, unless that has happened since."""
         endpoint = self._endpoints.get(name)
-        if endpoint is not None and endpoint.warm and endpoint.start == start:
-            self._put(replace(endpoint, state=State.COLD, identity=None, reason=reason))
-            self._warm_in_background(name)
+        if endpoint is not None and endpoint.warmth is State.WARM and endpoint.start == start:
+            self._put(endpoint, warmth=State.COLD, identity=None, reason=reason)
+            self._tend([name])
 
-    def _warm_in_background(self, name: str) -> None:
-        self._tasks[name] = asyncio.get_running_loop().create_task(self._warm_until_warm(name))
+    def _tend(self, names: Iterable[str]) -> None:
+        """Begin or end the warming of these endpoints, in an order that no other gateway follows."""
+        names = list(names)
+        self._random.shuffle(names)
+        loop = asyncio.get_running_loop()
+        for name in names:
+            wanted = self._endpoints[name].wants_warmth
+            if wanted and name not in self._tasks:
+                self._tasks[name] = loop.create_task(self._warm_until_warm(name))
+            elif not wanted:
+                self._cancel(name)
+
+    def _cancel(self, name: str) -> None:
+        task = self._tasks.pop(name, None)
+        if task is not None:
+            task.cancel()
 
     async def _warm_until_warm(self, name: str) -> None:
         pause = _FIRST_PAUSE
-        while not (endpoint := self._endpoints[name]).warm:
+        while (endpoint := self._endpoints[name]).warmth is not State.WARM:
             try:
-                warmed = await self._warm(endpoint)
+                if endpoint.role is Role.PREFILL:
+                    await self._warm_prefill(endpoint)
+                else:
+                    async with self._slots:
+                        await self._serve(endpoint, _BODY)
+                    self._put_warm(endpoint)
             except EngineFailure as failure:
-                self._put(replace(endpoint, state=State.COLD, reason=str(failure)))
-                await asyncio.sleep(pause)
+                self._put(endpoint, warmth=State.COLD, reason=str(failure))
+                await asyncio.sleep(pause * self._random.uniform(0.5, 1.5))
                 pause = min(pause * 2, _LONGEST_PAUSE)
-            else:
-                self._put(warmed)
+        del self._tasks[name]
 
-    async def _warm(self, endpoint: Endpoint) -> Endpoint:
-        start = endpoint.start + 1
-        if endpoint.role is not Role.PREFILL:
-            await self._serve(endpoint, _BODY)
-            return replace(endpoint, state=State.WARM, start=start, reason=None)
-        decode = await self._await_decode(endpoint)
+    async def _warm_prefill(self, prefill: Endpoint) -> None:
+        """One hand-off to a warm D of its revision. While there is none, P is warmed alone, to be ready sooner then."""
+        alone = False
+        while True:
+            decode_warmed = self._decode_warmed
+            async with self._slots:
+                decode = self._decode_for(prefill)
+                if decode is not None:
+                    await self._warm_pair(prefill, decode)
+                    return
+                if not alone:
+                    await self._serve(prefill, _BODY)
+                    alone = True
+                    continue
+            reason = "waits for a warm decode engine of its revision"
+            self._put(prefill, warmth=State.WARMING, reason=reason)
+            await decode_warmed.wait()
+
+    def _decode_for(self, prefill: Endpoint) -> Endpoint | None:
+        decodes = [e for e in self._endpoints.values() if e.warm and e.role is Role.DECODE]
+        decodes = [d for d in decodes if d.revision == prefill.revision]
+        if not decodes:
+            return None
+        self._turn += 1
+        return decodes[(self._turn - 1) % len(decodes)]
+
+    async def _warm_pair(self, prefill: Endpoint, decode: Endpoint) -> None:
         try:
-            params = await self._hand_over(endpoint, decode)
+            params = await self._hand_over(prefill, decode)
         except EngineFailure as failure:
             if failure.endpoint == decode.name and not isinstance(failure, BadAnswer | DeadlineExceeded):
                 self.suspect(decode.name, decode.start, str(failure))
             raise
-        family = CONNECTORS[endpoint.connector].family(endpoint.order)
-        identity = identity_of(endpoint, family, params) if isinstance(family, Rendezvous) else None
-        warmed = replace(endpoint, state=State.WARM, identity=identity, start=start, reason=None)
-        self._acquainted |= {pairing(warmed, decode)}
-        return warmed
-
-    async def _await_decode(self, prefill: Endpoint) -> Endpoint:
-        """A warm D of P's revision. While there is none, P is warmed alone, so that it is ready sooner then."""
-        alone = False
-        while True:
-            decodes = [d for d in self.snapshot.decode if d.revision == prefill.revision]
-            if decodes:
-                return decodes[0]
-            if not alone:
-                await self._serve(prefill, _BODY)
-                alone = True
-                continue
-            self._put(replace(prefill, state=State.WARMING, reason="waits for a warm decode engine of its revision"))
-            await self._changed.wait()
+        family = CONNECTORS[prefill.connector].family(prefill.order)
+        identity = identity_of(prefill, family, params) if isinstance(family, Rendezvous) else None
+        self._acquainted |= {pairing(replace(prefill, start=prefill.start + 1), decode)}
+        self._put_warm(prefill, identity=identity)
 
     async def _hand_over(self, prefill: Endpoint, decode: Endpoint) -> KVParams:
         """One whole P-first pair, so that nothing stays parked on P. Works in every order of a connector."""
@@ -141,15 +191,43 @@ class Warmer:
         finally:
             leg.end()
 
-    def _put(self, endpoint: Endpoint) -> None:
-        if self._endpoints[endpoint.name] == endpoint:
+    def _put_warm(self, endpoint: Endpoint, **changes: Any) -> None:
+        self._put(endpoint, warmth=State.WARM, start=endpoint.start + 1, reason=None, **changes)
+        if endpoint.role is Role.DECODE:
+            self._wake_prefills()
+
+    def _put(self, endpoint: Endpoint, **changes: Any) -> None:
+        """Change what is known of an endpoint, unless it is gone or has restarted since `endpoint` was looked at."""
+        now = self._endpoints.get(endpoint.name)
+        if now is None or _is_another(endpoint.spec, now.spec):
             return
-        self._endpoints[endpoint.name] = endpoint
+        after = replace(now, **changes)
+        if after != now:
+            self._endpoints[endpoint.name] = after
+            self._announce()
+
+    def _announce(self) -> None:
         starts = {(e.name, e.start) for e in self._endpoints.values()}
         self._acquainted = frozenset(key for key in self._acquainted if {key[:2], key[2:]} <= starts)
-        self._changed.set()
-        self._changed = asyncio.Event()
         self._publish(self.snapshot)
+
+    def _wake_prefills(self) -> None:
+        self._decode_warmed.set()
+        self._decode_warmed = asyncio.Event()
+
+
+def _updated(endpoint: Endpoint | None, spec: EndpointSpec) -> Endpoint:
+    """What is known of an engine after news of it; the same object if nothing has changed."""
+    if endpoint is None:
+        return Endpoint(spec)
+    if _is_another(endpoint.spec, spec):
+        return Endpoint(spec, start=endpoint.start, reason="has restarted")
+    return endpoint if endpoint.spec == spec else replace(endpoint, spec=spec)
+
+
+def _is_another(old: EndpointSpec, new: EndpointSpec) -> bool:
+    """Whether they are different engines, or different starts of one."""
+    return replace(old, ready=new.ready, leaving=new.leaving) != new
 
 
 def _failed(endpoint: Endpoint, detail: str) -> BadAnswer:

@@ -46,7 +46,10 @@ class Worker:
         self._settings = settings
         self._backend = create_backend(settings, suspect)
         self._aftercare = Aftercare(self._backend)
-        self._door = Door(Gateway(self._backend, self._aftercare).serve, max_body_bytes=settings.max_body_bytes)
+        # A start of its own, or several gateways would all call the same engine first.
+        turn = int.from_bytes(os.urandom(4))
+        self._gateway = Gateway(self._backend, self._aftercare, turn)
+        self._door = Door(self._gateway.serve, max_body_bytes=settings.max_body_bytes)
         self._listener: asyncio.Server | None = None
 
     async def start(self, sock: socket.socket) -> None:
@@ -60,6 +63,10 @@ class Worker:
     def report(self) -> dict[str, Any]:
         """The counters and the legs in flight."""
         return self._backend.counters.report(self._backend.load.view())
+
+    def drain(self) -> None:
+        """Serve on, and have clients connect elsewhere from now on."""
+        self._gateway.draining = True
 
     async def stop(self) -> None:
         """Accept nothing new, finish what runs and settle what is left, within the time for shutting down."""

@@ -7,7 +7,7 @@ import sys
 import uvloop
 
 from pdx_proxy.endpoints import Endpoint, Snapshot
-from pdx_proxy.link import Link, Report, ReportRequest, Suspicion
+from pdx_proxy.link import Drain, Link, Report, ReportRequest, Suspicion
 from pdx_proxy.settings import Settings
 from pdx_proxy.worker import Worker, spare_collector
 
@@ -26,6 +26,8 @@ async def _work(listener_fd: int, link_fd: int) -> None:
     while (message := await link.receive()) is not None:
         if isinstance(message, Snapshot):
             worker.apply(message)
+        elif isinstance(message, Drain):
+            worker.drain()
         elif isinstance(message, ReportRequest):
             link.send(Report(worker.report()))
     await worker.stop()

@@ -10,7 +10,8 @@ from typing import Any, Self
 
 import aiohttp
 
-from pdx_api.names import Mode, Order, Role
+from pdx_api.names import Order, Role
+from pdx_proxy.discovery import Discovery
 from pdx_proxy.endpoints import Endpoint
 from pdx_proxy.fleet import LocalFleet
 from pdx_proxy.main import Control
@@ -23,7 +24,7 @@ ORDERS = list(Order)
 PATHS = {False: "/v1/completions", True: "/v1/chat/completions"}
 FAST = SimSettings(prefill_token_seconds=2e-6, decode_token_seconds=2e-4, lease_seconds=30.0)
 PROMPT = "What a long prompt this is. " * 60
-SHORT = Deadlines(connect=0.5, prefill=0.5, handoff=0.5, first_event=0.8, settle=1.0, warm_up=1.0)
+SHORT = Deadlines(connect=0.5, prefill=0.5, handoff=0.5, first_event=0.8, settle=1.0, nearly_done=0.1, warm_up=1.0)
 
 
 async def eventually(condition: Callable[[], object], within: float = 5.0, what: str = "") -> None:
@@ -167,12 +168,11 @@ class World:
 
     def settings(self, **more: Any) -> Settings:
         specs = [spec_of(engine, self.order) for engine in self.engines]
-        mode = Mode.AGGREGATED if not self.prefill and self.d.settings.role is Role.AGGREGATED else Mode.DISAGGREGATED
         free = Address("127.0.0.1", 0)
-        return Settings(**{"listen": free, "admin": free, "mode": mode, "endpoints": tuple(specs), **more})
+        return Settings(**{"listen": free, "admin": free, "endpoints": tuple(specs), **more})
 
-    async def start_gateway(self, *, warm: bool = True, **more: Any) -> Self:
-        self.control = await Control.start(self.settings(**more))
+    async def start_gateway(self, *, warm: bool = True, discovery: Discovery | None = None, **more: Any) -> Self:
+        self.control = await Control.start(self.settings(**more), discovery)
         if warm:
             await self.warm()
         return self
@@ -187,8 +187,8 @@ class World:
         return len(snapshot.prefill), len(snapshot.decode)
 
     def endpoint(self, engine: SimEngine) -> Endpoint:
-        name = str(Address(engine.settings.host, engine.port))
-        return next(e for e in self.gateway.warmer.snapshot.everything if e.name == name)
+        address = Address(engine.settings.host, engine.port)
+        return next(e for e in self.gateway.warmer.snapshot.everything if e.address == address)
 
     async def post(self, path: str, body: Any, headers: dict[str, str] | None = None, counted: bool = True) -> Reply:
         """A POST through the gateway."""

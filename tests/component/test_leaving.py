@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pdx_api.names import Order
+from pdx_proxy.settings import Deadlines
 from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld
 from tests.component.harness import SHORT, Shape, World, eventually
@@ -45,7 +46,7 @@ async def test_before_the_body_is_complete(order: Order, make_world: MakeWorld) 
 
 @pytest.mark.parametrize("used", [False, True], ids=["new-connections", "used-connections"])
 async def test_while_prefill_computes(used: bool, order: Order, shape: Shape, make_world: MakeWorld) -> None:
-    world = await make_world(order, p=SLOW_PREFILL)
+    world = await make_world(order, p=SLOW_PREFILL, deadlines=Deadlines(nearly_done=0.1))
     if used:
         await world.ask(shape)
     finished, legs = world.p.counts.prefills_finished, world.p.counts.legs["prefill"]

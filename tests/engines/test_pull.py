@@ -11,6 +11,7 @@ import pytest
 from pdx_api.connectors.nixl import Nixl
 from pdx_api.names import Order
 from tests.engines import campaign
+from tests.engines.api_table import ApiTable
 from tests.engines.conftest import Pair, running_pair
 from tests.engines.harness import Gateway, ask, eventually, gateway, words
 from tests.engines.openai_client import OpenAIClient
@@ -115,3 +116,7 @@ async def _prefill(session: aiohttp.ClientSession, pair: Pair, prompt: str) -> o
 
 class TestOpenAIClient(OpenAIClient):
     """Every case of `openai_client` in this wiring."""
+
+
+class TestApiTable(ApiTable):
+    """Every example of docs/api.md in this wiring."""

@@ -8,6 +8,7 @@ import pytest
 
 from pdx_api.names import Order
 from tests.engines import campaign
+from tests.engines.api_table import ApiTable
 from tests.engines.conftest import Pair, running_pair
 from tests.engines.harness import Gateway, gateway
 from tests.engines.openai_client import OpenAIClient
@@ -46,3 +47,8 @@ async def test_hang_ups_are_settled(session: aiohttp.ClientSession, front: Gatew
 
 class TestOpenAIClient(OpenAIClient):
     """Every case of `openai_client` in this wiring."""
+
+
+@pytest.mark.parametrize("front", [Order.CONCURRENT], ids=str, indirect=True, scope="module")
+class TestApiTable(ApiTable):
+    """Every example of docs/api.md in one push order."""

@@ -39,8 +39,8 @@ class Connector(Protocol):
         """The orders it allows, its default first."""
 
     @property
-    def port_names(self) -> tuple[str, ...]:
-        """Names of the ports an engine opens for it, beside HTTP."""
+    def port_names(self) -> Mapping[str, int]:
+        """The ports an engine opens for it, beside HTTP: name -> number in a pod, where every address is its own."""
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """Wiring of one engine; `config` is the user's `spec.kvTransfer.config`, which wins over defaults."""

@@ -4,7 +4,7 @@ Facts: vLLM 0.32 `vllm/distributed/kv_transfer/kv_connector/v1/nixl/{base,pull,p
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pdx_api.connectors.base import EngineWiring, Site
@@ -12,6 +12,8 @@ from pdx_api.connectors.families import Family, Identity, KVParams, Rendezvous, 
 from pdx_api.names import Order, Role
 
 SIDE_CHANNEL: Final = "side-channel"
+SIDE_CHANNEL_PORT: Final = 5600
+"""VLLM_NIXL_SIDE_CHANNEL_PORT's default."""
 
 _KV_ROLES: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 
@@ -54,7 +56,7 @@ class Nixl:
 
     name: str = "NIXL"
     orders: tuple[Order, ...] = (Order.PREFILL_FIRST, Order.DECODE_FIRST, Order.CONCURRENT)
-    port_names: tuple[str, ...] = (SIDE_CHANNEL,)
+    port_names: Mapping[str, int] = field(default_factory=lambda: {SIDE_CHANNEL: SIDE_CHANNEL_PORT}, hash=False)
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """The side channel binds and advertises one address, so it is the pod's own and never a wildcard."""

@@ -9,7 +9,8 @@ import pytest
 
 from pdx_api.names import Order, Role
 from pdx_cli.document import load
-from pdx_cli.layout import EngineKind, Layout, environment, lay_out
+from pdx_cli.errors import CommandError
+from pdx_cli.layout import EngineKind, Layout, check_vllm, environment, lay_out
 
 TINY = Path(__file__).parents[3] / "examples" / "tiny-cpu.yaml"
 
@@ -74,3 +75,10 @@ def test_environment_of_a_child() -> None:
     assert env["PYTHONHASHSEED"] == "0"
     assert "PYTHONPATH" not in env
     assert "PYTHONWARNINGS" not in env
+
+
+def test_a_clusters_volume_cannot_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: "/bin/vllm")
+    deployment = load(TINY, ["spec.model.source={persistentVolumeClaim: {claimName: models}}"])
+    with pytest.raises(CommandError, match="persistentVolumeClaim is a volume of a cluster; here, name a directory: "):
+        check_vllm(deployment.spec)

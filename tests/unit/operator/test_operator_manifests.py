@@ -1,4 +1,4 @@
-"""The engines as Kubernetes objects."""
+"""A PDDeployment's children as Kubernetes objects."""
 
 from pathlib import Path
 from typing import Any
@@ -7,13 +7,16 @@ import pytest
 import yaml
 
 from pdx_api.engines import pairing_revision
-from pdx_api.names import ENGINE_PORT, SIDE_CHANNEL_PORT, Mode
+from pdx_api.names import ENGINE_PORT, Mode
 from pdx_api.parse import parse
 from pdx_api.types import PDDeployment
 from pdx_cli.main import main
-from pdx_operator.manifests import engine_manifests
+from pdx_operator.manifests import children
+from pdx_operator.overlay import OverlayError
+from pdx_proxy.__main__ import create_parser
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+Manifests = dict[tuple[str, str], dict[str, Any]]
 
 
 def _deployment(**spec: Any) -> PDDeployment:
@@ -23,66 +26,211 @@ def _deployment(**spec: Any) -> PDDeployment:
     return parse({"apiVersion": "pdx.dev/v1alpha1", "kind": "PDDeployment", "metadata": metadata, "spec": body})
 
 
+def _children(deployment: PDDeployment) -> Manifests:
+    """By kind and by name, the object's own name and the revision left out: `("Deployment", "prefill")`."""
+    made = children(deployment, uid="7", gateway_image="pdx-gateway:1")
+    strip = (f"{deployment.metadata.name}-", f"-{pairing_revision(deployment.spec)}")
+    return {(m["kind"], m["metadata"]["name"].removeprefix(strip[0]).removesuffix(strip[1])): m for m in made}
+
+
+def _rendered(**spec: Any) -> Manifests:
+    return _children(_deployment(**spec))
+
+
+def _pod(manifest: dict[str, Any]) -> dict[str, Any]:
+    pod = manifest["spec"]["template"]["spec"]
+    assert isinstance(pod, dict)
+    return pod
+
+
 def _container(manifest: dict[str, Any]) -> dict[str, Any]:
-    (container,) = manifest["spec"]["template"]["spec"]["containers"]
+    (container,) = _pod(manifest)["containers"]
     assert isinstance(container, dict)
     return container
 
 
-def test_a_deployment_and_a_headless_service_for_each_role() -> None:
-    deployment = _deployment()
-    revision = pairing_revision(deployment.spec)
-    manifests = engine_manifests(deployment)
-    assert [(m["kind"], m["metadata"]["name"]) for m in manifests] == [
-        ("Deployment", f"qwen-prefill-{revision}"),
-        ("Service", f"qwen-prefill-{revision}"),
-        ("Deployment", f"qwen-decode-{revision}"),
-        ("Service", f"qwen-decode-{revision}"),
+def _env(manifest: dict[str, Any]) -> dict[str, Any]:
+    env = _container(manifest)["env"]
+    assert len({variable["name"] for variable in env}) == len(env)
+    return {variable["name"]: variable.get("value", variable.get("valueFrom")) for variable in env}
+
+
+def _mounts(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Mount path -> volume source."""
+    volumes = {v["name"]: {k: v[k] for k in v if k != "name"} for v in _pod(manifest)["volumes"]}
+    return {mount["mountPath"]: volumes[mount["name"]] for mount in _container(manifest)["volumeMounts"]}
+
+
+def test_the_children_of_an_object() -> None:
+    assert list(_rendered()) == [
+        ("NetworkPolicy", "engines"),
+        ("NetworkPolicy", "gateway"),
+        ("Service", "prefill"),
+        ("Deployment", "prefill"),
+        ("Service", "decode"),
+        ("Deployment", "decode"),
+        ("ServiceAccount", "gateway"),
+        ("Role", "gateway"),
+        ("RoleBinding", "gateway"),
+        ("Service", "gateway"),
+        ("Deployment", "gateway"),
+        ("PodDisruptionBudget", "prefill"),
+        ("PodDisruptionBudget", "decode"),
+        ("PodDisruptionBudget", "gateway"),
     ]
-    for engines, service in zip(manifests[::2], manifests[1::2], strict=True):
+
+
+def test_every_child_can_be_found_by_label_and_goes_with_its_owner() -> None:
+    for child in _rendered().values():
+        metadata = child["metadata"]
+        assert metadata["namespace"] == "llm"
+        assert metadata["labels"]["pdx.dev/deployment"] == "qwen"
+        assert metadata["labels"]["app.kubernetes.io/managed-by"] == "pdx"
+        (owner,) = metadata["ownerReferences"]
+        assert owner == {
+            "apiVersion": "pdx.dev/v1alpha1",
+            "kind": "PDDeployment",
+            "name": "qwen",
+            "uid": "7",
+            "controller": True,
+        }
+
+
+def test_a_deployment_and_a_headless_service_select_the_pods_of_one_role_and_revision() -> None:
+    deployment = _deployment()
+    made = _children(deployment)
+    for role in ("prefill", "decode"):
+        engines, service = made["Deployment", role], made["Service", role]
+        labels = {
+            "pdx.dev/deployment": "qwen",
+            "pdx.dev/role": role,
+            "pdx.dev/revision": pairing_revision(deployment.spec),
+        }
         template = engines["spec"]["template"]["metadata"]
-        assert engines["spec"]["selector"]["matchLabels"] == template["labels"] == service["spec"]["selector"]
+        assert engines["spec"]["selector"]["matchLabels"] == template["labels"] == service["spec"]["selector"] == labels
         assert template["annotations"] == {"pdx.dev/connector": "NIXL", "pdx.dev/order": "PrefillFirst"}
         assert service["spec"]["clusterIP"] == "None"
-        assert {m["metadata"]["namespace"] for m in (engines, service)} == {"llm"}
 
 
 def test_replicas_resources_ports_and_probes() -> None:
-    prefill, _, decode, service = engine_manifests(_deployment())
+    made = _rendered()
+    prefill, decode = made["Deployment", "prefill"], made["Deployment", "decode"]
     assert (prefill["spec"]["replicas"], decode["spec"]["replicas"]) == (2, 1)
     assert _container(prefill)["resources"] == {}
     container = _container(decode)
     assert container["resources"] == {"limits": {"nvidia.com/gpu": 1}}
-    ports = {"http": ENGINE_PORT, "side-channel": SIDE_CHANNEL_PORT}
+    ports = {"http": ENGINE_PORT, "side-channel": 5600}
     assert {port["name"]: port["containerPort"] for port in container["ports"]} == ports
-    assert {port["name"]: port["port"] for port in service["spec"]["ports"]} == ports
+    assert {port["name"]: port["port"] for port in made["Service", "decode"]["spec"]["ports"]} == ports
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"] == {"path": "/health", "port": "http"}
+    startup = container["startupProbe"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] == 1800
 
 
 def test_the_pods_address_comes_before_its_users() -> None:
-    for manifest in engine_manifests(_deployment())[::2]:
-        env = _container(manifest)["env"]
+    made = _rendered()
+    for role in ("prefill", "decode"):
+        env = _container(made["Deployment", role])["env"]
         assert env[0] == {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
         assert {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "value": "$(POD_IP)"} in env[1:]
-        names = [variable["name"] for variable in env]
-        assert len(names) == len(set(names))
 
 
 def test_what_the_user_writes_is_taken_literally() -> None:
     env = [{"name": "GREETING", "value": "$(HOME)"}, {"name": "POD_IP", "value": "mine"}]
-    container = _container(engine_manifests(_deployment(engine={"env": env, "args": ["--title=$(X)"]}))[0])
-    assert {"name": "GREETING", "value": "$$(HOME)"} in container["env"]
-    assert {"name": "POD_IP", "value": "mine"} not in container["env"]
-    assert "--title=$$(X)" in container["args"]
+    engines = _rendered(engine={"env": env, "args": ["--title=$(X)"]})["Deployment", "prefill"]
+    assert _env(engines)["GREETING"] == "$$(HOME)"
+    assert _env(engines)["POD_IP"] != "mine"
+    assert "--title=$$(X)" in _container(engines)["args"]
 
 
 def test_aggregated_is_one_pool_without_connector() -> None:
-    engines, service = engine_manifests(_deployment(mode="Aggregated"))
+    made = _rendered(mode="Aggregated")
+    engines = made["Deployment", "aggregated"]
     assert engines["spec"]["replicas"] == 3
-    assert engines["metadata"]["annotations"] == {}
+    assert engines["spec"]["template"]["metadata"]["annotations"] == {}
     assert "--kv-transfer-config" not in _container(engines)["args"]
-    assert [port["name"] for port in service["spec"]["ports"]] == ["http"]
+    assert [port["name"] for port in made["Service", "aggregated"]["spec"]["ports"]] == ["http"]
+    assert ("PodDisruptionBudget", "aggregated") in made
+    assert ("Deployment", "prefill") not in made
+
+
+@pytest.mark.parametrize(("seconds", "grace"), [(60, 75), (0, 15), (3600, 3615)])
+def test_the_grace_period_covers_serving_on_and_open_requests(seconds: int, grace: int) -> None:
+    made = _rendered(engine={"shutdownSeconds": seconds})
+    engines, gateway = made["Deployment", "decode"], made["Deployment", "gateway"]
+    assert {_pod(pods)["terminationGracePeriodSeconds"] for pods in (engines, gateway)} == {grace}
+    assert _container(engines)["lifecycle"] == {"preStop": {"sleep": {"seconds": 5}}}
+    args = _container(engines)["args"]
+    assert (args[args.index("--shutdown-timeout") + 1] if "--shutdown-timeout" in args else "0") == str(seconds)
+    assert {"--drain-seconds=5", f"--shutdown-seconds={seconds}"} <= set(_container(gateway)["args"])
+
+
+def test_an_engine_pod_may_do_little() -> None:
+    engines = _rendered()["Deployment", "decode"]
+    pod, container = _pod(engines), _container(engines)
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["enableServiceLinks"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] != 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def test_everything_an_engine_writes_lies_on_a_volume() -> None:
+    engines = _rendered()["Deployment", "decode"]
+    mounts = _mounts(engines)
+    assert mounts["/dev/shm"] == {"emptyDir": {"medium": "Memory"}}
+    assert mounts["/tmp"] == {"emptyDir": {}}
+    env = _env(engines)
+    for name in ("HOME", "HF_HOME", "VLLM_CACHE_ROOT", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+        assert any(env[name].startswith(path) for path in mounts), name
+
+
+def test_the_users_environment_wins_over_pdx_s_places() -> None:
+    env = [{"name": "HF_HOME", "value": "/cache"}]
+    assert _env(_rendered(engine={"env": env})["Deployment", "decode"])["HF_HOME"] == "/cache"
+
+
+def test_rdma_brings_the_right_to_pin_memory() -> None:
+    pool = {"resources": {"limits": {"rdma/hca_shared_devices_a": 1}}}
+    made = _rendered(prefill=pool)
+    assert _container(made["Deployment", "prefill"])["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
+    assert "add" not in _container(made["Deployment", "decode"])["securityContext"]["capabilities"]
+
+
+def test_a_model_from_a_volume_is_mounted_read_only_and_named_by_its_path() -> None:
+    source = {"persistentVolumeClaim": {"claimName": "weights", "path": "qwen/8b"}}
+    engines = _rendered(model={"name": "qwen", "source": source})["Deployment", "decode"]
+    assert _mounts(engines)["/models"] == {"persistentVolumeClaim": {"claimName": "weights", "readOnly": True}}
+    assert {"name": "model", "mountPath": "/models", "readOnly": True} in _container(engines)["volumeMounts"]
+    assert _container(engines)["args"][:2] == ["serve", "/models/qwen/8b"]
+
+
+def test_the_hubs_token_and_cache() -> None:
+    model = {
+        "name": "m",
+        "tokenSecretRef": {"name": "hub"},
+        "cache": {"persistentVolumeClaim": {"claimName": "downloads"}},
+    }
+    engines = _rendered(model=model)["Deployment", "prefill"]
+    env = _env(engines)
+    assert env["HF_TOKEN"] == {"secretKeyRef": {"name": "hub", "key": "token"}}
+    assert _mounts(engines)[env["HF_HOME"]] == {"persistentVolumeClaim": {"claimName": "downloads"}}
+
+
+@pytest.mark.parametrize(
+    ("rollout", "expected"),
+    [
+        ({}, {"maxSurge": "25%", "maxUnavailable": 0}),
+        ({"maxSurge": 0}, {"maxSurge": 0, "maxUnavailable": 1}),
+        ({"maxSurge": "0%", "maxUnavailable": "0%"}, {"maxSurge": "0%", "maxUnavailable": 1}),
+        ({"maxSurge": 0, "maxUnavailable": "50%"}, {"maxSurge": 0, "maxUnavailable": "50%"}),
+    ],
+)
+def test_pods_are_replaced_within_the_rollouts_bounds(rollout: dict[str, Any], expected: dict[str, Any]) -> None:
+    strategy = _rendered(rollout=rollout)["Deployment", "decode"]["spec"]["strategy"]
+    assert strategy == {"type": "RollingUpdate", "rollingUpdate": expected}
 
 
 def test_the_longest_name_gives_names_that_kubernetes_takes() -> None:
@@ -91,14 +239,144 @@ def test_the_longest_name_gives_names_that_kubernetes_takes() -> None:
     deployment = parse(
         {"apiVersion": "pdx.dev/v1alpha1", "kind": "PDDeployment", "metadata": {"name": name}, "spec": body}
     )
-    assert all(len(manifest["metadata"]["name"]) <= 63 for manifest in engine_manifests(deployment))
+    assert all(len(child["metadata"]["name"]) <= 63 for child in _children(deployment).values())
 
 
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_renders(example: Path, mode: Mode, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["render", str(example), "--set", f"spec.mode={mode}"]) == 0
+    assert main(["render", str(example), "--set", f"spec.mode={mode}", "--namespace", "llm"]) == 0
     out = capsys.readouterr().out
     documents = list(yaml.safe_load_all(out))
-    assert len(documents) == (4 if mode is Mode.DISAGGREGATED else 2)
+    assert len(documents) == (14 if mode is Mode.DISAGGREGATED else 11)
+    assert {document["metadata"]["namespace"] for document in documents} == {"llm"}
     assert "&id" not in out, "aliases are YAML, but nobody expects them in manifests"
+
+
+GATEWAY = ("Deployment", "gateway")
+
+
+def test_the_gateway_is_told_where_to_look_and_where_to_listen() -> None:
+    gateway = _rendered(gateway={"replicas": 2, "workers": 3})[GATEWAY]
+    assert gateway["spec"]["replicas"] == 2
+    container = _container(gateway)
+    args = create_parser().parse_args(container["args"])
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert (args.deployment, args.namespace, args.workers) == ("qwen", "llm", 3)
+    assert (args.listen.port, args.admin.port) == (ports["http"], ports["admin"])
+    assert {container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("liveness", "readiness")} == {
+        "/healthz",
+        "/readyz",
+    }
+    assert all(container[f"{kind}Probe"]["httpGet"]["port"] == "admin" for kind in ("liveness", "readiness"))
+
+
+def test_an_autoscaled_gateways_replicas_are_not_written() -> None:
+    assert "replicas" not in _rendered(gateway={"autoscaled": True, "replicas": 2})[GATEWAY]["spec"]
+
+
+def test_a_gateway_is_replaced_before_it_goes() -> None:
+    strategy = _rendered()[GATEWAY]["spec"]["strategy"]
+    assert strategy["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+
+
+def test_the_gateways_image_is_the_operators_unless_the_spec_names_one() -> None:
+    assert _container(_rendered()[GATEWAY])["image"] == "pdx-gateway:1"
+    assert _container(_rendered(gateway={"image": "mine:2"})[GATEWAY])["image"] == "mine:2"
+
+
+def test_a_gateway_pod_may_read_pods_and_write_nothing() -> None:
+    made = _rendered()
+    pod, container = _pod(made[GATEWAY]), _container(made[GATEWAY])
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert pod["securityContext"]["runAsUser"] == 65532
+    account = made["ServiceAccount", "gateway"]
+    assert pod["serviceAccountName"] == account["metadata"]["name"]
+    binding = made["RoleBinding", "gateway"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account["metadata"]["name"], "namespace": "llm"}]
+    assert binding["roleRef"]["name"] == made["Role", "gateway"]["metadata"]["name"]
+    assert made["Role", "gateway"]["rules"] == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
+    ]
+
+
+def test_clients_reach_the_gateway_by_its_service() -> None:
+    made = _rendered(gateway={"service": {"type": "NodePort", "annotations": {"a": "b"}}})
+    service = made["Service", "gateway"]
+    assert service["metadata"]["annotations"] == {"a": "b"}
+    assert service["spec"] == {
+        "type": "NodePort",
+        "selector": {"pdx.dev/deployment": "qwen", "pdx.dev/role": "gateway"},
+        "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
+    }
+    labels = made[GATEWAY]["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+
+
+@pytest.mark.parametrize("name", ["prefill", "decode", "gateway"])
+def test_a_disruption_budget_covers_all_revisions_and_never_holds_up_a_drain_for_ever(name: str) -> None:
+    made = _rendered()
+    budget = made["PodDisruptionBudget", name]["spec"]
+    assert budget["maxUnavailable"] == 1
+    assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+    labels = made["Deployment", name]["spec"]["template"]["metadata"]["labels"]
+    assert budget["selector"]["matchLabels"].items() <= labels.items()
+    assert "pdx.dev/revision" not in budget["selector"]["matchLabels"]
+
+
+def test_only_gateway_and_engines_reach_an_engine() -> None:
+    policy = _rendered()["NetworkPolicy", "engines"]["spec"]
+    from_gateway, from_engines = policy["ingress"]
+    gateway = {"podSelector": {"matchLabels": {"pdx.dev/deployment": "qwen", "pdx.dev/role": "gateway"}}}
+    assert from_gateway == {"from": [gateway], "ports": [{"protocol": "TCP", "port": ENGINE_PORT}]}
+    assert from_engines == {"from": [{"podSelector": policy["podSelector"]}]}
+    (roles,) = policy["podSelector"]["matchExpressions"]
+    assert set(roles["values"]) == {"prefill", "decode", "aggregated"}
+
+
+def test_nobody_reaches_the_gateways_admin_port_unless_named() -> None:
+    assert _rendered()["NetworkPolicy", "gateway"]["spec"]["ingress"] == [
+        {"ports": [{"protocol": "TCP", "port": 8080}]}
+    ]
+
+
+def test_who_scrapes_reaches_both() -> None:
+    sources = [
+        {"podLabels": {"app": "vector"}},
+        {"namespaceLabels": {"team": "sre"}},
+        {"namespaceLabels": {"team": "sre"}, "podLabels": {"app": "prometheus"}},
+    ]
+    made = _rendered(observability={"scrapeFrom": sources})
+    peers = [
+        {"podSelector": {"matchLabels": {"app": "vector"}}},
+        {"namespaceSelector": {"matchLabels": {"team": "sre"}}, "podSelector": {}},
+        {
+            "namespaceSelector": {"matchLabels": {"team": "sre"}},
+            "podSelector": {"matchLabels": {"app": "prometheus"}},
+        },
+    ]
+    assert made["NetworkPolicy", "engines"]["spec"]["ingress"][0]["from"][1:] == peers
+    assert made["NetworkPolicy", "gateway"]["spec"]["ingress"][1] == {
+        "from": peers,
+        "ports": [{"protocol": "TCP", "port": 9090}],
+    }
+
+
+def test_a_wrong_overlay_is_named_by_the_field_it_stands_in() -> None:
+    overlay = {"podTemplate": {"spec": {"containers": [{"name": "engine", "env": [{"name": "POD_IP", "value": "x"}]}]}}}
+    with pytest.raises(OverlayError, match=r"^spec\.decode\.podTemplate\.spec\.containers\[engine\]\.env may not"):
+        _rendered(mode="Aggregated", decode=overlay)
+
+
+def test_render_says_in_one_sentence_what_is_wrong_with_an_overlay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "wrong.yaml"
+    overlay = "{spec: {containers: [{name: engine, env: [{name: POD_IP, value: x}]}]}}"
+    file.write_text(EXAMPLES[0].read_text())
+    assert main(["render", str(file), "--set", f"spec.decode.podTemplate={overlay}"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "spec.decode.podTemplate.spec.containers[engine].env may not change POD_IP" in err
+    assert err.count("\n") == 1

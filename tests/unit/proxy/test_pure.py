@@ -12,7 +12,7 @@ from pdx_api.names import Order, Role
 from pdx_proxy.counters import BUCKETS, Counters, Histogram, Outcome, add_reports
 from pdx_proxy.endpoints import Endpoint, Load, Snapshot, State, pairing
 from pdx_proxy.leg import Leg
-from pdx_proxy.pick import pick
+from pdx_proxy.pick import pick, stand_in
 from pdx_proxy.pool import Pool
 from pdx_proxy.settings import Address, EndpointSpec
 from pdx_proxy.wire import answer_head, request_head
@@ -45,19 +45,84 @@ def test_pick(pool: list[Any], legs: dict[int, int], avoided: set[int], turn: in
         return
     assert choice is not None
     assert whole is not None
-    assert whole.prefill is None
-    assert choice.decode == whole.decode
     wanted = [d for d in decodes if d.name not in avoid] or decodes
-    assert choice.decode in wanted
-    assert count(choice.decode) == min(map(count, wanted))
-    revision = choice.decode.revision
-    peers = [e for e in snapshot.everything if e.warm and e.role is Role.PREFILL and e.revision == revision]
-    peers = [e for e in peers if e.name not in avoid]
+    assert whole.prefill is None
+    assert whole.decode in wanted
+    assert count(whole.decode) == min(map(count, wanted))
+    peers = [e for e in snapshot.everything if e.warm and e.role is Role.PREFILL and e.name not in avoid]
+
+    def queue(decode: Endpoint) -> int:
+        return count(decode) + min((count(p) for p in peers if p.revision == decode.revision), default=0)
+
+    revisions = {p.revision for p in peers}
+    complete = [d for d in wanted if d.role is Role.AGGREGATED or d.revision in revisions]
+    assert choice.decode in (complete or wanted)
+    weigh = queue if len(revisions) > 1 else count
+    assert weigh(choice.decode) == min(map(weigh, complete or wanted))
+    peers = [p for p in peers if p.revision == choice.decode.revision and choice.decode.role is Role.DECODE]
     if not peers:
         assert choice.prefill is None
     else:
         assert choice.prefill in peers
         assert count(choice.prefill) == min(map(count, peers))
+
+
+P, D, BOTH = Role.PREFILL, Role.DECODE, Role.AGGREGATED
+ROLLOUTS: list[tuple[str, list[tuple[Role, str]], dict[str, int]]] = [
+    ("pairs first", [(P, "a"), (D, "a"), (D, "b"), (D, "b")], {"a": 12}),
+    ("whole when no revision has both", [(P, "a"), (D, "b"), (D, "c")], {"b": 6, "c": 6}),
+    ("by the number of D", [(P, "a"), (D, "a"), (D, "a"), (D, "a"), (P, "b"), (D, "b")], {"a": 9, "b": 3}),
+    ("aggregated is complete", [(P, "a"), (D, "a"), (BOTH, "b")], {"a": 6, "b": 6}),
+]
+
+
+@pytest.mark.parametrize(("pool", "shares"), [case[1:] for case in ROLLOUTS], ids=[case[0] for case in ROLLOUTS])
+def test_revisions_side_by_side(pool: list[tuple[Role, str]], shares: dict[str, int]) -> None:
+    snapshot = Snapshot.of(endpoint(port, *each) for port, each in enumerate(pool))
+    choices = [pick(snapshot, lambda _: 0, split=True, avoid=(), turn=turn) for turn in range(12)]
+    revisions = [choice.decode.revision for choice in choices if choice]
+    assert {revision: revisions.count(revision) for revision in set(revisions)} == shares
+    for choice in choices:
+        assert choice is not None
+        assert choice.prefill is None or choice.prefill.revision == choice.decode.revision
+
+
+def test_a_revision_whose_prefill_is_behind_gets_less() -> None:
+    pool = [endpoint(1, P, "a"), endpoint(2, D, "a"), endpoint(3, P, "b"), endpoint(4, D, "b")]
+    busy = {pool[0].name: 5, pool[1].name: 0, pool[3].name: 3}
+    choice = pick(Snapshot.of(pool), lambda e: busy.get(e.name, 0), split=True, avoid=(), turn=0)
+    assert choice is not None
+    assert choice.decode.revision == "b"
+
+
+def test_another_d_stands_in_for_one_that_leaves() -> None:
+    mine, other, alien = endpoint(1, D, "a"), endpoint(2, D, "a"), endpoint(3, D, "b")
+    leaving = replace(mine, spec=replace(mine.spec, leaving=True))
+    again = replace(mine, start=7)
+
+    def now(*endpoints: Endpoint) -> Endpoint:
+        return stand_in(Snapshot.of(endpoints), lambda _: 0, mine, turn=0)
+
+    assert now(again, other, alien) is again
+    assert now(leaving, other, alien) is other
+    assert now(leaving, alien) is mine, "no other D may read the KV"
+
+
+STATES = [
+    ({}, State.COLD, State.COLD, True),
+    ({}, State.WARM, State.WARM, False),
+    ({"ready": False}, State.WARM, State.NOT_READY, False),
+    ({"ready": False}, State.COLD, State.NOT_READY, False),
+    ({"leaving": True}, State.WARM, State.LEAVING, False),
+    ({"leaving": True, "ready": False}, State.COLD, State.LEAVING, False),
+]
+
+
+@pytest.mark.parametrize(("fields", "warmth", "state", "wants"), STATES)
+def test_state_follows_pod_and_warm_up(fields: dict[str, Any], warmth: State, state: State, wants: bool) -> None:
+    spec = EndpointSpec(Address("h", 1), D, **fields)
+    found = Endpoint(spec, warmth)
+    assert (found.state, found.warm, found.wants_warmth) == (state, state is State.WARM, wants)
 
 
 def test_equals_are_taken_in_turn() -> None:

@@ -1,0 +1,224 @@
+"""What the fields of the object are made of: rules that hold in Python and in the API server, and bounded scalars."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Final, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema, core_schema
+
+RULES_KEY: Final = "x-kubernetes-validations"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a value must fulfil, told twice: as CEL for the API server, as a function for everybody else.
+
+    It annotates a field's type, or stands in the `rules` of a `Part`.
+    """
+
+    cel: str
+    message: str
+    """What to write instead: the end of a sentence that begins with the field's path, without a full stop."""
+    holds: Callable[[Any], bool]
+
+    def check(self, value: Any) -> None:
+        """Raise ValueError with the message when the value does not fulfil it."""
+        if not self.holds(value):
+            raise ValueError(self.message)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def checked(value: Any) -> Any:
+            self.check(value)
+            return value
+
+        return core_schema.no_info_after_validator_function(checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return with_rules(handler(schema), self)
+
+
+def with_rules(schema: Mapping[str, Any], *rules: Rule) -> dict[str, Any]:
+    """The JSON schema with further rules."""
+    told = [{"rule": rule.cel, "message": rule.message} for rule in rules]
+    return {**schema, RULES_KEY: [*schema.get(RULES_KEY, ()), *told]} if told else dict(schema)
+
+
+def matching(pattern: str, message: str) -> Rule:
+    """The rule that a text matches a pattern (RE2 and Python read it alike)."""
+    compiled = re.compile(pattern)
+    return Rule(f"self.matches(r'{pattern}')", message, lambda text: compiled.fullmatch(text) is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class ListMap:
+    """A list whose entries are told apart by one of their fields, as annotation of its type."""
+
+    key: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def checked(entries: Any) -> Any:
+            keys = [getattr(entry, self.key) for entry in entries]
+            twice = next((key for i, key in enumerate(keys) if key in keys[:i]), None)
+            if twice is not None:
+                raise ValueError(f"{self.key} {twice} is there twice; write it once")
+            return entries
+
+        return core_schema.no_info_after_validator_function(checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [self.key]}
+
+
+def with_keys(pattern: str, longest: int, message: str) -> Rule:
+    """The rule that each key of a map matches a pattern and has at most `longest` characters."""
+    compiled = re.compile(pattern)
+    return Rule(
+        f"self.all(key, key.size() <= {longest} && key.matches(r'{pattern}'))",
+        message,
+        lambda entries: all(len(key) <= longest and compiled.fullmatch(key) is not None for key in entries),
+    )
+
+
+class Part(BaseModel):
+    """A part of the object: camelCase outside, frozen inside, unknown fields refused, null as good as absent."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
+
+    rules: ClassVar[tuple[Rule, ...]] = ()
+    """What must hold between the fields of this part."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, data: Any) -> Any:
+        # The API server does the same before it fills in defaults.
+        if not isinstance(data, Mapping):
+            return data
+        known = {key for name, field in cls.model_fields.items() for key in (name, field.alias)}
+        return {key: value for key, value in data.items() if value is not None or key not in known}
+
+    @model_validator(mode="after")
+    def _fulfils_its_rules(self) -> Self:
+        for rule in self.rules:
+            rule.check(self)
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return with_rules(handler.resolve_ref_schema(handler(schema)), *cls.rules)
+
+
+def without_null(value: Any) -> Any:
+    """A map without entries that are null, as the API server stores it."""
+    if not isinstance(value, Mapping):
+        return value
+    return {key: entry for key, entry in value.items() if entry is not None}
+
+
+def _integer_or_text(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError("write a whole number or a text")
+    return value
+
+
+def _is_quantity(value: int | str) -> bool:
+    return value >= 0 if isinstance(value, int) else re.fullmatch(_QUANTITY, value) is not None
+
+
+def _is_count_or_percentage(value: int | str) -> bool:
+    return 0 <= value <= 1024 if isinstance(value, int) else re.fullmatch(_PERCENTAGE, value) is not None
+
+
+_QUANTITY: Final = r"^[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?$"
+_KEY: Final = r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
+"""A name of at most 63 characters, after a domain or not."""
+_PERCENTAGE: Final = r"^(100|[1-9]?[0-9])%$"
+
+Flag = Annotated[bool, Field(strict=True)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+Argument = Annotated[str, StringConstraints(min_length=1, max_length=8192)]
+AbsolutePath = Annotated[
+    str,
+    StringConstraints(max_length=4096),
+    Rule("self.startsWith('/')", "write an absolute path, for example /models/qwen", lambda path: path[:1] == "/"),
+]
+RelativePath = Annotated[
+    str,
+    StringConstraints(max_length=4096),
+    Rule(
+        "!self.startsWith('/') && !self.split('/').exists(step, step == '..')",
+        "write a path inside the volume, with neither / at the start nor .. in it",
+        lambda path: path[:1] != "/" and ".." not in path.split("/"),
+    ),
+]
+ObjectName = Annotated[
+    str,
+    StringConstraints(max_length=253),
+    matching(
+        r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$",
+        "write the name of an object: lower-case letters, digits, - and ., for example hub-token",
+    ),
+]
+SecretKey = Annotated[
+    str,
+    StringConstraints(max_length=253),
+    matching(r"^[-._a-zA-Z0-9]+$", "write a key of a secret: letters, digits, -, _ and ., for example token"),
+]
+LabelValue = Annotated[
+    str,
+    StringConstraints(max_length=63),
+    matching(
+        r"^([A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?)?$",
+        "write a label's value: at most 63 letters, digits, -, _ and ., with a letter or digit at both ends",
+    ),
+]
+Labels = Annotated[
+    dict[str, LabelValue],
+    Field(max_length=64),
+    BeforeValidator(without_null),
+    with_keys(_KEY, 317, "write keys as name or domain/name, for example app or example.org/app"),
+]
+Annotations = Annotated[
+    dict[str, Annotated[str, StringConstraints(max_length=16_384)]],
+    Field(max_length=64),
+    BeforeValidator(without_null),
+    with_keys(_KEY, 317, "write keys as name or domain/name, for example example.org/note"),
+]
+Quantity = Annotated[
+    int | str,
+    BeforeValidator(_integer_or_text),
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "maxLength": 64}),
+    Rule(
+        f"type(self) == int ? self >= 0 : self.matches(r'{_QUANTITY}')",
+        "write a quantity, for example 2, 500m or 16Gi",
+        _is_quantity,
+    ),
+]
+Quantities = Annotated[
+    dict[str, Quantity],
+    Field(max_length=32),
+    BeforeValidator(without_null),
+    with_keys(_KEY, 317, "write resources as name or domain/name, for example cpu or nvidia.com/gpu"),
+]
+CountOrPercentage = Annotated[
+    int | str,
+    BeforeValidator(_integer_or_text),
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "maxLength": 64}),
+    Rule(
+        f"type(self) == int ? self >= 0 && self <= 1024 : self.matches(r'{_PERCENTAGE}')",
+        "write a number from 0 to 1024, or a percentage, for example 25%",
+        _is_count_or_percentage,
+    ),
+]

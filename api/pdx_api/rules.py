@@ -1,0 +1,184 @@
+"""What must hold between the fields of a spec, and which flags are PDX's own: each rule with its sentence."""
+
+import re
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any, Final
+
+from pdx_api.connectors import CONNECTORS
+from pdx_api.connectors.base import Connector
+from pdx_api.fields import Rule
+from pdx_api.names import Mode, Order, Role
+
+OWNED_FLAGS: Final = (
+    "--kv-transfer-config",
+    "--host",
+    "--port",
+    "--model",
+    "--served-model-name",
+    "--tensor-parallel-size",
+    "-tp",
+    "--shutdown-timeout",
+)
+"""vLLM flags that PDX writes itself, so that nobody can mis-wire a pair."""
+REFUSED_FLAGS: Final = ("--nnodes", "-n", "--node-rank", "-r", "--headless", "--config")
+"""Flags that make an engine of several nodes, and the one that would bring in any other flag."""
+
+GPU: Final = "nvidia.com/gpu"
+
+
+def _cel_list(words: Iterable[str]) -> str:
+    return f"[{', '.join(repr(str(word)) for word in words)}]"
+
+
+def _is_flag(argument: str, flags: tuple[str, ...]) -> bool:
+    """Whether vLLM reads the argument as one of the flags: it takes _ for -, keys after a dot, and beginnings."""
+    found = argument.split("=")[0].split(".")[0].replace("_", "-")
+    return found in flags or (
+        found.startswith("--") and len(found) > 3 and any(flag.startswith(found) for flag in flags)
+    )
+
+
+def _no_flag_of(flags: tuple[str, ...], message: str) -> Rule:
+    return Rule(
+        "[self.split('=')[0].split('.')[0].replace('_', '-')].all(found, "
+        f"!(found in {_cel_list(flags)}) && !(found.startsWith('--') && found.size() > 3 && "
+        f"{_cel_list(flag for flag in flags if flag.startswith('--'))}.exists(flag, flag.startsWith(found))))",
+        message,
+        lambda argument: not _is_flag(argument, flags),
+    )
+
+
+FLAG_IS_FREE: Final = _no_flag_of(
+    OWNED_FLAGS, f"PDX writes {', '.join(OWNED_FLAGS)} itself from the other fields of spec; leave it out"
+)
+FLAG_IS_POSSIBLE: Final = _no_flag_of(
+    REFUSED_FLAGS,
+    "an engine of several nodes (--nnodes, --node-rank, --headless) and flags from a file (--config) are not in this "
+    "version; leave it out",
+)
+
+CONNECTOR_EXISTS: Final = Rule(
+    f"self in {_cel_list(CONNECTORS)}",
+    f"there is no such connector; write one of: {', '.join(CONNECTORS)}",
+    lambda connector: connector in CONNECTORS,
+)
+
+
+def order_rules(connectors: Iterable[Connector]) -> tuple[Rule, ...]:
+    """For each connector that does not allow every order, which ones it allows."""
+
+    def rule(connector: Connector) -> Rule:
+        return Rule(
+            f"self.connector != '{connector.name}' || !has(self.order) || self.order in {_cel_list(connector.orders)}",
+            f"connector {connector.name} does not allow this order; write one of: {', '.join(connector.orders)}",
+            lambda kv: kv.connector != connector.name or kv.order is None or kv.order in connector.orders,
+        )
+
+    return tuple(rule(connector) for connector in connectors if set(connector.orders) != set(Order))
+
+
+KV_TRANSFER_RULES: Final = order_rules(CONNECTORS.values())
+
+
+def _amount(quantity: int | str) -> Fraction:
+    """The number that a quantity of Kubernetes stands for."""
+    found = re.fullmatch(r"([0-9.]+)([a-zA-Z]?i?)", str(quantity))
+    if found is None:  # 1e3: with an exponent
+        return Fraction(str(quantity))
+    return Fraction(found[1]) * _UNITS[found[2]]
+
+
+_UNITS: Final[dict[str, Fraction]] = {
+    **{
+        unit: Fraction(1000) ** (power - 3)
+        for power, unit in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"))
+    },
+    **{f"{unit}i": Fraction(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
+}
+
+
+def _requests_fit(resources: Any) -> bool:
+    limits = resources.limits
+    return all(
+        _amount(wanted) <= _amount(limits[name]) for name, wanted in resources.requests.items() if name in limits
+    )
+
+
+RESOURCES_RULES: Final = (
+    Rule(
+        "!has(self.requests) || !has(self.limits) || self.requests.all(name, !(name in self.limits) || "
+        "quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",
+        "a request is above its limit; write requests up to limits",
+        _requests_fit,
+    ),
+)
+
+
+def _enough_devices(pool: Any) -> bool:
+    count = str(pool.resources.limits.get(GPU, ""))
+    return re.fullmatch(r"[0-9]{1,6}", count) is None or int(count) >= pool.parallelism.tensor
+
+
+POOL_RULES: Final = (
+    Rule(
+        f"!('{GPU}' in self.resources.limits)"
+        f" || !string(self.resources.limits['{GPU}']).matches('^[0-9]{{1,6}}$')"
+        f" || int(string(self.resources.limits['{GPU}'])) >= self.parallelism.tensor",
+        f"an engine needs parallelism.tensor devices; write as many as {GPU} in resources.limits",
+        _enough_devices,
+    ),
+)
+
+
+def _needs(role: Role) -> Rule:
+    return Rule(
+        f"self.mode != '{Mode.DISAGGREGATED}' || has(self.{role})",
+        f"mode {Mode.DISAGGREGATED} needs spec.{role}; write {role}: {{replicas: 1}}",
+        lambda spec: spec.mode is not Mode.DISAGGREGATED or getattr(spec, role) is not None,
+    )
+
+
+def _whole_prompts_fit(role: Role) -> Rule:
+    """vLLM refuses the contrary (`config/scheduler.py`)."""
+    chunks = f"self.{role}.chunkedPrefill"
+
+    def holds(spec: Any) -> bool:
+        pool, longest = getattr(spec, role), spec.engine.max_model_len
+        if pool is None or longest is None or pool.chunked_prefill.max_batched_tokens is None:
+            return True
+        return bool(pool.chunked_prefill.enabled or pool.chunked_prefill.max_batched_tokens >= longest)
+
+    return Rule(
+        f"!has(self.{role}) || {chunks}.enabled || !has({chunks}.maxBatchedTokens) || !has(self.engine.maxModelLen)"
+        f" || {chunks}.maxBatchedTokens >= self.engine.maxModelLen",
+        f"without chunks a step of spec.{role} holds whole prompts; write chunkedPrefill.maxBatchedTokens of at least "
+        "engine.maxModelLen, or leave it out",
+        holds,
+    )
+
+
+def _tensors_pair(spec: Any) -> bool:
+    if spec.mode is not Mode.DISAGGREGATED or spec.prefill is None or spec.decode is None:
+        return True
+    prefill, decode = spec.prefill.parallelism.tensor, spec.decode.parallelism.tensor
+    return bool(prefill % decode == 0 or decode % prefill == 0)
+
+
+SPEC_RULES: Final = (
+    _needs(Role.PREFILL),
+    _needs(Role.DECODE),
+    Rule(
+        f"self.mode != '{Mode.AGGREGATED}' || has(self.aggregated) || has(self.decode)",
+        f"mode {Mode.AGGREGATED} needs spec.aggregated; write aggregated: {{replicas: 1}}",
+        lambda spec: spec.mode is not Mode.AGGREGATED or spec.aggregated is not None or spec.decode is not None,
+    ),
+    Rule(
+        f"self.mode != '{Mode.DISAGGREGATED}' || !has(self.prefill) || !has(self.decode)"
+        " || self.prefill.parallelism.tensor % self.decode.parallelism.tensor == 0"
+        " || self.decode.parallelism.tensor % self.prefill.parallelism.tensor == 0",
+        "these engines cannot pair; write parallelism.tensor of prefill and decode so that one divides the other",
+        _tensors_pair,
+    ),
+    *(_whole_prompts_fit(role) for role in Role),
+)

@@ -1,0 +1,1 @@
+"""What the operator costs, measured on a control plane with simulated nodes."""

@@ -1,0 +1,243 @@
+"""`python -m benchmarks.operator`: measure the operator on a control plane with simulated nodes, write the table."""
+
+import argparse
+import datetime
+import os
+import platform
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.operator.watcher import Watcher
+from pdx_cluster import cluster as clusters
+from pdx_cluster import kwok
+from pdx_cluster.cluster import Cluster
+from pdx_operator.kinds import CHILD_KINDS, PDDEPLOYMENT, POD
+from tests.cluster.runtime.harness import CHILDREN, Api, Operator, grant, install
+
+README: Final = Path(__file__).parent / "README.md"
+NAMESPACE: Final = "bench"
+BEGIN, END = "<!-- begin of the table: written by the benchmark -->", "<!-- end of the table -->"
+
+SPEC: Final = {
+    "model": {"name": "Qwen/Qwen3-8B"},
+    "prefill": {"replicas": 4, "resources": {"limits": {"nvidia.com/gpu": 1}}},
+    "decode": {"replicas": 4, "resources": {"limits": {"nvidia.com/gpu": 1}}},
+    "gateway": {"replicas": 2},
+}
+"""Ten pods."""
+
+
+@dataclass(slots=True)
+class Bench:
+    """One run."""
+
+    cluster: Cluster
+    api: Api
+    kubeconfig: Path
+    folder: Path
+    rows: list[tuple[str, str, str]] = field(default_factory=list)
+    """What was measured, the value, the goal."""
+
+    def row(self, what: str, value: str, goal: str = "") -> None:
+        """Note a result."""
+        self.rows.append((what, value, goal))
+        say(f"{what}: {value}")
+
+    def operator(self) -> Operator:
+        """A running operator."""
+        return Operator.start(self.kubeconfig, self.folder).wait_until_working()
+
+
+def say(text: str) -> None:
+    """A line of progress."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Measure everything."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.operator", description=__doc__)
+    parser.add_argument("--objects", type=int, default=1000, help="objects in the end, of ten pods (%(default)s)")
+    parser.add_argument("--settled", type=int, default=100, help="objects that are left alone (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=120, help="for how long (%(default)s)")
+    parser.add_argument("--one-by-one", type=int, default=30, help="objects made one after the other (%(default)s)")
+    parser.add_argument("--nodes", type=int, default=100, help="simulated nodes (%(default)s)")
+    parser.add_argument("--keep", action="store_true", help="write nothing into the checkout")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        cluster = clusters.up(Path(folder) / "state", say, bound=True)
+        try:
+            kwok.start(cluster, given.nodes, say)
+            install(cluster)
+            cluster.kubectl("create", "namespace", NAMESPACE)
+            bench = Bench(cluster, Api(cluster), grant(cluster, Path(folder)), Path(folder))
+            measure(bench, given)
+        finally:
+            clusters.down(Path(folder) / "state")
+    text = table(bench, given)
+    say(text)
+    if not given.keep:
+        write(text)
+
+
+def measure(bench: Bench, given: argparse.Namespace) -> None:
+    """All phases, on one operator but for the last."""
+    operator = bench.operator()
+    bench.row("memory with no object", f"{memory(operator)[0]:.0f} MiB")
+    one_by_one(bench, given.one_by_one)
+    make(bench, given.one_by_one, given.settled)
+    await_settled(bench, given.settled)
+    rest(bench, operator, given.settled, given.seconds)
+    grow(bench, operator, given.settled, given.objects)
+    rest(bench, operator, given.objects, min(given.seconds, 30))
+    operator.end()
+    anew(bench, given.objects)
+
+
+def one_by_one(bench: Bench, count: int) -> None:
+    """From the answer to the create request until the last child is seen."""
+    watcher = Watcher(bench.cluster, NAMESPACE)
+    time.sleep(1)
+    times = []
+    for number in range(count):
+        bench.api.deploy(NAMESPACE, f"q{number}", SPEC)
+        began = time.monotonic()
+        while len(watcher.seen[f"q{number}"]) < CHILDREN:
+            time.sleep(0.01)
+        times.append((max(watcher.seen[f"q{number}"]) - began) * 1000)
+        time.sleep(0.5)
+    times.sort()
+    bench.row("apply to all children, p50", f"{times[len(times) // 2]:.0f} ms", "≤ 300 ms")
+    bench.row("apply to all children, p99", f"{times[-1 - len(times) // 100]:.0f} ms")
+
+
+def rest(bench: Bench, operator: Operator, objects: int, seconds: float) -> None:
+    """What settled objects cost."""
+    time.sleep(5)
+    before, used, events = writes(bench), operator.cpu_seconds(), count_events(bench)
+    time.sleep(seconds)
+    share = (operator.cpu_seconds() - used) / seconds
+    written = writes(bench) - before + count_events(bench) - events
+    bench.row(f"{objects} settled objects, {seconds:.0f} s: writes", f"{written:.0f}", "0")
+    bench.row(f"{objects} settled objects, {seconds:.0f} s: share of a core", f"{share:.2%}", "< 1 %")
+
+
+def grow(bench: Bench, operator: Operator, first: int, last: int) -> None:
+    """From some objects to all."""
+    before, reads, events = writes(bench), counted(bench, "GET|LIST"), count_events(bench)
+    used, began, made = operator.cpu_seconds(), time.monotonic(), last - first
+    make(bench, first, last)
+    posted = time.monotonic() - began
+    await_children(bench, last)
+    complete = time.monotonic() - began
+    await_settled(bench, last)
+    taken = time.monotonic() - began
+    time.sleep(5)
+    new_events = count_events(bench) - events
+    total = writes(bench) - before + new_events
+    now, most = memory(operator)
+    bench.row(f"{made} objects more: created by the client in", f"{posted:.0f} s")
+    bench.row(f"{made} objects more: all children exist after", f"{complete:.0f} s")
+    bench.row(f"{made} objects more: all Ready and at rest after", f"{taken:.0f} s")
+    bench.row("the operator's processor time per object", f"{(operator.cpu_seconds() - used) / made * 1000:.0f} ms")
+    bench.row("writes per object, Events included", f"{total / made:.1f}", "≤ 25")
+    bench.row("of these Events", f"{new_events / made:.1f}")
+    bench.row("reads per object, of all programs", f"{(counted(bench, 'GET|LIST') - reads) / made:.1f}")
+    bench.row(f"memory with {last} objects", f"{now:.0f} MiB, at most {most:.0f} MiB", "< 300 MiB")
+    pods = len(bench.api.items(POD, NAMESPACE))
+    bench.row("pods", f"{pods}")
+
+
+def anew(bench: Bench, objects: int) -> None:
+    """An operator that starts on what exists."""
+    before, events, began = writes(bench), count_events(bench), time.monotonic()
+    operator = bench.operator()
+    used = operator.cpu_seconds()
+    # It is at rest when it has used next to nothing for a while.
+    while True:
+        time.sleep(2)
+        used, last = operator.cpu_seconds(), used
+        if used - last < 0.2:
+            break
+    bench.row(f"a new operator on {objects} objects is at rest after", f"{time.monotonic() - began - 2:.0f} s")
+    bench.row("its writes", f"{writes(bench) - before + count_events(bench) - events:.0f}", "0")
+    bench.row("its memory", f"at most {memory(operator)[1]:.0f} MiB", "< 300 MiB")
+    operator.end()
+
+
+def make(bench: Bench, first: int, last: int) -> None:
+    """Create objects."""
+    for number in range(first, last):
+        bench.api.deploy(NAMESPACE, f"q{number}", SPEC)
+
+
+def await_children(bench: Bench, objects: int) -> None:
+    """Return once all children of all objects exist."""
+    while any(len(bench.api.items(kind, NAMESPACE)) < objects for kind in CHILD_KINDS[:2]) or (
+        len(bench.api.items(CHILD_KINDS[-1], NAMESPACE)) < 3 * objects
+    ):
+        time.sleep(1)
+
+
+def await_settled(bench: Bench, objects: int) -> None:
+    """Return once all objects are Ready and none progresses."""
+    while True:
+        found = [conditions(body) for body in bench.api.items(PDDEPLOYMENT, NAMESPACE)]
+        if sum(c.get("Ready") == "True" and c.get("Progressing") == "False" for c in found) >= objects:
+            return
+        time.sleep(2)
+
+
+def conditions(body: dict[str, Any]) -> dict[str, str]:
+    """Status by type."""
+    return {c["type"]: c["status"] for c in (body.get("status") or {}).get("conditions") or ()}
+
+
+def writes(bench: Bench) -> float:
+    """Writes of the operator, Events aside: nobody else applies from the server's side."""
+    return bench.cluster.metric("apiserver_request_total", verb="APPLY")
+
+
+def counted(bench: Bench, verbs: str) -> float:
+    """Requests for what the operator has to do with."""
+    resources = "|".join([PDDEPLOYMENT.plural, POD.plural, *(kind.plural for kind in CHILD_KINDS)])
+    return bench.cluster.metric("apiserver_request_total", verb=verbs, resource=resources)
+
+
+def count_events(bench: Bench) -> int:
+    """Events of the operator."""
+    return len(bench.api.events(NAMESPACE))
+
+
+def memory(operator: Operator) -> tuple[float, float]:
+    """Resident memory now and at most, in MiB."""
+    status = Path(f"/proc/{operator.process.pid}/status").read_text()
+    sizes = {line.split(":")[0]: line.split()[1] for line in status.splitlines() if line.startswith("Vm")}
+    return int(sizes["VmRSS"]) / 1024, int(sizes["VmHWM"]) / 1024
+
+
+def table(bench: Bench, given: argparse.Namespace) -> str:
+    """The results as Markdown."""
+    cores, load = os.cpu_count(), os.getloadavg()[2]
+    machine = f"{cores} cores, Linux {platform.release()}, Python {platform.python_version()}"
+    head = (
+        f"Measured on {datetime.datetime.now(datetime.UTC):%Y-%m-%d}: {machine}; etcd, API server, controllers, "
+        f"scheduler and {given.nodes} simulated nodes on the same cores (load over 15 minutes: {load:.1f})."
+    )
+    lines = [f"| {what} | {value} | {goal} |" for what, value, goal in bench.rows]
+    return "\n".join([head, "", "| | measured | goal |", "|---|---|---|", *lines])
+
+
+def write(text: str) -> None:
+    """Put the table into the README."""
+    old = README.read_text()
+    before, after = old.split(BEGIN)[0], old.split(END)[1]
+    README.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,8 @@
+"""`python -m pdx_cluster`."""
+
+import sys
+
+from pdx_cluster.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,3 @@
+module pdx.dev/cluster/pdx-pause
+
+go 1.26.0

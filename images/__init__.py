@@ -1,0 +1,1 @@
+"""The programs' images and what builds them."""

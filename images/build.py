@@ -1,0 +1,364 @@
+"""Builds the images from their Dockerfiles: `python images/build.py --out DIR` writes `operator.tar` and `gateway.tar`.
+
+The archives are Docker's: `docker load`, `podman load`, `kind load image-archive` and `ctr images import` take them.
+Docker or podman builds where its service answers, buildah without a daemon elsewhere. Archives are kept outside the
+checkout, named by the hash of everything that goes into them, so that only a change costs a build.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+BASE: Final = "docker.io/library/python:3.11-slim-bookworm"
+"""The base that the Dockerfiles name."""
+REPOSITORY: Final = "pdx"
+"""What stands before an image's name, as in the chart's values."""
+PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {"operator": ("api", "operator"), "gateway": ("api", "proxy")}
+"""Images, and the folders of the checkout whose packages each holds."""
+BUILDERS: Final = ("docker", "podman", "buildah")
+STAND_IN_PACKAGES: Final = "python3,python3-venv,ca-certificates"
+KEPT: Final = 6
+"""Archives of one image that stay in the cache, the last used; each has 350 MB."""
+
+
+class BuildError(Exception):
+    """An image cannot be built; the message says why and what helps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be built."""
+
+    image: str
+    tag: str
+    builder: str
+    base: str = BASE
+    stand_in: bool = False
+    """The base is made of Debian's packages, because no registry can be reached."""
+    revision: str = "unknown"
+    pip_conf: Path | None = None
+    """Configuration for pip while it builds: a mirror of the package index, a certificate."""
+
+    @property
+    def reference(self) -> str:
+        """Name under which the image is loaded."""
+        return f"{REPOSITORY}/{self.image}:{self.tag}"
+
+    @property
+    def dockerfile(self) -> str:
+        """Path in the checkout."""
+        return f"images/{self.image}.Dockerfile"
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An image as an archive."""
+
+    archive: str
+    reference: str
+    stand_in: bool
+    layer_bytes: dict[str, int]
+    """What a registry would hold: each layer, the base's first, and its size when compressed by gzip."""
+
+
+def inputs(root: Path, image: str) -> list[Path]:
+    """The files that an image is made of, relative to the checkout."""
+    single = ("pyproject.toml", "README.md", "LICENSE", ".dockerignore", "images/build.lock", "images/build.py")
+    files = [Path(name) for name in (*single, f"images/{image}.Dockerfile", f"requirements/{image}.lock")]
+    for folder in PACKAGES[image]:
+        files += [path.relative_to(root) for path in (root / folder).rglob("*") if path.is_file()]
+    return sorted(path for path in files if "__pycache__" not in path.parts)
+
+
+def key(root: Path, request: Request) -> str:
+    """Names everything that determines an image's content."""
+    digest = hashlib.sha256(repr((request.reference, request.base, request.stand_in, request.revision)).encode())
+    for path in inputs(root, request.image):
+        digest.update(f"\0{path}\0".encode() + hashlib.sha256((root / path).read_bytes()).digest())
+    return digest.hexdigest()[:20]
+
+
+def build_arguments(request: Request) -> list[str]:
+    """The arguments that Docker, podman and buildah understand alike."""
+    arguments = ["-f", request.dockerfile, "-t", request.reference, "--build-arg", f"BASE={request.base}"]
+    # buildah takes a LABEL made of an ARG from its layers, whatever the argument is now.
+    for label, value in (("version", request.tag), ("revision", request.revision)):
+        arguments += ["--label", f"org.opencontainers.image.{label}={value}"]
+    if request.pip_conf is not None:
+        arguments += ["--secret", f"id=pip,src={request.pip_conf}"]
+    return [*arguments, "."]
+
+
+def cache_root(environ: Mapping[str, str]) -> Path:
+    """Where archives and layers are kept, outside the checkout."""
+    home = environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "pdx" / "images"
+
+
+def project_version(root: Path) -> str:
+    """The version in pyproject.toml, which tags the images."""
+    version: str = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    return version
+
+
+def find_builder(wanted: str | None = None) -> str:
+    """The first builder that works here; raises BuildError."""
+    for builder in BUILDERS if wanted is None else (wanted,):
+        if shutil.which(builder) is None:
+            continue
+        if builder != "docker" or _succeeds(["docker", "info"]):
+            return builder
+    names = wanted or "Docker with a running daemon, podman or buildah"
+    raise BuildError(f"Images cannot be built: {names} is not here. On Debian: apt-get install buildah mmdebstrap")
+
+
+class Store:
+    """buildah's layers below the cache; one for real bases and one for the stand-in, which has the base's own name."""
+
+    def __init__(self, root: Path) -> None:
+        """Where the layers are kept."""
+        # Overlay needs a kernel and a file system that can do it; vfs copies every layer whole, and always works.
+        driver = "overlay" if _overlay_works(root) else "vfs"
+        self._command = ["buildah", "--root", str(root / driver), "--runroot", str(root / f"{driver}-run")]
+        self._command += ["--storage-driver", driver]
+
+    def buildah(self, *arguments: str, cwd: Path | None = None) -> str:
+        """What buildah prints; raises BuildError."""
+        return _run([*self._command, *arguments], cwd)
+
+    def has(self, reference: str) -> bool:
+        """Whether an image is in the store."""
+        return _succeeds([*self._command, "inspect", "--type", "image", reference])
+
+    def pull(self, reference: str) -> bool:
+        """Whether a registry gave the image."""
+        return _succeeds([*self._command, "pull", "--quiet", reference])
+
+    def make_stand_in(self, base: str) -> None:
+        """Put Debian's Python under the base's name: like the base in all that the Dockerfiles use."""
+        if self.has(base):
+            return
+        if shutil.which("mmdebstrap") is None:
+            raise BuildError("The stand-in for the base is made by mmdebstrap: apt-get install mmdebstrap")
+        with tempfile.TemporaryDirectory() as folder:
+            tar = f"{folder}/base.tar"
+            _run(["mmdebstrap", "--quiet", "--variant=minbase", f"--include={STAND_IN_PACKAGES}", "bookworm", tar])
+            container = self.buildah("from", "scratch").strip()
+            self.buildah("add", "--quiet", container, tar)
+            self.buildah("commit", "--quiet", "--rm", container, base)
+
+    def build(self, request: Request, root: Path) -> str:
+        """Build an image and answer its id."""
+        common = ["build", "--quiet", "--isolation", "chroot", "--layers", "--format", "docker"]
+        if request.stand_in:
+            self.make_stand_in(request.base)
+            common.append("--pull-never")
+        certificates = Path("/etc/ssl/certs")
+        if certificates.is_dir():  # an index behind a certificate of one's own
+            common += ["-v", f"{certificates}:{certificates}:ro"]
+        # A name for the first stage keeps its layers from being pruned: the next build starts from them.
+        stage = ["--target", "build", "-t", f"pdx-build/{request.image}"]
+        self.buildah(*common, *stage, *_without_name(build_arguments(request)), cwd=root)
+        identity = self.buildah(*common, *build_arguments(request), cwd=root).split()[-1]
+        self.buildah("rmi", "--prune")
+        return identity
+
+
+def build(request: Request, cache: Path, root: Path = ROOT) -> Built:
+    """Build an image or take it from the cache; raises BuildError."""
+    folder = cache / "archives" / f"{request.image}-{key(root, request)}"
+    cache.mkdir(parents=True, exist_ok=True)
+    with _locked(cache / "lock"):
+        record = folder / "built.json"
+        if not record.is_file():
+            _build_archive(request, folder, cache, root)
+        folder.touch()
+        _forget_old(cache, request.image)
+        fields: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
+        return Built(**fields)
+
+
+def layer_sizes(archive: Path, known: Mapping[str, int]) -> dict[str, int]:
+    """Bytes of each layer of an archive when it is compressed; layers are named by their content."""
+    with tarfile.open(archive) as tar:
+        layers = json.load(_member(tar, "manifest.json"))[0]["Layers"]
+        return {layer: known.get(layer) or _compressed_bytes(_member(tar, layer)) for layer in layers}
+
+
+def store_of(cache: Path, stand_in: bool) -> Store:
+    """buildah's store for one kind of base."""
+    return Store(cache / ("stand-in" if stand_in else "storage"))
+
+
+def _build_archive(request: Request, folder: Path, cache: Path, root: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    archive = folder / f"{request.image}.tar"
+    if request.builder == "buildah":
+        store = store_of(cache, request.stand_in)
+        store.buildah("push", "--quiet", store.build(request, root), f"docker-archive:{archive}:{request.reference}")
+    else:
+        _run([request.builder, "build", *build_arguments(request)], root)
+        save = ["--format", "docker-archive"] if request.builder == "podman" else []
+        _run([request.builder, "save", *save, "-o", str(archive), request.reference])
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in folder.parent.glob("*/built.json")]
+    known = {layer: size for record in records for layer, size in record["layer_bytes"].items()}
+    built = Built(str(archive), request.reference, request.stand_in, layer_sizes(archive, known))
+    (folder / "built.json").write_text(json.dumps(asdict(built)), encoding="utf-8")
+
+
+def _forget_old(cache: Path, image: str) -> None:
+    folders = sorted((cache / "archives").glob(f"{image}-*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for folder in folders[KEPT:]:
+        shutil.rmtree(folder)
+
+
+def _without_name(arguments: Sequence[str]) -> list[str]:
+    at = arguments.index("-t")
+    return [*arguments[:at], *arguments[at + 2 :]]
+
+
+def _overlay_works(root: Path) -> bool:
+    """Whether the kernel mounts an overlay whose upper folder lies below `root`."""
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root) as folder:
+        for name in ("lower", "upper", "work", "merged"):
+            Path(folder, name).mkdir()
+        options = f"lowerdir={folder}/lower,upperdir={folder}/upper,workdir={folder}/work"
+        mounted = _succeeds(["mount", "-t", "overlay", "overlay", "-o", options, f"{folder}/merged"])
+        if mounted:
+            _run(["umount", f"{folder}/merged"])
+        return mounted
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One build at a time: builds share the layers."""
+    with path.open("w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _member(tar: tarfile.TarFile, name: str) -> IO[bytes]:
+    member = tar.extractfile(name)
+    if member is None:
+        raise BuildError(f"The archive has no {name}")
+    return member
+
+
+def _compressed_bytes(file: IO[bytes]) -> int:
+    compressor = zlib.compressobj()
+    chunks = iter(lambda: file.read(1 << 20), b"")
+    return sum(len(compressor.compress(chunk)) for chunk in chunks) + len(compressor.flush())
+
+
+def _succeeds(command: Sequence[str]) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, check=False, timeout=120).returncode == 0  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def _run(command: Sequence[str], cwd: Path | None = None) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        raise BuildError(f"{' '.join(command)}\n{done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def wants_stand_in(choice: str, builder: str, base: str, cache: Path) -> bool:
+    """Whether the base is to be made here: `choice` is never, auto or always. Raises BuildError."""
+    if builder != "buildah":
+        if choice == "always":
+            raise BuildError(f"Only buildah makes a stand-in for the base, and {builder} builds here; leave it out")
+        return False
+    if choice == "always" or (choice == "auto" and store_of(cache, stand_in=True).has(base)):
+        return True
+    store = store_of(cache, stand_in=False)
+    if store.has(base) or store.pull(base):
+        return False
+    if choice == "never":
+        raise BuildError(f"No registry gives {base}. For a trial, not for publishing: --stand-in auto")
+    return True
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Build and say what was built; 1 when that fails."""
+    args = create_parser().parse_args(argv)
+    cache = cache_root(os.environ)
+    try:
+        builder = find_builder(args.builder)
+        request = Request(
+            image="",
+            tag=args.tag or project_version(ROOT),
+            builder=builder,
+            base=args.base,
+            stand_in=wants_stand_in(args.stand_in, builder, args.base, cache),
+            revision=args.revision,
+            pip_conf=pip_conf(os.environ),
+        )
+        for image in args.image or sorted(PACKAGES):
+            built = build(replace(request, image=image), cache)
+            path = args.out / f"{image}.tar"
+            _copy(Path(built.archive), path)
+            megabytes = sum(built.layer_bytes.values()) / 1e6
+            note = ", on a stand-in for the base: not for publishing" if built.stand_in else ""
+            sys.stdout.write(f"{path}: {built.reference}, {megabytes:.0f} MB compressed{note}\n")
+    except BuildError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def create_parser() -> argparse.ArgumentParser:
+    """The program's flags."""
+    parser = argparse.ArgumentParser(description="Build the images of PDX as archives.")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where <image>.tar are written")
+    parser.add_argument("--image", choices=sorted(PACKAGES), action="append", help="only this one (repeatable)")
+    parser.add_argument("--tag", help="tag of the images (the version in pyproject.toml)")
+    parser.add_argument("--revision", default="unknown", help="commit, for the label of that name")
+    parser.add_argument("--base", default=BASE, help="base image, best with its digest (%(default)s)")
+    parser.add_argument("--builder", choices=BUILDERS, help="the first that works otherwise")
+    parser.add_argument(
+        "--stand-in",
+        choices=["never", "auto", "always"],
+        default="never",
+        help="a base made of Debian's packages instead, for trials: always, or where no registry answers (%(default)s)",
+    )
+    return parser
+
+
+def pip_conf(environ: Mapping[str, str]) -> Path | None:
+    """The machine's configuration of pip, if it has one."""
+    named = environ.get("PIP_CONFIG_FILE")
+    candidates = [Path(named)] if named else [Path.home() / ".config/pip/pip.conf", Path("/etc/pip.conf")]
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Link where both are on one file system: an archive has hundreds of megabytes."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""From what is seen of an object to what is to be written: pure, and the same whenever it is asked.
+
+Nothing is taken over that somebody else controls. A child of a former object of the same name is on its way out, so it
+is waited for; one without an owner that carries the labels of a child is adopted, as after a restore from a backup.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from pdx_api.engines import pairing_revision
+from pdx_api.names import GROUP, KIND, LABEL_DEPLOYMENT, gateway_name
+from pdx_api.parse import InvalidDeploymentError, parse
+from pdx_api.types import PDDeployment
+from pdx_operator import manifests, rollout, template
+from pdx_operator.difference import differs
+from pdx_operator.kinds import DEPLOYMENT, KIND_OF, Kind
+from pdx_operator.objects import Manifest
+from pdx_operator.observed import GatewayState, PoolState, gateway_state, pool_state
+from pdx_operator.overlay import OverlayError
+from pdx_operator.rollout import Budget, Plan
+from pdx_operator.store import Body, ChildKey, Snapshot
+
+
+class Claim(Enum):
+    """Whose an existing object is."""
+
+    OURS = auto()
+    FORMER = auto()
+    """Of an object of the same name that is gone."""
+    NOBODY = auto()
+    """It has our labels and no controller."""
+    FOREIGN = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A child to write."""
+
+    manifest: Manifest
+    uid: str
+    """Of the object that exists; empty when none is known."""
+    reason: str
+    """Path of the field that differs; empty for a new object."""
+
+    @property
+    def kind(self) -> Kind:
+        """Its kind."""
+        return KIND_OF[self.manifest["kind"]]
+
+    @property
+    def key(self) -> ChildKey:
+        """Its name among the children."""
+        return ChildKey(self.manifest["kind"], self.manifest["metadata"]["name"])
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A child to delete."""
+
+    key: ChildKey
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One step."""
+
+    deployment: PDDeployment | None
+    """None when the spec cannot be used."""
+    invalid: str = ""
+    """A sentence that says why."""
+    plan: Plan | None = None
+    pools: tuple[PoolState, ...] = ()
+    gateway: GatewayState | None = None
+    changes: tuple[Change, ...] = ()
+    removals: tuple[Removal, ...] = ()
+    foreign: tuple[ChildKey, ...] = ()
+    """Wanted names that somebody else's objects have."""
+    leaving: tuple[Removal, ...] = ()
+    """Children of a former object that still have a wanted name."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether there is anything to write, the status aside."""
+        return bool(self.changes or self.removals or self.leaving)
+
+    @property
+    def awaits(self) -> bool:
+        """Whether pods are still to become ready, or to go."""
+        if self.plan is None:
+            return False
+        gateway = self.gateway
+        return not (self.plan.done and gateway and gateway.settled and gateway.ready >= gateway.replicas)
+
+
+def decide(snapshot: Snapshot, *, gateway_image: str) -> Decision:
+    """What follows from a snapshot."""
+    uid = snapshot.body["metadata"]["uid"]
+    try:
+        deployment = parse(snapshot.body)
+        rendered = manifests.children(deployment, uid=uid, gateway_image=gateway_image)
+    except (InvalidDeploymentError, OverlayError) as error:
+        return Decision(None, invalid=str(error))
+    claims = {key: claim(body["metadata"], deployment.metadata.name, uid) for key, body in snapshot.children.items()}
+    live = {key: body for key, body in snapshot.children.items() if claims[key] in (Claim.OURS, Claim.NOBODY)}
+    pools = tuple(_pools(live))
+    plan = _plan(deployment, pools)
+    gateway = live.get(ChildKey(DEPLOYMENT.name, gateway_name(deployment.metadata.name)))
+    wanted = dict(_wanted(rendered, live, plan))
+    kept = wanted.keys() | set(_kept(live, pools, plan))
+    blocked = {key for key in wanted if claims.get(key) in (Claim.FORMER, Claim.FOREIGN)}
+    return Decision(
+        deployment,
+        plan=plan,
+        pools=pools,
+        gateway=gateway_state(gateway) if gateway else None,
+        changes=tuple(_changes({key: m for key, m in wanted.items() if key not in blocked}, live)),
+        removals=tuple(
+            Removal(key, body["metadata"]["uid"])
+            for key, body in live.items()
+            if key not in kept and claims[key] is Claim.OURS and not body["metadata"].get("deletionTimestamp")
+        ),
+        foreign=tuple(key for key in blocked if claims[key] is Claim.FOREIGN),
+        leaving=tuple(
+            Removal(key, snapshot.children[key]["metadata"]["uid"]) for key in blocked if claims[key] is Claim.FORMER
+        ),
+    )
+
+
+def claim(metadata: Mapping[str, Any], name: str, uid: str) -> Claim:
+    """Whose an object is, for the PDDeployment with this name and uid."""
+    owner = next((ref for ref in metadata.get("ownerReferences") or () if ref.get("controller")), None)
+    if owner is None:
+        return Claim.NOBODY if (metadata.get("labels") or {}).get(LABEL_DEPLOYMENT) == name else Claim.FOREIGN
+    if owner["uid"] == uid:
+        return Claim.OURS
+    group = str(owner["apiVersion"]).partition("/")[0]
+    return Claim.FORMER if (group, owner["kind"], owner["name"]) == (GROUP, KIND, name) else Claim.FOREIGN
+
+
+def is_leaving(body: Body) -> bool:
+    """Whether the object is being deleted; its children are then Kubernetes' to collect."""
+    return bool(body["metadata"].get("deletionTimestamp"))
+
+
+def _pools(live: Mapping[ChildKey, Body]) -> Iterator[PoolState]:
+    for key, body in live.items():
+        if key.kind == DEPLOYMENT.name and (pool := pool_state(body)) is not None:
+            yield pool
+
+
+def _plan(deployment: PDDeployment, pools: tuple[PoolState, ...]) -> Plan:
+    spec = deployment.spec
+    desired = {role: pool.replicas for role, pool in spec.pools().items()}
+    budget = Budget(spec.rollout.max_surge, spec.rollout.max_unavailable)
+    return rollout.plan(pairing_revision(spec), desired, pools, budget)
+
+
+def _wanted(
+    rendered: tuple[Manifest, ...], live: Mapping[ChildKey, Body], plan: Plan
+) -> Iterator[tuple[ChildKey, Manifest]]:
+    """What the spec's own revision consists of, with the replicas and the templates in force."""
+    for manifest in rendered:
+        key = ChildKey(manifest["kind"], manifest["metadata"]["name"])
+        if key.kind == DEPLOYMENT.name and (pool := pool_state(manifest)) is not None:
+            spec = {**manifest["spec"], "replicas": plan.replicas[pool.revision, pool.role]}
+            yield key, template.in_force({**manifest, "spec": spec}, live.get(key))
+        else:
+            yield key, manifest
+    # Older revisions: nothing but their replicas is anybody's business any more.
+    ours = {key for key in live if key.kind == DEPLOYMENT.name} - {
+        ChildKey(m["kind"], m["metadata"]["name"]) for m in rendered
+    }
+    for key in ours:
+        pool = pool_state(live[key])
+        if pool is not None and plan.replicas.get((pool.revision, pool.role), pool.replicas) != pool.replicas:
+            yield key, template.rescaled(live[key], plan.replicas[pool.revision, pool.role])
+
+
+def _kept(live: Mapping[ChildKey, Body], pools: tuple[PoolState, ...], plan: Plan) -> Iterator[ChildKey]:
+    """Deployments and Services of older revisions that the plan still needs."""
+    names = {pool.name for pool in pools if (pool.revision, pool.role) in plan.replicas}
+    return (key for key in live if key.kind in (DEPLOYMENT.name, "Service") and key.name in names)
+
+
+def _changes(wanted: Mapping[ChildKey, Manifest], live: Mapping[ChildKey, Body]) -> Iterator[Change]:
+    for key, manifest in wanted.items():
+        stamped, body = template.stamped(manifest), live.get(key)
+        if body is None:
+            yield Change(stamped, "", "")
+        elif not body["metadata"].get("deletionTimestamp") and (path := differs(stamped, body)):
+            yield Change(stamped, body["metadata"]["uid"], path)

@@ -1,0 +1,164 @@
+"""What the end of an engine's log says: the line that matters, and what can be done about it.
+
+vLLM ends with "See root cause above", so the line that matters is rarely the last one.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+CUT: Final = 300
+"""Characters of a log line that are quoted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A way to fail that can be told from the log."""
+
+    reason: str
+    pattern: re.Pattern[str]
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a log says."""
+
+    line: str
+    """The line that matters, without colours and prefixes; empty when the log is."""
+    known: Known | None = None
+
+
+def _known(reason: str, pattern: str, advice: str) -> Known:
+    return Known(reason, re.compile(pattern), advice)
+
+
+KNOWN: Final = (
+    # transformers 5.13 utils/hub.py, huggingface_hub 1.x utils/_http.py
+    _known(
+        "ModelGated",
+        r"trying to access a gated repo|Cannot access gated repo|is a gated repository",
+        "accept the model's terms on the Hub, and name a Secret with a token that may read it in "
+        "spec.model.tokenSecretRef",
+    ),
+    _known(
+        "ModelNotFound",
+        r"is not a local folder and is not a valid model identifier|Repository Not Found for url",
+        "correct spec.model.name; if the model is private, name a Secret with a token in spec.model.tokenSecretRef",
+    ),
+    # vllm transformers_utils/config.py, huggingface_hub utils/_validators.py: a path that does not exist
+    _known(
+        "ModelNotFound",
+        r"Invalid repository ID or local directory specified|Repo id must be|Repo id must use",
+        "there is no model at that path in the engine; correct spec.model.source",
+    ),
+    _known(
+        "ModelRevisionNotFound",
+        r"is not a valid git identifier|Revision Not Found for url",
+        "correct spec.model.revision",
+    ),
+    _known(
+        "HubUnreachable",
+        r"We couldn't connect to '|outgoing traffic has been disabled",
+        "let the engines reach the Hub, or serve from a volume with spec.model.source",
+    ),
+    # vllm model_executor/model_loader/default_loader.py
+    _known(
+        "ModelIncomplete",
+        r"Cannot find any model weights with",
+        "put the whole model, weights included, where spec.model points",
+    ),
+    # vllm model_executor/models/registry.py, transformers models/auto/configuration_auto.py
+    _known(
+        "ModelUnsupported",
+        r"Model architectures .* are not supported|does not recognize this architecture",
+        "name an image with a vLLM that knows the model in spec.engine.image",
+    ),
+    # transformers dynamic_module_utils.py
+    _known(
+        "CodeNotTrusted",
+        r"trust_remote_code=True",
+        "if you trust the model's code, add --trust-remote-code to spec.engine.args",
+    ),
+    # vllm v1/core/kv_cache_utils.py
+    _known(
+        "KVCacheTooSmall",
+        r"No available memory for the cache blocks|larger than the available KV cache memory",
+        "lower spec.engine.maxModelLen, raise --gpu-memory-utilization in spec.engine.args, or give each engine more "
+        "devices",
+    ),
+    # vllm v1/worker/utils.py, v1/worker/cpu_worker.py
+    _known(
+        "DeviceInUse",
+        r"is less than desired (GPU|CPU) memory utilization",
+        "something else uses the device's memory: free it, or lower --gpu-memory-utilization in spec.engine.args",
+    ),
+    # torch's c10 CUDACachingAllocator; vllm v1/worker/gpu_model_runner.py
+    _known(
+        "DeviceOutOfMemory",
+        r"(CUDA|HIP|XPU) out of memory|OutOfMemoryError",
+        "the model does not fit: give each engine more devices (parallelism.tensor), or lower spec.engine.maxModelLen",
+    ),
+    # vllm config/device.py, utils/torch_utils.py, the dynamic linker
+    _known(
+        "DeviceNotFound",
+        r"Failed to infer device type|No CUDA GPUs are available|libcuda\.so\.1: cannot open",
+        "the engine sees no device: ask for one in its resources.limits, for example nvidia.com/gpu: 1",
+    ),
+    # argparse
+    _known(
+        "ArgumentRefused",
+        r"error: unrecognized arguments|error: argument |error: ambiguous option",
+        "correct args in spec.engine and in the role; this image's vLLM does not take them",
+    ),
+    # vllm config/model.py
+    _known("MaxModelLenTooLarge", r"than the derived max_model_len", "lower spec.engine.maxModelLen"),
+    _known(
+        "ParallelismRefused",
+        r"must be divisible by tensor parallel size",
+        "choose a parallelism.tensor that divides the model's attention heads",
+    ),
+    # vllm distributed/nixl_utils.py, distributed/kv_transfer/kv_connector/factory.py
+    _known(
+        "ConnectorMissing",
+        r"NIXL is not available|Unsupported connector type",
+        "name an image that holds the connector in spec.engine.image",
+    ),
+    # OSError of errno ENOSPC
+    _known(
+        "DiskFull",
+        r"No space left on device",
+        "give the model a volume that holds it with spec.model.cache.persistentVolumeClaim",
+    ),
+)
+
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_PREFIX: Final = re.compile(
+    r"^(\([\w ]+ pid=\d+\) *)?((DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (\[[^\]]*\] *)+)?"
+)
+_TOKEN: Final = re.compile(r"hf_\w{8,}")
+_ERROR: Final = re.compile(r"^([\w.]+(Error|Exception|Interrupt|Exit)\b|\w.*\berror: )")
+_NO_CAUSE: Final = ("See root cause above", "Failed core proc(s)", "leaked semaphore", "warnings.warn(")
+"""What vLLM and Python still say after the cause."""
+
+
+def read(log: str) -> Finding:
+    """The line that matters in the end of a log: a known failure, else the last error, else the last line."""
+    lines = [line for line in map(_clean, log.splitlines()) if line]
+    for known in KNOWN:
+        line = next((line for line in reversed(lines) if known.pattern.search(line)), None)
+        if line is not None:
+            return Finding(_cut(line), known)
+    causes = [line for line in lines if not any(words in line for words in _NO_CAUSE)]
+    errors = [line for line in causes if _ERROR.match(line)]
+    return Finding(_cut((errors or causes or lines or [""])[-1]))
+
+
+def _clean(line: str) -> str:
+    plain = _CONTROLS.sub("", _COLOURS.sub("", line)).strip()
+    return _TOKEN.sub("hf_…", _PREFIX.sub("", plain).strip())
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= CUT else line[: CUT - 1] + "…"

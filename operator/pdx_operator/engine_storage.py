@@ -1,0 +1,68 @@
+"""Where an engine's pod reads its model and writes its caches."""
+
+from typing import Final
+
+from pdx_api.names import MODEL_MOUNT
+from pdx_api.types import Model
+from pdx_operator.objects import Manifest
+
+HOME: Final = "/home/vllm"
+"""Home of the stock image's user; an emptyDir lies over it."""
+HUB_CACHE: Final = f"{HOME}/.cache/huggingface"
+
+_HOME, _TMP, _SHM, _HUB, _MODEL = "home", "tmp", "shm", "hub-cache", "model"
+
+_PATHS: Final = {
+    "HOME": HOME,
+    "XDG_CACHE_HOME": f"{HOME}/.cache",
+    "XDG_CONFIG_HOME": f"{HOME}/.config",
+    "HF_HOME": HUB_CACHE,
+    "VLLM_CACHE_ROOT": f"{HOME}/.cache/vllm",
+    "TRITON_CACHE_DIR": f"{HOME}/.cache/triton",
+    "TORCHINDUCTOR_CACHE_DIR": f"{HOME}/.cache/torchinductor",
+}
+"""Said even where they are the default, so that an image that says otherwise still writes where it may."""
+
+
+def engine_env(model: Model) -> list[Manifest]:
+    """Variables that say where to write, and the Hub's token."""
+    # PyTorch asks for a user's name at import, and an image may not know our user.
+    variables: dict[str, str] = {"USER": "vllm", **_PATHS}
+    env: list[Manifest] = [{"name": name, "value": value} for name, value in variables.items()]
+    secret = model.token_secret_ref
+    if secret is not None:
+        reference = {"secretKeyRef": {"name": secret.name, "key": secret.key}}
+        env.append({"name": "HF_TOKEN", "valueFrom": reference})
+    return env
+
+
+def engine_volumes(model: Model) -> list[Manifest]:
+    """The volumes of an engine's pod."""
+    cache = model.cache.persistent_volume_claim if model.cache else None
+    volumes: list[Manifest] = [
+        {"name": _HOME, "emptyDir": {}},
+        {"name": _TMP, "emptyDir": {}},
+        # What is in it counts as the container's memory, whose limit bounds it.
+        {"name": _SHM, "emptyDir": {"medium": "Memory"}},
+    ]
+    if cache is not None:
+        volumes.append({"name": _HUB, "persistentVolumeClaim": {"claimName": cache.claim_name}})
+    source = model.source.persistent_volume_claim if model.source else None
+    if source is not None:
+        claim = {"claimName": source.claim_name, "readOnly": True}
+        volumes.append({"name": _MODEL, "persistentVolumeClaim": claim})
+    return volumes
+
+
+def engine_mounts(model: Model) -> list[Manifest]:
+    """Where they are mounted."""
+    mounts: list[Manifest] = [
+        {"name": _HOME, "mountPath": HOME},
+        {"name": _TMP, "mountPath": "/tmp"},  # noqa: S108
+        {"name": _SHM, "mountPath": "/dev/shm"},  # noqa: S108
+    ]
+    if model.cache is not None:
+        mounts.append({"name": _HUB, "mountPath": HUB_CACHE})
+    if model.source is not None and model.source.persistent_volume_claim is not None:
+        mounts.append({"name": _MODEL, "mountPath": MODEL_MOUNT, "readOnly": True})
+    return mounts

@@ -1,0 +1,182 @@
+"""One object's loop: woken, it observes, decides, performs and reports, until there is nothing left to do."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+
+from pdx_operator.backoff import Backoff
+from pdx_operator.cluster import ApiError, AwayError, Cluster, ConflictError, MissingError
+from pdx_operator.conditions import transitions
+from pdx_operator.decide import Decision, decide, is_leaving
+from pdx_operator.events import Poster, Step
+from pdx_operator.executor import Done, Executor
+from pdx_operator.kinds import PDDEPLOYMENT
+from pdx_operator.looks import Looks
+from pdx_operator.report import Reporter, status_of
+from pdx_operator.settings import Settings
+from pdx_operator.store import ChildKey, Key, Snapshot, Store
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What all loops share."""
+
+    cluster: Cluster
+    store: Store
+    poster: Poster
+    settings: Settings
+    turns: asyncio.Semaphore
+    """One for each turn that may run."""
+    looking: asyncio.Semaphore
+    """One for each list of pods that may be open."""
+    synced: asyncio.Event
+    """Set once the store has seen everything that exists."""
+    now: Callable[[], datetime]
+    clock: Callable[[], float]
+    """Monotonic, in seconds."""
+    random: Callable[[], float]
+
+
+class Loop:
+    """The loop of one PDDeployment."""
+
+    def __init__(self, key: Key, context: Context) -> None:
+        pace = context.settings.pace
+        self._key = key
+        self._context = context
+        self._woken = asyncio.Event()
+        self._urgent = asyncio.Event()
+        self._backoff = Backoff(pace.retry, pace.retry_most, context.random)
+        self._looks = Looks(context.cluster, context.looking, key, pace, context.clock)
+        self._reporter = Reporter(context.cluster, context.store, key, pace, context.clock)
+
+    def wake(self, *, urgent: bool) -> None:
+        """Something about the object is new; `urgent` when it is what the user asks for."""
+        self._woken.set()
+        if urgent:
+            self._urgent.set()
+
+    async def run(self) -> None:
+        """Until the object is gone."""
+        await self._context.synced.wait()
+        while True:
+            self._woken.clear()
+            self._urgent.clear()
+            async with self._context.turns:
+                delay = await self._guarded()
+            if delay is None and self._key not in self._context.store:
+                return
+            await self._rest(delay)
+
+    async def _rest(self, delay: float | None) -> None:
+        """Sleep until the delay is over or something happens; a burst of events is one awakening."""
+        try:
+            async with asyncio.timeout(delay):
+                await self._woken.wait()
+        except TimeoutError:
+            return
+        try:
+            async with asyncio.timeout(self._context.settings.pace.turn):
+                await self._urgent.wait()
+        except TimeoutError:
+            return
+
+    async def _guarded(self) -> float | None:
+        """A turn; whatever goes wrong in it is this object's matter alone. Seconds to the next, None for no next."""
+        try:
+            return await self._turn()
+        except (AwayError, ConflictError) as error:
+            delay = max(self._backoff.next(), getattr(error, "after", 0.0))
+            log.debug("%s: %s; again in %.1f s", self._key, error, delay)
+        except ApiError as error:
+            delay = self._backoff.next()
+            log.warning("%s: %s; again in %.1f s", self._key, error, delay)
+        except Exception:
+            # A fault in the operator itself must not stop the work on other objects.
+            delay = self._backoff.next()
+            log.exception("%s: the turn failed; again in %.1f s", self._key, delay)
+        return delay
+
+    async def _turn(self) -> float | None:
+        context = self._context
+        snapshot = context.store.snapshot(self._key)
+        if snapshot is None or is_leaving(snapshot.body):
+            return None
+        decision, done = self._decide(snapshot), Done()
+        if decision.writes:
+            if not await self._confirm(snapshot):
+                return 0.0
+            uid = snapshot.body["metadata"]["uid"]
+            done = await Executor(context.cluster, context.store, self._key, uid).perform(decision)
+            self._tell(uid, done)
+            snapshot = context.store.snapshot(self._key)
+            if snapshot is None:
+                return None
+            decision = self._decide(snapshot)
+        return await self._conclude(snapshot, decision, done)
+
+    async def _conclude(self, snapshot: Snapshot, decision: Decision, done: Done) -> float | None:
+        """Report, and say when to turn again if nothing happens."""
+        context = self._context
+        written = bool(done.made or done.changed or done.removed)
+        look, next_look = await self._looks.look(decision, written=written)
+        status = status_of(snapshot, decision, done.problems, look, context.now())
+        wait = await self._reporter.write(snapshot, status)
+        if not wait:
+            for told in transitions(snapshot.body.get("status") or {}, status):
+                step = Step(told.reason, told.message, warning=told.warning)
+                context.poster.post(self._key, snapshot.body["metadata"]["uid"], step)
+        if done.again or decision.writes:
+            # Either it is still as it was (refused), or somebody undoes what is done: give way more and more.
+            retry: float | None = self._backoff.next()
+        else:
+            self._backoff.reset()
+            retry = None
+        return min((delay for delay in (next_look, wait or None, retry) if delay is not None), default=None)
+
+    def _decide(self, snapshot: Snapshot) -> Decision:
+        return decide(snapshot, gateway_image=self._context.settings.gateway_image)
+
+    async def _confirm(self, snapshot: Snapshot) -> bool:
+        """Ask whether the object is still what was seen: nothing is written for one that has gone or changed."""
+        context, seen = self._context, snapshot.body["metadata"]
+        try:
+            body = await context.cluster.get(PDDEPLOYMENT, self._key.namespace, self._key.name)
+        except MissingError:
+            context.store.drop_object(self._key, seen["uid"])
+            return False
+        context.store.put_object(body, own=True)
+        metadata = body["metadata"]
+        if metadata["uid"] != seen["uid"] or is_leaving(body):
+            return False
+        return bool(metadata["generation"] == seen["generation"])
+
+    def _tell(self, uid: str, done: Done) -> None:
+        for step in steps(done):
+            self._context.poster.post(self._key, uid, step)
+
+
+def steps(done: Done) -> list[Step]:
+    """What was performed, as Events: one for each sort of thing."""
+    told: list[Step] = []
+    if done.made:
+        told.append(Step("Created", f"Created {_listed(done.made)}."))
+    if done.changed:
+        changed = ", ".join(sorted(f"{change.key} ({change.reason})" for change in done.changed))
+        told.append(Step("Updated", f"Updated {changed}."))
+    if done.removed:
+        told.append(Step("Removed", f"Removed {_listed(done.removed)}."))
+    return told
+
+
+def _listed(children: Sequence[ChildKey]) -> str:
+    """Names by kind."""
+    return "; ".join(
+        f"{kind} {', '.join(key.name for key in keys)}"
+        for kind, keys in groupby(sorted(children), lambda key: key.kind)
+    )

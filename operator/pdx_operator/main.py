@@ -1,0 +1,200 @@
+"""The operator as a program: kopf brings PDDeployments, feeds bring their children, loops do the work."""
+
+import argparse
+import asyncio
+import itertools
+import logging
+import random
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import kopf
+from kubernetes.aio.config import ConfigException
+
+from pdx_api.names import GROUP, PLURAL, VERSION
+from pdx_operator.cluster import ApiError, Cluster
+from pdx_operator.crew import Crew
+from pdx_operator.events import Poster
+from pdx_operator.kinds import CHILD_KINDS, PDDEPLOYMENT
+from pdx_operator.loop import Context, Loop
+from pdx_operator.settings import Settings
+from pdx_operator.store import Key, Store
+from pdx_operator.watch import Feed
+
+DEFAULT_GATEWAY_IMAGE: Final = "pdx-gateway:latest"
+_LOOKS: Final = 4
+"""Lists of pods that may be open at the same time."""
+
+log = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until SIGTERM or SIGINT; 1 and one sentence on stderr when there is no cluster to work on."""
+    settings = parse_arguments(argv)
+    _configure_logs(settings)
+    try:
+        return asyncio.run(_serve(settings))
+    except ConfigException as error:
+        sys.stderr.write(f"pdx operator: no cluster is configured: {error}\n")
+        return 1
+
+
+def parse_arguments(argv: Sequence[str] | None) -> Settings:
+    """The settings that the command line asks for; ends the program when it is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m pdx_operator", description="Makes PDDeployments so.")
+    parser.add_argument("--namespace", action="append", default=[], help="where to work, repeatable; none: everywhere")
+    parser.add_argument("--gateway-image", default=DEFAULT_GATEWAY_IMAGE, help="image of gateways that name none")
+    parser.add_argument("--health-port", type=int, default=8081, help="port of /healthz; 0: none")
+    parser.add_argument("--verbose", action="store_true", help="log what is decided and asked as well")
+    given = parser.parse_args(argv)
+    return Settings(
+        gateway_image=given.gateway_image,
+        namespaces=tuple(dict.fromkeys(given.namespace)),
+        health_port=given.health_port,
+        verbose=given.verbose,
+    )
+
+
+def _configure_logs(settings: Settings) -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("pdx_operator").setLevel(logging.DEBUG if settings.verbose else logging.INFO)
+    logging.getLogger("kopf").setLevel(logging.INFO if settings.verbose else logging.WARNING)
+    # It says something of every event that it brings.
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
+
+
+async def _serve(settings: Settings) -> int:
+    places: tuple[str | None, ...] = settings.namespaces or (None,)
+    cluster = await Cluster.connect(settings.requests, watches=len(places) * len(CHILD_KINDS))
+    try:
+        await _await_crd(cluster, places[0])
+        return await Operator(settings, cluster, places).run()
+    finally:
+        await cluster.close()
+
+
+async def _await_crd(cluster: Cluster, place: str | None) -> None:
+    """Wait until the API server serves PDDeployments: kopf looks for them only once."""
+    for attempt in itertools.count():
+        try:
+            await cluster.list(PDDEPLOYMENT, place, limit="1")
+        except ApiError as error:
+            if attempt % 30 == 0:
+                log.warning("PDDeployments cannot be read yet: %s", error)
+            await asyncio.sleep(1)
+        else:
+            return
+
+
+class Operator:
+    """Owner of the store, the feeds and the loops."""
+
+    def __init__(self, settings: Settings, cluster: Cluster, places: Sequence[str | None]) -> None:
+        self._settings = settings
+        self._store = Store(self._wake)
+        self._feeds = [
+            Feed(cluster, self._store, kind, place, random.random) for kind in CHILD_KINDS for place in places
+        ]
+        self._poster = Poster(cluster, socket.gethostname(), lambda: datetime.now(UTC))
+        context = Context(
+            cluster=cluster,
+            store=self._store,
+            poster=self._poster,
+            settings=settings,
+            turns=asyncio.Semaphore(settings.turns),
+            looking=asyncio.Semaphore(_LOOKS),
+            synced=asyncio.Event(),
+            now=lambda: datetime.now(UTC),
+            clock=time.monotonic,
+            random=random.random,
+        )
+        self._synced = context.synced
+        self._crew = Crew(lambda key: Loop(key, context))
+
+    async def run(self) -> int:
+        """Until a signal: 0. Until a part of it ends by a fault: 1."""
+        tasks = [asyncio.create_task(feed.run(), name=f"feed {feed}") for feed in self._feeds]
+        tasks.append(asyncio.create_task(self._poster.run(), name="events"))
+        tasks.append(asyncio.create_task(self._sync(), name="sync"))
+        # Whatever ends a feed is a fault that only a new start mends.
+        stop = asyncio.Event()
+        for task in tasks:
+            task.add_done_callback(lambda task: _check(task, stop))
+        try:
+            await self._watch(stop)
+            return int(any(task.done() and not task.cancelled() and task.exception() for task in tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _wake(self, key: Key, urgent: bool) -> None:
+        self._crew.wake(key, urgent, exists=key in self._store)
+
+    async def _sync(self) -> None:
+        for feed in self._feeds:
+            await feed.synced.wait()
+        self._synced.set()
+        log.info("pdx operator: working on %s", ", ".join(self._settings.namespaces) or "all namespaces")
+
+    async def _watch(self, stop: asyncio.Event) -> None:
+        registry = kopf.OperatorRegistry()
+        kopf.on.login(registry=registry)(_login)
+        kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(self._on_event)
+
+        async def on_cleanup(**_: Any) -> None:
+            # Before kopf ends it waits for every task that was started meanwhile, its own for this flag too.
+            stop.set()
+            await self._crew.stop()
+
+        kopf.on.cleanup(registry=registry)(on_cleanup)
+        port = self._settings.health_port
+        await kopf.operator(
+            registry=registry,
+            settings=_kopf_settings(),
+            standalone=True,
+            clusterwide=not self._settings.namespaces,
+            namespaces=self._settings.namespaces,
+            liveness_endpoint=f"http://0.0.0.0:{port}/healthz" if port else None,
+            stop_flag=stop,
+        )
+
+    async def _on_event(self, event: Any, **_: Any) -> None:
+        body = event["object"]
+        if event["type"] == "DELETED":
+            metadata = body["metadata"]
+            self._store.drop_object(Key(metadata["namespace"], metadata["name"]), metadata["uid"])
+        else:
+            self._store.put_object(body)
+
+
+def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:
+    return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+
+
+class _Delays:
+    """Seconds between attempts to reach the API server: kopf ends when they run out, so they never do."""
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain((0.2, 0.5, 1.0, 2.0), itertools.repeat(5.0))
+
+
+def _kopf_settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    # It would watch the CRDs and the namespaces of the cluster, which the operator has no need to see.
+    settings.scanning.disabled = True
+    settings.networking.error_backoffs = _Delays()
+    settings.watching.chunk_size = 200
+    settings.queueing.idle_timeout = 1.0
+    return settings
+
+
+def _check(task: asyncio.Task[None], stop: asyncio.Event) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("%s ended: %r", task.get_name(), task.exception())
+        stop.set()

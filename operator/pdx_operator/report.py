@@ -1,0 +1,88 @@
+"""What is found of an object goes into its status: at once where it matters, in good time where only a number moved."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from pdx_operator import conditions
+from pdx_operator.cluster import Cluster
+from pdx_operator.conditions import Facts
+from pdx_operator.decide import Decision
+from pdx_operator.diagnosis import Diagnosis, diagnose
+from pdx_operator.executor import Problem
+from pdx_operator.looks import Look
+from pdx_operator.settings import Pace
+from pdx_operator.store import Key, Snapshot, Store
+
+Status = Mapping[str, Any]
+
+
+def status_of(snapshot: Snapshot, decision: Decision, problems: Sequence[Problem], look: Look, now: datetime) -> Status:
+    """What the status should be."""
+    metadata = snapshot.body["metadata"]
+    facts = Facts(
+        generation=metadata["generation"],
+        namespace=metadata["namespace"],
+        deployment=decision.deployment,
+        invalid=decision.invalid,
+        plan=decision.plan,
+        pools=decision.pools,
+        gateway=decision.gateway,
+        troubles=_troubles(decision, problems, look, now),
+        looked=look.done,
+    )
+    return conditions.build(facts, snapshot.body.get("status") or {}, now)
+
+
+def _troubles(decision: Decision, problems: Sequence[Problem], look: Look, now: datetime) -> list[Diagnosis]:
+    """What stands in the way: what cannot be written comes before what does not start."""
+    found = [conditions.refused_child(*key, words="") for key in decision.foreign]
+    found += [conditions.refused_child(*problem.child, words=problem.message) for problem in problems]
+    surges = decision.plan is not None and decision.plan.surges
+    cause = diagnose(decision.pools, decision.gateway, look.pods, look.logs, now=now, may_use_surge=surges)
+    return found + ([cause] if cause else [])
+
+
+class Reporter:
+    """Writes one object's status."""
+
+    def __init__(self, cluster: Cluster, store: Store, key: Key, pace: Pace, clock: Callable[[], float]) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._key = key
+        self._pace = pace
+        self._clock = clock
+        self._delay = pace.counts
+        self._not_before = 0.0
+
+    async def write(self, snapshot: Snapshot, status: Status) -> float:
+        """Write the status, unless it stands there already or only numbers moved: then the seconds to wait first."""
+        live = snapshot.body.get("status") or {}
+        if not _differs(status, live):
+            return 0.0
+        if _essence(status) == _essence(live):
+            wait = self._not_before - self._clock()
+            if wait > 0:
+                return wait
+            self._delay = min(2 * self._delay, self._pace.counts_most)
+        else:
+            self._delay = self._pace.counts
+        self._not_before = self._clock() + self._delay
+        uid = snapshot.body["metadata"]["uid"]
+        body = await self._cluster.report(self._key.namespace, self._key.name, uid=uid, status=dict(status))
+        self._store.put_object(body, own=True)
+        return 0.0
+
+
+def _differs(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
+    """Whether a status says anything else; conditions of other writers do not count."""
+    ours = {condition["type"] for condition in wanted.get("conditions") or ()}
+    kept = [condition for condition in live.get("conditions") or () if condition["type"] in ours]
+    return {**live, "conditions": kept} != {**wanted, "conditions": list(wanted.get("conditions") or ())}
+
+
+def _essence(status: Mapping[str, Any]) -> object:
+    """What of a status somebody may be waiting for: all but counts and wording."""
+    conditions = {c["type"]: (c["status"], c["reason"]) for c in status.get("conditions") or ()}
+    plain = {name: value for name, value in status.items() if isinstance(value, str | int)}
+    return plain, conditions

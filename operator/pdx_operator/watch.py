@@ -1,0 +1,108 @@
+"""Keeps the store up to date with one kind of children: list, then watch from there, for ever."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from pdx_api.names import LABEL_DEPLOYMENT
+from pdx_operator.backoff import Backoff
+from pdx_operator.cluster import ApiError, AwayError, Cluster, ExpiredError
+from pdx_operator.kinds import Kind
+from pdx_operator.store import ChildKey, Store
+
+_PAGE: Final = 200
+"""Objects that one answer may hold: bounds memory while thousands are listed."""
+_LASTING_SECONDS: Final = 2.0
+"""A watch that ends sooner is opened again with a delay."""
+_BURST: Final = 20
+"""Events after which others get their turn."""
+
+log = logging.getLogger(__name__)
+
+
+class Feed:
+    """One kind of children, in one namespace or everywhere (None)."""
+
+    def __init__(
+        self, cluster: Cluster, store: Store, kind: Kind, namespace: str | None, random: Callable[[], float]
+    ) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._kind = kind
+        self._namespace = namespace
+        self._backoff = Backoff(0.2, 15.0, random)
+        self.synced = asyncio.Event()
+        """The store holds everything that existed when the operator started."""
+
+    async def run(self) -> None:
+        """Never returns. Whatever the API server does, the next thing tried is to go on, or to list again."""
+        version = ""
+        while True:
+            try:
+                version = version or await self._list()
+                began = asyncio.get_running_loop().time()
+                version = await self._follow(version)
+                if asyncio.get_running_loop().time() - began > _LASTING_SECONDS:
+                    self._backoff.reset()
+                else:
+                    await asyncio.sleep(self._backoff.next())
+            except ExpiredError:
+                version = ""
+            except ApiError as error:
+                if not isinstance(error, AwayError):
+                    version = ""
+                delay = max(self._backoff.next(), getattr(error, "after", 0.0))
+                log.log(logging.WARNING if delay > 1 else logging.DEBUG, "Watching %s: %s", self._kind.plural, error)
+                await asyncio.sleep(delay)
+
+    async def _list(self) -> str:
+        """Read everything; returns the version to watch from."""
+        seen: set[tuple[str, str]] = set()
+        page: dict[str, Any] = {"metadata": {"continue": ""}}
+        while True:
+            query = {"labelSelector": LABEL_DEPLOYMENT, "limit": str(_PAGE)}
+            if token := page["metadata"].get("continue"):
+                query["continue"] = token
+            page = await self._cluster.list(self._kind, self._namespace, **query)
+            for body in page["items"]:
+                seen.add((body["metadata"]["namespace"], body["metadata"]["name"]))
+                self._store.put_child(self._kind, body)
+            if not page["metadata"].get("continue"):
+                break
+        self._store.keep_children(self._kind, self._namespace, seen)
+        self.synced.set()
+        return str(page["metadata"]["resourceVersion"])
+
+    async def _follow(self, version: str) -> str:
+        """Watch until the API server ends it; returns the version to go on from."""
+        selector = {"labelSelector": LABEL_DEPLOYMENT, "resourceVersion": version}
+        count = 0
+        # What breaks off is no error: the version that came last is good to go on from.
+        try:
+            async with self._cluster.watch(self._kind, self._namespace, **selector) as lines:
+                async for line in lines:
+                    if not line.endswith(b"\n"):
+                        break
+                    version = self._learn(json.loads(line)) or version
+                    count += 1
+                    if count % _BURST == 0:
+                        await asyncio.sleep(0)
+        except AwayError:
+            if not count:
+                raise
+        return version
+
+    def _learn(self, event: dict[str, Any]) -> str | None:
+        body = event["object"]
+        match event["type"]:
+            case "ADDED" | "MODIFIED":
+                self._store.put_child(self._kind, body)
+            case "DELETED":
+                metadata = body["metadata"]
+                child = ChildKey(self._kind.name, metadata["name"])
+                self._store.drop_child(metadata["namespace"], child, metadata["uid"])
+            case "ERROR":
+                raise ExpiredError(str(body.get("message")), status=int(body.get("code") or 0))
+        return (body.get("metadata") or {}).get("resourceVersion")

@@ -1,0 +1,54 @@
+"""Writes what is generated from the types, or says what differs: `python -m scripts.generate [--check]`."""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from pdx_api.names import GROUP, PLURAL
+from pdx_api.schema import custom_resource_definition, object_schema
+from scripts.reference import reference
+
+ROOT: Final = Path(__file__).parents[1]
+CRD: Final = Path("crds") / f"{GROUP}_{PLURAL}.yaml"
+CHART_CRDS: Final = Path("charts") / "pdx" / "files" / "crds"
+"""The chart's templates read the CRDs from here: Helm reads nothing outside a chart."""
+
+_HEAD: Final = "# Written by `make generate` from api/pdx_api.\n"
+
+
+def generated(root: Path) -> Mapping[Path, str]:
+    """Every generated file, by its path in the checkout."""
+    crd = _HEAD + yaml.safe_dump(custom_resource_definition(), sort_keys=False, width=120, allow_unicode=True)
+    files = {CRD: crd, Path("docs") / "reference.md": reference(object_schema())}
+    if (root / CHART_CRDS).is_dir():
+        files[CHART_CRDS / CRD.name] = crd
+    return files
+
+
+def main() -> int:
+    """Write, or with --check compare; the answer is the process's exit code."""
+    parser = argparse.ArgumentParser(description="Write what is generated from the types.")
+    parser.add_argument("--check", action="store_true", help="only say what differs")
+    check = parser.parse_args().check
+    differing = {path: text for path, text in generated(ROOT).items() if _read(ROOT / path) != text}
+    if check:
+        for path in differing:
+            sys.stderr.write(f"{path} differs from api/pdx_api; run: make generate\n")
+        return 1 if differing else 0
+    for path, text in differing.items():
+        (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+        (ROOT / path).write_text(text, encoding="utf-8")
+        sys.stdout.write(f"{path}\n")
+    return 0
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""What the chart renders to, and what it refuses; no cluster is needed."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pdx_api.names import PORT_ADMIN, PORT_HTTP
+from pdx_operator.access import ACCESS
+from pdx_operator.main import parse_arguments
+from tests.charts.chart import (
+    CHART,
+    GOLDEN,
+    NAMESPACE,
+    POD_MONITORS,
+    ROOT,
+    SETS,
+    Chart,
+    HelmError,
+    documented_values,
+    written,
+)
+
+NAMESPACED = GOLDEN / "namespaced.values.yaml"
+REFUSED = [
+    ("operator.replicas=2", "at '/operator': additional properties 'replicas' not allowed"),
+    ("installCRDs=true", "at '': additional properties 'installCRDs' not allowed"),
+    ("operator.image.pullPolicy=Sometimes", "value must be one of 'Always', 'IfNotPresent', 'Never'"),
+    ("operator.image.repository=x:1", "at '/operator/image/repository': 'x:1' does not match pattern"),
+    ("operator.image.digest=abc", "at '/operator/image/digest': 'abc' does not match pattern"),
+    ("gateway.image.tag=3", "at '/gateway/image/tag': got number, want string"),
+    ("watchNamespaces={Team}", "at '/watchNamespaces/0': 'Team' does not match pattern"),
+    ("watchNamespaces=team", "at '/watchNamespaces': got string, want array"),
+    ("watchNamespaces={a,a}", "at '/watchNamespaces': items at 0 and 1 are equal"),
+    ("operator.healthPort=0", "at '/operator/healthPort': minimum: got 0, want 1"),
+    ("operator.env[0].value=x", "at '/operator/env/0': missing property 'name'"),
+    ("operator.resources.limit.cpu=1", "at '/operator/resources': additional properties 'limit' not allowed"),
+    ("operator.nodeSelector.gpu=true", "at '/operator/nodeSelector/gpu': got boolean, want string"),
+    ("imagePullSecrets={mirror}", "at '/imagePullSecrets/0': got string, want object"),
+    ("crds.install=later", "at '/crds/install': got string, want boolean"),
+    ("monitoring.podMonitor.interval=15", "at '/monitoring/podMonitor/interval': got number, want string"),
+    ("serviceAccount.create=false", "serviceAccount.name must say which ServiceAccount the operator uses"),
+    ("monitoring.podMonitor.enabled=true", "the cluster does not know PodMonitors (monitoring.coreos.com/v1): install"),
+]
+
+
+def _one(objects: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    (found,) = (body for body in objects if body["kind"] == kind)
+    return found
+
+
+def test_helm_lint_has_nothing_to_say(chart: Chart) -> None:
+    said = chart.run("lint", "--strict", str(CHART))
+
+    assert re.findall(r"\[(\w+)\] (.*)", said) == [("INFO", "Chart.yaml: icon is recommended")]
+
+
+def test_a_kubernetes_that_cannot_sleep_before_it_stops_a_pod_is_refused(chart: Chart) -> None:
+    with pytest.raises(HelmError, match="chart requires kubeVersion: >=1.30.0-0"):
+        chart.render("--kube-version", "1.29.14")
+    chart.render("--kube-version", "1.30.0-gke.100")
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_renders_are_the_golden_ones(chart: Chart, name: str) -> None:
+    golden = GOLDEN / f"{name}.yaml"
+
+    assert chart.golden(name) == golden.read_text(), "if this is meant: python -m tests.charts.chart"
+
+
+def test_what_is_written_from_the_chart_is_up_to_date(chart: Chart) -> None:
+    differing = [str(path) for path, text in written(chart).items() if path.read_text() != text]
+
+    assert differing == [], "python -m tests.charts.chart"
+
+
+@pytest.mark.parametrize(("setting", "words"), REFUSED)
+def test_a_wrong_value_is_refused_with_its_place_and_what_is_wrong(chart: Chart, setting: str, words: str) -> None:
+    with pytest.raises(HelmError) as refused:
+        chart.render("--set", setting)
+
+    assert words in str(refused.value)
+
+
+def test_every_value_is_in_the_schema_and_has_a_comment() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    documented = {path for path, _, _ in documented_values((CHART / "values.yaml").read_text())}
+
+    def compare(value: Any, node: dict[str, Any], path: str) -> None:
+        if isinstance(value, dict) and "properties" in node:
+            assert node["additionalProperties"] is False, path
+            allowed = set(node["properties"]) - {"global"}
+            if path not in documented:
+                assert set(value) == allowed, path
+            for key in value:
+                compare(value[key], node["properties"][key], f"{path}.{key}".lstrip("."))
+        else:
+            assert any(path == known or path.startswith(f"{known}.") for known in documented), path
+
+    compare(values, schema, "")
+
+
+def test_the_operator_is_given_flags_that_it_knows(chart: Chart) -> None:
+    deployment = _one(chart.objects("--values", str(NAMESPACED)), "Deployment")
+    settings = parse_arguments(deployment["spec"]["template"]["spec"]["containers"][0]["args"])
+
+    assert settings.gateway_image == "pdx/gateway:0.1.0"
+    assert settings.namespaces == ("team-a", "team-b")
+    assert settings.health_port == 8081
+
+
+def test_the_rights_granted_are_those_the_operator_uses(chart: Chart) -> None:
+    granted: dict[str, tuple[str, ...]] = {}
+    for rule in next(
+        body["rules"]
+        for body in chart.objects()
+        if body["kind"] == "ClusterRole" and body["metadata"]["name"] == "pdx-operator"
+    ):
+        (group,) = rule["apiGroups"]
+        for resource in rule["resources"]:
+            name, _, subresource = resource.partition("/")
+            spelt = (f"{name}.{group}" if group else name) + (f"/{subresource}" if subresource else "")
+            assert spelt not in granted, "a resource is named once"
+            granted[spelt] = tuple(sorted(rule["verbs"]))
+
+    assert granted == {resource: tuple(sorted(verbs)) for resource, verbs in ACCESS.items()}
+
+
+def test_a_namespaced_operator_has_no_right_in_the_cluster(chart: Chart) -> None:
+    everywhere = chart.objects()
+    objects = chart.objects("--values", str(NAMESPACED))
+    roles = [body for body in objects if body["kind"] == "Role"]
+
+    assert not {body["kind"] for body in objects} & {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
+    assert [role["metadata"]["namespace"] for role in roles] == ["team-a", "team-b"]
+    cluster_role = next(body for body in everywhere if body["metadata"]["name"] == "pdx-operator" and "rules" in body)
+    assert all(role["rules"] == cluster_role["rules"] for role in roles)
+
+
+def test_the_crd_is_the_checkouts_kept_on_uninstall(chart: Chart) -> None:
+    rendered = _one(chart.objects(), "CustomResourceDefinition")
+    (path,) = (ROOT / "crds").glob("*.yaml")
+    generated = yaml.safe_load(path.read_text())
+
+    assert (CHART / "files" / "crds" / path.name).read_text() == path.read_text(), "make generate"
+    assert rendered["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    assert rendered["metadata"].pop("labels")["app.kubernetes.io/managed-by"] == "Helm"
+    assert rendered == generated
+
+
+def test_the_default_image_tags_are_the_projects_version(chart: Chart) -> None:
+    meta = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    version = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+
+    assert version is not None
+    assert meta["appVersion"] == version[1]
+
+
+def test_names_fit_whatever_the_release_is_called(chart: Chart) -> None:
+    rendered = chart.run("template", "r" * 53, str(CHART), "--api-versions", POD_MONITORS)
+    names = [body["metadata"]["name"] for body in yaml.safe_load_all(rendered) if body]
+
+    assert max(map(len, names)) <= 63
+
+
+def test_monitors_scrape_the_ports_that_the_pods_name(chart: Chart) -> None:
+    monitors = chart.objects("--set", "monitoring.podMonitor.enabled=true", "--api-versions", POD_MONITORS)
+    ports = {
+        body["metadata"]["name"]: [endpoint["port"] for endpoint in body["spec"]["podMetricsEndpoints"]]
+        for body in monitors
+        if body["kind"] == "PodMonitor"
+    }
+
+    assert ports == {"pdx-engines": [PORT_HTTP], "pdx-gateways": [PORT_ADMIN]}
+
+
+def test_a_packaged_chart_renders_the_same(chart: Chart, tmp_path: Path) -> None:
+    chart.run("package", str(CHART), "--destination", str(tmp_path))
+    (package,) = tmp_path.glob("pdx-*.tgz")
+
+    assert chart.run("template", "pdx", str(package), "--namespace", NAMESPACE) == chart.render()

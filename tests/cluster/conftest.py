@@ -1,0 +1,89 @@
+"""A real Kubernetes for the tests in this folder, in three sizes, and a `namespace` for each test."""
+
+import contextlib
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pdx_cluster import cluster, kwok, programs
+from pdx_cluster.cluster import Cluster
+from pdx_cluster.errors import ClusterError, MissingError
+
+NEEDS = {
+    "control_plane": (*programs.CONTROL_PLANE, programs.HELM),
+    "simulated_cluster": (*programs.CONTROL_PLANE, programs.HELM, programs.KWOK),
+    "node_cluster": (*programs.CONTROL_PLANE, *programs.NODE, programs.HELM),
+    "helm_program": (programs.HELM,),
+}
+"""Fixture -> the programs it takes."""
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build what the collected tests need before the first begins: a test's time limit is for the test."""
+    if session.config.option.collectonly:
+        return
+    used = {name for item in session.items if isinstance(item, pytest.Function) for name in item.fixturenames}
+    reporter = session.config.pluginmanager.getplugin("terminalreporter")
+    with contextlib.suppress(ClusterError):  # the fixture skips or fails with the reason
+        for fixture in NEEDS.keys() & used:
+            programs.cluster_programs(NEEDS[fixture], lambda line: reporter.write_line(line) if reporter else None)
+
+
+@contextlib.contextmanager
+def running(folder: Path, *, with_node: bool = False) -> Iterator[Cluster]:
+    """A cluster that ends with the test session, even when that is killed; a skip where it cannot be had."""
+    try:
+        begun = cluster.up(folder, print, with_node=with_node, bound=True)
+    except MissingError as error:
+        pytest.skip(f"no Kubernetes: {error}")
+    try:
+        yield begun
+    finally:
+        cluster.down(folder)
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A Kubernetes control plane without nodes: pods stay Pending, everything else is real."""
+    with running(tmp_path_factory.mktemp("control-plane") / "state") as begun:
+        yield begun
+
+
+@pytest.fixture(scope="session")
+def simulated_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A control plane with three simulated nodes: pods become Ready at once and run nothing."""
+    with running(tmp_path_factory.mktemp("simulated") / "state") as begun:
+        kwok.start(begun, 3, print)
+        yield begun
+
+
+@pytest.fixture(scope="session")
+def node_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A Kubernetes with a node that runs containers; `node_cluster.node` imports their images."""
+    with running(tmp_path_factory.mktemp("node") / "state", with_node=True) as begun:
+        yield begun
+
+
+@pytest.fixture
+def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace of the test's own, in the cluster that the test uses; deleted after it, not waited for."""
+    sizes = [name for name in ("node_cluster", "simulated_cluster") if name in request.fixturenames]
+    chosen = sizes[0] if sizes else "control_plane"
+    used: Cluster = request.getfixturevalue(chosen)
+    words = re.sub("[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:40].strip("-")
+    name = f"{words}-{secrets.token_hex(3)}"
+    used.kubectl("create", "namespace", name)
+    yield name
+    used.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
+
+
+@pytest.fixture(scope="session")
+def helm_program() -> Path:
+    """Helm alone, for tests that render."""
+    try:
+        return programs.cluster_programs([programs.HELM])["helm"]
+    except MissingError as error:
+        pytest.skip(f"no helm: {error}")

@@ -1,0 +1,316 @@
+"""The operator as a process against a real API server, and hands that do what kubelets and users would do."""
+
+import contextlib
+import copy
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlencode
+
+from pdx_api.names import API_VERSION, KIND, LABEL_DEPLOYMENT
+from pdx_cluster.cluster import Cluster
+from pdx_operator.access import ACCESS
+from pdx_operator.kinds import CHILD_KINDS, PDDEPLOYMENT, POD, Kind
+
+Body = dict[str, Any]
+
+_CRDS = Path(__file__).parents[3] / "crds"
+
+OPERATOR = "pdx-operator"
+SYSTEM = "pdx-system"
+SPEC: Body = {
+    "model": {"name": "m"},
+    "prefill": {"replicas": 1},
+    "decode": {"replicas": 1},
+}
+# TLS connections are closed by the end of the process.
+_WARNINGS = ("-W", "error", "-W", "ignore::ResourceWarning")
+CHILDREN = 14
+"""Of an object with SPEC."""
+
+
+def eventually(check: Callable[[], Any], within: float = 20.0, what: str = "") -> Any:
+    """The first true value of `check`; AssertionError after `within` seconds."""
+    end = time.monotonic() + within
+    while True:
+        value = check()
+        if value:
+            return value
+        assert time.monotonic() < end, f"never: {what or check}: {value!r}"
+        time.sleep(0.05)
+
+
+class Api:
+    """Plain requests to the API server as administrator."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._url = cluster.url
+        self._token = cluster.token
+        self._tls = ssl.create_default_context(cafile=str(cluster.authority))
+
+    def ask(self, method: str, path: str, body: Body | None = None, content: str = "application/json") -> Body:
+        """One request; raises urllib.error.HTTPError."""
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content, "User-Agent": "pdx-test"}
+        data = json.dumps(body).encode() if body is not None else None
+        request = urllib.request.Request(self._url + path, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=30, context=self._tls) as answer:
+            found: Body = json.loads(answer.read())
+        return found
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
+        """One object; None when there is none."""
+        try:
+            return self.ask("GET", kind.path(namespace, name))
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return None
+            raise
+
+    def items(self, kind: Kind, namespace: str | None, **query: str) -> list[Body]:
+        """All objects of a kind."""
+        items: list[Body] = self.ask("GET", f"{kind.path(namespace)}?{urlencode(query)}")["items"]
+        return items
+
+    def create(self, kind: Kind, namespace: str, body: Body) -> Body:
+        """Make an object."""
+        return self.ask("POST", kind.path(namespace), body)
+
+    def patch(self, kind: Kind, namespace: str, name: str, body: Body, subresource: str = "") -> Body:
+        """Merge into an object."""
+        return self.ask("PATCH", kind.path(namespace, name, subresource), body, "application/merge-patch+json")
+
+    def delete(self, kind: Kind, namespace: str, name: str) -> None:
+        """Delete an object in the background."""
+        with contextlib.suppress(urllib.error.HTTPError):
+            self.ask("DELETE", kind.path(namespace, name), {"propagationPolicy": "Background"})
+
+    def deploy(self, namespace: str, name: str = "m", spec: Body | None = None) -> Body:
+        """Make a PDDeployment."""
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {"name": name},
+            "spec": copy.deepcopy(SPEC if spec is None else spec),
+        }
+        return self.create(PDDEPLOYMENT, namespace, body)
+
+    def change(self, namespace: str, spec: Body, name: str = "m") -> Body:
+        """Merge into the spec of a PDDeployment."""
+        return self.patch(PDDEPLOYMENT, namespace, name, {"spec": spec})
+
+    def status(self, namespace: str, name: str = "m") -> Body:
+        """Its status."""
+        status: Body = (self.get(PDDEPLOYMENT, namespace, name) or {}).get("status") or {}
+        return status
+
+    def condition(self, namespace: str, kind: str, name: str = "m") -> Body:
+        """One of its conditions; empty when it is not there."""
+        conditions: list[Body] = self.status(namespace, name).get("conditions") or []
+        return next((condition for condition in conditions if condition["type"] == kind), {})
+
+    def is_ready(self, namespace: str, name: str = "m") -> bool:
+        """Whether its status says so of the present spec."""
+        body = self.get(PDDEPLOYMENT, namespace, name) or {}
+        ready = self.condition(namespace, "Ready", name)
+        generation = (body.get("metadata") or {}).get("generation")
+        return ready.get("status") == "True" and ready.get("observedGeneration") == generation
+
+    def events(self, namespace: str) -> list[Body]:
+        """Events on PDDeployments."""
+        found = self.items(Kind("events.k8s.io/v1", "Event", "events"), namespace)
+        return [event for event in found if event["regarding"].get("kind") == KIND]
+
+    def children(self, namespace: str, name: str = "m") -> dict[tuple[str, str], Body]:
+        """Everything that carries its label, by kind and name."""
+        return {
+            (kind.name, body["metadata"]["name"]): body
+            for kind in CHILD_KINDS
+            for body in self.items(kind, namespace, labelSelector=f"{LABEL_DEPLOYMENT}={name}")
+        }
+
+
+def essence(children: Mapping[tuple[str, str], Body]) -> dict[tuple[str, str], object]:
+    """What of children must not depend on how they came about."""
+    return {key: _plain(body) for key, body in children.items()}
+
+
+def _plain(body: Body) -> object:
+    metadata = body["metadata"]
+    kept = {name: value for name, value in body.items() if name not in ("metadata", "status")}
+    owners = [(ref["kind"], ref["name"], ref.get("controller")) for ref in metadata.get("ownerReferences") or ()]
+    annotations = dict(metadata.get("annotations") or {})
+    # Counts template changes, and holds uids of the owner.
+    for name in ("deployment.kubernetes.io/revision", "pdx.dev/applied"):
+        annotations.pop(name, None)
+    kept["spec"] = {k: v for k, v in (kept.get("spec") or {}).items() if k not in ("clusterIP", "clusterIPs")}
+    for subject in kept.get("subjects") or ():
+        subject.pop("namespace", None)
+    text = json.dumps([kept, metadata.get("labels"), annotations, owners], sort_keys=True)
+    return text.replace(metadata["namespace"], "NAMESPACE")
+
+
+@dataclass
+class Operator:
+    """`python -m pdx_operator` in a process of its own."""
+
+    process: "subprocess.Popen[bytes]"
+    log: Path
+    port: int
+
+    @classmethod
+    def start(cls, kubeconfig: Path, folder: Path, *flags: str) -> Self:
+        """Start it with these flags; it logs to a file in `folder`."""
+        port = free_port()
+        log = folder / f"operator-{port}.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [sys.executable, *_WARNINGS, "-m", "pdx_operator", "--health-port", str(port), "--verbose", *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+            )
+        return cls(process, log, port)
+
+    def wait_until_working(self) -> Self:
+        """Return once it has read the cluster."""
+        eventually(lambda: "working on" in self.text() or self.process.poll() is not None, what="working")
+        assert self.process.poll() is None, self.text()
+        return self
+
+    def text(self) -> str:
+        """What it has logged."""
+        return self.log.read_text()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> float:
+        """SIGTERM; the seconds it took to go."""
+        began = time.monotonic()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        return time.monotonic() - began
+
+    def cpu_seconds(self) -> float:
+        """Processor time it has used."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Kubelets(threading.Thread):
+    """Marks pods of a namespace as ready, as nodes would; `holds` says of which pods not."""
+
+    def __init__(self, api: Api, namespace: str, holds: Callable[[Body], bool] = lambda pod: False) -> None:
+        super().__init__(daemon=True)
+        self._api = api
+        self._namespace = namespace
+        self._over = threading.Event()
+        self.holds = holds
+
+    def run(self) -> None:
+        """Until `end`; the API server may be away meanwhile."""
+        while not self._over.wait(0.1):
+            with contextlib.suppress(OSError, ValueError):
+                for pod in self._api.items(POD, self._namespace):
+                    self._care(pod)
+
+    def _care(self, pod: Body) -> None:
+        ready = any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions") or ())
+        if ready or self.holds(pod):
+            return
+        # Long ago, so that minReadySeconds are over.
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 60))
+        conditions = [{"type": t, "status": "True", "lastTransitionTime": since} for t in ("PodScheduled", "Ready")]
+        status = {"status": {"phase": "Running", "conditions": conditions}}
+        self._api.patch(POD, self._namespace, pod["metadata"]["name"], status, "status")
+
+    def end(self) -> None:
+        """Stop."""
+        self._over.set()
+        self.join()
+
+
+@contextlib.contextmanager
+def kubelets(api: Api, namespace: str, holds: Callable[[Body], bool] = lambda pod: False) -> Iterator[Kubelets]:
+    """Kubelets for the length of a block."""
+    thread = Kubelets(api, namespace, holds)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.end()
+
+
+def free_port() -> int:
+    """A loopback port that nobody uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def install(cluster: Cluster) -> None:
+    """The CRD; returns once it is served."""
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(_CRDS))
+    api = Api(cluster)
+
+    def served() -> bool:
+        with contextlib.suppress(urllib.error.HTTPError):
+            api.items(PDDEPLOYMENT, None)
+            return True
+        return False
+
+    eventually(served, what="the CRD served")
+
+
+def grant(cluster: Cluster, folder: Path) -> Path:
+    """The kubeconfig of a service account that may do what `ACCESS` says, and nothing else."""
+    metadata = {"name": OPERATOR, "namespace": SYSTEM}
+    rules = [_rule(resource, verbs) for resource, verbs in ACCESS.items()]
+    rbac = "rbac.authorization.k8s.io"
+    objects = [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}},
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
+        {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", "metadata": {"name": OPERATOR}, "rules": rules},
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": OPERATOR},
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": OPERATOR},
+            "subjects": [{"kind": "ServiceAccount", **metadata}],
+        },
+    ]
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    token = cluster.kubectl("create", "token", OPERATOR, "-n", SYSTEM, "--duration=24h").strip()
+    config = json.loads(cluster.kubectl("config", "view", "--raw", "-o", "json"))
+    config["users"][0]["user"] = {"token": token}
+    path = folder / "operator.kubeconfig"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def _rule(resource: str, verbs: tuple[str, ...]) -> Body:
+    name, _, subresource = resource.partition("/")
+    plural, _, group = name.partition(".")
+    spelt = f"{plural}/{subresource}" if subresource else plural
+    return {"apiGroups": [group], "resources": [spelt], "verbs": list(verbs)}

@@ -1,0 +1,177 @@
+"""The operator is killed, the API server goes away, objects are wrong: everything ends where it should."""
+
+import random
+import time
+from functools import partial
+from typing import Any
+
+import pytest
+
+from pdx_cluster.cluster import Cluster
+from pdx_operator.kinds import KIND_OF, PDDEPLOYMENT, POD, Kind
+from tests.cluster.runtime.conftest import StartOperator
+from tests.cluster.runtime.harness import CHILDREN, Api, Operator, essence, eventually, kubelets
+
+PHASES: dict[str, dict[str, Any] | None] = {
+    "create": {},
+    "update": {"gateway": {"workers": 2}, "decode": {"resources": {"requests": {"cpu": "1m"}}}},
+    "roll out": {"engine": {"dtype": "float32"}},
+    "scale": {"prefill": {"replicas": 2}, "decode": {"replicas": 0}},
+    "delete": None,
+}
+
+
+@pytest.mark.timeout(300)
+def test_ten_kills_change_nothing_about_the_end(
+    api: Api, start_operator: StartOperator, namespace: str, control_plane: Cluster
+) -> None:
+    _killed(api, start_operator, namespace, control_plane, kills=2, seed=1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [2, 3, 4, 5, 6])
+def test_fifty_kills_change_nothing_about_the_end(
+    api: Api, start_operator: StartOperator, namespace: str, control_plane: Cluster, seed: int
+) -> None:
+    _killed(api, start_operator, namespace, control_plane, kills=2, seed=seed)
+
+
+def _killed(
+    api: Api, start_operator: StartOperator, namespace: str, cluster: Cluster, *, kills: int, seed: int
+) -> None:
+    """Every phase once undisturbed, then with kills at random moments: the ends are equal."""
+    chance = random.Random(seed)
+    calm = f"{namespace}-c"[-60:].strip("-")
+    cluster.kubectl("create", "namespace", calm)
+    try:
+        start_operator("--namespace", calm)
+        with kubelets(api, calm), kubelets(api, namespace):
+            for phase, change in PHASES.items():
+                _begin(api, calm, change)
+                expected = eventually(partial(_end, api, calm, change is None), within=40, what=phase)
+                _begin(api, namespace, change)
+                for _ in range(kills):
+                    operator = start_operator("--namespace", namespace)
+                    time.sleep(chance.uniform(0, 1.2))
+                    operator.kill()
+                if change is not None:
+                    operator = start_operator("--namespace", namespace)
+                eventually(partial(_ended, api, namespace, change is None, expected), within=40, what=phase)
+                operator.kill()
+                assert len(_uids(api, namespace)) == (0 if expected is True else len(expected))
+            eventually(lambda: not api.items(POD, namespace), what="no pods")
+    finally:
+        cluster.kubectl("delete", "namespace", calm, "--wait=false")
+
+
+def _begin(api: Api, namespace: str, change: dict[str, Any] | None) -> None:
+    if change is None:
+        api.delete(PDDEPLOYMENT, namespace, "m")
+    elif change:
+        api.change(namespace, change)
+    else:
+        api.deploy(namespace)
+
+
+def _end(api: Api, namespace: str, gone: bool) -> dict[tuple[str, str], object] | bool | None:
+    """What exists once everything has settled; None before. A deleted object ends with nothing (True, to be true)."""
+    children = api.children(namespace)
+    if gone:
+        return not children or None
+    old = [name for kind, name in children if kind == "Deployment"]
+    return essence(children) if api.is_ready(namespace) and len(old) == 3 else None
+
+
+def _ended(api: Api, namespace: str, gone: bool, expected: object) -> bool:
+    return _end(api, namespace, gone) == expected
+
+
+def _uids(api: Api, namespace: str) -> set[str]:
+    return {child["metadata"]["uid"] for child in api.children(namespace).values()}
+
+
+@pytest.mark.timeout(180)
+def test_the_api_server_is_restarted_under_it(
+    api: Api, start_operator: StartOperator, namespace: str, control_plane: Cluster
+) -> None:
+    operator = start_operator()
+    with kubelets(api, namespace):
+        api.deploy(namespace)
+        eventually(lambda: api.is_ready(namespace), what="ready")
+        for down in (0.0, 3.0):
+            control_plane.restart_apiserver(down)
+            api.deploy(namespace, f"n{down:.0f}")
+            eventually(partial(api.is_ready, namespace, f"n{down:.0f}"), within=40, what="a new one ready")
+            api.delete(KIND_OF["Service"], namespace, "m-gateway")
+            eventually(lambda: len(api.children(namespace)) == CHILDREN, within=30, what="all children")
+        control_plane.stop_apiserver()
+        time.sleep(2)
+        assert operator.process.poll() is None
+        assert operator.end() < 3
+        control_plane.start_apiserver()
+        # Kubernetes' own controllers come back more slowly; the next test relies on them.
+        start_operator()
+        api.deploy(namespace, "last")
+        eventually(lambda: api.is_ready(namespace, "last"), within=90, what="controllers at work")
+
+
+def test_an_overlay_that_the_api_server_refuses_is_a_condition(api: Api, operator: Operator, namespace: str) -> None:
+    wrong = {"podTemplate": {"spec": {"priorityClassName": "Not A Name", "restartPolicy": "Sometimes"}}}
+    with kubelets(api, namespace):
+        api.deploy(
+            namespace, spec={"model": {"name": "m"}, "prefill": {"replicas": 1, **wrong}, "decode": {"replicas": 1}}
+        )
+        eventually(lambda: api.condition(namespace, "Degraded").get("status") == "True", what="degraded")
+        message = api.condition(namespace, "Degraded")["message"]
+        assert "restartPolicy" in message, message
+        # What is not touched by it exists.
+        assert ("Deployment", "m-gateway") in api.children(namespace)
+        attempts = operator.text().count("restartPolicy")
+        api.change(namespace, {"prefill": {"podTemplate": None}})
+        eventually(lambda: api.is_ready(namespace), what="ready")
+        assert attempts < 10
+
+
+def test_an_object_that_only_the_operator_can_judge_is_a_condition(
+    api: Api, operator: Operator, namespace: str
+) -> None:
+    overlay = {"podTemplate": {"spec": {"containers": [{"name": "engine", "$patch": "delete"}]}}}
+    with kubelets(api, namespace):
+        api.deploy(
+            namespace, spec={"model": {"name": "m"}, "prefill": {"replicas": 1, **overlay}, "decode": {"replicas": 1}}
+        )
+        ready = eventually(lambda: api.condition(namespace, "Ready"), what="Ready")
+        assert ready["status"] == "False"
+        assert ready["reason"] == "InvalidSpec"
+        assert "engine" in ready["message"]
+        api.change(namespace, {"prefill": {"podTemplate": None}})
+        eventually(lambda: api.is_ready(namespace), what="ready")
+
+
+def test_an_object_of_somebody_else_is_not_taken_over(api: Api, operator: Operator, namespace: str) -> None:
+    service, account = KIND_OF["Service"], KIND_OF["ServiceAccount"]
+    spec = {"ports": [{"port": 80}], "selector": {"app": "theirs"}}
+    theirs = api.create(service, namespace, {"metadata": {"name": "m-gateway"}, "spec": spec})
+    api.create(account, namespace, {"metadata": {"name": "m-gateway"}})
+    with kubelets(api, namespace):
+        api.deploy(namespace)
+        eventually(lambda: api.condition(namespace, "Degraded").get("status") == "True", what="degraded")
+        assert "m-gateway" in api.condition(namespace, "Degraded")["message"]
+        assert len(api.children(namespace)) == CHILDREN - 2
+        assert api.get(service, namespace, "m-gateway") == theirs
+        api.delete(service, namespace, "m-gateway")
+        api.delete(account, namespace, "m-gateway")
+        eventually(lambda: len(api.children(namespace)) == CHILDREN, within=30, what="all children")
+
+
+def test_quota_is_a_condition_and_room_is_used_when_it_comes(api: Api, operator: Operator, namespace: str) -> None:
+    quotas = Kind("v1", "ResourceQuota", "resourcequotas")
+    api.create(quotas, namespace, {"metadata": {"name": "few"}, "spec": {"hard": {"count/services": "1"}}})
+    with kubelets(api, namespace):
+        # A quota holds once Kubernetes has counted what there is.
+        eventually(lambda: (api.get(quotas, namespace, "few") or {}).get("status", {}).get("hard"), what="quota")
+        api.deploy(namespace)
+        eventually(lambda: api.condition(namespace, "Degraded").get("status") == "True", what="degraded")
+        assert "quota" in api.condition(namespace, "Degraded")["message"]
+        api.delete(quotas, namespace, "few")
+        eventually(lambda: api.is_ready(namespace), within=60, what="ready")

@@ -1,0 +1,145 @@
+"""Rollouts, scaling and reversal as the operator performs them, with pods that become ready when the test says so."""
+
+import time
+from typing import Any
+
+from pdx_api.names import LABEL_REVISION, LABEL_ROLE
+from pdx_operator.kinds import DEPLOYMENT, KIND_OF, POD
+from tests.cluster.runtime.harness import Api, Operator, eventually, kubelets
+
+TWO = {"model": {"name": "m"}, "prefill": {"replicas": 2}, "decode": {"replicas": 2}}
+PAIRING = {"engine": {"dtype": "float32"}}
+"""A change that makes another revision."""
+
+
+def test_a_change_of_pairing_moves_both_roles_and_never_leaves_too_few(
+    api: Api, operator: Operator, namespace: str
+) -> None:
+    with kubelets(api, namespace) as nodes:
+        first = _settled(api, namespace, TWO)
+        nodes.holds = lambda pod: pod["metadata"]["labels"].get(LABEL_REVISION, first) != first
+        api.change(namespace, PAIRING)
+        eventually(lambda: len(_revisions(api, namespace)) == 2, what="both revisions")
+        time.sleep(2)
+        # Not one new engine is ready: the old ones all serve.
+        assert _ready(api, namespace, first) == {"prefill": 2, "decode": 2}
+        nodes.holds = lambda pod: False
+        eventually(lambda: _revisions(api, namespace).keys().isdisjoint({first}), within=40, what="old one gone")
+        second = api.status(namespace)["revision"]
+        eventually(lambda: _ready(api, namespace, second) == {"prefill": 2, "decode": 2}, what="new ones ready")
+    services = [name for kind, name in api.children(namespace) if kind == "Service"]
+    assert not [name for name in services if first in name]
+    assert len([name for name in services if second in name]) == 2
+
+
+def test_without_spare_devices_a_rollout_gets_through(api: Api, operator: Operator, namespace: str) -> None:
+    spec: dict[str, Any] = {**TWO, "prefill": {"replicas": 1}, "decode": {"replicas": 1}, "rollout": {"maxSurge": 0}}
+    with kubelets(api, namespace):
+        first = _settled(api, namespace, spec)
+        api.change(namespace, PAIRING)
+        most = 0
+
+        def through() -> bool:
+            nonlocal most
+            pods = [p for p in api.items(POD, namespace) if "deletionTimestamp" not in p["metadata"]]
+            most = max(most, len([p for p in pods if p["metadata"]["labels"].get(LABEL_ROLE) != "gateway"]))
+            return api.is_ready(namespace) and first not in _revisions(api, namespace)
+
+        eventually(through, within=40, what="rolled")
+    assert most <= 2
+
+
+def test_a_rollout_is_reversed(api: Api, operator: Operator, namespace: str) -> None:
+    with kubelets(api, namespace) as nodes:
+        first = _settled(api, namespace, TWO)
+        uids = _pods(api, namespace)
+        nodes.holds = lambda pod: pod["metadata"]["labels"].get(LABEL_REVISION, first) != first
+        api.change(namespace, PAIRING)
+        eventually(lambda: len(_revisions(api, namespace)) == 2, what="both revisions")
+        api.change(namespace, {"engine": {"dtype": None}})
+        eventually(lambda: _revisions(api, namespace).keys() == {first}, within=30, what="only the first")
+        eventually(lambda: api.is_ready(namespace), what="ready")
+        assert _pods(api, namespace) == uids
+
+
+def test_scaling_touches_nothing_else(api: Api, operator: Operator, namespace: str) -> None:
+    with kubelets(api, namespace):
+        revision = _settled(api, namespace, TWO)
+        before = {key: child["metadata"]["generation"] for key, child in _deployments(api, namespace).items()}
+        pods = _pods(api, namespace)
+        api.change(namespace, {"decode": {"replicas": 3}})
+        eventually(lambda: _ready(api, namespace, revision) == {"prefill": 2, "decode": 3}, what="three")
+        eventually(lambda: api.is_ready(namespace), what="ready")
+        after = {key: child["metadata"]["generation"] for key, child in _deployments(api, namespace).items()}
+        assert {key for key in before if before[key] != after[key]} == {f"m-decode-{revision}"}
+        assert pods < _pods(api, namespace)
+        api.change(namespace, {"prefill": {"replicas": 0}, "decode": {"replicas": 1}})
+        eventually(lambda: _ready(api, namespace, revision) == {"prefill": 0, "decode": 1}, what="one")
+
+
+def test_resources_roll_their_role_in_place(api: Api, operator: Operator, namespace: str) -> None:
+    with kubelets(api, namespace):
+        revision = _settled(api, namespace, TWO)
+        prefill = _pods(api, namespace, "prefill")
+        api.change(namespace, {"decode": {"resources": {"requests": {"cpu": "1m"}}}})
+
+        def rolled() -> bool:
+            pods = [p for p in api.items(POD, namespace) if p["metadata"]["labels"].get(LABEL_ROLE) == "decode"]
+            requests = [p["spec"]["containers"][0]["resources"].get("requests") for p in pods]
+            return len(pods) == 2 and all(r == {"cpu": "1m"} for r in requests) and api.is_ready(namespace)
+
+        eventually(rolled, within=30, what="rolled in place")
+        assert _revisions(api, namespace).keys() == {revision}
+        assert _pods(api, namespace, "prefill") == prefill
+
+
+def test_a_new_operator_restarts_no_engine(api: Api, start_operator: Any, namespace: str) -> None:
+    first = start_operator("--namespace", namespace, "--gateway-image", "gateway:1")
+    with kubelets(api, namespace):
+        _settled(api, namespace, TWO)
+        engines = _pods(api, namespace, "prefill") | _pods(api, namespace, "decode")
+        first.end()
+        start_operator("--namespace", namespace, "--gateway-image", "gateway:2")
+
+        def upgraded() -> bool:
+            gateway = api.get(DEPLOYMENT, namespace, "m-gateway")
+            return bool(gateway and gateway["spec"]["template"]["spec"]["containers"][0]["image"] == "gateway:2")
+
+        eventually(upgraded, what="the gateway's image")
+        eventually(lambda: api.is_ready(namespace), what="ready")
+        assert _pods(api, namespace, "prefill") | _pods(api, namespace, "decode") == engines
+
+
+def _settled(api: Api, namespace: str, spec: dict[str, Any]) -> str:
+    api.deploy(namespace, spec=spec)
+    eventually(lambda: api.is_ready(namespace), within=30, what="ready")
+    revision: str = api.status(namespace)["revision"]
+    return revision
+
+
+def _deployments(api: Api, namespace: str) -> dict[str, Any]:
+    return {name: child for (kind, name), child in api.children(namespace).items() if KIND_OF[kind] is DEPLOYMENT}
+
+
+def _revisions(api: Api, namespace: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, child in _deployments(api, namespace).items():
+        if revision := child["metadata"]["labels"].get(LABEL_REVISION):
+            found.setdefault(revision, []).append(name)
+    return found
+
+
+def _ready(api: Api, namespace: str, revision: str) -> dict[str, int]:
+    return {
+        child["metadata"]["labels"][LABEL_ROLE]: child["status"].get("availableReplicas", 0)
+        for child in _deployments(api, namespace).values()
+        if child["metadata"]["labels"].get(LABEL_REVISION) == revision
+    }
+
+
+def _pods(api: Api, namespace: str, role: str = "") -> set[str]:
+    return {
+        pod["metadata"]["uid"]
+        for pod in api.items(POD, namespace)
+        if pod["metadata"]["labels"].get(LABEL_ROLE) in ({role} if role else {"prefill", "decode"})
+    }

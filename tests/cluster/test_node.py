@@ -1,0 +1,139 @@
+"""The node that runs containers, proven with a pod made of an empty image and the machine's own Python."""
+
+import json
+import urllib.request
+from typing import Any
+
+import pytest
+
+from pdx_cluster import pods
+from pdx_cluster.cluster import Cluster
+from pdx_cluster.network import Addresses
+
+SERVE = """
+import http.server, pathlib, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"hello from a pod")
+http.server.HTTPServer(("", 8080), Handler).serve_forever()
+"""
+ASK = """
+import socket, time, urllib.request
+for attempt in range(20):  # a Service answers a moment after its pod is Ready
+    try:
+        print(urllib.request.urlopen("http://web/", timeout=5).read().decode())
+        break
+    except OSError as error:
+        print(error)
+        time.sleep(0.5)
+print(socket.gethostbyname("kubernetes.default.svc.cluster.local"))
+"""
+
+
+def pod(name: str, script: str, **fields: Any) -> dict[str, Any]:
+    """A pod that runs a script with the machine's Python."""
+    mounted = pods.host_folders()
+    container = {
+        "name": "main",
+        "image": pods.empty_image().reference,
+        "imagePullPolicy": "Never",
+        "command": ["/usr/bin/python3", "-c", script],
+        "volumeMounts": mounted.mounts,
+        **fields,
+    }
+    spec = {"containers": [container], "volumes": mounted.volumes, "restartPolicy": "Never"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}}, "spec": spec}
+
+
+@pytest.fixture
+def web(node_cluster: Cluster, namespace: str) -> str:
+    """The address of a Service in front of one Ready pod."""
+    assert node_cluster.node is not None
+    node_cluster.node.import_image(pods.empty_image())
+    probe = {"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1}
+    hook = {"preStop": {"exec": {"command": ["/bin/sleep", "2"]}}}
+    server = pod("web", SERVE, readinessProbe=probe, lifecycle=hook)
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "web"},
+        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]},
+    }
+    for document in (server, service):
+        node_cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(document))
+    node_cluster.kubectl("wait", "--for=condition=Ready", "pod/web", "-n", namespace, "--timeout=40s")
+    return node_cluster.kubectl("get", "service", "web", "-n", namespace, "-o", "jsonpath={.spec.clusterIP}")
+
+
+def test_an_imported_image_is_named_as_pods_name_it(node_cluster: Cluster) -> None:
+    assert node_cluster.node is not None
+    assert node_cluster.node.import_image(pods.empty_image("pdx.local/other:1")) == ["pdx.local/other:1"]
+
+
+def test_a_pod_answers_through_its_service_from_the_machine(web: str) -> None:
+    with urllib.request.urlopen(f"http://{web}/", timeout=5) as answer:
+        assert answer.read() == b"hello from a pod"
+
+
+def test_a_pod_reaches_a_service_by_name(node_cluster: Cluster, namespace: str, web: str) -> None:
+    node_cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(pod("ask", ASK)))
+    done = "--for=jsonpath={.status.phase}=Succeeded"
+    node_cluster.kubectl("wait", done, "pod/ask", "-n", namespace, "--timeout=30s")
+    first_service = str(Addresses(int(node_cluster.url.split(".")[2]) // 16).services[1])
+    assert node_cluster.kubectl("logs", "ask", "-n", namespace).split("\n")[-3:-1] == [
+        "hello from a pod",
+        first_service,
+    ]
+
+
+def test_a_pod_goes_on_during_its_pre_stop_hook(node_cluster: Cluster, namespace: str, web: str) -> None:
+    node_cluster.kubectl("delete", "pod", "web", "-n", namespace, "--wait=false")
+    address = node_cluster.kubectl("get", "pod", "web", "-n", namespace, "-o", "jsonpath={.status.podIP}")
+    with urllib.request.urlopen(f"http://{address}:8080/", timeout=5) as answer:
+        assert answer.read() == b"hello from a pod"
+
+
+def test_exec_reaches_a_container(node_cluster: Cluster, namespace: str, web: str) -> None:
+    assert node_cluster.kubectl("exec", "web", "-n", namespace, "--", "/bin/echo", "inside").strip() == "inside"
+
+
+LOOK = """
+import json, os, ssl, urllib.request
+folder = "/var/run/secrets/kubernetes.io/serviceaccount/"
+host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+ask = urllib.request.Request(
+    f"https://{host}:{port}/api", headers={"Authorization": "Bearer " + open(folder + "token").read()}
+)
+context = ssl.create_default_context(cafile=folder + "ca.crt")
+kind = json.load(urllib.request.urlopen(ask, context=context))["kind"]
+open("/dev/shm/mine", "w").write("x")
+status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
+print(json.dumps([kind, os.getuid(), status["Seccomp"].strip(), status["CapEff"].strip(), os.access("/tmp", os.W_OK)]))
+"""
+
+
+def test_a_confined_pod_reaches_the_api_server_with_its_token(node_cluster: Cluster, namespace: str) -> None:
+    assert node_cluster.node is not None
+    node_cluster.node.import_image(pods.empty_image())
+    look = pod(
+        "look",
+        LOOK,
+        resources={"limits": {"cpu": "500m", "memory": "128Mi"}},
+        securityContext={
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    )
+    look["spec"]["volumes"].append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}})
+    look["spec"]["containers"][0]["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"})
+    node_cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(look))
+    done = "--for=jsonpath={.status.phase}=Succeeded"
+    node_cluster.kubectl("wait", done, "pod/look", "-n", namespace, "--timeout=30s")
+    filtered, none = "2", "0" * 16
+    said = json.loads(node_cluster.kubectl("logs", "look", "-n", namespace))
+    assert said == ["APIVersions", 65532, filtered, none, False]

@@ -1,0 +1,66 @@
+"""What runs inside the client's pod: asks the gateway, with nothing but Python's own library. Prints JSON lines.
+
+client.py ask URL BODY              one request; its status, seconds and answer
+client.py steady URL BODY FILE      a request every 100 ms until FILE exists; each one's status and complaint
+"""
+
+import http.client
+import json
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+_EVERY_SECONDS = 0.1
+_PATIENCE_SECONDS = 300.0
+
+
+def ask(url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """One request; status 0 when there was no whole answer."""
+    content = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, content, {"Content-Type": "application/json"})
+    began = time.monotonic()
+    try:
+        with urllib.request.urlopen(request, timeout=_PATIENCE_SECONDS) as answer:
+            status, text = answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        status, text = error.code, error.read().decode()
+    except (OSError, http.client.HTTPException) as error:
+        status, text = 0, repr(error)
+    return {"status": status, "seconds": round(time.monotonic() - began, 3), "text": text}
+
+
+def steady(url: str, body: dict[str, Any], stop: Path) -> None:
+    """Ask every 100 ms, whether the last answer has come or not, each time with another prompt."""
+    threads: list[threading.Thread] = []
+    while not stop.exists():
+        number = len(threads)
+        told = {**body, "prompt": f"{number} {body['prompt']}"}
+        threads.append(threading.Thread(target=_ask_and_tell, args=(number, url, told)))
+        threads[-1].start()
+        time.sleep(_EVERY_SECONDS)
+    for thread in threads:
+        thread.join()
+
+
+def _ask_and_tell(number: int, url: str, body: dict[str, Any]) -> None:
+    answer = ask(url, body)
+    if answer["status"] == 200:
+        answer["text"] = ""
+    sys.stdout.write(json.dumps({"number": number, "at": round(time.time(), 1), **answer}) + "\n")
+    sys.stdout.flush()
+
+
+def _main(arguments: list[str]) -> None:
+    if arguments[0] == "ask":
+        body = json.loads(arguments[2]) if len(arguments) > 2 else None
+        sys.stdout.write(json.dumps(ask(arguments[1], body)) + "\n")
+    else:
+        steady(arguments[1], json.loads(arguments[2]), Path(arguments[3]))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

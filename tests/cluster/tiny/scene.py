@@ -1,0 +1,143 @@
+"""The run with real engines: everything that is done to the cluster and asked of it, step by step."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pdx_cli.evidence import external_tokens
+from pdx_cluster.cluster import Cluster
+from pdx_cluster.errors import ClusterError
+from tests.cluster.tiny import objects
+
+NAME: Final = "tiny"
+SERVICE: Final = f"http://{NAME}-gateway"
+PROMPT: Final = "The quick brown fox jumps over the lazy dog and runs into the woods. " * 6
+SHORT_PROMPT: Final = "The quick brown fox."
+"""For steady requests: four engines of a rollout share the machine's few cores."""
+ENGINES: Final = f"pdx.dev/deployment={NAME},pdx.dev/role!=gateway"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One request through both sides, beside the same at one engine."""
+
+    text: str
+    alone: str
+    prompt_tokens: int
+    external_tokens: int
+    """Prompt tokens that came through the connector, as the decode engine counts them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The example in one namespace of a cluster."""
+
+    cluster: Cluster
+    namespace: str
+    report: Callable[[str], None]
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, seconds: float = 120.0) -> str:
+        """kubectl in the namespace."""
+        return self.cluster.kubectl("-n", self.namespace, *arguments, stdin=stdin, timeout_seconds=seconds)
+
+    def read(self, *what: str) -> dict[str, Any]:
+        """An object or a list, as JSON."""
+        found: dict[str, Any] = json.loads(self.kubectl("get", *what, "-o", "json"))
+        return found
+
+    def apply(self, manifest: dict[str, Any]) -> None:
+        """What a user does."""
+        self.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+
+    def patch(self, spec: dict[str, Any]) -> None:
+        """Change the spec; returns when the change is seen and everything is as asked for."""
+        self.kubectl("patch", "pdd", NAME, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+    def wait_until_settled(self, seconds: float) -> float:
+        """Until the object says of its newest spec that it is Ready and done; the seconds it took."""
+        began = time.monotonic()
+        last = ""
+        while time.monotonic() < began + seconds:
+            body = self.read("pdd", NAME)
+            status = body.get("status") or {}
+            conditions = {c["type"]: c for c in status.get("conditions") or ()}
+            line = "; ".join(f"{name}={c['status']} {c.get('message', '')}" for name, c in conditions.items())
+            if line != last:
+                self.report(f"  {time.monotonic() - began:4.0f} s  {line}")
+                last = line
+            if (
+                status.get("observedGeneration") == body["metadata"]["generation"]
+                and conditions.get("Ready", {}).get("status") == "True"
+                and conditions.get("Progressing", {}).get("status") == "False"
+            ):
+                return time.monotonic() - began
+            time.sleep(0.5)
+        raise ClusterError(f"not settled after {seconds:.0f} s: {last}\n{self.kubectl('get', 'pods', '-o', 'wide')}")
+
+    def pods(self, selector: str = ENGINES) -> list[dict[str, Any]]:
+        """Pods of that label."""
+        return list(self.read("pods", "-l", selector)["items"])
+
+    def engine_starts(self) -> set[tuple[str, int]]:
+        """Every engine pod with the number of its restarts: equal before and after means that none was touched."""
+        return {
+            (pod["metadata"]["uid"], status["restartCount"])
+            for pod in self.pods()
+            for status in pod["status"].get("containerStatuses", ())
+        }
+
+    def client(self, *arguments: str, seconds: float = 180.0) -> str:
+        """Run the client's script in its pod."""
+        script = (objects.PYTHON, str(objects.SCRIPT), *arguments)
+        return self.kubectl("exec", objects.CLIENT, "--", *script, seconds=seconds)
+
+    def ask(self, url: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """One request from the client's pod; the answer, which must be a 200."""
+        answer = json.loads(self.client("ask", f"{url}{path}", json.dumps(body)))
+        if answer["status"] != 200:
+            raise ClusterError(f"{url}{path} answered {answer['status']}: {answer['text']}")
+        content: dict[str, Any] = json.loads(answer["text"])
+        return content
+
+    def external_tokens(self) -> int:
+        """Prompt tokens that came to decode engines through the connector, by vLLM's own counters."""
+        total = 0
+        for pod in self.pods(f"pdx.dev/deployment={NAME},pdx.dev/role=decode"):
+            url = f"http://{pod['status']['podIP']}:8000/metrics"
+            told = json.loads(self.client("ask", url))["text"]
+            total += external_tokens(told)
+        return total
+
+    def transfer(self, seed: int) -> Transfer:
+        """A chat request through the gateway's Service, and the same at a prefill engine by itself."""
+        messages = [{"role": "user", "content": f"{seed}. {PROMPT}"}]
+        body = {"model": NAME, "messages": messages, "max_tokens": 24, "temperature": 0}
+        before = self.external_tokens()
+        answer = self.ask(SERVICE, "/v1/chat/completions", body)
+        came = self.external_tokens() - before
+        engine = self.pods(f"pdx.dev/deployment={NAME},pdx.dev/role=prefill")[0]["status"]["podIP"]
+        alone = self.ask(f"http://{engine}:8000", "/v1/chat/completions", {**body, "cache_salt": "alone"})
+        return Transfer(
+            text=answer["choices"][0]["message"]["content"],
+            alone=alone["choices"][0]["message"]["content"],
+            prompt_tokens=answer["usage"]["prompt_tokens"],
+            external_tokens=came,
+        )
+
+    @contextmanager
+    def steady_requests(self) -> Iterator[list[dict[str, Any]]]:
+        """A request every 100 ms meanwhile; afterwards the list holds what became of each."""
+        stop = f"/tmp/stop-{time.monotonic_ns()}"
+        body = json.dumps({"model": NAME, "prompt": SHORT_PROMPT, "max_tokens": 2, "temperature": 0})
+        answers: list[dict[str, Any]] = []
+        with ThreadPoolExecutor(1) as pool:
+            told = pool.submit(self.client, "steady", f"{SERVICE}/v1/completions", body, stop, seconds=1200)
+            try:
+                yield answers
+            finally:
+                self.kubectl("exec", objects.CLIENT, "--", "/usr/bin/touch", stop)
+            answers += [json.loads(line) for line in told.result(400).splitlines()]

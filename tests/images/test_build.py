@@ -1,0 +1,95 @@
+"""What decides how and whether an image is built; pure, apart from files of the test's own."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from images.build import BuildError, Request, build_arguments, inputs, key, main, pip_conf, wants_stand_in
+
+REQUEST = Request("operator", "1.2.3", "buildah")
+FILES = {
+    "pyproject.toml": '[project]\nversion = "1.2.3"\n',
+    "README.md": "",
+    "LICENSE": "",
+    ".dockerignore": "",
+    "images/build.lock": "",
+    "images/build.py": "",
+    "images/operator.Dockerfile": "FROM x",
+    "requirements/operator.lock": "kopf==1",
+    "api/pdx_api/names.py": "A = 1",
+    "operator/pdx_operator/main.py": "B = 1",
+    "proxy/pdx_proxy/main.py": "C = 1",
+    "api/pdx_api/__pycache__/names.pyc": "",
+    "docs/install.md": "",
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def test_every_builder_is_given_the_same_arguments() -> None:
+    request = Request("gateway", "1.2.3", "docker", base="b@sha256:0", revision="abc", pip_conf=Path("/etc/pip.conf"))
+
+    assert build_arguments(request) == [
+        *("-f", "images/gateway.Dockerfile", "-t", "pdx/gateway:1.2.3", "--build-arg", "BASE=b@sha256:0"),
+        *("--label", "org.opencontainers.image.version=1.2.3", "--label", "org.opencontainers.image.revision=abc"),
+        *("--secret", "id=pip,src=/etc/pip.conf", "."),
+    ]
+
+
+def test_the_inputs_are_what_dockerignore_lets_pass(root: Path) -> None:
+    assert {str(path) for path in inputs(root, "operator")} == set(FILES) - {
+        "proxy/pdx_proxy/main.py",
+        "api/pdx_api/__pycache__/names.pyc",
+        "docs/install.md",
+    }
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_only_a_change_of_an_input_asks_for_a_build(root: Path, name: str) -> None:
+    before, changes = key(root, REQUEST), Path(name) in inputs(root, "operator")
+    (root / name).write_text("changed")
+
+    assert (key(root, REQUEST) != before) == changes
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Request("operator", "1.2.4", "buildah"),
+        Request("operator", "1.2.3", "buildah", base="b"),
+        Request("operator", "1.2.3", "buildah", stand_in=True),
+        Request("operator", "1.2.3", "buildah", revision="abc"),
+    ],
+)
+def test_another_name_or_base_is_another_image(root: Path, other: Request) -> None:
+    assert key(root, other) != key(root, REQUEST)
+
+
+def test_the_machines_pip_configuration_is_found_by_its_variable(tmp_path: Path) -> None:
+    (tmp_path / "pip.conf").touch()
+
+    assert pip_conf({"PIP_CONFIG_FILE": str(tmp_path / "pip.conf")}) == tmp_path / "pip.conf"
+    assert pip_conf({"PIP_CONFIG_FILE": os.devnull}) is None
+
+
+def test_a_stand_in_is_only_buildahs_to_make(tmp_path: Path) -> None:
+    assert wants_stand_in("auto", "docker", "b", tmp_path) is False
+    with pytest.raises(BuildError, match="docker builds here"):
+        wants_stand_in("always", "docker", "b", tmp_path)
+
+
+def test_without_any_builder_the_way_to_one_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+
+    assert main(["--out", str(tmp_path)]) == 1
+    assert "apt-get install buildah" in capsys.readouterr().err

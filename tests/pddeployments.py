@@ -1,0 +1,418 @@
+"""PDDeployments that unit tests give to `parse` and cluster tests to the API server: good ones, and wrong ones."""
+
+import copy
+from typing import Any, Final
+
+Body = dict[str, Any]
+
+GONE: Final = object()
+"""Instead of a value: the field is taken away."""
+
+GOOD: Final[Body] = {
+    "apiVersion": "pdx.dev/v1alpha1",
+    "kind": "PDDeployment",
+    "metadata": {"name": "qwen"},
+    "spec": {"model": {"name": "Qwen/Qwen3-8B"}, "prefill": {"replicas": 2}, "decode": {"replicas": 1}},
+}
+
+FULL: Final[Body] = {
+    **GOOD,
+    "spec": {
+        "mode": "Disaggregated",
+        "model": {
+            "name": "Qwen/Qwen3-8B",
+            "servedName": "qwen",
+            "revision": "main",
+            "tokenSecretRef": {"name": "hub", "key": "token"},
+            "cache": {"persistentVolumeClaim": {"claimName": "hub-cache"}},
+        },
+        "engine": {
+            "image": "vllm/vllm-openai:v0.32.0",
+            "imagePullPolicy": "IfNotPresent",
+            "dtype": "bfloat16",
+            "maxModelLen": 32768,
+            "kvCacheDtype": "auto",
+            "blockSize": 16,
+            "args": ["--enforce-eager", "--seed=1", "--model-impl", "vllm"],
+            "env": [{"name": "VLLM_LOGGING_LEVEL", "value": "INFO"}, {"name": "A", "value": "$(B)"}],
+            "shutdownSeconds": 30,
+        },
+        "kvTransfer": {
+            "connector": "NIXL",
+            "order": "DecodeFirst",
+            "onLoadFailure": "Recompute",
+            "config": {"kv_lease_duration": 30, "deep": {"list": [1, "two", None]}},
+        },
+        "prefill": {
+            "replicas": 2,
+            "resources": {
+                "requests": {"cpu": "500m", "memory": "16Gi"},
+                "limits": {"cpu": 4, "memory": "1e11", "nvidia.com/gpu": 2, "rdma/hca": "1"},
+            },
+            "parallelism": {"tensor": 2, "nodes": 1},
+            "chunkedPrefill": {"enabled": False, "maxBatchedTokens": 32768},
+            "args": ["--gpu-memory-utilization", "0.9"],
+            "env": [{"name": "UCX_TLS", "value": "rc,cuda"}],
+            "podTemplate": {
+                "metadata": {"labels": {"team": "llm"}, "annotations": {"example.org/note": "a b"}},
+                "spec": {
+                    "nodeSelector": {"gpu": "h100"},
+                    "tolerations": [{"key": "gpu", "operator": "Exists"}],
+                    "imagePullSecrets": [{"name": "registry"}],
+                    "containers": [
+                        {"name": "engine", "image": "engine:test", "ports": [{"name": "debug", "containerPort": 9999}]},
+                        {"name": "sidecar", "image": "sidecar:1", "command": ["sleep"], "args": ["1"]},
+                    ],
+                },
+            },
+            "disruption": {"maxUnavailable": "25%"},
+        },
+        "decode": {"replicas": 0, "resources": {"limits": {"nvidia.com/gpu": 1}}},
+        "aggregated": {"replicas": 3},
+        "gateway": {
+            "replicas": 3,
+            "autoscaled": True,
+            "workers": 4,
+            "image": "gateway:test",
+            "resources": {"requests": {"cpu": 1}},
+            "service": {"type": "LoadBalancer", "annotations": {"example.org/internal": "true"}},
+            "podTemplate": {"spec": {"priorityClassName": "high", "containers": [{"name": "gateway", "env": []}]}},
+            "disruption": {"maxUnavailable": 0},
+        },
+        "rollout": {"maxSurge": 0, "maxUnavailable": "50%"},
+        "observability": {
+            "scrapeFrom": [
+                {"namespaceLabels": {"kubernetes.io/metadata.name": "monitoring"}, "podLabels": {"app": "prometheus"}}
+            ]
+        },
+    },
+}
+"""Every field, except model.source, which excludes others."""
+
+
+def changed(path: str, value: object) -> Body:
+    """GOOD with one field set, or taken away."""
+    body = copy.deepcopy(GOOD)
+    *steps, last = path.split(".")
+    inner = body
+    for step in steps:
+        inner = inner.setdefault(step, {})
+    if value is GONE:
+        del inner[last]
+    else:
+        inner[last] = value
+    return body
+
+
+def _overlay(**container: Any) -> Body:
+    return {"spec": {"containers": [container]}}
+
+
+def _variables(*names: str) -> list[Body]:
+    return [{"name": name, "value": ""} for name in names]
+
+
+_PATH = "write an absolute path, for example /models/qwen"
+_INNER_PATH = "write a path inside the volume, with neither / at the start nor .. in it"
+_OBJECT = "write the name of an object: lower-case letters, digits, - and ., for example hub-token"
+_KEY = "write a key of a secret: letters, digits, -, _ and ., for example token"
+_VARIABLE = "write a variable's name: letters, digits and _, no digit first"
+_QUANTITY = "write a quantity, for example 2, 500m or 16Gi"
+_COUNT = "write a number from 0 to 1024, or a percentage, for example 25%"
+_LABEL = "write a label's value: at most 63 letters, digits, -, _ and ., with a letter or digit at both ends"
+_LABEL_KEY = "write keys as name or domain/name, for example app or example.org/app"
+_NOTE = "write keys as name or domain/name, for example example.org/note"
+_RESOURCE = "write resources as name or domain/name, for example cpu or nvidia.com/gpu"
+_OWN_KEYS = "keys that begin with pdx.dev/ are PDX's own; leave them out"
+_NAME = (
+    "write at most 41 lower-case letters, digits and -, a letter first and no - at the end: names of children carry it"
+)
+_SOURCE = "write either path or persistentVolumeClaim"
+_TOKEN = "tokenSecretRef is for models from the Hugging Face Hub; leave out tokenSecretRef, or source"
+_OWN_FLAG = (
+    "PDX writes --kv-transfer-config, --host, --port, --model, --served-model-name, --tensor-parallel-size, -tp, "
+    "--shutdown-timeout itself from the other fields of spec; leave it out"
+)
+_NO_FLAG = (
+    "an engine of several nodes (--nnodes, --node-rank, --headless) and flags from a file (--config) are not in this "
+    "version; leave it out"
+)
+_ENGINE = "PDX writes command and args of the container engine; leave them out"
+_ENGINE_PORTS = "PDX writes these ports of the container engine: http, side-channel; leave them out"
+_GATEWAY = "PDX writes command and args of the container gateway; leave them out"
+_GATEWAY_PORTS = "PDX writes these ports of the container gateway: http, admin; leave them out"
+_REQUEST = "a request is above its limit; write requests up to limits"
+_DEVICES = "an engine needs parallelism.tensor devices; write as many as nvidia.com/gpu in resources.limits"
+_NODES = "an engine of several nodes is not in this version; write nodes: 1"
+_PAIR = "these engines cannot pair; write parallelism.tensor of prefill and decode so that one divides the other"
+_CHUNKS = (
+    "without chunks a step of spec.decode holds whole prompts; write chunkedPrefill.maxBatchedTokens of at least "
+    "engine.maxModelLen, or leave it out"
+)
+_SCRAPE = "an entry without labels would let everybody in; write podLabels or namespaceLabels"
+
+RULES: Final[list[tuple[str, object, str, str]]] = [
+    ("metadata.name", "x" * 42, "metadata.name", _NAME),
+    ("metadata.name", "1qwen", "metadata.name", _NAME),
+    ("metadata.name", "qwen.8b", "metadata.name", _NAME),
+    ("spec.prefill", GONE, "spec", "mode Disaggregated needs spec.prefill; write prefill: {replicas: 1}"),
+    ("spec.decode", GONE, "spec", "mode Disaggregated needs spec.decode; write decode: {replicas: 1}"),
+    ("spec.prefill", None, "spec", "mode Disaggregated needs spec.prefill; write prefill: {replicas: 1}"),
+    ("spec", {"model": {"name": "m"}, "mode": "Aggregated"}, "spec",
+     "mode Aggregated needs spec.aggregated; write aggregated: {replicas: 1}"),
+    ("spec", {"model": {"name": "m"}, "mode": "Aggregated", "prefill": {}}, "spec",
+     "mode Aggregated needs spec.aggregated; write aggregated: {replicas: 1}"),
+    ("spec.model.source", {}, "spec.model.source", _SOURCE),
+    ("spec.model.source", {"path": "/m", "persistentVolumeClaim": {"claimName": "c"}}, "spec.model.source", _SOURCE),
+    ("spec.model.source", {"path": "models/qwen"}, "spec.model.source.path", _PATH),
+    ("spec.model.source", {"persistentVolumeClaim": {"claimName": "Models"}},
+     "spec.model.source.persistentVolumeClaim.claimName", _OBJECT),
+    ("spec.model.source", {"persistentVolumeClaim": {"claimName": "c", "path": "/qwen"}},
+     "spec.model.source.persistentVolumeClaim.path", _INNER_PATH),
+    ("spec.model.source", {"persistentVolumeClaim": {"claimName": "c", "path": "a/../../b"}},
+     "spec.model.source.persistentVolumeClaim.path", _INNER_PATH),
+    ("spec.model", {"name": "m", "source": {"path": "/m"}, "tokenSecretRef": {"name": "t"}}, "spec.model", _TOKEN),
+    ("spec.model.tokenSecretRef", {"name": "Hub_Token"}, "spec.model.tokenSecretRef.name", _OBJECT),
+    ("spec.model.tokenSecretRef", {"name": "hub", "key": "a token"}, "spec.model.tokenSecretRef.key", _KEY),
+    ("spec.model.cache", {"persistentVolumeClaim": {"claimName": "-"}},
+     "spec.model.cache.persistentVolumeClaim.claimName", _OBJECT),
+    ("spec.engine.args", ["--port=1"], "spec.engine.args[0]", _OWN_FLAG),
+    ("spec.engine.args", ["--enforce-eager", "--host", "::"], "spec.engine.args[1]", _OWN_FLAG),
+    ("spec.engine.args", ["--kv_transfer_config", "{}"], "spec.engine.args[0]", _OWN_FLAG),
+    ("spec.prefill.args", ["--kv-transfer-config.kv_role=x"], "spec.prefill.args[0]", _OWN_FLAG),
+    ("spec.decode.args", ["--tensor-parallel", "2"], "spec.decode.args[0]", _OWN_FLAG),
+    ("spec.aggregated.args", ["-tp=2"], "spec.aggregated.args[0]", _OWN_FLAG),
+    ("spec.decode.args", ["--shutdown_timeout=1"], "spec.decode.args[0]", _OWN_FLAG),
+    ("spec.engine.args", ["--served-model-name=x"], "spec.engine.args[0]", _OWN_FLAG),
+    ("spec.prefill.args", ["--nnodes=2"], "spec.prefill.args[0]", _NO_FLAG),
+    ("spec.engine.args", ["-r", "1"], "spec.engine.args[0]", _NO_FLAG),
+    ("spec.engine.args", ["--config", "/etc/vllm.yaml"], "spec.engine.args[0]", _NO_FLAG),
+    ("spec.engine.env", _variables("1A"), "spec.engine.env[0].name", _VARIABLE),
+    ("spec.decode.env", _variables("A", "B-C"), "spec.decode.env[1].name", _VARIABLE),
+    ("spec.kvTransfer.connector", "Nope", "spec.kvTransfer.connector",
+     "there is no such connector; write one of: NIXL"),
+    ("spec.kvTransfer.connector", "nixl", "spec.kvTransfer.connector",
+     "there is no such connector; write one of: NIXL"),
+    ("spec.decode.resources", {"limits": {"cpu": "lots"}}, "spec.decode.resources.limits[cpu]", _QUANTITY),
+    ("spec.decode.resources", {"limits": {"cpu": -1}}, "spec.decode.resources.limits[cpu]", _QUANTITY),
+    ("spec.decode.resources", {"requests": {"memory": "16 GiB"}}, "spec.decode.resources.requests[memory]", _QUANTITY),
+    ("spec.gateway.resources", {"requests": {"memory": "16GB"}}, "spec.gateway.resources.requests[memory]", _QUANTITY),
+    ("spec.prefill.resources", {"requests": {"cpu": "1500m"}, "limits": {"cpu": 1}}, "spec.prefill.resources",
+     _REQUEST),
+    ("spec.gateway.resources", {"requests": {"memory": "1Gi"}, "limits": {"memory": "1G"}}, "spec.gateway.resources",
+     _REQUEST),
+    ("spec.decode", {"parallelism": {"tensor": 2}, "resources": {"limits": {"nvidia.com/gpu": 1}}}, "spec.decode",
+     _DEVICES),
+    ("spec.prefill", {"parallelism": {"tensor": 4}, "resources": {"limits": {"nvidia.com/gpu": "2"}}}, "spec.prefill",
+     _DEVICES),
+    ("spec.decode.parallelism", {"nodes": 2}, "spec.decode.parallelism.nodes", _NODES),
+    ("spec.aggregated", {"parallelism": {"nodes": 4}}, "spec.aggregated.parallelism.nodes", _NODES),
+    ("spec", {"model": {"name": "m"}, "prefill": {"parallelism": {"tensor": 2}},
+              "decode": {"parallelism": {"tensor": 3}}}, "spec", _PAIR),
+    ("spec", {"model": {"name": "m"}, "engine": {"maxModelLen": 4096}, "prefill": {},
+              "decode": {"chunkedPrefill": {"enabled": False, "maxBatchedTokens": 2048}}}, "spec", _CHUNKS),
+    ("spec.decode.podTemplate", _overlay(name="engine", command=["bash"]), "spec.decode.podTemplate", _ENGINE),
+    ("spec.prefill.podTemplate", _overlay(name="engine", args=[]), "spec.prefill.podTemplate", _ENGINE),
+    ("spec.decode.podTemplate", _overlay(name="engine", ports=[{"name": "http", "containerPort": 1}]),
+     "spec.decode.podTemplate", _ENGINE_PORTS),
+    ("spec.aggregated.podTemplate", _overlay(name="engine", ports=[{"name": "side-channel", "containerPort": 1}]),
+     "spec.aggregated.podTemplate", _ENGINE_PORTS),
+    ("spec.gateway.podTemplate", _overlay(name="gateway", args=["--help"]), "spec.gateway.podTemplate", _GATEWAY),
+    ("spec.gateway.podTemplate", _overlay(name="gateway", ports=[{"name": "admin", "containerPort": 1}]),
+     "spec.gateway.podTemplate", _GATEWAY_PORTS),
+    ("spec.decode.podTemplate", {"metadata": {"labels": {"pdx.dev/role": "prefill"}}},
+     "spec.decode.podTemplate.metadata.labels", _OWN_KEYS),
+    ("spec.gateway.podTemplate", {"metadata": {"annotations": {"pdx.dev/order": "x"}}},
+     "spec.gateway.podTemplate.metadata.annotations", _OWN_KEYS),
+    ("spec.decode.podTemplate", {"metadata": {"labels": {"team": "a b"}}},
+     "spec.decode.podTemplate.metadata.labels[team]", _LABEL),
+    ("spec.decode.podTemplate", {"metadata": {"annotations": {"a b": "c"}}},
+     "spec.decode.podTemplate.metadata.annotations", _NOTE),
+    ("spec.gateway.service", {"annotations": {"/x": ""}}, "spec.gateway.service.annotations", _NOTE),
+    ("spec.observability.scrapeFrom", [{"podLabels": {"app/": "x"}}],
+     "spec.observability.scrapeFrom[0].podLabels", _LABEL_KEY),
+    ("spec.decode.resources", {"limits": {"nvidia.com/gpu/x": 1}}, "spec.decode.resources.limits", _RESOURCE),
+    ("spec.decode.resources", {"limits": {"x" * 318: 1}}, "spec.decode.resources.limits", _RESOURCE),
+    ("spec.decode.disruption", {"maxUnavailable": "half"}, "spec.decode.disruption.maxUnavailable", _COUNT),
+    ("spec.gateway.disruption", {"maxUnavailable": -1}, "spec.gateway.disruption.maxUnavailable", _COUNT),
+    ("spec.rollout.maxSurge", "101%", "spec.rollout.maxSurge", _COUNT),
+    ("spec.rollout.maxSurge", "1", "spec.rollout.maxSurge", _COUNT),
+    ("spec.rollout.maxUnavailable", 1025, "spec.rollout.maxUnavailable", _COUNT),
+    ("spec.rollout.maxUnavailable", "-5%", "spec.rollout.maxUnavailable", _COUNT),
+    ("spec.observability.scrapeFrom", [{}], "spec.observability.scrapeFrom[0]", _SCRAPE),
+    ("spec.observability.scrapeFrom", [{"podLabels": {"a": "b"}}, {"namespaceLabels": {}}],
+     "spec.observability.scrapeFrom[1]", _SCRAPE),
+    ("spec.observability.scrapeFrom", [{"podLabels": {"app": "-"}}],
+     "spec.observability.scrapeFrom[0].podLabels[app]", _LABEL),
+]  # fmt: skip
+"""What breaks a rule: path, value, where the API server tells it, and the sentence, which it shares with `parse`."""
+
+
+ERRORS: Final[list[tuple[str, object, str, str, str]]] = [
+    ("spec", GONE, "spec", "Required value", "spec is missing."),
+    ("spec.model", GONE, "spec.model", "Required value", "spec.model is missing."),
+    ("spec.model.name", GONE, "spec.model.name", "Required value", "spec.model.name is missing."),
+    ("spec.model.name", None, "spec.model.name", "Required value", "spec.model.name is missing."),
+    ("spec.model.name", "", "spec.model.name",
+     'Invalid value: "": spec.model.name in body should be at least 1 chars long',
+     "spec.model.name: string should have at least 1 character, not ''."),
+    ("spec.model.name", "x" * 513, "spec.model.name", "Too long: may not be more than 512 bytes",
+     "spec.model.name is too long; write at most 512 characters."),
+    ("spec.decode.replicas", -1, "spec.decode.replicas",
+     "Invalid value: -1: spec.decode.replicas in body should be greater than or equal to 0",
+     "spec.decode.replicas: input should be greater than or equal to 0, not -1."),
+    ("spec.decode.replicas", 1025, "spec.decode.replicas",
+     "Invalid value: 1025: spec.decode.replicas in body should be less than or equal to 1024",
+     "spec.decode.replicas: input should be less than or equal to 1024, not 1025."),
+    ("spec.decode.replicas", "2", "spec.decode.replicas",
+     'Invalid value: "string": spec.decode.replicas in body must be of type integer: "string"',
+     "spec.decode.replicas: input should be a valid integer, not '2'."),
+    ("spec.decode.replicas", "many", "spec.decode.replicas",
+     'Invalid value: "string": spec.decode.replicas in body must be of type integer: "string"',
+     "spec.decode.replicas: input should be a valid integer, not 'many'."),
+    ("spec.decode.replicas", 1.5, "spec.decode.replicas",
+     'Invalid value: "number": spec.decode.replicas in body must be of type integer: "number"',
+     "spec.decode.replicas: input should be a valid integer, not 1.5."),
+    ("spec.decode.replicas", True, "spec.decode.replicas",
+     'Invalid value: "boolean": spec.decode.replicas in body must be of type integer: "boolean"',
+     "spec.decode.replicas: input should be a valid integer, not True."),
+    ("spec.mode", "Both", "spec.mode", 'Unsupported value: "Both": supported values: "Disaggregated", "Aggregated"',
+     "spec.mode: input should be 'Disaggregated' or 'Aggregated', not 'Both'."),
+    ("spec.kvTransfer.order", "Sideways", "spec.kvTransfer.order",
+     'Unsupported value: "Sideways": supported values: "PrefillFirst", "DecodeFirst", "Concurrent"',
+     "spec.kvTransfer.order: input should be 'PrefillFirst', 'DecodeFirst' or 'Concurrent', not 'Sideways'."),
+    ("spec.kvTransfer.onLoadFailure", "Retry", "spec.kvTransfer.onLoadFailure",
+     'Unsupported value: "Retry": supported values: "Fail", "Recompute"',
+     "spec.kvTransfer.onLoadFailure: input should be 'Fail' or 'Recompute', not 'Retry'."),
+    ("spec.engine.dtype", "fp8", "spec.engine.dtype",
+     'Unsupported value: "fp8": supported values: "auto", "bfloat16", "float16", "float32"',
+     "spec.engine.dtype: input should be 'auto', 'bfloat16', 'float16' or 'float32', not 'fp8'."),
+    ("spec.engine.imagePullPolicy", "Sometimes", "spec.engine.imagePullPolicy",
+     'Unsupported value: "Sometimes": supported values: "Always", "IfNotPresent", "Never"',
+     "spec.engine.imagePullPolicy: input should be 'Always', 'IfNotPresent' or 'Never', not 'Sometimes'."),
+    ("spec.engine.image", "", "spec.engine.image",
+     'Invalid value: "": spec.engine.image in body should be at least 1 chars long',
+     "spec.engine.image: string should have at least 1 character, not ''."),
+    ("spec.engine.shutdownSeconds", 3601, "spec.engine.shutdownSeconds",
+     "Invalid value: 3601: spec.engine.shutdownSeconds in body should be less than or equal to 3600",
+     "spec.engine.shutdownSeconds: input should be less than or equal to 3600, not 3601."),
+    ("spec.engine.maxModelLen", 0, "spec.engine.maxModelLen",
+     "Invalid value: 0: spec.engine.maxModelLen in body should be greater than or equal to 1",
+     "spec.engine.maxModelLen: input should be greater than or equal to 1, not 0."),
+    ("spec.engine.blockSize", 2048, "spec.engine.blockSize",
+     "Invalid value: 2048: spec.engine.blockSize in body should be less than or equal to 1024",
+     "spec.engine.blockSize: input should be less than or equal to 1024, not 2048."),
+    ("spec.engine.args", "--enforce-eager", "spec.engine.args",
+     'Invalid value: "string": spec.engine.args in body must be of type array: "string"',
+     "spec.engine.args is '--enforce-eager'; write a list."),
+    ("spec.engine.args", [""], "spec.engine.args[0]",
+     'Invalid value: "": spec.engine.args[0] in body should be at least 1 chars long',
+     "spec.engine.args.0: string should have at least 1 character, not ''."),
+    ("spec.engine.args", ["--x"] * 65, "spec.engine.args", "Too many: 65: must have at most 64 items",
+     "spec.engine.args is too long; write at most 64 entries."),
+    ("spec.engine.args", [1], "spec.engine.args[0]",
+     'Invalid value: "integer": spec.engine.args[0] in body must be of type string: "integer"',
+     "spec.engine.args.0: input should be a valid string, not 1."),
+    ("spec.engine.args", [None], "spec.engine.args[0]",
+     'Invalid value: "null": spec.engine.args[0] in body must be of type string: "null"',
+     "spec.engine.args.0: input should be a valid string, not None."),
+    ("spec.engine.env", [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}], "spec.engine.env[1]",
+     'Duplicate value: {"name":"A"}', "spec.engine.env: name A is there twice; write it once."),
+    ("spec.engine.env", [{"name": "A"}], "spec.engine.env[0].value", "Required value",
+     "spec.engine.env.0.value is missing."),
+    ("spec.engine.env", [{"name": "A", "value": 1}], "spec.engine.env[0].value",
+     'Invalid value: "integer": spec.engine.env[0].value in body must be of type string: "integer"',
+     "spec.engine.env.0.value: input should be a valid string, not 1."),
+    ("spec.decode.parallelism", {"tensor": 17}, "spec.decode.parallelism.tensor",
+     "Invalid value: 17: spec.decode.parallelism.tensor in body should be less than or equal to 16",
+     "spec.decode.parallelism.tensor: input should be less than or equal to 16, not 17."),
+    ("spec.decode.parallelism", {"tensor": 0}, "spec.decode.parallelism.tensor",
+     "Invalid value: 0: spec.decode.parallelism.tensor in body should be greater than or equal to 1",
+     "spec.decode.parallelism.tensor: input should be greater than or equal to 1, not 0."),
+    ("spec.decode.chunkedPrefill", {"enabled": "yes"}, "spec.decode.chunkedPrefill.enabled",
+     'Invalid value: "string": spec.decode.chunkedPrefill.enabled in body must be of type boolean: "string"',
+     "spec.decode.chunkedPrefill.enabled: input should be a valid boolean, not 'yes'."),
+    ("spec.decode.chunkedPrefill", {"maxBatchedTokens": 0}, "spec.decode.chunkedPrefill.maxBatchedTokens",
+     "Invalid value: 0: spec.decode.chunkedPrefill.maxBatchedTokens in body should be greater than or equal to 1",
+     "spec.decode.chunkedPrefill.maxBatchedTokens: input should be greater than or equal to 1, not 0."),
+    ("spec.decode.resources", {"limits": {"cpu": 1.5}}, "spec.decode.resources.limits.cpu",
+     'Invalid value: "number": spec.decode.resources.limits.cpu in body must be of type integer,string: "number"',
+     "spec.decode.resources.limits.cpu is 1.5: write a whole number or a text."),
+    ("spec.decode.resources", {"limits": []}, "spec.decode.resources.limits",
+     'Invalid value: "array": spec.decode.resources.limits in body must be of type object: "array"',
+     "spec.decode.resources.limits is []; write a mapping."),
+    ("spec.kvTransfer.config", [], "spec.kvTransfer.config",
+     'Invalid value: "array": spec.kvTransfer.config in body must be of type object: "array"',
+     "spec.kvTransfer.config is []; write a mapping."),
+    ("spec.kvTransfer.config", {str(i): i for i in range(65)}, "spec.kvTransfer.config",
+     "Too many: 65: must have at most 64 items", "spec.kvTransfer.config is too long; write at most 64 entries."),
+    ("spec.gateway.replicas", 65, "spec.gateway.replicas",
+     "Invalid value: 65: spec.gateway.replicas in body should be less than or equal to 64",
+     "spec.gateway.replicas: input should be less than or equal to 64, not 65."),
+    ("spec.gateway.workers", 0, "spec.gateway.workers",
+     "Invalid value: 0: spec.gateway.workers in body should be greater than or equal to 1",
+     "spec.gateway.workers: input should be greater than or equal to 1, not 0."),
+    ("spec.gateway.autoscaled", "no", "spec.gateway.autoscaled",
+     'Invalid value: "string": spec.gateway.autoscaled in body must be of type boolean: "string"',
+     "spec.gateway.autoscaled: input should be a valid boolean, not 'no'."),
+    ("spec.gateway.service", {"type": "ExternalName"}, "spec.gateway.service.type",
+     'Unsupported value: "ExternalName": supported values: "ClusterIP", "NodePort", "LoadBalancer"',
+     "spec.gateway.service.type: input should be 'ClusterIP', 'NodePort' or 'LoadBalancer', not 'ExternalName'."),
+    ("spec.gateway.service", {"annotations": {"a": 1}}, "spec.gateway.service.annotations.a",
+     'Invalid value: "integer": spec.gateway.service.annotations.a in body must be of type string: "integer"',
+     "spec.gateway.service.annotations.a: input should be a valid string, not 1."),
+    ("spec.decode.podTemplate", {"spec": {"containers": [{"image": "x"}]}},
+     "spec.decode.podTemplate.spec.containers[0].name", "Required value",
+     "spec.decode.podTemplate.spec.containers.0.name is missing."),
+    ("spec.decode.podTemplate", {"spec": {"containers": [{"name": "a"}, {"name": "a"}]}},
+     "spec.decode.podTemplate.spec.containers[1]", 'Duplicate value: {"name":"a"}',
+     "spec.decode.podTemplate.spec.containers: name a is there twice; write it once."),
+    ("spec.decode.podTemplate", "x", "spec.decode.podTemplate",
+     'Invalid value: "string": spec.decode.podTemplate in body must be of type object: "string"',
+     "spec.decode.podTemplate is 'x'; write a mapping."),
+    ("spec.model.source", {"persistentVolumeClaim": {}}, "spec.model.source.persistentVolumeClaim.claimName",
+     "Required value", "spec.model.source.persistentVolumeClaim.claimName is missing."),
+    ("spec.model.cache", {}, "spec.model.cache.persistentVolumeClaim", "Required value",
+     "spec.model.cache.persistentVolumeClaim is missing."),
+    ("spec.model.tokenSecretRef", {"key": "x"}, "spec.model.tokenSecretRef.name", "Required value",
+     "spec.model.tokenSecretRef.name is missing."),
+    ("spec.rollout.maxSurge", 0.5, "spec.rollout.maxSurge",
+     'Invalid value: "number": spec.rollout.maxSurge in body must be of type integer,string: "number"',
+     "spec.rollout.maxSurge is 0.5: write a whole number or a text."),
+    ("spec.rollout.maxSurge", True, "spec.rollout.maxSurge",
+     'Invalid value: "boolean": spec.rollout.maxSurge in body must be of type integer,string: "boolean"',
+     "spec.rollout.maxSurge is True: write a whole number or a text."),
+    ("spec.observability.scrapeFrom", [{"podLabels": {"a": 1}}], "spec.observability.scrapeFrom[0].podLabels.a",
+     'Invalid value: "integer": spec.observability.scrapeFrom[0].podLabels.a in body must be of type string: "integer"',
+     "spec.observability.scrapeFrom.0.podLabels.a: input should be a valid string, not 1."),
+    ("spec.decode", [], "spec.decode", 'Invalid value: "array": spec.decode in body must be of type object: "array"',
+     "spec.decode is []; write a mapping."),
+    ("spec.decode", 5, "spec.decode", 'Invalid value: "integer": spec.decode in body must be of type object: "integer"',
+     "spec.decode is 5; write a mapping."),
+    ("metadata.name", GONE, "metadata.name", "Required value: name or generateName is required",
+     "metadata.name is missing."),
+    ("spec.observability.scrapeFrom",
+     [{"podLabels": {"a": "x" * 64}}], "spec.observability.scrapeFrom[0].podLabels.a",
+     "Too long: may not be more than 63 bytes",
+     "spec.observability.scrapeFrom.0.podLabels.a is too long; write at most 63 characters."),
+]  # fmt: skip
+"""What has the wrong shape: path, value, where the API server tells it and what, and the sentence of `parse`."""
+
+UNKNOWN: Final[list[tuple[str, object, str, str]]] = [
+    ("spec.modell", {}, "spec.modell", "spec.modell does not exist; did you mean model?"),
+    ("spec.decode.replica", 1, "spec.decode.replica", "spec.decode.replica does not exist; did you mean replicas?"),
+    ("spec.kvTransfer.zzz", 1, "spec.kvTransfer.zzz",
+     "spec.kvTransfer.zzz does not exist; it may hold: connector, order, onLoadFailure, config."),
+    ("spec.engine.env", {"A": "1"}, "spec.engine.env.A", "spec.engine.env is {'A': '1'}; write a list."),
+    ("spec.engine.env", [{"name": "A", "value": "1", "valueFrom": {}}], "spec.engine.env[0].valueFrom",
+     "spec.engine.env.0.valueFrom does not exist; did you mean value?"),
+    ("spec.decode.resources.claims", [], "spec.decode.resources.claims",
+     "spec.decode.resources.claims does not exist; did you mean limits?"),
+    ("spec.decode.podTemplate", {"metadata": {"name": "x"}}, "spec.decode.podTemplate.metadata.name",
+     "spec.decode.podTemplate.metadata.name does not exist; it may hold: labels, annotations."),
+    ("spec.decode.podTemplate", {"template": {}}, "spec.decode.podTemplate.template",
+     "spec.decode.podTemplate.template does not exist; it may hold: metadata, spec."),
+    ("spec.model.source", {"huggingFace": {}}, "spec.model.source.huggingFace",
+     "spec.model.source.huggingFace does not exist; it may hold: path, persistentVolumeClaim."),
+]  # fmt: skip
+"""What does not exist: path, value, the field that the API server names, and the sentence of `parse`."""
