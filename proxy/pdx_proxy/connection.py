@@ -5,12 +5,16 @@ so that a body can be moved to a client without being framed anew.
 """
 
 import asyncio
-from typing import Protocol, cast
+from math import inf
+from typing import Final, Protocol, cast
 
 import httptools
 
-from pdx_proxy.failures import LostConnection
+from pdx_proxy.failures import DeadlineExceeded, LostConnection
 from pdx_proxy.settings import Address
+
+_JOINED_BYTES: Final = 16 * 1024
+"""A request up to this size is sent in one piece; the body of a larger one is not copied behind its head."""
 
 
 class Sink(Protocol):
@@ -29,13 +33,14 @@ class Answer:
         self.status = 0
         """0 until the head has arrived."""
         self.headers: list[tuple[bytes, bytes]] = []
+        """Names are in lower case."""
         self.chunked = False
         self.keep_alive = False
         self.complete = False
         self.parts: list[bytes] = []
         """The body so far, without its framing; not kept once the answer is relayed."""
         self.raw: list[bytes] = []
-        """The body so far as it came, framing included; not kept once the answer is relayed."""
+        """The answer so far as it came, head and framing included; not kept once it is relayed."""
         self.size = 0
         """Bytes of body so far."""
 
@@ -53,7 +58,15 @@ class Answer:
 
     def header(self, name: bytes) -> bytes:
         """A header's value, or nothing. `name` in lower case."""
-        return next((value for key, value in self.headers if key.lower() == name), b"")
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return b""
+
+
+_NO_ANSWER: Final = Answer()
+"""That of a connection which is asked nothing: it is complete, so that further bytes are one too many."""
+_NO_ANSWER.complete = _NO_ANSWER.keep_alive = True
 
 
 class Connection(asyncio.Protocol):
@@ -61,12 +74,17 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "__weakref__",
+        "_allowed",
+        "_expired",
+        "_expires",
         "_half_closed",
         "_interruption",
         "_loop",
         "_parser",
         "_relay",
         "_sink",
+        "_timer",
+        "_timer_at",
         "_waiter",
         "address",
         "answer",
@@ -86,6 +104,12 @@ class Connection(asyncio.Protocol):
         self._half_closed = False
         self._interruption: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._allowed = 0.0
+        self._expired = False
+        self._expires = inf
+        """When the wait for the answer is over, in the loop's time."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
         self.endpoint = endpoint
         self.address = Address("", 0)
         """Where it leads; set by the pool."""
@@ -99,7 +123,7 @@ class Connection(asyncio.Protocol):
         self.last = b""
         """The bytes relayed last: where a broken stream was cut."""
 
-    def send(self, request: bytes) -> None:
+    def send(self, head: bytes, body: bytes) -> None:
         """Begin an exchange."""
         self.answer = Answer()  # first of all: the answer before belongs to another client
         if self.transport is None or self.lost is not None:
@@ -107,31 +131,60 @@ class Connection(asyncio.Protocol):
         self._relay = False
         self._sink = None
         self._interruption = None
+        self._expired = False
+        self._expires = inf
         self._parser = httptools.HttpResponseParser(self)
-        self.transport.write(request)
+        if len(body) <= _JOINED_BYTES:
+            self.transport.write(head + body)
+        else:
+            self.transport.writelines((head, body))
 
-    async def progress(self) -> None:
-        """Wait until more of the answer has arrived; raises LostConnection when no more will come."""
-        if self.lost is not None:
-            raise self._failure()
-        if self._interruption is not None:
-            raise self._interruption
+    def allow(self, seconds: float) -> None:
+        """Let waits end after so many seconds from now with DeadlineExceeded; `inf` lets them last.
+
+        One timer serves all exchanges on the connection: it is set again only when it comes too late, and finds out
+        when it fires whether a wait is over. (A timer of its own for every wait is a tenth of a short request.)
+        """
+        self._allowed = seconds
+        self._expired = False
+        self._expires = self._loop.time() + seconds
+        if self._expires < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        self._timer_at = self._expires
+        self._timer = None if self._expires == inf else self._loop.call_at(self._expires, self._look_at_time)
+
+    def _look_at_time(self) -> None:
+        self._expired = self._expires == self._timer_at
+        if self._expired:
+            self._expires = inf
+            self._wake()
+        self._set_timer()
+
+    @property
+    def left(self) -> float:
+        """How much is left of the time that was allowed."""
+        return self._expires - self._loop.time()
+
+    def progress(self) -> "asyncio.Future[None]":
+        """What is done when more of the answer has arrived; raises LostConnection when no more will come."""
+        self.check()
         self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-        if self.answer.complete:
-            return
-        if self.lost is not None:
+        return self._waiter
+
+    def check(self) -> None:
+        """Raise what has happened to an answer that is not complete."""
+        if (self.lost is not None or self._interruption is not None or self._expired) and not self.answer.complete:
             raise self._failure()
-        if self._interruption is not None:
-            raise self._interruption
 
     async def head(self) -> Answer:
         """The answer once its head has arrived."""
-        while not self.answer.status and not self.answer.complete:
+        while not self.answer.status:
             await self.progress()
+        self.check()
         return self.answer
 
     async def whole(self) -> Answer:
@@ -147,7 +200,7 @@ class Connection(asyncio.Protocol):
         """
         self._relay = raw
         self._sink = sink
-        held = b"".join(self.answer.raw if raw else self.answer.parts)
+        held = b"".join(self.answer.raw).split(b"\r\n\r\n", 1)[1] if raw else b"".join(self.answer.parts)
         self.answer.raw = []
         self.answer.parts = []
         self.last = held
@@ -186,6 +239,10 @@ class Connection(asyncio.Protocol):
         if self.lost is None:
             self.lost = ConnectionResetError("closed by the gateway")
 
+    def rest(self) -> None:
+        """Keep nothing of the exchange that is over."""
+        self.answer = _NO_ANSWER
+
     @property
     def reusable(self) -> bool:
         """Whether another exchange may follow."""
@@ -195,13 +252,12 @@ class Connection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        answer = self.answer
-        if self._parser is None or answer.complete:
+        answer, parser = self.answer, self._parser
+        if parser is None or answer.complete:
             self._fail(ValueError("bytes that no request asked for"))
             return
-        had_head = bool(answer.status)
         try:
-            self._parser.feed_data(data)
+            parser.feed_data(data)
         except httptools.HttpParserError as error:
             answer.complete = False  # bytes behind its end belie it
             self._fail(error)
@@ -213,18 +269,14 @@ class Connection(asyncio.Protocol):
             if not answer.complete:
                 return
         elif self._sink is None:
-            self._hold(data, had_head)
+            answer.raw.append(data)
         self._wake()
-
-    def _hold(self, data: bytes, had_head: bool) -> None:
-        raw = self.answer.raw
-        raw.append(data)
-        if not had_head and self.answer.status:
-            self.answer.raw = [b"".join(raw).split(b"\r\n\r\n", 1)[1]]
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.lost is None:
             self.lost = exc or ConnectionResetError("the engine closed the connection")
+        if self._timer is not None:
+            self._timer.cancel()
         self._wake()
 
     def on_message_begin(self) -> None:
@@ -232,6 +284,9 @@ class Connection(asyncio.Protocol):
             raise ValueError("more bytes than one answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name == b"transfer-encoding":
+            self.answer.chunked = value.lower() == b"chunked"
         self.answer.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -241,7 +296,6 @@ class Connection(asyncio.Protocol):
         if answer.status < 200:
             raise ValueError("an interim answer that no request asked for")
         answer.keep_alive = self._parser.should_keep_alive()
-        answer.chunked = answer.header(b"transfer-encoding").lower() == b"chunked"
 
     def on_body(self, data: bytes) -> None:
         answer = self.answer
@@ -268,5 +322,10 @@ class Connection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _failure(self) -> LostConnection:
-        return LostConnection(self.endpoint, f"connection lost: {self.lost}")
+    def _failure(self) -> Exception:
+        """Why no more of the answer is waited for."""
+        if self.lost is not None:
+            return LostConnection(self.endpoint, f"connection lost: {self.lost}")
+        if self._interruption is not None:
+            return self._interruption
+        return DeadlineExceeded(self.endpoint, f"no answer within {self._allowed:g} s")

@@ -36,11 +36,14 @@ class Endpoint:
     """Counts the warm-ups: what was learnt of one start says nothing of the next."""
     reason: str | None = None
     """Why it is not warm."""
+    name: str = field(init=False, repr=False, compare=False)
+    """Unique name."""
+    host: str = field(init=False, repr=False, compare=False)
+    """What requests to it name as their host."""
 
-    @property
-    def name(self) -> str:
-        """Unique name."""
-        return self.spec.name
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.spec.name)
+        object.__setattr__(self, "host", str(self.spec.address))
 
     @property
     def address(self) -> Address:
@@ -134,10 +137,17 @@ class Load:
     legs: dict[str, int] = field(default_factory=dict)
     """Never zero, so that nothing is kept of endpoints that are gone."""
 
-    def acquire(self, endpoint: Endpoint) -> "Held":
-        """Count one leg at the endpoint until the returned hold is released."""
+    def acquire(self, endpoint: Endpoint) -> None:
+        """Count one leg more at the endpoint."""
         self.legs[endpoint.name] = self.legs.get(endpoint.name, 0) + 1
-        return Held(self, endpoint.name)
+
+    def release(self, endpoint: Endpoint) -> None:
+        """Count one leg less: once for every `acquire`."""
+        left = self.legs[endpoint.name] - 1
+        if left:
+            self.legs[endpoint.name] = left
+        else:
+            del self.legs[endpoint.name]
 
     def of(self, endpoint: Endpoint) -> int:
         """Legs in flight at the endpoint."""
@@ -146,22 +156,3 @@ class Load:
     def view(self) -> Mapping[str, int]:
         """Endpoints that have legs in flight."""
         return self.legs
-
-
-@dataclass(slots=True)
-class Held:
-    """One counted leg."""
-
-    load: Load
-    name: str
-    released: bool = False
-
-    def release(self) -> None:
-        """Count it no longer. A second call does nothing."""
-        if not self.released:
-            self.released = True
-            legs = self.load.legs
-            if legs[self.name] > 1:
-                legs[self.name] -= 1
-            else:
-                del legs[self.name]

@@ -1,9 +1,18 @@
 """What a handler sees of a client's request: head, body, and a sink to write to. Not which server read it."""
 
-from collections.abc import Mapping
-from typing import Protocol
+import asyncio
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol
 
+from pdx_proxy.request import RefusedError
 from pdx_proxy.wire import answer_head
+
+_BODY_SECONDS: Final = 30.0
+_SLOWEST_BYTES_PER_SECOND: Final = 16 * 1024
+_RESET: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER of zero seconds: closing resets, so that HTTP/1.0's end of an answer is not taken for one."""
 
 
 class Source(Protocol):
@@ -32,7 +41,7 @@ class Exchange(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The head, by names in any case."""
+        """The head, by names in lower case."""
 
     @property
     def chunks(self) -> bool:
@@ -47,7 +56,7 @@ class Exchange(Protocol):
         """Whether the connection is closed after this answer."""
 
     async def body(self) -> bytes:
-        """The whole body; raises RefusedError when it is too large."""
+        """The whole body; raises RefusedError when it is too large or comes too slowly."""
 
     def write(self, data: bytes) -> None:
         """Write bytes of the answer as they are."""
@@ -62,6 +71,9 @@ class Exchange(Protocol):
         """Cut the connection, so that a client cannot take half an answer for a whole one."""
 
 
+Handler = Callable[[Exchange], Awaitable[None]]
+
+
 def answer(
     exchange: Exchange, status: int, body: bytes, headers: Mapping[str, str], content_type: str = "application/json"
 ) -> None:
@@ -70,3 +82,21 @@ def answer(
     if exchange.closes:
         framing["connection"] = "close"
     exchange.write(answer_head(status, (), framing) + (body if exchange.method != "HEAD" else b""))
+
+
+def body_seconds(length: int) -> float:
+    """How long a body of `length` bytes may take to arrive: 30 s, and what it needs at 16 KiB/s."""
+    return _BODY_SECONDS + length / _SLOWEST_BYTES_PER_SECOND
+
+
+def body_too_slow() -> RefusedError:
+    """The refusal of a body that did not arrive in time."""
+    return RefusedError(408, "The request's body did not arrive in time.", "Request Timeout")
+
+
+def cut(transport: asyncio.Transport) -> None:
+    """End a client's connection in a way that no client takes for the end of an answer."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    transport.abort()

@@ -1,8 +1,8 @@
 """The handlers of the serving port: parse, pick, hand off, relay, and one outcome for every request."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final
 
 from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.families import Serial
@@ -15,7 +15,7 @@ from pdx_proxy.failures import BadAnswer, EngineFailure
 from pdx_proxy.handoff import Handoff, HandoffFailure, LegRefused
 from pdx_proxy.pick import Choice, pick
 from pdx_proxy.relay import relay
-from pdx_proxy.request import RefusedError, Request, can_split, decode_body, error_body, read_body
+from pdx_proxy.request import Body, RefusedError, Request, can_split, decode_body, error_body, read_body
 from pdx_proxy.routes import ROUTES, Kind
 from pdx_proxy.wire import FORWARDED_REQUEST_HEADERS
 
@@ -34,6 +34,26 @@ class Gateway:
 
     async def serve(self, exchange: Exchange) -> None:
         """Answer one request. Cancelled when the client leaves."""
+        kind = self._answer_alone(exchange)
+        if kind is None:
+            return
+        counters, clock = self._backend.counters, self._backend.clock
+        counters.requests_in_flight += 1
+        outcome = Outcome.CLIENT_LEFT
+        began = clock()
+        try:
+            handoff = await self._hand_off(exchange, kind)
+            outcome = Outcome.UNAVAILABLE if handoff is None else await self._answer(exchange, handoff)
+        except RefusedError as refusal:
+            answer(exchange, refusal.status, refusal.body(), self._own_headers(exchange))
+            outcome = Outcome.REFUSED
+        finally:
+            counters.requests_in_flight -= 1
+            counters.outcomes[outcome] += 1
+            counters.phases[Phase.TOTAL].observe(clock() - began)
+
+    def _answer_alone(self, exchange: Exchange) -> Kind | None:
+        """Answer what no engine is asked for, or say how the request is to be served."""
         if self.draining:
             exchange.close_after()
         route = ROUTES.get(exchange.path)
@@ -46,7 +66,8 @@ class Gateway:
         elif route[1] is Kind.READY:
             self._answer_ready(exchange)
         else:
-            await self._count(exchange, route[1])
+            return route[1]
+        return None
 
     def _answer_ready(self, exchange: Exchange) -> None:
         if self._backend.snapshot.decode and not self.draining:
@@ -54,22 +75,11 @@ class Gateway:
         else:
             answer(exchange, 503, _unavailable("No engine is ready."), {})
 
-    async def _count(self, exchange: Exchange, kind: Kind) -> None:
-        counters, clock = self._backend.counters, self._backend.clock
-        counters.requests_in_flight += 1
-        outcome = Outcome.CLIENT_LEFT
-        began = clock()
-        try:
-            outcome = await self._serve_engine(exchange, kind)
-        except RefusedError as refusal:
-            answer(exchange, refusal.status, refusal.body(), self._own_headers(exchange))
-            outcome = Outcome.REFUSED
-        finally:
-            counters.requests_in_flight -= 1
-            counters.outcomes[outcome] += 1
-            counters.phases[Phase.TOTAL].observe(clock() - began)
+    async def _hand_off(self, exchange: Exchange, kind: Kind) -> Handoff | None:
+        """The first attempt that succeeds; None when the client has been told that none did.
 
-    async def _serve_engine(self, exchange: Exchange, kind: Kind) -> Outcome:
+        The request ends here: its body is not kept while the answer is relayed.
+        """
         request = await self._read(exchange, kind)
         avoid: set[str] = set()
         last: EngineFailure | None = None
@@ -82,7 +92,7 @@ class Gateway:
             if choice is None:
                 break
             try:
-                handoff = await self._attempt(choice, request, exchange.method)
+                return await self._attempt(choice, request, exchange.method)
             except LegRefused:
                 request = Request(request.path, request.body, request.headers, split=False)
                 tries = max(tries, 1)
@@ -91,33 +101,28 @@ class Gateway:
                 avoid.add(failure.endpoint.name)
                 last = failure.cause
                 self._backend.counters.retried(last.reason)
-                continue
-            return await self._answer(exchange, handoff)
         self._answer_unavailable(exchange, last)
-        return Outcome.UNAVAILABLE
+        return None
 
     async def _read(self, exchange: Exchange, kind: Kind) -> Request:
         headers = exchange.headers
-        forwarded = tuple(
-            (name, value) for name in FORWARDED_REQUEST_HEADERS if (value := headers.get(name, "")) and value.isascii()
-        )
+        found = [(name, headers.get(name, "")) for name in FORWARDED_REQUEST_HEADERS]
+        forwarded = tuple([(name, value) for name, value in found if value and value.isascii()])
         if kind is Kind.READ:
-            return Request(exchange.path, {}, forwarded, split=False)
+            return Request(exchange.path, Body(), forwarded, split=False)
         body = read_body(await exchange.body(), headers.get("content-type", ""))
-        split = kind is Kind.GENERATE and can_split(exchange.path, body)
+        split = kind is Kind.GENERATE and can_split(exchange.path, body.fields)
         return Request(exchange.path, body, forwarded, split)
 
-    async def _attempt(self, choice: Choice, request: Request, method: str) -> Handoff:
-        """One attempt: both legs, or D alone. Raises HandoffFailure or LegRefused."""
+    def _attempt(self, choice: Choice, request: Request, method: str) -> Coroutine[Any, Any, Handoff]:
+        """One attempt: both legs, or D alone. Raises HandoffFailure or LegRefused when awaited."""
         prefill, decode = choice.prefill, choice.decode
         if prefill is None:
-            return await self._whole(choice, request, method)
+            return self._whole(choice, request, method)
         family = CONNECTORS[prefill.connector].family(prefill.order)
         if isinstance(family, Serial):
-            return await serial.hand_off(self._backend, self._aftercare, family, (prefill, decode), request)
-        return await rendezvous.hand_off(
-            self._backend, self._aftercare, family, prefill.order, (prefill, decode), request
-        )
+            return serial.hand_off(self._backend, self._aftercare, family, (prefill, decode), request)
+        return rendezvous.hand_off(self._backend, self._aftercare, family, prefill.order, (prefill, decode), request)
 
     async def _whole(self, choice: Choice, request: Request, method: str) -> Handoff:
         leg = self._backend.leg(choice.decode)

@@ -1,14 +1,14 @@
 """One request to one engine: counted while it is open, ended exactly once."""
 
-import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
+from math import inf
 
 from pdx_proxy.connection import Answer, Connection
 from pdx_proxy.endpoints import Endpoint, Load
-from pdx_proxy.failures import DeadlineExceeded, EngineFailure, LostConnection
+from pdx_proxy.failures import EngineFailure, LostConnection
 from pdx_proxy.opening import opened
 from pdx_proxy.pool import Pool
-from pdx_proxy.wire import request_bytes
+from pdx_proxy.wire import request_head
 
 
 class Leg:
@@ -18,12 +18,13 @@ class Leg:
     """
 
     __slots__ = (
+        "_body",
         "_connection",
-        "_hold",
+        "_counted",
+        "_head",
         "_interruption",
         "_load",
         "_pool",
-        "_request",
         "_unwanted",
         "begun",
         "endpoint",
@@ -32,9 +33,10 @@ class Leg:
     def __init__(self, pool: Pool, load: Load, endpoint: Endpoint) -> None:
         self._pool = pool
         self._load = load
-        self._hold = load.acquire(endpoint)
+        load.acquire(endpoint)
+        self._counted = True
         self._connection: Connection | None = None
-        self._request = b""
+        self._head = self._body = b""
         self._unwanted = False
         self._interruption: EngineFailure | None = None
         self.endpoint = endpoint
@@ -59,35 +61,55 @@ class Leg:
 
     async def connect(self) -> None:
         """Have a connection ready; raises ConnectFailure."""
-        self._connection = await self._pool.take(self.endpoint)
+        self._connection = self._pool.take(self.endpoint) or await self._pool.connect(self.endpoint)
 
     def send(self, method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes) -> None:
         """Send the request; a connection that has just been lost shows when the answer is awaited."""
-        self._request = request_bytes(method, path, str(self.endpoint.address), headers, body)
+        self._head = request_head(method, path, self.endpoint.host, headers, len(body))
+        self._body = body
         self.begun = True
         try:
-            self.connection.send(self._request)
+            self.connection.send(self._head, body)
         except LostConnection:
             self.connection.used = True
 
     async def head(self, seconds: float) -> Answer:
         """The answer once its head has arrived."""
-        return await self._within(seconds, self._until_head())
+        self.connection.allow(seconds)
+        await self._until_head()
+        return self._here()
 
     async def opened(self, seconds: float) -> Answer:
         """The answer once it may go to a client; raises BadAnswer when it may not."""
-        return await self._within(seconds, self._until_opened())
+        self.connection.allow(seconds)
+        await self._until_head()
+        connection, name = self.connection, self.endpoint.name
+        while not opened(name, connection.answer):
+            await connection.progress()
+            connection.check()
+        return self._here()
 
     async def whole(self, seconds: float) -> Answer:
         """The complete answer."""
-        return await self._within(seconds, self._until_whole())
+        self.connection.allow(seconds)
+        await self._until_head()
+        connection = self.connection
+        while not connection.answer.complete:
+            await connection.progress()
+        return self._here()
+
+    def _here(self) -> Answer:
+        answer = self.connection.answer
+        if not answer.complete:
+            self.connection.allow(inf)
+        return answer
 
     def detach(self) -> "Leg":
         """Hand the leg to another owner; this one keeps nothing to end."""
         other = Leg(self._pool, self._load, self.endpoint)
         other._connection, self._connection = self._connection, None
-        other._request, other.begun, other._unwanted = self._request, self.begun, self._unwanted
-        self._hold.release()
+        other._head, other._body, other.begun, other._unwanted = self._head, self._body, self.begun, self._unwanted
+        self._count_no_longer()
         return other
 
     def half_close(self) -> None:
@@ -111,40 +133,34 @@ class Leg:
     def end(self) -> None:
         """Give the connection back, which closes it when the answer is not complete, and count the leg no longer."""
         self.give_back()
-        self._hold.release()
+        self._count_no_longer()
 
-    async def _within(self, seconds: float, wait: Coroutine[None, None, Answer]) -> Answer:
-        try:
-            async with asyncio.timeout(seconds):
-                return await wait
-        except TimeoutError as error:
-            raise DeadlineExceeded(self.endpoint.name, f"no answer within {seconds:g} s") from error
+    def _count_no_longer(self) -> None:
+        if self._counted:
+            self._counted = False
+            self._load.release(self.endpoint)
 
-    async def _until_head(self) -> Answer:
+    async def _until_head(self) -> None:
         """An engine may close an idle connection in the instant it is used again.
 
         What is lost on a used connection before any byte of an answer is therefore sent once more, on a new one, unless
         nobody wants it any more.
         """
-        reused = self.connection.used
+        connection = self.connection
         try:
-            return await self.connection.head()
+            while not connection.answer.status:
+                await connection.progress()
+            connection.check()
+            self._body = b""  # it is not sent again, and a stream may last
+            return
         except LostConnection:
-            if not reused or self.answer.status or self._unwanted or self.connection.lost is None:
+            if not connection.used or connection.answer.status or self._unwanted or connection.lost is None:
                 raise  # a connection that is not lost was interrupted
-        self.connection.close()
+        left = connection.left
+        connection.close()
         self._connection = await self._pool.connect(self.endpoint)
         if self._interruption is not None:
             raise self._interruption
-        self.connection.send(self._request)
-        return await self.connection.head()
-
-    async def _until_opened(self) -> Answer:
-        answer = await self._until_head()
-        while not opened(self.endpoint.name, answer):
-            await self.connection.progress()
-        return answer
-
-    async def _until_whole(self) -> Answer:
-        await self._until_head()
-        return await self.connection.whole()
+        self.connection.send(self._head, self._body)
+        self.connection.allow(left)
+        await self.connection.head()

@@ -14,7 +14,7 @@ from pdx_proxy.endpoints import Endpoint, Snapshot
 from pdx_proxy.fleet import Fleet, LocalFleet, ProcessFleet, address_of, bind
 from pdx_proxy.settings import Settings
 from pdx_proxy.warmup import Warmer
-from pdx_proxy.worker import create_backend
+from pdx_proxy.worker import create_backend, spare_collector
 
 
 def run(settings: Settings, discovery: Discovery | None = None) -> int:
@@ -33,6 +33,7 @@ async def _serve(settings: Settings, discovery: Discovery | None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, None)
     control = await Control.start(settings, discovery)
+    spare_collector()
     sys.stdout.write(f"pdx gateway: serving on http://{settings.listen}, admin on http://{settings.admin}\n")
     sys.stdout.flush()
     failure = await _until_told(signals, control)

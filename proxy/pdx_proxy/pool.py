@@ -1,7 +1,7 @@
 """Connections to engines, kept alive between requests."""
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Collection
 from weakref import WeakSet
 
@@ -15,7 +15,8 @@ class Pool:
     """Idle connections by address. A connection is either here or with exactly one owner."""
 
     def __init__(self, *, idle_seconds: float, connect_seconds: float) -> None:
-        self._idle: dict[Address, list[Connection]] = defaultdict(list)
+        self._idle: dict[Address, deque[Connection]] = defaultdict(deque)
+        """By address, the one that was used last at the end."""
         self._all: WeakSet[Connection] = WeakSet()
         self._gone: set[Address] = set()
         """Addresses whose engines are gone while connections to them are with owners."""
@@ -23,8 +24,8 @@ class Pool:
         self._connect_seconds = connect_seconds
         self._loop = asyncio.get_running_loop()
 
-    async def take(self, endpoint: Endpoint) -> Connection:
-        """A connection to the endpoint, idle or new; raises ConnectFailure."""
+    def take(self, endpoint: Endpoint) -> Connection | None:
+        """An idle connection to the endpoint, if there is one."""
         idle = self._idle[endpoint.address]
         oldest = self._loop.time() - self._idle_seconds
         while idle:
@@ -32,7 +33,7 @@ class Pool:
             if connection.lost is None and connection.idle_since > oldest:
                 return connection
             connection.close()
-        return await self.connect(endpoint)
+        return None
 
     async def connect(self, endpoint: Endpoint) -> Connection:
         """A new connection to the endpoint; raises ConnectFailure."""
@@ -50,11 +51,15 @@ class Pool:
 
     def give(self, connection: Connection) -> None:
         """Take a connection back: to be used again if its exchange ended cleanly, else closed."""
-        if connection.reusable and connection.address not in self._gone:
-            connection.idle_since = self._loop.time()
-            self._idle[connection.address].append(connection)
-        else:
+        if not connection.reusable or connection.address in self._gone:
             connection.close()
+            return
+        connection.rest()
+        connection.idle_since = now = self._loop.time()
+        idle = self._idle[connection.address]
+        if idle and idle[0].idle_since < now - self._idle_seconds:
+            idle.popleft().close()
+        idle.append(connection)
 
     def keep(self, known: Collection[Address], cut_seconds: float) -> None:
         """Close idle connections to engines elsewhere, which are gone, and after a while cut what is open to them."""

@@ -20,8 +20,9 @@ async def relay(exchange: Exchange, leg: Leg, headers: Mapping[str, str]) -> boo
     """
     connection, answer = leg.connection, leg.answer
     if answer.complete:
-        framing = {"content-length": str(len(answer.body)), **_closing(exchange), **headers}
-        exchange.write(answer_head(answer.status, answer.headers, framing) + answer.body)
+        body = answer.body
+        framing = {"content-length": str(len(body)), **_closing(exchange), **headers}
+        exchange.write(answer_head(answer.status, answer.headers, framing) + body)
         return True
     length = answer.header(b"content-length").decode("latin-1")
     raw = bool(length) or (answer.chunked and exchange.chunks)

@@ -1,18 +1,47 @@
-"""A client's request, read once: refused, cleaned of everything that speaks to the KV protocol, and classified."""
+"""A client's request, read once: refused, cleaned of everything that speaks to the KV protocol, and classified.
+
+Only the members of a body's object are told apart; their values stay the bytes that the client sent. (Decoding a chat
+of 100 kB and encoding it for two legs takes 260 µs, this takes 85 µs.)
+"""
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 import orjson
 
-Body = dict[str, Any]
-
 _ENGINE_FIELDS: Final = ("kv_transfer_params", "ec_transfer_params", "request_id")
+_SUSPICIOUS: Final = frozenset({*_ENGINE_FIELDS, "vllm_xargs"})
 _COMPLETIONS: Final = "/v1/completions"
 _MAX_DEPTH: Final = 250
-"""Deepest nesting of a body that is sure to be written again: orjson reads deeper than it writes."""
+"""Deepest nesting of a body that is sure to be accepted. An engine that reads much deeper ones may fail at them."""
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ANSWER_ONLY: Final = frozenset(
+    {
+        *("stream", "stream_options"),
+        *("max_tokens", "min_tokens", "max_completion_tokens", "min_completion_tokens"),
+        *("logprobs", "top_logprobs", "logprob_token_ids"),
+        *("return_token_ids", "return_tokens_as_token_ids", "return_prompt_text"),
+        *("stop", "stop_token_ids", "repetition_detection", "structured_outputs"),
+    }
+)
+"""Members that P's leg has none of, or its own: one token and no stream make vLLM refuse them, or nothing of them.
+
+Not among them is what some models' prompts are made of (`response_format`, `tool_choice`). Each has its row in
+docs/api.md.
+"""
+_DECIDING: Final = frozenset(
+    {
+        *("stream", "n", "best_of", "use_beam_search", "echo"),
+        *("prompt_logprobs", "prompt_embeds", "prompt", "truncate_prompt_tokens"),
+    }
+)
+"""Members that decide how a request is served."""
+_TOKENS: Final = re.compile(rb"\[\s*-?\d+\s*,")
+"""How a list begins whose first element is an integer, with more behind it."""
 
 
 class RefusedError(Exception):
@@ -31,6 +60,20 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Body:
+    """The object of a request's body, its members as JSON with a comma behind each."""
+
+    shared: bytes = b""
+    """Members that both legs get."""
+    answer: bytes = b""
+    """Members that shape the answer alone."""
+    limits_completion: bool = False
+    """Whether `max_completion_tokens` is among them."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """The members that decide how the request is served, decoded. Of a long prompt only its kind is kept."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """A request that may go to an engine."""
 
@@ -44,7 +87,7 @@ class Request:
     @property
     def stream(self) -> bool:
         """Whether the client asked for a stream, as far as deadlines need to know."""
-        return bool(self.body.get("stream"))
+        return bool(self.body.fields.get("stream"))
 
 
 def error_body(status: int, message: str, kind: str, param: str | None = None) -> bytes:
@@ -62,37 +105,96 @@ def read_body(raw: bytes, content_type: str) -> Body:
         raise RefusedError(
             400, "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed", "Bad Request"
         )
-    if not raw:
-        raise _invalid({"type": "missing", "loc": "body", "msg": "Field required", "input": "None"})
     try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise _not_json(raw, error) from None
-    if not isinstance(body, dict):
-        shown = f"<list of {len(body)} items>" if isinstance(body, list) else str(body)[:200]
-        message = "Input should be a valid dictionary or object to extract fields from"
-        raise _invalid({"type": "model_attributes_type", "loc": "body", "msg": message, "input": shown})
-    if raw.count(b"[") + raw.count(b"{") >= _MAX_DEPTH:
-        _refuse_depth(body)
-    return clean(body)
+        body = _body_of(_MEMBERS.decode(raw))
+        if not raw.isascii():
+            raw.decode()  # most values are bytes that nobody has looked at
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise _refusal(raw) from None
+    except RecursionError:
+        raise _too_deep() from None
+    if _may_be_deep(raw):
+        _refuse_depth(raw)
+    return body
 
 
-def _refuse_depth(body: Body) -> None:
-    try:
-        orjson.dumps(body)
-    except orjson.JSONEncodeError:
-        raise RefusedError(400, f"The body is nested deeper than {_MAX_DEPTH} levels.", "Bad Request", "body") from None
+def body_of(members: Mapping[str, Any]) -> Body:
+    """A body of the gateway's own."""
+    return read_body(orjson.dumps(members), "application/json")
 
 
-def clean(body: Body) -> Body:
-    """Remove what would reach the KV protocol or name a request inside the engine."""
-    for name in _ENGINE_FIELDS:
-        body.pop(name, None)
-    extra = body.get("vllm_xargs")
+def _body_of(members: dict[str, Any]) -> Body:
+    """Take out what would reach the KV protocol or name a request inside the engine, and sort the rest."""
+    if not _SUSPICIOUS.isdisjoint(members):
+        for name in _ENGINE_FIELDS:
+            members.pop(name, None)
+        if "vllm_xargs" in members:
+            members["vllm_xargs"] = _clean_extra(members["vllm_xargs"])
+    shared: list[bytes] = []
+    answer: list[bytes] = []
+    fields: dict[str, Any] = {}
+    for key, value in members.items():
+        if key in _DECIDING:
+            fields[key] = _decode(value)
+        (answer if key in _ANSWER_ONLY else shared).extend((orjson.dumps(key), b":", value, b","))
+    return Body(b"".join(shared), b"".join(answer), "max_completion_tokens" in members, fields)
+
+
+def _clean_extra(raw: msgspec.Raw) -> bytes:
+    extra = msgspec.json.decode(raw)
     if isinstance(extra, dict):
         for name in _ENGINE_FIELDS:
             extra.pop(name, None)
-    return body
+    return orjson.dumps(extra)
+
+
+def _decode(raw: bytes) -> Any:
+    """A value, or in place of a long one a short one of its kind."""
+    if len(raw) > 64:
+        start = bytes(memoryview(raw)[:64])
+        if start.startswith(b'"'):
+            return "a long text"
+        if _TOKENS.match(start):
+            return [0, 0]
+    return msgspec.json.decode(raw)
+
+
+def _may_be_deep(raw: bytes) -> bool:
+    """Whether there are enough brackets. (`find` is ten times as fast as `count`: 3 µs of 100 kB.)"""
+    left = _MAX_DEPTH
+    for bracket in (b"[", b"{"):
+        at = raw.find(bracket)
+        while at >= 0 and left:
+            left -= 1
+            at = raw.find(bracket, at + 1)
+    return not left
+
+
+def _refuse_depth(raw: bytes) -> None:
+    """orjson reads deeper than it writes, and says so."""
+    try:
+        orjson.dumps(orjson.loads(raw))
+    except orjson.JSONDecodeError as error:
+        raise _not_json(raw, error) from None
+    except orjson.JSONEncodeError:
+        raise _too_deep() from None
+
+
+def _too_deep() -> RefusedError:
+    return RefusedError(400, f"The body is nested deeper than {_MAX_DEPTH} levels.", "Bad Request", "body")
+
+
+def _refusal(raw: bytes) -> RefusedError:
+    """What vLLM would say to a body that is no JSON object."""
+    if not raw:
+        return _invalid({"type": "missing", "loc": "body", "msg": "Field required", "input": "None"})
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        return _not_json(raw, error)
+    shown = f"<list of {len(body)} items>" if isinstance(body, list) else str(body)[:200]
+    message = "Input should be a valid dictionary or object to extract fields from"
+    return _invalid({"type": "model_attributes_type", "loc": "body", "msg": message, "input": shown})
 
 
 def can_split(path: str, body: Mapping[str, Any]) -> bool:
@@ -119,30 +221,17 @@ def can_split(path: str, body: Mapping[str, Any]) -> bool:
 
 def prefill_body(body: Body, params: Mapping[str, Any]) -> bytes:
     """P's leg: one token, no stream, and everything that shapes the prompt as the client wrote it."""
-    leg = {key: value for key, value in body.items() if key not in _ANSWER_ONLY}
-    leg["stream"] = False
-    leg["max_tokens"] = 1
-    if "max_completion_tokens" in body:
-        leg["max_completion_tokens"] = 1
-    leg["kv_transfer_params"] = params
-    return orjson.dumps(leg)
-
-
-_ANSWER_ONLY: Final = frozenset(
-    {
-        *("stream_options", "min_tokens", "max_completion_tokens"),
-        *("logprobs", "top_logprobs", "logprob_token_ids"),
-        *("return_token_ids", "return_tokens_as_token_ids", "return_prompt_text"),
-        *("stop", "stop_token_ids", "repetition_detection", "structured_outputs"),
-    }
-)
-"""Members that P's leg has none of: one token and no stream make vLLM refuse them, or nothing of them. Not among them
-is what some models' prompts are made of (`response_format`, `tool_choice`). Each has its row in docs/api.md."""
+    own = b'"stream":false,"max_tokens":1,'
+    if body.limits_completion:
+        own += b'"max_completion_tokens":1,'
+    return b"".join((b"{", body.shared, own, b'"kv_transfer_params":', orjson.dumps(params), b"}"))
 
 
 def decode_body(body: Body, params: Mapping[str, Any] | None) -> bytes:
     """D's leg: the client's body, with parameters for the hand-off if there are any."""
-    return orjson.dumps(body if params is None else {**body, "kv_transfer_params": params})
+    if params is None:
+        return b"{" + (body.shared + body.answer)[:-1] + b"}"
+    return b"".join((b"{", body.shared, body.answer, b'"kv_transfer_params":', orjson.dumps(params), b"}"))
 
 
 def settling_body(path: str, params: Mapping[str, Any], max_tokens: int) -> bytes:

@@ -1,10 +1,11 @@
-"""aiohttp as the server of the serving port: it reads requests; answers are written to its transport as bytes."""
+"""aiohttp beneath the handlers: it reads the requests that the fast lane leaves to it.
+
+Answers are written to its transport as bytes.
+"""
 
 import asyncio
-import socket
-import struct
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any
 
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
@@ -12,13 +13,8 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
-from pdx_proxy.exchange import Exchange, Source
+from pdx_proxy.exchange import Handler, Source, body_seconds, body_too_slow, cut
 from pdx_proxy.request import RefusedError, error_body
-
-_RESET: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER of zero seconds: closing resets, so that HTTP/1.0's end of an answer is not taken for one."""
-
-Handler = Callable[[Exchange], Awaitable[None]]
 
 
 class _Protocol(RequestHandler):
@@ -99,7 +95,11 @@ class AiohttpExchange:
         if self._request.headers.get("expect", "").lower() == "100-continue" and self._protocol.transport is not None:
             self._protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
-            return await self._request.read()
+            async with asyncio.timeout(body_seconds(self._request.content_length or self._request._client_max_size)):
+                return await self._request.read()
+        except TimeoutError:
+            self.keep_alive = False
+            raise body_too_slow() from None
         except web.HTTPRequestEntityTooLarge as error:
             self.keep_alive = False
             raise RefusedError(
@@ -127,14 +127,11 @@ class AiohttpExchange:
         self.keep_alive = False
         transport = self._protocol.transport
         if transport is not None:
-            sock = transport.get_extra_info("socket")
-            if sock is not None:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            transport.abort()
+            cut(transport)
 
 
 class Server(web.Server):
-    """The serving port's protocol factory; the handler is cancelled when its client leaves."""
+    """aiohttp's protocol factory; the handler is cancelled when its client leaves."""
 
     def __init__(self, handler: Handler, *, max_body_bytes: int) -> None:
         async def serve(request: web.BaseRequest) -> web.StreamResponse:

@@ -18,7 +18,7 @@ from pdx_proxy.backend import Backend
 from pdx_proxy.endpoints import Endpoint, Snapshot, State, pairing
 from pdx_proxy.failures import BadAnswer, DeadlineExceeded, EngineFailure, Reason
 from pdx_proxy.handoff import LegRefused, identity_of, transfer_params
-from pdx_proxy.request import prefill_body
+from pdx_proxy.request import body_of, prefill_body
 from pdx_proxy.settings import EndpointSpec
 
 _PATH: Final = "/v1/completions"
@@ -166,7 +166,7 @@ class Warmer:
         prefill_leg = self._backend.leg(prefill)
         try:
             await prefill_leg.connect()
-            body = prefill_body(dict(_BODY), family.prefill_params)
+            body = prefill_body(body_of(_BODY), family.prefill_params)
             prefill_leg.send("POST", _PATH, (("X-Request-Id", request_id),), body)
             answer = await prefill_leg.whole(self._backend.deadlines.warm_up)
             params = transfer_params(prefill, answer)

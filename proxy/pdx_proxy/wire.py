@@ -10,23 +10,23 @@ FORWARDED_REQUEST_HEADERS: Final = ("authorization", "traceparent", "tracestate"
 _DROPPED_ANSWER_HEADERS: Final = frozenset(
     {b"connection", b"content-length", b"date", b"keep-alive", b"server", b"transfer-encoding", b"x-request-id"}
 )
-_REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
+_REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
-def request_bytes(method: str, path: str, host: str, headers: Iterable[tuple[str, str]], body: bytes) -> bytes:
-    """A whole request to an engine."""
+def request_head(method: str, path: str, host: str, headers: Iterable[tuple[str, str]], size: int) -> bytes:
+    """The head of a request to an engine with a body of `size` bytes."""
     lines = [f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n"]
     lines += [f"{name}: {value}\r\n" for name, value in headers]
-    if body:
-        lines.append(f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n")
+    if size:
+        lines.append(f"Content-Type: application/json\r\nContent-Length: {size}\r\n")
     lines.append("\r\n")
-    return "".join(lines).encode("latin-1") + body
+    return "".join(lines).encode("latin-1")
 
 
 def answer_head(status: int, headers: Iterable[tuple[bytes, bytes]], added: Mapping[str, str]) -> bytes:
     """Status line and headers of an answer to a client; `added` holds the framing and the gateway's own headers."""
-    lines = [b"HTTP/1.1 %d %s\r\n" % (status, _REASONS.get(status, "").encode())]
-    lines += [b"%b: %b\r\n" % pair for pair in headers if pair[0].lower() not in _DROPPED_ANSWER_HEADERS]
-    lines += [f"{name}: {value}\r\n".encode("latin-1") for name, value in added.items()]
-    lines.append(b"\r\n")
-    return b"".join(lines)
+    lines = [b"HTTP/1.1 %d %b" % (status, _REASONS.get(status, b""))]
+    lines += [b"%b: %b" % pair for pair in headers if pair[0].lower() not in _DROPPED_ANSWER_HEADERS]
+    own = "\r\n".join([f"{name}: {value}" for name, value in added.items()])
+    lines += (own.encode("latin-1"), b"\r\n") if own else (b"\r\n",)
+    return b"\r\n".join(lines)

@@ -9,7 +9,7 @@ import uvloop
 from pdx_proxy.endpoints import Endpoint, Snapshot
 from pdx_proxy.link import Drain, Link, Report, ReportRequest, Suspicion
 from pdx_proxy.settings import Settings
-from pdx_proxy.worker import Worker
+from pdx_proxy.worker import Worker, spare_collector
 
 
 async def _work(listener_fd: int, link_fd: int) -> None:
@@ -22,6 +22,7 @@ async def _work(listener_fd: int, link_fd: int) -> None:
 
     worker = Worker(settings, suspect)
     await worker.start(socket.socket(fileno=listener_fd))
+    spare_collector()
     while (message := await link.receive()) is not None:
         if isinstance(message, Snapshot):
             worker.apply(message)

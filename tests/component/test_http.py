@@ -1,4 +1,7 @@
-"""The serving port as HTTP: the allow-list, versions, keep-alive, limits, and clients that read slowly."""
+"""The serving port as HTTP: the allow-list, versions, keep-alive, limits, and clients that read slowly.
+
+Every test runs twice: in the fast lane, and with all requests left to aiohttp.
+"""
 
 import asyncio
 import json
@@ -7,6 +10,7 @@ from typing import Any
 import pytest
 
 from pdx_api.names import Order
+from pdx_proxy import lane
 from pdx_proxy.routes import ROUTES, Kind
 from pdx_proxy.server import AiohttpExchange
 from pdx_sim import FaultKind
@@ -18,6 +22,17 @@ ADMINISTRATIVE = [
     "/openapi.json", "/v1/load_lora_adapter", "/collective_rpc", "/invocations", "/pdx/state", "/abort_requests", "/",
     "/v1/completions/", "//v1/completions", "/v1/%63ompletions", "/v1/models/../completions", "/is_sleeping", "/pause",
 ]  # fmt: skip
+
+Exchanges = type[lane.Lane] | type[AiohttpExchange]
+
+
+@pytest.fixture(autouse=True, params=[lane.Lane, AiohttpExchange], ids=["lane", "aiohttp"])
+def exchanges(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Exchanges:
+    """What completions are served through."""
+    found: Exchanges = request.param
+    if found is AiohttpExchange:
+        monkeypatch.setattr(lane, "_HOT_LINES", ())
+    return found
 
 
 async def test_administrative_paths_are_not_there(make_world: MakeWorld) -> None:
@@ -164,19 +179,21 @@ async def test_large_answer(order: Order, make_world: MakeWorld) -> None:
     assert reply.text == Shape().expected(tokens=60_000)
 
 
-async def test_a_slow_reader_slows_the_engine_down(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_reader_slows_the_engine_down(
+    exchanges: Exchanges, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a client has not read waits at the engine, not in the gateway; then all of it arrives intact."""
     shape, tokens = Shape(stream=True), 60_000
     world = await make_world(Order.PREFILL_FIRST, sim=LARGE)
     written = 0
-    write = AiohttpExchange.write
+    write: Any = exchanges.write
 
-    def count(self: AiohttpExchange, data: bytes) -> None:
+    def count(self: Any, data: bytes) -> None:
         nonlocal written
         written += len(data)
         write(self, data)
 
-    monkeypatch.setattr(AiohttpExchange, "write", count)
+    monkeypatch.setattr(exchanges, "write", count)
     reader, writer = await world.raw(shape.body(tokens=tokens))
     await reader.readuntil(b"\r\n\r\n")
     transport: Any = writer.transport

@@ -76,7 +76,7 @@ def connection() -> tuple[Connection, Wire]:
     loop.close()  # nothing here waits
     made, wire = Connection("engine", loop), Wire()
     made.connection_made(wire)
-    made.send(b"request")
+    made.send(b"request", b"")
     return made, wire
 
 
@@ -134,7 +134,7 @@ def test_a_relay_misses_and_repeats_nothing(answer: bytes, cuts: list[int], begi
 async def test_garbage_is_a_lost_connection(raw: bytes, step: int) -> None:
     made, wire = Connection("engine", asyncio.get_running_loop()), Wire()
     made.connection_made(wire)
-    made.send(b"request")
+    made.send(b"request", b"")
     waiting = asyncio.ensure_future(made.whole())
     await asyncio.sleep(0)
     for begin in range(0, len(raw), step):
@@ -154,7 +154,7 @@ async def test_an_end_that_comes_early_is_a_lost_connection() -> None:
         for end in range(len(raw)):
             made, wire = Connection("engine", asyncio.get_running_loop()), Wire()
             made.connection_made(wire)
-            made.send(b"request")
+            made.send(b"request", b"")
             made.data_received(raw[:end]) if end else None
             made.connection_lost(None)
             with pytest.raises(LostConnection):
@@ -176,7 +176,7 @@ def test_an_earlier_answer_is_never_the_next_one() -> None:
     made.data_received(SIZED)
     made.connection_lost(None)
     with pytest.raises(LostConnection):
-        made.send(b"another client's request")
+        made.send(b"another client's request", b"")
     assert made.answer.status == 0
     assert made.answer.body == b""
 
@@ -193,7 +193,7 @@ def test_a_connection_that_has_said_goodbye_serves_no_more() -> None:
 async def test_an_interruption_ends_the_wait() -> None:
     made, wire = Connection("engine", asyncio.get_running_loop()), Wire()
     made.connection_made(wire)
-    made.send(b"request")
+    made.send(b"request", b"")
     waiting = asyncio.ensure_future(made.head())
     await asyncio.sleep(0)
     failure = EngineFailure("other", "failed")

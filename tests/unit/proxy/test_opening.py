@@ -20,7 +20,7 @@ DONE = b"data: [DONE]\n\n"
 def answer(body: bytes, *, status: int = 200, kind: bytes = b"text/event-stream", complete: bool = False) -> Answer:
     made = Answer()
     made.status, made.complete, made.parts, made.size = status, complete, [body], len(body)
-    made.headers = [(b"Content-Type", kind)]
+    made.headers = [(b"content-type", kind)]
     return made
 
 

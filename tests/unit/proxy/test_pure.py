@@ -1,6 +1,7 @@
 """Choice, wire format, counters and load."""
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ from hypothesis import strategies as st
 from pdx_api.names import Order, Role
 from pdx_proxy.counters import BUCKETS, Counters, Histogram, Outcome, add_reports
 from pdx_proxy.endpoints import Endpoint, Load, Snapshot, State, pairing
+from pdx_proxy.leg import Leg
 from pdx_proxy.pick import pick, stand_in
+from pdx_proxy.pool import Pool
 from pdx_proxy.settings import Address, EndpointSpec
-from pdx_proxy.wire import answer_head, request_bytes
+from pdx_proxy.wire import answer_head, request_head
 
 
 def endpoint(port: int, role: Role, revision: str = "a", state: State = State.WARM) -> Endpoint:
@@ -128,30 +131,30 @@ def test_equals_are_taken_in_turn() -> None:
     assert [each.decode.address.port for each in turns if each] == [0, 1, 2, 0, 1, 2]
 
 
-def test_a_leg_is_released_once() -> None:
-    load, one = Load(), endpoint(1, Role.DECODE)
-    first, second = load.acquire(one), load.acquire(one)
+async def test_a_leg_is_counted_until_it_ends_once() -> None:
+    pool, load, one = Pool(idle_seconds=1, connect_seconds=1), Load(), endpoint(1, Role.DECODE)
+    first, second = Leg(pool, load, one), Leg(pool, load, one)
     assert load.of(one) == 2
-    first.release()
-    first.release()
+    first.end()
+    first.end()
     assert load.of(one) == 1
     assert load.view() == {"h:1": 1}
-    second.release()
+    third = second.detach()
+    second.end()
+    assert load.of(one) == 1
+    third.end()
     assert load.view() == {}
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5))))
-def test_load_is_what_is_held(steps: list[tuple[int, int]]) -> None:
-    load, held = Load(), []
-    open_now: dict[str, int] = {}
-    for port, again in steps:
-        name = f"h:{port}"
-        held.append((name, load.acquire(endpoint(port, Role.DECODE))))
-        open_now[name] = open_now.get(name, 0) + 1
-        name, hold = held[again % len(held)]
-        open_now[name] -= not hold.released
-        hold.release()
-        assert load.view() == {key: count for key, count in open_now.items() if count}
+@given(st.lists(st.integers(0, 3)), st.randoms())
+def test_load_is_what_is_held(ports: list[int], random: Random) -> None:
+    load = Load()
+    for port in ports:
+        load.acquire(endpoint(port, Role.DECODE))
+    while ports:
+        assert load.view() == {f"h:{port}": ports.count(port) for port in ports}
+        load.release(endpoint(ports.pop(random.randrange(len(ports))), Role.DECODE))
+    assert load.view() == {}
 
 
 def test_a_pair_is_one_of_starts() -> None:
@@ -187,10 +190,10 @@ def test_reports_add_up(workers: list[list[Outcome]]) -> None:
 
 
 def test_a_request_as_bytes() -> None:
-    assert request_bytes("POST", "/p", "h:1", [("A", "b")], b"{}") == (
-        b"POST /p HTTP/1.1\r\nHost: h:1\r\nA: b\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+    assert request_head("POST", "/p", "h:1", [("A", "b")], 2) == (
+        b"POST /p HTTP/1.1\r\nHost: h:1\r\nA: b\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
     )
-    assert request_bytes("GET", "/p", "h:1", [], b"") == b"GET /p HTTP/1.1\r\nHost: h:1\r\n\r\n"
+    assert request_head("GET", "/p", "h:1", [], 0) == b"GET /p HTTP/1.1\r\nHost: h:1\r\n\r\n"
 
 
 DROPPED = [b"Connection", b"content-length", b"DATE", b"Keep-Alive", b"server", b"Transfer-Encoding", b"X-Request-Id"]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pdx_proxy.request import (
     RefusedError,
+    body_of,
     can_split,
-    clean,
     decode_body,
     error_body,
     prefill_body,
@@ -30,35 +30,78 @@ BODIES = st.dictionaries(KEYS | st.text(max_size=4), VALUES, max_size=8)
 JSON = "application/json"
 
 
+def _read(raw: bytes) -> dict[str, Any]:
+    """A body as an engine gets it."""
+    return dict(orjson.loads(decode_body(read_body(raw, JSON), None)))
+
+
+def _clean(body: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in body.items() if key not in FORBIDDEN}
+    if isinstance(extra := kept.get("vllm_xargs"), dict):
+        kept["vllm_xargs"] = {key: value for key, value in extra.items() if key not in FORBIDDEN}
+    return kept
+
+
 def _escaped(text: str) -> str:
     return "".join(f"\\u{ord(character):04x}" if ord(character) < 0x10000 else character for character in text)
 
 
 @given(BODIES)
 def test_no_forbidden_key_gets_through(body: dict[str, Any]) -> None:
-    cleaned = read_body(orjson.dumps(body), JSON)
-    assert not set(FORBIDDEN) & cleaned.keys()
-    extra = cleaned.get("vllm_xargs")
-    assert not isinstance(extra, dict) or not set(FORBIDDEN) & extra.keys()
-    kept = {key: value for key, value in body.items() if key not in (*FORBIDDEN, "vllm_xargs")}
-    assert {key: value for key, value in cleaned.items() if key != "vllm_xargs"} == kept
+    assert _read(orjson.dumps(body)) == _clean(body)
 
 
 @given(BODIES)
 def test_no_spelling_of_a_key_gets_through(body: dict[str, Any]) -> None:
     pairs = [f'"{_escaped(key)}":{json.dumps(value)}' for key, value in body.items()]
-    raw = ("{" + ",".join([*pairs, *pairs]) + "}").encode()
-    assert read_body(raw, JSON) == clean(dict(body))
+    assert _read(("{" + ",".join([*pairs, *pairs]) + "}").encode()) == _clean(body)
+
+
+def test_of_a_repeated_key_the_last_value_counts_and_goes_on_alone() -> None:
+    raw = b' {"stream": true, "prompt":"a", "str\\u0065am" :false,"prompt":"b"}\n'
+    body = read_body(raw, JSON)
+    assert body.fields == {"stream": False, "prompt": "b"}
+    for leg in (decode_body(body, None), decode_body(body, {}), prefill_body(body, {})):
+        assert (leg.count(b"prompt"), leg.count(b"stream")) == (1, 1)
+
+
+VALUES_AS_THEY_CAME = (
+    b'{"prompt":"a \\u00e9 \xc3\xa9 \\/","seed":12345678901234567890123,"temperature":1.10,"stop":[ ]}'
+)
+
+
+def test_values_go_on_as_they_came() -> None:
+    assert decode_body(read_body(VALUES_AS_THEY_CAME, JSON), None) == VALUES_AS_THEY_CAME
+
+
+NOT_JSON = [
+    *(
+        b'{"a":"\\q"}',
+        b'{"a":"\n"}',
+        b'{"a":"\xff"}',
+        b'{"a":"\\ud800"}',
+        b'{"a":"\xc0\xaf"}',
+        b'{"a":{"b":"\xed\xa0\x80"}}',
+    ),
+    *(b'{"a":01}', b'{"a":NaN}', b'{"n":1e999}', b'{"a":yes}', b'{"a":[1,]}'),
+    *(b'{"\xff":1}', b"{}{}", b'{"a":1}x'),
+]
+
+
+@pytest.mark.parametrize("raw", NOT_JSON)
+def test_what_is_not_strict_json_is_refused(raw: bytes) -> None:
+    with pytest.raises(RefusedError, match="json_invalid"):
+        read_body(raw, JSON)
 
 
 @given(BODIES)
 def test_legs_carry_the_gateways_parameters_alone(body: dict[str, Any]) -> None:
-    cleaned = read_body(orjson.dumps(body), JSON)
-    prefill = orjson.loads(prefill_body(cleaned, {"mine": 1}))
+    read = read_body(orjson.dumps(body), JSON)
+    prefill = orjson.loads(prefill_body(read, {"mine": 1}))
     assert prefill["kv_transfer_params"] == {"mine": 1}
     assert (prefill["max_tokens"], prefill["stream"]) == (1, False)
-    assert orjson.loads(decode_body(cleaned, {"mine": 2}))["kv_transfer_params"] == {"mine": 2}
-    assert "kv_transfer_params" not in orjson.loads(decode_body(cleaned, None))
+    assert orjson.loads(decode_body(read, {"mine": 2})) == {**_clean(body), "kv_transfer_params": {"mine": 2}}
+    assert "kv_transfer_params" not in orjson.loads(decode_body(read, None))
 
 
 @given(st.binary(max_size=60))
@@ -69,7 +112,8 @@ def test_any_bytes_are_an_object_or_refused(raw: bytes) -> None:
         document = orjson.loads(refusal.body())["error"]
         found = (document.keys(), document["code"])
     else:
-        found = (body.keys(), 200)
+        assert isinstance(orjson.loads(decode_body(body, None)), dict)
+        found = (set(), 200)
     assert found[1] == 200 or found == ({"message", "type", "param", "code"}, 400)
 
 
@@ -101,7 +145,7 @@ CONTENT_TYPES = {
 @pytest.mark.parametrize("content_type", CONTENT_TYPES)
 def test_content_type(content_type: str) -> None:
     if CONTENT_TYPES[content_type]:
-        assert read_body(b"{}", content_type) == {}
+        assert decode_body(read_body(b"{}", content_type), None) == b"{}"
     else:
         with pytest.raises(RefusedError, match="Unsupported Media Type"):
             read_body(b"{}", content_type)
@@ -149,6 +193,25 @@ def test_can_split_judges_anything(path: str, body: dict[str, Any]) -> None:
     assert can_split(path, body) in (True, False)
 
 
+PROMPTS = [
+    "x" * 100,
+    "",
+    [1] * 100,
+    [-7, *[1] * 100],
+    ["a" * 70],
+    ["a" * 70, "b"],
+    [[1] * 70],
+    [[1] * 70, [2]],
+    {"a": "b" * 70},
+]
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_a_long_prompt_is_judged_by_its_kind(prompt: Any) -> None:
+    for raw in (orjson.dumps({"prompt": prompt}), json.dumps({"prompt": prompt}, indent=1).encode()):
+        assert can_split(TEXT, read_body(raw, JSON).fields) is can_split(TEXT, {"prompt": prompt})
+
+
 def test_prefill_leg_drops_what_shapes_the_answer_alone() -> None:
     body = {
         "prompt": "a",
@@ -161,7 +224,7 @@ def test_prefill_leg_drops_what_shapes_the_answer_alone() -> None:
         "logprobs": 2,
         "top_logprobs": 3,
     }
-    leg = orjson.loads(prefill_body(body, {}))
+    leg = orjson.loads(prefill_body(body_of(body), {}))
     assert leg == {
         "prompt": "a",
         "seed": 1,
@@ -170,7 +233,7 @@ def test_prefill_leg_drops_what_shapes_the_answer_alone() -> None:
         "max_completion_tokens": 1,
         "kv_transfer_params": {},
     }
-    assert body["max_tokens"] == 50, "the client's body is not changed"
+    assert orjson.loads(decode_body(body_of(body), None)) == body
 
 
 def test_settling_leg_is_short() -> None:
