@@ -17,10 +17,12 @@ ACCESS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "rolebindings.rbac.authorization.k8s.io": _CHILD,
         "poddisruptionbudgets.policy": _CHILD,
         "networkpolicies.networking.k8s.io": _CHILD,
-        # Kubernetes lets nobody give away what he may not do himself, and the gateway's Role holds get, list and watch.
-        "pods": ("get", "list", "watch"),
+        # Kubernetes lets nobody give away what he may not do himself, and the gateway's Role holds list and watch.
+        "pods": ("list", "watch"),
         "pods/log": ("get",),
         "events.events.k8s.io": ("create",),
     }
 )
 """Verbs by resource, spelt `resource[.group][/subresource]`."""
+GIVEN_AWAY: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({"pods": ("watch",)})
+"""Which of them the operator holds only because gateways need them."""

@@ -33,7 +33,7 @@ def gateway_rights(owner: Owner) -> tuple[Manifest, ...]:
         "apiVersion": f"{_RBAC}/v1",
         "kind": "Role",
         "metadata": metadata(owner, name, labels),
-        "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}],
+        "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}],
     }
     binding = {
         "apiVersion": f"{_RBAC}/v1",

@@ -17,7 +17,7 @@ _MAX_SECONDS: Final = 24 * 3600.0
 
 EPILOG: Final = """\
 The engines are found as pods with the label pdx.dev/deployment=NAME, by a list and a watch with the pod's service
-account, or with KUBECONFIG where that is set. Pods get, list and watch in the namespace are all it needs.
+account, or with KUBECONFIG where that is set. Pods list and watch in the namespace are all it needs.
 The admin port answers /healthz, /readyz, /metrics and /pdx/state.
 On SIGTERM /readyz says 503, clients are served on for --drain-seconds, then open requests end within
 --shutdown-seconds. A second signal skips the drain."""

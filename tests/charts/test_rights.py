@@ -12,12 +12,13 @@ from pdx_cluster.cluster import Cluster
 from pdx_cluster.errors import ClusterError
 from pdx_operator.access import ACCESS
 from tests.charts.chart import NAMESPACE, install
-from tests.cluster.runtime.harness import SPEC, Api, Operator, eventually, kubelets
+from tests.cluster.runtime.harness import SPEC, Api, Operator, kubelets
 
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:pdx-operator"
 FORBIDDEN = [
     ("get", "secrets"),
     ("list", "secrets"),
+    ("get", "pods"),
     ("delete", "pods"),
     ("create", "pods"),
     ("patch", "pddeployments.pdx.dev"),
@@ -83,9 +84,11 @@ def test_a_namespaced_operator_may_work_in_its_namespaces_alone(cluster: Cluster
 
 def test_the_operator_may_give_gateways_pods_to_read_and_nothing_more(cluster: Cluster, namespace: str) -> None:
     install(cluster)
-    create = ("create", "role", "--namespace", namespace, "--as", ACCOUNT, "--verb=get,list,watch")
+    create = ("create", "role", "--namespace", namespace, "--as", ACCOUNT, "--verb=list,watch")
 
     cluster.kubectl(*create, "--resource=pods", "tiny-gateway")
+    with pytest.raises(ClusterError, match="attempting to grant RBAC permissions not currently held"):
+        cluster.kubectl(*create, "--verb=get", "--resource=pods", "nosy")
     with pytest.raises(ClusterError, match="attempting to grant RBAC permissions not currently held"):
         cluster.kubectl(*create, "--resource=secrets", "thief")
 
@@ -118,7 +121,7 @@ def test_an_installed_operator_brings_an_object_up_and_is_never_forbidden_anythi
     deployment = json.loads(cluster.kubectl("get", "deployment/pdx-operator", f"-n={NAMESPACE}", "--output=json"))
     flags = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
     own_port = [flag for flag in flags if not flag.startswith("--health-port")]
-    operator = Operator.start(_kubeconfig(cluster, tmp_path), tmp_path, *own_port)
+    operator = Operator.start(kubeconfig(cluster, tmp_path), tmp_path, *own_port)
     body = {"apiVersion": "pdx.dev/v1alpha1", "kind": "PDDeployment", "metadata": {"name": "tiny"}, "spec": SPEC}
     objects = ("--namespace", namespace, "pddeployment/tiny")
     try:
@@ -129,7 +132,6 @@ def test_an_installed_operator_brings_an_object_up_and_is_never_forbidden_anythi
             cluster.kubectl(
                 "patch", *objects, "--type=merge", '--patch={"spec": {"kvTransfer": {"order": "DecodeFirst"}}}'
             )
-            eventually(lambda: "scaled" in operator.text() or True)
             cluster.kubectl("delete", *objects)
     finally:
         operator.end()
@@ -137,11 +139,7 @@ def test_an_installed_operator_brings_an_object_up_and_is_never_forbidden_anythi
     assert "forbidden" not in operator.text().lower()
 
 
-def _deployments(cluster: Cluster, namespace: str) -> list[str]:
-    return cluster.kubectl("get", "deployments", "--namespace", namespace, "--output=name").split()
-
-
-def _kubeconfig(cluster: Cluster, folder: Path) -> Path:
+def kubeconfig(cluster: Cluster, folder: Path) -> Path:
     """What the operator's pod would have: the API server's address and its ServiceAccount's token."""
     token = cluster.kubectl("create", "token", "pdx-operator", "--namespace", NAMESPACE).strip()
     config = json.loads(cluster.kubectl("config", "view", "--raw", "--output=json"))

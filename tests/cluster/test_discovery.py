@@ -32,7 +32,7 @@ NAME = "tiny"
 AT_ONCE_SECONDS = 1.0
 KEEPER = ThreadPoolExecutor(1)
 """Starts the API server, which ends with the thread that started it: this one outlives the tests."""
-RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
+RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
 """All that the gateway may do."""
 
 
@@ -197,7 +197,7 @@ async def steady(world: PodWorld, stop: asyncio.Event, failures: list[object]) -
 
 
 async def test_pods_are_found_followed_and_left(world: PodWorld) -> None:
-    """With pods get, list and watch alone."""
+    """With pods list and watch alone."""
     await world.start("prefill-a-0", "decode-a-0")
     reply = await world.ask()
     assert (reply.headers["x-pdx-prefill"], reply.headers["x-pdx-decode"]) == ("prefill-a-0", "decode-a-0")

@@ -21,10 +21,10 @@
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [create, delete, get, list, patch, watch]
-# Nobody may give away what he may not do himself, and the gateways' Roles hold these three.
+# Nobody may give away what he may not do himself, and the gateways' Roles hold these two.
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 # The last lines of an engine that crashes go into the PDDeployment's status.
 - apiGroups: [""]
   resources: [pods/log]

@@ -296,9 +296,7 @@ def test_a_gateway_pod_may_read_pods_and_write_nothing() -> None:
     binding = made["RoleBinding", "gateway"]
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account["metadata"]["name"], "namespace": "llm"}]
     assert binding["roleRef"]["name"] == made["Role", "gateway"]["metadata"]["name"]
-    assert made["Role", "gateway"]["rules"] == [
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
-    ]
+    assert made["Role", "gateway"]["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
 
 
 def test_clients_reach_the_gateway_by_its_service() -> None:
