@@ -15,7 +15,7 @@ from benchmarks.operator.watcher import Watcher
 from pdx_cluster import cluster as clusters
 from pdx_cluster import kwok
 from pdx_cluster.cluster import Cluster
-from pdx_operator.kinds import CHILD_KINDS, PDDEPLOYMENT, POD
+from pdx_operator.kinds import CHILD_KINDS, DEPLOYMENT, PDDEPLOYMENT, POD
 from tests.cluster.runtime.harness import CHILDREN, Api, Operator, grant, install
 
 README: Final = Path(__file__).parent / "README.md"
@@ -177,7 +177,7 @@ def make(bench: Bench, first: int, last: int) -> None:
 def await_children(bench: Bench, objects: int) -> None:
     """Return once all children of all objects exist."""
     while any(len(bench.api.items(kind, NAMESPACE)) < objects for kind in CHILD_KINDS[:2]) or (
-        len(bench.api.items(CHILD_KINDS[-1], NAMESPACE)) < 3 * objects
+        len(bench.api.items(DEPLOYMENT, NAMESPACE)) < 3 * objects
     ):
         time.sleep(1)
 

@@ -14,7 +14,7 @@ class Kind:
     name: str
     plural: str
     first: bool = False
-    """Others refer to it by name, so it is applied before them."""
+    """Applied before the others, which refer to it, or whose pods it serves and guards."""
 
     def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
         """Where the API server keeps one object, or all of a namespace, or all of the cluster (None)."""
@@ -35,11 +35,11 @@ CHILD_KINDS: Final = (
     Kind("v1", "ServiceAccount", "serviceaccounts", first=True),
     Kind("rbac.authorization.k8s.io/v1", "Role", "roles", first=True),
     Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", first=True),
+    Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", first=True),
     # Refused while the Role that it names is not there.
     Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
-    Kind("v1", "Service", "services"),
+    Kind("v1", "Service", "services", first=True),
     DEPLOYMENT,
-    Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets"),
 )
 """What the operator makes."""
 
