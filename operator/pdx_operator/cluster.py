@@ -27,6 +27,8 @@ _LOG_LINES: Final = 150
 _LOG_BYTES: Final = 32_768
 CUT: Final = 1000
 """Characters kept of what the API server says about an error."""
+_UNTYPED: Final = "failed to create typed patch object"
+"""How it begins to say, as a fault of its own, that a manifest has an unknown field or a value of a wrong type."""
 
 
 class ApiError(Exception):
@@ -46,6 +48,10 @@ class AwayError(ApiError):
         """Seconds that it asks to be left alone."""
 
 
+class FaultError(AwayError):
+    """It fails at this request and says how: a webhook that is down, for example. Others may well succeed."""
+
+
 class MissingError(ApiError):
     """The object does not exist (404)."""
 
@@ -59,7 +65,7 @@ class ExpiredError(ApiError):
 
 
 class RefusedError(ApiError):
-    """It understood and will not do it: the object is invalid, or the operator may not (400, 403, 422)."""
+    """It will not do it: the object is invalid, or the operator may not (400, 403, 422, 500 for a wrong field)."""
 
 
 class Cluster:
@@ -207,7 +213,8 @@ class Cluster:
 
 
 def _error(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-    message = _message(body) or f"HTTP {status}"
+    words = _message(body)
+    message = words or f"HTTP {status}"
     match status:
         case 404:
             return MissingError(message, status=status)
@@ -217,9 +224,12 @@ def _error(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
             return ExpiredError(message, status=status)
         case 400 | 403 | 422:
             return RefusedError(message, status=status)
+        case 500 if words.startswith(_UNTYPED):
+            return RefusedError(message, status=status)
         case _:
             after = headers.get("Retry-After", "")
-            return AwayError(message, status=status, after=float(after) if after.isdigit() else 0.0)
+            kind = FaultError if words and status >= 500 else AwayError
+            return kind(message, status=status, after=float(after) if after.isdigit() else 0.0)
 
 
 def _message(body: bytes) -> str:

@@ -97,6 +97,13 @@ def refused_child(kind: str, name: str, words: str) -> Diagnosis:
     return Diagnosis("ChildRefused", f"the API server refuses {kind} {name}: {' '.join(words.split())[:600]}")
 
 
+def undone_child(kind: str, name: str, path: str) -> Diagnosis:
+    """A child that does not stay as it is written; `path` is the field, empty when the whole child is deleted."""
+    what = f"{path} of {kind} {name} is changed back" if path else f"{kind} {name} is deleted again"
+    text = f"{what} by somebody (a default, a policy, another controller); ask for what it is given, or stop that"
+    return Diagnosis("ChangedBack", text, failing=False)
+
+
 def url(deployment: PDDeployment, namespace: str) -> str:
     """Where the gateway serves, inside the cluster."""
     return f"http://{gateway_name(deployment.metadata.name)}.{namespace}.svc"

@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import Any
 
 from pdx_api.engines import pairing_revision
-from pdx_api.names import GROUP, KIND, LABEL_DEPLOYMENT, gateway_name
+from pdx_api.names import ANNOTATION_APPLIED, GROUP, KIND, LABEL_DEPLOYMENT, gateway_name
 from pdx_api.parse import InvalidDeploymentError, parse
 from pdx_api.types import PDDeployment
 from pdx_operator import manifests, rollout, template
@@ -43,6 +43,13 @@ class Change:
     """Of the object that exists; empty when none is known."""
     reason: str
     """Path of the field that differs; empty for a new object."""
+    version: str = ""
+    """Of the object that exists."""
+
+    @property
+    def wanted(self) -> str:
+        """Stands for all that the manifest says."""
+        return str(self.manifest["metadata"]["annotations"][ANNOTATION_APPLIED])
 
     @property
     def kind(self) -> Kind:
@@ -124,7 +131,10 @@ def decide(snapshot: Snapshot, *, gateway_image: str) -> Decision:
         ),
         foreign=tuple(key for key in blocked if claims[key] is Claim.FOREIGN),
         leaving=tuple(
-            Removal(key, snapshot.children[key]["metadata"]["uid"]) for key in blocked if claims[key] is Claim.FORMER
+            Removal(key, metadata["uid"])
+            for key in blocked
+            if claims[key] is Claim.FORMER
+            and not (metadata := snapshot.children[key]["metadata"]).get("deletionTimestamp")
         ),
     )
 
@@ -191,4 +201,5 @@ def _changes(wanted: Mapping[ChildKey, Manifest], live: Mapping[ChildKey, Body])
         if body is None:
             yield Change(stamped, "", "")
         elif not body["metadata"].get("deletionTimestamp") and (path := differs(stamped, body)):
-            yield Change(stamped, body["metadata"]["uid"], path)
+            metadata = body["metadata"]
+            yield Change(stamped, metadata["uid"], path, metadata.get("resourceVersion", ""))

@@ -1,22 +1,34 @@
 """Performs a decision: writes and deletes children, each on its own, and says what became of it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 
-from pdx_operator.cluster import ApiError, Cluster, ConflictError, RefusedError
+from pdx_operator.cluster import ApiError, Cluster, ConflictError, FaultError, RefusedError
 from pdx_operator.decide import Change, Claim, Decision, Removal, claim
+from pdx_operator.difference import differs
 from pdx_operator.kinds import KIND_OF
 from pdx_operator.store import ChildKey, Key, Store
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A child that cannot be written."""
+    """A child that cannot be written or deleted."""
 
     child: ChildKey
     message: str
     """What the API server says of it; empty when an object of that name belongs to somebody else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """A child that was written, and still is not as it was asked for: the API server, or a policy, has it otherwise."""
+
+    child: ChildKey
+    path: str
+    """The field."""
+    version: str
+    """Of the object after it was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +39,21 @@ class Done:
     changed: tuple[Change, ...] = ()
     removed: tuple[ChildKey, ...] = ()
     problems: tuple[Problem, ...] = ()
+    denied: tuple[Denied, ...] = ()
     again: bool = False
     """Something was not as it was seen, so the next turn may decide otherwise."""
+    error: ApiError | None = None
+    """Why something was not even tried to the end: the API server is not reached."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _Written:
     change: Change
+    made: bool
+    denied: Denied | None
+
+
+_Result = _Written | Removal | Problem | ApiError | None
 
 
 class Executor:
@@ -46,25 +66,23 @@ class Executor:
         self._uid = uid
 
     async def perform(self, decision: Decision) -> Done:
-        """Do everything that can be done; raises the ApiError of a request that may succeed later, after the others."""
+        """Do everything that can be done: one child's failure is not another's."""
         first = [change for change in decision.changes if change.kind.first]
         then = [change for change in decision.changes if not change.kind.first]
-        results = await _all([self._apply(change) for change in first])
-        results += await _all([self._apply(change) for change in then])
+        results: list[_Result] = []
+        for changes in (first, then):
+            results += await asyncio.gather(*(_told(change.key, self._apply(change)) for change in changes))
         removed = (*decision.removals, *decision.leaving)
-        results += await _all([self._remove(removal) for removal in removed])
-        for error in results:
-            if isinstance(error, BaseException):
-                raise error
+        results += await asyncio.gather(*(_told(removal.key, self._remove(removal)) for removal in removed))
         return _collect(results, decision.removals)
 
-    async def _apply(self, change: Change) -> "_Made | Change | Problem | None":
+    async def _apply(self, change: Change) -> _Result:
         try:
             return await self._write(change, change.uid)
         except ConflictError:
             return None if change.uid else await self._write_unseen(change)
 
-    async def _write_unseen(self, change: Change) -> "_Made | Change | Problem | None":
+    async def _write_unseen(self, change: Change) -> _Result:
         """The watches show no object of the name, but there may be one: it is written only if it is ours."""
         head = await self._cluster.head(change.kind, self._key.namespace, change.key.name)
         if head is not None:
@@ -79,13 +97,12 @@ class Executor:
         except ConflictError:
             return None
 
-    async def _write(self, change: Change, uid: str | None) -> "_Made | Change | Problem":
-        try:
-            body = await self._cluster.apply(change.kind, change.manifest, uid=uid)
-        except RefusedError as error:
-            return Problem(change.key, str(error))
+    async def _write(self, change: Change, uid: str | None) -> _Result:
+        body = await self._cluster.apply(change.kind, change.manifest, uid=uid)
         self._store.put_child(change.kind, body, own=True)
-        return change if uid else _Made(change)
+        version = body["metadata"]["resourceVersion"]
+        path = differs(change.manifest, body) or (change.reason if version == change.version else None)
+        return _Written(change, not uid, Denied(change.key, path, version) if path else None)
 
     async def _remove(self, removal: Removal) -> Removal:
         kind = KIND_OF[removal.key.kind]
@@ -94,20 +111,29 @@ class Executor:
         return removal
 
 
-async def _all(work: Sequence[object]) -> list[object]:
-    """Await everything; errors of the API server are results, because one child's failure is not another's."""
-    results = await asyncio.gather(*work, return_exceptions=True)  # type: ignore[call-overload]
-    for result in results:
-        if isinstance(result, BaseException) and not isinstance(result, ApiError):
-            raise result
-    return list(results)
+async def _told(child: ChildKey, work: Awaitable[_Result]) -> _Result:
+    """The result, or what the API server has against it."""
+    try:
+        return await work
+    except (RefusedError, FaultError) as error:
+        return Problem(child, str(error))
+    except ApiError as error:
+        return error
 
 
-def _collect(results: Sequence[object], removals: Sequence[Removal]) -> Done:
+def _collect(results: Sequence[_Result], removals: Sequence[Removal]) -> Done:
+    written = [result for result in results if isinstance(result, _Written)]
     return Done(
-        made=tuple(result.change.key for result in results if isinstance(result, _Made)),
-        changed=tuple(result for result in results if isinstance(result, Change)),
+        made=tuple(result.change.key for result in written if result.made),
+        # What is as wrong as before was not changed.
+        changed=tuple(
+            result.change
+            for result in written
+            if not result.made and (result.denied is None or result.denied.path != result.change.reason)
+        ),
         removed=tuple(result.key for result in results if isinstance(result, Removal) and result in removals),
         problems=tuple(result for result in results if isinstance(result, Problem)),
+        denied=tuple(result.denied for result in written if result.denied is not None),
         again=any(result is None for result in results),
+        error=next((result for result in results if isinstance(result, ApiError)), None),
     )

@@ -6,20 +6,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
+from typing import Final
 
 from pdx_operator.backoff import Backoff
 from pdx_operator.cluster import ApiError, AwayError, Cluster, ConflictError, MissingError
 from pdx_operator.conditions import transitions
-from pdx_operator.decide import Decision, decide, is_leaving
+from pdx_operator.decide import decide, is_leaving
 from pdx_operator.events import Poster, Step
 from pdx_operator.executor import Done, Executor
 from pdx_operator.kinds import PDDEPLOYMENT
 from pdx_operator.looks import Looks
 from pdx_operator.report import Reporter, status_of
+from pdx_operator.restraint import Restraint, Sifted
 from pdx_operator.settings import Settings
 from pdx_operator.store import ChildKey, Key, Snapshot, Store
 
 log = logging.getLogger(__name__)
+
+_PATIENCE: Final = 3
+"""Failures in a row after which the log says so aloud."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,11 @@ class Loop:
         self._woken = asyncio.Event()
         self._urgent = asyncio.Event()
         self._backoff = Backoff(pace.retry, pace.retry_most, context.random)
+        self._restraint = Restraint(pace, context.clock, context.random)
+        self._failures = 0
+        """Turns in a row in which something failed."""
+        self._failed = False
+        """The turn could not be ended."""
         self._looks = Looks(context.cluster, context.looking, key, pace, context.clock)
         self._reporter = Reporter(context.cluster, context.store, key, pace, context.clock)
 
@@ -74,10 +84,13 @@ class Loop:
             await self._rest(delay)
 
     async def _rest(self, delay: float | None) -> None:
-        """Sleep until the delay is over or something happens; a burst of events is one awakening."""
+        """Sleep until the delay is over or something happens; a burst of events is one awakening.
+
+        After a turn that could not be ended only a new spec is a reason not to wait.
+        """
         try:
             async with asyncio.timeout(delay):
-                await self._woken.wait()
+                await (self._urgent if self._failed else self._woken).wait()
         except TimeoutError:
             return
         try:
@@ -88,11 +101,14 @@ class Loop:
 
     async def _guarded(self) -> float | None:
         """A turn; whatever goes wrong in it is this object's matter alone. Seconds to the next, None for no next."""
+        self._failed = True
         try:
-            return await self._turn()
+            delay = await self._turn()
+            self._failed = False
+            return delay
         except (AwayError, ConflictError) as error:
             delay = max(self._backoff.next(), getattr(error, "after", 0.0))
-            log.debug("%s: %s; again in %.1f s", self._key, error, delay)
+            self._complain(f"{error}; again in {delay:.1f} s")
         except ApiError as error:
             delay = self._backoff.next()
             log.warning("%s: %s; again in %.1f s", self._key, error, delay)
@@ -102,45 +118,59 @@ class Loop:
             log.exception("%s: the turn failed; again in %.1f s", self._key, delay)
         return delay
 
+    def _complain(self, words: str) -> None:
+        """Log what failed: loudly once it has failed several times."""
+        self._failures += 1
+        log.log(logging.WARNING if self._failures >= _PATIENCE else logging.DEBUG, "%s: %s", self._key, words)
+
     async def _turn(self) -> float | None:
         context = self._context
         snapshot = context.store.snapshot(self._key)
         if snapshot is None or is_leaving(snapshot.body):
             return None
-        decision, done = self._decide(snapshot), Done()
-        if decision.writes:
+        sifted, done = self._decide(snapshot), Done()
+        if sifted.decision.writes:
             if not await self._confirm(snapshot):
                 return 0.0
             uid = snapshot.body["metadata"]["uid"]
-            done = await Executor(context.cluster, context.store, self._key, uid).perform(decision)
-            self._tell(uid, done)
+            done = await Executor(context.cluster, context.store, self._key, uid).perform(sifted.decision)
+            self._tell(uid, self._restraint.note(sifted.decision, done))
+            if done.error is not None:
+                raise done.error
             snapshot = context.store.snapshot(self._key)
             if snapshot is None:
                 return None
-            decision = self._decide(snapshot)
-        return await self._conclude(snapshot, decision, done)
+            sifted = self._decide(snapshot)
+        return await self._conclude(snapshot, sifted, done)
 
-    async def _conclude(self, snapshot: Snapshot, decision: Decision, done: Done) -> float | None:
+    async def _conclude(self, snapshot: Snapshot, sifted: Sifted, done: Done) -> float | None:
         """Report, and say when to turn again if nothing happens."""
-        context = self._context
+        context, decision = self._context, sifted.decision
+        for problem in done.problems:
+            self._complain(f"{problem.child}: {problem.message}")
+        if not sifted.problems:
+            self._failures = 0
         written = bool(done.made or done.changed or done.removed)
         look, next_look = await self._looks.look(decision, written=written)
-        status = status_of(snapshot, decision, done.problems, look, context.now())
+        status = status_of(snapshot, sifted, look, context.now())
         wait = await self._reporter.write(snapshot, status)
         if not wait:
             for told in transitions(snapshot.body.get("status") or {}, status):
                 step = Step(told.reason, told.message, warning=told.warning)
                 context.poster.post(self._key, snapshot.body["metadata"]["uid"], step)
         if done.again or decision.writes:
-            # Either it is still as it was (refused), or somebody undoes what is done: give way more and more.
+            # Something was not as it was seen, or what was written calls for more.
             retry: float | None = self._backoff.next()
         else:
             self._backoff.reset()
             retry = None
-        return min((delay for delay in (next_look, wait or None, retry) if delay is not None), default=None)
+        return min(
+            (delay for delay in (next_look, wait or None, retry, sifted.wait) if delay is not None), default=None
+        )
 
-    def _decide(self, snapshot: Snapshot) -> Decision:
-        return decide(snapshot, gateway_image=self._context.settings.gateway_image)
+    def _decide(self, snapshot: Snapshot) -> Sifted:
+        decision = decide(snapshot, gateway_image=self._context.settings.gateway_image)
+        return self._restraint.sift(decision, snapshot.body["metadata"]["generation"])
 
     async def _confirm(self, snapshot: Snapshot) -> bool:
         """Ask whether the object is still what was seen: nothing is written for one that has gone or changed."""

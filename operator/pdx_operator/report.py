@@ -1,25 +1,24 @@
 """What is found of an object goes into its status: at once where it matters, in good time where only a number moved."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
 from pdx_operator import conditions
 from pdx_operator.cluster import Cluster
 from pdx_operator.conditions import Facts
-from pdx_operator.decide import Decision
 from pdx_operator.diagnosis import Diagnosis, diagnose
-from pdx_operator.executor import Problem
 from pdx_operator.looks import Look
+from pdx_operator.restraint import Sifted
 from pdx_operator.settings import Pace
 from pdx_operator.store import Key, Snapshot, Store
 
 Status = Mapping[str, Any]
 
 
-def status_of(snapshot: Snapshot, decision: Decision, problems: Sequence[Problem], look: Look, now: datetime) -> Status:
+def status_of(snapshot: Snapshot, sifted: Sifted, look: Look, now: datetime) -> Status:
     """What the status should be."""
-    metadata = snapshot.body["metadata"]
+    metadata, decision = snapshot.body["metadata"], sifted.decision
     facts = Facts(
         generation=metadata["generation"],
         namespace=metadata["namespace"],
@@ -28,19 +27,21 @@ def status_of(snapshot: Snapshot, decision: Decision, problems: Sequence[Problem
         plan=decision.plan,
         pools=decision.pools,
         gateway=decision.gateway,
-        troubles=_troubles(decision, problems, look, now),
+        troubles=_troubles(sifted, look, now),
         looked=look.done,
     )
     return conditions.build(facts, snapshot.body.get("status") or {}, now)
 
 
-def _troubles(decision: Decision, problems: Sequence[Problem], look: Look, now: datetime) -> list[Diagnosis]:
-    """What stands in the way: what cannot be written comes before what does not start."""
+def _troubles(sifted: Sifted, look: Look, now: datetime) -> list[Diagnosis]:
+    """What stands in the way: what cannot be written, what does not start, what does not stay as it is written."""
+    decision = sifted.decision
     found = [conditions.refused_child(*key, words="") for key in decision.foreign]
-    found += [conditions.refused_child(*problem.child, words=problem.message) for problem in problems]
+    found += [conditions.refused_child(*problem.child, words=problem.message) for problem in sifted.problems]
     surges = decision.plan is not None and decision.plan.surges
     cause = diagnose(decision.pools, decision.gateway, look.pods, look.logs, now=now, may_use_surge=surges)
-    return found + ([cause] if cause else [])
+    found += [cause] if cause else []
+    return found + [conditions.undone_child(*undone.child, path=undone.path) for undone in sifted.undone]
 
 
 class Reporter:

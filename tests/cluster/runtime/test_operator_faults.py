@@ -115,18 +115,29 @@ def test_the_api_server_is_restarted_under_it(
         eventually(lambda: api.is_ready(namespace, "last"), within=90, what="controllers at work")
 
 
-def test_an_overlay_that_the_api_server_refuses_is_a_condition(api: Api, operator: Operator, namespace: str) -> None:
-    wrong = {"podTemplate": {"spec": {"priorityClassName": "Not A Name", "restartPolicy": "Sometimes"}}}
+@pytest.mark.parametrize(
+    ("overlay", "words"),
+    [
+        ({"priorityClassName": "Not A Name", "restartPolicy": "Sometimes"}, "restartPolicy"),
+        ({"tolerationz": []}, "tolerationz: field not declared in schema"),
+        ({"containers": [{"name": "engine", "env": [{"name": "A", "value": 1}]}]}, "expected string"),
+    ],
+    ids=["wrong value", "misspelt field", "wrong type"],
+)
+def test_an_overlay_that_the_api_server_refuses_is_a_condition(
+    api: Api, operator: Operator, namespace: str, overlay: dict[str, Any], words: str
+) -> None:
+    wrong = {"podTemplate": {"spec": overlay}}
     with kubelets(api, namespace):
         api.deploy(
             namespace, spec={"model": {"name": "m"}, "prefill": {"replicas": 1, **wrong}, "decode": {"replicas": 1}}
         )
         eventually(lambda: api.condition(namespace, "Degraded").get("status") == "True", what="degraded")
-        message = api.condition(namespace, "Degraded")["message"]
-        assert "restartPolicy" in message, message
-        # What is not touched by it exists.
+        assert words in api.condition(namespace, "Degraded")["message"]
+        # What is not touched by it exists, and is told.
         assert ("Deployment", "m-gateway") in api.children(namespace)
-        attempts = operator.text().count("restartPolicy")
+        eventually(lambda: {"Created", "ChildRefused"} <= {e["reason"] for e in api.events(namespace)}, what="events")
+        attempts = operator.text().count(words)
         api.change(namespace, {"prefill": {"podTemplate": None}})
         eventually(lambda: api.is_ready(namespace), what="ready")
         assert attempts < 10

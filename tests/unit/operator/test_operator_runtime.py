@@ -1,6 +1,7 @@
 """The small parts of the runtime: delays, errors, Events, rights, flags."""
 
 import asyncio
+import json
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,6 +17,7 @@ from pdx_operator.cluster import (
     Cluster,
     ConflictError,
     ExpiredError,
+    FaultError,
     MissingError,
     RefusedError,
 )
@@ -48,8 +50,8 @@ def test_delays_grow_to_a_limit_vary_and_begin_anew() -> None:
         (410, ExpiredError),
         (422, RefusedError),
         (429, AwayError),
-        (500, AwayError),
-        (503, AwayError),
+        (500, FaultError),
+        (503, FaultError),
     ],
 )
 def test_every_answer_is_one_error(status: int, kind: type[ApiError]) -> None:
@@ -62,7 +64,15 @@ def test_every_answer_is_one_error(status: int, kind: type[ApiError]) -> None:
 
 def test_only_a_status_object_is_quoted() -> None:
     assert str(cluster._error(502, {}, b"<html>secret</html>")) == "HTTP 502"
-    assert str(cluster._error(500, {}, b'{"message": "secret"}')) == "HTTP 500"
+    error = cluster._error(500, {}, b'{"message": "secret"}')
+    assert (type(error), str(error)) == (AwayError, "HTTP 500")
+
+
+def test_a_field_that_does_not_exist_is_refused_and_no_fault() -> None:
+    words = (
+        "failed to create typed patch object (ns/d; apps/v1, Kind=Deployment): .spec.x: field not declared in schema"
+    )
+    assert type(cluster._error(500, {}, json.dumps({"kind": "Status", "message": words}).encode())) is RefusedError
 
 
 @pytest.mark.parametrize(
