@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterable
-from fractions import Fraction
 from typing import Any, Final
 
 from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.base import Connector
 from pdx_api.fields import Rule
 from pdx_api.names import Mode, Order, Role
+from pdx_api.quantities import quantity
 
 OWNED_FLAGS: Final = (
     "--kv-transfer-config",
@@ -81,28 +81,15 @@ def order_rules(connectors: Iterable[Connector]) -> tuple[Rule, ...]:
 KV_TRANSFER_RULES: Final = order_rules(CONNECTORS.values())
 
 
-def _amount(quantity: int | str) -> Fraction:
-    """The number that a quantity of Kubernetes stands for."""
-    found = re.fullmatch(r"([0-9.]+)([a-zA-Z]?i?)", str(quantity))
-    if found is None:  # 1e3: with an exponent
-        return Fraction(str(quantity))
-    return Fraction(found[1]) * _UNITS[found[2]]
-
-
-_UNITS: Final[dict[str, Fraction]] = {
-    **{
-        unit: Fraction(1000) ** (power - 3)
-        for power, unit in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"))
-    },
-    **{f"{unit}i": Fraction(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
-}
-
-
 def _requests_fit(resources: Any) -> bool:
-    limits = resources.limits
-    return all(
-        _amount(wanted) <= _amount(limits[name]) for name, wanted in resources.requests.items() if name in limits
-    )
+    requests, limits = resources.requests, resources.limits
+    return not any(_is_above(requests[name], limits[name]) for name in requests.keys() & limits.keys())
+
+
+def _is_above(wanted: int | str, limit: int | str) -> bool:
+    numbers = quantity(wanted), quantity(limit)
+    # An exponent of four digits is no number here; the API server judges it.
+    return numbers[0] is not None and numbers[1] is not None and numbers[0] > numbers[1]
 
 
 RESOURCES_RULES: Final = (

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
 from typing import Any, Final
 
+from pdx_api.quantities import quantity
 from pdx_operator.merge_keys import OBJECT, OTHER_OBJECT
-from pdx_operator.quantities import quantity
 
 _QUANTITY_MAPS: Final = frozenset({"limits", "requests"})
 _QUANTITIES: Final = frozenset({"sizeLimit", "divisor"})

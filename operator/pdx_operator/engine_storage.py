@@ -2,8 +2,8 @@
 
 from typing import Final
 
+from pdx_api.model import Model
 from pdx_api.names import MODEL_MOUNT
-from pdx_api.types import Model
 from pdx_operator.objects import Manifest
 
 HOME: Final = "/home/vllm"

@@ -7,9 +7,10 @@ from pydantic import create_model
 
 from pdx_api.connectors.base import Site
 from pdx_api.engines import engine_command, engine_inputs, pairing_revision, stated
+from pdx_api.model import Model
 from pdx_api.names import Mode, Role
 from pdx_api.parse import parse
-from pdx_api.types import Engine, KVTransfer, Model, Pool, Spec
+from pdx_api.types import Engine, KVTransfer, Pool, Spec
 
 POOLS: dict[str, Any] = {"prefill": {"replicas": 2}, "decode": {"replicas": 1}}
 GPU = {"limits": {"nvidia.com/gpu": 1}}

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdx_api.parse import parse
+from pdx_api.quantities import quantity
 from pdx_operator.difference import differs
 from pdx_operator.manifests import children
 from pdx_operator.merge_keys import OBJECT, OTHER_OBJECT
-from pdx_operator.quantities import quantity
 from tests.unit.operator.test_operator_golden import SPECS
 
 Path = tuple[str | int, ...]
