@@ -24,6 +24,7 @@ OLDER: Final = Path(__file__).parent / "fixtures" / "pdx-0.0.1"
 GUIDE: Final = ROOT / "docs" / "install.md"
 SETS: Final = tuple(sorted(path.name.removesuffix(".values.yaml") for path in GOLDEN.glob("*.values.yaml")))
 POD_MONITORS: Final = "monitoring.coreos.com/v1/PodMonitor"
+SERVICE_MONITORS: Final = "monitoring.coreos.com/v1/ServiceMonitor"
 NAMESPACE: Final = "pdx-system"
 CRD: Final = "customresourcedefinition/pddeployments.pdx.dev"
 
@@ -58,7 +59,12 @@ class Chart:
 
     def golden(self, name: str) -> str:
         """The render of a value set. The CRD is left out: another test compares it with the checkout's."""
-        values = ["--values", str(GOLDEN / f"{name}.values.yaml"), "--api-versions", POD_MONITORS]
+        values = [
+            "--values",
+            str(GOLDEN / f"{name}.values.yaml"),
+            "--api-versions",
+            f"{POD_MONITORS},{SERVICE_MONITORS}",
+        ]
         return self.render(*values, "--set", "crds.install=false")
 
 

@@ -17,6 +17,7 @@ from tests.charts.chart import (
     NAMESPACE,
     POD_MONITORS,
     ROOT,
+    SERVICE_MONITORS,
     SETS,
     Chart,
     HelmError,
@@ -44,6 +45,8 @@ REFUSED = [
     ("monitoring.podMonitor.interval=15", "at '/monitoring/podMonitor/interval': got number, want string"),
     ("serviceAccount.create=false", "serviceAccount.name must say which ServiceAccount the operator uses"),
     ("monitoring.podMonitor.enabled=true", "the cluster does not know PodMonitors (monitoring.coreos.com/v1): install"),
+    ("monitoring.serviceMonitor.path=/x", "at '/monitoring/serviceMonitor': additional properties 'path' not allowed"),
+    ("monitoring.serviceMonitor.enabled=true", "does not know ServiceMonitors (monitoring.coreos.com/v1): install"),
 ]
 
 
@@ -59,7 +62,7 @@ def test_helm_lint_has_nothing_to_say(chart: Chart) -> None:
 
 
 def test_a_kubernetes_that_cannot_sleep_before_it_stops_a_pod_is_refused(chart: Chart) -> None:
-    with pytest.raises(HelmError, match="chart requires kubeVersion: >=1.30.0-0"):
+    with pytest.raises(HelmError, match=r"chart requires kubeVersion: >=1\.30\.0-0"):
         chart.render("--kube-version", "1.29.14")
     chart.render("--kube-version", "1.30.0-gke.100")
 
@@ -176,6 +179,22 @@ def test_monitors_scrape_the_ports_that_the_pods_name(chart: Chart) -> None:
     }
 
     assert ports == {"pdx-engines": [PORT_HTTP], "pdx-gateways": [PORT_ADMIN]}
+
+
+def test_the_operators_monitor_reaches_its_pods_through_a_headless_service(chart: Chart) -> None:
+    assert not {body["kind"] for body in chart.objects()} & {"Service", "ServiceMonitor"}
+    objects = chart.objects("--set", "monitoring.serviceMonitor.enabled=true", "--api-versions", SERVICE_MONITORS)
+    service, monitor, deployment = (_one(objects, kind) for kind in ("Service", "ServiceMonitor", "Deployment"))
+    pod = deployment["spec"]["template"]
+    (port,) = service["spec"]["ports"]
+    (endpoint,) = monitor["spec"]["endpoints"]
+
+    assert (endpoint["port"], endpoint["path"]) == (port["name"], "/metrics")
+    assert port["targetPort"] in {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert monitor["spec"]["namespaceSelector"] == {"matchNames": [NAMESPACE]}
 
 
 def test_a_packaged_chart_renders_the_same(chart: Chart, tmp_path: Path) -> None:

@@ -18,20 +18,22 @@ spec:
   prefill: {replicas: 1}
   decode: {replicas: 1}
 """
-POD_MONITOR_CRD = """
+MONITOR_CRD = """
+---
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
-metadata: {name: podmonitors.monitoring.coreos.com}
+metadata: {{name: {plural}.monitoring.coreos.com}}
 spec:
   group: monitoring.coreos.com
   scope: Namespaced
-  names: {kind: PodMonitor, listKind: PodMonitorList, plural: podmonitors, singular: podmonitor}
+  names: {{kind: {kind}, listKind: {kind}List, plural: {plural}, singular: {singular}}}
   versions:
     - name: v1
       served: true
       storage: true
-      schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+      schema: {{openAPIV3Schema: {{type: object, x-kubernetes-preserve-unknown-fields: true}}}}
 """
+MONITORS = {"podmonitors": "PodMonitor", "servicemonitors": "ServiceMonitor"}
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -50,14 +52,20 @@ def _apply_tiny(cluster: Cluster) -> None:
     cluster.kubectl("apply", "--filename=-", stdin=TINY)
 
 
+def _know_monitors(cluster: Cluster) -> None:
+    crds = (MONITOR_CRD.format(plural=plural, kind=kind, singular=plural[:-1]) for plural, kind in MONITORS.items())
+    cluster.kubectl("apply", "--filename=-", stdin="".join(crds))
+    for plural in MONITORS:
+        cluster.kubectl("wait", "--for=condition=Established", f"crd/{plural}.monitoring.coreos.com")
+
+
 def _names(cluster: Cluster, kinds: str) -> set[str]:
     return set(cluster.kubectl("get", kinds, "--namespace", NAMESPACE, "--output=name").split())
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_the_api_server_accepts_every_render_without_a_warning(cluster: Cluster, chart: Chart, name: str) -> None:
-    cluster.kubectl("apply", "--filename=-", stdin=POD_MONITOR_CRD)
-    cluster.kubectl("wait", "--for=condition=Established", "crd/podmonitors.monitoring.coreos.com")
+    _know_monitors(cluster)
 
     cluster.kubectl(
         "apply",
@@ -143,13 +151,19 @@ def test_a_crd_that_was_applied_by_hand_is_taken_only_when_that_is_said(cluster:
 
 
 def test_monitors_are_installed_once_the_cluster_knows_them(cluster: Cluster) -> None:
-    cluster.kubectl("delete", "crd/podmonitors.monitoring.coreos.com", "--ignore-not-found")
-    with pytest.raises(ClusterError, match="the cluster does not know PodMonitors"):
-        install(cluster, "--set", "monitoring.podMonitor.enabled=true")
+    for plural, kind in MONITORS.items():
+        cluster.kubectl("delete", f"crd/{plural}.monitoring.coreos.com", "--ignore-not-found")
+        with pytest.raises(ClusterError, match=f"the cluster does not know {kind}s"):
+            install(cluster, "--set", f"monitoring.{kind[0].lower()}{kind[1:]}.enabled=true")
 
-    cluster.kubectl("apply", "--filename=-", stdin=POD_MONITOR_CRD)
-    cluster.kubectl("wait", "--for=condition=Established", "crd/podmonitors.monitoring.coreos.com")
-    install(cluster, "--set", "monitoring.podMonitor.enabled=true")
+    _know_monitors(cluster)
+    wanted = "monitoring.podMonitor.enabled=true,monitoring.serviceMonitor.enabled=true"
+    install(cluster, "--set", wanted)
 
-    monitors = {"podmonitor.monitoring.coreos.com/pdx-engines", "podmonitor.monitoring.coreos.com/pdx-gateways"}
-    assert _names(cluster, "podmonitors") == monitors
+    group = "monitoring.coreos.com"
+    assert _names(cluster, ",".join(MONITORS)) == {
+        f"podmonitor.{group}/pdx-engines",
+        f"podmonitor.{group}/pdx-gateways",
+        f"servicemonitor.{group}/pdx-operator",
+    }
+    assert "service/pdx-operator" in _names(cluster, "services")
