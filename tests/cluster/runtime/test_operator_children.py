@@ -10,7 +10,7 @@ from pdx_api.names import API_VERSION, FIELD_MANAGER, KIND, LABEL_DEPLOYMENT
 from pdx_cluster.cluster import Cluster
 from pdx_operator.kinds import DEPLOYMENT, KIND_OF, PDDEPLOYMENT, POD
 from tests.cluster.runtime.conftest import StartOperator
-from tests.cluster.runtime.harness import CHILDREN, Api, Operator, essence, eventually, kubelets
+from tests.cluster.runtime.harness import CHILDREN, SPEC, Api, Operator, Sampled, essence, eventually, kubelets, Sampled
 
 SERVICE = KIND_OF["Service"]
 ACCOUNT = KIND_OF["ServiceAccount"]
@@ -96,6 +96,31 @@ def test_an_edited_child_is_put_back_and_foreign_fields_stay(api: Api, operator:
     assert kept["metadata"]["annotations"]["example.com/note"] == "mine"
 
 
+def test_replicas_go_over_to_an_autoscaler_and_come_back(api: Api, operator: Operator, namespace: str) -> None:
+    def replicas() -> int:
+        body = api.get(DEPLOYMENT, namespace, "m-gateway") or {}
+        # Without pods to wait for, the number is what matters.
+        return int(body["spec"]["replicas"]) if body else -1
+
+    def manifests() -> list[str]:
+        body = api.get(DEPLOYMENT, namespace, "m-gateway") or {"metadata": {"managedFields": []}}
+        return [str(e["fieldsV1"]) for e in body["metadata"]["managedFields"] if e["manager"] == FIELD_MANAGER]
+
+    api.deploy(namespace, spec={**SPEC, "gateway": {"replicas": 3}})
+    eventually(lambda: replicas() == 3, what="three")
+    for scaled in (5, 2):
+        seen = Sampled(replicas)
+        with seen:
+            api.change(namespace, {"gateway": {"autoscaled": True, "workers": scaled}})
+            eventually(lambda: not any("f:replicas" in fields for fields in manifests()), what="handed over")
+        assert seen.values == {3}
+        api.patch(DEPLOYMENT, namespace, "m-gateway", {"spec": {"replicas": scaled}}, "scale")
+        time.sleep(1)
+        assert replicas() == scaled
+        api.change(namespace, {"gateway": {"autoscaled": False}})
+        eventually(lambda: replicas() == 3, what="three again")
+
+
 def test_a_label_that_is_taken_away_comes_back(api: Api, operator: Operator, namespace: str) -> None:
     api.deploy(namespace)
     before = essence(_all_children(api, namespace))
@@ -142,11 +167,13 @@ def test_what_the_spec_no_longer_wants_is_removed(api: Api, operator: Operator, 
     assert [name for kind, name in api.children(namespace) if kind == "Deployment" and "aggregated" in name]
 
 
+@pytest.mark.timeout(120)
 def test_deletion_leaves_nothing(api: Api, operator: Operator, namespace: str) -> None:
     api.deploy(namespace)
     _all_children(api, namespace)
     api.delete(PDDEPLOYMENT, namespace, "m")
-    eventually(lambda: not api.children(namespace), what="no children")
+    # Kubernetes' collector learns of a new CRD within half a minute.
+    eventually(lambda: not api.children(namespace), within=60, what="no children")
     eventually(lambda: not api.items(POD, namespace), what="no pods")
     time.sleep(2)
     assert not api.children(namespace)
@@ -184,6 +211,7 @@ def test_an_object_that_is_being_deleted_gets_nothing(api: Api, operator: Operat
     api.patch(PDDEPLOYMENT, namespace, "m", {"metadata": {"finalizers": None}})
 
 
+@pytest.mark.timeout(120)
 def test_two_objects_of_one_name_in_two_namespaces_do_not_meet(
     api: Api, start_operator: StartOperator, namespace: str, control_plane: Cluster
 ) -> None:
@@ -196,7 +224,7 @@ def test_two_objects_of_one_name_in_two_namespaces_do_not_meet(
         first, second = _all_children(api, namespace), _all_children(api, other)
         assert essence(first) == essence(second)
         api.delete(PDDEPLOYMENT, other, "m")
-        eventually(lambda: not api.children(other), what="the other's children gone")
+        eventually(lambda: not api.children(other), within=60, what="the other's children gone")
         assert essence(api.children(namespace)) == essence(first)
     finally:
         control_plane.kubectl("delete", "namespace", other, "--wait=false")
