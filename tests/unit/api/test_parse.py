@@ -126,7 +126,7 @@ def test_examples(path: Path) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert {path.name for path in EXAMPLES} >= {"qwen.yaml", "tiny-cpu.yaml"}
+    assert len(EXAMPLES) >= 7
 
 
 SITE = Site("10.0.0.1", {"side-channel": 5600})

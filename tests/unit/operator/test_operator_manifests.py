@@ -372,7 +372,7 @@ def test_render_says_in_one_sentence_what_is_wrong_with_an_overlay(
 ) -> None:
     file = tmp_path / "wrong.yaml"
     overlay = "{spec: {containers: [{name: engine, env: [{name: POD_IP, value: x}]}]}}"
-    file.write_text(EXAMPLES[0].read_text())
+    file.write_text(next(path for path in EXAMPLES if path.name == "qwen.yaml").read_text())
     assert main(["render", str(file), "--set", f"spec.decode.podTemplate={overlay}"]) == 1
     out, err = capsys.readouterr()
     assert out == ""
