@@ -1,14 +1,19 @@
 """Performs a decision: writes and deletes children, each on its own, and says what became of it."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
+from pdx_api.names import FIELD_MANAGER
 from pdx_operator.cluster import ApiError, Cluster, ConflictError, FaultError, RefusedError
 from pdx_operator.decide import Change, Claim, Decision, Removal, claim
 from pdx_operator.difference import differs
-from pdx_operator.kinds import KIND_OF
+from pdx_operator.kinds import DEPLOYMENT, KIND_OF
 from pdx_operator.store import ChildKey, Key, Store
+
+_HEIR: Final = f"{FIELD_MANAGER}-handover"
+"""Field manager of the replicas that an autoscaler has not yet set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +103,40 @@ class Executor:
             return None
 
     async def _write(self, change: Change, uid: str | None) -> _Result:
+        if uid and change.kind is DEPLOYMENT and "replicas" not in change.manifest["spec"]:
+            await self._hand_over(change, uid)
         body = await self._cluster.apply(change.kind, change.manifest, uid=uid)
         self._store.put_child(change.kind, body, own=True)
         version = body["metadata"]["resourceVersion"]
         path = differs(change.manifest, body) or (change.reason if version == change.version else None)
         return _Written(change, not uid, Denied(change.key, path, version) if path else None)
 
+    async def _hand_over(self, change: Change, uid: str) -> None:
+        """Give the number of replicas to another field manager before it is left out of what is applied.
+
+        A field that nobody owns any more falls back to its default, and of a gateway one replica would be left.
+        """
+        live = await self._cluster.get(change.kind, self._key.namespace, change.key.name)
+        if not _owns_replicas(live["metadata"]):
+            return
+        spec = {"replicas": live["spec"]["replicas"]}
+        metadata = {"namespace": self._key.namespace, "name": change.key.name}
+        manifest = {"apiVersion": change.kind.api_version, "kind": change.kind.name, "metadata": metadata, "spec": spec}
+        await self._cluster.apply(change.kind, manifest, uid=uid, manager=_HEIR)
+
     async def _remove(self, removal: Removal) -> Removal:
         kind = KIND_OF[removal.key.kind]
         await self._cluster.delete(kind, self._key.namespace, removal.key.name, uid=removal.uid)
         self._store.drop_child(self._key.namespace, removal.key, removal.uid, own=True)
         return removal
+
+
+def _owns_replicas(metadata: Mapping[str, Any]) -> bool:
+    return any(
+        (entry["manager"], entry["operation"]) == (FIELD_MANAGER, "Apply")
+        and "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
+        for entry in metadata.get("managedFields") or ()
+    )
 
 
 async def _told(child: ChildKey, work: Awaitable[_Result]) -> _Result:
