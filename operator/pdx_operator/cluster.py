@@ -5,8 +5,10 @@ Bodies go in and come out as plain mappings: the typed models of the client cost
 
 import asyncio
 import json
+import os
+import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, Self
 from urllib.parse import urlencode
@@ -21,8 +23,10 @@ Body = dict[str, Any]
 
 ANSWER_SECONDS: Final = 30.0
 """How long the API server may take for one answer."""
-SILENCE_SECONDS: Final = 100.0
-"""A watch that says nothing for so long is dead: bookmarks come about every minute."""
+WATCH_SECONDS: Final = 300
+"""After so long the API server ends a watch, which may have been silent all the time."""
+_KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+"""A watch whose other end is lost without a word is known to be dead after 25 s."""
 _LOG_LINES: Final = 150
 _LOG_BYTES: Final = 32_768
 CUT: Final = 1000
@@ -71,16 +75,24 @@ class RefusedError(ApiError):
 class Cluster:
     """Requests to one API server; bounded in number, each under a deadline."""
 
-    def __init__(self, api: client.ApiClient, requests: int) -> None:
+    def __init__(self, api: client.ApiClient, requests: int, count: Callable[[str, int], None]) -> None:
         self._api = api
         self._slots = asyncio.Semaphore(requests)
+        self._count = count
 
     @classmethod
-    async def connect(cls, requests: int, watches: int) -> Self:
-        """By KUBECONFIG or the user's own file, otherwise as the pod's service account; raises ConfigException."""
+    async def connect(cls, requests: int, watches: int, count: Callable[[str, int], None]) -> Self:
+        """By KUBECONFIG, otherwise as the pod's service account, otherwise by the user's own file.
+
+        `count` is called with the verb and the status of each request; 0 when there was no answer. Raises
+        ConfigException.
+        """
         settings = client.Configuration()
         try:
-            config.load_incluster_config(settings)  # type: ignore[no-untyped-call]
+            if os.environ.get("KUBECONFIG"):
+                await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+            else:
+                config.load_incluster_config(settings)  # type: ignore[no-untyped-call]
         except config.ConfigException:
             await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
         settings.connection_pool_maxsize = requests + watches
@@ -88,7 +100,7 @@ class Cluster:
         settings.client_session_kwargs = {"trust_env": False}
         api = client.ApiClient(settings)
         api.user_agent = FIELD_MANAGER
-        return cls(api, requests)
+        return cls(api, requests, count)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -110,8 +122,16 @@ class Cluster:
         """Read the objects of a kind."""
         return await self._ask("GET", kind.path(namespace), query)
 
-    async def apply(self, kind: Kind, manifest: Body, *, uid: str | None, subresource: str = "") -> Body:
-        """Write what the manifest says, and nothing else, as the operator's own.
+    async def apply(
+        self,
+        kind: Kind,
+        manifest: Body,
+        *,
+        uid: str | None,
+        subresource: str = "",
+        manager: str = FIELD_MANAGER,
+    ) -> Body:
+        """Write what the manifest says, and nothing else, as the field manager's own.
 
         The object must be the one that has the uid; with an empty one it must not exist yet; None asks for nothing.
         Raises ConflictError when it is otherwise, RefusedError.
@@ -124,7 +144,7 @@ class Cluster:
         return await self._ask(
             "PATCH",
             kind.path(metadata["namespace"], metadata["name"], subresource),
-            {"fieldManager": FIELD_MANAGER, "force": "true"},
+            {"fieldManager": manager, "force": "true"},
             body=manifest,
             content="application/apply-patch+yaml",
         )
@@ -166,9 +186,11 @@ class Cluster:
     @asynccontextmanager
     async def watch(self, kind: Kind, namespace: str | None, **query: str) -> AsyncIterator[aiohttp.StreamReader]:
         """Open a watch: JSON events, one on each line. Raises ExpiredError when the version is too old."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS, sock_read=SILENCE_SECONDS)
-        query |= {"watch": "true", "allowWatchBookmarks": "true"}
+        silence = WATCH_SECONDS + ANSWER_SECONDS
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS, sock_read=silence)
+        query |= {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
         async with self._open("GET", kind.path(namespace), query, timeout=timeout) as answer:
+            _keep_alive(answer)
             yield answer.content
 
     async def _ask(
@@ -202,18 +224,32 @@ class Cluster:
                 method, path, header_params={"Accept": accept, "Content-Type": content}, auth_settings=["BearerToken"]
             )
             url += f"?{urlencode(query)}" if query else ""
-            answer = await self._api.call_api(method, url, headers, body, _request_timeout=timeout)
-            response: aiohttp.ClientResponse = answer.response
+            status = 0
+            try:
+                answer = await self._api.call_api(method, url, headers, body, _request_timeout=timeout)
+                response: aiohttp.ClientResponse = answer.response
+                status = response.status
+            finally:
+                self._count(method, status)
             async with response:
                 if response.status >= 400:
-                    raise _error(response.status, response.headers, await response.read())
+                    raise error_of(response.status, response.headers, _message(await response.read()))
                 yield response
         except (aiohttp.ClientError, OSError, TimeoutError, ssl.SSLError) as error:
             raise AwayError(f"The API server is not reached: {error or type(error).__name__}") from error
 
 
-def _error(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-    words = _message(body)
+def _keep_alive(answer: aiohttp.ClientResponse) -> None:
+    transport = answer.connection.transport if answer.connection is not None else None
+    sock = transport.get_extra_info("socket") if transport is not None else None
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def error_of(status: int, headers: Mapping[str, str], words: str) -> ApiError:
+    """What an error means to the operator; `words` are those of a Status object, if there was one."""
     message = words or f"HTTP {status}"
     match status:
         case 404:

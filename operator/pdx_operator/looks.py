@@ -69,8 +69,8 @@ class Looks:
         return self._seen, self._due - self._clock()
 
     async def _look(self) -> Look:
-        # The API server answers version 0 from memory, which is recent enough to say why.
-        query = {"labelSelector": f"{LABEL_DEPLOYMENT}={self._key.name}", "limit": str(_MOST), "resourceVersion": "0"}
+        # The API server answers version 0 from memory, which is recent enough to say why; then it heeds no limit.
+        query = {"labelSelector": f"{LABEL_DEPLOYMENT}={self._key.name}", "resourceVersion": "0"}
         async with self._slots:
             found = await self._cluster.list(POD, self._key.namespace, **query)
             pods = tuple(pod_view(pod) for pod in found["items"][:_MOST])

@@ -16,6 +16,7 @@ from pdx_operator.events import Poster, Step
 from pdx_operator.executor import Done, Executor
 from pdx_operator.kinds import PDDEPLOYMENT
 from pdx_operator.looks import Looks
+from pdx_operator.metrics import Metrics
 from pdx_operator.report import Reporter, status_of
 from pdx_operator.restraint import Restraint, Sifted
 from pdx_operator.settings import Settings
@@ -34,6 +35,7 @@ class Context:
     cluster: Cluster
     store: Store
     poster: Poster
+    metrics: Metrics
     settings: Settings
     turns: asyncio.Semaphore
     """One for each turn that may run."""
@@ -101,11 +103,11 @@ class Loop:
 
     async def _guarded(self) -> float | None:
         """A turn; whatever goes wrong in it is this object's matter alone. Seconds to the next, None for no next."""
+        began, result = self._context.clock(), "failed"
         self._failed = True
         try:
             delay = await self._turn()
-            self._failed = False
-            return delay
+            self._failed, result = False, "ok"
         except (AwayError, ConflictError) as error:
             delay = max(self._backoff.next(), getattr(error, "after", 0.0))
             self._complain(f"{error}; again in {delay:.1f} s")
@@ -114,8 +116,9 @@ class Loop:
             log.warning("%s: %s; again in %.1f s", self._key, error, delay)
         except Exception:
             # A fault in the operator itself must not stop the work on other objects.
-            delay = self._backoff.next()
+            result, delay = "fault", self._backoff.next()
             log.exception("%s: the turn failed; again in %.1f s", self._key, delay)
+        self._context.metrics.count_turn(result, self._context.clock() - began)
         return delay
 
     def _complain(self, words: str) -> None:

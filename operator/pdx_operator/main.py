@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import itertools
 import logging
+import os
 import random
 import socket
 import sys
@@ -19,8 +20,10 @@ from pdx_api.names import GROUP, PLURAL, VERSION
 from pdx_operator.cluster import ApiError, Cluster
 from pdx_operator.crew import Crew
 from pdx_operator.events import Poster
+from pdx_operator.health import serving
 from pdx_operator.kinds import CHILD_KINDS, PDDEPLOYMENT
 from pdx_operator.loop import Context, Loop
+from pdx_operator.metrics import Metrics
 from pdx_operator.settings import Settings
 from pdx_operator.store import Key, Store
 from pdx_operator.watch import Feed
@@ -48,7 +51,7 @@ def parse_arguments(argv: Sequence[str] | None) -> Settings:
     parser = argparse.ArgumentParser(prog="python -m pdx_operator", description="Makes PDDeployments so.")
     parser.add_argument("--namespace", action="append", default=[], help="where to work, repeatable; none: everywhere")
     parser.add_argument("--gateway-image", default=DEFAULT_GATEWAY_IMAGE, help="image of gateways that name none")
-    parser.add_argument("--health-port", type=int, default=8081, help="port of /healthz; 0: none")
+    parser.add_argument("--health-port", type=int, default=8081, help="port of /healthz, /readyz and /metrics; 0: none")
     parser.add_argument("--verbose", action="store_true", help="log what is decided and asked as well")
     given = parser.parse_args(argv)
     return Settings(
@@ -68,11 +71,15 @@ def _configure_logs(settings: Settings) -> None:
 
 
 async def _serve(settings: Settings) -> int:
+    """The exit status."""
     places: tuple[str | None, ...] = settings.namespaces or (None,)
-    cluster = await Cluster.connect(settings.requests, watches=len(places) * len(CHILD_KINDS))
+    metrics = Metrics()
+    cluster = await Cluster.connect(settings.requests, len(places) * len(CHILD_KINDS), metrics.count_request)
+    operator = Operator(settings, cluster, metrics, places)
     try:
-        await _await_crd(cluster, places[0])
-        return await Operator(settings, cluster, places).run()
+        async with serving(settings.health_port, operator.is_ready, metrics):
+            await _await_crd(cluster, places[0])
+            return await operator.run()
     finally:
         await cluster.close()
 
@@ -93,9 +100,10 @@ async def _await_crd(cluster: Cluster, place: str | None) -> None:
 class Operator:
     """Owner of the store, the feeds and the loops."""
 
-    def __init__(self, settings: Settings, cluster: Cluster, places: Sequence[str | None]) -> None:
+    def __init__(self, settings: Settings, cluster: Cluster, metrics: Metrics, places: Sequence[str | None]) -> None:
         self._settings = settings
         self._store = Store(self._wake)
+        metrics.count_objects(lambda: len(self._store.keys()))
         self._feeds = [
             Feed(cluster, self._store, kind, place, random.random) for kind in CHILD_KINDS for place in places
         ]
@@ -104,6 +112,7 @@ class Operator:
             cluster=cluster,
             store=self._store,
             poster=self._poster,
+            metrics=metrics,
             settings=settings,
             turns=asyncio.Semaphore(settings.turns),
             looking=asyncio.Semaphore(_LOOKS),
@@ -132,6 +141,10 @@ class Operator:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    def is_ready(self) -> bool:
+        """Whether everything that existed when it started has been read."""
+        return self._synced.is_set()
+
     def _wake(self, key: Key, urgent: bool) -> None:
         self._crew.wake(key, urgent, exists=key in self._store)
 
@@ -152,14 +165,12 @@ class Operator:
             await self._crew.stop()
 
         kopf.on.cleanup(registry=registry)(on_cleanup)
-        port = self._settings.health_port
         await kopf.operator(
             registry=registry,
             settings=_kopf_settings(),
             standalone=True,
             clusterwide=not self._settings.namespaces,
             namespaces=self._settings.namespaces,
-            liveness_endpoint=f"http://0.0.0.0:{port}/healthz" if port else None,
             stop_flag=stop,
         )
 
@@ -173,7 +184,10 @@ class Operator:
 
 
 def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:
-    return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+    ways = [kopf.login_with_service_account, kopf.login_with_kubeconfig]
+    # The same order as `Cluster.connect`.
+    ways.sort(key=lambda way: way is kopf.login_with_service_account and bool(os.environ.get("KUBECONFIG")))
+    return next((found for way in ways if (found := way(**kwargs)) is not None), None)
 
 
 class _Delays:

@@ -29,7 +29,7 @@ class Settings:
     namespaces: tuple[str, ...] = ()
     """Where it works; empty means everywhere."""
     health_port: int = 8081
-    """Port of /healthz; 0 means none."""
+    """Port of /healthz, /readyz and /metrics; 0 means none."""
     verbose: bool = False
     """Log what is decided and asked, not only what is changed."""
     turns: int = 16

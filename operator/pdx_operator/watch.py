@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pdx_api.names import LABEL_DEPLOYMENT
 from pdx_operator.backoff import Backoff
-from pdx_operator.cluster import ApiError, AwayError, Cluster, ExpiredError
+from pdx_operator.cluster import ApiError, AwayError, Cluster, error_of
 from pdx_operator.kinds import Kind
 from pdx_operator.store import ChildKey, Store
 
@@ -33,32 +33,30 @@ class Feed:
         self._kind = kind
         self._namespace = namespace
         self._backoff = Backoff(0.2, 15.0, random)
+        self._version = ""
+        """What to watch from; empty: list first."""
         self.synced = asyncio.Event()
         """The store holds everything that existed when the operator started."""
 
     async def run(self) -> None:
         """Never returns. Whatever the API server does, the next thing tried is to go on, or to list again."""
-        version = ""
         while True:
             try:
-                version = version or await self._list()
+                if not self._version:
+                    await self._list()
                 began = asyncio.get_running_loop().time()
-                version = await self._follow(version)
-                if asyncio.get_running_loop().time() - began > _LASTING_SECONDS:
-                    self._backoff.reset()
-                else:
+                await self._follow()
+                if asyncio.get_running_loop().time() - began < _LASTING_SECONDS:
                     await asyncio.sleep(self._backoff.next())
-            except ExpiredError:
-                version = ""
             except ApiError as error:
                 if not isinstance(error, AwayError):
-                    version = ""
+                    self._version = ""
                 delay = max(self._backoff.next(), getattr(error, "after", 0.0))
                 log.log(logging.WARNING if delay > 1 else logging.DEBUG, "Watching %s: %s", self._kind.plural, error)
                 await asyncio.sleep(delay)
 
-    async def _list(self) -> str:
-        """Read everything; returns the version to watch from."""
+    async def _list(self) -> None:
+        """Read everything, and know the version to watch from."""
         seen: set[tuple[str, str]] = set()
         page: dict[str, Any] = {"metadata": {"continue": ""}}
         while True:
@@ -73,28 +71,27 @@ class Feed:
                 break
         self._store.keep_children(self._kind, self._namespace, seen)
         self.synced.set()
-        return str(page["metadata"]["resourceVersion"])
+        self._version = str(page["metadata"]["resourceVersion"])
 
-    async def _follow(self, version: str) -> str:
-        """Watch until the API server ends it; returns the version to go on from."""
-        selector = {"labelSelector": LABEL_DEPLOYMENT, "resourceVersion": version}
+    async def _follow(self) -> None:
+        """Watch until the API server ends it. However it breaks off, the version that came last is good to go on from.
+
+        Raises ApiError, also for an error among the events.
+        """
+        selector = {"labelSelector": LABEL_DEPLOYMENT, "resourceVersion": self._version}
         count = 0
-        # What breaks off is no error: the version that came last is good to go on from.
-        try:
-            async with self._cluster.watch(self._kind, self._namespace, **selector) as lines:
-                async for line in lines:
-                    if not line.endswith(b"\n"):
-                        break
-                    version = self._learn(json.loads(line)) or version
-                    count += 1
-                    if count % _BURST == 0:
-                        await asyncio.sleep(0)
-        except AwayError:
-            if not count:
-                raise
-        return version
+        async with self._cluster.watch(self._kind, self._namespace, **selector) as lines:
+            async for line in lines:
+                if not line.endswith(b"\n"):
+                    break
+                self._learn(json.loads(line))
+                count += 1
+                if count == 1:
+                    self._backoff.reset()
+                if count % _BURST == 0:
+                    await asyncio.sleep(0)
 
-    def _learn(self, event: dict[str, Any]) -> str | None:
+    def _learn(self, event: dict[str, Any]) -> None:
         body = event["object"]
         match event["type"]:
             case "ADDED" | "MODIFIED":
@@ -104,5 +101,5 @@ class Feed:
                 child = ChildKey(self._kind.name, metadata["name"])
                 self._store.drop_child(metadata["namespace"], child, metadata["uid"])
             case "ERROR":
-                raise ExpiredError(str(body.get("message")), status=int(body.get("code") or 0))
-        return (body.get("metadata") or {}).get("resourceVersion")
+                raise error_of(int(body.get("code") or 0), {}, str(body.get("message") or ""))
+        self._version = (body.get("metadata") or {}).get("resourceVersion") or self._version

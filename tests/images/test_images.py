@@ -7,9 +7,9 @@ from tests.images.conftest import Image
 
 PROGRAMS = {"operator": "pdx_operator", "gateway": "pdx_proxy"}
 LIMIT_BYTES = 120_000_000
-MODULES = ("pdx_api", "pydantic", "yaml", "aiohttp", "kubernetes.aio.dynamic")
+MODULES = ("pdx_api", "pydantic", "yaml", "aiohttp", "kubernetes.aio.dynamic", "prometheus_client")
 OPERATORS_ALONE = ("pdx_operator", "kopf")
-GATEWAYS_ALONE = ("pdx_proxy", "uvloop", "httptools", "orjson", "prometheus_client")
+GATEWAYS_ALONE = ("pdx_proxy", "uvloop", "httptools", "orjson")
 NOBODYS = ("pdx_cli", "pdx_sim", "rich", "pip", "hatchling", "torch", "vllm", "pytest")
 TOOLS = ("pip", "pip3", "uv", "gcc", "cc", "make", "git", "curl", "pdx")
 IMPORTED = """

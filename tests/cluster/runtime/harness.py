@@ -37,6 +37,7 @@ SPEC: Body = {
 }
 # TLS connections are closed by the end of the process.
 _WARNINGS = ("-W", "error", "-W", "ignore::ResourceWarning")
+_REQUESTS = "pdx_operator_api_requests_total{"
 CHILDREN = 14
 """Of an object with SPEC."""
 
@@ -211,6 +212,19 @@ class Operator:
             raise
         return time.monotonic() - began
 
+    def ask(self, path: str) -> tuple[int, str]:
+        """Status and body of a GET to its health port; raises URLError when nobody listens."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def writes(self) -> float:
+        """Requests that it has made to write anything: children, status, Events, deletions."""
+        lines = [line for line in self.ask("/metrics")[1].splitlines() if line.startswith(_REQUESTS)]
+        return sum(float(line.rpartition(" ")[2]) for line in lines if 'verb="GET"' not in line)
+
     def cpu_seconds(self) -> float:
         """Processor time it has used."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -259,6 +273,30 @@ def kubelets(api: Api, namespace: str, holds: Callable[[Body], bool] = lambda po
         yield thread
     finally:
         thread.end()
+
+
+class Sampled(threading.Thread):
+    """All values that a check has for the length of a block, as `values`."""
+
+    def __init__(self, check: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self._check = check
+        self._over = threading.Event()
+        self.values: set[Any] = set()
+
+    def run(self) -> None:
+        """Until the block ends."""
+        while not self._over.wait(0.02):
+            self.values.add(self._check())
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join()
+        self.values.add(self._check())
 
 
 def free_port() -> int:

@@ -1,8 +1,11 @@
 """Children come, stay as they should be, and go."""
 
+import json
+import re
 import time
 import urllib.error
-import urllib.request
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +13,7 @@ from pdx_api.names import API_VERSION, FIELD_MANAGER, KIND, LABEL_DEPLOYMENT
 from pdx_cluster.cluster import Cluster
 from pdx_operator.kinds import DEPLOYMENT, KIND_OF, PDDEPLOYMENT, POD
 from tests.cluster.runtime.conftest import StartOperator
-from tests.cluster.runtime.harness import CHILDREN, SPEC, Api, Operator, Sampled, essence, eventually, kubelets, Sampled
+from tests.cluster.runtime.harness import CHILDREN, SPEC, Api, Operator, Sampled, essence, eventually, kubelets
 
 SERVICE = KIND_OF["Service"]
 ACCOUNT = KIND_OF["ServiceAccount"]
@@ -61,21 +64,23 @@ def test_a_settled_object_costs_nothing(api: Api, operator: Operator, namespace:
         eventually(lambda: api.is_ready(namespace), what="ready")
         eventually(lambda: not _progresses(api, namespace), what="settled")
         time.sleep(3)
-        before, versions = _writes(control_plane), _versions(api, namespace)
+        before, versions = (_applied(control_plane), operator.writes()), _versions(api, namespace)
         time.sleep(6)
-        assert _writes(control_plane) == before
+        assert (_applied(control_plane), operator.writes()) == before
         assert _versions(api, namespace) == versions
 
 
 def test_ready_takes_few_writes(api: Api, operator: Operator, namespace: str, control_plane: Cluster) -> None:
-    before = _writes(control_plane)
+    applied, before = _applied(control_plane), operator.writes()
     with kubelets(api, namespace):
         api.deploy(namespace, spec={"model": {"name": "m"}, "prefill": {"replicas": 3}, "decode": {"replicas": 3}})
         eventually(lambda: api.is_ready(namespace), what="ready")
         eventually(lambda: not _progresses(api, namespace), what="settled")
         time.sleep(1)
-    writes = _writes(control_plane) - before
-    assert CHILDREN <= writes + len(api.events(namespace)) <= 25
+    writes = operator.writes() - before
+    assert CHILDREN <= writes <= 25
+    # It counts what the API server counts.
+    assert _applied(control_plane) - applied + len(api.events(namespace)) == writes
 
 
 def test_an_edited_child_is_put_back_and_foreign_fields_stay(api: Api, operator: Operator, namespace: str) -> None:
@@ -249,13 +254,40 @@ def test_only_the_named_namespaces_are_served(
         control_plane.kubectl("delete", "namespace", other, "--wait=false")
 
 
-def test_it_says_that_it_lives_and_ends_at_once(operator: Operator) -> None:
-    with urllib.request.urlopen(f"http://127.0.0.1:{operator.port}/healthz", timeout=5) as answer:
-        assert answer.status == 200
+def test_it_says_that_it_lives_and_works_and_ends_at_once(api: Api, operator: Operator, namespace: str) -> None:
+    api.deploy(namespace)
+    _all_children(api, namespace)
+    assert [operator.ask(path)[0] for path in ("/healthz", "/readyz", "/other")] == [200, 200, 404]
+    page = operator.ask("/metrics")[1]
+    assert "\npdx_operator_objects 1.0\n" in page
+    assert re.search(r'\npdx_operator_reconcile_seconds_count{result="ok"} [1-9]', page)
+    assert re.search(r'\npdx_operator_api_requests_total{code="201",verb="PATCH"} [1-9]', page)
     assert operator.end() < 2
     assert operator.process.returncode == 0
     with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(f"http://127.0.0.1:{operator.port}/healthz", timeout=5)
+        operator.ask("/healthz")
+
+
+def test_it_lives_but_is_not_ready_while_it_may_not_read_the_cluster(
+    control_plane: Cluster, identity: Path, tmp_path: Path
+) -> None:
+    config = json.loads(control_plane.kubectl("config", "view", "--raw", "-o", "json"))
+    config["users"][0]["user"] = {"token": control_plane.kubectl("create", "token", "default").strip()}
+    nobody = tmp_path / "nobody.kubeconfig"
+    nobody.write_text(json.dumps(config))
+    operator = Operator.start(nobody, tmp_path)
+    try:
+
+        def lives() -> bool:
+            with suppress(urllib.error.URLError):
+                return operator.ask("/healthz")[0] == 200
+            return False
+
+        eventually(lives, what="alive")
+        eventually(lambda: "cannot be read yet" in operator.text(), what="kept out")
+        assert operator.ask("/readyz")[0] == 503
+    finally:
+        operator.end()
 
 
 def _progresses(api: Api, namespace: str) -> bool:
@@ -279,6 +311,6 @@ def _versions(api: Api, namespace: str) -> dict[tuple[str, str], str]:
     return {**found, ("", ""): live["metadata"]["resourceVersion"] if live else ""}
 
 
-def _writes(cluster: Cluster) -> float:
-    """Writes of the operator, Events and deletions aside: nobody else applies from the server's side."""
+def _applied(cluster: Cluster) -> float:
+    """What the API server counts of the operator's writes, Events and deletions aside: nobody else applies there."""
     return cluster.metric("apiserver_request_total", verb="APPLY")

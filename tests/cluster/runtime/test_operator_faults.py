@@ -49,14 +49,22 @@ def _killed(
             for phase, change in PHASES.items():
                 _begin(api, calm, change)
                 expected = eventually(partial(_end, api, calm, change is None), within=40, what=phase)
-                _begin(api, namespace, change)
-                for _ in range(kills):
+                for kill in range(kills):
                     operator = start_operator("--namespace", namespace)
+                    if kill == 0:
+                        # It is at work when the change comes; later it begins with what it finds.
+                        _begin(api, namespace, change)
                     time.sleep(chance.uniform(0, 1.2))
                     operator.kill()
                 if change is not None:
                     operator = start_operator("--namespace", namespace)
-                eventually(partial(_ended, api, namespace, change is None, expected), within=40, what=phase)
+                try:
+                    eventually(partial(_ended, api, namespace, change is None, expected), within=40)
+                except AssertionError:
+                    # Says what differs.
+                    assert (phase, essence(api.children(namespace))) == (phase, expected)
+                    assert not api.status(namespace), phase
+                    raise
                 operator.kill()
                 assert len(_uids(api, namespace)) == (0 if expected is True else len(expected))
             eventually(lambda: not api.items(POD, namespace), what="no pods")

@@ -1,11 +1,12 @@
 """Rollouts, scaling and reversal as the operator performs them, with pods that become ready when the test says so."""
 
+import json
 import time
 from typing import Any
 
-from pdx_api.names import LABEL_REVISION, LABEL_ROLE
+from pdx_api.names import ANNOTATION_APPLIED, ANNOTATION_TEMPLATE, FIELD_MANAGER, LABEL_REVISION, LABEL_ROLE
 from pdx_operator.kinds import DEPLOYMENT, KIND_OF, POD
-from tests.cluster.runtime.harness import Api, Operator, eventually, kubelets
+from tests.cluster.runtime.harness import Api, Operator, Sampled, eventually, kubelets
 
 TWO = {"model": {"name": "m"}, "prefill": {"replicas": 2}, "decode": {"replicas": 2}}
 PAIRING = {"engine": {"dtype": "float32"}}
@@ -24,7 +25,9 @@ def test_a_change_of_pairing_moves_both_roles_and_never_leaves_too_few(
         # Not one new engine is ready: the old ones all serve.
         assert _ready(api, namespace, first) == {"prefill": 2, "decode": 2}
         nodes.holds = lambda pod: False
-        eventually(lambda: _revisions(api, namespace).keys().isdisjoint({first}), within=40, what="old one gone")
+        with Sampled(lambda: _serving(api, namespace)) as pairs:
+            eventually(lambda: _revisions(api, namespace).keys().isdisjoint({first}), within=40, what="old one gone")
+        assert min(pairs.values) >= 2
         second = api.status(namespace)["revision"]
         eventually(lambda: _ready(api, namespace, second) == {"prefill": 2, "decode": 2}, what="new ones ready")
     services = [name for kind, name in api.children(namespace) if kind == "Service"]
@@ -37,16 +40,18 @@ def test_without_spare_devices_a_rollout_gets_through(api: Api, operator: Operat
     with kubelets(api, namespace):
         first = _settled(api, namespace, spec)
         api.change(namespace, PAIRING)
-        most = 0
+        most, said = 0, set()
 
         def through() -> bool:
             nonlocal most
+            said.add(api.condition(namespace, "Progressing")["message"])
             pods = [p for p in api.items(POD, namespace) if "deletionTimestamp" not in p["metadata"]]
             most = max(most, len([p for p in pods if p["metadata"]["labels"].get(LABEL_ROLE) != "gateway"]))
             return api.is_ready(namespace) and first not in _revisions(api, namespace)
 
         eventually(through, within=40, what="rolled")
     assert most <= 2
+    assert [message for message in said if "in their places" in message], said
 
 
 def test_a_rollout_is_reversed(api: Api, operator: Operator, namespace: str) -> None:
@@ -97,8 +102,12 @@ def test_a_new_operator_restarts_no_engine(api: Api, start_operator: Any, namesp
     first = start_operator("--namespace", namespace, "--gateway-image", "gateway:1")
     with kubelets(api, namespace):
         _settled(api, namespace, TWO)
-        engines = _pods(api, namespace, "prefill") | _pods(api, namespace, "decode")
         first.end()
+        for name, body in _deployments(api, namespace).items():
+            if LABEL_REVISION in body["metadata"]["labels"]:
+                _age(api, namespace, name, body)
+        eventually(lambda: _aged(api, namespace) == 4, within=30, what="engines of the older renderer")
+        engines = _pods(api, namespace, "prefill") | _pods(api, namespace, "decode")
         start_operator("--namespace", namespace, "--gateway-image", "gateway:2")
 
         def upgraded() -> bool:
@@ -107,7 +116,51 @@ def test_a_new_operator_restarts_no_engine(api: Api, start_operator: Any, namesp
 
         eventually(upgraded, what="the gateway's image")
         eventually(lambda: api.is_ready(namespace), what="ready")
+        time.sleep(1)
         assert _pods(api, namespace, "prefill") | _pods(api, namespace, "decode") == engines
+        assert _aged(api, namespace) == 4
+
+
+def _age(api: Api, namespace: str, name: str, body: dict[str, Any]) -> None:
+    """Have a Deployment as an older renderer would have written it: another grace period, and no such variable."""
+    template = json.loads(body["metadata"]["annotations"][ANNOTATION_TEMPLATE])
+    template["spec"]["terminationGracePeriodSeconds"] = 77
+    template["spec"]["containers"][0]["env"].append({"name": "OLD", "value": "1"})
+    notes = {ANNOTATION_TEMPLATE: json.dumps(template), ANNOTATION_APPLIED: "older"}
+    # As the operator's own, as it would have been.
+    manifest = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": name,
+            "labels": body["metadata"]["labels"],
+            "annotations": {**_owned(body), **notes},
+            "ownerReferences": body["metadata"]["ownerReferences"],
+        },
+        "spec": {
+            **{field: body["spec"][field] for field in ("replicas", "selector", "strategy", "minReadySeconds")},
+            "template": template,
+        },
+    }
+    query = f"?fieldManager={FIELD_MANAGER}&force=true"
+    api.ask("PATCH", DEPLOYMENT.path(namespace, name) + query, manifest, "application/apply-patch+yaml")
+
+
+def _owned(body: dict[str, Any]) -> dict[str, str]:
+    return {key: value for key, value in body["metadata"]["annotations"].items() if key.startswith("pdx.dev/")}
+
+
+def _aged(api: Api, namespace: str) -> int:
+    """Engines with the older template, when there are no others."""
+    pods = [p for p in api.items(POD, namespace) if p["metadata"]["labels"].get(LABEL_ROLE) != "gateway"]
+    aged = [p for p in pods if p["spec"]["terminationGracePeriodSeconds"] == 77]
+    return len(aged) if len(aged) == len(pods) else 0
+
+
+def _serving(api: Api, namespace: str) -> int:
+    """Pairs that serve, over all revisions."""
+    revisions = [_ready(api, namespace, revision) for revision in _revisions(api, namespace)]
+    return sum(min(ready.get("prefill", 0), ready.get("decode", 0)) for ready in revisions)
 
 
 def _settled(api: Api, namespace: str, spec: dict[str, Any]) -> str:

@@ -1,7 +1,6 @@
 """The small parts of the runtime: delays, errors, Events, rights, flags."""
 
 import asyncio
-import json
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
@@ -55,7 +54,7 @@ def test_delays_grow_to_a_limit_vary_and_begin_anew() -> None:
     ],
 )
 def test_every_answer_is_one_error(status: int, kind: type[ApiError]) -> None:
-    error = cluster._error(status, {"Retry-After": "7"}, b'{"kind": "Status", "message": "words"}')
+    error = cluster.error_of(status, {"Retry-After": "7"}, "words")
     assert type(error) is kind
     assert str(error) == "words"
     assert error.status == status
@@ -63,16 +62,16 @@ def test_every_answer_is_one_error(status: int, kind: type[ApiError]) -> None:
 
 
 def test_only_a_status_object_is_quoted() -> None:
-    assert str(cluster._error(502, {}, b"<html>secret</html>")) == "HTTP 502"
-    error = cluster._error(500, {}, b'{"message": "secret"}')
+    assert cluster._message(b"<html>secret</html>") == ""
+    assert cluster._message(b'{"message": "secret"}') == ""
+    assert cluster._message(b'{"kind": "Status", "message": "words"}') == "words"
+    error = cluster.error_of(500, {}, "")
     assert (type(error), str(error)) == (AwayError, "HTTP 500")
 
 
 def test_a_field_that_does_not_exist_is_refused_and_no_fault() -> None:
-    words = (
-        "failed to create typed patch object (ns/d; apps/v1, Kind=Deployment): .spec.x: field not declared in schema"
-    )
-    assert type(cluster._error(500, {}, json.dumps({"kind": "Status", "message": words}).encode())) is RefusedError
+    words = "failed to create typed patch object (ns/d; apps/v1, Kind=Deployment): .spec.x: field not declared in schema"
+    assert type(cluster.error_of(500, {}, words)) is RefusedError
 
 
 @pytest.mark.parametrize(
