@@ -1,0 +1,34 @@
+"""The YAML that documents show."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tests.pddeployments import GOOD
+
+ROOT: Final = Path(__file__).parents[1]
+
+
+def _blocks() -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        text = path.read_text(encoding="utf-8")
+        for match in re.finditer(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            line = text.count("\n", 0, match.start()) + 1
+            yield f"{path.name}:{line}", _whole(yaml.safe_load(match[1]))
+
+
+def _whole(body: dict[str, Any]) -> dict[str, Any]:
+    """An object; a part of a spec is laid over a good one."""
+    return body if "kind" in body else {**GOOD, "spec": _merged(GOOD["spec"], body)}
+
+
+def _merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    both = {key: _merged(base[key], more[key]) for key in base.keys() & more.keys() if isinstance(base[key], Mapping)}
+    return {**base, **more, **both}
+
+
+BLOCKS: Final = tuple(_blocks())
+"""Each block as an object, with the place where it stands."""
