@@ -13,6 +13,7 @@ from pdx_api.names import ConditionType, Mode, Role, gateway_name
 from pdx_api.status import Condition, GatewayStatus, PoolStatus, Status
 from pdx_api.types import PDDeployment
 from pdx_operator.diagnosis import Diagnosis
+from pdx_operator.engine_manifests import written_as
 from pdx_operator.observed import GatewayState, PoolState
 from pdx_operator.rollout import Phase, Plan
 
@@ -136,7 +137,8 @@ def _missing_engines(deployment: PDDeployment, pools: Sequence[PoolState]) -> _V
     servers = ready[Role.DECODE] | ready[Role.AGGREGATED]
     if not servers:
         if wanted[server] == 0:
-            return _Verdict(False, "ScaledToZero", f"there are no {server} engines; set spec.{server}.replicas")
+            field = written_as(deployment.spec, server)
+            return _Verdict(False, "ScaledToZero", f"there are no {server} engines; set spec.{field}.replicas")
         return _Verdict(False, f"{server.capitalize()}NotReady", f"no {server} engine is ready")
     if not wanted.get(Role.PREFILL) or ready[Role.AGGREGATED] or ready[Role.PREFILL] & ready[Role.DECODE]:
         return None

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final
 
 from pdx_api.names import ROLE_GATEWAY
@@ -17,8 +18,11 @@ from pdx_operator.observed import ContainerView, GatewayState, PodView, PoolStat
 
 SLOW_MINUTES: Final = (60, 30, 20, 10)
 """After how long a start that goes on is spoken of, and how its length is then given."""
-CREATE_MINUTES: Final = 5
-"""How long the container of a placed pod may take to be made; an image of 20 GB is pulled in this time or says so."""
+CREATE_MINUTES: Final = (30, 20, 10, 5)
+"""After how long a container that is still not made is spoken of; only the longest counts as a failure.
+
+An image of 10 GB takes its time to be pulled, and the kubelet says when that fails.
+"""
 CUT: Final = 700
 """Characters of a diagnosis; an Event's note may hold 1024."""
 
@@ -70,15 +74,20 @@ def diagnose(
     *,
     now: datetime,
     may_use_surge: bool = False,
+    fields: Mapping[str, str] = MappingProxyType({}),
 ) -> Diagnosis | None:
     """The most informative cause, with how many pods it holds up; None when nothing is found.
 
     `logs` holds the last lines of a pod's ended run by the name of the pod; without them the termination message is
-    read. `may_use_surge` (a plan's `surges`) says that a rollout uses devices beyond those of the desired replicas.
+    read. `may_use_surge` says that a rollout uses devices beyond those of the desired replicas. `fields` names the
+    field of the spec that a role's engines come from, where that is not the role.
     """
     causes: Counter[tuple[_Group, _Cause]] = Counter()
     for pod in pods:
-        if not pod.ready and not pod.terminating and (cause := _cause(pod, logs.get(pod.name), now, may_use_surge)):
+        if pod.ready or pod.terminating:
+            continue
+        field = fields.get(pod.role, pod.role)
+        if cause := _cause(pod, logs.get(pod.name), now, may_use_surge, field):
             causes[_Group(pod.role, pod.revision), cause] += 1
     for group, missing, failure in _refusals(pools, gateway):
         causes[group, _refused(failure)] += missing
@@ -104,14 +113,14 @@ def logs_wanted(pods: Sequence[PodView], most: int = 2) -> tuple[LogRequest, ...
     return tuple(found.values())[:most]
 
 
-def _cause(pod: PodView, log: str | None, now: datetime, may_use_surge: bool) -> _Cause | None:
+def _cause(pod: PodView, log: str | None, now: datetime, may_use_surge: bool, field: str) -> _Cause | None:
     if pod.unschedulable:
-        return _unplaced(pod, may_use_surge)
+        return _unplaced(pod, may_use_surge, field)
     if pod.reason or pod.phase == "Failed":
         said = f": {_sentence(pod.message)}" if pod.message else ""
         return _found("node", pod.reason or "PodFailed", f"the node gave the pod up ({pod.reason or 'Failed'}){said}")
     for container in pod.containers:
-        cause = _not_made(container) or _ended(container, log, pod.role)
+        cause = _not_made(container) or _ended(container, log, field)
         if cause is not None:
             return cause
     return _slow(pod, now)
@@ -121,7 +130,7 @@ def _found(kind: str, reason: str, text: str) -> _Cause:
     return _Cause(_RANKS.index(kind), reason, text)
 
 
-def _unplaced(pod: PodView, may_use_surge: bool) -> _Cause:
+def _unplaced(pod: PodView, may_use_surge: bool, field: str) -> _Cause:
     words = _sentence(pod.unschedulable)
     if "ersistent" in words:
         return _found("volume", "VolumeNotFound", f"its volume is not there ({words}); create or correct the claim")
@@ -129,7 +138,7 @@ def _unplaced(pod: PodView, may_use_surge: bool) -> _Cause:
     # A device that is lacking says more than the memory which another node lacks.
     what = next((name for name in lacking if "/" in name), lacking[0] if lacking else "")
     if not what:
-        remedy = f"change the nodes, or nodeSelector and tolerations in spec.{pod.role}.podTemplate"
+        remedy = f"change the nodes, or nodeSelector and tolerations in spec.{field}.podTemplate"
         return _found("place", "Unschedulable", f"no node may take it ({words}); {remedy}")
     surge = ", or set spec.rollout.maxSurge: 0 to replace engines in their places" if may_use_surge else ""
     return _found("place", "Unschedulable", f"no node has a free {what} ({words}); free one or add a node{surge}")
@@ -177,7 +186,7 @@ def _no_image(image: str, message: str) -> _Cause:
     return _found("image", "ImagePullFailed", f"the image {image} cannot be pulled{said}; {hint}")
 
 
-def _ended(container: ContainerView, log: str | None, role: str) -> _Cause | None:
+def _ended(container: ContainerView, log: str | None, field: str) -> _Cause | None:
     ending = container.ending
     if ending is None:
         return None
@@ -187,7 +196,7 @@ def _ended(container: ContainerView, log: str | None, role: str) -> _Cause | Non
     if finding.known is not None:
         return _found("known", finding.known.reason, f"{finding.line.rstrip('.')}; {finding.known.advice}")
     if ending.reason == "OOMKilled":
-        text = f"it used more memory than it may and was ended; raise spec.{role}.resources.limits.memory"
+        text = f"it used more memory than it may and was ended; raise spec.{field}.resources.limits.memory"
         return _found("memory", "OutOfMemory", text)
     said = f", saying: {finding.line}" if finding.line else "; look at its log"
     return _found("crash", "Crashing", f"it ends with exit code {ending.exit_code}{said}")
@@ -199,12 +208,13 @@ def _slow(pod: PodView, now: datetime) -> _Cause | None:
         minutes = next((m for m in SLOW_MINUTES if _minutes(running, now) >= m), 0)
         more = f" for more than {minutes} minutes" if minutes else ""
         return _found("wait", "Loading", f"it has been starting{more}" if more else "it is starting")
-    if pod.node and not any(c.running_since for c in pod.containers) and _minutes(pod.created, now) >= CREATE_MINUTES:
-        text = (
-            f"its container has not been made for more than {CREATE_MINUTES} minutes; kubectl describe pod {pod.name}"
-        )
-        return _found("volume", "ContainerNotCreated", f"{text} says what is missing (an image being pulled, a volume)")
-    return None
+    if not pod.node or any(c.running_since for c in pod.containers):
+        return None
+    minutes = next((m for m in CREATE_MINUTES if _minutes(pod.placed, now) >= m), 0)
+    text = f"its container has not been made for more than {minutes} minutes; kubectl describe pod {pod.name}"
+    kind = "volume" if minutes == max(CREATE_MINUTES) else "wait"
+    what = f"{text} says what is missing (an image being pulled, a volume)"
+    return _found(kind, "ContainerNotCreated", what) if minutes else None
 
 
 def _minutes(since: str, now: datetime) -> float:

@@ -127,11 +127,11 @@ def pod_template(spec: Spec, role: Role, pool: Pool, labels: Mapping[str, str]) 
     }
     if pool.pod_template is None:
         return template
-    where = f"spec.{_written_as(spec, role)}.podTemplate"
+    where = f"spec.{written_as(spec, role)}.podTemplate"
     return overlaid(template, pool.pod_template.overlay(), container=ENGINE_CONTAINER, where=where)
 
 
-def _written_as(spec: Spec, role: Role) -> Role:
+def written_as(spec: Spec, role: Role) -> Role:
     """The field of the spec that a role's pool comes from."""
     return Role.DECODE if role is Role.AGGREGATED and spec.aggregated is None else role
 

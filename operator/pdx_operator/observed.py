@@ -39,6 +39,8 @@ class PoolState:
     """All its engines have been available at one time, so those that are not may come back."""
     failure: str = ""
     """Why the API server refuses its pods (quota, admission); empty while it does not."""
+    surging: bool = False
+    """Its pods are being replaced in place, by more of them than it asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,8 @@ class PodView:
     revision: str
     ready: bool
     terminating: bool = False
-    created: str = ""
+    placed: str = ""
+    """When the scheduler found it a node, or saw last that there is none (RFC 3339)."""
     node: str = ""
     phase: str = ""
     reason: str = ""
@@ -121,6 +124,7 @@ def pool_state(deployment: Body) -> PoolState | None:
         # Kubernetes leaves this reason in place when pods fail later.
         proven=_condition(status, "Progressing").get("reason") == "NewReplicaSetAvailable",
         failure=_failure(status),
+        surging=_surges(deployment),
     )
 
 
@@ -149,7 +153,7 @@ def pod_view(pod: Body) -> PodView:
         **head,
         revision=revision,
         terminating=terminating,
-        created=str(metadata.get("creationTimestamp") or ""),
+        placed=str(scheduled.get("lastTransitionTime") or metadata.get("creationTimestamp") or ""),
         node=(pod.get("spec") or {}).get("nodeName") or "",
         phase=status.get("phase") or "",
         reason=status.get("reason") or "",
@@ -173,6 +177,12 @@ def _settled(deployment: Body) -> bool:
     seen = (status.get("observedGeneration") or 0) >= ((deployment.get("metadata") or {}).get("generation") or 0)
     replicas = _replicas(deployment)
     return seen and (status.get("replicas") or 0) == replicas and (status.get("updatedReplicas") or 0) == replicas
+
+
+def _surges(deployment: Body) -> bool:
+    spec, status = deployment.get("spec") or {}, deployment.get("status") or {}
+    surge = ((spec.get("strategy") or {}).get("rollingUpdate") or {}).get("maxSurge")
+    return surge not in (None, 0, "0%") and (status.get("replicas") or 0) > (status.get("updatedReplicas") or 0)
 
 
 def _condition(status: Body, kind: str) -> Body:

@@ -4,10 +4,12 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+from pdx_api.names import Role
 from pdx_operator import conditions
 from pdx_operator.cluster import Cluster
 from pdx_operator.conditions import Facts
 from pdx_operator.diagnosis import Diagnosis, diagnose
+from pdx_operator.engine_manifests import written_as
 from pdx_operator.looks import Look
 from pdx_operator.restraint import Sifted
 from pdx_operator.settings import Pace
@@ -39,7 +41,15 @@ def _troubles(sifted: Sifted, look: Look, now: datetime) -> list[Diagnosis]:
     found = [conditions.refused_child(*key, words="") for key in decision.foreign]
     found += [conditions.refused_child(*problem.child, words=problem.message) for problem in sifted.problems]
     surges = decision.plan is not None and decision.plan.surges
-    cause = diagnose(decision.pools, decision.gateway, look.pods, look.logs, now=now, may_use_surge=surges)
+    cause = diagnose(
+        decision.pools,
+        decision.gateway,
+        look.pods,
+        look.logs,
+        now=now,
+        may_use_surge=surges or any(pool.surging for pool in decision.pools),
+        fields={role: written_as(decision.deployment.spec, role) for role in Role} if decision.deployment else {},
+    )
     found += [cause] if cause else []
     return found + [conditions.undone_child(*undone.child, path=undone.path) for undone in sifted.undone]
 

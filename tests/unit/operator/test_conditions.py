@@ -113,6 +113,12 @@ def test_what_is_missing_is_named(found: Facts, reason: str) -> None:
     assert verdicts(build(found, {}, NOW))["Ready"] == ("False", reason)
 
 
+def test_what_to_set_is_the_field_that_the_user_has_written() -> None:
+    status = build(facts(of=deployment(0, 0, mode="Aggregated")), {}, NOW)
+    ready = next(c for c in status["conditions"] if c["type"] == "Ready")
+    assert ready["message"] == "there are no aggregated engines; set spec.decode.replicas"
+
+
 @pytest.mark.parametrize(
     "found",
     [

@@ -1,5 +1,6 @@
 """From pods as the API server shows them to one sentence."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -174,9 +175,9 @@ CRASH = waiting("CrashLoopBackOff", "back-off 5m0s restarting failed container=e
             id="evicted",
         ),
         pytest.param(
-            pod(state=waiting("ContainerCreating"), created="2026-05-04T11:50:00Z"),
+            pod(state=waiting("ContainerCreating"), created="2026-05-04T11:25:00Z"),
             "ContainerNotCreated",
-            "the prefill engine: its container has not been made for more than 5 minutes; kubectl describe pod pod-1 "
+            "the prefill engine: its container has not been made for more than 30 minutes; kubectl describe pod pod-1 "
             "says what is missing (an image being pulled, a volume)",
             id="volume cannot be mounted",
         ),
@@ -184,6 +185,36 @@ CRASH = waiting("CrashLoopBackOff", "back-off 5m0s restarting failed container=e
 )
 def test_a_pod_that_is_not_ready_says_what_to_do(view: PodView, reason: str, message: str) -> None:
     assert said(view) == Diagnosis(reason, message)
+
+
+@pytest.mark.parametrize(("since", "minutes"), [("11:57", 0), ("11:54", 5), ("11:46", 10), ("11:31", 20)])
+def test_a_large_image_is_pulled_with_patience(since: str, minutes: int) -> None:
+    found = said(pod(state=waiting("ContainerCreating"), created=f"2026-05-04T{since}:00Z"))
+    if not minutes:
+        assert found is None
+    else:
+        assert found is not None
+        assert (found.reason, found.failing) == ("ContainerNotCreated", False)
+        assert f"more than {minutes} minutes" in found.message
+
+
+def test_patience_begins_when_the_pod_has_a_node() -> None:
+    body = {"status": {"conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "t"}]}}
+    assert pod_view({**body, "metadata": {"creationTimestamp": "earlier"}}).placed == "t"
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        pod(unschedulable="0/3 nodes are available: 3 node(s) had untolerated taint(s)."),
+        pod(state=CRASH, last=ended(exit_code=137, reason="OOMKilled")),
+    ],
+    ids=["place", "memory"],
+)
+def test_advice_names_the_field_that_the_user_has_written(view: PodView) -> None:
+    found = said(replace(view, role="aggregated"), fields={"aggregated": "decode"})
+    assert found is not None
+    assert "spec.decode." in found.message
 
 
 @pytest.mark.parametrize(
@@ -323,3 +354,21 @@ def test_a_deployment_is_settled_once_its_controller_has_caught_up() -> None:
     assert gateway_state(body) == GatewayState(replicas=2, ready=1, settled=True)
     assert not gateway_state(body | {"metadata": {"generation": 4}}).settled
     assert not gateway_state(body | {"status": status | {"updatedReplicas": 1}}).settled
+
+
+@pytest.mark.parametrize(
+    ("surge", "replicas", "updated", "surging"),
+    [("25%", 2, 1, True), (1, 2, 1, True), ("25%", 1, 1, False), (0, 2, 1, False), ("0%", 2, 1, False)],
+)
+def test_a_role_that_is_replaced_in_place_by_more_pods_is_known(
+    surge: int | str, replicas: int, updated: int, surging: bool
+) -> None:
+    state = pool_state(
+        {
+            "metadata": {"name": "x", "labels": {LABEL_ROLE: "decode", LABEL_REVISION: "a"}},
+            "spec": {"replicas": 1, "strategy": {"rollingUpdate": {"maxSurge": surge}}},
+            "status": {"replicas": replicas, "updatedReplicas": updated},
+        }
+    )
+    assert state is not None
+    assert state.surging is surging
