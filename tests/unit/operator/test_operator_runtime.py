@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from kubernetes.aio import config
 
 from pdx_operator import cluster, report
 from pdx_operator.access import ACCESS
@@ -70,7 +71,9 @@ def test_only_a_status_object_is_quoted() -> None:
 
 
 def test_a_field_that_does_not_exist_is_refused_and_no_fault() -> None:
-    words = "failed to create typed patch object (ns/d; apps/v1, Kind=Deployment): .spec.x: field not declared in schema"
+    words = (
+        "failed to create typed patch object (ns/d; apps/v1, Kind=Deployment): .spec.x: field not declared in schema"
+    )
     assert type(cluster.error_of(500, {}, words)) is RefusedError
 
 
@@ -180,3 +183,24 @@ def test_flags() -> None:
     assert settings.namespaces == ("a", "b")
     assert settings.health_port == 1
     assert not parse_arguments([]).verbose
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"), [({}, ["cluster"]), ({"KUBECONFIG": "k"}, ["file"])], ids=["a pod's own", "KUBECONFIG"]
+)
+async def test_a_kubeconfig_that_is_named_comes_before_the_service_account(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: list[str]
+) -> None:
+    used: list[str] = []
+
+    async def load(**_: Any) -> None:
+        used.append("file")
+
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(config, "load_incluster_config", lambda settings: used.append("cluster"))
+    monkeypatch.setattr(config, "load_kube_config", load)
+    connected = await Cluster.connect(1, 1, lambda verb, code: None)
+    await connected.close()
+    assert used == expected
