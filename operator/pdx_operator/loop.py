@@ -62,8 +62,8 @@ class Loop:
         self._restraint = Restraint(pace, context.clock, context.random)
         self._failures = 0
         """Turns in a row in which something failed."""
-        self._failed = False
-        """The turn could not be ended."""
+        self._patient = False
+        """The delay after the last turn is waited out, whatever happens."""
         self._looks = Looks(context.cluster, context.looking, key, pace, context.clock)
         self._reporter = Reporter(context.cluster, context.store, key, pace, context.clock)
 
@@ -88,11 +88,12 @@ class Loop:
     async def _rest(self, delay: float | None) -> None:
         """Sleep until the delay is over or something happens; a burst of events is one awakening.
 
-        After a turn that could not be ended only a new spec is a reason not to wait.
+        After a turn that the API server would not let end only a new spec is a reason not to wait. One that it was not
+        there for is different: an event says that it is there again.
         """
         try:
             async with asyncio.timeout(delay):
-                await (self._urgent if self._failed else self._woken).wait()
+                await (self._urgent if self._patient else self._woken).wait()
         except TimeoutError:
             return
         try:
@@ -104,11 +105,12 @@ class Loop:
     async def _guarded(self) -> float | None:
         """A turn; whatever goes wrong in it is this object's matter alone. Seconds to the next, None for no next."""
         began, result = self._context.clock(), "failed"
-        self._failed = True
+        self._patient = True
         try:
             delay = await self._turn()
-            self._failed, result = False, "ok"
+            self._patient, result = False, "ok"
         except (AwayError, ConflictError) as error:
+            self._patient = error.status != 0
             delay = max(self._backoff.next(), getattr(error, "after", 0.0))
             self._complain(f"{error}; again in {delay:.1f} s")
         except ApiError as error:
