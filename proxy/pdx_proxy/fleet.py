@@ -13,6 +13,7 @@ from pdx_proxy.settings import Address, Settings
 from pdx_proxy.warmup import Warmer
 from pdx_proxy.worker import Worker
 
+_BACKLOG = 1024
 _REPORT_SECONDS = 2.0
 _RESTART_SECONDS = 0.2
 _LONGEST_RESTART_SECONDS = 10.0
@@ -186,6 +187,9 @@ class ProcessFleet:
         self.draining = False
         self.stopping = False
         sockets = [bind(self.address, shared=True) for _ in range(settings.workers)]
+        for sock in sockets:
+            # At once, or /readyz would call clients who are refused until a worker has started.
+            sock.listen(_BACKLOG)
         self._seats = [_Seat(settings, sock, self) for sock in sockets]
 
     def apply(self, snapshot: Snapshot) -> None:
