@@ -16,7 +16,7 @@ PHASES: dict[str, dict[str, Any] | None] = {
     "create": {},
     "update": {"gateway": {"workers": 2}, "decode": {"resources": {"requests": {"cpu": "1m"}}}},
     "roll out": {"engine": {"dtype": "float32"}},
-    "scale": {"prefill": {"replicas": 2}, "decode": {"replicas": 0}},
+    "scale": {"prefill": {"replicas": 0}, "decode": {"replicas": 2}},
     "delete": None,
 }
 
@@ -59,12 +59,9 @@ def _killed(
                 if change is not None:
                     operator = start_operator("--namespace", namespace)
                 try:
-                    eventually(partial(_ended, api, namespace, change is None, expected), within=40)
+                    eventually(partial(_ended, api, namespace, change is None, expected), within=40, what=phase)
                 except AssertionError:
-                    # Says what differs.
-                    assert (phase, essence(api.children(namespace))) == (phase, expected)
-                    assert not api.status(namespace), phase
-                    raise
+                    pytest.fail(f"{phase}: {_difference(api, namespace, expected)}")
                 operator.kill()
                 assert len(_uids(api, namespace)) == (0 if expected is True else len(expected))
             eventually(lambda: not api.items(POD, namespace), what="no pods")
@@ -86,12 +83,21 @@ def _end(api: Api, namespace: str, gone: bool) -> dict[tuple[str, str], object] 
     children = api.children(namespace)
     if gone:
         return not children or None
-    old = [name for kind, name in children if kind == "Deployment"]
-    return essence(children) if api.is_ready(namespace) and len(old) == 3 else None
+    progressing = api.condition(namespace, "Progressing")
+    rests = api.is_ready(namespace) and progressing["status"] == "False" and len(children) == CHILDREN
+    return essence(children) if rests else None
 
 
 def _ended(api: Api, namespace: str, gone: bool, expected: object) -> bool:
     return _end(api, namespace, gone) == expected
+
+
+def _difference(api: Api, namespace: str, expected: object) -> str:
+    """What keeps the end from being the expected one: children, and the status."""
+    found, wanted = essence(api.children(namespace)), expected if isinstance(expected, dict) else {}
+    differing = [key for key in {**found, **wanted} if found.get(key) != wanted.get(key)]
+    texts = [f"{key}:\n  {found.get(key)}\n  {wanted.get(key)}" for key in differing]
+    return "\n".join([*texts, str(api.status(namespace))])
 
 
 def _uids(api: Api, namespace: str) -> set[str]:
