@@ -143,7 +143,7 @@ def test_an_orphan_with_our_label_is_adopted(settled: dict[ChildKey, Body]) -> N
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        pytest.param(_with(modle={}), "modle", id="unknown field"),
+        pytest.param(_with(colour={}), "colour", id="unknown field"),
         pytest.param(
             _with(prefill={"podTemplate": {"spec": {"containers": [{"name": "engine", "args": ["x"]}]}}}),
             "args",
