@@ -68,7 +68,7 @@ async def test_hang_ups_are_settled(session: aiohttp.ClientSession, front: Gatew
 async def test_long_prefills_are_stopped_when_their_clients_leave(
     session: aiohttp.ClientSession, front: Gateway, pair: Pair
 ) -> None:
-    """Ten prompts of nearly the model's length keep P busy for seconds; their clients leave at once."""
+    """Forty prompts of nearly the model's length keep P busy for seconds; their clients leave at once."""
     before = front.state()["settlements"]
 
     async def leave(number: int) -> None:
@@ -76,7 +76,7 @@ async def test_long_prefills_are_stopped_when_their_clients_leave(
             async with asyncio.timeout(0.2):
                 await ask(session, front.url, {"prompt": words(4000 + number, 1300), "max_tokens": 8})
 
-    await asyncio.gather(*(leave(number) for number in range(10)))
+    await asyncio.gather(*(leave(number) for number in range(40)))
     await eventually(lambda: front.state()["inFlight"]["settling"] == 0, 10, "something is still being settled")
     after = front.state()["settlements"]
     assert after["prefill_stopped"] - before["prefill_stopped"] >= 5
