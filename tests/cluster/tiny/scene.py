@@ -54,7 +54,7 @@ class Scene:
         self.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
 
     def patch(self, spec: dict[str, Any]) -> None:
-        """Change the spec; returns when the change is seen and everything is as asked for."""
+        """Change the spec."""
         self.kubectl("patch", "pdd", NAME, "--type=merge", "-p", json.dumps({"spec": spec}))
 
     def wait_until_settled(self, seconds: float) -> float:
