@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from pdx_cluster.cluster import Cluster
+from pdx_cluster.processes import wait_until
 from tests.charts.chart import CRD, NAMESPACE, Chart
 from tests.cluster.conftest import helm_program, namespace, pytest_collection_finish, running
 
@@ -41,3 +42,13 @@ def cluster(prepared: Cluster) -> Iterator[Cluster]:
     for release in json.loads(prepared.helm("list", "--namespace", NAMESPACE, "--output", "json")):
         prepared.helm("uninstall", release["name"], "--namespace", NAMESPACE)
     prepared.kubectl("delete", CRD, "--ignore-not-found")
+    # What answers for the CRD's objects learns a moment later that it is gone, and refuses them while it has not.
+    assert wait_until(lambda: _is_forgotten(prepared), 30)
+
+
+def _is_forgotten(cluster: Cluster) -> bool:
+    try:
+        cluster.get("/apis/pdx.dev/v1alpha1/pddeployments")
+    except OSError as error:
+        return ": 404 " in str(error)
+    return False

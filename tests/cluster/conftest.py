@@ -76,6 +76,8 @@ def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
     words = re.sub("[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:40].strip("-")
     name = f"{words}-{secrets.token_hex(3)}"
     used.kubectl("create", "namespace", name)
+    # Pods are refused until a controller has made the account that they run under.
+    used.kubectl("wait", "--for=create", "serviceaccount/default", f"--namespace={name}", "--timeout=60s")
     yield name
     used.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
