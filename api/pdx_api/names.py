@@ -73,6 +73,30 @@ class Order(StrEnum):
     CONCURRENT = "Concurrent"
 
 
+class PrefillFailure(StrEnum):
+    """What the gateway does when P fails a request."""
+
+    RETRY = "Retry"
+    """Another P, and D alone when no attempt is left."""
+    LOCAL = "Local"
+    """D alone at once."""
+    FAIL = "Fail"
+    """Tell the client."""
+
+
+class Policy(StrEnum):
+    """How the gateway chooses among the engines of one role."""
+
+    LEAST_REQUESTS = "LeastRequests"
+    """The one with the fewest requests of this gateway."""
+    LEAST_LOAD = "LeastLoad"
+    """Requests of this gateway, and the queue and KV use that the engine itself reports."""
+    PREFIX_AFFINITY = "PrefixAffinity"
+    """The same beginning of a prompt to the same engine, unless that one has too much."""
+    SESSION_AFFINITY = "SessionAffinity"
+    """The same session (header x-session-id) to the same engine, unless that one has too much."""
+
+
 class ConditionType(StrEnum):
     """What the status says of an object."""
 

@@ -83,7 +83,7 @@ class Gateway:
         request = await self._read(exchange, kind)
         avoid: set[str] = set()
         last: EngineFailure | None = None
-        tries = self._backend.settings.attempts
+        tries = self._backend.settings.retries.attempts
         while tries:
             tries -= 1
             self._turn += 1

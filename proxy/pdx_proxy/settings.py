@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, Order, Role
+from pdx_api import defaults
+from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, Order, Policy, PrefillFailure, Role
 
 MAX_WORKERS: Final = 64
 
@@ -55,16 +56,20 @@ class EndpointSpec:
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """How long each wait may take, in seconds."""
+    """How long each wait may take, in seconds; what a default is based on stands in `pdx_api.defaults`."""
 
-    connect: float = 3.0
-    """TCP connection to an engine. Engines of one cluster answer in milliseconds; longer means gone."""
-    prefill: float = 300.0
-    """P's whole leg. A prompt of a million tokens takes minutes."""
-    handoff: float = 25.0
-    """P's answer to D's first event. Below NIXL's lease of 30 s: after it P's blocks are gone and waiting is vain."""
-    first_event: float = 600.0
+    connect: float = defaults.CONNECT_SECONDS
+    """TCP connection to an engine."""
+    prefill: float = defaults.PREFILL_SECONDS
+    """P's whole leg."""
+    handoff: float = defaults.HANDOFF_SECONDS
+    """P's answer to D's first event."""
+    first_event: float = defaults.FIRST_EVENT_SECONDS
     """D's leg to the first event of its body, queueing included; also a whole request without streaming."""
+    idle: float = defaults.IDLE_SECONDS
+    """A stream without a byte of its engine."""
+    total: float = defaults.TOTAL_SECONDS
+    """A whole request, from its last byte to the last byte of its answer."""
     settle: float = 10.0
     """One settling action after a client has left."""
     nearly_done: float = 1.0
@@ -75,6 +80,67 @@ class Deadlines:
     """
     warm_up: float = 60.0
     """One warm-up of an engine; its first forward pass may compile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """What happens before the first event when an engine fails."""
+
+    on_prefill_failure: PrefillFailure = PrefillFailure.RETRY
+    attempts: int = defaults.ATTEMPTS
+    """Most times a request is tried before the first event of its body, the last one on D alone."""
+    budget_percent: int = defaults.RETRY_PERCENT
+    """Retries of the last ten seconds as a share of its requests; beyond it a failure is told to the client."""
+    free: int = defaults.RETRIES_FREE
+    """Retries in ten seconds that the share does not apply to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choosing:
+    """How engines are chosen."""
+
+    prefill_policy: Policy = Policy.LEAST_REQUESTS
+    decode_policy: Policy = Policy.LEAST_REQUESTS
+    disaggregate_above_tokens: int = 0
+    """Prompts of at most this many tokens, as estimated, are served by D alone. 0 splits all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one gateway takes on; several workers share it evenly."""
+
+    in_flight_per_decode: int = defaults.IN_FLIGHT_PER_DECODE
+    """Requests in flight for each warm engine that answers clients; further ones wait."""
+    queued_requests: int = defaults.QUEUED_REQUESTS
+    """Requests that wait; further ones are shed."""
+    held_bytes: int = defaults.QUEUED_BYTES
+    """Bodies held, waiting or being sent; further ones are shed."""
+    queue_seconds: float = defaults.QUEUE_SECONDS
+    """Longest wait."""
+    requests_per_client: int = 0
+    """Open requests of one client, by API key or else address; further ones are shed. 0 is no limit."""
+    max_body_bytes: int = defaults.BODY_BYTES
+    """Largest request body; a larger one is refused with 413."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """When an engine is left out, and how it comes back."""
+
+    failures_in_a_row: int = defaults.FAILURES_IN_A_ROW
+    """Answers of 500 and above, one after the other, until it is warmed anew. A lost connection counts at once."""
+    slow_start_seconds: float = defaults.SLOW_START_SECONDS
+    """How long after its warm-up an engine gets less than its share, rising evenly. 0: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Files of API keys, read again when they change."""
+
+    clients: str | None = None
+    """Who may use the gateway: lines of `sha256:HEX NAME`. None: everybody."""
+    engines: str | None = None
+    """The key that engines ask for (vLLM's --api-key). None: the client's Authorization goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +156,11 @@ class Settings:
     workers: int = 1
     """Processes that share the serving port."""
     deadlines: Deadlines = field(default_factory=Deadlines)
-    attempts: int = 3
-    """Most times a request is tried before the first event of its body, the last one on D alone."""
-    max_body_bytes: int = 64 * 1024 * 1024
-    """Largest request body; a larger one is refused with 413."""
+    retries: Retries = field(default_factory=Retries)
+    choosing: Choosing = field(default_factory=Choosing)
+    limits: Limits = field(default_factory=Limits)
+    health: Health = field(default_factory=Health)
+    keys: Keys = field(default_factory=Keys)
     idle_seconds: float = 4.0
     """How long an idle connection to an engine is kept: below the 5 s after which vLLM closes it."""
     decode_lead_seconds: float = 0.01

@@ -49,7 +49,7 @@ class Worker:
         # A start of its own, or several gateways would all call the same engine first.
         turn = int.from_bytes(os.urandom(4))
         self._gateway = Gateway(self._backend, self._aftercare, turn)
-        self._door = Door(self._gateway.serve, max_body_bytes=settings.max_body_bytes)
+        self._door = Door(self._gateway.serve, max_body_bytes=settings.limits.max_body_bytes)
         self._listener: asyncio.Server | None = None
 
     async def start(self, sock: socket.socket) -> None:

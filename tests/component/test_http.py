@@ -13,6 +13,7 @@ from pdx_api.names import Order
 from pdx_proxy import lane
 from pdx_proxy.routes import ROUTES, Kind
 from pdx_proxy.server import AiohttpExchange
+from pdx_proxy.settings import Limits
 from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Shape, World, eventually, request_of
@@ -152,7 +153,7 @@ async def test_expect_100_continue(make_world: MakeWorld) -> None:
 
 
 async def test_body_limit(make_world: MakeWorld) -> None:
-    world = await make_world(Order.PREFILL_FIRST, max_body_bytes=10_000)
+    world = await make_world(Order.PREFILL_FIRST, limits=Limits(max_body_bytes=10_000))
     reply = await world.ask(prompt="x" * 20_000)
     assert (reply.status, reply.error["code"], reply.error["type"]) == (413, 413, "Request Entity Too Large")
     assert reply.headers["connection"] == "close"

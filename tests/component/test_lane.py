@@ -7,6 +7,7 @@ import pytest
 
 from pdx_api.names import Order
 from pdx_proxy import door, exchange, lane
+from pdx_proxy.settings import Limits
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Shape, World, eventually, request_of
 
@@ -191,7 +192,7 @@ SLOW: dict[str, tuple[bytes, bytes, int]] = {
 @pytest.mark.parametrize("name", SLOW)
 async def test_a_client_that_is_too_slow_is_let_go(name: str, make_world: MakeWorld) -> None:
     begin, drops, counted = SLOW[name]
-    world = await make_world(Order.PREFILL_FIRST, max_body_bytes=1000 * 1000)
+    world = await make_world(Order.PREFILL_FIRST, limits=Limits(max_body_bytes=1000 * 1000))
     requests = _requests(world)
     reader, writer = await _open(world)
     writer.write(begin)
