@@ -61,6 +61,7 @@ def describe(settings: Settings, snapshot: Snapshot, report: dict[str, Any]) -> 
         "outcomes": report["outcomes"],
         "settlements": report["settlements"],
         "retries": report["retries"],
+        "ejections": report.get("ejections", {}),
     }
 
 
@@ -85,6 +86,8 @@ def _describe_endpoint(endpoint: Endpoint, legs: int) -> dict[str, Any]:
         "state": endpoint.state,
         "reason": endpoint.reason,
         "starts": endpoint.start,
+        "ejections": endpoint.ejections,
+        "lostHandoffs": endpoint.lost,
         "engineId": identity.engine_id if identity else None,
         "inFlight": legs,
     }

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 
 from pdx_proxy.counters import Counters
 from pdx_proxy.endpoints import Endpoint, Load, Snapshot, pairing
+from pdx_proxy.handicap import handicaps
 from pdx_proxy.leg import Leg
+from pdx_proxy.news import LostHandoff, Suspicion, Tell
 from pdx_proxy.pool import Pool
 from pdx_proxy.settings import Deadlines, Settings
-
-Suspect = Callable[[Endpoint, str], None]
+from pdx_proxy.streaks import Streaks
 
 
 @dataclass(slots=True)
@@ -22,8 +23,9 @@ class Backend:
     """A fresh id for an engine to know a request by."""
     clock: Callable[[], float]
     """Seconds, monotonic."""
-    suspect: Suspect
-    """Told of an endpoint that may have died or restarted, with the reason."""
+    tell: Tell
+    """Told what happens to endpoints: the control side."""
+    streaks: Streaks
     load: Load = field(default_factory=Load)
     counters: Counters = field(default_factory=Counters)
     snapshot: Snapshot = field(default_factory=Snapshot)
@@ -37,13 +39,23 @@ class Backend:
 
     def leg(self, endpoint: Endpoint) -> Leg:
         """A leg at the endpoint, counted from now on."""
-        return Leg(self.pool, self.load, endpoint)
+        return Leg(self.pool, self.load, endpoint, self.streaks)
+
+    def suspect(self, endpoint: Endpoint, reason: str) -> None:
+        """The endpoint may have died or restarted: it is to be warmed anew."""
+        self.tell(Suspicion(endpoint.name, endpoint.start, reason))
+
+    def lost(self, decode: Endpoint) -> None:
+        """A D waits for a push that never comes."""
+        self.tell(LostHandoff(decode.name))
 
     def apply(self, snapshot: Snapshot) -> None:
         """Take a new view of the endpoints; what was learnt of starts that are over, and who is gone, is forgotten."""
         starts = {(e.name, e.start) for e in snapshot.everything}
         self.snapshot = snapshot
         self.acquainted = {key for key in self.acquainted if {key[:2], key[2:]} <= starts} | set(snapshot.acquainted)
+        self.streaks.keep(starts)
+        self.load.handicaps = handicaps(snapshot, self.settings.health.slow_start_seconds, self.clock())
         self.pool.keep({e.address for e in snapshot.everything}, self.settings.gone_seconds)
 
     def acquaint(self, prefill: Endpoint, decode: Endpoint) -> None:

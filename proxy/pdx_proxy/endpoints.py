@@ -1,22 +1,28 @@
 """What the gateway knows of engines: an immutable snapshot, swapped whole, and the count of what is in flight."""
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import groupby
 from operator import attrgetter
+from typing import Final, Protocol
 
 from pdx_api.connectors.families import Identity
 from pdx_api.names import Order, Role
 from pdx_proxy.settings import Address, EndpointSpec
 
+NO_SLOT: Final = -1
+
 
 class State(StrEnum):
-    """Whether an endpoint may be picked: only a warm one."""
+    """Whether an endpoint may be picked: a warm one, or a suspect one when none that answers clients is warm."""
 
     COLD = "Cold"
     WARMING = "Warming"
     WARM = "Warm"
+    SUSPECT = "Suspect"
+    """It was warm until a failure, and has not failed a warm-up since."""
     NOT_READY = "NotReady"
     """Its pod is not Ready."""
     LEAVING = "Leaving"
@@ -29,13 +35,21 @@ class Endpoint:
 
     spec: EndpointSpec
     warmth: State = State.COLD
-    """What warm-up has come to: Cold, Warming or Warm. It stays while the pod is not Ready for a moment."""
+    """What warm-up has come to: Cold, Warming, Warm, Suspect. It stays while the pod is not Ready for a moment."""
     identity: Identity | None = None
     """How a decode engine addresses it; known for a warm P whose family needs it."""
     start: int = 0
     """Counts the warm-ups: what was learnt of one start says nothing of the next."""
     reason: str | None = None
     """Why it is not warm."""
+    warm_since: float = 0.0
+    """When its last warm-up succeeded, in seconds of the gateway's clock."""
+    ejections: int = 0
+    """Times in a row that it was left out for failures, each soon after a warm-up."""
+    lost: int = 0
+    """Hand-offs that this D lost since the engine started: their blocks stay held."""
+    slot: int = NO_SLOT
+    """Where the workers count its legs together."""
     name: str = field(init=False, repr=False, compare=False)
     """Unique name."""
     host: str = field(init=False, repr=False, compare=False)
@@ -95,11 +109,11 @@ class Snapshot:
     prefill: tuple[Endpoint, ...] = ()
     """The warm prefill engines."""
     decode: tuple[Endpoint, ...] = ()
-    """The warm engines that answer clients: decode, or aggregated."""
+    """The warm engines that answer clients: decode, or aggregated. While there is none, suspect ones."""
     complete: tuple[Endpoint, ...] = ()
     """Those of `decode` that leave nothing of their pool idle: aggregated, or with a warm P of their revision."""
     peers: Mapping[str, tuple[Endpoint, ...]] = field(default_factory=dict)
-    """The warm prefill engines by revision."""
+    """The warm prefill engines by revision. None while those of `decode` are suspect."""
     everything: tuple[Endpoint, ...] = ()
     acquainted: frozenset[tuple[str, int, str, int]] = frozenset()
     """Pairs that warm-up has made exchange KV: see `pairing`."""
@@ -111,9 +125,13 @@ class Snapshot:
         """Sort endpoints by what they may be picked for."""
         everything = tuple(endpoints)
         warm = [e for e in everything if e.warm]
-        prefill = tuple(e for e in warm if e.role is Role.PREFILL)
         decode = tuple(e for e in warm if e.role is not Role.PREFILL)
-        by_revision = sorted(prefill, key=attrgetter("revision"))
+        if not decode:
+            # One lost connection of the last engine says little, so it is asked on while it is warmed. Whole requests
+            # only: it may have restarted, and its very first work must not be decoding over KV from outside.
+            decode = tuple(e for e in everything if e.state is State.SUSPECT and e.role is not Role.PREFILL)
+        prefill = tuple(e for e in warm if e.role is Role.PREFILL)
+        by_revision = sorted(prefill if decode and decode[0].warm else (), key=attrgetter("revision"))
         peers = {revision: tuple(group) for revision, group in groupby(by_revision, key=attrgetter("revision"))}
         return cls(
             prefill=prefill,
@@ -130,12 +148,22 @@ def pairing(prefill: Endpoint, decode: Endpoint) -> tuple[str, int, str, int]:
     return (prefill.name, prefill.start, decode.name, decode.start)
 
 
+class Weight(Protocol):
+    """Why an endpoint is to get less than its share (see `Handicap`)."""
+
+    def load(self, legs: int, now: float) -> float:
+        """Its load, for so many legs in flight."""
+
+
 @dataclass(slots=True)
 class Load:
     """Legs in flight by endpoint. Acquired and released exactly once for each leg."""
 
     legs: dict[str, int] = field(default_factory=dict)
-    """Never zero, so that nothing is kept of endpoints that are gone."""
+    """This worker's. Never zero, so that nothing is kept of endpoints that are gone."""
+    handicaps: Mapping[str, Weight] = field(default_factory=dict)
+    """By name, the endpoints that are to get less than their share: seldom any."""
+    clock: Callable[[], float] = time.perf_counter
 
     def acquire(self, endpoint: Endpoint) -> None:
         """Count one leg more at the endpoint."""
@@ -149,10 +177,15 @@ class Load:
         else:
             del self.legs[endpoint.name]
 
-    def of(self, endpoint: Endpoint) -> int:
-        """Legs in flight at the endpoint."""
-        return self.legs.get(endpoint.name, 0)
+    def of(self, endpoint: Endpoint) -> float:
+        """What to compare engines by: legs in flight, more for one that is to get less than its share."""
+        legs = self.legs.get(endpoint.name, 0)
+        return self._weighed(endpoint, legs) if self.handicaps else legs
 
     def view(self) -> Mapping[str, int]:
-        """Endpoints that have legs in flight."""
+        """Endpoints that have legs in flight, of this worker."""
         return self.legs
+
+    def _weighed(self, endpoint: Endpoint, legs: int) -> float:
+        handicap = self.handicaps.get(endpoint.name)
+        return handicap.load(legs, self.clock()) if handicap is not None else legs

@@ -5,12 +5,12 @@ import socket
 import sys
 from typing import Any, Protocol
 
-from pdx_proxy.backend import Suspect
 from pdx_proxy.counters import add_reports
 from pdx_proxy.endpoints import Snapshot
-from pdx_proxy.link import Drain, Link, Report, ReportRequest, Suspicion
+from pdx_proxy.link import Drain, Link, Report, ReportRequest
+from pdx_proxy.news import LostHandoff, Suspicion, Tell
 from pdx_proxy.settings import Address, Settings
-from pdx_proxy.warmup import Warmer
+from pdx_proxy.shared_load import LoadTable
 from pdx_proxy.worker import Worker
 
 _BACKLOG = 1024
@@ -71,11 +71,11 @@ class LocalFleet:
         self.address = address
 
     @classmethod
-    async def start(cls, settings: Settings, suspect: Suspect) -> "LocalFleet":
+    async def start(cls, settings: Settings, tell: Tell) -> "LocalFleet":
         """Serve the port from this process; raises OSError when it is taken."""
         sock = bind(settings.listen, shared=False)
         address = address_of(sock)
-        worker = Worker(settings, suspect)
+        worker = Worker(settings, tell)
         await worker.start(sock)
         return cls(worker, address)
 
@@ -95,8 +95,9 @@ class LocalFleet:
 class _Seat:
     """A worker process, started anew whenever it dies."""
 
-    def __init__(self, settings: Settings, listener: socket.socket, fleet: "ProcessFleet") -> None:
+    def __init__(self, settings: Settings, number: int, listener: socket.socket, fleet: "ProcessFleet") -> None:
         self._settings = settings
+        self._number = number
         self._listener = listener
         self._fleet = fleet
         self._link: Link | None = None
@@ -112,7 +113,7 @@ class _Seat:
         while not self._fleet.stopping:
             began = loop.time()
             code = await self._run_process()
-            self._fleet.retire(self.last)
+            self._fleet.retire(self._number, self.last)
             self.last = self._answer = None
             if self._fleet.stopping:
                 break
@@ -125,10 +126,11 @@ class _Seat:
     async def _run_process(self) -> int:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
+        fds = (self._listener.fileno(), theirs.fileno(), self._fleet.table.fd)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "pdx_proxy.worker_process"),
-            *(str(self._listener.fileno()), str(theirs.fileno())),
-            pass_fds=(self._listener.fileno(), theirs.fileno()),
+            *map(str, (*fds, self._number)),
+            pass_fds=fds,
         )
         theirs.close()
         self._link = await Link.over(ours)
@@ -145,8 +147,8 @@ class _Seat:
 
     async def _listen(self, link: Link) -> None:
         while (message := await link.receive()) is not None:
-            if isinstance(message, Suspicion):
-                self._fleet.suspect_by_name(message)
+            if isinstance(message, Suspicion | LostHandoff):
+                self._fleet.tell(message)
             elif isinstance(message, Report):
                 self.last = message.content
                 if self._answer is not None and not self._answer.done():
@@ -178,10 +180,11 @@ class _Seat:
 class ProcessFleet:
     """Several worker processes that share the serving port."""
 
-    def __init__(self, settings: Settings, warmer: Warmer) -> None:
+    def __init__(self, settings: Settings, tell: Tell, table: LoadTable) -> None:
         with bind(settings.listen, shared=False) as sock:
             self.address = address_of(sock)
-        self._warmer = warmer
+        self.tell = tell
+        self.table = table
         self._retired: list[dict[str, Any]] = []
         self.snapshot = Snapshot()
         self.draining = False
@@ -190,7 +193,7 @@ class ProcessFleet:
         for sock in sockets:
             # At once, or /readyz would call clients who are refused until a worker has started.
             sock.listen(_BACKLOG)
-        self._seats = [_Seat(settings, sock, self) for sock in sockets]
+        self._seats = [_Seat(settings, number, sock, self) for number, sock in enumerate(sockets)]
 
     def apply(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -198,12 +201,9 @@ class ProcessFleet:
             for seat in self._seats:
                 seat.send(snapshot)
 
-    def suspect_by_name(self, suspicion: Suspicion) -> None:
-        """A worker's suspicion."""
-        self._warmer.suspect(suspicion.name, suspicion.start, suspicion.reason)
-
-    def retire(self, report: dict[str, Any] | None) -> None:
+    def retire(self, number: int, report: dict[str, Any] | None) -> None:
         """Keep what a process that is gone had counted; nothing of it is in flight any more."""
+        self.table.forget(number)
         if report is not None:
             self._retired.append({**report, "inFlight": {}, "legs": {}})
             self._retired = [add_reports(self._retired)]

@@ -2,13 +2,18 @@
 
 from collections.abc import Iterable
 from math import inf
+from typing import Final
 
 from pdx_proxy.connection import Answer, Connection
 from pdx_proxy.endpoints import Endpoint, Load
-from pdx_proxy.failures import EngineFailure, LostConnection
+from pdx_proxy.failures import BadAnswer, EngineFailure, LostConnection
 from pdx_proxy.opening import opened
 from pdx_proxy.pool import Pool
+from pdx_proxy.streaks import Streaks
 from pdx_proxy.wire import request_head
+
+_BUSY: Final = 503
+"""What an engine answers whose queue is full: it does not fail, it is at its limit."""
 
 
 class Leg:
@@ -25,14 +30,16 @@ class Leg:
         "_interruption",
         "_load",
         "_pool",
+        "_streaks",
         "_unwanted",
         "begun",
         "endpoint",
     )
 
-    def __init__(self, pool: Pool, load: Load, endpoint: Endpoint) -> None:
+    def __init__(self, pool: Pool, load: Load, endpoint: Endpoint, streaks: Streaks) -> None:
         self._pool = pool
         self._load = load
+        self._streaks = streaks
         load.acquire(endpoint)
         self._counted = True
         self._connection: Connection | None = None
@@ -84,9 +91,16 @@ class Leg:
         self.connection.allow(seconds)
         await self._until_head()
         connection, name = self.connection, self.endpoint.name
-        while not opened(name, connection.answer):
-            await connection.progress()
-            connection.check()
+        try:
+            while not opened(name, connection.answer):
+                await connection.progress()
+                connection.check()
+        except BadAnswer as failure:
+            if connection.answer.status != _BUSY:
+                self._streaks.failed(self.endpoint, failure.detail)
+            raise
+        if self._streaks.counts and connection.answer.status == 200:
+            self._streaks.succeeded(self.endpoint)
         return self._here()
 
     async def whole(self, seconds: float) -> Answer:
@@ -96,6 +110,11 @@ class Leg:
         connection = self.connection
         while not connection.answer.complete:
             await connection.progress()
+        status = connection.answer.status
+        if status >= 500 and status != _BUSY:
+            self._streaks.failed(self.endpoint, f"status {status}")
+        elif self._streaks.counts and status == 200:
+            self._streaks.succeeded(self.endpoint)
         return self._here()
 
     def _here(self) -> Answer:
@@ -106,7 +125,7 @@ class Leg:
 
     def detach(self) -> "Leg":
         """Hand the leg to another owner; this one keeps nothing to end."""
-        other = Leg(self._pool, self._load, self.endpoint)
+        other = Leg(self._pool, self._load, self.endpoint, self._streaks)
         other._connection, self._connection = self._connection, None
         other._head, other._body, other.begun, other._unwanted = self._head, self._body, self.begun, self._unwanted
         self._count_no_longer()

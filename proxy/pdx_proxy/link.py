@@ -8,15 +8,6 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Suspicion:
-    """Worker to control: an endpoint may have died or restarted."""
-
-    name: str
-    start: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class ReportRequest:
     """Control to worker: send your report."""
 

@@ -4,15 +4,17 @@ import asyncio
 import contextlib
 import signal
 import sys
+from typing import Any
 
 import uvloop
 from aiohttp import web
 
 from pdx_proxy.admin import create_admin
 from pdx_proxy.discovery import Discovery, DiscoveryError, say
-from pdx_proxy.endpoints import Endpoint, Snapshot
+from pdx_proxy.endpoints import Snapshot
 from pdx_proxy.fleet import Fleet, LocalFleet, ProcessFleet, address_of, bind
 from pdx_proxy.settings import Settings
+from pdx_proxy.shared_load import LoadTable
 from pdx_proxy.warmup import Warmer
 from pdx_proxy.worker import create_backend, spare_collector
 
@@ -71,8 +73,9 @@ class Control:
         self._settings = settings
         self._fleet: Fleet | None = None
         self._runner: web.AppRunner | None = None
-        self._backend = create_backend(settings, lambda *_: None)
-        self.warmer = Warmer(self._backend, settings.endpoints, self._publish)
+        self._backend = create_backend(settings, lambda _: None)
+        self._table = LoadTable(settings.workers) if settings.workers > 1 else None
+        self.warmer = Warmer(self._backend, settings.endpoints, self._publish, table=self._table)
         self.discovering: asyncio.Task[None] | None = None
         """Runs as long as the gateway does, unless discovery fails for good."""
         self.draining = False
@@ -86,16 +89,16 @@ class Control:
         control = cls(settings)
         admin = bind(settings.admin, shared=False)
         try:
-            if settings.workers == 1:
-                control._fleet = await LocalFleet.start(settings, control._suspect)
+            if control._table is None:
+                control._fleet = await LocalFleet.start(settings, control.warmer.hear)
             else:
-                control._fleet = ProcessFleet(settings, control.warmer)
+                control._fleet = ProcessFleet(settings, control.warmer.hear, control._table)
         except OSError:
             admin.close()
             raise
         fleet = control._fleet
         control.listen, control.admin = fleet.address, address_of(admin)
-        app = create_admin(settings, lambda: control.warmer.snapshot, fleet.report, lambda: control.draining)
+        app = create_admin(settings, lambda: control.warmer.snapshot, control._report, lambda: control.draining)
         control._runner = web.AppRunner(app, access_log=None)
         await control._runner.setup()
         await web.SockSite(control._runner, admin).start()
@@ -121,13 +124,16 @@ class Control:
             await asyncio.wait([self.discovering])
         await self.warmer.stop()
         self._backend.pool.close()
+        if self._table is not None:
+            self._table.close()
         if self._runner is not None:
             await self._runner.cleanup()
+
+    async def _report(self) -> dict[str, Any]:
+        assert self._fleet is not None
+        return {**await self._fleet.report(), "ejections": dict(self.warmer.ejections)}
 
     def _publish(self, snapshot: Snapshot) -> None:
         self._backend.apply(snapshot)
         if self._fleet is not None:
             self._fleet.apply(snapshot)
-
-    def _suspect(self, endpoint: Endpoint, reason: str) -> None:
-        self.warmer.suspect(endpoint.name, endpoint.start, reason)

@@ -24,6 +24,8 @@ class _Collector:
         yield _counter(
             "pdx_retries", "Attempts that failed before the first event, by reason.", "reason", report["retries"]
         )
+        ejections = report.get("ejections", {})
+        yield _counter("pdx_ejections", "Endpoints that were left out, by cause.", "reason", ejections)
         phases = HistogramMetricFamily("pdx_phase_seconds", "What requests waited for.", labels=["phase"])
         for phase, histogram in report["phases"].items():
             phases.add_metric([phase], _cumulative(histogram["counts"]), histogram["total"])
@@ -34,9 +36,13 @@ class _Collector:
         yield GaugeMetricFamily("pdx_settling", "Hand-offs being settled.", value=report["inFlight"]["settling"])
         legs = GaugeMetricFamily("pdx_legs_in_flight", "Legs in flight by endpoint.", labels=["endpoint", "role"])
         states = GaugeMetricFamily("pdx_endpoints", "Endpoints by role and state.", labels=["role", "state"])
+        lost = GaugeMetricFamily("pdx_decode_lost", "Hand-offs whose blocks D holds in vain.", labels=["endpoint"])
         for endpoint in self._endpoints:
             legs.add_metric([endpoint.name, endpoint.role], report["legs"].get(endpoint.name, 0))
+            if endpoint.lost:
+                lost.add_metric([endpoint.name], endpoint.lost)
         yield legs
+        yield lost
         for role in sorted({endpoint.role for endpoint in self._endpoints}):
             for state in State:
                 count = sum(e.role is role and e.state is state for e in self._endpoints)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pdx_api.names import Role
 from pdx_proxy.endpoints import Endpoint, Snapshot
 
-LegCount = Callable[[Endpoint], int]
+LegCount = Callable[[Endpoint], float]
 Peers = Mapping[str, Sequence[Endpoint]]
 
 

@@ -110,6 +110,7 @@ class _Meeting:
         if failure is self._prefill_failure:
             self._end_both()
             self._aftercare.count(Settlement.DECODE_LOST)
+            self._backend.lost(self._decode)
             if isinstance(failure, BadAnswer) and 400 <= failure.status < 500:
                 return LegRefused()
             self._backend.suspect(self._prefill, str(failure))
@@ -218,6 +219,7 @@ class _Meeting:
                 self._prefill_task = self._aftercare.start(self._run_prefill())
             params = await self._prefill_task
             if params is None:
+                self._backend.lost(self._decode)
                 return Settlement.DECODE_LOST
             if await self._decode_takes_it():
                 return Settlement.FINISHED

@@ -15,16 +15,21 @@ from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.families import KVParams, Rendezvous
 from pdx_api.names import Role
 from pdx_proxy.backend import Backend
-from pdx_proxy.endpoints import Endpoint, Snapshot, State, pairing
-from pdx_proxy.failures import BadAnswer, DeadlineExceeded, EngineFailure, Reason
+from pdx_proxy.endpoints import NO_SLOT, Endpoint, Snapshot, State, pairing
+from pdx_proxy.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure, Reason
 from pdx_proxy.handoff import LegRefused, identity_of, transfer_params
+from pdx_proxy.news import Cause, LostHandoff, News, Suspicion
 from pdx_proxy.request import body_of, prefill_body
 from pdx_proxy.settings import EndpointSpec
+from pdx_proxy.shared_load import LoadTable
 
 _PATH: Final = "/v1/completions"
 _BODY: Final[Mapping[str, Any]] = {"prompt": "A first short prompt warms an engine up.", "max_tokens": 2}
 _FIRST_PAUSE: Final = 0.2
 _LONGEST_PAUSE: Final = 2.0
+_LONGEST_EJECTION: Final = 30.0
+_STEADY_SECONDS: Final = 60.0
+"""How long an engine must be warm until what it was left out for before is forgotten."""
 
 Publish = Callable[[Snapshot], None]
 
@@ -36,10 +41,16 @@ class Warmer:
     """
 
     def __init__(
-        self, backend: Backend, specs: Iterable[EndpointSpec], publish: Publish, rng: random.Random | None = None
+        self,
+        backend: Backend,
+        specs: Iterable[EndpointSpec],
+        publish: Publish,
+        rng: random.Random | None = None,
+        table: LoadTable | None = None,
     ) -> None:
         self._backend = backend
-        self._endpoints = {spec.name: Endpoint(spec) for spec in specs}
+        self._table = table
+        self._endpoints = {spec.name: self._new(spec) for spec in specs}
         self._publish = publish
         self._random = rng or random.Random()  # noqa: S311 (spreads load)
         self._slots = asyncio.Semaphore(backend.settings.warm_ups)
@@ -47,6 +58,8 @@ class Warmer:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._decode_warmed = asyncio.Event()
         self._turn = 0
+        self.ejections = dict.fromkeys(Cause, 0)
+        """How often endpoints were left out, by cause."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -68,7 +81,10 @@ class Warmer:
         """These are the engines now: new ones are warmed, restarted ones anew, and those that are gone forgotten."""
         found = {spec.name: spec for spec in specs}
         endpoints = {name: self._endpoints.get(name) for name in found}
-        after = {name: _updated(endpoint, found[name]) for name, endpoint in endpoints.items()}
+        after = {
+            name: _updated(endpoint, found[name]) if endpoint else self._new(found[name])
+            for name, endpoint in endpoints.items()
+        }
         changed = [name for name, endpoint in endpoints.items() if after[name] is not endpoint]
         gone = self._endpoints.keys() - found.keys()
         if not changed and not gone:
@@ -76,27 +92,59 @@ class Warmer:
         restarted = {name for name in changed if (old := endpoints[name]) and _is_another(old.spec, found[name])}
         for name in gone | restarted:
             self._cancel(name)
+        if self._table is not None:
+            for name in gone:
+                self._table.take_back(name)
         self._endpoints = after
         self._announce()
         self._wake_prefills()
         self._tend(changed)
 
-    def suspect(self, name: str, start: int, reason: str) -> None:
-        """An endpoint may have died or restarted: warm it anew, unless that has happened since."""
-        endpoint = self._endpoints.get(name)
-        if endpoint is not None and endpoint.warmth is State.WARM and endpoint.start == start:
-            self._put(endpoint, warmth=State.COLD, identity=None, reason=reason)
-            self._tend([name])
+    def hear(self, news: News) -> None:
+        """Take what a worker tells of an endpoint; it may be gone meanwhile."""
+        endpoint = self._endpoints.get(news.name)
+        if endpoint is None:
+            return
+        if isinstance(news, LostHandoff):
+            self._put(endpoint, lost=endpoint.lost + 1)
+        elif endpoint.warmth is State.WARM and endpoint.start == news.start:
+            self._eject(endpoint, news)
 
-    def _tend(self, names: Iterable[str]) -> None:
-        """Begin or end the warming of these endpoints, in an order that no other gateway follows."""
+    def _eject(self, endpoint: Endpoint, news: Suspicion) -> None:
+        """Warm an endpoint anew before it is picked again.
+
+        One that answers errors is probed after a pause, longer each time that it fails again soon. The last that can do
+        its work is kept: an error is no worse than no engine.
+        """
+        failing = news.cause is Cause.FAILURES
+        if failing and not self._has_substitute(endpoint):
+            self.ejections[Cause.KEPT] += 1
+            return
+        self.ejections[news.cause] += 1
+        steady = self._backend.clock() - endpoint.warm_since > _STEADY_SECONDS
+        before = 0 if steady else endpoint.ejections
+        changes = {"identity": None, "reason": news.reason, "ejections": before + failing}
+        self._put(endpoint, warmth=State.SUSPECT, **changes)
+        self._tend([endpoint.name], pause=_FIRST_PAUSE * 2**before if failing else 0.0)
+
+    def _has_substitute(self, endpoint: Endpoint) -> bool:
+        others = [e for e in self._endpoints.values() if e.warm and e is not endpoint]
+        if endpoint.role is Role.PREFILL:
+            return any(e.role is Role.PREFILL and e.revision == endpoint.revision for e in others)
+        return any(e.role is not Role.PREFILL for e in others)
+
+    def _new(self, spec: EndpointSpec) -> Endpoint:
+        return Endpoint(spec, slot=self._table.give(spec.name) if self._table else NO_SLOT)
+
+    def _tend(self, names: Iterable[str], pause: float = 0.0) -> None:
+        """Begin, after a pause, or end the warming of these endpoints, in an order that no other gateway follows."""
         names = list(names)
         self._random.shuffle(names)
         loop = asyncio.get_running_loop()
         for name in names:
             wanted = self._endpoints[name].wants_warmth
             if wanted and name not in self._tasks:
-                self._tasks[name] = loop.create_task(self._warm_until_warm(name))
+                self._tasks[name] = loop.create_task(self._warm_until_warm(name, pause))
             elif not wanted:
                 self._cancel(name)
 
@@ -105,7 +153,9 @@ class Warmer:
         if task is not None:
             task.cancel()
 
-    async def _warm_until_warm(self, name: str) -> None:
+    async def _warm_until_warm(self, name: str, first_pause: float) -> None:
+        if first_pause:
+            await asyncio.sleep(min(first_pause, _LONGEST_EJECTION) * self._random.uniform(0.5, 1.5))
         pause = _FIRST_PAUSE
         while (endpoint := self._endpoints[name]).warmth is not State.WARM:
             try:
@@ -116,7 +166,9 @@ class Warmer:
                         await self._serve(endpoint, _BODY)
                     self._put_warm(endpoint)
             except EngineFailure as failure:
-                self._put(endpoint, warmth=State.COLD, reason=str(failure))
+                down = isinstance(failure, ConnectFailure) and failure.endpoint == name
+                # What does not listen has ended: it starts anew with all of its blocks.
+                self._put(endpoint, warmth=State.COLD, reason=str(failure), lost=0 if down else endpoint.lost)
                 await asyncio.sleep(pause * self._random.uniform(0.5, 1.5))
                 pause = min(pause * 2, _LONGEST_PAUSE)
         del self._tasks[name]
@@ -152,7 +204,7 @@ class Warmer:
             params = await self._hand_over(prefill, decode)
         except EngineFailure as failure:
             if failure.endpoint == decode.name and not isinstance(failure, BadAnswer | DeadlineExceeded):
-                self.suspect(decode.name, decode.start, str(failure))
+                self.hear(Suspicion(decode.name, decode.start, str(failure)))
             raise
         family = CONNECTORS[prefill.connector].family(prefill.order)
         identity = identity_of(prefill, family, params) if isinstance(family, Rendezvous) else None
@@ -192,7 +244,8 @@ class Warmer:
             leg.end()
 
     def _put_warm(self, endpoint: Endpoint, **changes: Any) -> None:
-        self._put(endpoint, warmth=State.WARM, start=endpoint.start + 1, reason=None, **changes)
+        since = self._backend.clock()
+        self._put(endpoint, warmth=State.WARM, start=endpoint.start + 1, reason=None, warm_since=since, **changes)
         if endpoint.role is Role.DECODE:
             self._wake_prefills()
 
@@ -216,12 +269,10 @@ class Warmer:
         self._decode_warmed = asyncio.Event()
 
 
-def _updated(endpoint: Endpoint | None, spec: EndpointSpec) -> Endpoint:
+def _updated(endpoint: Endpoint, spec: EndpointSpec) -> Endpoint:
     """What is known of an engine after news of it; the same object if nothing has changed."""
-    if endpoint is None:
-        return Endpoint(spec)
     if _is_another(endpoint.spec, spec):
-        return Endpoint(spec, start=endpoint.start, reason="has restarted")
+        return Endpoint(spec, start=endpoint.start, reason="has restarted", slot=endpoint.slot)
     return endpoint if endpoint.spec == spec else replace(endpoint, spec=spec)
 
 

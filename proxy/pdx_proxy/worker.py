@@ -8,12 +8,14 @@ import time
 from typing import Any, Final
 
 from pdx_proxy.aftercare import Aftercare
-from pdx_proxy.backend import Backend, Suspect
+from pdx_proxy.backend import Backend
 from pdx_proxy.door import Door
-from pdx_proxy.endpoints import Snapshot
+from pdx_proxy.endpoints import Load, Snapshot
 from pdx_proxy.gateway import Gateway
+from pdx_proxy.news import Tell
 from pdx_proxy.pool import Pool
 from pdx_proxy.settings import Settings
+from pdx_proxy.streaks import Streaks
 
 _YOUNG_OBJECTS: Final = 50_000
 """How many more objects than before make the collector look for cycles: requests leave none behind."""
@@ -26,7 +28,7 @@ def spare_collector() -> None:
     gc.set_threshold(_YOUNG_OBJECTS)
 
 
-def create_backend(settings: Settings, suspect: Suspect) -> Backend:
+def create_backend(settings: Settings, tell: Tell, load: Load | None = None) -> Backend:
     """A backend on the running loop, with ids that no other backend makes."""
     prefix = os.urandom(8).hex()
     count = iter(range(1, 1 << 62))
@@ -35,16 +37,18 @@ def create_backend(settings: Settings, suspect: Suspect) -> Backend:
         pool=Pool(idle_seconds=settings.idle_seconds, connect_seconds=settings.deadlines.connect),
         new_id=lambda: f"{prefix}{next(count):x}",
         clock=time.perf_counter,
-        suspect=suspect,
+        tell=tell,
+        streaks=Streaks(settings.health.failures_in_a_row, tell),
+        load=load or Load(),
     )
 
 
 class Worker:
     """Owner of a listening server, the backend it serves with, and its aftercare."""
 
-    def __init__(self, settings: Settings, suspect: Suspect) -> None:
+    def __init__(self, settings: Settings, tell: Tell, load: Load | None = None) -> None:
         self._settings = settings
-        self._backend = create_backend(settings, suspect)
+        self._backend = create_backend(settings, tell, load)
         self._aftercare = Aftercare(self._backend)
         # A start of its own, or several gateways would all call the same engine first.
         turn = int.from_bytes(os.urandom(4))

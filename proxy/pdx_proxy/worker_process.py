@@ -1,4 +1,4 @@
-"""A worker as a process of its own: `python -m pdx_proxy.worker_process LISTENER_FD LINK_FD`."""
+"""A worker as a process of its own: `python -m pdx_proxy.worker_process LISTENER_FD LINK_FD LOAD_FD NUMBER`."""
 
 import signal
 import socket
@@ -6,21 +6,18 @@ import sys
 
 import uvloop
 
-from pdx_proxy.endpoints import Endpoint, Snapshot
-from pdx_proxy.link import Drain, Link, Report, ReportRequest, Suspicion
+from pdx_proxy.endpoints import Snapshot
+from pdx_proxy.link import Drain, Link, Report, ReportRequest
 from pdx_proxy.settings import Settings
+from pdx_proxy.shared_load import SharedLoad
 from pdx_proxy.worker import Worker, spare_collector
 
 
-async def _work(listener_fd: int, link_fd: int) -> None:
+async def _work(listener_fd: int, link_fd: int, load_fd: int, number: int) -> None:
     link = await Link.over(socket.socket(fileno=link_fd))
     settings = await link.receive()
     assert isinstance(settings, Settings), "the first message holds the settings"
-
-    def suspect(endpoint: Endpoint, reason: str) -> None:
-        link.send(Suspicion(endpoint.name, endpoint.start, reason))
-
-    worker = Worker(settings, suspect)
+    worker = Worker(settings, link.send, SharedLoad.over(load_fd, number, settings.workers))
     await worker.start(socket.socket(fileno=listener_fd))
     spare_collector()
     while (message := await link.receive()) is not None:
@@ -36,4 +33,4 @@ async def _work(listener_fd: int, link_fd: int) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    uvloop.run(_work(int(sys.argv[1]), int(sys.argv[2])))
+    uvloop.run(_work(*map(int, sys.argv[1:5])))

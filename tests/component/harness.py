@@ -183,8 +183,8 @@ class World:
 
     @property
     def _warm_now(self) -> tuple[int, int]:
-        snapshot = self.gateway.warmer.snapshot
-        return len(snapshot.prefill), len(snapshot.decode)
+        warm = [e.role is Role.PREFILL for e in self.gateway.warmer.snapshot.everything if e.warm]
+        return warm.count(True), warm.count(False)
 
     def endpoint(self, engine: SimEngine) -> Endpoint:
         address = Address(engine.settings.host, engine.port)

@@ -15,6 +15,7 @@ from pdx_proxy.leg import Leg
 from pdx_proxy.pick import pick, stand_in
 from pdx_proxy.pool import Pool
 from pdx_proxy.settings import Address, EndpointSpec
+from pdx_proxy.streaks import Streaks
 from pdx_proxy.wire import answer_head, request_head
 
 
@@ -39,7 +40,9 @@ def test_pick(pool: list[Any], legs: dict[int, int], avoided: set[int], turn: in
 
     choice = pick(snapshot, count, split=True, avoid=avoid, turn=turn)
     whole = pick(snapshot, count, split=False, avoid=avoid, turn=turn)
-    decodes = [e for e in snapshot.everything if e.warm and e.role is not Role.PREFILL]
+    answering = [e for e in snapshot.everything if e.role is not Role.PREFILL]
+    warm = [e for e in answering if e.warm]
+    decodes = warm or [e for e in answering if e.state is State.SUSPECT]
     if not decodes:
         assert choice is whole is None
         return
@@ -49,7 +52,7 @@ def test_pick(pool: list[Any], legs: dict[int, int], avoided: set[int], turn: in
     assert whole.prefill is None
     assert whole.decode in wanted
     assert count(whole.decode) == min(map(count, wanted))
-    peers = [e for e in snapshot.everything if e.warm and e.role is Role.PREFILL and e.name not in avoid]
+    peers = [e for e in snapshot.everything if warm and e.warm and e.role is Role.PREFILL and e.name not in avoid]
 
     def queue(decode: Endpoint) -> int:
         return count(decode) + min((count(p) for p in peers if p.revision == decode.revision), default=0)
@@ -133,7 +136,8 @@ def test_equals_are_taken_in_turn() -> None:
 
 async def test_a_leg_is_counted_until_it_ends_once() -> None:
     pool, load, one = Pool(idle_seconds=1, connect_seconds=1), Load(), endpoint(1, Role.DECODE)
-    first, second = Leg(pool, load, one), Leg(pool, load, one)
+    streaks = Streaks(5, lambda _: None)
+    first, second = Leg(pool, load, one, streaks), Leg(pool, load, one, streaks)
     assert load.of(one) == 2
     first.end()
     first.end()

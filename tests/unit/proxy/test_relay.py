@@ -13,6 +13,7 @@ from pdx_proxy.leg import Leg
 from pdx_proxy.pool import Pool
 from pdx_proxy.relay import relay
 from pdx_proxy.settings import Address, EndpointSpec
+from pdx_proxy.streaks import Streaks
 from tests.unit.proxy.test_connection import CHUNKED, EVENTS, SIZED, Wire
 
 
@@ -46,7 +47,8 @@ class Client:
 
 async def serving(before: bytes) -> tuple[Leg, Connection, Wire, Load]:
     load = Load()
-    leg = Leg(Pool(idle_seconds=9, connect_seconds=1), load, Endpoint(EndpointSpec(Address("d", 1), Role.DECODE)))
+    endpoint = Endpoint(EndpointSpec(Address("d", 1), Role.DECODE))
+    leg = Leg(Pool(idle_seconds=9, connect_seconds=1), load, endpoint, Streaks(5, lambda _: None))
     made, wire = Connection("d:1", asyncio.get_running_loop()), Wire()
     made.connection_made(wire)
     leg._connection = made

@@ -1,0 +1,38 @@
+"""What workers tell the control side of endpoints. It alone decides what becomes of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Cause(StrEnum):
+    """Why an endpoint was left out: a metric's label."""
+
+    LOST = "lost"
+    """A connection, a deadline or a hand-off: it may have died or restarted."""
+    FAILURES = "failures"
+    """It answered, and too many answers in a row said that it failed."""
+    KEPT = "kept"
+    """As above, and picked on: no other engine could do its work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """An endpoint is to be warmed anew before it is picked again."""
+
+    name: str
+    start: int
+    """The start that this is about: an older one says nothing of the present."""
+    reason: str
+    cause: Cause = Cause.LOST
+
+
+@dataclass(frozen=True, slots=True)
+class LostHandoff:
+    """A D waits for a push that never comes: the blocks it has allocated stay held."""
+
+    name: str
+
+
+News = Suspicion | LostHandoff
+Tell = Callable[[News], None]
