@@ -29,8 +29,8 @@ class Program:
         self.listen, self.admin = (f"127.0.0.1:{free_port()}" for _ in range(2))
         self._arguments = [
             *("gateway", "--listen", self.listen, "--admin", self.admin),
-            *("--prefill", *(engine.url for engine in world.prefill)),
-            *("--decode", *(engine.url for engine in world.decode)),
+            *(("--prefill", *(engine.url for engine in world.prefill)) if world.prefill else ()),
+            *("--decode" if world.prefill else "--aggregated", *(engine.url for engine in world.decode)),
             *("--order", world.order, "--workers", str(workers)),
         ]
         self.process: asyncio.subprocess.Process | None = None
@@ -50,6 +50,12 @@ class Program:
 
     async def state(self) -> dict[str, object]:
         return (await self.world.call("GET", f"http://{self.admin}/pdx/state")).json
+
+    async def in_flight(self) -> int:
+        """Legs that its workers count."""
+        endpoints = (await self.state())["endpoints"]
+        assert isinstance(endpoints, list)
+        return sum(each["inFlight"] for each in endpoints)
 
     async def warm(self) -> None:
         """Wait until it listens and every endpoint is warm."""
@@ -126,6 +132,38 @@ async def test_two_workers_share_the_port(order: Order, make_world: MakeWorld, p
     assert code == 0
     assert errors.startswith("pdx gateway: a worker ended with code -9")
     assert errors.count("\n") == 1
+
+
+async def test_two_workers_find_the_least_loaded(make_world: MakeWorld, programs: list[Program]) -> None:
+    """Each worker by itself would spread its own streams only: eight engines would not get exactly as many each."""
+    world = await make_world(Order.PREFILL_FIRST, 0, 8, d={"decode_token_seconds": 0.02}, gateway=False)
+    program = await _start(programs, world, 2)
+    host, port = program.listen.split(":")
+    writers: list[asyncio.StreamWriter] = []
+
+    def running() -> list[int]:
+        return [engine.counts.running_now for engine in world.decode]
+
+    async def fill(each: int) -> list[int]:
+        """Open streams, one after the other, until every engine could have so many."""
+        while sum(running()) < 8 * each:
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writers.append(writer)
+            writer.write(request_of(Shape(stream=True).body(tokens=3000)))
+            await reader.readuntil(b"data: ")
+        return running()
+
+    assert await fill(1) == [1] * 8
+    assert await fill(2) == [2] * 8
+    victim, _ = program.workers()
+    os.kill(victim, signal.SIGKILL)
+    await eventually(lambda: sum(running()) < 16, what="its streams end")
+    async with asyncio.timeout(10):
+        while await program.in_flight() != sum(running()):  # noqa: ASYNC110 (another process)
+            await asyncio.sleep(0.02)
+    assert await fill(2) == [2] * 8, "what the dead worker had in flight counts no more"
+    for writer in writers:
+        writer.close()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
