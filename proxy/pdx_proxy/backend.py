@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 
 from pdx_proxy.counters import Counters
 from pdx_proxy.endpoints import Endpoint, Load, Snapshot, pairing
+from pdx_proxy.failures import DeadlineExceeded, EngineFailure
 from pdx_proxy.handicap import handicaps
 from pdx_proxy.leg import Leg
-from pdx_proxy.news import LostHandoff, Suspicion, Tell
+from pdx_proxy.news import Cause, LostHandoff, Suspicion, Tell
 from pdx_proxy.pool import Pool
 from pdx_proxy.settings import Deadlines, Settings
 from pdx_proxy.streaks import Streaks
@@ -41,9 +42,10 @@ class Backend:
         """A leg at the endpoint, counted from now on."""
         return Leg(self.pool, self.load, endpoint, self.streaks)
 
-    def suspect(self, endpoint: Endpoint, reason: str) -> None:
-        """The endpoint may have died or restarted: it is to be warmed anew."""
-        self.tell(Suspicion(endpoint.name, endpoint.start, reason))
+    def suspect(self, endpoint: Endpoint, why: EngineFailure | str) -> None:
+        """The endpoint may have died, restarted or hung: it is to be warmed anew."""
+        cause = Cause.HUNG if isinstance(why, DeadlineExceeded) else Cause.LOST
+        self.tell(Suspicion(endpoint.name, endpoint.start, str(why), cause))
 
     def lost(self, decode: Endpoint) -> None:
         """A D waits for a push that never comes."""

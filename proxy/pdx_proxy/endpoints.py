@@ -22,7 +22,7 @@ class State(StrEnum):
     WARMING = "Warming"
     WARM = "Warm"
     SUSPECT = "Suspect"
-    """It was warm until a failure, and has not failed a warm-up since."""
+    """It was warm until it failed, other than by a deadline, and has not failed a warm-up since."""
     NOT_READY = "NotReady"
     """Its pod is not Ready."""
     LEAVING = "Leaving"

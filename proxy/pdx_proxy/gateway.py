@@ -137,7 +137,7 @@ class Gateway:
         except EngineFailure as failure:
             leg.end()
             if not isinstance(failure, BadAnswer):
-                self._backend.suspect(choice.decode, str(failure))
+                self._backend.suspect(choice.decode, failure)
             raise HandoffFailure(choice.decode, failure) from failure
         return Handoff(leg)
 

@@ -78,6 +78,6 @@ def blame(backend: Backend, prefill: Endpoint, decode: Endpoint, failure: Engine
     A D that answers 500 is there: what it was told of P may be of an earlier start. One that answers 503 is full.
     """
     if not isinstance(failure, BadAnswer) or failure.reason is Reason.ABORT:
-        backend.suspect(decode, str(failure))
+        backend.suspect(decode, failure)
     elif failure.status != 503:
         backend.suspect(prefill, f"its hand-off failed at {failure}")

@@ -9,7 +9,9 @@ class Cause(StrEnum):
     """Why an endpoint was left out: a metric's label."""
 
     LOST = "lost"
-    """A connection, a deadline or a hand-off: it may have died or restarted."""
+    """A connection or a hand-off was lost: it may have died or restarted."""
+    HUNG = "hung"
+    """It said nothing for as long as it may."""
     FAILURES = "failures"
     """It answered, and too many answers in a row said that it failed."""
     KEPT = "kept"

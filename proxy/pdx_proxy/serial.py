@@ -93,6 +93,6 @@ async def _decode(
             aftercare.release(pair, params, request, failure, begun=leg.begun)
             blame(backend, prefill, decode, failure)
         elif not isinstance(failure, BadAnswer):
-            backend.suspect(decode, str(failure))
+            backend.suspect(decode, failure)
         raise HandoffFailure(decode, failure) from failure
     return leg

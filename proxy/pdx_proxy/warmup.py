@@ -124,7 +124,7 @@ class Warmer:
         steady = self._backend.clock() - endpoint.warm_since > _STEADY_SECONDS
         before = 0 if steady else endpoint.ejections
         changes = {"identity": None, "reason": news.reason, "ejections": before + failing}
-        self._put(endpoint, warmth=State.SUSPECT, **changes)
+        self._put(endpoint, warmth=State.COLD if news.cause is Cause.HUNG else State.SUSPECT, **changes)
         self._tend([endpoint.name], pause=_FIRST_PAUSE * 2**before if failing else 0.0)
 
     def _has_substitute(self, endpoint: Endpoint) -> bool:

@@ -40,7 +40,7 @@ async def test_failures_in_a_row_leave_an_engine_out(kind: FaultKind, make_world
     described = await _described(world, world.d)
     assert (described["state"], described["ejections"]) == ("Suspect", 1)
     assert described["reason"].startswith("3 failures in a row, the last: ")
-    assert (await world.state())["ejections"] == {"lost": 0, "failures": 1, "kept": 0}
+    assert (await world.state())["ejections"] == {"lost": 0, "hung": 0, "failures": 1, "kept": 0}
     assert await _metric(world, 'pdx_ejections_total{reason="failures"}') == "1.0"
     for _ in range(6):
         assert (await world.ask(form)).text == form.expected()
@@ -74,7 +74,7 @@ async def test_refusals_and_a_full_queue_are_no_failures(status: int, make_world
     while world.d.faults.active:
         await world.ask()
     assert all(world.endpoint(engine).start == 1 for engine in world.decode)
-    assert (await world.state())["ejections"] == {"lost": 0, "failures": 0, "kept": 0}
+    assert (await world.state())["ejections"] == {"lost": 0, "hung": 0, "failures": 0, "kept": 0}
 
 
 async def test_a_success_ends_a_streak(make_world: MakeWorld) -> None:
@@ -82,7 +82,7 @@ async def test_a_success_ends_a_streak(make_world: MakeWorld) -> None:
     for _ in range(4):
         world.d.faults.add(FaultKind.STATUS, count=2)
         assert (await world.ask()).text == Shape().expected()
-    assert (await world.state())["ejections"] == {"lost": 0, "failures": 0, "kept": 0}
+    assert (await world.state())["ejections"] == {"lost": 0, "hung": 0, "failures": 0, "kept": 0}
 
 
 async def test_the_last_one_is_not_left_out(make_world: MakeWorld) -> None:
@@ -93,7 +93,7 @@ async def test_the_last_one_is_not_left_out(make_world: MakeWorld) -> None:
         statuses.add((await world.ask()).status)
         assert world.endpoint(world.d).warm
     assert 500 in statuses, "its own words"
-    assert (await world.state())["ejections"] == {"lost": 0, "failures": 0, "kept": 3}
+    assert (await world.state())["ejections"] == {"lost": 0, "hung": 0, "failures": 0, "kept": 3}
     assert (await world.ask()).text == Shape().expected()
 
 
@@ -103,7 +103,7 @@ async def test_a_prefill_is_left_out_only_beside_another(make_world: MakeWorld) 
         world.fault(engine, FaultKind.STATUS, count=2)
     while any(engine.faults.active for engine in world.prefill):
         assert (await world.ask()).text == Shape().expected()
-    assert (await world.state())["ejections"] == {"lost": 0, "failures": 1, "kept": 1}
+    assert (await world.state())["ejections"] == {"lost": 0, "hung": 0, "failures": 1, "kept": 1}
     await world.warm()
 
 
