@@ -55,7 +55,8 @@ async def test_an_engine_that_fails_again_is_left_out_for_longer(make_world: Mak
     world = await make_world(PULL, 1, 2, health=Health(failures_in_a_row=1), sim={"lease_seconds": 0.3})
     world.allowed.expired = True
     world.fault(world.d, FaultKind.STATUS, count=None)
-    loop, pauses = asyncio.get_running_loop(), []
+    loop = asyncio.get_running_loop()
+    pauses: list[float] = []
     while len(pauses) < 3:
         while world.endpoint(world.d).warm:
             assert (await world.ask()).text == Shape().expected()
