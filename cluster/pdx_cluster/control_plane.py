@@ -180,6 +180,10 @@ class ControlPlane:
             f"--service-account-private-key-file={files.key('accounts')}",
             f"--root-ca-file={files.authority}",
             "--use-service-account-credentials=true",
+            # Five at a time, the default, make 10,000 pods take many minutes.
+            "--concurrent-deployment-syncs=20",
+            "--concurrent-replicaset-syncs=20",
+            "--concurrent-service-endpoint-syncs=20",
         ]
         self._start_controller("controller-manager", self.ports.controller_manager, accounts)
         self._start_controller("scheduler", self.ports.scheduler, [])
