@@ -62,6 +62,7 @@ def describe(settings: Settings, snapshot: Snapshot, report: dict[str, Any]) -> 
         "settlements": report["settlements"],
         "retries": report["retries"],
         "ejections": report.get("ejections", {}),
+        "sheds": report["sheds"],
     }
 
 

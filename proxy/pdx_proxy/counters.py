@@ -21,12 +21,25 @@ class Outcome(StrEnum):
     """A 4xx of an engine."""
     REFUSED = "refused"
     """A 4xx of the gateway."""
+    SHED = "shed"
+    """Told to come again later (429 or 503), and by no engine."""
     UNAVAILABLE = "unavailable"
     """No engine could answer."""
     BROKEN = "broken"
     """The engine was lost after the answer had begun."""
     CLIENT_LEFT = "client_left"
     """The client was gone before the answer was complete."""
+
+
+class ShedReason(StrEnum):
+    """Why a request was shed."""
+
+    QUEUE_FULL = "queue_full"
+    QUEUE_TIMEOUT = "queue_timeout"
+    CLIENT_LIMIT = "client_limit"
+    """Its client has too many open requests."""
+    BYTES = "bytes"
+    """The gateway holds too many bytes of bodies."""
 
 
 class Settlement(StrEnum):
@@ -47,6 +60,8 @@ class Settlement(StrEnum):
 class Phase(StrEnum):
     """What a request waited for."""
 
+    QUEUE = "queue"
+    """Its turn. Who did not have to wait is not counted."""
     PREFILL = "prefill"
     """P's leg, from its sending to its answer."""
     HANDOFF = "handoff"
@@ -76,8 +91,13 @@ class Counters:
     settlements: dict[str, int] = field(default_factory=lambda: dict.fromkeys(Settlement, 0))
     retries: dict[str, int] = field(default_factory=dict)
     """Attempts that failed before the first event, by reason."""
+    sheds: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ShedReason, 0))
+    """Requests that were shed, by reason."""
     phases: dict[str, Histogram] = field(default_factory=lambda: {phase.value: Histogram() for phase in Phase})
     requests_in_flight: int = 0
+    """Open requests, those that wait for their turn included."""
+    queued: int = 0
+    """Requests that wait for their turn."""
     settling: int = 0
     """Hand-offs that are being settled."""
 
@@ -91,8 +111,9 @@ class Counters:
             "outcomes": dict(self.outcomes),
             "settlements": dict(self.settlements),
             "retries": dict(self.retries),
+            "sheds": dict(self.sheds),
             "phases": {name: {"counts": h.counts, "total": h.total} for name, h in self.phases.items()},
-            "inFlight": {"requests": self.requests_in_flight, "settling": self.settling},
+            "inFlight": {"requests": self.requests_in_flight, "queued": self.queued, "settling": self.settling},
             "legs": dict(legs),
         }
 

@@ -55,6 +55,20 @@ class Exchange(Protocol):
     def closes(self) -> bool:
         """Whether the connection is closed after this answer."""
 
+    @property
+    def size(self) -> int | None:
+        """Length of the body; None when only its end will tell."""
+
+    @property
+    def peer(self) -> str:
+        """The client's address, without its port."""
+
+    def count_body(self, take: Callable[[int], None]) -> None:
+        """Tell `take` how many bytes of a body of unknown length have come; it may raise RefusedError."""
+
+    def drop_body(self) -> None:
+        """Answer without the body: what of it is still to come is thrown away, and the connection closed then."""
+
     async def body(self) -> bytes:
         """The whole body; raises RefusedError when it is too large or comes too slowly."""
 
@@ -84,14 +98,20 @@ def answer(
     exchange.write(answer_head(status, (), framing) + (body if exchange.method != "HEAD" else b""))
 
 
-def body_seconds(length: int) -> float:
-    """How long a body of `length` bytes may take to arrive: 30 s, and what it needs at 16 KiB/s."""
-    return _BODY_SECONDS + length / _SLOWEST_BYTES_PER_SECOND
+def body_seconds(arrived: int) -> float:
+    """How long a body may have taken of which `arrived` bytes are here: 30 s, and what they need at 16 KiB/s."""
+    return _BODY_SECONDS + arrived / _SLOWEST_BYTES_PER_SECOND
 
 
 def body_too_slow() -> RefusedError:
     """The refusal of a body that did not arrive in time."""
     return RefusedError(408, "The request's body did not arrive in time.", "Request Timeout")
+
+
+def peer_of(transport: asyncio.Transport | None) -> str:
+    """A client's address, without its port."""
+    peer = transport.get_extra_info("peername") if transport is not None else None
+    return str(peer[0]) if isinstance(peer, tuple) else ""
 
 
 def cut(transport: asyncio.Transport) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.families import Serial
 from pdx_proxy import rendezvous, serial
+from pdx_proxy.admission import Admission, ShedError
 from pdx_proxy.aftercare import Aftercare
 from pdx_proxy.backend import Backend
 from pdx_proxy.counters import Outcome, Phase
@@ -25,8 +26,9 @@ _MAX_CLIENT_ID: Final = 256
 class Gateway:
     """Serves exchanges with the engines of a backend."""
 
-    def __init__(self, backend: Backend, aftercare: Aftercare, turn: int = 0) -> None:
+    def __init__(self, backend: Backend, aftercare: Aftercare, admission: Admission, turn: int = 0) -> None:
         self._backend = backend
+        self._admission = admission
         self._aftercare = aftercare
         self._turn = turn
         self.draining = False
@@ -41,13 +43,21 @@ class Gateway:
         counters.requests_in_flight += 1
         outcome = Outcome.CLIENT_LEFT
         began = clock()
+        place = None
         try:
+            place = self._admission.enter(exchange, None)
+            if place.turn is not None:
+                await self._admission.await_turn(place)
             handoff = await self._hand_off(exchange, kind)
+            place.drop_body()
             outcome = Outcome.UNAVAILABLE if handoff is None else await self._answer(exchange, handoff)
         except RefusedError as refusal:
-            answer(exchange, refusal.status, refusal.body(), self._own_headers(exchange))
-            outcome = Outcome.REFUSED
+            exchange.drop_body()
+            answer(exchange, refusal.status, refusal.body(), {**self._own_headers(exchange), **refusal.headers})
+            outcome = Outcome.SHED if isinstance(refusal, ShedError) else Outcome.REFUSED
         finally:
+            if place is not None:
+                place.leave()
             counters.requests_in_flight -= 1
             counters.outcomes[outcome] += 1
             counters.phases[Phase.TOTAL].observe(clock() - began)

@@ -8,12 +8,12 @@ no HTTP) is aiohttp's from that request on, with every byte that has not been an
 import asyncio
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol, cast
 
 import httptools
 
-from pdx_proxy.exchange import Handler, Source, answer, body_seconds, body_too_slow, cut
+from pdx_proxy.exchange import Handler, Source, answer, body_seconds, body_too_slow, cut, peer_of
 from pdx_proxy.request import error_body
 from pdx_proxy.routes import ROUTES, Kind
 
@@ -31,6 +31,8 @@ _IDLE_SECONDS: Final = 75.0
 """How long a connection may wait for a request: longer than what clients and load balancers expect of a server."""
 _HEAD_SECONDS: Final = 30.0
 """How long a head may take from its first byte."""
+_LINGER_SECONDS: Final = 5.0
+"""How long a client may go on to send an unwanted body: cut off in the middle, it might not read the answer."""
 
 _log: Final = logging.getLogger(__name__)
 
@@ -93,6 +95,7 @@ class Lane(asyncio.Protocol):
         "_began",
         "_body",
         "_held",
+        "_lingers",
         "_loop",
         "_missing",
         "_owner",
@@ -103,6 +106,7 @@ class Lane(asyncio.Protocol):
         "closes",
         "headers",
         "path",
+        "size",
         "task",
     )
 
@@ -124,9 +128,12 @@ class Lane(asyncio.Protocol):
         self._missing = 0
         """Bytes of the body that are still to come."""
         self._arrival: asyncio.Future[None] | None = None
+        self._lingers = False
+        """Whether the last answer has been given, and what still comes is thrown away."""
         self._began = loop.time()
         """When the connection, the head or the request began: what the lane waits for is counted from here."""
         self.path = ""
+        self.size = 0
         self.headers: Mapping[str, str] = {}
         self.begun = False
         self.closes = False
@@ -142,6 +149,19 @@ class Lane(asyncio.Protocol):
             await self._arrival
         parts, self._body = self._body, []
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+        return peer_of(self._transport)
+
+    def count_body(self, take: Callable[[int], None]) -> None:
+        """Nothing to count: here a body's length is known."""
+
+    def drop_body(self) -> None:
+        """Answer without the body, and close when what is still to come of it has been thrown away."""
+        if self._missing:
+            self.closes = True
 
     def write(self, data: bytes) -> None:
         """Write bytes of the answer as they are."""
@@ -176,8 +196,11 @@ class Lane(asyncio.Protocol):
     def look(self, now: float) -> None:
         """Let go of a client that is too slow or has nothing to ask."""
         waited = now - self._began
-        if self._missing:
-            late = waited > body_seconds(int(self.headers["content-length"]))
+        if self._lingers:
+            if waited > _LINGER_SECONDS and self._transport is not None:
+                self._transport.close()
+        elif self._missing:
+            late = waited > body_seconds(self.size - self._missing)
             if late and self._arrival is not None and not self._arrival.done():
                 self.closes = True
                 self._arrival.set_exception(body_too_slow())
@@ -216,7 +239,9 @@ class Lane(asyncio.Protocol):
             self._source.resume()
 
     def data_received(self, data: bytes) -> None:
-        if self._missing:
+        if self._lingers:
+            self._throw_away(len(data))
+        elif self._missing:
             self._continue(data)
         elif self.task is not None:
             self._ahead += data
@@ -250,7 +275,7 @@ class Lane(asyncio.Protocol):
         self.path = _HOT[data[: data.index(b"\n") + 1]]
         self.closes = not kept or self._owner.stopping
         self.begun = False
-        self._missing = size
+        self._missing = self.size = size
         self.task = self._loop.create_task(self._serve())
         self._continue(data[end:])
 
@@ -264,6 +289,16 @@ class Lane(asyncio.Protocol):
         self._missing = missing - len(data)
         if not self._missing and self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
+
+    def _linger(self, transport: asyncio.Transport) -> None:
+        self._lingers = True
+        self._began = self._loop.time()
+        transport.write_eof()
+
+    def _throw_away(self, size: int) -> None:
+        self._missing -= size
+        if self._missing <= 0 and self._transport is not None:
+            self._transport.close()
 
     def _give_away(self, data: bytes) -> None:
         transport = self._transport
@@ -294,7 +329,10 @@ class Lane(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self.closes or self._missing:
+        if self._missing:
+            self._linger(transport)
+            return
+        if self.closes:
             transport.close()
             return
         self._began = self._loop.time()

@@ -26,12 +26,16 @@ class _Collector:
         )
         ejections = report.get("ejections", {})
         yield _counter("pdx_ejections", "Endpoints that were left out, by cause.", "reason", ejections)
+        yield _counter("pdx_sheds", "Requests told to come again later, by reason.", "reason", report["sheds"])
         phases = HistogramMetricFamily("pdx_phase_seconds", "What requests waited for.", labels=["phase"])
         for phase, histogram in report["phases"].items():
             phases.add_metric([phase], _cumulative(histogram["counts"]), histogram["total"])
         yield phases
         yield GaugeMetricFamily(
-            "pdx_requests_in_flight", "Requests being served.", value=report["inFlight"]["requests"]
+            "pdx_requests_in_flight", "Open requests, waiting ones included.", value=report["inFlight"]["requests"]
+        )
+        yield GaugeMetricFamily(
+            "pdx_requests_queued", "Requests that wait for their turn.", value=report["inFlight"]["queued"]
         )
         yield GaugeMetricFamily("pdx_settling", "Hand-offs being settled.", value=report["inFlight"]["settling"])
         legs = GaugeMetricFamily("pdx_legs_in_flight", "Legs in flight by endpoint.", labels=["endpoint", "role"])

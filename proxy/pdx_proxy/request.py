@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -46,6 +47,9 @@ _TOKENS: Final = re.compile(rb"\[\s*-?\d+\s*,")
 
 class RefusedError(Exception):
     """The gateway refuses the request by itself, in vLLM's words."""
+
+    headers: Mapping[str, str] = MappingProxyType({})
+    """Further headers of the answer."""
 
     def __init__(self, status: int, message: str, kind: str, param: str | None = None) -> None:
         super().__init__(message)

@@ -4,7 +4,7 @@ Answers are written to its transport as bytes.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from aiohttp import HttpVersion11, web
@@ -13,7 +13,7 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
-from pdx_proxy.exchange import Handler, Source, body_seconds, body_too_slow, cut
+from pdx_proxy.exchange import Handler, Source, body_seconds, body_too_slow, cut, peer_of
 from pdx_proxy.request import RefusedError, error_body
 
 
@@ -63,11 +63,12 @@ class _Written(web.StreamResponse):
 class AiohttpExchange:
     """An Exchange over aiohttp's request."""
 
-    __slots__ = ("_protocol", "_request", "begun", "keep_alive")
+    __slots__ = ("_protocol", "_request", "_take", "begun", "keep_alive")
 
     def __init__(self, request: web.BaseRequest, protocol: _Protocol) -> None:
         self._request = request
         self._protocol = protocol
+        self._take: Callable[[int], None] | None = None
         self.keep_alive = request.keep_alive
         self.begun = False
 
@@ -91,23 +92,55 @@ class AiohttpExchange:
     def closes(self) -> bool:
         return not self.keep_alive
 
+    @property
+    def size(self) -> int | None:
+        request = self._request
+        if request.content_length is None or "content-encoding" in request.headers:
+            return None if request.body_exists else 0
+        return request.content_length
+
+    @property
+    def peer(self) -> str:
+        return peer_of(self._protocol.transport)
+
+    def count_body(self, take: Callable[[int], None]) -> None:
+        self._take = take
+
+    def drop_body(self) -> None:
+        if not self._request.content.is_eof():
+            self.keep_alive = False
+
     async def body(self) -> bytes:
         if self._request.headers.get("expect", "").lower() == "100-continue" and self._protocol.transport is not None:
             self._protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
-            async with asyncio.timeout(body_seconds(self._request.content_length or self._request._client_max_size)):
-                return await self._request.read()
+            return await self._read()
         except TimeoutError:
             self.keep_alive = False
             raise body_too_slow() from None
-        except web.HTTPRequestEntityTooLarge as error:
-            self.keep_alive = False
-            raise RefusedError(
-                413, f"The request body is too large: {error.text}", "Request Entity Too Large"
-            ) from None
         except web.RequestPayloadError as error:
             self.keep_alive = False
             raise RefusedError(400, f"The request body can not be read: {error}", "Bad Request") from None
+
+    async def _read(self) -> bytes:
+        largest = self._request._client_max_size
+        if (self._request.content_length or 0) > largest:
+            raise self._too_large()
+        began, body = asyncio.get_running_loop().time(), bytearray()
+        async with asyncio.timeout(body_seconds(0)) as limit:
+            while piece := await self._request.content.readany():
+                body += piece
+                if len(body) > largest:
+                    raise self._too_large()
+                if self._take is not None:
+                    self._take(len(piece))
+                limit.reschedule(began + body_seconds(len(body)))
+        return bytes(body)
+
+    def _too_large(self) -> RefusedError:
+        self.keep_alive = False
+        message = f"The request body is too large: at most {self._request._client_max_size} bytes are taken."
+        return RefusedError(413, message, "Request Entity Too Large")
 
     def write(self, data: bytes) -> None:
         transport = self._protocol.transport

@@ -7,6 +7,7 @@ import socket
 import time
 from typing import Any, Final
 
+from pdx_proxy.admission import Admission, Share
 from pdx_proxy.aftercare import Aftercare
 from pdx_proxy.backend import Backend
 from pdx_proxy.door import Door
@@ -52,7 +53,9 @@ class Worker:
         self._aftercare = Aftercare(self._backend)
         # A start of its own, or several gateways would all call the same engine first.
         turn = int.from_bytes(os.urandom(4))
-        self._gateway = Gateway(self._backend, self._aftercare, turn)
+        share = Share.of(settings.limits, settings.workers)
+        self._admission = Admission(share, self._backend.counters, self._backend.clock)
+        self._gateway = Gateway(self._backend, self._aftercare, self._admission, turn)
         self._door = Door(self._gateway.serve, max_body_bytes=settings.limits.max_body_bytes)
         self._listener: asyncio.Server | None = None
 
@@ -63,6 +66,7 @@ class Worker:
     def apply(self, snapshot: Snapshot) -> None:
         """Take a new view of the endpoints."""
         self._backend.apply(snapshot)
+        self._admission.resize(len(snapshot.decode))
 
     def report(self) -> dict[str, Any]:
         """The counters and the legs in flight."""

@@ -286,7 +286,7 @@ class World:
             if not any(state["inFlight"].values()) and not any(e["inFlight"] for e in state["endpoints"]):
                 break
             await asyncio.sleep(0.01)
-        assert state["inFlight"] == {"requests": 0, "settling": 0, "prefill": 0, "decode": 0}
+        assert state["inFlight"] == {"requests": 0, "queued": 0, "settling": 0, "prefill": 0, "decode": 0}
         assert [e["inFlight"] for e in state["endpoints"]] == [0] * len(state["endpoints"])
         assert sum(state["outcomes"].values()) == self.sent, state["outcomes"]
 

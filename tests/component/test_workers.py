@@ -121,7 +121,7 @@ async def test_two_workers_share_the_port(order: Order, make_world: MakeWorld, p
         outcomes = state["outcomes"]
         assert isinstance(outcomes, dict)
         assert {name: count for name, count in outcomes.items() if count} == {"split": 24}
-        assert state["inFlight"] == {"requests": 0, "settling": 0, "prefill": 0, "decode": 0}
+        assert state["inFlight"] == {"requests": 0, "queued": 0, "settling": 0, "prefill": 0, "decode": 0}
     first, second = program.workers()
     os.kill(first, signal.SIGKILL)
     await eventually(lambda: len(program.workers()) == 2 and first not in program.workers(), 10.0, "a new worker")

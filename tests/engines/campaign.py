@@ -61,7 +61,7 @@ async def hang_up_at_random(session: aiohttp.ClientSession, front: Gateway, coun
 
 async def check_settled(front: Gateway, prefill: Engine, decode: Engine, *, before: dict[str, float]) -> None:
     """Nothing in flight at once, nothing decoding, nothing held once the lease is over, few leases run out."""
-    idle = {"requests": 0, "settling": 0, "prefill": 0, "decode": 0}
+    idle = {"requests": 0, "queued": 0, "settling": 0, "prefill": 0, "decode": 0}
     await eventually(lambda: front.state()["inFlight"] == idle, 15, f"in flight: {front.state()['inFlight']}")
     await eventually(lambda: decode.metrics()["num_requests_running"] == 0, 3, "a decode goes on for nobody")
     await eventually(lambda: prefill.metrics()["num_requests_running"] == 0, 3, "a prefill goes on for nobody")
