@@ -17,6 +17,7 @@ DEFAULTS: Final = SimSettings()
 OPTIONS: Final[dict[str, str]] = {
     "model": "name under which clients ask for it",
     "max_model_len": "longest prompt plus answer, in tokens",
+    "api_key": "key that requests to /v1 must carry",
     "answer_tokens": "tokens after which an answer ends by itself; 0: never",
     "prefill_base_seconds": "time of each prefill beside its tokens",
     "prefill_token_seconds": "time for each prompt token of a prefill",

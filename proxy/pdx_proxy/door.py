@@ -1,6 +1,8 @@
 """The serving port: every connection begins in the fast lane and may go on with aiohttp."""
 
 import asyncio
+import contextlib
+import resource
 from typing import Final
 
 from pdx_proxy.exchange import Handler
@@ -9,6 +11,22 @@ from pdx_proxy.server import Server
 
 _LOOK_SECONDS: Final = 5.0
 """How often idle and slow clients are looked for: one timer for all of them."""
+_FILES_PER_CLIENT: Final = 3
+"""A client's connection, and one to a P and to a D for its request."""
+_OTHER_FILES: Final = 64
+"""Listeners, links, logs, and engines that are being warmed."""
+
+
+def raise_file_limit() -> None:
+    """Let this process, and those it starts, have as many open files as the system allows: each client takes some."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def most_connections(files: int) -> int:
+    """How many clients may be connected to a process that may have so many open files."""
+    return max((files - _OTHER_FILES) // _FILES_PER_CLIENT, 1)
 
 
 class Door:
@@ -25,11 +43,16 @@ class Door:
         self.handle: Handler = handler
         self.max_body_bytes = max_body_bytes
         self.stopping = False
+        self.most_connections = most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
     def __call__(self) -> Lane:
         lane = Lane(self, self._loop)
         self._lanes.add(lane)
         return lane
+
+    def room(self) -> int:
+        """How many further connections are taken; less than nothing where there are too many."""
+        return self.most_connections - len(self._lanes) - len(self._server._connections)
 
     def forget(self, lane: Lane) -> None:
         """The lane's connection is over."""

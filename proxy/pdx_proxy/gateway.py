@@ -14,11 +14,12 @@ from pdx_proxy.counters import Outcome, Phase
 from pdx_proxy.exchange import Exchange, answer
 from pdx_proxy.failures import BadAnswer, EngineFailure
 from pdx_proxy.handoff import Handoff, HandoffFailure, LegRefused
+from pdx_proxy.keys import Keyring
 from pdx_proxy.pick import Choice, pick
 from pdx_proxy.relay import relay
 from pdx_proxy.request import Body, RefusedError, Request, can_split, decode_body, error_body, read_body
 from pdx_proxy.routes import ROUTES, Kind
-from pdx_proxy.wire import FORWARDED_REQUEST_HEADERS
+from pdx_proxy.wire import forwarded_headers
 
 _MAX_CLIENT_ID: Final = 256
 
@@ -26,9 +27,13 @@ _MAX_CLIENT_ID: Final = 256
 class Gateway:
     """Serves exchanges with the engines of a backend."""
 
-    def __init__(self, backend: Backend, aftercare: Aftercare, admission: Admission, turn: int = 0) -> None:
+    def __init__(
+        self, backend: Backend, aftercare: Aftercare, admission: Admission, keyring: Keyring, turn: int = 0
+    ) -> None:
         self._backend = backend
         self._admission = admission
+        self._keyring = keyring
+        self._forwarded = forwarded_headers(backend.settings.keys)
         self._aftercare = aftercare
         self._turn = turn
         self.draining = False
@@ -45,7 +50,7 @@ class Gateway:
         began = clock()
         place = None
         try:
-            place = self._admission.enter(exchange, None)
+            place = self._admission.enter(exchange, self._keyring.identify(exchange.headers))
             if place.turn is not None:
                 await self._admission.await_turn(place)
             handoff = await self._hand_off(exchange, kind)
@@ -116,7 +121,7 @@ class Gateway:
 
     async def _read(self, exchange: Exchange, kind: Kind) -> Request:
         headers = exchange.headers
-        found = [(name, headers.get(name, "")) for name in FORWARDED_REQUEST_HEADERS]
+        found = [(name, headers.get(name, "")) for name in self._forwarded]
         forwarded = tuple([(name, value) for name, value in found if value and value.isascii()])
         if kind is Kind.READ:
             return Request(exchange.path, Body(), forwarded, split=False)

@@ -34,6 +34,9 @@ _HEAD_SECONDS: Final = 30.0
 _LINGER_SECONDS: Final = 5.0
 """How long a client may go on to send an unwanted body: cut off in the middle, it might not read the answer."""
 
+_REFUSED_POLITELY: Final = 32
+"""How many connections too many are told so at a time; further ones are cut."""
+
 _log: Final = logging.getLogger(__name__)
 
 
@@ -44,6 +47,9 @@ class Owner(Protocol):
     """Answers the request of a lane; cancelled when its client leaves."""
     stopping: bool
     max_body_bytes: int
+
+    def room(self) -> int:
+        """How many further connections are taken; less than nothing where there are too many."""
 
     def give_away(self, lane: "Lane", transport: asyncio.Transport) -> asyncio.Protocol:
         """The protocol that a connection goes on with."""
@@ -221,6 +227,9 @@ class Lane(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        room = self._owner.room()
+        if room < 0:
+            self._turn_away(self._transport, politely=room >= -_REFUSED_POLITELY)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -289,6 +298,17 @@ class Lane(asyncio.Protocol):
         self._missing = missing - len(data)
         if not self._missing and self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
+
+    def _turn_away(self, transport: asyncio.Transport, politely: bool) -> None:
+        """End a connection that is one too many."""
+        if not politely:
+            transport.abort()
+            return
+        self.closes = True
+        body = error_body(503, "The service is overloaded: it has too many connections.", "ServiceUnavailableError")
+        answer(self, 503, body, {"retry-after": "1"})
+        self._missing = _MAX_AHEAD_BYTES
+        self._linger(transport)
 
     def _linger(self, transport: asyncio.Transport) -> None:
         self._lingers = True

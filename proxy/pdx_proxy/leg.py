@@ -72,7 +72,8 @@ class Leg:
 
     def send(self, method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes) -> None:
         """Send the request; a connection that has just been lost shows when the answer is awaited."""
-        self._head = request_head(method, path, self.endpoint.host, headers, len(body))
+        own = self._pool.authorization
+        self._head = request_head(method, path, self.endpoint.host, headers, len(body), own)
         self._body = body
         self.begun = True
         try:

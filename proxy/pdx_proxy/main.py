@@ -11,8 +11,10 @@ from aiohttp import web
 
 from pdx_proxy.admin import create_admin
 from pdx_proxy.discovery import Discovery, DiscoveryError, say
+from pdx_proxy.door import raise_file_limit
 from pdx_proxy.endpoints import Snapshot
 from pdx_proxy.fleet import Fleet, LocalFleet, ProcessFleet, address_of, bind
+from pdx_proxy.keys import KeyFileError, Keyring, check
 from pdx_proxy.settings import Settings
 from pdx_proxy.shared_load import LoadTable
 from pdx_proxy.warmup import Warmer
@@ -20,9 +22,17 @@ from pdx_proxy.worker import create_backend, spare_collector
 
 
 def run(settings: Settings, discovery: Discovery | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; 1 and one sentence on stderr when a port is taken or discovery can not begin."""
+    """Serve until SIGTERM or SIGINT.
+
+    With one sentence on stderr 1, when a port is taken or discovery can not begin; 2, when a file of keys is wrong.
+    """
     try:
+        check(settings.keys)
+        raise_file_limit()
         return uvloop.run(_serve(settings, discovery))
+    except KeyFileError as error:
+        say(str(error).removesuffix("."))
+        return 2
     except OSError as error:
         where = error.filename or f"{settings.listen} or {settings.admin}"
         sys.stderr.write(f"pdx gateway: cannot listen on {where}: {error.strerror}.\n")
@@ -74,6 +84,7 @@ class Control:
         self._fleet: Fleet | None = None
         self._runner: web.AppRunner | None = None
         self._backend = create_backend(settings, lambda _: None)
+        self._keyring = Keyring(settings.keys, self._backend.pool, say)
         self._table = LoadTable(settings.workers) if settings.workers > 1 else None
         self.warmer = Warmer(self._backend, settings.endpoints, self._publish, table=self._table)
         self.discovering: asyncio.Task[None] | None = None
@@ -102,6 +113,7 @@ class Control:
         control._runner = web.AppRunner(app, access_log=None)
         await control._runner.setup()
         await web.SockSite(control._runner, admin).start()
+        control._keyring.start()
         control._publish(control.warmer.snapshot)
         control.warmer.start()
         if discovery is not None:
@@ -123,6 +135,7 @@ class Control:
             self.discovering.cancel()
             await asyncio.wait([self.discovering])
         await self.warmer.stop()
+        self._keyring.stop()
         self._backend.pool.close()
         if self._table is not None:
             self._table.close()

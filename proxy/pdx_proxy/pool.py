@@ -20,6 +20,8 @@ class Pool:
         self._all: WeakSet[Connection] = WeakSet()
         self._gone: set[Address] = set()
         """Addresses whose engines are gone while connections to them are with owners."""
+        self.authorization = ""
+        """The line of a request's head with the engines' own key, or nothing."""
         self._idle_seconds = idle_seconds
         self._connect_seconds = connect_seconds
         self._loop = asyncio.get_running_loop()

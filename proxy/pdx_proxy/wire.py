@@ -4,7 +4,10 @@ from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Final
 
-FORWARDED_REQUEST_HEADERS: Final = ("authorization", "traceparent", "tracestate")
+from pdx_proxy.settings import Keys
+
+_AUTHORIZATION: Final = "authorization"
+_FORWARDED: Final = ("traceparent", "tracestate")
 """What of a client's head reaches an engine. Request ids, ranks and priorities speak to its inside and do not."""
 
 _DROPPED_ANSWER_HEADERS: Final = frozenset(
@@ -13,9 +16,16 @@ _DROPPED_ANSWER_HEADERS: Final = frozenset(
 _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
-def request_head(method: str, path: str, host: str, headers: Iterable[tuple[str, str]], size: int) -> bytes:
-    """The head of a request to an engine with a body of `size` bytes."""
-    lines = [f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n"]
+def forwarded_headers(keys: Keys) -> tuple[str, ...]:
+    """Names of what of a client's head goes on. Where the gateway knows keys, its clients' are no engine's business."""
+    return _FORWARDED if keys.clients is not None or keys.engines is not None else (_AUTHORIZATION, *_FORWARDED)
+
+
+def request_head(
+    method: str, path: str, host: str, headers: Iterable[tuple[str, str]], size: int, own: str = ""
+) -> bytes:
+    """The head of a request to an engine with a body of `size` bytes; `own` holds whole lines of the gateway's."""
+    lines = [f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{own}"]
     lines += [f"{name}: {value}\r\n" for name, value in headers]
     if size:
         lines.append(f"Content-Type: application/json\r\nContent-Length: {size}\r\n")

@@ -13,6 +13,7 @@ from pdx_proxy.backend import Backend
 from pdx_proxy.door import Door
 from pdx_proxy.endpoints import Load, Snapshot
 from pdx_proxy.gateway import Gateway
+from pdx_proxy.keys import Keyring
 from pdx_proxy.news import Tell
 from pdx_proxy.pool import Pool
 from pdx_proxy.settings import Settings
@@ -55,12 +56,15 @@ class Worker:
         turn = int.from_bytes(os.urandom(4))
         share = Share.of(settings.limits, settings.workers)
         self._admission = Admission(share, self._backend.counters, self._backend.clock)
-        self._gateway = Gateway(self._backend, self._aftercare, self._admission, turn)
+        # What is wrong with a file is told by the control side.
+        self._keyring = Keyring(settings.keys, self._backend.pool, lambda _: None)
+        self._gateway = Gateway(self._backend, self._aftercare, self._admission, self._keyring, turn)
         self._door = Door(self._gateway.serve, max_body_bytes=settings.limits.max_body_bytes)
         self._listener: asyncio.Server | None = None
 
     async def start(self, sock: socket.socket) -> None:
         """Serve a bound socket."""
+        self._keyring.start()
         self._listener = await asyncio.get_running_loop().create_server(self._door, sock=sock, backlog=1024)
 
     def apply(self, snapshot: Snapshot) -> None:
@@ -87,4 +91,5 @@ class Worker:
                 await self._aftercare.drain()
         except TimeoutError:
             pass
+        self._keyring.stop()
         self._backend.pool.close()

@@ -63,6 +63,8 @@ class Counts:
     restarts: int = 0
     refused: int = 0
     """Generation requests refused by validation, or by a fault with a 4xx or 503."""
+    unauthorized: int = 0
+    """Requests without the key that the engine asks for."""
     aborted: int = 0
     """Sequences whose client hung up before their end."""
     prefills_finished: int = 0

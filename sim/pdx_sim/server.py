@@ -72,7 +72,7 @@ class Api:
 
     def application(self) -> web.Application:
         """The web application."""
-        app = web.Application(client_max_size=_MAX_BODY, middlewares=[_shape_errors])
+        app = web.Application(client_max_size=_MAX_BODY, middlewares=[_shape_errors, self._authenticate])
         app.add_routes(
             [
                 web.get("/health", self._health),
@@ -91,6 +91,16 @@ class Api:
             ]
         )
         return app
+
+    @web.middleware
+    async def _authenticate(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        """Ask for the key as vLLM does, and count who comes without it."""
+        key = self._settings.api_key
+        if key and request.path.startswith("/v1") and request.headers.get("Authorization") != f"Bearer {key}":
+            self._counts.unauthorized += 1
+            return web.json_response({"error": "Unauthorized"}, status=401)
+        response: web.StreamResponse = await handler(request)
+        return response
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response(status=503 if self._host.dead else 200)

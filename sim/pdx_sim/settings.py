@@ -78,6 +78,8 @@ class SimSettings:
     """The KV connector; only NIXL is simulated."""
     model: str = "sim"
     """The served model's name; clients ask for it, and engines of another model refuse the KV handshake."""
+    api_key: str = ""
+    """What requests to /v1 must carry as `Authorization: Bearer` (vLLM's --api-key); empty: nothing."""
     host: str = "127.0.0.1"
     """Address of the HTTP API."""
     port: int = 0

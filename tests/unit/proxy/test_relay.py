@@ -1,7 +1,7 @@
 """Relaying: framing, flow control, and ends that are none."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -25,6 +25,14 @@ class Client:
         self.headers: Mapping[str, str] = {}
         self.data, self.cut, self._slow = b"", False, slow
         self.source: Source | None = None
+        self.size: int | None = 0
+        self.peer = ""
+
+    def count_body(self, take: Callable[[int], None]) -> None:
+        pass
+
+    def drop_body(self) -> None:
+        pass
 
     async def body(self) -> bytes:
         return b""
