@@ -37,6 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"where /metrics and /pdx/state are (port {ADMIN_PORT} of 127.0.0.1)",
     )
     parser.add_argument("--prefill", nargs="+", default=[], metavar="URL", help="engines that prefill")
+    parser.add_argument(
+        "--prefill-ranks",
+        type=int,
+        default=1,
+        metavar="N",
+        help="data-parallel ranks of each that prefills, --data-parallel-size (%(default)s)",
+    )
     parser.add_argument("--decode", nargs="+", default=[], metavar="URL", help="engines that decode")
     parser.add_argument("--aggregated", nargs="+", default=[], metavar="URL", help="engines that do both")
     parser.add_argument(
@@ -87,9 +94,12 @@ def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
         connector, order = choose(args.connector, Order(args.order) if args.order else None)
     except ValueError as error:
         raise CommandError(f"{error}.") from error
+    if args.prefill_ranks < 1:
+        raise CommandError(f"--prefill-ranks is {args.prefill_ranks}; write 1 or more.")
+    ranks = {Role.PREFILL: args.prefill_ranks}
     by_role = {Role.PREFILL: args.prefill, Role.DECODE: args.decode, Role.AGGREGATED: args.aggregated}
     specs = tuple(
-        EndpointSpec(_url(url), role, connector=connector.name, order=order)
+        EndpointSpec(_url(url), role, connector=connector.name, order=order, ranks=ranks.get(role, 1))
         for role, urls in by_role.items()
         for url in urls
     )

@@ -81,6 +81,7 @@ def _describe_endpoint(endpoint: Endpoint, legs: int) -> dict[str, Any]:
         "name": endpoint.name,
         "role": endpoint.role,
         "pod": endpoint.spec.pod or None,
+        "rank": endpoint.spec.rank,
         "revision": endpoint.revision,
         "connector": endpoint.connector,
         "order": endpoint.order,

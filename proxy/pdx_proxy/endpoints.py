@@ -2,17 +2,19 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import groupby
 from operator import attrgetter
 from typing import Final, Protocol
 
-from pdx_api.connectors.families import Identity
+from pdx_api.connectors import CONNECTORS
+from pdx_api.connectors.families import Identity, Rendezvous
 from pdx_api.names import Order, Role
 from pdx_proxy.settings import Address, EndpointSpec
 
 NO_SLOT: Final = -1
+_RANK_HEADER: Final = "X-data-parallel-rank"
 
 
 class State(StrEnum):
@@ -54,8 +56,12 @@ class Endpoint:
     """Unique name."""
     host: str = field(init=False, repr=False, compare=False)
     """What requests to it name as their host."""
+    pin: tuple[tuple[str, str], ...] = field(init=False, repr=False, compare=False)
+    """Headers that lead a request to its data-parallel rank; mostly none."""
 
     def __post_init__(self) -> None:
+        rank = self.spec.rank
+        object.__setattr__(self, "pin", () if rank is None else ((_RANK_HEADER, str(rank)),))
         object.__setattr__(self, "name", self.spec.name)
         object.__setattr__(self, "host", str(self.spec.address))
 
@@ -100,6 +106,20 @@ class Endpoint:
     def wants_warmth(self) -> bool:
         """Whether it is to be warmed now."""
         return self.warmth is not State.WARM and self.spec.ready and not self.spec.leaving
+
+
+def by_rank(specs: Iterable[EndpointSpec]) -> Iterable[EndpointSpec]:
+    """The engines, each rank of a P by itself where D is told beforehand which one will push.
+
+    A rank has an identity of its own, so a leg that another rank takes would leave D waiting. In the other families P's
+    answer names its rank, and everywhere the D that gets the request is as good as any: the engine balances those.
+    """
+    for spec in specs:
+        told = isinstance(CONNECTORS[spec.connector].family(spec.order), Rendezvous)
+        if spec.ranks > 1 and spec.role is Role.PREFILL and told:
+            yield from (replace(spec, rank=rank) for rank in range(spec.ranks))
+        else:
+            yield spec
 
 
 @dataclass(frozen=True, slots=True)

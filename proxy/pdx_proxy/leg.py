@@ -72,8 +72,10 @@ class Leg:
 
     def send(self, method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes) -> None:
         """Send the request; a connection that has just been lost shows when the answer is awaited."""
-        own = self._pool.authorization
-        self._head = request_head(method, path, self.endpoint.host, headers, len(body), own)
+        endpoint = self.endpoint
+        if endpoint.pin:
+            headers = (*headers, *endpoint.pin)
+        self._head = request_head(method, path, endpoint.host, headers, len(body), self._pool.authorization)
         self._body = body
         self.begun = True
         try:

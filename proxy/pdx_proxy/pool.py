@@ -33,6 +33,7 @@ class Pool:
         while idle:
             connection = idle.pop()
             if connection.lost is None and connection.idle_since > oldest:
+                connection.endpoint = endpoint.name  # ranks of one engine share its connections
                 return connection
             connection.close()
         return None

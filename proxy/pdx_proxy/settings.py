@@ -47,11 +47,16 @@ class EndpointSpec:
     """Whether its pod is Ready: until it is, the engine is known and gets no leg."""
     leaving: bool = False
     """Whether its pod is being deleted: open legs finish, new ones go elsewhere."""
+    ranks: int = 1
+    """Data-parallel ranks behind its port (--data-parallel-size), each an engine by itself with a KV of its own."""
+    rank: int | None = None
+    """The one of them that this endpoint is; None: whichever the engine chooses."""
 
     @property
     def name(self) -> str:
         """Unique name of the endpoint."""
-        return self.pod or str(self.address)
+        name = self.pod or str(self.address)
+        return name if self.rank is None else f"{name}_dp{self.rank}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.families import KVParams, Rendezvous
 from pdx_api.names import Role
 from pdx_proxy.backend import Backend
-from pdx_proxy.endpoints import NO_SLOT, Endpoint, Snapshot, State, pairing
+from pdx_proxy.endpoints import NO_SLOT, Endpoint, Snapshot, State, by_rank, pairing
 from pdx_proxy.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure, Reason
 from pdx_proxy.handoff import LegRefused, identity_of, transfer_params
 from pdx_proxy.news import Cause, LostHandoff, News, Suspicion
@@ -50,7 +50,7 @@ class Warmer:
     ) -> None:
         self._backend = backend
         self._table = table
-        self._endpoints = {spec.name: self._new(spec) for spec in specs}
+        self._endpoints = {spec.name: self._new(spec) for spec in by_rank(specs)}
         self._publish = publish
         self._random = rng or random.Random()  # noqa: S311 (spreads load)
         self._slots = asyncio.Semaphore(backend.settings.warm_ups)
@@ -79,7 +79,7 @@ class Warmer:
 
     def update(self, specs: Iterable[EndpointSpec]) -> None:
         """These are the engines now: new ones are warmed, restarted ones anew, and those that are gone forgotten."""
-        found = {spec.name: spec for spec in specs}
+        found = {spec.name: spec for spec in by_rank(specs)}
         endpoints = {name: self._endpoints.get(name) for name in found}
         after = {
             name: _updated(endpoint, found[name]) if endpoint else self._new(found[name])
