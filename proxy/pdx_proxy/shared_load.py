@@ -33,7 +33,8 @@ class LoadTable:
     def give(self, name: str) -> int:
         """The slot of an endpoint, or NO_SLOT when none is left.
 
-        Slots that were taken back come last, and only when no worker counts a leg there any more.
+        Slots that were taken back come last, and only when no worker counts a leg there any more. A leg that a worker
+        opens at the old endpoint in that very moment counts for the new one until it ends.
         """
         if name not in self._given:
             slot = next((slot for slot in self._free if not self.legs(slot)), NO_SLOT)
@@ -67,17 +68,16 @@ class LoadTable:
 class SharedLoad(Load):
     """One worker's end: its own legs, and the sum over all workers where engines are compared."""
 
-    __slots__ = ("_counts", "_memory", "_unpack", "_width", "_worker", "_workers")
+    __slots__ = ("_memory", "_own", "_unpack", "_width")
 
     def __init__(self, memory: mmap.mmap, worker: int, workers: int) -> None:
         super().__init__()
         row = Struct(f"{workers}q")
         self._memory = memory
-        self._counts = memoryview(memory).cast("q")
+        self._own = memoryview(memory).cast("q")[worker::workers]
+        """This worker's counts by slot."""
         self._unpack = row.unpack_from
         self._width = row.size
-        self._worker = worker
-        self._workers = workers
 
     @classmethod
     def over(cls, fd: int, worker: int, workers: int) -> "SharedLoad":
@@ -87,14 +87,14 @@ class SharedLoad(Load):
         return cls(memory, worker, workers)
 
     def acquire(self, endpoint: Endpoint) -> None:
-        super().acquire(endpoint)
+        Load.acquire(self, endpoint)  # super() costs as much again
         if endpoint.slot >= 0:
-            self._counts[endpoint.slot * self._workers + self._worker] += 1
+            self._own[endpoint.slot] += 1
 
     def release(self, endpoint: Endpoint) -> None:
-        super().release(endpoint)
+        Load.release(self, endpoint)
         if endpoint.slot >= 0:
-            self._counts[endpoint.slot * self._workers + self._worker] -= 1
+            self._own[endpoint.slot] -= 1
 
     def of(self, endpoint: Endpoint) -> float:
         slot = endpoint.slot

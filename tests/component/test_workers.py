@@ -51,6 +51,12 @@ class Program:
     async def state(self) -> dict[str, object]:
         return (await self.world.call("GET", f"http://{self.admin}/pdx/state")).json
 
+    async def left_out(self) -> dict[str, str]:
+        """States of the engines that are not warm, by URL."""
+        endpoints = (await self.state())["endpoints"]
+        assert isinstance(endpoints, list)
+        return {each["url"]: each["state"] for each in endpoints if each["state"] != "Warm"}
+
     async def in_flight(self) -> int:
         """Legs that its workers count."""
         endpoints = (await self.state())["endpoints"]
@@ -162,6 +168,11 @@ async def test_two_workers_find_the_least_loaded(make_world: MakeWorld, programs
         while await program.in_flight() != sum(running()):  # noqa: ASYNC110 (another process)
             await asyncio.sleep(0.02)
     assert await fill(2) == [2] * 8, "what the dead worker had in flight counts no more"
+    await world.d.kill()
+    async with asyncio.timeout(10):
+        while await program.left_out() != {world.d.url: "Cold"}:  # noqa: ASYNC110 (another process)
+            await asyncio.sleep(0.02)
+    assert (await program.state())["ejections"] == {"lost": 1, "hung": 0, "failures": 0, "kept": 0}, "both have told it"
     for writer in writers:
         writer.close()
 
