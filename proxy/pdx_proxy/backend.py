@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pdx_proxy.chooser import Chooser
 from pdx_proxy.counters import Counters
 from pdx_proxy.endpoints import Endpoint, Load, Snapshot, pairing
 from pdx_proxy.failures import DeadlineExceeded, EngineFailure
@@ -32,6 +33,10 @@ class Backend:
     snapshot: Snapshot = field(default_factory=Snapshot)
     acquainted: set[tuple[str, int, str, int]] = field(default_factory=set)
     """Pairs that have exchanged KV in this start of both."""
+    chooser: Chooser = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.chooser = Chooser(self.settings.choosing, self.load.of, self.counters)
 
     @property
     def deadlines(self) -> Deadlines:
@@ -55,6 +60,7 @@ class Backend:
         """Take a new view of the endpoints; what was learnt of starts that are over, and who is gone, is forgotten."""
         starts = {(e.name, e.start) for e in snapshot.everything}
         self.snapshot = snapshot
+        self.chooser.apply(snapshot)
         self.acquainted = {key for key in self.acquainted if {key[:2], key[2:]} <= starts} | set(snapshot.acquainted)
         self.streaks.keep(starts)
         self.load.handicaps = handicaps(snapshot, self.settings.health.slow_start_seconds, self.clock())

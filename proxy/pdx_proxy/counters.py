@@ -57,6 +57,28 @@ class Settlement(StrEnum):
     """P is gone while D waits for its push: D's blocks stay until its own time-out or restart."""
 
 
+class Whole(StrEnum):
+    """Why a request that one engine served was not split."""
+
+    PATH = "path"
+    """Its path is none that can be split."""
+    PARAMETERS = "parameters"
+    """It asks for what P and D cannot do together, as n > 1."""
+    SHORT = "short"
+    """Its prompt is short, as estimated."""
+    NO_PREFILL = "no_prefill"
+    """No P was ready for it."""
+
+
+class Affinity(StrEnum):
+    """What became of a key."""
+
+    KEPT = "kept"
+    """It went to the engine that it belongs to."""
+    MOVED = "moved"
+    """That engine had too much: it went to the next one."""
+
+
 class Phase(StrEnum):
     """What a request waited for."""
 
@@ -93,6 +115,13 @@ class Counters:
     """Attempts that failed before the first event, by reason."""
     sheds: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ShedReason, 0))
     """Requests that were shed, by reason."""
+    not_split: dict[str, int] = field(default_factory=lambda: dict.fromkeys(Whole, 0))
+    affinity: dict[str, dict[str, int]] = field(
+        default_factory=lambda: {
+            role: dict.fromkeys((each.value for each in Affinity), 0) for role in ("prefill", "decode")
+        }
+    )
+    """By role; an aggregated engine counts as decode."""
     phases: dict[str, Histogram] = field(default_factory=lambda: {phase.value: Histogram() for phase in Phase})
     requests_in_flight: int = 0
     """Open requests, those that wait for their turn included."""
@@ -112,6 +141,8 @@ class Counters:
             "settlements": dict(self.settlements),
             "retries": dict(self.retries),
             "sheds": dict(self.sheds),
+            "notSplit": dict(self.not_split),
+            "affinity": {role: dict(counts) for role, counts in self.affinity.items()},
             "phases": {name: {"counts": h.counts, "total": h.total} for name, h in self.phases.items()},
             "inFlight": {"requests": self.requests_in_flight, "queued": self.queued, "settling": self.settling},
             "legs": dict(legs),

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from hashlib import blake2b
 from itertools import groupby
 from operator import attrgetter
 from typing import Final, Protocol
@@ -58,11 +59,14 @@ class Endpoint:
     """What requests to it name as their host."""
     pin: tuple[tuple[str, str], ...] = field(init=False, repr=False, compare=False)
     """Headers that lead a request to its data-parallel rank; mostly none."""
+    seed: int = field(init=False, repr=False, compare=False)
+    """A hash of its name, 32 bits and odd: the same in every gateway."""
 
     def __post_init__(self) -> None:
         rank = self.spec.rank
         object.__setattr__(self, "pin", () if rank is None else ((_RANK_HEADER, str(rank)),))
         object.__setattr__(self, "name", self.spec.name)
+        object.__setattr__(self, "seed", int.from_bytes(blake2b(self.spec.name.encode(), digest_size=4).digest()) | 1)
         object.__setattr__(self, "host", str(self.spec.address))
 
     @property
@@ -123,6 +127,28 @@ def by_rank(specs: Iterable[EndpointSpec]) -> Iterable[EndpointSpec]:
 
 
 @dataclass(frozen=True, slots=True)
+class Measure:
+    """What an engine has said of itself, summed over its data-parallel ranks."""
+
+    running: float
+    """Requests being computed."""
+    waiting: float
+    """Requests in its queue."""
+    kv_use: float
+    """Share of its KV blocks in use, 0 to 1; the average of the ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The engines' own numbers, none older than `engine_load.OLDEST_SECONDS`."""
+
+    round: int = 0
+    """Counts what is published: equal numbers of another round are news."""
+    engines: Mapping[str, Measure] = field(default_factory=dict)
+    """By name of the endpoint. Empty unless a policy asks for them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """All endpoints at one moment."""
 
@@ -137,6 +163,7 @@ class Snapshot:
     everything: tuple[Endpoint, ...] = ()
     acquainted: frozenset[tuple[str, int, str, int]] = frozenset()
     """Pairs that warm-up has made exchange KV: see `pairing`."""
+    measured: Measured = field(default_factory=Measured)
 
     @classmethod
     def of(

@@ -10,14 +10,15 @@ from pdx_proxy import rendezvous, serial
 from pdx_proxy.admission import Admission, ShedError
 from pdx_proxy.aftercare import Aftercare
 from pdx_proxy.backend import Backend
+from pdx_proxy.chooser import SESSION_HEADER
 from pdx_proxy.counters import Outcome, Phase
 from pdx_proxy.exchange import Exchange, answer
 from pdx_proxy.failures import BadAnswer, EngineFailure
 from pdx_proxy.handoff import Handoff, HandoffFailure, LegRefused
 from pdx_proxy.keys import Keyring
-from pdx_proxy.pick import Choice, pick
+from pdx_proxy.pick import Choice
 from pdx_proxy.relay import relay
-from pdx_proxy.request import Body, RefusedError, Request, can_split, decode_body, error_body, read_body
+from pdx_proxy.request import Body, RefusedError, Request, decode_body, error_body, read_body
 from pdx_proxy.routes import ROUTES, Kind
 from pdx_proxy.wire import forwarded_headers
 
@@ -34,6 +35,7 @@ class Gateway:
         self._admission = admission
         self._keyring = keyring
         self._forwarded = forwarded_headers(backend.settings.keys)
+        self._chooser = backend.chooser
         self._aftercare = aftercare
         self._turn = turn
         self.draining = False
@@ -103,7 +105,7 @@ class Gateway:
             tries -= 1
             self._turn += 1
             split = request.split and tries > 0
-            choice = pick(self._backend.snapshot, self._backend.load.of, split=split, avoid=avoid, turn=self._turn)
+            choice = self._chooser.choose(self._backend.snapshot, request, split=split, avoid=avoid, turn=self._turn)
             if choice is None:
                 break
             try:
@@ -125,9 +127,9 @@ class Gateway:
         forwarded = tuple([(name, value) for name, value in found if value and value.isascii()])
         if kind is Kind.READ:
             return Request(exchange.path, Body(), forwarded, split=False)
-        body = read_body(await exchange.body(), headers.get("content-type", ""))
-        split = kind is Kind.GENERATE and can_split(exchange.path, body.fields)
-        return Request(exchange.path, body, forwarded, split)
+        body = read_body(await exchange.body(), headers.get("content-type", ""), self._chooser.look)
+        split = self._chooser.may_split(kind, exchange.path, body)
+        return Request(exchange.path, body, forwarded, split, headers.get(SESSION_HEADER, ""))
 
     def _attempt(self, choice: Choice, request: Request, method: str) -> Coroutine[Any, Any, Handoff]:
         """One attempt: both legs, or D alone. Raises HandoffFailure or LegRefused when awaited."""

@@ -27,6 +27,16 @@ class _Collector:
         ejections = report.get("ejections", {})
         yield _counter("pdx_ejections", "Endpoints that were left out, by cause.", "reason", ejections)
         yield _counter("pdx_sheds", "Requests told to come again later, by reason.", "reason", report["sheds"])
+        yield _counter(
+            "pdx_not_split", "Requests that were not meant for two engines, by why.", "reason", report["notSplit"]
+        )
+        affinity = CounterMetricFamily(
+            "pdx_affinity", "Choices by a key, by what became of it.", labels=["role", "result"]
+        )
+        for role, results in report["affinity"].items():
+            for result, count in results.items():
+                affinity.add_metric([role, result], count)
+        yield affinity
         phases = HistogramMetricFamily("pdx_phase_seconds", "What requests waited for.", labels=["phase"])
         for phase, histogram in report["phases"].items():
             phases.add_metric([phase], _cumulative(histogram["counts"]), histogram["total"])

@@ -1,12 +1,12 @@
 """Which engines serve a request: pure choice over a snapshot."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pdx_api.names import Role
 from pdx_proxy.endpoints import Endpoint, Snapshot
+from pdx_proxy.policies import Load, Policy, least
 
-LegCount = Callable[[Endpoint], float]
 Peers = Mapping[str, Sequence[Endpoint]]
 
 
@@ -18,8 +18,17 @@ class Choice:
     prefill: Endpoint | None = None
 
 
-def pick(snapshot: Snapshot, legs: LegCount, *, split: bool, avoid: Collection[str], turn: int) -> Choice | None:
-    """The least loaded D and, to split, the least loaded P of its revision.
+def pick(
+    snapshot: Snapshot,
+    load: Load,
+    *,
+    split: bool,
+    avoid: Collection[str],
+    turn: int,
+    prefill: Policy = least,
+    decode: Policy = least,
+) -> Choice | None:
+    """A D and, to split, a P of its revision: by default the least loaded ones.
 
     To split, a D whose revision has a P comes before one whose revision has none: so a rollout is used as far as its
     pairs are complete. Between revisions the queue at their P counts too. An aggregated engine is complete by itself
@@ -34,37 +43,28 @@ def pick(snapshot: Snapshot, legs: LegCount, *, split: bool, avoid: Collection[s
     if not decodes:
         return None
     if not split:
-        return Choice(_least(decodes, legs, turn))
-    decode = _least(complete or decodes, legs if len(peers) < 2 else _with_queue(legs, peers), turn)
-    if decode.role is Role.AGGREGATED or decode.revision not in peers:
-        return Choice(decode)
-    return Choice(decode, _least(peers[decode.revision], legs, turn))
+        return Choice(decode(decodes, load, turn))
+    d = decode(complete or decodes, load if len(peers) < 2 else _with_queue(load, peers), turn)
+    if d.role is Role.AGGREGATED or d.revision not in peers:
+        return Choice(d)
+    return Choice(d, prefill(peers[d.revision], load, turn))
 
 
-def stand_in(snapshot: Snapshot, legs: LegCount, decode: Endpoint, *, turn: int) -> Endpoint:
+def stand_in(snapshot: Snapshot, load: Load, decode: Endpoint, *, turn: int) -> Endpoint:
     """The D for KV that was made for `decode`: itself as it is now, or else the least loaded of its revision.
 
     A D that has begun to leave or died meanwhile is kept when its revision has no other.
     """
     peers = [d for d in snapshot.decode if d.revision == decode.revision]
     same = next((d for d in peers if d.name == decode.name), None)
-    return same or (_least(peers, legs, turn) if peers else decode)
+    return same or (least(peers, load, turn) if peers else decode)
 
 
 def _spared(endpoints: Sequence[Endpoint], avoid: Collection[str]) -> tuple[Endpoint, ...]:
     return tuple(e for e in endpoints if e.name not in avoid)
 
 
-def _with_queue(legs: LegCount, peers: Peers) -> LegCount:
-    """Legs at a D and at the least loaded P of its revision."""
-    queues = {revision: min(map(legs, all_of)) for revision, all_of in peers.items()}
-    return lambda decode: legs(decode) + queues.get(decode.revision, 0)
-
-
-def _least(endpoints: Sequence[Endpoint], legs: LegCount, turn: int) -> Endpoint:
-    if len(endpoints) == 1:
-        return endpoints[0]
-    counts = [legs(e) for e in endpoints]
-    fewest = min(counts)
-    equals = [e for e, count in zip(endpoints, counts, strict=True) if count == fewest]
-    return equals[turn % len(equals)]
+def _with_queue(load: Load, peers: Peers) -> Load:
+    """The load of a D and of the least loaded P of its revision."""
+    queues = {revision: min(map(load, all_of)) for revision, all_of in peers.items()}
+    return lambda decode: load(decode) + queues.get(decode.revision, 0)

@@ -14,9 +14,12 @@ from typing import Any, Final
 import msgspec
 import orjson
 
+from pdx_proxy.prompt import Look, Traits
+
 _ENGINE_FIELDS: Final = ("kv_transfer_params", "ec_transfer_params", "request_id")
 _SUSPICIOUS: Final = frozenset({*_ENGINE_FIELDS, "vllm_xargs"})
 _COMPLETIONS: Final = "/v1/completions"
+_NO_TRAITS: Final = Traits()
 _MAX_DEPTH: Final = 250
 """Deepest nesting of a body that is sure to be accepted. An engine that reads much deeper ones may fail at them."""
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -75,6 +78,8 @@ class Body:
     """Whether `max_completion_tokens` is among them."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """The members that decide how the request is served, decoded. Of a long prompt only its kind is kept."""
+    traits: Traits = _NO_TRAITS
+    """What the policies in force asked of the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,8 @@ class Request:
     """What of the client's head engines get."""
     split: bool
     """Whether prefill and decode may run on different engines."""
+    session: str = ""
+    """The client's name for the conversation that it belongs to."""
 
     @property
     def stream(self) -> bool:
@@ -99,8 +106,10 @@ def error_body(status: int, message: str, kind: str, param: str | None = None) -
     return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": status}})
 
 
-def read_body(raw: bytes, content_type: str) -> Body:
+def read_body(raw: bytes, content_type: str, look: Look | None = None) -> Body:
     """The JSON object of a body, without the fields that reach into the engine; raises RefusedError.
+
+    `look` is what to ask of its prompt.
 
     What is not valid UTF-8 JSON never goes on: vLLM's reader accepts more (UTF-16, NaN) and would see fields that were
     not seen here.
@@ -110,7 +119,7 @@ def read_body(raw: bytes, content_type: str) -> Body:
             400, "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed", "Bad Request"
         )
     try:
-        body = _body_of(_MEMBERS.decode(raw))
+        body = _body_of(_MEMBERS.decode(raw), look)
         if not raw.isascii():
             raw.decode()  # most values are bytes that nobody has looked at
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -127,7 +136,7 @@ def body_of(members: Mapping[str, Any]) -> Body:
     return read_body(orjson.dumps(members), "application/json")
 
 
-def _body_of(members: dict[str, Any]) -> Body:
+def _body_of(members: dict[str, Any], look: Look | None) -> Body:
     """Take out what would reach the KV protocol or name a request inside the engine, and sort the rest."""
     if not _SUSPICIOUS.isdisjoint(members):
         for name in _ENGINE_FIELDS:
@@ -141,7 +150,8 @@ def _body_of(members: dict[str, Any]) -> Body:
         if key in _DECIDING:
             fields[key] = _decode(value)
         (answer if key in _ANSWER_ONLY else shared).extend((orjson.dumps(key), b":", value, b","))
-    return Body(b"".join(shared), b"".join(answer), "max_completion_tokens" in members, fields)
+    traits = look.at(members) if look is not None else _NO_TRAITS
+    return Body(b"".join(shared), b"".join(answer), "max_completion_tokens" in members, fields, traits)
 
 
 def _clean_extra(raw: msgspec.Raw) -> bytes:
