@@ -79,6 +79,8 @@ class Counts:
     """Parked prefills freed by a notice from D."""
     expired: int = 0
     """Parked prefills whose lease ended (vllm:nixl_num_kv_expired_reqs)."""
+    parked_lost: int = 0
+    """Parked prefills lost with the engine's process."""
     push_failures: int = 0
     """Writes that D did not take."""
     handshakes: int = 0

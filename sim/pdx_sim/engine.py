@@ -185,6 +185,7 @@ class SimEngine:
         await self.core.close()
         await self.connector.close()
         await self.station.channel.close()
+        self.counts.parked_lost += len(self.station.leases)
         self.counts.forget()
 
     async def _listen(self) -> None:

@@ -1,0 +1,296 @@
+"""Random faults against one gateway, and what must hold of client, gateway and engines afterwards."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from benchmarks.soak.clients import Saw
+from benchmarks.soak.engines import BASE, Engines
+from benchmarks.soak.manners import some_client, write_rubbish
+from benchmarks.soak.program import GatewayProcess
+from pdx_api.defaults import ATTEMPTS
+from pdx_api.names import Order, Role
+from pdx_proxy.settings import Deadlines, Settings
+from pdx_sim import FaultKind, Violation
+
+DEADLINES: Final = Deadlines(
+    connect=0.5,
+    prefill=1.0,
+    handoff=1.0,
+    first_event=1.5,
+    idle=1.5,
+    total=15.0,
+    settle=1.0,
+    nearly_done=0.1,
+    warm_up=1.0,
+)
+_MOST: Final = {Role.PREFILL: 3, Role.DECODE: 3}
+_LEAST: Final = 2
+_BACK_OFF: Final = 0.2
+"""Average seconds until a client that was shed comes again."""
+_IDLE: Final = {"requests": 0, "settling": 0, "prefill": 0, "decode": 0}
+_P_ANSWER_LOST: Final = (
+    FaultKind.LOSE_ANSWER,
+    FaultKind.HANG_AFTER_HEAD,
+    FaultKind.DIE_AFTER_HEAD,
+    FaultKind.DIE_AFTER_EVENTS,
+    FaultKind.DIE_IN_EVENT,
+    FaultKind.GARBAGE_JSON,
+    FaultKind.NO_PARAMS,
+    FaultKind.ERROR_EVENT,
+)
+"""Faults of a P that has finished: whoever asked cannot name the blocks, and they wait for their lease."""
+_D_ANSWER_LOST: Final = (FaultKind.LOSE_ANSWER, FaultKind.DIE_BEFORE_HEAD)
+"""Faults of a D that look like a connection that was idle for too long: the leg is sent once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One campaign."""
+
+    order: Order
+    seconds: float
+    seed: int
+    workers: int = 1
+    at_once: int = 32
+    """Clients at a time."""
+    trouble_seconds: float = 0.2
+    """Average time between two things that go wrong."""
+
+
+class Findings(Protocol):
+    """Where failures are kept."""
+
+    def expect(self, holds: bool, text: str) -> None:
+        """Keep a failure."""
+
+
+@dataclass
+class Ledger:
+    """What happened, from every side."""
+
+    plan: Plan
+    saw: Counter[str] = field(default_factory=Counter)
+    """By what the client was told, of requests that the gateway counts."""
+    chance: int = 0
+    """Requests of which nobody knows whether the gateway counts them: clients that left."""
+    uncounted: int = 0
+    wrong: list[str] = field(default_factory=list)
+    untouched: set[int] = field(default_factory=set)
+    """Requests that no engine may have seen."""
+    answered: set[int] = field(default_factory=set)
+    """Requests that an engine must have seen."""
+    state: dict[str, Any] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
+    """Resident bytes by moment."""
+    found: dict[str, Any] = field(default_factory=dict)
+    """Counts worth telling."""
+    failures: list[str] = field(default_factory=list)
+
+    def expect(self, holds: bool, text: str) -> None:
+        """Keep a failure."""
+        if not holds:
+            self.failures.append(text)
+
+    def line(self) -> dict[str, Any]:
+        """For the results."""
+        plan = {"order": self.plan.order, "workers": self.plan.workers, "seconds": self.plan.seconds}
+        told = {"seed": self.plan.seed, "outcomes": self.state["outcomes"], "memory": self.memory, "saw": self.saw}
+        return {**plan, **told, **self.found}
+
+
+async def run(plan: Plan, log: Path) -> Ledger:
+    """The whole campaign; the ledger's `failures` say what did not hold."""
+    rng = random.Random(plan.seed)
+    ledger = Ledger(plan)
+    engines = Engines(plan.order, rng)
+    settings = Settings(
+        workers=plan.workers, deadlines=DEADLINES, idle_seconds=1.0, shutdown_seconds=10.0, gone_seconds=3.0
+    )
+    try:
+        async with GatewayProcess(settings, log) as gateway:
+            engines.tell = gateway.tell
+            for role in (Role.PREFILL, Role.DECODE):
+                for _ in range(_LEAST):
+                    await engines.add(role)
+            await warm(gateway, engines)
+            quiet = await _quiet(gateway)
+            await _attack(plan, ledger, gateway, engines, rng)
+            await _come_to_rest(ledger, gateway, engines, quiet)
+            ledger.expect(await gateway.end() == 0, "the gateway ends with another code than 0")
+            check_log(ledger, gateway.log)
+    finally:
+        await engines.close()
+    _check_clients(ledger)
+    _check_engines(ledger, engines)
+    return ledger
+
+
+async def _attack(plan: Plan, ledger: Ledger, gateway: GatewayProcess, engines: Engines, rng: random.Random) -> None:
+    end = time.monotonic() + plan.seconds
+    trouble = asyncio.create_task(engines.trouble(plan.trouble_seconds, _MOST))
+    numbers = iter(range(1, 1 << 62))
+
+    async def client() -> None:
+        while time.monotonic() < end:
+            number = next(numbers)
+            manner, work = some_client(gateway.listen, number, rng)
+            verdict = await work
+            if verdict.saw in (Saw.WRONG, Saw.STUCK):
+                ledger.wrong.append(f"{number} {verdict}"[:2000])
+            if verdict.counted:
+                ledger.saw[verdict.saw] += 1
+            elif verdict.counted is None:
+                ledger.chance += 1
+            else:
+                ledger.uncounted += 1
+            if verdict.saw is Saw.SHED:
+                await asyncio.sleep(rng.uniform(0.0, 2 * _BACK_OFF))
+            if manner is write_rubbish:
+                ledger.untouched.add(number)
+            elif verdict.saw is Saw.TEXT:
+                ledger.answered.add(number)
+
+    async def weigh() -> None:
+        await asyncio.sleep(min(300.0, plan.seconds / 2))
+        ledger.memory["early"] = gateway.memory()
+
+    await asyncio.gather(weigh(), *(client() for _ in range(plan.at_once)))
+    ledger.memory["end"] = gateway.memory()
+    trouble.cancel()
+    with suppress(asyncio.CancelledError):
+        await trouble
+    ledger.found["requests"] = next(numbers) - 1
+
+
+async def _come_to_rest(ledger: Ledger, gateway: GatewayProcess, engines: Engines, quiet: tuple[int, int]) -> None:
+    """Everything that has begun ends, and nothing is left of it."""
+    await engines.settle_down()
+    await come_to_idle(ledger, gateway)
+    await warm(gateway, engines)
+    ledger.state = await gateway.state()
+    within = BASE.lease_seconds + BASE.decoder_ttl_seconds + 3.0
+    await _eventually(lambda: _all_free(engines), within)
+    files, tasks = quiet
+    after: tuple[int, int] = (0, 0)
+    for _ in range(60):
+        after = await _quiet(gateway)
+        if after[0] <= files and after[1] <= tasks:
+            break
+        await asyncio.sleep(0.1)
+    ledger.found["files"], ledger.found["tasks"] = [files, after[0]], [tasks, after[1]]
+    ledger.expect(after[0] <= files, f"files open before: {files}, after: {after[0]}")
+    ledger.expect(after[1] <= tasks, f"tasks before: {tasks}, after: {after[1]}")
+
+
+async def come_to_idle(findings: Findings, gateway: GatewayProcess) -> None:
+    """Wait until nothing is in flight."""
+    if not await _eventually(lambda: _is_idle(gateway), within=20.0):
+        findings.expect(False, f"the gateway does not come to rest: {(await gateway.state())['inFlight']}")
+
+
+async def _quiet(gateway: GatewayProcess) -> tuple[int, int]:
+    """Files and tasks once idle connections are closed."""
+    await asyncio.sleep(1.5)
+    return gateway.files(), await gateway.tasks()
+
+
+async def _all_free(engines: Engines) -> bool:
+    return not any(engine.counts.blocks_held_now for engine in engines.all)
+
+
+async def _is_idle(gateway: GatewayProcess) -> bool:
+    return bool((await gateway.state())["inFlight"] == _IDLE)
+
+
+async def warm(gateway: GatewayProcess, engines: Engines) -> None:
+    """Wait until every engine may be picked."""
+
+    async def all_warm() -> bool:
+        found = (await gateway.state())["endpoints"]
+        return len(found) == len(engines.specs) and all(each["state"] == "Warm" for each in found)
+
+    assert await _eventually(all_warm, within=30.0), (await gateway.state())["endpoints"]
+
+
+async def _eventually(condition: Callable[[], Awaitable[bool]], within: float) -> bool:
+    end = time.monotonic() + within
+    while time.monotonic() < end:
+        if await condition():
+            return True
+        await asyncio.sleep(0.05)
+    return False
+
+
+def check_log(findings: Findings, log: str) -> None:
+    """A gateway says one sentence at a time, and no traceback."""
+    strange = [line for line in log.splitlines() if not line.startswith("pdx gateway: ")]
+    findings.expect(not strange, "the gateway's log: " + "\n".join(strange[:40]))
+
+
+def _check_clients(ledger: Ledger) -> None:
+    """Every request is one outcome, and that outcome is what its client saw."""
+    saw, outcomes = ledger.saw, dict(ledger.state["outcomes"])
+    ledger.expect(not ledger.wrong, "wrong: " + "\n".join(ledger.wrong[:5]))
+    ledger.expect(saw[Saw.NOTHING] <= outcomes["broken"], f"{saw[Saw.NOTHING]} clients were told nothing")
+    left = outcomes.pop("client_left")
+    ledger.expect(left <= ledger.chance, f"client_left {left}, but only {ledger.chance} clients left")
+    told = {
+        "answered": (Saw.TEXT, Saw.CUT_SHORT, Saw.GARBLED, Saw.BROKEN, Saw.NOTHING),
+        "refused": (Saw.REFUSED,),
+        "failed": (Saw.SHED, Saw.FAILED),
+    }
+    counted: Counter[str] = Counter()
+    for outcome, count in outcomes.items():
+        kind = "answered" if outcome in ("split", "whole", "broken") else "failed"
+        counted["refused" if outcome.startswith("refused") else kind] += count
+    gaps = {kind: counted[kind] - sum(saw[each] for each in kinds) for kind, kinds in told.items()}
+    ledger.found["unseen"] = gaps | {"client_left": left, "left": ledger.chance}
+    text = f"clients saw {dict(saw)} and {ledger.chance} left; the gateway counts {ledger.state['outcomes']}"
+    ledger.expect(all(gap >= 0 for gap in gaps.values()), text)
+    ledger.expect(sum(gaps.values()) + left <= ledger.chance, text)
+    ledger.expect(saw[Saw.TEXT] > sum(saw.values()) / 3, f"too few were answered to judge by: {dict(saw)}")
+
+
+def _check_engines(ledger: Ledger, engines: Engines) -> None:
+    """Engines saw what the gateway says, all their blocks are accounted for, and nothing broke the protocol."""
+    found = ledger.found
+    violations: Counter[str] = Counter()
+    for engine in engines.all:
+        violations.update(engine.counts.violations)
+    again = violations.pop(Violation.READ_TWICE, 0) + violations.pop(Violation.ID_REUSED, 0)
+    lost = engines.struck(Role.DECODE, _D_ANSWER_LOST)
+    ledger.expect(again <= lost, f"{again} hand-offs were used twice, and only {lost} answers lost")
+    ledger.expect(not violations, f"violations: {dict(violations)}")
+    touched = ledger.untouched & engines.legs.keys()
+    ledger.expect(not touched, f"engines have seen rubbish: {sorted(touched)[:10]}")
+    missing = ledger.answered - engines.legs.keys()
+    ledger.expect(not missing, f"answered without an engine: {sorted(missing)[:10]}")
+    names = ("prefills_finished", "pulled", "pushed", "released", "expired", "parked_lost", "push_failures")
+    sums = {name: engines.count(Role.PREFILL, name) for name in names}
+    held = sum(engine.counts.blocks_held_now for engine in engines.all)
+    ledger.expect(held == 0, f"blocks are held: {[e.state() for e in engines.all if e.counts.blocks_held_now]}")
+    gone = sum(sums[name] for name in ("pulled", "pushed", "released", "expired", "parked_lost"))
+    ledger.expect(sums["prefills_finished"] == gone, f"finished prefills do not add up: {sums}")
+    most_decode = max((legs.decode + legs.plain for legs in engines.legs.values()), default=0)
+    most_prefill = max((legs.prefill for legs in engines.legs.values()), default=0)
+    most = 2 * ATTEMPTS, ATTEMPTS + 2
+    ledger.expect(
+        most_prefill <= most[0] and most_decode <= most[1], f"legs of one request: {most_prefill, most_decode}"
+    )
+    struck = engines.struck(Role.PREFILL, _P_ANSWER_LOST), engines.struck(Role.DECODE, FaultKind)
+    late = ledger.state["retries"].get("deadline", 0) + ledger.state["settlements"]["lease"]
+    explained = sum(struck) + late + engines.done["kill"] + engines.done["leave"]
+    text = f"{sums['expired']} leases ran out, {explained} are explained: {sums}, struck {struck}, {dict(engines.done)}"
+    ledger.expect(sums["expired"] <= explained + sums["prefills_finished"] // 100, text)
+    lost = engines.count(Role.DECODE, "decode_blocks_lost")
+    ledger.expect(not lost or ledger.plan.order is not Order.PREFILL_FIRST, f"a D that pulls has lost {lost} blocks")
+    found |= sums | {"decode_blocks_lost": lost}
+    found |= {"legs": [most_prefill, most_decode], "done": dict(engines.done)}
+    found["faults"] = sum(sum(engine.counts.faults.values()) for engine in engines.all)

@@ -1,0 +1,100 @@
+"""What the long runs leave: dated lines of JSON, and the tables of the README made of them."""
+
+import datetime
+import json
+import os
+import platform
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+HERE: Final = Path(__file__).parent
+_BEGIN: Final = "<!-- begin of {0}: written by the soak -->"
+_END: Final = "<!-- end of {0} -->"
+
+_DEEDS: Final = ("kill", "leave", "add")
+
+Line = Mapping[str, Any]
+
+
+def tell(name: str, line: Line) -> None:
+    """Print a line, as what a test says."""
+    print(f"{name}: {json.dumps(line)}")
+
+
+def record(name: str, line: Line, here: Path = HERE) -> None:
+    """Add a line to `name`.jsonl with date and machine, and write the README's table of it anew."""
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    machine = f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}"
+    path = here / f"{name}.jsonl"
+    with path.open("a") as results:
+        results.write(json.dumps({"date": date, "machine": machine, **line}) + "\n")
+    lines = [json.loads(each) for each in path.read_text().splitlines()]
+    readme = here / "README.md"
+    readme.write_text(replaced(readme.read_text(), name, table(name, lines)))
+
+
+def replaced(text: str, name: str, content: str) -> str:
+    """A document with other content between the marks of a table; ValueError when they are missing."""
+    begin, end = _BEGIN.format(name), _END.format(name)
+    before, mark, rest = text.partition(begin)
+    _, closing, after = rest.partition(end)
+    if not mark or not closing:
+        raise ValueError(f"no place for the table {name}")
+    return f"{before}{begin}\n{content}\n{end}{after}"
+
+
+def table(name: str, lines: list[Line]) -> str:
+    """Markdown of the lines of one file."""
+    columns = _COLUMNS[name]
+    rows = [" | ".join(str(cell(line)) for cell in columns.values()) for line in lines]
+    head = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    return "\n".join([*head, *(f"| {row} |" for row in rows)])
+
+
+def _mebibytes(size: float) -> str:
+    return f"{size / 2**20:.1f}"
+
+
+def _outcomes(line: Line) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in line["outcomes"].items() if count)
+
+
+def _of(key: str) -> Callable[[Line], Any]:
+    return lambda line: line.get(key, "–")
+
+
+_COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
+    "faults": {
+        "date": _of("date"),
+        "order": _of("order"),
+        "workers": _of("workers"),
+        "minutes": lambda line: f"{line['seconds'] / 60:g}",
+        "seed": _of("seed"),
+        "clients": lambda line: f"{line['requests']:,}",
+        "faults struck": lambda line: f"{line['faults']:,}",
+        "engines killed, left, new": lambda line: ", ".join(f"{line['done'].get(x, 0):,}" for x in _DEEDS),
+        "outcomes": _outcomes,
+        "leases run out, of finished": lambda line: f"{line['expired']:,} of {line['prefills_finished']:,}",
+        "MiB at minute 5, at the end": lambda line: ", ".join(map(_mebibytes, line["memory"].values())),
+    },
+    "hang-ups": {
+        "date": _of("date"),
+        "order": _of("order"),
+        "left": lambda line: f"{line['clients']['left']:,}",
+        "answered": lambda line: f"{line['clients']['answered']:,}",
+        "prefills stopped": lambda line: line.get("stopped", line["settlements"]["prefill_stopped"]),
+        "leases run out": _of("leasesExpired"),
+    },
+    "overload": {
+        "date": _of("date"),
+        "order": _of("order"),
+        "minutes": lambda line: f"{line['seconds'] / 60:g}",
+        "peak, answers/s": lambda line: f"{line['peak']:.0f}",
+        "offered, requests/s": lambda line: f"{line['offered']:.0f}",
+        "goodput of peak": lambda line: f"{line['goodput'] / line['peak']:.0%}",
+        "shed": lambda line: f"{line['shed']:,}",
+        "time to shed, p50, p99": lambda line: ", ".join(f"{x * 1000:.0f} ms" for x in line["shedSeconds"]),
+        "MiB before, most": lambda line: ", ".join(map(_mebibytes, line["memory"].values())),
+    },
+}
