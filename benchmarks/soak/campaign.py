@@ -34,7 +34,6 @@ _MOST: Final = {Role.PREFILL: 3, Role.DECODE: 3}
 _LEAST: Final = 2
 _BACK_OFF: Final = 0.2
 """Average seconds until a client that was shed comes again."""
-_IDLE: Final = {"requests": 0, "settling": 0, "prefill": 0, "decode": 0}
 _P_ANSWER_LOST: Final = (
     FaultKind.LOSE_ANSWER,
     FaultKind.HANG_AFTER_HEAD,
@@ -206,7 +205,7 @@ async def _all_free(engines: Engines) -> bool:
 
 
 async def _is_idle(gateway: GatewayProcess) -> bool:
-    return bool((await gateway.state())["inFlight"] == _IDLE)
+    return not any((await gateway.state())["inFlight"].values())
 
 
 async def warm(gateway: GatewayProcess, engines: Engines) -> None:

@@ -212,4 +212,7 @@ def _check(report: Report) -> None:
     grown = report.memory["most"] - report.memory["before"]
     report.expect(grown < LIMITS.held_bytes + (24 << 20), f"memory has grown by {grown >> 20} MiB")
     outcomes = report.state["outcomes"]
+    report.expect(
+        outcomes["shed"] == flood.saw[Saw.SHED], f"{flood.saw[Saw.SHED]} saw that they were shed, but {outcomes}"
+    )
     report.expect(sum(outcomes.values()) == report.requests, f"{report.requests} requests, but {outcomes}")
