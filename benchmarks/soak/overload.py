@@ -21,17 +21,17 @@ TIMES: Final = 10
 _SIM: Final = replace(
     BASE,
     jitter=0.0,
-    prefill_base_seconds=0.05,
+    prefill_base_seconds=0.08,
     prefill_token_seconds=0.0,
     prefill_slots=1,
     decode_token_seconds=5e-3,
     lease_seconds=30.0,
 )
-"""Two P of these serve 40 requests a second."""
+"""Two P of these serve 25 requests a second."""
 _ENGINES: Final = 2
 _TOKENS: Final = 10
 _PROMPT: Final = "x" * 8000
-LIMITS: Final = Limits(in_flight_per_decode=12, queued_requests=48, held_bytes=4 << 20, queue_seconds=1.0)
+LIMITS: Final = Limits(in_flight_per_decode=12, queued_requests=24, held_bytes=4 << 20, queue_seconds=1.0)
 _PATIENCE: Final = 30.0
 
 
@@ -42,6 +42,8 @@ class Overload:
     order: Order
     seconds: float
     seed: int
+    keeps: float = 0.9
+    """Least goodput, as a share of the peak."""
 
 
 @dataclass
@@ -204,11 +206,13 @@ async def _weigh(report: Report, gateway: GatewayProcess) -> None:
 def _check(report: Report) -> None:
     flood, line = report.flood, report.line()
     report.expect(not flood.wrong, f"neither answered nor shed: {flood.saw}: {flood.wrong[:5]}")
-    report.expect(flood.rate >= 0.9 * report.peak, f"goodput {flood.rate:.1f}/s, at its peak {report.peak:.1f}/s")
+    report.expect(
+        flood.rate >= report.plan.keeps * report.peak, f"goodput {flood.rate:.1f}/s, at its peak {report.peak:.1f}/s"
+    )
     report.expect(flood.saw[Saw.SHED] > flood.saw[Saw.TEXT], f"too few were shed: {flood.saw}")
     report.expect(all(each.isdigit() and int(each) for each in flood.advice), f"Retry-After: {flood.advice}")
     middle, latest = line["shedSeconds"]
-    report.expect(middle < LIMITS.queue_seconds and latest < LIMITS.queue_seconds + 1.0, f"sheds: {middle}, {latest}")
+    report.expect(middle < LIMITS.queue_seconds and latest < LIMITS.queue_seconds + 2.0, f"sheds: {middle}, {latest}")
     grown = report.memory["most"] - report.memory["before"]
     report.expect(grown < LIMITS.held_bytes + (24 << 20), f"memory has grown by {grown >> 20} MiB")
     outcomes = report.state["outcomes"]

@@ -113,7 +113,8 @@ async def test_hang_ups(order: Order, make_world: MakeWorld, requests: int) -> N
     ],
 )
 async def test_overload(order: Order, seconds: float, tmp_path: Path) -> None:
-    report = await overload.run(overload.Overload(order, seconds, seed=1), tmp_path / "gateway.log")
+    keeps = 0.9 if seconds > 60 else 0.7  # of a few seconds, on a machine that has other work
+    report = await overload.run(overload.Overload(order, seconds, 1, keeps), tmp_path / "gateway.log")
     tell("overload", report.line())
     assert not report.failures, "\n".join(report.failures)
     if seconds > 60:
