@@ -67,7 +67,8 @@ class Program:
         """Wait until it listens and every endpoint is warm."""
         assert self.child.stdout is not None
         async with asyncio.timeout(20):
-            assert b"serving on" in await self.child.stdout.readline()
+            said = await self.child.stdout.readline()
+            assert b"serving on" in said, await self.end()
             while True:
                 endpoints = (await self.state())["endpoints"]
                 assert isinstance(endpoints, list)
