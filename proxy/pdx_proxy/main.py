@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import signal
 import sys
+from dataclasses import replace
 from typing import Any
 
 import uvloop
@@ -13,6 +14,7 @@ from pdx_proxy.admin import create_admin
 from pdx_proxy.discovery import Discovery, DiscoveryError, say
 from pdx_proxy.door import raise_file_limit
 from pdx_proxy.endpoints import Snapshot
+from pdx_proxy.engine_load import EngineLoads
 from pdx_proxy.fleet import Fleet, LocalFleet, ProcessFleet, address_of, bind
 from pdx_proxy.keys import KeyFileError, Keyring, check
 from pdx_proxy.settings import Settings
@@ -87,6 +89,9 @@ class Control:
         self._keyring = Keyring(settings.keys, self._backend.pool, say)
         self._table = LoadTable(settings.workers) if settings.workers > 1 else None
         self.warmer = Warmer(self._backend, settings.endpoints, self._publish, table=self._table)
+        self._loads = EngineLoads(
+            self._backend, lambda: self.warmer.snapshot, lambda: self._publish(self.warmer.snapshot)
+        )
         self.discovering: asyncio.Task[None] | None = None
         """Runs as long as the gateway does, unless discovery fails for good."""
         self.draining = False
@@ -116,6 +121,7 @@ class Control:
         control._keyring.start()
         control._publish(control.warmer.snapshot)
         control.warmer.start()
+        control._loads.start()
         if discovery is not None:
             control.discovering = asyncio.create_task(discovery.run(control.warmer.update))
         return control
@@ -135,6 +141,7 @@ class Control:
             self.discovering.cancel()
             await asyncio.wait([self.discovering])
         await self.warmer.stop()
+        await self._loads.stop()
         self._keyring.stop()
         self._backend.pool.close()
         if self._table is not None:
@@ -147,6 +154,8 @@ class Control:
         return {**await self._fleet.report(), "ejections": dict(self.warmer.ejections)}
 
     def _publish(self, snapshot: Snapshot) -> None:
+        if self._loads.measured.round:
+            snapshot = replace(snapshot, measured=self._loads.measured)
         self._backend.apply(snapshot)
         if self._fleet is not None:
             self._fleet.apply(snapshot)
