@@ -88,6 +88,8 @@ def read_head(head: bytes, max_body_bytes: int) -> tuple[dict[str, str], int, bo
     length = found.headers.get("content-length", "")
     if not found.usual or not _UNUSUAL.isdisjoint(found.headers) or not length.isdecimal():
         return None
+    if "host" not in found.headers:
+        return None
     size = int(length)
     return (found.headers, size, parser.should_keep_alive()) if size <= max_body_bytes else None
 

@@ -155,11 +155,13 @@ def _body_of(members: dict[str, Any], look: Look | None) -> Body:
 
 
 def _clean_extra(raw: msgspec.Raw) -> bytes:
-    extra = msgspec.json.decode(raw)
-    if isinstance(extra, dict):
-        for name in _ENGINE_FIELDS:
-            extra.pop(name, None)
-    return orjson.dumps(extra)
+    """The object without what reaches into the engine; its values stay as they came, however deep or large."""
+    if not bytes(raw).startswith(b"{"):
+        return raw
+    members = _MEMBERS.decode(raw)
+    for name in _ENGINE_FIELDS:
+        members.pop(name, None)
+    return b"{" + b",".join([b"%b:%b" % (orjson.dumps(key), value) for key, value in members.items()]) + b"}"
 
 
 def _decode(raw: bytes) -> Any:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aiohttp import HttpVersion11, web
+from aiohttp import HttpVersion10, HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
@@ -15,6 +15,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from pdx_proxy.exchange import Handler, Source, body_seconds, body_too_slow, cut, peer_of
 from pdx_proxy.request import RefusedError, error_body
+from pdx_proxy.wire import answer_head
 
 
 class _Protocol(RequestHandler):
@@ -45,9 +46,17 @@ class _Protocol(RequestHandler):
         if status >= 500:
             return super().handle_error(request, status, exc, message)
         body = error_body(status, (message or "Invalid HTTP request received.").strip(), "Bad Request")
-        answer = web.Response(status=status, body=body, content_type="application/json")
+        framing = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+        if self.transport is not None:
+            self.transport.write(answer_head(status, (), framing) + body)
+        answer = _Written()
         answer.force_close()
         return answer
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """Nothing of a body that is found to be broken while it is thrown away."""
+        if not isinstance(kw.get("exc_info"), web.RequestPayloadError):
+            super().log_exception(*args, **kw)
 
 
 class _Written(web.StreamResponse):
@@ -170,6 +179,8 @@ class Server(web.Server):
         async def serve(request: web.BaseRequest) -> web.StreamResponse:
             protocol = request.protocol
             assert isinstance(protocol, _Protocol)
+            if request.version < HttpVersion10:
+                return protocol.handle_error(request, 400, message="HTTP/1.0 and HTTP/1.1 are spoken here.")
             exchange = AiohttpExchange(request, protocol)
             try:
                 await handler(exchange)

@@ -44,6 +44,8 @@ class Seen:
     """By lower-case name."""
     body: dict[str, Any]
     leg: Leg
+    raw: bytes
+    """The body's bytes."""
 
 
 class Host(Protocol):
@@ -164,10 +166,11 @@ class Api:
 
     async def _generate(self, request: web.Request, chat: bool) -> web.StreamResponse:
         self._counts.requests[request.path] += 1
-        body = await self._body(request)
+        raw = await request.read()
+        body = decode_body(raw, request.headers.get("Content-Type", ""))
         leg = leg_of(body)
         headers = {name.lower(): value for name, value in request.headers.items()}
-        self._host.seen.append(Seen(request.path, headers, body, leg))
+        self._host.seen.append(Seen(request.path, headers, body, leg, raw))
         if self._host.dead:
             raise _DEAD
         fault = self._strike(leg)

@@ -245,3 +245,65 @@ async def test_both_lanes_are_in_use(make_world: MakeWorld, monkeypatch: pytest.
     assert (await _answer(reader))[0] == 200
     writer.close()
     assert len(given) == 1
+
+
+async def test_one_connection_too_many_is_told_so(make_world: MakeWorld) -> None:
+    """Idle ones count, in the lane and at aiohttp; what is open goes on, and a place that becomes free is taken."""
+    world = await make_world(Order.PREFILL_FIRST)
+    reader, writer = await _open(world)
+    writer.write(HEALTH)
+    assert (await _answer(reader))[0] == 200
+    idle_reader, idle = await _open(world)
+    world.worker._door.most_connections = 2
+    await eventually(lambda: world.worker._door.room() == 0)
+    for _ in range(3):
+        other_reader, other = await _open(world)
+        other.write(request_of(Shape().body()))
+        answer = await other_reader.read(-1)
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nretry-after: 1\r\n" in answer
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == 503
+        other.close()
+    writer.write(HEALTH)
+    assert (await _answer(reader))[0] == 200
+    for each in (writer, idle):
+        each.close()
+    await eventually(lambda: world.worker._door.room() == 2)
+    assert (await world.ask()).status == 200
+    assert idle_reader
+
+
+async def test_a_flood_of_connections_is_cut(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane, "_REFUSED_POLITELY", 2)
+    world = await make_world(Order.PREFILL_FIRST)
+    world.worker._door.most_connections = 0
+    opened = [await _open(world) for _ in range(6)]
+    answers = []
+    for reader, _ in opened:
+        try:
+            answers.append(await reader.read(-1))
+        except ConnectionResetError:
+            answers.append(b"")
+    assert [answer[:12] for answer in answers] == [b"HTTP/1.1 503"] * 2 + [b""] * 4
+    for _, writer in opened:
+        writer.close()
+    await eventually(lambda: world.worker._door.room() == 0)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("kind", ["length", "chunks"])
+async def test_a_long_body_must_keep_its_pace(
+    kind: str, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is still to come buys no time: only what has arrived does."""
+    monkeypatch.setattr(exchange, "_SLOWEST_BYTES_PER_SECOND", 1000.0)
+    world = await make_world(Order.PREFILL_FIRST)
+    reader, writer = await _open(world)
+    framing = (
+        b"Content-Length: 60000000\r\n\r\n{" if kind == "length" else b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"
+    )
+    writer.write(HEAD + framing)
+    world.sent += 1
+    async with asyncio.timeout(3):
+        assert (await _answer(reader))[0] == 408
+    writer.close()
