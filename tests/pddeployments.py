@@ -36,6 +36,7 @@ FULL: Final[Body] = {
             "args": ["--enforce-eager", "--seed=1", "--model-impl", "vllm"],
             "env": [{"name": "VLLM_LOGGING_LEVEL", "value": "INFO"}, {"name": "A", "value": "$(B)"}],
             "shutdownSeconds": 30,
+            "apiKeySecretRef": {"name": "engine-key", "key": "vllm"},
         },
         "kvTransfer": {
             "connector": "NIXL",
@@ -69,12 +70,32 @@ FULL: Final[Body] = {
         },
         "decode": {"replicas": 0, "resources": {"limits": {"nvidia.com/gpu": 1}}},
         "aggregated": {"replicas": 3},
+        "routing": {
+            "prefillPolicy": "PrefixAffinity",
+            "decodePolicy": "SessionAffinity",
+            "disaggregateAboveTokens": 512,
+            "onPrefillFailure": "Local",
+            "retries": {"attempts": 2, "budgetPercent": 10, "free": 0},
+            "deadlines": {
+                "connectSeconds": 1,
+                "prefillSeconds": 120,
+                "handoffSeconds": 20,
+                "firstEventSeconds": 240,
+                "idleSeconds": 60,
+                "totalSeconds": 1800,
+            },
+            "queue": {"maxRequests": 0, "maxWaitSeconds": 0, "maxInFlightPerDecode": 300, "maxMemory": "1.5Gi"},
+            "ejection": {"consecutiveFailures": 2},
+            "slowStartSeconds": 0,
+        },
         "gateway": {
             "replicas": 3,
             "autoscaled": True,
             "workers": 4,
             "image": "gateway:test",
             "resources": {"requests": {"cpu": 1}},
+            "limits": {"maxBodySize": 33554432, "maxRequestsPerClient": 16},
+            "auth": {"secretRef": {"name": "clients", "key": "hashed"}},
             "service": {"type": "LoadBalancer", "annotations": {"example.org/internal": "true"}},
             "podTemplate": {"spec": {"priorityClassName": "high", "containers": [{"name": "gateway", "env": []}]}},
             "disruption": {"maxUnavailable": 0},
@@ -149,6 +170,25 @@ _CHUNKS = (
     "without chunks a step of spec.decode holds whole prompts; write chunkedPrefill.maxBatchedTokens of at least "
     "engine.maxModelLen, or leave it out"
 )
+_SIZE = "write an amount of memory from 1Ki to 1Ti, for example 256Mi"
+_HANDOFF = "a hand-off ends with the first event; write handoffSeconds up to firstEventSeconds"
+_TOTAL = (
+    "no wait is longer than the whole request; write connectSeconds, prefillSeconds, firstEventSeconds, idleSeconds "
+    "up to totalSeconds"
+)
+_BUDGET = "without a budget nothing is tried again; write budgetPercent or free above 0, or attempts: 1"
+_WAIT = "waiting is part of the whole request; write queue.maxWaitSeconds up to deadlines.totalSeconds"
+_ATTEMPTS = (
+    "trying again takes a second attempt; write routing.retries.attempts of at least 2, or "
+    "routing.onPrefillFailure: Fail"
+)
+_SPLIT = "no prompt would be split; write routing.disaggregateAboveTokens below engine.maxModelLen"
+_BODIES = "the largest body would never be taken; write gateway.limits.maxBodySize up to routing.queue.maxMemory"
+_LEASE = (
+    "P would give up blocks that D may still fetch; write kvTransfer.config.kv_lease_duration above "
+    "routing.deadlines.handoffSeconds, or leave it out"
+)
+_ENGINE_KEY = "engines take their key from engine.apiKeySecretRef; leave out VLLM_API_KEY and --api-key"
 _SCRAPE = "an entry without labels would let everybody in; write podLabels or namespaceLabels"
 
 RULES: Final[list[tuple[str, object, str, str]]] = [
@@ -239,6 +279,35 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec.rollout.maxSurge", "1", "spec.rollout.maxSurge", _COUNT),
     ("spec.rollout.maxUnavailable", 1025, "spec.rollout.maxUnavailable", _COUNT),
     ("spec.rollout.maxUnavailable", "-5%", "spec.rollout.maxUnavailable", _COUNT),
+    ("spec.routing.deadlines", {"handoffSeconds": 601}, "spec.routing.deadlines", _HANDOFF),
+    ("spec.routing.deadlines", {"handoffSeconds": 30, "firstEventSeconds": 29}, "spec.routing.deadlines", _HANDOFF),
+    ("spec.routing.deadlines", {"totalSeconds": 599}, "spec.routing.deadlines", _TOTAL),
+    ("spec.routing.deadlines", {"connectSeconds": 3601}, "spec.routing.deadlines", _TOTAL),
+    ("spec.routing.deadlines", {"prefillSeconds": 3601}, "spec.routing.deadlines", _TOTAL),
+    ("spec.routing.deadlines", {"idleSeconds": 3601}, "spec.routing.deadlines", _TOTAL),
+    ("spec.routing.retries", {"budgetPercent": 0, "free": 0}, "spec.routing.retries", _BUDGET),
+    ("spec.routing", {"queue": {"maxWaitSeconds": 601}, "deadlines": {"totalSeconds": 600}}, "spec.routing", _WAIT),
+    ("spec.routing.retries", {"attempts": 1}, "spec", _ATTEMPTS),
+    ("spec.routing", {"onPrefillFailure": "Local", "retries": {"attempts": 1}}, "spec", _ATTEMPTS),
+    ("spec", {"model": {"name": "m"}, "prefill": {}, "decode": {}, "engine": {"maxModelLen": 4096},
+              "routing": {"disaggregateAboveTokens": 4096}}, "spec", _SPLIT),
+    ("spec.gateway.limits", {"maxBodySize": "512Mi"}, "spec", _BODIES),
+    ("spec.routing.queue", {"maxMemory": 1048576}, "spec", _BODIES),
+    ("spec.gateway.limits", {"maxBodySize": "lots"}, "spec.gateway.limits.maxBodySize", _SIZE),
+    ("spec.gateway.limits", {"maxBodySize": "64MB"}, "spec.gateway.limits.maxBodySize", _SIZE),
+    ("spec.gateway.limits", {"maxBodySize": -1}, "spec.gateway.limits.maxBodySize", _SIZE),
+    ("spec.gateway.limits", {"maxBodySize": "1e6"}, "spec.gateway.limits.maxBodySize", _SIZE),
+    ("spec.gateway.limits", {"maxBodySize": "0.5Ki"}, "spec.gateway.limits.maxBodySize", _SIZE),
+    ("spec.routing.queue", {"maxMemory": "1.5Ti"}, "spec.routing.queue.maxMemory", _SIZE),
+    ("spec.routing.queue", {"maxMemory": 1024**4 + 1}, "spec.routing.queue.maxMemory", _SIZE),
+    ("spec.kvTransfer.config", {"kv_lease_duration": 25}, "spec", _LEASE),
+    ("spec", {"model": {"name": "m"}, "prefill": {}, "decode": {}, "kvTransfer": {"config": {"kv_lease_duration": 60}},
+              "routing": {"deadlines": {"handoffSeconds": 60}}}, "spec", _LEASE),
+    ("spec.engine", {"apiKeySecretRef": {"name": "k"}, "env": _variables("VLLM_API_KEY")}, "spec", _ENGINE_KEY),
+    ("spec", {"model": {"name": "m"}, "prefill": {}, "decode": {"args": ["--api_key=x"]},
+              "engine": {"apiKeySecretRef": {"name": "k"}}}, "spec", _ENGINE_KEY),
+    ("spec.engine.apiKeySecretRef", {"name": "A_B"}, "spec.engine.apiKeySecretRef.name", _OBJECT),
+    ("spec.gateway.auth", {"secretRef": {"name": "k", "key": "a b"}}, "spec.gateway.auth.secretRef.key", _KEY),
     ("spec.observability.scrapeFrom", [{}], "spec.observability.scrapeFrom[0]", _SCRAPE),
     ("spec.observability.scrapeFrom", [{"podLabels": {"a": "b"}}, {"namespaceLabels": {}}],
      "spec.observability.scrapeFrom[1]", _SCRAPE),
@@ -376,6 +445,36 @@ ERRORS: Final[list[tuple[str, object, str, str, str]]] = [
      "spec.model.cache.persistentVolumeClaim is missing."),
     ("spec.model.tokenSecretRef", {"key": "x"}, "spec.model.tokenSecretRef.name", "Required value",
      "spec.model.tokenSecretRef.name is missing."),
+    ("spec.routing.prefillPolicy", "Random", "spec.routing.prefillPolicy",
+     'Unsupported value: "Random": supported values: "LeastRequests", "LeastLoad", "PrefixAffinity", "SessionAffinity"',
+     "spec.routing.prefillPolicy: input should be 'LeastRequests', 'LeastLoad', 'PrefixAffinity' or "
+     "'SessionAffinity', not 'Random'."),
+    ("spec.routing.onPrefillFailure", "Ignore", "spec.routing.onPrefillFailure",
+     'Unsupported value: "Ignore": supported values: "Retry", "Local", "Fail"',
+     "spec.routing.onPrefillFailure: input should be 'Retry', 'Local' or 'Fail', not 'Ignore'."),
+    ("spec.routing.retries", {"attempts": 11}, "spec.routing.retries.attempts",
+     "Invalid value: 11: spec.routing.retries.attempts in body should be less than or equal to 10",
+     "spec.routing.retries.attempts: input should be less than or equal to 10, not 11."),
+    ("spec.routing.retries", {"budgetPercent": 101}, "spec.routing.retries.budgetPercent",
+     "Invalid value: 101: spec.routing.retries.budgetPercent in body should be less than or equal to 100",
+     "spec.routing.retries.budgetPercent: input should be less than or equal to 100, not 101."),
+    ("spec.routing.deadlines", {"connectSeconds": 0}, "spec.routing.deadlines.connectSeconds",
+     "Invalid value: 0: spec.routing.deadlines.connectSeconds in body should be greater than or equal to 1",
+     "spec.routing.deadlines.connectSeconds: input should be greater than or equal to 1, not 0."),
+    ("spec.routing.deadlines", {"totalSeconds": "1h"}, "spec.routing.deadlines.totalSeconds",
+     'Invalid value: "string": spec.routing.deadlines.totalSeconds in body must be of type integer: "string"',
+     "spec.routing.deadlines.totalSeconds: input should be a valid integer, not '1h'."),
+    ("spec.routing.queue", {"maxMemory": 1.5}, "spec.routing.queue.maxMemory",
+     'Invalid value: "number": spec.routing.queue.maxMemory in body must be of type integer,string: "number"',
+     "spec.routing.queue.maxMemory is 1.5: write a whole number or a text."),
+    ("spec.routing.ejection", {"consecutiveFailures": 0}, "spec.routing.ejection.consecutiveFailures",
+     "Invalid value: 0: spec.routing.ejection.consecutiveFailures in body should be greater than or equal to 1",
+     "spec.routing.ejection.consecutiveFailures: input should be greater than or equal to 1, not 0."),
+    ("spec.gateway.auth", {}, "spec.gateway.auth.secretRef", "Required value",
+     "spec.gateway.auth.secretRef is missing."),
+    ("spec.kvTransfer.config", {"kv_lease_duration": "30"}, "spec.kvTransfer.config.kv_lease_duration",
+     'Invalid value: "string": spec.kvTransfer.config.kv_lease_duration in body must be of type integer: "string"',
+     "spec.kvTransfer.config: kv_lease_duration is '30'; write whole seconds from 1 to 86400."),
     ("spec.rollout.maxSurge", 0.5, "spec.rollout.maxSurge",
      'Invalid value: "number": spec.rollout.maxSurge in body must be of type integer,string: "number"',
      "spec.rollout.maxSurge is 0.5: write a whole number or a text."),
@@ -403,6 +502,10 @@ UNKNOWN: Final[list[tuple[str, object, str, str]]] = [
     ("spec.decode.replica", 1, "spec.decode.replica", "spec.decode.replica does not exist; did you mean replicas?"),
     ("spec.kvTransfer.zzz", 1, "spec.kvTransfer.zzz",
      "spec.kvTransfer.zzz does not exist; it may hold: connector, order, onLoadFailure, config."),
+    ("spec.routing.deadline", {}, "spec.routing.deadline",
+     "spec.routing.deadline does not exist; did you mean deadlines?"),
+    ("spec.gateway.auth", {"secretName": "x", "secretRef": {"name": "x"}}, "spec.gateway.auth.secretName",
+     "spec.gateway.auth.secretName does not exist; did you mean secretRef?"),
     ("spec.engine.env", {"A": "1"}, "spec.engine.env.A", "spec.engine.env is {'A': '1'}; write a list."),
     ("spec.engine.env", [{"name": "A", "value": "1", "valueFrom": {}}], "spec.engine.env[0].valueFrom",
      "spec.engine.env.0.valueFrom does not exist; did you mean value?"),

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from pdx_api.connectors.base import Site
+from pdx_api.defaults import HANDOFF_SECONDS, LEASE_MARGIN_SECONDS
 from pdx_api.names import Mode, Role
 from pdx_api.types import Pool, Spec
 
@@ -62,7 +63,7 @@ def pairing_revision(spec: Spec) -> str:
     pairing: dict[str, Any] = {
         "mode": spec.mode,
         "model": stated(spec.model, without=("token_secret_ref", "cache")),
-        "engine": stated(spec.engine, without=("image_pull_policy", "shutdown_seconds")),
+        "engine": stated(spec.engine, without=("image_pull_policy", "shutdown_seconds", "api_key_secret_ref")),
         "pools": {
             role: stated(pool, without=("replicas", "resources", "pod_template", "disruption"))
             for role, pool in spec.pools().items()
@@ -100,16 +101,26 @@ def _plain(value: Any) -> Any:
     return [_plain(entry) for entry in value] if isinstance(value, list) else value
 
 
+def connector_config(spec: Spec) -> dict[str, Any]:
+    """The connector's settings in force: P keeps blocks longer than a hand-off may take; what the user says wins."""
+    lease = spec.routing.deadlines.handoff_seconds + int(LEASE_MARGIN_SECONDS)
+    return {**spec.connector.keeping(lease), **spec.kv_transfer.config}
+
+
 def _kv_transfer(spec: Spec) -> dict[str, Any]:
     if spec.mode is Mode.AGGREGATED:
         return {}
-    return {**stated(spec.kv_transfer), "order": spec.order}
+    said = {**stated(spec.kv_transfer), "order": spec.order}
+    # With the default deadline the lease is vLLM's own: engines that were not told are the same.
+    if spec.routing.deadlines.handoff_seconds != HANDOFF_SECONDS:
+        said["config"] = connector_config(spec)
+    return said
 
 
 def _wiring(spec: Spec, role: Role, site: Site) -> tuple[list[str], dict[str, str]]:
     if role is Role.AGGREGATED:
         return [], {}
-    wiring = spec.connector.engine(role, spec.order, site, spec.kv_transfer.config)
+    wiring = spec.connector.engine(role, spec.order, site, connector_config(spec))
     transfer = {**wiring.kv_transfer_config, "kv_load_failure_policy": spec.kv_transfer.on_load_failure.lower()}
     return ["--kv-transfer-config", json.dumps(transfer)], dict(wiring.env)
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import (
@@ -18,6 +19,8 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, core_schema
+
+from pdx_api.quantities import quantity
 
 RULES_KEY: Final = "x-kubernetes-validations"
 
@@ -137,11 +140,20 @@ def _is_quantity(value: int | str) -> bool:
     return value >= 0 if isinstance(value, int) else re.fullmatch(_QUANTITY, value) is not None
 
 
+def _is_size(value: int | str) -> bool:
+    if isinstance(value, str) and re.fullmatch(_SIZE, value) is None:
+        return False
+    return _SMALLEST <= (quantity(value) or Fraction(0)) <= _LARGEST
+
+
 def _is_count_or_percentage(value: int | str) -> bool:
     return 0 <= value <= 1024 if isinstance(value, int) else re.fullmatch(_PERCENTAGE, value) is not None
 
 
 _QUANTITY: Final = r"^[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?$"
+_SIZE: Final = r"^[0-9]+([.][0-9]+)?([kMGT]|[KMGT]i)?$"
+_SMALLEST: Final = 1024
+_LARGEST: Final = 1024**4
 _KEY: Final = r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
 """A name of at most 63 characters, after a domain or not."""
 _PERCENTAGE: Final = r"^(100|[1-9]?[0-9])%$"
@@ -206,6 +218,19 @@ Quantity = Annotated[
         _is_quantity,
     ),
 ]
+Size = Annotated[
+    int | str,
+    BeforeValidator(_integer_or_text),
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "maxLength": 64}),
+    Rule(
+        f"type(self) == int ? self >= {_SMALLEST} && self <= {_LARGEST} : self.matches(r'{_SIZE}') && "
+        f"quantity(string(self)).compareTo(quantity('{_SMALLEST}')) >= 0 && "
+        f"quantity(string(self)).compareTo(quantity('{_LARGEST}')) <= 0",
+        "write an amount of memory from 1Ki to 1Ti, for example 256Mi",
+        _is_size,
+    ),
+]
+"""Bytes, as a quantity."""
 Quantities = Annotated[
     dict[str, Quantity],
     Field(max_length=32),

@@ -40,6 +40,11 @@ PORT_HTTP: Final = "http"
 PORT_ADMIN: Final = "admin"
 """Name of the gateway's admin port."""
 
+CLIENT_KEYS_FLAG: Final = "--client-keys"
+"""Flag of the gateway: the file with the API keys of clients."""
+ENGINE_KEY_FLAG: Final = "--engine-key"
+"""Flag of the gateway: the file with the key that engines ask for."""
+
 ENGINE_PORT: Final = 8000
 """Port of vLLM's HTTP API in an engine pod."""
 GATEWAY_PORT: Final = 8080

@@ -1,9 +1,10 @@
 """The PDDeployment: every field with its default, unit and consequence. The source of truth for CRD, CLI and docs."""
 
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from pdx_api.connector_config import ConnectorConfig
 from pdx_api.connectors import choose
 from pdx_api.connectors.base import Connector
 from pdx_api.fields import (
@@ -18,11 +19,12 @@ from pdx_api.fields import (
     Rule,
     Text,
     matching,
-    without_null,
 )
 from pdx_api.model import Model
 from pdx_api.names import Mode, Order, Role
 from pdx_api.overlay import EnginePodTemplate, GatewayPodTemplate
+from pdx_api.routing import EngineKey, GatewayAuth, GatewayLimits, Routing
+from pdx_api.routing_rules import REQUEST_RULES
 from pdx_api.rules import (
     CONNECTOR_EXISTS,
     FLAG_IS_FREE,
@@ -84,6 +86,11 @@ class Engine(Part):
     shutdown_seconds: Annotated[int, Field(strict=True, ge=0, le=3600)] = Field(
         default=60, description="How long an engine that is stopped may take to finish its requests, in seconds."
     )
+    api_key_secret_ref: EngineKey | None = Field(
+        default=None,
+        description="The API key that engines ask for (VLLM_API_KEY) and the gateway sends them. Engines read it at "
+        "their start. Default: none, and the gateway sends on the client's Authorization. Not for `pdx up`.",
+    )
 
 
 class KVTransfer(Part):
@@ -104,11 +111,8 @@ class KVTransfer(Part):
         description="What D does when KV does not arrive. Fail: D answers an error, and the gateway retries and "
         "counts it. Recompute: D prefills by itself, and only latency shows it.",
     )
-    config: Annotated[dict[str, Any], BeforeValidator(without_null)] = Field(
-        default={},
-        max_length=64,
-        description="Connector settings for vLLM's kv_connector_extra_config, for example kv_lease_duration: 30 "
-        "(seconds that P keeps finished blocks).",
+    config: ConnectorConfig = Field(
+        default={}, description="Connector settings for vLLM's kv_connector_extra_config; they win over PDX's own."
     )
 
 
@@ -203,6 +207,8 @@ class Gateway(Part):
     image: Text | None = Field(default=None, description="Image of the gateway. Default: that of the operator.")
     resources: Resources = Field(default=Resources(), description="Compute resources of one gateway pod.")
     service: GatewayService = Field(default=GatewayService(), description="The Service in front of the gateway.")
+    limits: GatewayLimits = Field(default=GatewayLimits(), description="What the gateway takes from clients.")
+    auth: GatewayAuth | None = Field(default=None, description="Who may use the gateway. Default: everybody.")
     pod_template: GatewayPodTemplate | None = Field(
         default=None,
         description="Merged onto the gateway's pod template as `kubectl patch` merges (strategically). The gateway's "
@@ -256,7 +262,7 @@ class Observability(Part):
 class Spec(Part):
     """What the user wants."""
 
-    rules: ClassVar[tuple[Rule, ...]] = SPEC_RULES
+    rules: ClassVar[tuple[Rule, ...]] = (*SPEC_RULES, *REQUEST_RULES)
 
     mode: Mode = Field(
         default=Mode.DISAGGREGATED,
@@ -272,6 +278,10 @@ class Spec(Part):
         default=None,
         description="The pool of mode Aggregated. Default: decode's settings with the replicas of prefill and decode "
         "added up, so that both modes use as many engines.",
+    )
+    routing: Routing = Field(
+        default=Routing(),
+        description="How the gateway chooses engines, and what it does when one fails or all are busy.",
     )
     gateway: Gateway = Field(default=Gateway(), description="The gateway in front of the engines.")
     rollout: Rollout = Field(

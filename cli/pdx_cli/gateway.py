@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from pdx_api.connectors import CONNECTORS, choose
 from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, Order, Role
 from pdx_cli.errors import CommandError
+from pdx_proxy.flags import FlagsError, add_flags, with_flags
 from pdx_proxy.main import run as run_gateway
 from pdx_proxy.settings import MAX_WORKERS, Address, EndpointSpec, Settings, parse_address
 
@@ -16,6 +17,8 @@ examples:
   pdx gateway --listen 0.0.0.0:8080 --prefill http://p0:8000 http://p1:8000 --decode http://d0:8000 \\
               --connector NIXL --order Concurrent --workers 2
   pdx gateway --aggregated http://10.0.0.1:8000 http://10.0.0.2:8000
+  pdx gateway --prefill http://p0:8000 --decode http://d0:8000 --on-prefill-failure Local --handoff-seconds 60 \\
+              --client-keys keys.txt
 
 The engines must be wired for the connector and order named here; `pdx render FILE` shows how.
 Clients are served on --listen (/health and /ready too); --admin answers /metrics and /pdx/state."""
@@ -60,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="name engines and phases in answers: x-pdx-prefill, x-pdx-decode, server-timing",
     )
+    add_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,13 +78,17 @@ def settings_of(args: argparse.Namespace) -> Settings:
     admin = args.admin or f"127.0.0.1:{ADMIN_PORT}"
     if admin == args.listen:
         raise CommandError(f"--listen and --admin are both {admin}; name two addresses.")
-    return Settings(
+    settings = Settings(
         listen=_address("--listen", args.listen),
         admin=_address("--admin", admin),
         endpoints=_endpoints(args),
         workers=args.workers,
         debug_headers=args.debug_headers,
     )
+    try:
+        return with_flags(settings, args)
+    except FlagsError as error:
+        raise CommandError(f"{error}.") from error
 
 
 def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
@@ -111,21 +119,18 @@ def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
 
 
 def _url(text: str) -> Address:
-    parts = urlsplit(text)
     try:
-        port = parts.port or 80
-    except ValueError:
-        port = 0
-    if (
-        parts.scheme != "http"
-        or not parts.hostname
-        or not port
-        or parts.path not in ("", "/")
-        or parts.query
-        or "@" in text
-    ):
-        raise CommandError(f"{text} is no engine's URL; write http://HOST:PORT.")
-    return Address(parts.hostname, port)
+        parts = urlsplit(text)
+        host, port = parts.hostname, 80 if parts.port is None else parts.port
+    except ValueError as error:
+        raise _no_url(text) from error
+    if parts.scheme != "http" or not host or not port or parts.path not in ("", "/") or parts.query or "@" in text:
+        raise _no_url(text)
+    return Address(host, port)
+
+
+def _no_url(text: str) -> CommandError:
+    return CommandError(f"{text} is no engine's URL; write http://HOST:PORT.")
 
 
 def _address(flag: str, text: str) -> Address:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from pdx_api.connectors.base import Site
-from pdx_api.connectors.nixl import SIDE_CHANNEL
-from pdx_api.engines import engine_command
+from pdx_api.connectors.nixl import LEASE, SIDE_CHANNEL
+from pdx_api.engines import connector_config, engine_command
+from pdx_api.gateway_flags import gateway_flags
 from pdx_api.names import Mode, Role
 from pdx_api.types import PDDeployment, Spec
 from pdx_cli.errors import CommandError
@@ -115,6 +116,8 @@ def _sim(spec: Spec, role: Role, port: int, side_ports: Mapping[str, int]) -> tu
         argv += ["--connector", spec.connector.name, "--order", spec.order]
         if SIDE_CHANNEL in side_ports:
             argv += ["--side-channel", f"{HOST}:{side_ports[SIDE_CHANNEL]}"]
+        if (lease := connector_config(spec).get(LEASE)) is not None:
+            argv += ["--lease-seconds", str(lease)]
     return tuple(argv)
 
 
@@ -124,7 +127,7 @@ def _gateway(spec: Spec, engines: tuple[EngineProgram, ...], port: int, admin: i
         argv += [f"--{role}", *(engine.url for engine in engines if engine.role is role)]
     if spec.mode is Mode.DISAGGREGATED:
         argv += ["--connector", spec.connector.name, "--order", spec.order]
-    argv += ["--workers", str(spec.gateway.workers), "--debug-headers"]
+    argv += ["--workers", str(spec.gateway.workers), "--debug-headers", *gateway_flags(spec)]
     return Program("gateway", tuple(argv), {}, port)
 
 

@@ -10,7 +10,7 @@ import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from pdx_cli.errors import CommandError
 
@@ -58,8 +58,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+class Parser(argparse.ArgumentParser):
+    """Tells what is wrong in one sentence, without the list of all flags."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say it on stderr and exit with 2."""
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
 def _parser(args: Sequence[str]) -> tuple[argparse.ArgumentParser, str | None]:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="pdx",
         description="PDX serves large language models with vLLM's prefill and decode on different engines.",
         epilog=EPILOG,

@@ -18,7 +18,9 @@ EPILOG = """\
 examples:
   pdx render examples/qwen.yaml
   pdx render examples/qwen.yaml --set spec.mode=Aggregated
-  pdx render examples/qwen.yaml --namespace llm | kubectl diff -f -"""
+  pdx render examples/qwen.yaml --namespace llm | kubectl diff -f -
+
+Secrets (tokens, API keys) are named in what is printed, never read: they must be there when it is applied."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from pdx_api.names import Mode
 from pdx_api.types import PDDeployment
@@ -20,8 +19,6 @@ from pdx_cli.fleet import Fleet
 from pdx_cli.layout import EngineKind, Layout, Program, environment
 from pdx_cli.proof import Proof, judge
 from pdx_cli.record import Process, Run, RunDirectory
-
-GATEWAY: Final = "gateway"
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pdx_api.names import GATEWAY_PORT
+from pdx_api.types import Spec
 from pdx_cli import document, ports
 from pdx_cli.fleet import Fleet
 from pdx_cli.layout import EngineKind, check_vllm, lay_out
@@ -21,6 +22,7 @@ Result = TypeVar("Result")
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 START_SECONDS: Final = 600.0
+MOST_START_SECONDS: Final = 24 * 3600.0
 
 EPILOG: Final = """\
 examples:
@@ -60,12 +62,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--start-timeout",
-        type=float,
+        type=_start_seconds,
         default=START_SECONDS,
         metavar="SECONDS",
         help="how long the engines may load (default: %(default)g)",
     )
     parser.epilog = EPILOG
+
+
+def _start_seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= MOST_START_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text} is no time; write seconds above 0 and up to {MOST_START_SECONDS:g}")
+    return value
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,6 +87,8 @@ def run(args: argparse.Namespace) -> int:
     ports.check_number(args.port)
     if kind is EngineKind.VLLM:
         check_vllm(deployment.spec)
+    if keys := _keys_of_a_cluster(deployment.spec):
+        print(f"{keys} a Secret of a cluster: this run asks for no API key.", file=sys.stderr, flush=True)
     name = deployment.metadata.name
     directory = RunDirectory(args.run_dir.absolute() if args.run_dir else default_root() / name)
     with directory.held(name):
@@ -88,6 +102,13 @@ def run(args: argparse.Namespace) -> int:
         with tempfile.TemporaryDirectory(prefix="pdx-") as sockets, contextlib.closing(Fleet()) as fleet:
             session = Session(deployment, kind, layout, directory, fleet, Path(sockets), args.start_timeout)
             return _run(session, once=args.once)
+
+
+def _keys_of_a_cluster(spec: Spec) -> str:
+    """The fields that name API keys, and a verb; empty when none does."""
+    said = {"spec.gateway.auth": spec.gateway.auth, "spec.engine.apiKeySecretRef": spec.engine.api_key_secret_ref}
+    named = [field for field, value in said.items() if value is not None]
+    return f"{' and '.join(named)} {'names' if len(named) == 1 else 'each name'}" if named else ""
 
 
 def _run(session: Session, *, once: bool) -> int:

@@ -195,7 +195,9 @@ def _container(spec: Spec, role: Role, pool: Pool) -> Manifest:
 def _env(spec: Spec, wired: Mapping[str, str]) -> list[Manifest]:
     """The pod's address first, since Kubernetes expands $(POD_IP) only in what comes after it."""
     address = {"name": POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
-    ours = [variable for variable in engine_env(spec.model) if variable["name"] not in wired]
+    ours = [
+        variable for variable in engine_env(spec.model, spec.engine.api_key_secret_ref) if variable["name"] not in wired
+    ]
     users = [{"name": name, "value": _with_address(value)} for name, value in wired.items() if name != POD_IP]
     return [address, *ours, *users]
 

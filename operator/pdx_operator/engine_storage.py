@@ -4,6 +4,8 @@ from typing import Final
 
 from pdx_api.model import Model
 from pdx_api.names import MODEL_MOUNT
+from pdx_api.routing import EngineKey
+from pdx_api.routing_rules import ENGINE_KEY_VARIABLE
 from pdx_operator.objects import Manifest
 
 HOME: Final = "/home/vllm"
@@ -24,15 +26,15 @@ _PATHS: Final = {
 """Said even where they are the default, so that an image that says otherwise still writes where it may."""
 
 
-def engine_env(model: Model) -> list[Manifest]:
-    """Variables that say where to write, and the Hub's token."""
+def engine_env(model: Model, api_key: EngineKey | None = None) -> list[Manifest]:
+    """Variables that say where to write, the Hub's token, and the key that the engine asks for."""
     # PyTorch asks for a user's name at import, and an image may not know our user.
     variables: dict[str, str] = {"USER": "vllm", **_PATHS}
     env: list[Manifest] = [{"name": name, "value": value} for name, value in variables.items()]
-    secret = model.token_secret_ref
-    if secret is not None:
-        reference = {"secretKeyRef": {"name": secret.name, "key": secret.key}}
-        env.append({"name": "HF_TOKEN", "valueFrom": reference})
+    for name, secret in (("HF_TOKEN", model.token_secret_ref), (ENGINE_KEY_VARIABLE, api_key)):
+        if secret is not None:
+            reference = {"secretKeyRef": {"name": secret.name, "key": secret.key}}
+            env.append({"name": name, "valueFrom": reference})
     return env
 
 

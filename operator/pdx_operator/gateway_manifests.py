@@ -1,9 +1,13 @@
 """The gateway of a PDDeployment as Kubernetes objects: its Deployment and the Service that clients reach."""
 
+from dataclasses import dataclass
 from typing import Final
 
+from pdx_api.gateway_flags import gateway_flags
 from pdx_api.names import (
     ADMIN_PORT,
+    CLIENT_KEYS_FLAG,
+    ENGINE_KEY_FLAG,
     GATEWAY_CONTAINER,
     GATEWAY_PORT,
     GATEWAY_SERVICE_PORT,
@@ -26,6 +30,8 @@ from pdx_operator.overlay import overlaid
 
 USER_ID: Final = 65532
 """User of the gateway's image."""
+_MODE: Final = 0o440
+"""Of the files with keys: the pod's fsGroup owns them."""
 _ANY: Final = "0.0.0.0"  # noqa: S104
 
 
@@ -72,7 +78,7 @@ def _pod_template(spec: Spec, owner: Owner, image: str) -> Manifest:
             "automountServiceAccountToken": True,
             "enableServiceLinks": False,
             "containers": [_container(spec, owner, gateway.image or image)],
-            "volumes": [{"name": "tmp", "emptyDir": {}}],
+            "volumes": [{"name": "tmp", "emptyDir": {}}, *(keys.volume() for keys in _keys(spec))],
             "securityContext": {
                 "runAsNonRoot": True,
                 "runAsUser": USER_ID,
@@ -104,6 +110,8 @@ def _container(spec: Spec, owner: Owner, image: str) -> Manifest:
             f"--drain-seconds={LEAVING_SECONDS}",
             # A request that an engine may finish is not cut off in front of it.
             f"--shutdown-seconds={spec.engine.shutdown_seconds}",
+            *gateway_flags(spec),
+            *(f"{keys.flag}={keys.file}" for keys in _keys(spec)),
         ],
         "ports": [
             {"name": PORT_HTTP, "containerPort": GATEWAY_PORT},
@@ -112,7 +120,10 @@ def _container(spec: Spec, owner: Owner, image: str) -> Manifest:
         "livenessProbe": {**_probe("/healthz"), "periodSeconds": 10, "failureThreshold": 6},
         "readinessProbe": {**_probe("/readyz"), "periodSeconds": 2, "failureThreshold": 2},
         "resources": resources(spec.gateway.resources),
-        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
+            *(keys.mount() for keys in _keys(spec)),
+        ],
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -120,6 +131,39 @@ def _container(spec: Spec, owner: Owner, image: str) -> Manifest:
         },
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyFile:
+    """A value of a Secret as a file. Mounted as a directory: a file of its own would never change."""
+
+    name: str
+    flag: str
+    secret: str
+    key: str
+
+    @property
+    def directory(self) -> str:
+        return f"/etc/pdx/{self.name}"
+
+    @property
+    def file(self) -> str:
+        return f"{self.directory}/{self.name}"
+
+    def volume(self) -> Manifest:
+        items = [{"key": self.key, "path": self.name}]
+        secret = {"secretName": self.secret, "items": items, "defaultMode": _MODE, "optional": False}
+        return {"name": self.name, "secret": secret}
+
+    def mount(self) -> Manifest:
+        return {"name": self.name, "mountPath": self.directory, "readOnly": True}
+
+
+def _keys(spec: Spec) -> tuple[_KeyFile, ...]:
+    auth, engine = spec.gateway.auth, spec.engine.api_key_secret_ref
+    clients = [_KeyFile("client-keys", CLIENT_KEYS_FLAG, auth.secret_ref.name, auth.secret_ref.key)] if auth else []
+    engines = [_KeyFile("engine-key", ENGINE_KEY_FLAG, engine.name, engine.key)] if engine else []
+    return (*clients, *engines)
 
 
 def _probe(path: str) -> Manifest:

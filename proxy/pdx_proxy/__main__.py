@@ -9,11 +9,11 @@ from typing import Final
 
 from pdx_api.names import ADMIN_PORT, GATEWAY_PORT
 from pdx_proxy.discovery import PodDiscovery
+from pdx_proxy.flags import FlagsError, Parser, add_flags, seconds, with_flags
 from pdx_proxy.main import run
 from pdx_proxy.settings import MAX_WORKERS, Address, Settings, parse_address
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_MAX_SECONDS: Final = 24 * 3600.0
 
 EPILOG: Final = """\
 The engines are found as pods with the label pdx.dev/deployment=NAME, by a list and a watch with the pod's service
@@ -23,9 +23,9 @@ On SIGTERM /readyz says 503, clients are served on for --drain-seconds, then ope
 --shutdown-seconds. A second signal skips the drain."""
 
 
-def create_parser() -> argparse.ArgumentParser:
+def create_parser() -> Parser:
     """The program's flags."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m pdx_proxy",
         description="The PDX gateway for the engine pods of one PDDeployment.",
         epilog=EPILOG,
@@ -52,30 +52,32 @@ def create_parser() -> argparse.ArgumentParser:
     add("--workers", type=_workers, default=1, metavar="N", help="processes that share the port (%(default)s)")
     add(
         "--drain-seconds",
-        type=_seconds,
+        type=seconds,
         default=5.0,
         metavar="S",
         help="how long after SIGTERM clients are served as before (%(default)g)",
     )
     add(
         "--shutdown-seconds",
-        type=_seconds,
+        type=seconds,
         default=30.0,
         metavar="S",
         help="how long open requests may take after that (%(default)g)",
     )
+    add_flags(parser)
     return parser
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
-    """The gateway's settings from the flags."""
-    return Settings(
+    """The gateway's settings from the flags; raises FlagsError for flags that contradict each other."""
+    settings = Settings(
         listen=args.listen,
         admin=args.admin,
         workers=args.workers,
         drain_seconds=args.drain_seconds,
         shutdown_seconds=args.shutdown_seconds,
     )
+    return with_flags(settings, args)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,7 +86,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.listen == args.admin:
         parser.error(f"--listen and --admin are both {args.listen}; name two addresses")
-    return run(settings_of(args), PodDiscovery(args.namespace, args.deployment, random.random))
+    try:
+        settings = settings_of(args)
+    except FlagsError as error:
+        parser.error(str(error))
+    return run(settings, PodDiscovery(args.namespace, args.deployment, random.random))
 
 
 def _address(text: str) -> Address:
@@ -104,16 +110,6 @@ def _workers(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MAX_WORKERS:
         raise argparse.ArgumentTypeError(f"{text} is no number of workers; write one from 1 to {MAX_WORKERS}")
     return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= _MAX_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text} is no time; write seconds from 0 to {_MAX_SECONDS:g}")
-    return seconds
 
 
 if __name__ == "__main__":

@@ -43,7 +43,10 @@ class Connector(Protocol):
         """The ports an engine opens for it, beside HTTP: name -> number in a pod, where every address is its own."""
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
-        """Wiring of one engine; `config` is the user's `spec.kvTransfer.config`, which wins over defaults."""
+        """Wiring of one engine; `config` is `keeping` and the user's `spec.kvTransfer.config` laid over it."""
+
+    def keeping(self, seconds: int) -> Mapping[str, Any]:
+        """What makes P keep the blocks of a finished prefill that long; empty where nothing has to be kept."""
 
     def family(self, order: Order) -> Family:
         """The protocol to speak for a pair wired in this order."""

@@ -15,6 +15,9 @@ SIDE_CHANNEL: Final = "side-channel"
 SIDE_CHANNEL_PORT: Final = 5600
 """VLLM_NIXL_SIDE_CHANNEL_PORT's default."""
 
+LEASE: Final = "kv_lease_duration"
+"""Setting for how long P keeps the blocks of a finished prefill, in seconds; vLLM's default is 30."""
+
 _KV_ROLES: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 
 _PREFILL_PARAMS: Final[KVParams] = {
@@ -73,6 +76,10 @@ class Nixl:
                 "VLLM_NIXL_SIDE_CHANNEL_PORT": str(site.ports[SIDE_CHANNEL]),
             },
         )
+
+    def keeping(self, seconds: int) -> Mapping[str, Any]:
+        """P's lease; a D that waits for its KV renews it by heartbeats, but not while both legs run at once."""
+        return {LEASE: seconds}
 
     def family(self, order: Order) -> Family:
         """Pull is serial; push meets under the request id, whichever leg goes first."""

@@ -1,5 +1,6 @@
 """The renderer: what makes a revision, what makes a role's inputs, and the flags."""
 
+import json
 from typing import Any
 
 import pytest
@@ -79,6 +80,10 @@ def test_a_field_that_pdx_learns_later_says_nothing_until_it_is_used(part: Any) 
         {"model": {"name": "Qwen/Qwen3-8B", "tokenSecretRef": {"name": "hub"}}},
         {"model": {"name": "Qwen/Qwen3-8B", "cache": {"persistentVolumeClaim": {"claimName": "c"}}}},
         {"gateway": {"replicas": 3, "workers": 2}},
+        {"gateway": {"auth": {"secretRef": {"name": "clients"}}, "limits": {"maxRequestsPerClient": 1}}},
+        {"engine": {"apiKeySecretRef": {"name": "key"}}},
+        {"routing": {"prefillPolicy": "LeastLoad", "retries": {"attempts": 5}, "queue": {"maxRequests": 0}}},
+        {"routing": {"deadlines": {"prefillSeconds": 7, "firstEventSeconds": 60, "totalSeconds": 500}}},
         {"rollout": {"maxSurge": 0}},
         {"observability": {"scrapeFrom": [{"podLabels": {"app": "prometheus"}}]}},
     ],
@@ -106,6 +111,7 @@ def test_what_does_not_touch_pairing_keeps_the_revision(change: dict[str, Any]) 
         {"kvTransfer": {"order": "DecodeFirst"}},
         {"kvTransfer": {"config": {"kv_lease_duration": 60}}},
         {"kvTransfer": {"onLoadFailure": "Recompute"}},
+        {"routing": {"deadlines": {"handoffSeconds": 26}}},
         {"prefill": {"replicas": 2, "parallelism": {"tensor": 2}}},
         {"prefill": {"replicas": 2, "args": ["--x"]}},
         {"decode": {"chunkedPrefill": {"enabled": False}}},
@@ -119,6 +125,40 @@ def test_what_touches_pairing_makes_another_revision(change: dict[str, Any]) -> 
 
 def test_the_default_order_and_the_same_order_written_out_are_one_revision() -> None:
     assert pairing_revision(_spec(kvTransfer={"order": "PrefillFirst"})) == pairing_revision(_spec())
+
+
+def _lease(**spec: Any) -> object:
+    site = Site(host="127.0.0.1", ports={"side-channel": 5600})
+    args = engine_command(_spec(**spec), Role.PREFILL, site=site, listen="127.0.0.1", port=8000).args
+    return json.loads(args[args.index("--kv-transfer-config") + 1])["kv_connector_extra_config"]["kv_lease_duration"]
+
+
+def test_p_keeps_blocks_longer_than_a_hand_off_takes() -> None:
+    assert _lease() == 30
+    assert _lease(routing={"deadlines": {"handoffSeconds": 60}}) == 65
+    assert _lease(kvTransfer={"config": {"kv_lease_duration": 40}}) == 40
+
+
+def test_the_same_lease_is_the_same_revision_whoever_says_it() -> None:
+    derived = _spec(routing={"deadlines": {"handoffSeconds": 60}})
+    said = _spec(kvTransfer={"config": {"kv_lease_duration": 65}})
+    both = _spec(routing={"deadlines": {"handoffSeconds": 40}}, kvTransfer={"config": {"kv_lease_duration": 65}})
+    assert pairing_revision(derived) == pairing_revision(said) == pairing_revision(both)
+
+
+@pytest.mark.parametrize(
+    ("routing", "same"),
+    [
+        ({"prefillPolicy": "LeastLoad", "slowStartSeconds": 0, "onPrefillFailure": "Fail"}, True),
+        ({"deadlines": {"prefillSeconds": 7, "firstEventSeconds": 60, "idleSeconds": 9, "totalSeconds": 70}}, True),
+        ({"deadlines": {"handoffSeconds": 26}}, False),
+    ],
+)
+def test_of_routing_engines_see_the_hand_off_alone(routing: dict[str, Any], same: bool) -> None:
+    for role in (Role.PREFILL, Role.DECODE):
+        assert (engine_inputs(_spec(routing=routing), role) == engine_inputs(_spec(), role)) is same
+    aggregated = _spec(mode="Aggregated", routing=routing)
+    assert engine_inputs(aggregated, Role.AGGREGATED) == engine_inputs(_spec(mode="Aggregated"), Role.AGGREGATED)
 
 
 def test_kv_transfer_is_no_input_of_an_aggregated_pool() -> None:

@@ -141,7 +141,8 @@ def test_engine_command() -> None:
     assert command.args == (
         *("serve", "Qwen/Qwen3-8B", "--served-model-name", "Qwen/Qwen3-8B", "--host", "0.0.0.0", "--port", "8000"),
         "--kv-transfer-config",
-        '{"kv_connector": "NixlConnector", "kv_role": "kv_producer", "kv_load_failure_policy": "fail"}',
+        '{"kv_connector": "NixlConnector", "kv_role": "kv_producer", '
+        '"kv_connector_extra_config": {"kv_lease_duration": 30}, "kv_load_failure_policy": "fail"}',
     )
     env = dict(command.env)
     assert (env["VLLM_NIXL_SIDE_CHANNEL_HOST"], env["VLLM_NIXL_SIDE_CHANNEL_PORT"]) == ("10.0.0.1", "5600")
@@ -163,7 +164,7 @@ FLAGS: list[tuple[str, object, str]] = [
     ("kvTransfer.onLoadFailure", "Recompute", '"kv_load_failure_policy": "recompute"'),
     ("kvTransfer.order", "DecodeFirst", '"kv_connector": "NixlPushConnector"'),
     ("kvTransfer.order", "Concurrent", '"kv_connector": "NixlPushConnector"'),
-    ("kvTransfer.config", {"a": 1}, '"kv_connector_extra_config": {"a": 1}'),
+    ("kvTransfer.config", {"a": 1}, '"kv_connector_extra_config": {"kv_lease_duration": 30, "a": 1}'),
 ]
 
 

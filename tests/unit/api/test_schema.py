@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field
 
-from pdx_api import model, types
+from pdx_api import model, routing, types
 from pdx_api.connectors.nixl import Nixl
 from pdx_api.fields import RULES_KEY, Part
 from pdx_api.names import Order
@@ -92,7 +92,7 @@ def test_every_rule_of_the_types_is_in_the_schema() -> None:
     told = {rule["message"] for _, schema in nodes(SCHEMA) for rule in schema.get(RULES_KEY, ())}
     parts = [
         kind
-        for kind in (*vars(model).values(), *vars(types).values())
+        for kind in (*vars(model).values(), *vars(routing).values(), *vars(types).values())
         if isinstance(kind, type) and issubclass(kind, Part)
     ]
     assert told >= {rule.message for part in parts for rule in part.rules}

@@ -219,6 +219,38 @@ def test_the_hubs_token_and_cache() -> None:
     assert _mounts(engines)[env["HF_HOME"]] == {"persistentVolumeClaim": {"claimName": "downloads"}}
 
 
+def test_a_change_of_routing_touches_the_gateway_alone() -> None:
+    before = _rendered()
+    after = _rendered(routing={"onPrefillFailure": "Local", "deadlines": {"prefillSeconds": 60}})
+    assert {key for key in before if before[key] != after[key]} == {("Deployment", "gateway")}
+    args = _container(after["Deployment", "gateway"])["args"]
+    assert [arg for arg in args if arg not in _container(before["Deployment", "gateway"])["args"]] == [
+        *("--on-prefill-failure=Local", "--prefill-seconds=60"),
+    ]
+
+
+def test_clients_keys_are_a_file_of_the_gateway() -> None:
+    made = _rendered(gateway={"auth": {"secretRef": {"name": "clients"}}})
+    gateway = made["Deployment", "gateway"]
+    items = [{"key": "keys", "path": "client-keys"}]
+    secret = {"secretName": "clients", "items": items, "defaultMode": 0o440, "optional": False}
+    assert _mounts(gateway)["/etc/pdx/client-keys"] == {"secret": secret}
+    assert all(mount.get("readOnly") for mount in _container(gateway)["volumeMounts"] if "pdx" in mount["mountPath"])
+    args = _container(gateway)["args"]
+    assert "--client-keys=/etc/pdx/client-keys/client-keys" in args
+    assert create_parser().parse_args(args).client_keys == "/etc/pdx/client-keys/client-keys"
+    assert _rendered()["Deployment", "decode"] == made["Deployment", "decode"]
+
+
+def test_the_engines_key_is_known_to_engines_and_gateway() -> None:
+    made = _rendered(engine={"apiKeySecretRef": {"name": "key", "key": "k"}})
+    for role in ("prefill", "decode"):
+        assert _env(made["Deployment", role])["VLLM_API_KEY"] == {"secretKeyRef": {"name": "key", "key": "k"}}
+    gateway = made["Deployment", "gateway"]
+    assert _mounts(gateway)["/etc/pdx/engine-key"]["secret"]["items"] == [{"key": "k", "path": "engine-key"}]
+    assert "--engine-key=/etc/pdx/engine-key/engine-key" in _container(gateway)["args"]
+
+
 @pytest.mark.parametrize(
     ("rollout", "expected"),
     [

@@ -1,0 +1,128 @@
+"""What must hold between the fields that say how requests are treated: each rule with its sentence."""
+
+from fractions import Fraction
+from typing import Any, Final
+
+from pdx_api.connectors.nixl import LEASE
+from pdx_api.fields import Rule
+from pdx_api.names import Mode, PrefillFailure
+from pdx_api.quantities import quantity
+
+ENGINE_KEY_VARIABLE: Final = "VLLM_API_KEY"
+"""The environment variable that vLLM takes its API key from."""
+
+_WITHIN_TOTAL: Final = ("connectSeconds", "prefillSeconds", "firstEventSeconds", "idleSeconds")
+
+
+def _within_total(deadlines: Any) -> bool:
+    longest = max(
+        deadlines.connect_seconds, deadlines.prefill_seconds, deadlines.first_event_seconds, deadlines.idle_seconds
+    )
+    return bool(longest <= deadlines.total_seconds)
+
+
+DEADLINES_RULES: Final = (
+    Rule(
+        "self.handoffSeconds <= self.firstEventSeconds",
+        "a hand-off ends with the first event; write handoffSeconds up to firstEventSeconds",
+        lambda deadlines: deadlines.handoff_seconds <= deadlines.first_event_seconds,
+    ),
+    Rule(
+        " && ".join(f"self.{field} <= self.totalSeconds" for field in _WITHIN_TOTAL),
+        f"no wait is longer than the whole request; write {', '.join(_WITHIN_TOTAL)} up to totalSeconds",
+        _within_total,
+    ),
+)
+
+RETRIES_RULES: Final = (
+    Rule(
+        "self.attempts == 1 || self.budgetPercent > 0 || self.free > 0",
+        "without a budget nothing is tried again; write budgetPercent or free above 0, or attempts: 1",
+        lambda retries: retries.attempts == 1 or retries.budget_percent > 0 or retries.free > 0,
+    ),
+)
+
+ROUTING_RULES: Final = (
+    Rule(
+        "self.queue.maxWaitSeconds <= self.deadlines.totalSeconds",
+        "waiting is part of the whole request; write queue.maxWaitSeconds up to deadlines.totalSeconds",
+        lambda routing: routing.queue.max_wait_seconds <= routing.deadlines.total_seconds,
+    ),
+)
+
+
+def _tries_again(spec: Any) -> bool:
+    routing = spec.routing
+    fails = spec.mode is not Mode.DISAGGREGATED or routing.on_prefill_failure is PrefillFailure.FAIL
+    return bool(fails or routing.retries.attempts > 1)
+
+
+def _splits_something(spec: Any) -> bool:
+    longest = spec.engine.max_model_len
+    return bool(longest is None or spec.routing.disaggregate_above_tokens < longest)
+
+
+def _bodies_fit(spec: Any) -> bool:
+    size, memory = quantity(spec.gateway.limits.max_body_size), quantity(spec.routing.queue.max_memory)
+    return (size or Fraction(0)) <= (memory or Fraction(0))
+
+
+def _lease_covers_handoff(spec: Any) -> bool:
+    lease = spec.kv_transfer.config.get(LEASE)
+    return bool(lease is None or lease > spec.routing.deadlines.handoff_seconds)
+
+
+_KEY_FLAGS: Final = ("--api-k", "--api-ke", "--api-key")
+"""vLLM reads the beginnings of a flag too."""
+_WITH_ARGS: Final = ("engine", "prefill", "decode", "aggregated")
+
+
+def _key_is_named_once(spec: Any) -> bool:
+    if spec.engine.api_key_secret_ref is None:
+        return True
+    parts = [part for name in _WITH_ARGS if (part := getattr(spec, name)) is not None]
+    return not any(variable.name == ENGINE_KEY_VARIABLE for part in parts for variable in part.env) and not any(
+        argument.split("=")[0].replace("_", "-") in _KEY_FLAGS for part in parts for argument in part.args
+    )
+
+
+_NO_OTHER_KEY: Final = " && ".join(
+    f"(!has(self.{part}) || (self.{part}.env.all(v, v.name != '{ENGINE_KEY_VARIABLE}') && "
+    f"self.{part}.args.all(a, !(a.split('=')[0].replace('_', '-') in {list(_KEY_FLAGS)}))))"
+    for part in _WITH_ARGS
+)
+
+REQUEST_RULES: Final = (
+    Rule(
+        f"self.mode != '{Mode.DISAGGREGATED}' || self.routing.onPrefillFailure == '{PrefillFailure.FAIL}'"
+        " || self.routing.retries.attempts > 1",
+        "trying again takes a second attempt; write routing.retries.attempts of at least 2, or "
+        f"routing.onPrefillFailure: {PrefillFailure.FAIL}",
+        _tries_again,
+    ),
+    Rule(
+        "!has(self.engine.maxModelLen) || self.routing.disaggregateAboveTokens < self.engine.maxModelLen",
+        "no prompt would be split; write routing.disaggregateAboveTokens below engine.maxModelLen",
+        _splits_something,
+    ),
+    Rule(
+        "!isQuantity(string(self.gateway.limits.maxBodySize)) || !isQuantity(string(self.routing.queue.maxMemory))"
+        " || quantity(string(self.gateway.limits.maxBodySize))"
+        ".compareTo(quantity(string(self.routing.queue.maxMemory))) <= 0",
+        "the largest body would never be taken; write gateway.limits.maxBodySize up to routing.queue.maxMemory",
+        _bodies_fit,
+    ),
+    Rule(
+        f"!has(self.kvTransfer.config.{LEASE})"
+        f" || self.kvTransfer.config.{LEASE} > self.routing.deadlines.handoffSeconds",
+        f"P would give up blocks that D may still fetch; write kvTransfer.config.{LEASE} above "
+        "routing.deadlines.handoffSeconds, or leave it out",
+        _lease_covers_handoff,
+    ),
+    Rule(
+        f"!has(self.engine.apiKeySecretRef) || ({_NO_OTHER_KEY})",
+        f"engines take their key from engine.apiKeySecretRef; leave out {ENGINE_KEY_VARIABLE} and {_KEY_FLAGS[-1]}",
+        _key_is_named_once,
+    ),
+)
+"""Rules of the whole spec."""
