@@ -33,9 +33,9 @@ class Deadlines(Part):
     )
     handoff_seconds: Seconds = Field(
         default=int(defaults.HANDOFF_SECONDS),
-        description="P's answer to D's first event, in seconds; then the request is tried again. P keeps its blocks "
-        f"{defaults.LEASE_MARGIN_SECONDS:g} s longer (kv_lease_duration), and a D that does not come holds them that "
-        "long; so another value is another revision, and replaces the engines.",
+        description="P's answer to D's first event, in seconds; then the request is tried again. P is told to keep "
+        f"blocks {defaults.LEASE_MARGIN_SECONDS:g} s longer (kv_lease_duration), unless kvTransfer.config says how "
+        "long: so another value is another revision, and replaces the engines.",
     )
     first_event_seconds: Seconds = Field(
         default=int(defaults.FIRST_EVENT_SECONDS),
@@ -103,8 +103,8 @@ class Ejection(Part):
 
     consecutive_failures: Annotated[int, Field(strict=True, ge=1, le=1000)] = Field(
         default=defaults.FAILURES_IN_A_ROW,
-        description="Answers of 500 and above, one after the other, until an engine is left out and probed. A lost "
-        "connection counts at once; a 4xx never does.",
+        description="Answers of 500 and above (503 apart) that one worker gets one after the other, until the engine "
+        "is left out and probed. A lost connection is enough by itself; a 4xx never counts.",
     )
 
 

@@ -45,7 +45,7 @@ def test_later_assignments_win() -> None:
         ("spec.model.name.first=x", "--set spec.model.name.first: spec.model.name is 'tiny', which has no fields."),
         (
             "spec.engine.args.7=x",
-            "--set spec.engine.args.7: spec.engine.args is a list of 1, so 7 is none of its entries.",
+            "--set spec.engine.args.7: spec.engine.args is a list of 3, so 7 is none of its entries.",
         ),
         ("spec.decode.replica=2", "spec.decode.replica does not exist; did you mean replicas?"),
         ("spec.kvTransfer.order=Sideways", "order"),

@@ -82,3 +82,10 @@ def test_a_clusters_volume_cannot_run_here(monkeypatch: pytest.MonkeyPatch) -> N
     deployment = load(TINY, ["spec.model.source={persistentVolumeClaim: {claimName: models}}"])
     with pytest.raises(CommandError, match="persistentVolumeClaim is a volume of a cluster; here, name a directory: "):
         check_vllm(deployment.spec)
+
+
+def test_what_is_said_of_routing_reaches_gateway_and_engines() -> None:
+    layout = _layout(EngineKind.SIM, "spec.routing.deadlines.handoffSeconds=40", "spec.gateway.limits.maxBodySize=1Mi")
+    assert layout.gateway.argv[-2:] == ("--handoff-seconds=40", "--max-body-size=1048576")
+    for engine in layout.engines:
+        assert engine.argv[-2:] == ("--lease-seconds", "45")

@@ -53,6 +53,23 @@ def test_usage_is_refused_by_argparse(argv: list[str], capsys: pytest.CaptureFix
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("seconds", ["nan", "-1", "0", "inf", "soon"])
+def test_a_time_that_is_none(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["up", TINY, "--start-timeout", seconds])
+    assert ended.value.code == 2
+    told = f"argument --start-timeout: {seconds} is no time; write seconds above 0 and up to 86400"
+    assert capsys.readouterr().err == f"pdx up: {told}\n"
+
+
+def test_keys_of_a_cluster_are_not_asked_for_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = ["--set", "spec.gateway.auth.secretRef.name=c", "--set", "spec.engine.apiKeySecretRef.name=e"]
+    argv = ["up", TINY, "--engine", "sim", "--set", "spec.decode.replicas=0", "--run-dir", str(tmp_path), *keys]
+    assert main([*argv, "--port", str(ports.allocate(1)[0])]) == 1
+    told = "spec.gateway.auth and spec.engine.apiKeySecretRef each name a Secret of a cluster: "
+    assert f"{told}this run asks for no API key.\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("port", ["0", "-1", "65536"])
 def test_a_port_that_does_not_exist(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", TINY, "--engine", "sim", "--port", port]) == 1

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -106,8 +105,7 @@ def test_both_have_one_default(path: Path) -> None:
     for step in path.split(".")[1:]:
         found = found[step]
     expected = getattr(getattr(Settings(), part), field)
-    sizes: Callable[[Any], Fraction | None] = quantity
-    assert (sizes(found) if path.endswith(("maxMemory", "maxBodySize")) else found) == expected
+    assert (quantity(found) if path.endswith(("maxMemory", "maxBodySize")) else found) == expected
 
 
 def test_what_is_not_said_needs_no_flag() -> None:
@@ -190,10 +188,12 @@ def test_what_is_no_engine(url: str, capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().err == f"pdx: {url} is no engine's URL; write http://HOST:PORT.\n"
 
 
-@pytest.mark.parametrize("command", [["python -m pdx_proxy"], ["pdx", "gateway"]])
-def test_help_names_every_flag_with_its_default(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("program", "argv"), [(main, ["--help"]), (pdx, ["gateway", "--help"])])
+def test_help_names_every_flag_with_its_default(
+    program: Callable[[list[str]], int], argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["--help"]) if command[0] != "pdx" else pdx(["gateway", "--help"])
+        program(argv)
     assert ended.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
     for flag in (flag for flags in FLAGS.values() for flag in flags):

@@ -18,8 +18,9 @@ from pdx_proxy.prompt import estimate, is_short
 ROOT = Path(__file__).parents[3]
 TEXTS = Path(__file__).parent / "texts"
 DATA = Path(mistral_common.__file__).parent / "data"
-SLACK = 0.03
-"""How far what is measured may lie above what the document says: the code among the samples changes."""
+SLACK = 0.08
+"""How far what is measured may lie above what the document says: the code among the samples changes, and of 60 pieces
+three decide the 95th percentile."""
 
 Count = Callable[[str], int]
 
