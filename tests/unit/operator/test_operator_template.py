@@ -41,6 +41,19 @@ def test_with_equal_inputs_the_stored_template_stays_in_force() -> None:
     assert differs(wanted, live) is None
 
 
+FROZEN = [
+    ({"model": {"name": "Qwen/Qwen3-8B"}}, "decode", "3fbb1fc175f188d1"),
+    ({"mode": "Aggregated", "aggregated": {}}, "aggregated", "a70d60daf3ecf8ae"),
+    ({"kvTransfer": {"order": "Concurrent", "config": {"kv_lease_duration": 60}}}, "prefill", "cf8d6f1978e901fc"),
+]
+
+
+@pytest.mark.parametrize(("spec", "role", "inputs"), FROZEN)
+def test_inputs_stay_what_they_are_for_ever(spec: dict[str, Any], role: str, inputs: str) -> None:
+    """Another hash here restarts every engine of every user at their next upgrade of the operator."""
+    assert _engines(role, **spec)["metadata"]["annotations"][INPUTS] == inputs
+
+
 def test_other_replicas_leave_the_template_alone() -> None:
     live = _by_an_older_operator(_engines())
     wanted = in_force(_engines(decode={"replicas": 5}), live)
