@@ -120,7 +120,9 @@ def structural(schema: Mapping[str, Any], path: str) -> Schema:
     if "const" in schema:
         found["enum"] = [schema["const"]]
     if schema.get("default") is not None:
-        found["default"] = {} if found.get("type") == "object" else schema["default"]
+        # The API server judges a default by the object's own rules before it fills in the defaults within.
+        inner = found.get("type") == "object" and RULES_KEY not in found
+        found["default"] = {} if inner else schema["default"]
     if found.get("type") == "array":
         found["items"] = structural(schema["items"], f"{path}[]")
         found.setdefault(LIST_TYPE, "atomic")
