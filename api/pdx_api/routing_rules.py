@@ -59,7 +59,8 @@ def _tries_again(spec: Any) -> bool:
 
 def _splits_something(spec: Any) -> bool:
     longest = spec.engine.max_model_len
-    return bool(longest is None or spec.routing.disaggregate_above_tokens < longest)
+    above = spec.routing.disaggregate_above_tokens
+    return bool(longest is None or above == 0 or above < longest)
 
 
 def _bodies_fit(spec: Any) -> bool:
@@ -101,7 +102,8 @@ REQUEST_RULES: Final = (
         _tries_again,
     ),
     Rule(
-        "!has(self.engine.maxModelLen) || self.routing.disaggregateAboveTokens < self.engine.maxModelLen",
+        "!has(self.engine.maxModelLen) || self.routing.disaggregateAboveTokens == 0"
+        " || self.routing.disaggregateAboveTokens < self.engine.maxModelLen",
         "no prompt would be split; write routing.disaggregateAboveTokens below engine.maxModelLen",
         _splits_something,
     ),
