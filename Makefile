@@ -54,6 +54,10 @@ test: install-dev ## Run every test (a part this machine cannot run is skipped b
 soak: install-dev ## Long fault campaigns and loads; results go to benchmarks/
 	@$(BIN)/pytest -m soak --override-ini timeout=0 $(ARGS)
 
+.PHONY: mutations
+mutations: install-dev ## Break the gateway on purpose in many ways: a row of docs/failures.md has to notice each
+	@$(BIN)/python -m tests.mutations
+
 .PHONY: bench
 bench: install-dev ## Measure the gateway beside its peers (ARGS=--help lists the options)
 	@$(BIN)/python -m benchmarks.gateway $(ARGS)

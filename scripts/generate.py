@@ -10,6 +10,7 @@ import yaml
 
 from pdx_api.names import GROUP, PLURAL
 from pdx_api.schema import custom_resource_definition, object_schema
+from scripts.failures import failures
 from scripts.reference import reference
 
 ROOT: Final = Path(__file__).parents[1]
@@ -23,7 +24,12 @@ _HEAD: Final = "# Written by `make generate` from api/pdx_api.\n"
 def generated(root: Path) -> Mapping[Path, str]:
     """Every generated file, by its path in the checkout."""
     crd = _HEAD + yaml.safe_dump(custom_resource_definition(), sort_keys=False, width=120, allow_unicode=True)
-    files = {CRD: crd, Path("docs") / "reference.md": reference(object_schema())}
+    matrix = Path("docs") / "failures.md"
+    files = {
+        CRD: crd,
+        Path("docs") / "reference.md": reference(object_schema()),
+        matrix: failures(_read(root / matrix) or ""),
+    }
     if (root / CHART_CRDS).is_dir():
         files[CHART_CRDS / CRD.name] = crd
     return files
@@ -37,7 +43,7 @@ def main() -> int:
     differing = {path: text for path, text in generated(ROOT).items() if _read(ROOT / path) != text}
     if check:
         for path in differing:
-            sys.stderr.write(f"{path} differs from api/pdx_api; run: make generate\n")
+            sys.stderr.write(f"{path} differs from what it is written from; run: make generate\n")
         return 1 if differing else 0
     for path, text in differing.items():
         (ROOT / path).parent.mkdir(parents=True, exist_ok=True)

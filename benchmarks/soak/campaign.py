@@ -247,7 +247,7 @@ def _check_clients(ledger: Ledger) -> None:
     }
     counted: Counter[str] = Counter()
     for outcome, count in outcomes.items():
-        kind = "answered" if outcome in ("split", "whole", "broken") else "failed"
+        kind = "answered" if outcome in ("split", "whole", "broken", "idle") else "failed"
         counted["refused" if outcome.startswith("refused") else kind] += count
     gaps = {kind: counted[kind] - sum(saw[each] for each in kinds) for kind, kinds in told.items()}
     ledger.found["unseen"] = gaps | {"client_left": left, "left": ledger.chance}

@@ -21,7 +21,7 @@ _REFUSED_MAX_TOKENS: Final = 2**31 - 1
 """More tokens than any model's length: D refuses the leg, and its refusal tells P to free the blocks."""
 _LATE_ANSWER_SECONDS: Final = 1.0
 """How long an answer that was on its way when the client left may take."""
-_SCHEDULED_SECONDS: Final = 0.5
+_INTAKE_SECONDS: Final = 0.5
 """How long a D may take to hand a request to its engine.
 
 A request whose connection closes while D's HTTP server still reads or tokenizes it never reaches D's engine, which then
@@ -98,7 +98,7 @@ class Aftercare:
         otherwise D is closed once its KV has arrived.
         """
         if self._backend.knows(*pair):
-            self.settle(self._close_when_open(leg, _SCHEDULED_SECONDS, Settlement.RELEASED))
+            self.settle(self._close_when_open(leg, _INTAKE_SECONDS, Settlement.RELEASED))
             return
         releaser = self._releasers(pair, dead=False)
         if releaser[1]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 
 from pdx_proxy.chooser import Chooser
 from pdx_proxy.counters import Counters
@@ -11,6 +12,7 @@ from pdx_proxy.handicap import handicaps
 from pdx_proxy.leg import Leg
 from pdx_proxy.news import Cause, LostHandoff, Suspicion, Tell
 from pdx_proxy.pool import Pool
+from pdx_proxy.retries import RetryBudget
 from pdx_proxy.settings import Deadlines, Settings
 from pdx_proxy.streaks import Streaks
 
@@ -34,18 +36,20 @@ class Backend:
     acquainted: set[tuple[str, int, str, int]] = field(default_factory=set)
     """Pairs that have exchanged KV in this start of both."""
     chooser: Chooser = field(init=False)
+    budget: RetryBudget = field(init=False)
 
     def __post_init__(self) -> None:
         self.chooser = Chooser(self.settings.choosing, self.load.of, self.counters)
+        self.budget = RetryBudget(self.settings.retries, self.settings.workers)
 
     @property
     def deadlines(self) -> Deadlines:
         """How long each wait may take."""
         return self.settings.deadlines
 
-    def leg(self, endpoint: Endpoint) -> Leg:
-        """A leg at the endpoint, counted from now on."""
-        return Leg(self.pool, self.load, endpoint, self.streaks)
+    def leg(self, endpoint: Endpoint, until: float = inf) -> Leg:
+        """A leg at the endpoint, counted from now on; at `until`, in the loop's time, its request is over."""
+        return Leg(self.pool, self.load, endpoint, self.streaks, until)
 
     def suspect(self, endpoint: Endpoint, why: EngineFailure | str) -> None:
         """The endpoint may have died, restarted or hung: it is to be warmed anew."""
@@ -65,6 +69,13 @@ class Backend:
         self.streaks.keep(starts)
         self.load.handicaps = handicaps(snapshot, self.settings.health.slow_start_seconds, self.clock())
         self.pool.keep({e.address for e in snapshot.everything}, self.settings.gone_seconds)
+
+    def may_retry(self) -> bool:
+        """Whether the budget allows one more attempt; counts either way."""
+        if self.budget.take(self.clock()):
+            return True
+        self.counters.retries_refused += 1
+        return False
 
     def acquaint(self, prefill: Endpoint, decode: Endpoint) -> None:
         """KV has moved between the two."""

@@ -10,11 +10,16 @@ from typing import Final, Protocol, cast
 
 import httptools
 
-from pdx_proxy.failures import DeadlineExceeded, LostConnection
+from pdx_proxy.failures import DeadlineExceeded, LostConnection, RequestExpired
 from pdx_proxy.settings import Address
 
 _JOINED_BYTES: Final = 16 * 1024
 """A request up to this size is sent in one piece; the body of a larger one is not copied behind its head."""
+
+_LOOKS: Final = 4
+"""How often an answer that is being relayed is looked at in the time in which it may be idle."""
+_TIMER_SECONDS: Final = 0.002
+"""How much too early a timer may fire: uvloop counts in milliseconds."""
 
 
 class Sink(Protocol):
@@ -75,16 +80,22 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "__weakref__",
         "_allowed",
+        "_asked",
+        "_every",
         "_expired",
         "_expires",
         "_half_closed",
+        "_heard",
         "_interruption",
         "_loop",
         "_parser",
+        "_paused",
+        "_quiet",
         "_relay",
         "_sink",
         "_timer",
         "_timer_at",
+        "_until",
         "_waiter",
         "address",
         "answer",
@@ -104,10 +115,17 @@ class Connection(asyncio.Protocol):
         self._half_closed = False
         self._interruption: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._allowed = 0.0
+        self._allowed = self._asked = 0.0
         self._expired = False
         self._expires = inf
         """When the wait for the answer is over, in the loop's time."""
+        self._until = inf
+        """When the whole request's time is over."""
+        self._every = inf
+        """How often a relayed answer is looked at, in seconds; `inf` while none is."""
+        self._heard = self._quiet = 0
+        """Bytes of body at the last look, and looks since there were more."""
+        self._paused = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self.endpoint = endpoint
@@ -139,19 +157,41 @@ class Connection(asyncio.Protocol):
         else:
             self.transport.writelines((head, body))
 
-    def allow(self, seconds: float) -> None:
+    def allow(self, seconds: float, until: float = inf) -> None:
         """Let waits end after so many seconds from now with DeadlineExceeded; `inf` lets them last.
+
+        From the time `until` on they end with RequestExpired.
 
         One timer serves all exchanges on the connection: it is set again only when it comes too late, and finds out
         when it fires whether a wait is over. (A timer of its own for every wait is a tenth of a short request.)
         """
         self._allowed = seconds
         self._expired = False
-        self._expires = self._loop.time() + seconds
-        if self._expires < self._timer_at:
+        self._every = inf
+        self._until = until
+        self._asked = now = self._loop.time()
+        expires = now + seconds
+        self._expires = expires = expires if expires < until else until
+        if expires < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()
             self._set_timer()
+
+    def watch(self, idle: float, until: float) -> None:
+        """Let the wait for the rest of a relayed answer end when none of it comes for `idle` seconds, or at `until`.
+
+        A look now and then compares how much has arrived, so that a chunk costs nothing: the wait ends up to a
+        quarter late. An engine that is not read because the client is slow is not idle.
+        """
+        self.allow(idle / _LOOKS, until)
+        self._allowed = idle
+        self._every = idle / _LOOKS
+        self._heard, self._quiet = self.answer.size, 0
+
+    def _is_idle(self) -> bool:
+        heard, self._heard = self._heard, self.answer.size
+        self._quiet = 0 if self._paused or self._heard != heard else self._quiet + 1
+        return self._quiet >= _LOOKS or self.answer.complete
 
     def _set_timer(self) -> None:
         self._timer_at = self._expires
@@ -159,10 +199,18 @@ class Connection(asyncio.Protocol):
 
     def _look_at_time(self) -> None:
         self._expired = self._expires == self._timer_at
+        if self._expired and self._every < inf and self._expires < self._until and not self._is_idle():
+            self._expired = False
+            self._expires = min(self._loop.time() + self._every, self._until)
         if self._expired:
             self._expires = inf
             self._wake()
         self._set_timer()
+
+    @property
+    def waited(self) -> float:
+        """Seconds since the present wait was allowed."""
+        return self._loop.time() - self._asked
 
     @property
     def left(self) -> float:
@@ -206,18 +254,20 @@ class Connection(asyncio.Protocol):
         self.last = held
         return held
 
-    def interrupt(self, error: Exception) -> None:
-        """End the wait for the answer: what it depends on has failed elsewhere."""
+    def interrupt(self, error: Exception | None) -> None:
+        """End the wait for the answer: what it depends on has failed elsewhere. None takes that back."""
         self._interruption = error
         self._wake()
 
     def pause(self) -> None:
         """Stop reading: the client is slower than the engine."""
+        self._paused = True
         if self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def resume(self) -> None:
         """Read again."""
+        self._paused = False
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
@@ -328,4 +378,6 @@ class Connection(asyncio.Protocol):
             return LostConnection(self.endpoint, f"connection lost: {self.lost}")
         if self._interruption is not None:
             return self._interruption
+        if self._loop.time() >= self._until - _TIMER_SECONDS:
+            return RequestExpired(f"{self.endpoint}: the request's time is over")
         return DeadlineExceeded(self.endpoint, f"no answer within {self._allowed:g} s")

@@ -27,6 +27,10 @@ class Outcome(StrEnum):
     """No engine could answer."""
     BROKEN = "broken"
     """The engine was lost after the answer had begun."""
+    IDLE = "idle"
+    """The engine sent nothing more of an answer that had begun."""
+    EXPIRED = "expired"
+    """The whole request's time was over."""
     CLIENT_LEFT = "client_left"
     """The client was gone before the answer was complete."""
 
@@ -122,6 +126,8 @@ class Counters:
         }
     )
     """By role; an aggregated engine counts as decode."""
+    retries_refused: int = 0
+    """Attempts that were not made because the retry budget was used up."""
     phases: dict[str, Histogram] = field(default_factory=lambda: {phase.value: Histogram() for phase in Phase})
     requests_in_flight: int = 0
     """Open requests, those that wait for their turn included."""
@@ -143,6 +149,7 @@ class Counters:
             "sheds": dict(self.sheds),
             "notSplit": dict(self.not_split),
             "affinity": {role: dict(counts) for role, counts in self.affinity.items()},
+            "retriesRefused": self.retries_refused,
             "phases": {name: {"counts": h.counts, "total": h.total} for name, h in self.phases.items()},
             "inFlight": {"requests": self.requests_in_flight, "queued": self.queued, "settling": self.settling},
             "legs": dict(legs),

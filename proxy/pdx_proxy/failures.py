@@ -50,6 +50,10 @@ class DeadlineExceeded(EngineFailure):
     reason = Reason.DEADLINE
 
 
+class RequestExpired(Exception):  # noqa: N818
+    """The whole request has taken too long: the fault of no engine in particular, and nothing to try again."""
+
+
 class BadAnswer(EngineFailure):
     """The engine answered that it failed."""
 

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.families import Serial
+from pdx_api.names import PrefillFailure
 from pdx_proxy import rendezvous, serial
 from pdx_proxy.admission import Admission, ShedError
 from pdx_proxy.aftercare import Aftercare
@@ -13,11 +15,11 @@ from pdx_proxy.backend import Backend
 from pdx_proxy.chooser import SESSION_HEADER
 from pdx_proxy.counters import Outcome, Phase
 from pdx_proxy.exchange import Exchange, answer
-from pdx_proxy.failures import BadAnswer, EngineFailure
+from pdx_proxy.failures import BadAnswer, DeadlineExceeded, EngineFailure, RequestExpired
 from pdx_proxy.handoff import Handoff, HandoffFailure, LegRefused
 from pdx_proxy.keys import Keyring
 from pdx_proxy.pick import Choice
-from pdx_proxy.relay import relay
+from pdx_proxy.relay import error_of, relay
 from pdx_proxy.request import Body, RefusedError, Request, decode_body, error_body, read_body
 from pdx_proxy.routes import ROUTES, Kind
 from pdx_proxy.wire import forwarded_headers
@@ -55,6 +57,7 @@ class Gateway:
             place = self._admission.enter(exchange, self._keyring.identify(exchange.headers))
             if place.turn is not None:
                 await self._admission.await_turn(place)
+            self._backend.budget.request(began)
             handoff = await self._hand_off(exchange, kind)
             place.drop_body()
             outcome = Outcome.UNAVAILABLE if handoff is None else await self._answer(exchange, handoff)
@@ -62,6 +65,9 @@ class Gateway:
             exchange.drop_body()
             answer(exchange, refusal.status, refusal.body(), {**self._own_headers(exchange), **refusal.headers})
             outcome = Outcome.SHED if isinstance(refusal, ShedError) else Outcome.REFUSED
+        except RequestExpired as expired:
+            answer(exchange, 504, error_of(expired), self._own_headers(exchange))
+            outcome = Outcome.EXPIRED
         finally:
             if place is not None:
                 place.leave()
@@ -98,38 +104,46 @@ class Gateway:
         The request ends here: its body is not kept while the answer is relayed.
         """
         request = await self._read(exchange, kind)
+        retries = self._backend.settings.retries
         avoid: set[str] = set()
         last: EngineFailure | None = None
-        tries = self._backend.settings.retries.attempts
+        tries = retries.attempts
         while tries:
             tries -= 1
             self._turn += 1
-            split = request.split and tries > 0
+            split = request.split and (tries > 0 or last is None or retries.on_prefill_failure is PrefillFailure.FAIL)
             choice = self._chooser.choose(self._backend.snapshot, request, split=split, avoid=avoid, turn=self._turn)
             if choice is None:
                 break
             try:
                 return await self._attempt(choice, request, exchange.method)
             except LegRefused:
-                request = Request(request.path, request.body, request.headers, split=False)
+                request = replace(request, split=False)
                 tries = max(tries, 1)
                 continue
             except HandoffFailure as failure:
                 avoid.add(failure.endpoint.name)
                 last = failure.cause
                 self._backend.counters.retried(last.reason)
+                if failure.endpoint is choice.prefill and retries.on_prefill_failure is not PrefillFailure.RETRY:
+                    if retries.on_prefill_failure is PrefillFailure.FAIL:
+                        break
+                    request = replace(request, split=False)
+                if tries and not self._backend.may_retry():
+                    break
         self._answer_unavailable(exchange, last)
         return None
 
     async def _read(self, exchange: Exchange, kind: Kind) -> Request:
         headers = exchange.headers
         found = [(name, headers.get(name, "")) for name in self._forwarded]
+        until = asyncio.get_running_loop().time() + self._backend.deadlines.total
         forwarded = tuple([(name, value) for name, value in found if value and value.isascii()])
         if kind is Kind.READ:
-            return Request(exchange.path, Body(), forwarded, split=False)
+            return Request(exchange.path, Body(), forwarded, split=False, until=until)
         body = read_body(await exchange.body(), headers.get("content-type", ""), self._chooser.look)
         split = self._chooser.may_split(kind, exchange.path, body)
-        return Request(exchange.path, body, forwarded, split, headers.get(SESSION_HEADER, ""))
+        return Request(exchange.path, body, forwarded, split, headers.get(SESSION_HEADER, ""), until)
 
     def _attempt(self, choice: Choice, request: Request, method: str) -> Coroutine[Any, Any, Handoff]:
         """One attempt: both legs, or D alone. Raises HandoffFailure or LegRefused when awaited."""
@@ -142,13 +156,13 @@ class Gateway:
         return rendezvous.hand_off(self._backend, self._aftercare, family, prefill.order, (prefill, decode), request)
 
     async def _whole(self, choice: Choice, request: Request, method: str) -> Handoff:
-        leg = self._backend.leg(choice.decode)
+        leg = self._backend.leg(choice.decode, request.until)
         try:
             await leg.connect()
             body = decode_body(request.body, None) if method == "POST" else b""
             leg.send(method, request.path, (*request.headers, ("X-Request-Id", self._backend.new_id())), body)
             await leg.opened(self._backend.deadlines.first_event)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, RequestExpired):
             leg.end()
             raise
         except EngineFailure as failure:
@@ -163,15 +177,21 @@ class Gateway:
             self._backend.counters.phases[Phase.HANDOFF].observe(handoff.handoff_seconds)
         status = handoff.decode.answer.status
         try:
-            whole = await relay(exchange, handoff.decode, self._headers(exchange, handoff))
+            idle = self._backend.deadlines.idle
+            failure = await relay(exchange, handoff.decode, self._headers(exchange, handoff), idle)
         finally:
             handoff.decode.end()
-        if not whole:
-            self._backend.suspect(handoff.decode.endpoint, "lost while it answered")
-            return Outcome.BROKEN
+        if failure is not None:
+            return self._broken(handoff, failure)
         if status >= 400:
             return Outcome.REFUSED_BY_ENGINE
         return Outcome.SPLIT if handoff.prefill is not None else Outcome.WHOLE
+
+    def _broken(self, handoff: Handoff, failure: EngineFailure | RequestExpired) -> Outcome:
+        if isinstance(failure, RequestExpired):
+            return Outcome.EXPIRED
+        self._backend.suspect(handoff.decode.endpoint, failure)
+        return Outcome.IDLE if isinstance(failure, DeadlineExceeded) else Outcome.BROKEN
 
     def _own_headers(self, exchange: Exchange) -> dict[str, str]:
         """The client's request id, given back as it came."""

@@ -14,6 +14,8 @@ from pdx_proxy.wire import request_head
 
 _BUSY: Final = 503
 """What an engine answers whose queue is full: it does not fail, it is at its limit."""
+_STALE_SECONDS: Final = 0.1
+"""How soon after a request it shows that the engine had closed the connection before."""
 
 
 class Leg:
@@ -34,9 +36,10 @@ class Leg:
         "_unwanted",
         "begun",
         "endpoint",
+        "until",
     )
 
-    def __init__(self, pool: Pool, load: Load, endpoint: Endpoint, streaks: Streaks) -> None:
+    def __init__(self, pool: Pool, load: Load, endpoint: Endpoint, streaks: Streaks, until: float = inf) -> None:
         self._pool = pool
         self._load = load
         self._streaks = streaks
@@ -49,6 +52,8 @@ class Leg:
         self.endpoint = endpoint
         self.begun = False
         """Whether the engine may know of the request."""
+        self.until = until
+        """When the request's whole time is over, in the loop's time: waits then raise RequestExpired."""
 
     @property
     def connection(self) -> Connection:
@@ -91,7 +96,7 @@ class Leg:
 
     async def opened(self, seconds: float) -> Answer:
         """The answer once it may go to a client; raises BadAnswer when it may not."""
-        self.connection.allow(seconds)
+        self.connection.allow(seconds, self.until)
         await self._until_head()
         connection, name = self.connection, self.endpoint.name
         try:
@@ -108,7 +113,7 @@ class Leg:
 
     async def whole(self, seconds: float) -> Answer:
         """The complete answer."""
-        self.connection.allow(seconds)
+        self.connection.allow(seconds, self.until)
         await self._until_head()
         connection = self.connection
         while not connection.answer.complete:
@@ -146,6 +151,12 @@ class Leg:
         if self._connection is not None:
             self._connection.interrupt(failure)
 
+    def resume(self) -> None:
+        """Take an interruption back: the answer may be awaited again."""
+        self._interruption = None
+        if self._connection is not None:
+            self._connection.interrupt(None)
+
     def give_back(self) -> None:
         """The exchange is over: the connection may serve others. The leg stays counted until `end`."""
         if self._connection is not None:
@@ -165,8 +176,9 @@ class Leg:
     async def _until_head(self) -> None:
         """An engine may close an idle connection in the instant it is used again.
 
-        What is lost on a used connection before any byte of an answer is therefore sent once more, on a new one, unless
-        nobody wants it any more.
+        What is lost on a used connection at once, before any byte of an answer, is therefore sent once more, on a new
+        one, unless nobody wants it any more. Later the engine may have worked on it: a D would read KV a second time
+        that may by then be another request's.
         """
         connection = self.connection
         try:
@@ -178,11 +190,13 @@ class Leg:
         except LostConnection:
             if not connection.used or connection.answer.status or self._unwanted or connection.lost is None:
                 raise  # a connection that is not lost was interrupted
+            if connection.waited > _STALE_SECONDS:
+                raise
         left = connection.left
         connection.close()
         self._connection = await self._pool.connect(self.endpoint)
         if self._interruption is not None:
             raise self._interruption
         self.connection.send(self._head, self._body)
-        self.connection.allow(left)
+        self.connection.allow(left, self.until)
         await self.connection.head()

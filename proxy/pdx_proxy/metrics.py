@@ -37,6 +37,11 @@ class _Collector:
             for result, count in results.items():
                 affinity.add_metric([role, result], count)
         yield affinity
+        yield CounterMetricFamily(
+            "pdx_retries_refused",
+            "Attempts not made because the retry budget was used up.",
+            value=report["retriesRefused"],
+        )
         phases = HistogramMetricFamily("pdx_phase_seconds", "What requests waited for.", labels=["phase"])
         for phase, histogram in report["phases"].items():
             phases.add_metric([phase], _cumulative(histogram["counts"]), histogram["total"])

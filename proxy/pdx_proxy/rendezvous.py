@@ -5,21 +5,30 @@ lost. An aborted P leaves D waiting without any time-out of vLLM's.
 """
 
 import asyncio
+from math import inf
 from typing import Final
 
 from pdx_api.connectors.families import KVParams, Rendezvous
-from pdx_api.names import Order
+from pdx_api.names import Order, PrefillFailure
 from pdx_proxy.aftercare import Aftercare
 from pdx_proxy.backend import Backend
 from pdx_proxy.counters import Phase, Settlement
 from pdx_proxy.endpoints import Endpoint
-from pdx_proxy.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure, LostConnection, Reason
+from pdx_proxy.failures import (
+    BadAnswer,
+    ConnectFailure,
+    DeadlineExceeded,
+    EngineFailure,
+    LostConnection,
+    Reason,
+    RequestExpired,
+)
 from pdx_proxy.handoff import Handoff, HandoffFailure, LegRefused, blame, identity_of, transfer_params
 from pdx_proxy.request import Request, decode_body, prefill_body, settling_body
 
 _REFUSAL_SECONDS: Final = 0.5
 """How long D may take to refuse what P has refused."""
-_SCHEDULED_SECONDS: Final = 0.1
+_PUSH_SECONDS: Final = 0.1
 """How long after P's end a D whose answer shows no first event is given to take the KV."""
 _PREFILL_TRIES: Final = 2
 
@@ -38,7 +47,7 @@ async def hand_off(
     try:
         await meeting.begin(order)
         answer = await meeting.decode_leg.opened(backend.deadlines.first_event)
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, RequestExpired):
         meeting.leave()
         raise
     except EngineFailure as failure:
@@ -72,12 +81,14 @@ class _Meeting:
         self._prefill_leg = backend.leg(self._prefill)
         self._prefill_task: asyncio.Task[KVParams | None] | None = None
         self._prefill_failure: EngineFailure | None = None
-        self.decode_leg = backend.leg(self._decode)
+        self.decode_leg = backend.leg(self._decode, request.until)
         self._prefill_ended: float | None = None
         self.prefill_seconds = 0.0
         self._watch: asyncio.TimerHandle | None = None
         self.over = False
         """Whether D needs P no more: P's leg is then not sent again."""
+        self._goes_on = False
+        """Whether P's leg is sent again though its failure has ended the attempt: it frees D's blocks."""
 
     def conclude(self) -> None:
         """D needs P no more."""
@@ -98,7 +109,9 @@ class _Meeting:
         self._prefill_task = self._aftercare.start(self._run_prefill())
 
     def leave(self) -> None:
-        """The client has left: let P finish, then close D."""
+        """Nobody waits any more: let P finish, then close D."""
+        self.decode_leg.until = inf
+        self.decode_leg.resume()
         if self.decode_leg.begun:
             self._aftercare.settle(self._finish())
         else:
@@ -108,15 +121,21 @@ class _Meeting:
         """End the attempt; the exception for whoever asked for it."""
         self.conclude()
         if failure is self._prefill_failure:
-            self._end_both()
-            self._aftercare.count(Settlement.DECODE_LOST)
-            self._backend.lost(self._decode)
+            if self._goes_on:
+                self.decode_leg.resume()
+                self._aftercare.settle(self._finish())
+            else:
+                self.decode_leg.end()
+                self._aftercare.count(self._lost())
             if isinstance(failure, BadAnswer) and 400 <= failure.status < 500:
                 return LegRefused()
             self._backend.suspect(self._prefill, str(failure))
             return HandoffFailure(self._prefill, failure)
         self.decode_leg.end()
-        self.unwind(stop_prefill=isinstance(failure, BadAnswer | ConnectFailure))
+        self.unwind(
+            stop_prefill=isinstance(failure, BadAnswer | ConnectFailure),
+            decode_waits=isinstance(failure, DeadlineExceeded),
+        )
         if failure.endpoint == self._prefill.name:
             self._backend.suspect(self._prefill, str(failure))
             return HandoffFailure(self._prefill, failure)
@@ -125,17 +144,17 @@ class _Meeting:
             self._backend.suspect(self._prefill, f"its hand-off failed at {failure}")
         return HandoffFailure(self._decode, failure)
 
-    def unwind(self, *, stop_prefill: bool) -> None:
+    def unwind(self, *, stop_prefill: bool, decode_waits: bool = False) -> None:
         """D takes no KV. P may be stopped only when D is sure not to wait for it any more."""
         self.conclude()
         if self._prefill_task is None:
             self._prefill_leg.end()
         else:
             ended = self._prefill_ended
-            if ended is not None and self._backend.clock() - ended > _SCHEDULED_SECONDS:
+            if ended is not None and self._backend.clock() - ended > _PUSH_SECONDS:
                 self._aftercare.count(Settlement.FINISHED)  # D had the KV: there is nothing left to free
             else:
-                self._aftercare.settle(self._unwind(self._prefill_task, stop_prefill))
+                self._aftercare.settle(self._unwind(self._prefill_task, stop_prefill, decode_waits))
 
     @property
     def _headers(self) -> tuple[tuple[str, str], ...]:
@@ -149,15 +168,22 @@ class _Meeting:
         return answer.status >= 400
 
     async def _run_prefill(self) -> KVParams | None:
-        """P's whole leg, sent once more under the same id if it is lost while D waits."""
+        """P's whole leg, sent once more under the same id if it is lost while D waits.
+
+        Unless it is to be tried again, the client is answered at once; the second leg is then for D's blocks alone.
+        """
         began = self._backend.clock()
+        waits = self._backend.settings.retries.on_prefill_failure is PrefillFailure.RETRY
         for left in reversed(range(_PREFILL_TRIES)):
             try:
                 params = await self._prefill_once()
             except EngineFailure as failure:
-                if left and not self.over and _may_pass(failure):
+                again = left > 0 and not self.over and _may_pass(failure) and self._backend.may_retry()
+                if not (again and waits):
+                    self._goes_on = again
+                    await self._tell_decode(failure)
+                if again:
                     continue
-                await self._tell_decode(failure)
                 return None
             if identity_of(self._prefill, self._family, params) != self._prefill.identity:
                 self._aftercare.settle(self._free(params))
@@ -219,8 +245,7 @@ class _Meeting:
                 self._prefill_task = self._aftercare.start(self._run_prefill())
             params = await self._prefill_task
             if params is None:
-                self._backend.lost(self._decode)
-                return Settlement.DECODE_LOST
+                return self._lost()
             if await self._decode_takes_it():
                 return Settlement.FINISHED
             return await self._free(params)
@@ -229,7 +254,7 @@ class _Meeting:
             self.decode_leg.end()
 
     async def _decode_takes_it(self) -> bool:
-        seconds = self._backend.deadlines.settle if self._request.stream else _SCHEDULED_SECONDS
+        seconds = self._backend.deadlines.settle if self._request.stream else _PUSH_SECONDS
         try:
             return (await self.decode_leg.opened(seconds)).status == 200
         except DeadlineExceeded:
@@ -237,12 +262,16 @@ class _Meeting:
         except EngineFailure:
             return False
 
-    async def _unwind(self, prefill_task: "asyncio.Task[KVParams | None]", stop_prefill: bool) -> Settlement:
+    async def _unwind(
+        self, prefill_task: "asyncio.Task[KVParams | None]", stop_prefill: bool, decode_waits: bool
+    ) -> Settlement:
         if stop_prefill:
             await asyncio.wait([prefill_task], timeout=self._backend.deadlines.nearly_done)
             self._prefill_leg.half_close()
         params = await prefill_task
-        return Settlement.PREFILL_STOPPED if params is None else await self._free(params)
+        if params is None:
+            return self._lost() if decode_waits else Settlement.PREFILL_STOPPED
+        return Settlement.FINISHED if decode_waits else await self._free(params)
 
     async def _free(self, params: KVParams) -> Settlement:
         """Free what P has finished by a D leg of one token under the same id."""
@@ -252,6 +281,10 @@ class _Meeting:
         body = settling_body(self._request.path, leg_params, 1)
         status = await self._aftercare.call(decode, self._request, body, self._id)
         return Settlement.RELEASED if status == 200 else Settlement.LEASE
+
+    def _lost(self) -> Settlement:
+        self._backend.lost(self._decode)
+        return Settlement.DECODE_LOST
 
     def _end_both(self) -> None:
         self.decode_leg.end()

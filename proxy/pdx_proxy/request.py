@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -94,6 +95,8 @@ class Request:
     """Whether prefill and decode may run on different engines."""
     session: str = ""
     """The client's name for the conversation that it belongs to."""
+    until: float = inf
+    """When its whole time is over, in the loop's time."""
 
     @property
     def stream(self) -> bool:

@@ -12,7 +12,7 @@ from pdx_proxy.aftercare import Aftercare
 from pdx_proxy.backend import Backend
 from pdx_proxy.counters import Phase
 from pdx_proxy.endpoints import Endpoint
-from pdx_proxy.failures import BadAnswer, EngineFailure, Reason
+from pdx_proxy.failures import BadAnswer, EngineFailure, Reason, RequestExpired
 from pdx_proxy.handoff import Handoff, HandoffFailure, LegRefused, blame, transfer_params
 from pdx_proxy.leg import Leg
 from pdx_proxy.pick import stand_in
@@ -31,7 +31,7 @@ async def hand_off(
     """Run both legs until D's answer is open; raises HandoffFailure or LegRefused."""
     prefill, decode = pair
     began = backend.clock()
-    prefill_leg = backend.leg(prefill)
+    prefill_leg = backend.leg(prefill, request.until)
     snapshot = backend.snapshot
     try:
         params = await _prefill(backend, aftercare, family, prefill_leg, decode, request)
@@ -64,7 +64,7 @@ async def _prefill(
         leg.send("POST", request.path, (*request.headers, ("X-Request-Id", backend.new_id())), body)
         answer = await leg.whole(backend.deadlines.prefill)
         params = transfer_params(leg.endpoint, answer)
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, RequestExpired):
         aftercare.stop_prefill(leg.detach(), decode, request)
         raise
     except EngineFailure as failure:
@@ -79,14 +79,14 @@ async def _decode(
     backend: Backend, aftercare: Aftercare, pair: tuple[Endpoint, Endpoint], params: KVParams | None, request: Request
 ) -> Leg:
     prefill, decode = pair
-    leg = backend.leg(decode)
+    leg = backend.leg(decode, request.until)
     deadlines = backend.deadlines
     try:
         await leg.connect()
         body = decode_body(request.body, params)
         leg.send("POST", request.path, (*request.headers, ("X-Request-Id", backend.new_id())), body)
         await leg.opened(deadlines.handoff if request.stream else deadlines.first_event)
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, RequestExpired):
         if params is None:
             leg.end()
         elif leg.begun:

@@ -21,6 +21,8 @@ from pdx_proxy.streaks import Streaks
 
 _YOUNG_OBJECTS: Final = 50_000
 """How many more objects than before make the collector look for cycles: requests leave none behind."""
+_LAST_SECONDS: Final = 0.5
+"""How long what has been cut off at the end of the time for shutting down is settled at least."""
 
 
 def spare_collector() -> None:
@@ -85,9 +87,11 @@ class Worker:
         if self._listener is not None:
             self._listener.close()
         self._door.stop()
+        loop, seconds = asyncio.get_running_loop(), self._settings.shutdown_seconds
+        ends = loop.time() + seconds
+        await self._door.finish(seconds)
         try:
-            async with asyncio.timeout(self._settings.shutdown_seconds):
-                await self._door.finish(self._settings.shutdown_seconds)
+            async with asyncio.timeout_at(max(ends, loop.time() + _LAST_SECONDS)):
                 await self._aftercare.drain()
         except TimeoutError:
             pass

@@ -100,6 +100,10 @@ class Changing(World):
     async def all_warm(self) -> None:
         await eventually(lambda: {e.name for e in self.known if e.warm} == self.pods.specs.keys(), 10.0, "all warm")
 
+    async def all_warm_but(self, *leaving: str) -> None:
+        warm = self.pods.specs.keys() - set(leaving)
+        await eventually(lambda: {e.name for e in self.known if e.warm} == warm, 10.0, "all others warm")
+
     @property
     def known(self) -> tuple[Endpoint, ...]:
         return self.gateway.warmer.snapshot.everything

@@ -1,6 +1,7 @@
 """The gateway as processes: several workers on one port, a worker that dies, and an orderly end."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -196,6 +197,25 @@ async def test_sigterm_finishes_open_streams(workers: int, make_world: MakeWorld
         await asyncio.open_connection(host, int(port))
     for each in (writer, idle_writer):
         each.close()
+
+
+async def test_a_worker_that_dies_cuts_its_streams(make_world: MakeWorld, programs: list[Program]) -> None:
+    world = await make_world(Order.PREFILL_FIRST, gateway=False, d={"decode_token_seconds": 0.01})
+    program = await _start(programs, world, 2)
+    host, port = program.listen.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(request_of(Shape(stream=True).body(tokens=3000)))
+    await reader.readuntil(b"data: ")
+    for pid in program.workers():
+        os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ConnectionResetError):
+        assert not (await reader.read(-1)).endswith(b"0\r\n\r\n")
+    await eventually(lambda: world.d.counts.aborted == 1 and not world.d.counts.running_now)
+    await eventually(lambda: len(program.workers()) == 2, 10.0, "new workers")
+    assert await program.ask(Shape()) == Shape().expected()
+    program.child.send_signal(signal.SIGTERM)
+    assert (await program.end())[0] == 0
+    writer.close()
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -118,7 +118,7 @@ class Engine:
         return self.metrics()["kv_cache_usage_perc"]
 
 
-@dataclass
+@dataclass(eq=False)
 class Gateway:
     """`pdx gateway` as a process."""
 

@@ -85,25 +85,13 @@ async def test_long_prefills_are_stopped_when_their_clients_leave(
     await eventually(lambda: pair.prefill.kv_usage == 0, 35, "P still holds blocks")
 
 
-async def test_a_prefill_engine_that_is_killed_costs_no_request(
-    session: aiohttp.ClientSession, front: Gateway, pair: Pair
+@pytest.mark.parametrize("rounds", campaign.ROUNDS)
+async def test_engines_that_are_killed(
+    rounds: int, session: aiohttp.ClientSession, front: Gateway, pair: Pair, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await campaign.check_no_request_was_lost(session, front, pair.prefill, pair.decode, seed=500_000)
-
-
-async def test_a_decode_engine_that_is_killed_comes_back(
-    session: aiohttp.ClientSession, front: Gateway, pair: Pair
-) -> None:
-    """The only D: what it was answering breaks visibly, what comes meanwhile is refused with 503."""
-    answers = await campaign.survive(session, front, pair.decode, seed=700_000)
-    for number, answer in enumerate(answers):
-        if answer.status == 200 and answer.complete:
-            body = {"prompt": words(700_000 + number, 80), "max_tokens": 12}
-            assert (await ask(session, pair.prefill.url, body)).text == answer.text
-        else:
-            assert answer.status in (0, 200, 503)
-    assert {200, 503} <= {answer.status for answer in answers}
-    await campaign.check_kv_moves(session, front, pair.decode, 800_000)
+    for number in range(rounds):
+        lines = await campaign.check_kills(session, [front], (pair.prefill, pair.decode), 100_000 * (5 + number))
+        campaign.say(lines, capsys)
 
 
 async def _prefill(session: aiohttp.ClientSession, pair: Pair, prompt: str) -> object:

@@ -45,6 +45,20 @@ async def test_hang_ups_are_settled(session: aiohttp.ClientSession, front: Gatew
     await campaign.check_settled(front, pair.prefill, pair.decode, before=before)
 
 
+@pytest.mark.parametrize("rounds", campaign.ROUNDS)
+async def test_engines_that_are_killed(
+    rounds: int, session: aiohttp.ClientSession, pair: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both orders at once. A P that dies costs D blocks of what was under way; D's own end gives them back."""
+    ends = [pair.prefill], [pair.decode], pair.logs
+    with gateway(Order.DECODE_FIRST, *ends) as first, gateway(Order.CONCURRENT, *ends) as second:
+        for number in range(rounds):
+            seed = 100_000 * (5 + number)
+            campaign.say(
+                await campaign.check_kills(session, [first, second], (pair.prefill, pair.decode), seed), capsys
+            )
+
+
 class TestOpenAIClient(OpenAIClient):
     """Every case of `openai_client` in this wiring."""
 

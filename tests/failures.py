@@ -1,0 +1,133 @@
+"""What a row of the failure matrix is. docs/failures.md is written from all rows: tests/failure_rows.py has those that
+tests/component/test_failures.py runs as they stand, tests/failure_scenarios.py those that other tests show.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import product
+from typing import Any, Final
+
+from pdx_api.names import Order, PrefillFailure, Role
+from pdx_proxy.counters import Outcome, Settlement
+from pdx_proxy.failures import Reason
+from pdx_proxy.settings import Deadlines
+from pdx_sim import FaultKind
+
+ALL: Final = tuple(Order)
+PULL: Final = (Order.PREFILL_FIRST,)
+PUSH: Final = (Order.DECODE_FIRST, Order.CONCURRENT)
+BOTH: Final = (False, True)
+WHOLE: Final = (False,)
+STREAM: Final = (True,)
+RETRY: Final = (PrefillFailure.RETRY,)
+POLICIES: Final = tuple(PrefillFailure)
+TEST: Final = "component/test_failures.py::test_row[{id}-{order}-{stream}-{policy}]"
+LONG: Final = Deadlines(connect=2.0, prefill=20.0, handoff=20.0, first_event=20.0, settle=2.0, nearly_done=0.1)
+SHORT: Final = replace(LONG, prefill=0.25, handoff=0.25, first_event=0.8, warm_up=0.5)
+IDLE: Final = replace(LONG, idle=0.2)
+TOTAL: Final = replace(LONG, total=0.25, prefill=0.5)
+
+
+class Phase(StrEnum):
+    """How far a request has come."""
+
+    QUEUE = "not sent yet"
+    PREFILL = "P prefills"
+    BETWEEN = "between the legs"
+    DECODE = "D before its first event"
+    ANSWER = "D answers"
+
+
+class Client(StrEnum):
+    """What a client sees."""
+
+    RIGHT = "the right answer"
+    UNAVAILABLE = "503 with `Retry-After`"
+    ENGINES = "the engine's 5xx"
+    LATE = "504"
+    EVENT = "an error event and `[DONE]`"
+    CUT = "a cut"
+    AS_IT_CAME = "what D sent"
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """The fault that a row is about: it strikes the engines of a role, once at any of them or always at all."""
+
+    role: Role
+    kind: FaultKind
+    always: bool = False
+    used: bool = False
+    """On a connection that was used before; otherwise every connection is new."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: what fails, and what follows. Where `strike` or `ready` is set, the row is run as it stands."""
+
+    id: str
+    phase: Phase
+    fails: str
+    client: Client | str
+    outcomes: Mapping[Outcome, int] = field(default_factory=dict)
+    retries: Mapping[Reason, int] = field(default_factory=dict)
+    settled: Mapping[Settlement, int] | tuple[Settlement | None, ...] = field(default_factory=dict)
+    """How hand-offs were settled; of a tuple some, and none only if it holds None."""
+    legs: tuple[int | None, int | None, int] = (0, 0, 0)
+    """Legs that reached P, that reached D, and whole requests that reached D. None: it depends on who is faster."""
+    orders: tuple[Order, ...] = ALL
+    streams: tuple[bool, ...] = BOTH
+    policies: tuple[PrefillFailure, ...] = RETRY
+    strike: Strike | None = None
+    ready: tuple[int, int] = (2, 2)
+    """Engines of each role."""
+    asks: int = 1
+    """Requests, so that one of them meets the engine that is struck."""
+    deadlines: Deadlines = LONG
+    stranded: bool = False
+    """D keeps blocks that P never pushes into."""
+    lease: bool = False
+    """P keeps blocks until their lease ends."""
+    engines: str = ""
+    """What engines see, where no leg counts say it."""
+    counters: str = ""
+    test: str = TEST
+    """The test that shows it, below tests/, for each order, stream and policy."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether the row is run as it stands."""
+        return self.test == TEST
+
+    @property
+    def settled_lost(self) -> bool:
+        """Whether D is sure to keep blocks."""
+        return Settlement.DECODE_LOST in self.settled and not isinstance(self.settled, tuple)
+
+    def cases(self) -> Iterator["Case"]:
+        """Every combination that the row speaks of."""
+        for order, stream, policy in product(self.orders, self.streams, self.policies):
+            yield Case(self, order, stream, policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One combination of a row."""
+
+    row: Row
+    order: Order
+    stream: bool
+    policy: PrefillFailure
+
+    @property
+    def test(self) -> str:
+        """Where its test is, below tests/."""
+        return self.row.test.format(
+            id=self.row.id,
+            order=self.order,
+            stream="stream" if self.stream else "whole",
+            shape="text-stream" if self.stream else "text",
+            policy=self.policy,
+        )

@@ -1,0 +1,111 @@
+"""docs/failures.md is whole: each row has a test that exists, and what can fail has a row in every order and form."""
+
+import subprocess
+import sys
+from itertools import product
+
+import pytest
+
+from pdx_api.names import Order, PrefillFailure, Role
+from pdx_proxy.counters import Outcome, Settlement, ShedReason
+from pdx_proxy.failures import Reason
+from pdx_sim import FaultKind
+from scripts.failures import BEGIN, failures, matrix
+from tests.documents import ROOT
+from tests.failures import Case, Client, Phase
+
+DOCUMENT = ROOT / "docs/failures.md"
+CASES = [case for row in matrix() for case in row.cases()]
+NO_FAILURE = {FaultKind.SLOW}
+SAME_AT_PREFILL = {FaultKind.DIE_AFTER_EVENTS, FaultKind.DIE_IN_EVENT}
+"""A P's answer is no stream: these are then the same as DIE_AFTER_HEAD."""
+ONLY_AT_PREFILL = {FaultKind.NO_PARAMS}
+ONLY_IN_STREAMS = {FaultKind.DIE_AFTER_EVENTS, FaultKind.DIE_IN_EVENT}
+
+
+@pytest.fixture(scope="module")
+def collected() -> set[str]:
+    """Every test that pytest finds, below tests/."""
+    places = ["tests/component", "tests/unit/proxy"]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *places]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+    return {line.removeprefix("tests/") for line in found.splitlines() if "::" in line}
+
+
+def test_every_row_has_a_test(collected: set[str]) -> None:
+    assert sorted({case.test for case in CASES} - collected) == []
+
+
+def test_every_test_is_one_rows(collected: set[str]) -> None:
+    rows = {test for test in collected if test.startswith("component/test_failures.py::test_row[")}
+    assert rows == {case.test for case in CASES if case.row.runs}
+
+
+def test_the_document_shows_every_row() -> None:
+    text = DOCUMENT.read_text()
+    assert failures(text) == text, "run: make generate"
+    table = text.partition(BEGIN)[2]
+    assert sum(line.startswith("| ") for line in table.splitlines()) == len(matrix()) + len(Phase)
+    assert len({row.id for row in matrix()}) == len(matrix())
+
+
+def _struck(case: Case, role: Role) -> FaultKind | None:
+    strike = case.row.strike
+    return strike.kind if strike is not None and strike.role is role else None
+
+
+def _cases() -> set[tuple[Role, FaultKind, Order, bool]]:
+    found = set()
+    for case in CASES:
+        for role in (Role.PREFILL, Role.DECODE):
+            kind = _struck(case, role)
+            if kind is not None:
+                found.add((role, kind, case.order, case.stream))
+    return found
+
+
+def test_whatever_an_engine_can_do_has_a_row() -> None:
+    """The simulator knows how engines fail: each way, at each side, in each order, with and without a stream."""
+    wanted = {
+        (role, kind, order, stream)
+        for role, kind, order, stream in product((Role.PREFILL, Role.DECODE), FaultKind, Order, (False, True))
+        if kind not in NO_FAILURE
+        and not (role is Role.PREFILL and kind in SAME_AT_PREFILL)
+        and not (role is Role.DECODE and kind in ONLY_AT_PREFILL)
+        and not (role is Role.DECODE and kind in ONLY_IN_STREAMS and not stream)
+    }
+    assert wanted - _cases() == set()
+
+
+def test_every_policy_has_a_row_for_every_reason() -> None:
+    """What P does and what the user wants then."""
+    wanted = set(product(set(Reason) - {Reason.ERROR_EVENT}, Order, (False, True), PrefillFailure))
+    found = {
+        (reason, case.order, case.stream, case.policy)
+        for case in CASES
+        if case.row.phase is Phase.PREFILL and case.row.strike is not None
+        for reason in case.row.retries
+    }
+    # push: with Retry a P that fails once is asked again inside the attempt; only one that fails for good ends it
+    assert wanted - found == set()
+
+
+@pytest.mark.parametrize("outcome", set(Outcome) - {Outcome.REFUSED, Outcome.REFUSED_BY_ENGINE})
+def test_every_outcome_has_a_row_in_every_order(outcome: Outcome) -> None:
+    assert {case.order for case in CASES if outcome in case.row.outcomes} == set(Order)
+
+
+@pytest.mark.parametrize("name", [*Settlement, *Reason, *ShedReason])
+def test_every_counter_has_a_row(name: str) -> None:
+    assert any(name in {*row.settled, *row.retries, *row.counters.split()} for row in matrix())
+
+
+def test_clients_leave_and_gateways_end_in_every_phase() -> None:
+    for words in ("client leaves", "SIGTERM", "deleted"):
+        for order, stream in product(Order, (False, True)):
+            cases = [c for c in CASES if words in c.row.fails and (c.order, c.stream) == (order, stream)]
+            assert {case.row.phase for case in cases} >= {Phase.PREFILL, Phase.DECODE, Phase.ANSWER}, words
+
+
+def test_every_sight_is_some_rows() -> None:
+    assert {row.client for row in matrix()} >= set(Client)
