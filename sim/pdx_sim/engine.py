@@ -106,7 +106,17 @@ class SimEngine:
         await self.stop()
 
     async def start(self) -> None:
-        """Open the side channel and the HTTP port; raises ListenError."""
+        """Open the side channel and the HTTP port; raises ListenError, and then nothing stays open."""
+        try:
+            await self._open()
+        except ListenError:
+            if self._runner is not None:
+                await self._runner.cleanup()
+            await self._end()
+            raise
+        self._background = [asyncio.create_task(self._tick())]
+
+    async def _open(self) -> None:
         if self.settings.connected:
             host = self.settings.side_channel_host
             with _listening(host, self._side_channel_port):
@@ -121,7 +131,6 @@ class SimEngine:
         )
         await self._runner.setup()
         await self._listen()
-        self._background = [asyncio.create_task(self._tick())]
 
     async def stop(self) -> None:
         """Stop as vLLM does on SIGTERM: drain for shutdown_seconds, abort what is left, close."""

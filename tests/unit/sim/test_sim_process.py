@@ -4,11 +4,15 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 
 import pytest
+
+from pdx_sim import SimSettings
+from pdx_sim.main import run
 
 CODE = "import sys; from pdx_sim.main import run; from pdx_sim import SimSettings; sys.exit(run(SimSettings({})))"
 
@@ -41,6 +45,17 @@ def test_a_port_in_use(busy: str) -> None:
         port = server.getsockname()[1]
         said = _refusal(f"kv_both=True, {busy}={port}")
     assert said == f"pdx sim: cannot listen on 127.0.0.1:{port}: Address already in use.\n"
+
+
+@pytest.mark.parametrize("busy", ["port", "side_channel_port"])
+def test_a_port_in_use_leaves_nothing_open(busy: str, unused_tcp_port: int) -> None:
+    free = "side_channel_port" if busy == "port" else "port"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        settings = SimSettings(kv_both=True, **{busy: server.getsockname()[1], free: unused_tcp_port})
+        before = threading.active_count()
+        assert [run(settings) for _ in range(2)] == [1, 1]
+        assert threading.active_count() == before
+    socket.create_server(("127.0.0.1", unused_tcp_port)).close()
 
 
 @pytest.mark.parametrize("host", ["x" * 64 + ".example", "192.0.2.1"])
