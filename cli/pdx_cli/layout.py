@@ -112,10 +112,13 @@ def _sim(spec: Spec, role: Role, port: int, side_ports: Mapping[str, int]) -> tu
     argv += ["--model", spec.model.served_name or spec.model.name]
     if spec.engine.max_model_len is not None:
         argv += ["--max-model-len", str(spec.engine.max_model_len)]
+    if spec.engine.block_size is not None:
+        argv += ["--block-size", str(spec.engine.block_size)]
     if role is not Role.AGGREGATED:
         argv += ["--connector", spec.connector.name, "--order", spec.order]
         if SIDE_CHANNEL in side_ports:
             argv += ["--side-channel", f"{HOST}:{side_ports[SIDE_CHANNEL]}"]
+        argv += ["--on-load-failure", spec.kv_transfer.on_load_failure]
         if (lease := connector_config(spec).get(LEASE)) is not None:
             argv += ["--lease-seconds", str(lease)]
     return tuple(argv)
