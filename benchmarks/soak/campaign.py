@@ -237,8 +237,11 @@ def _check_clients(ledger: Ledger) -> None:
     """Every request is one outcome, and that outcome is what its client saw."""
     saw, outcomes = ledger.saw, dict(ledger.state["outcomes"])
     ledger.expect(not ledger.wrong, "wrong: " + "\n".join(ledger.wrong[:5]))
-    ledger.expect(saw[Saw.NOTHING] <= outcomes["broken"], f"{saw[Saw.NOTHING]} clients were told nothing")
+    ledger.expect(
+        saw[Saw.NOTHING] <= outcomes["broken"] + outcomes["idle"], f"{saw[Saw.NOTHING]} clients were told nothing"
+    )
     left = outcomes.pop("client_left")
+    expired = outcomes.pop("expired")  # before an answer or amid it
     ledger.expect(left <= ledger.chance, f"client_left {left}, but only {ledger.chance} clients left")
     told = {
         "answered": (Saw.TEXT, Saw.CUT_SHORT, Saw.GARBLED, Saw.BROKEN, Saw.NOTHING),
@@ -252,8 +255,8 @@ def _check_clients(ledger: Ledger) -> None:
     gaps = {kind: counted[kind] - sum(saw[each] for each in kinds) for kind, kinds in told.items()}
     ledger.found["unseen"] = gaps | {"client_left": left, "left": ledger.chance}
     text = f"clients saw {dict(saw)} and {ledger.chance} left; the gateway counts {ledger.state['outcomes']}"
-    ledger.expect(all(gap >= 0 for gap in gaps.values()), text)
-    ledger.expect(sum(gaps.values()) + left <= ledger.chance, text)
+    ledger.expect(all(gap >= -expired for gap in gaps.values()), text)
+    ledger.expect(0 <= sum(gaps.values()) + expired <= ledger.chance - left, text)
     ledger.expect(saw[Saw.TEXT] > sum(saw.values()) / 3, f"too few were answered to judge by: {dict(saw)}")
 
 
