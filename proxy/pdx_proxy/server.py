@@ -5,7 +5,7 @@ Answers are written to its transport as bytes.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import HttpVersion10, HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
@@ -16,6 +16,9 @@ from aiohttp.web_protocol import RequestHandler
 from pdx_proxy.exchange import Handler, Source, body_seconds, body_too_slow, cut, peer_of
 from pdx_proxy.request import RefusedError, error_body
 from pdx_proxy.wire import answer_head
+
+_IDLE_SECONDS: Final = 75.0
+"""How long a connection may wait for a whole head, from the end of the request before."""
 
 
 class _Protocol(RequestHandler):
@@ -193,7 +196,7 @@ class Server(web.Server):
                 written._keep_alive = True
             return written
 
-        self._options: dict[str, Any] = {"access_log": None, "keepalive_timeout": 75.0}
+        self._options: dict[str, Any] = {"access_log": None, "keepalive_timeout": _IDLE_SECONDS}
         self._max_body_bytes = max_body_bytes
         super().__init__(serve, handler_cancellation=True, request_factory=self._request, **self._options)
 

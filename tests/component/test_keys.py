@@ -113,6 +113,14 @@ async def test_a_key_has_a_limit_of_its_own(files: Keys, make_world: MakeWorld) 
     assert (await first).status == 200
 
 
+async def test_every_worker_knows_the_keys(files: Keys, make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, sim={"api_key": "engine-key"}, keys=files, workers=2)
+    close = {"Connection": "close"}
+    for _ in range(6):
+        assert (await world.ask(headers={**BOB, **close})).status == 200
+        assert (await world.ask(headers=close)).status == 401
+
+
 async def test_an_unknown_client_is_not_read(files: Keys, make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, keys=files)
     reader, writer = await asyncio.open_connection(world.gateway.listen.host, world.gateway.listen.port)

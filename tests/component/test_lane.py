@@ -6,7 +6,7 @@ import json
 import pytest
 
 from pdx_api.names import Order
-from pdx_proxy import door, exchange, lane
+from pdx_proxy import door, exchange, lane, server
 from pdx_proxy.settings import Limits
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Shape, World, eventually, request_of
@@ -167,6 +167,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "_LOOK_SECONDS", 0.05)
     monkeypatch.setattr(lane, "_HEAD_SECONDS", 0.2)
     monkeypatch.setattr(lane, "_IDLE_SECONDS", 0.4)
+    monkeypatch.setattr(server, "_IDLE_SECONDS", 0.4)
     monkeypatch.setattr(exchange, "_BODY_SECONDS", 0.2)
     monkeypatch.setattr(exchange, "_SLOWEST_BYTES_PER_SECOND", 1e9)
 
@@ -182,6 +183,8 @@ SLOW: dict[str, tuple[bytes, bytes, int]] = {
     "nothing": (b"", b"", 0),
     "first-line": (b"POST /v1/com", b"", 0),
     "head": (HEAD, b"X-Slow: " + b"x" * 1000, 0),
+    "another-line": (b"GET /v1/mod", b"", 0),
+    "another-head": (HEALTH[:-2], b"X-Slow: " + b"x" * 1000, 0),
     "body": (HEAD + b"Content-Length: 5000\r\n\r\n{", b" " * 1000, 1),
     "body-that-stops": (HEAD + b"Content-Length: 5000\r\n\r\n{", b"", 1),
     "chunks": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n" * 200, 1),
@@ -204,7 +207,9 @@ async def test_a_client_that_is_too_slow_is_let_go(name: str, make_world: MakeWo
             if name == "chunks":
                 break  # aiohttp answers and goes on to read for a while, so that the answer is not lost
     dripping.cancel()
-    assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n") is (name != "nothing")
+    assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n") is (
+        name not in {"nothing", "another-line", "another-head"}
+    )
     writer.close()
     world.sent += counted
     assert await world.outcomes() == ({"refused": 1} if counted else {})

@@ -141,6 +141,21 @@ async def test_bodies_are_bounded(chunked: bool, make_world: MakeWorld) -> None:
     assert world.report["sheds"]["bytes"] == 2
 
 
+async def test_a_body_is_not_held_while_its_answer_is_relayed(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=Limits(in_flight_per_decode=1))
+    reader, writer = await world.raw(Shape(stream=True).body(tokens=100))
+    await reader.readuntil(b"data: ")
+    standing = world.worker._admission.standing
+    assert (standing.in_flight, standing.held) == (1, 0)
+    waiting = asyncio.create_task(world.ask())
+    await eventually(lambda: _queued(world) == 1)
+    assert standing.held > 1000
+    await reader.readuntil(b"[DONE]")
+    assert (await waiting).status == 200
+    assert (standing.in_flight, standing.held) == (0, 0)
+    writer.close()
+
+
 async def test_a_client_that_sends_on_still_reads_its_refusal(make_world: MakeWorld) -> None:
     """What comes of an unwanted body is thrown away; the connection is not cut beneath the answer."""
     world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=Limits(requests_per_client=1))
