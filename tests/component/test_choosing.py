@@ -5,9 +5,10 @@ from collections import Counter
 from typing import Any
 
 from pdx_api.names import Order, Policy
+from pdx_proxy.fleet import ProcessFleet
 from pdx_proxy.settings import Choosing
 from tests.component.conftest import MakeWorld
-from tests.component.harness import PROMPT, Reply, Shape, World
+from tests.component.harness import PROMPT, Reply, Shape, World, eventually
 
 CHAT = Shape(chat=True)
 
@@ -74,6 +75,20 @@ async def test_a_session_that_asks_for_too_much_is_shared(make_world: MakeWorld)
     assert len(shares) == 3
     assert max(shares.values()) <= 6, "1.25 of the average, and one"
     assert world.report["affinity"]["decode"]["moved"] > 3
+
+
+async def test_workers_agree_on_the_engine_of_a_session_and_hear_of_the_engines_load(make_world: MakeWorld) -> None:
+    policies = {"prefill_policy": Policy.LEAST_LOAD, "decode_policy": Policy.SESSION_AFFINITY}
+    world = await make_world(Order.PREFILL_FIRST, 2, 4, workers=2, **choosing(**policies))
+    await eventually(lambda: len(world.gateway._loads.measured.engines) == 2)
+    anew = {"Connection": "close", "x-session-id": "mine"}
+    replies = [await world.ask(headers=anew) for _ in range(24)]
+    assert list(engines_of(replies, "x-pdx-decode").values()) == [24]
+    fleet = world.gateway._fleet
+    assert isinstance(fleet, ProcessFleet)
+    shares = [(report or {})["affinity"]["decode"]["kept"] for report in [await seat.report() for seat in fleet._seats]]
+    assert sum(shares) == 24
+    assert all(shares), "so many connections reach both workers"
 
 
 LIMIT = 100

@@ -298,6 +298,7 @@ SAME_KEY: list[tuple[str, Any, Any, bool]] = [
     ("a later turn", chat("hi"), chat("hi", "hello", "how are you?"), True),
     ("another question", chat("hi"), chat("ho"), False),
     ("another question behind a long system prompt", chat("hi", system=LONG), chat("ho", system=LONG), True),
+    ("an end of a system prompt beyond the key", chat("hi", system=LONG + "x"), chat("hi", system=LONG + "y"), True),
     ("another system prompt", chat("hi"), chat("hi", system="Be long."), False),
     ("messages that no engine takes", {"messages": "x"}, {"messages": {"a": 1}}, False),
     ("a list of what are no messages", {"messages": [1, 2]}, {"messages": [1, 3]}, False),
