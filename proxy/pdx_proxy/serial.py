@@ -32,15 +32,22 @@ async def hand_off(
     prefill, decode = pair
     began = backend.clock()
     prefill_leg = backend.leg(prefill, request.until)
+    # D is counted from its choice on, or all that is chosen during a prefill would be sent to the same one.
+    decode_leg = backend.leg(decode, request.until)
     snapshot = backend.snapshot
     try:
         params = await _prefill(backend, aftercare, family, prefill_leg, decode, request)
         finished = backend.clock()
         backend.counters.phases[Phase.PREFILL].observe(finished - began)
         if backend.snapshot is not snapshot:  # a D that has begun to leave meanwhile gets no leg any more
+            decode_leg.end()
             decode = stand_in(backend.snapshot, backend.load.of, decode, turn=0)
+            decode_leg = backend.leg(decode, request.until)
             pair = (prefill, decode)
-        decode_leg = await _decode(backend, aftercare, pair, params, request)
+        await _decode(backend, aftercare, pair, decode_leg, params, request)
+    except BaseException:
+        decode_leg.end()
+        raise
     finally:
         prefill_leg.end()
     if params is None:
@@ -76,10 +83,14 @@ async def _prefill(
 
 
 async def _decode(
-    backend: Backend, aftercare: Aftercare, pair: tuple[Endpoint, Endpoint], params: KVParams | None, request: Request
-) -> Leg:
+    backend: Backend,
+    aftercare: Aftercare,
+    pair: tuple[Endpoint, Endpoint],
+    leg: Leg,
+    params: KVParams | None,
+    request: Request,
+) -> None:
     prefill, decode = pair
-    leg = backend.leg(decode, request.until)
     deadlines = backend.deadlines
     try:
         await leg.connect()
@@ -103,4 +114,3 @@ async def _decode(
         elif not isinstance(failure, BadAnswer):
             backend.suspect(decode, failure)
         raise HandoffFailure(decode, failure) from failure
-    return leg

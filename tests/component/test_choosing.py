@@ -63,9 +63,9 @@ async def test_a_session_stays_with_its_d(make_world: MakeWorld, order: Order) -
     assert all("x-session-id" not in seen.headers for engine in world.engines for seen in engine.seen)
 
 
-async def test_a_session_that_asks_for_too_much_is_shared(make_world: MakeWorld) -> None:
+async def test_a_session_that_asks_for_too_much_is_shared(make_world: MakeWorld, order: Order) -> None:
     world = await make_world(
-        Order.CONCURRENT,
+        order,
         *(1, 3),
         d={"decode_token_seconds": 5e-3},
         **choosing(decode_policy=Policy.SESSION_AFFINITY),
@@ -75,6 +75,17 @@ async def test_a_session_that_asks_for_too_much_is_shared(make_world: MakeWorld)
     assert len(shares) == 3
     assert max(shares.values()) <= 6, "1.25 of the average, and one"
     assert world.report["affinity"]["decode"]["moved"] > 3
+
+
+async def test_a_burst_is_shared_though_its_prefills_are_not_done(make_world: MakeWorld, order: Order) -> None:
+    """One D is behind; were D counted from its own leg on, all of the burst would go to the other."""
+    slow = {"decode_token_seconds": 5e-3}
+    world = await make_world(order, 1, 2, p={"prefill_base_seconds": 0.1}, d=slow, debug_headers=True)
+    first = asyncio.create_task(world.ask(Shape(stream=True), tokens=200))
+    await eventually(lambda: any(world.report["legs"].get(world.endpoint(d).name) for d in world.decode))
+    burst = await asyncio.gather(*(world.ask(tokens=2) for _ in range(9)))
+    shares = engines_of([await first, *burst], "x-pdx-decode")
+    assert sorted(shares.values()) == [5, 5]
 
 
 async def test_workers_agree_on_the_engine_of_a_session_and_hear_of_the_engines_load(make_world: MakeWorld) -> None:
