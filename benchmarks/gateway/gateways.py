@@ -90,6 +90,7 @@ def _pdx(workers: int) -> Callable[[Engines, int, Path], Command]:
         line = [sys.executable, "-m", "pdx_cli", "gateway", "--listen", f"127.0.0.1:{port}"]
         line += ["--admin", f"127.0.0.1:{port + 50}", "--workers", str(workers)]
         line += ["--prefill", *_urls(engines.prefill), "--decode", *_urls(engines.decode)]
+        line += ["--max-in-flight-per-decode", "8192"]  # the peers have no limit, and 5000 streams are one load
         return Command(line, _checkout_version())
 
     return command
