@@ -80,4 +80,6 @@ def blame(backend: Backend, prefill: Endpoint, decode: Endpoint, failure: Engine
     if not isinstance(failure, BadAnswer) or failure.reason is Reason.ABORT:
         backend.suspect(decode, failure)
     elif failure.status != 503:
+        if all(e.name != prefill.name or e.start != prefill.start for e in backend.snapshot.prefill):
+            backend.streaks.forgive(decode)  # P has been found out before: D does not fail on its own
         backend.suspect(prefill, f"its hand-off failed at {failure}")

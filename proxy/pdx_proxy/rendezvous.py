@@ -129,7 +129,7 @@ class _Meeting:
                 self._aftercare.count(self._lost())
             if isinstance(failure, BadAnswer) and 400 <= failure.status < 500:
                 return LegRefused()
-            self._backend.suspect(self._prefill, str(failure))
+            self._backend.suspect(self._prefill, failure)
             return HandoffFailure(self._prefill, failure)
         self.decode_leg.end()
         self.unwind(
@@ -137,7 +137,7 @@ class _Meeting:
             decode_waits=isinstance(failure, DeadlineExceeded),
         )
         if failure.endpoint == self._prefill.name:
-            self._backend.suspect(self._prefill, str(failure))
+            self._backend.suspect(self._prefill, failure)
             return HandoffFailure(self._prefill, failure)
         blame(self._backend, self._prefill, self._decode, failure)
         if isinstance(failure, DeadlineExceeded):

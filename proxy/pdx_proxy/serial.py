@@ -76,7 +76,7 @@ async def _prefill(
         raise
     except EngineFailure as failure:
         if not (isinstance(failure, BadAnswer) and failure.reason is Reason.STATUS):
-            backend.suspect(leg.endpoint, str(failure))
+            backend.suspect(leg.endpoint, failure)
         raise HandoffFailure(leg.endpoint, failure) from failure
     leg.give_back()
     return params

@@ -27,6 +27,13 @@ class Streaks:
         elif self.limit:
             self.counts[key] = count
 
+    def forgive(self, endpoint: Endpoint) -> None:
+        """The last failure was not its own."""
+        key = (endpoint.name, endpoint.start)
+        left = self.counts.pop(key, 0) - 1
+        if left > 0:
+            self.counts[key] = left
+
     def succeeded(self, endpoint: Endpoint) -> None:
         """The engine has answered as it should."""
         self.counts.pop((endpoint.name, endpoint.start), None)

@@ -78,6 +78,19 @@ async def test_refusals_and_a_full_queue_are_no_failures(status: int, make_world
     assert (await world.state())["ejections"] == {"lost": 0, "hung": 0, "failures": 0, "kept": 0}
 
 
+async def test_a_decode_is_not_left_out_for_a_prefill_that_died(make_world: MakeWorld) -> None:
+    """D's that answer 500 to hand-offs of one P: the first makes P suspect, and the others say nothing of D."""
+    slow = {"prefill_base_seconds": 0.2, "prefill_slots": 8}
+    world = await make_world(PULL, 1, 2, p=slow, sim={"lease_seconds": 0.5}, health=Health(failures_in_a_row=3))
+    world.allowed.expired = True
+    for engine in world.decode:
+        world.fault(engine, FaultKind.STATUS, count=4)
+    replies = await asyncio.gather(*(world.ask() for _ in range(8)))
+    assert [reply.text for reply in replies] == [Shape().expected()] * 8
+    assert sum(engine.counts.faults["status"] for engine in world.decode) >= 7
+    assert (await world.state())["ejections"] == {"lost": 1, "hung": 0, "failures": 0, "kept": 0}
+
+
 async def test_a_success_ends_a_streak(make_world: MakeWorld) -> None:
     world = await make_world(PULL, 0, 1, health=Health(failures_in_a_row=3))
     for _ in range(4):

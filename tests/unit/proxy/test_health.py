@@ -30,6 +30,9 @@ STREAKS = [
     ("each is told once", 2, "fffff", [2, 4]),
     ("the first", 1, ".f", [2]),
     ("never", 0, "f" * 20, []),
+    ("not its own", 3, "f-f-f-f-", []),
+    ("two of three were its own", 3, "fff-ff", [3]),
+    ("nothing to forgive", 2, "-f-ff", [5]),
 ]
 
 
@@ -42,6 +45,8 @@ def test_failures_in_a_row(limit: int, answers: str, told: list[int]) -> None:
         before = len(news)
         if answer == "f":
             streaks.failed(one, "status 500")
+        elif answer == "-":
+            streaks.forgive(one)
         else:
             streaks.succeeded(one)
         found += [number] * (len(news) - before)
