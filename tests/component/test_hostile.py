@@ -42,9 +42,13 @@ def _forget(engine: SimEngine) -> None:
 
 
 @pytest.fixture
-async def world(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> World:
+async def world(order: Order, make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> World:
+    return await _make(order, make_world, caplog)
+
+
+async def _make(order: Order, make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> World:
     caplog.set_level(logging.WARNING)
-    world = await make_world(Order.PREFILL_FIRST)
+    world = await make_world(order)
     for engine in world.engines:
         _forget(engine)
     return world
@@ -111,10 +115,11 @@ async def _fuzz(world: World, seed: int, seconds: float, batch: int = 50) -> int
     return count
 
 
-async def test_random_input(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """PDX_FUZZ_SEED repeats a run, PDX_FUZZ_SECONDS makes it longer."""
+async def test_random_input(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
+    """PDX_FUZZ_SEED repeats a run, PDX_FUZZ_SECONDS makes it longer. The seed chooses the order too."""
     seed = int(os.environ.get("PDX_FUZZ_SEED", random.randrange(1 << 32)))
     print(f"PDX_FUZZ_SEED={seed}")  # noqa: T201 (shown when it fails)
+    world = await _make(list(Order)[seed % len(Order)], make_world, caplog)
     count = await _fuzz(world, seed, float(os.environ.get("PDX_FUZZ_SECONDS", "20")))
     print(f"{count} connections in each lane")  # noqa: T201
     assert count >= 100
