@@ -110,7 +110,7 @@ async def run(plan: Plan, log: Path) -> Ledger:
     ledger = Ledger(plan)
     engines = Engines(plan.order, rng)
     settings = Settings(
-        workers=plan.workers, deadlines=DEADLINES, idle_seconds=1.0, shutdown_seconds=10.0, gone_seconds=3.0
+        workers=plan.workers, deadlines=DEADLINES, idle_seconds=0.5, shutdown_seconds=10.0, gone_seconds=3.0
     )
     try:
         async with GatewayProcess(settings, log) as gateway:
@@ -196,7 +196,7 @@ async def come_to_idle(findings: Findings, gateway: GatewayProcess) -> None:
 
 async def _quiet(gateway: GatewayProcess) -> tuple[int, int]:
     """Files and tasks once idle connections are closed."""
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(0.8)
     return gateway.files(), await gateway.tasks()
 
 

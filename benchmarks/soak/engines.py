@@ -21,8 +21,8 @@ BASE: Final = SimSettings(
     transfer_seconds=0.002,
     jitter=0.5,
     prefill_slots=8,
-    lease_seconds=3.0,
-    decoder_ttl_seconds=4.0,
+    lease_seconds=2.0,
+    decoder_ttl_seconds=3.0,
     side_channel_timeout=1.0,
     shutdown_seconds=2.0,
 )

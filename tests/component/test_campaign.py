@@ -20,7 +20,7 @@ AT_ONCE = 16
 LONG = 50_000
 ALWAYS = pytest.mark.timeout(180)
 SOAK = [pytest.mark.soak, pytest.mark.timeout(3600)]
-SECONDS = {False: 20.0, True: float(os.environ.get("SECONDS_EACH", "600"))}
+SECONDS = {False: 16.0, True: float(os.environ.get("SECONDS_EACH", "600"))}
 """Of each part of the random faults, always and in `make soak`."""
 MAY_GROW = 0.05
 """Share by which the gateway's memory may grow from minute 5 to the end."""
@@ -63,7 +63,7 @@ async def _one(world: World, number: int, rng: random.Random) -> str:
 
 
 @pytest.mark.parametrize(
-    "requests", [pytest.param(1200, marks=ALWAYS), pytest.param(LONG, marks=SOAK)], ids=["short", "long"]
+    "requests", [pytest.param(1000, marks=ALWAYS), pytest.param(LONG, marks=SOAK)], ids=["short", "long"]
 )
 async def test_hang_ups(order: Order, make_world: MakeWorld, requests: int) -> None:
     """Fewer than 1 in 500 finished prefills wait for their lease, and long prefills are stopped where that may be."""
@@ -108,7 +108,7 @@ async def test_hang_ups(order: Order, make_world: MakeWorld, requests: int) -> N
 @pytest.mark.parametrize(
     ("order", "seconds"),
     [
-        pytest.param(Order.PREFILL_FIRST, 8.0, marks=ALWAYS),
+        pytest.param(Order.PREFILL_FIRST, 6.0, marks=ALWAYS),
         *(pytest.param(order, 600.0, marks=SOAK) for order in Order),
     ],
 )
