@@ -45,6 +45,8 @@ _P_ANSWER_LOST: Final = (
     FaultKind.ERROR_EVENT,
 )
 """Faults of a P that has finished: whoever asked cannot name the blocks, and they wait for their lease."""
+_D_LATE: Final = (FaultKind.HANG_BEFORE_HEAD, FaultKind.HANG_AFTER_HEAD, FaultKind.SLOW)
+"""Faults of a D that is closed before its engine knows of the leg, or too late."""
 _D_ANSWER_LOST: Final = (FaultKind.LOSE_ANSWER, FaultKind.DIE_BEFORE_HEAD)
 """Faults of a D that look like a connection that was idle for too long: the leg is sent once more."""
 
@@ -286,9 +288,10 @@ def _check_engines(ledger: Ledger, engines: Engines) -> None:
     ledger.expect(
         most_prefill <= most[0] and most_decode <= most[1], f"legs of one request: {most_prefill, most_decode}"
     )
-    struck = engines.struck(Role.PREFILL, _P_ANSWER_LOST), engines.struck(Role.DECODE, FaultKind)
+    struck = engines.struck(Role.PREFILL, _P_ANSWER_LOST), engines.struck(Role.DECODE, _D_LATE)
     late = ledger.state["retries"].get("deadline", 0) + ledger.state["settlements"]["lease"]
-    explained = sum(struck) + late + engines.done["kill"] + engines.done["leave"]
+    explained = sum(struck) + late + engines.done["kill"] + engines.done["leave"] + sums["push_failures"]
+    found["explained"] = explained
     text = f"{sums['expired']} leases ran out, {explained} are explained: {sums}, struck {struck}, {dict(engines.done)}"
     ledger.expect(sums["expired"] <= explained + sums["prefills_finished"] // 100, text)
     lost = engines.count(Role.DECODE, "decode_blocks_lost")

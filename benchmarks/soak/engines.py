@@ -5,13 +5,13 @@ import random
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pdx_api.names import Order, Role
 from pdx_proxy.settings import Address, EndpointSpec
 from pdx_sim import FaultKind, Leg, SimEngine, SimSettings
+from pdx_sim.engine import ListenError
 from pdx_sim.server import Seen
 
 BASE: Final = SimSettings(
@@ -126,7 +126,7 @@ class Engines:
         self._busy.add(name)
         await engine.start()
         self._busy.discard(name)
-        self._put(EndpointSpec(Address("127.0.0.1", engine.port), role, order=self.order, pod=name, incarnation="1"))
+        self._put(self._spec_of(name))
 
     async def leave(self, name: str) -> None:
         """A pod is deleted: told at once, then it finishes what runs, and is gone."""
@@ -150,11 +150,20 @@ class Engines:
         if told:
             self._put(replace(self.specs[name], ready=False))
         await asyncio.sleep(seconds)
-        await engine.restart()
-        if told:
-            spec = self.specs[name]
-            self._put(replace(spec, ready=True, incarnation=f"{int(spec.incarnation) + 1}"))
+        if await self._revive(name) and told:
+            self._put(replace(self.specs[name], ready=True, incarnation=f"{self.specs[name].incarnation}+"))
         self._busy.discard(name)
+
+    async def _revive(self, name: str) -> bool:
+        """Start a dead engine again; one whose port somebody else has taken meanwhile is gone for good."""
+        try:
+            await self.live[name].restart()
+        except ListenError:
+            self.gone.append(self.live.pop(name))
+            self.specs.pop(name, None)
+            self.tell(self.specs.values())
+            return False
+        return True
 
     def spoil(self, name: str) -> None:
         """Give an engine a fault, for legs of its own role or for all; what has one already is spared."""
@@ -208,15 +217,16 @@ class Engines:
     async def settle_down(self) -> None:
         """Bring back what a cancelled `trouble` has left half done."""
         self.calm()
-        for name, engine in self.live.items():
+        for name, engine in list(self.live.items()):
             if not engine.is_listening:
-                with suppress(AssertionError):
-                    await engine.kill()
-                await engine.restart()
-            spec = self.specs.get(name) or EndpointSpec(
-                Address("127.0.0.1", engine.port), engine.settings.role, order=self.order, pod=name
-            )
+                await engine.kill()
+                if not await self._revive(name):
+                    continue
+            spec = self.specs.get(name) or self._spec_of(name)
             self.specs[name] = replace(spec, ready=True, leaving=False, incarnation=f"{spec.incarnation}.")
+        for role in (Role.PREFILL, Role.DECODE):
+            if not any(engine.settings.role is role for engine in self.live.values()):
+                await self.add(role)
         self._busy.clear()
         self.tell(self.specs.values())
 
@@ -225,6 +235,11 @@ class Engines:
         for engine in self.live.values():
             engine.faults.clear()
             await engine.stop()
+
+    def _spec_of(self, name: str) -> EndpointSpec:
+        engine = self.live[name]
+        address = Address("127.0.0.1", engine.port)
+        return EndpointSpec(address, engine.settings.role, order=self.order, pod=name, incarnation="1")
 
     def _put(self, spec: EndpointSpec) -> None:
         self.specs[spec.pod] = spec
