@@ -15,6 +15,13 @@ from pdx_sim import chat_tokens, expected_text, tokenize
 
 _RESET: Final = struct.pack("ii", 1, 0)
 _LOST: Final = "The engine was lost while it answered."
+_MORE: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {"temperature": 0.0},
+    {"kv_transfer_params": {"do_remote_prefill": True}, "request_id": "mine"},
+    {"vllm_xargs": {"kv_transfer_params": {"do_remote_decode": True}}, "ec_transfer_params": {"a": 1}},
+)
+"""What changes no answer; some of it a client has no business with, and engines must never see it."""
 
 
 class Saw(StrEnum):
@@ -91,9 +98,9 @@ def some_ask(number: int, rng: random.Random, longest: int = 3000) -> Ask:
     """A request of any shape."""
     prompt = f"request {number} " + "x" * rng.randrange(longest)
     tokens = rng.choice((1, 2, 5, 20, rng.randrange(1, 60)))
-    # What a client has no business with, and what changes nothing.
-    more = rng.choice(({}, {}, {"kv_transfer_params": {"do_remote_prefill": True}}, {"temperature": 0.0}))
-    return Ask(number, rng.random() < 0.5, rng.random() < 0.6, prompt, tokens, dict(more))
+    stream = rng.random() < 0.6
+    more = rng.choice((*_MORE, {"stream_options": {"include_usage": True}} if stream else {}))
+    return Ask(number, rng.random() < 0.5, stream, prompt, tokens, dict(more))
 
 
 async def connect(where: Address, buffer: int = 0) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

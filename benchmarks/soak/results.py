@@ -83,7 +83,7 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "order": _of("order"),
         "left": lambda line: f"{line['clients']['left']:,}",
         "answered": lambda line: f"{line['clients']['answered']:,}",
-        "prefills stopped": lambda line: line.get("stopped", line["settlements"]["prefill_stopped"]),
+        "prefills stopped": _of("stopped"),
         "leases run out": _of("leasesExpired"),
     },
     "overload": {

@@ -101,6 +101,9 @@ def read_call(body: Mapping[str, Any], chat: bool, header_id: str | None, settin
     if model not in (None, settings.model):
         message = f"The model `{model}` does not exist. Valid aliases: {settings.model}."
         raise APIError(404, message, "NotFoundError", "model")
+    if body.get("stream_options") and not body.get("stream"):
+        message = "Stream options can only be defined when `stream=True`. (parameter=stream_options)"
+        raise APIError(400, message, param="stream_options")
     prompts = (_chat_prompt(body),) if chat else _prompts(body["prompt"])
     max_tokens = _max_tokens(body, chat, max(map(len, prompts)), settings.max_model_len)
     min_tokens = _integer(body, "min_tokens", 0)

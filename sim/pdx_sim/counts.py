@@ -25,6 +25,8 @@ class Violation(StrEnum):
     """kv_transfer_params with a key that no connector reads."""
     PARAMS_INCOMPLETE = "params_incomplete"
     """A pull D leg without engine id, host, port or request id: vLLM parks it for ever."""
+    CLIENT_PARAMS = "client_params"
+    """Parameters of a transfer where only a client puts them: ec_transfer_params, vllm_xargs, body request_id."""
     MANY_SEQUENCES = "many_sequences"
     """A P or D leg with n > 1 or several prompts."""
     ENGINE_KILLED = "engine_killed"

@@ -24,6 +24,7 @@ _ANSWERED: Final = (
     "remote_prefill_cached_tokens",
     "prompt_token_ids",
 )
+_CLIENTS_OWN: Final = frozenset(("kv_transfer_params", "ec_transfer_params"))
 _KNOWN: Final[dict[Leg, frozenset[str]]] = {
     Leg.PREFILL: frozenset((*_FLAGS, *_REMOTE)),
     Leg.DECODE: frozenset((*_FLAGS, *_REMOTE, *_ANSWERED)),
@@ -44,6 +45,8 @@ def accepts(leg: Leg, settings: SimSettings) -> bool:
 
 def violations(call: Call, body: Mapping[str, Any], has_id: bool, settings: SimSettings) -> Iterator[Violation]:
     """Every violation that the request itself shows."""
+    if _from_client(body):
+        yield Violation.CLIENT_PARAMS
     params = body.get("kv_transfer_params")
     if params is None:
         return
@@ -59,6 +62,12 @@ def violations(call: Call, body: Mapping[str, Any], has_id: bool, settings: SimS
     if settings.mode is TransferMode.PUSH and not has_id:
         yield Violation.NO_REQUEST_ID
     yield from _prefill(call, settings) if call.leg is Leg.PREFILL else _decode(call, settings)
+
+
+def _from_client(body: Mapping[str, Any]) -> bool:
+    extra = body.get("vllm_xargs")
+    hidden = isinstance(extra, dict) and not _CLIENTS_OWN.isdisjoint(extra)
+    return hidden or body.get("ec_transfer_params") is not None or body.get("request_id") is not None
 
 
 def _prefill(call: Call, settings: SimSettings) -> Iterator[Violation]:

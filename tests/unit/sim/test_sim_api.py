@@ -74,6 +74,7 @@ async def test_answer_ends_by_itself_unless_told_to_ignore_that() -> None:
         ({"max_tokens": 99999}, 400, "BadRequestError", "max_tokens"),
         ({"max_tokens": 4000}, 400, "BadRequestError", "input_tokens"),
         ({"max_tokens": 2, "min_tokens": 3}, 400, "BadRequestError", "min_tokens"),
+        ({"stream_options": {"include_usage": True}}, 400, "BadRequestError", "stream_options"),
         ({"max_tokens": "many"}, 400, "Bad Request", "max_tokens"),
         ({"prompt": {"no": "prompt"}}, 400, "Bad Request", "prompt"),
         ({"prompt": []}, 400, "BadRequestError", "prompt"),

@@ -188,6 +188,8 @@ async def test_decode_without_block_ids_kills_the_engine(make_pair: MakePair, bl
         ({"kv_transfer_params": {**PREFILL_PARAMS, "extra": 1}}, "params_unknown"),
         ({"kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": True}}, "params_malformed"),
         ({"kv_transfer_params": "nonsense"}, "params_malformed"),
+        ({"ec_transfer_params": {"a": 1}}, "client_params"),
+        ({"vllm_xargs": {"kv_transfer_params": {}}}, "client_params"),
     ],
 )
 async def test_malformed_prefill_leg_is_counted(make_pair: MakePair, changes: dict[str, Any], violation: str) -> None:
