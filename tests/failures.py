@@ -23,10 +23,10 @@ STREAM: Final = (True,)
 RETRY: Final = (PrefillFailure.RETRY,)
 POLICIES: Final = tuple(PrefillFailure)
 TEST: Final = "component/test_failures.py::test_row[{id}-{order}-{stream}-{policy}]"
-LONG: Final = Deadlines(connect=2.0, prefill=20.0, handoff=20.0, first_event=20.0, settle=2.0, nearly_done=0.1)
+LONG: Final = Deadlines(connect=2.0, prefill=20.0, handoff=20.0, first_event=20.0, settle=1.0, nearly_done=0.1)
 SHORT: Final = replace(LONG, prefill=0.25, handoff=0.25, first_event=0.8, warm_up=0.5)
 IDLE: Final = replace(LONG, idle=0.2)
-TOTAL: Final = replace(LONG, total=0.25, prefill=0.5)
+TOTAL: Final = replace(LONG, total=0.25, prefill=0.5, settle=0.3)
 
 
 class Phase(StrEnum):
