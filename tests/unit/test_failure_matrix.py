@@ -13,6 +13,7 @@ from pdx_sim import FaultKind
 from scripts.failures import BEGIN, failures, matrix
 from tests.documents import ROOT
 from tests.failures import Case, Client, Phase
+from tests.mutations import MUTATIONS, PACKAGE, Mutation
 
 DOCUMENT = ROOT / "docs/failures.md"
 CASES = [case for row in matrix() for case in row.cases()]
@@ -109,3 +110,10 @@ def test_clients_leave_and_gateways_end_in_every_phase() -> None:
 
 def test_every_sight_is_some_rows() -> None:
     assert {row.client for row in matrix()} >= set(Client)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.breaks)
+def test_what_is_broken_on_purpose_is_there(mutation: Mutation, collected: set[str]) -> None:
+    """`make mutations` runs them; here they are only kept from going stale."""
+    assert (PACKAGE / mutation.file).read_text().count(mutation.old) == 1
+    assert mutation.test in {case.test for case in CASES} & collected
