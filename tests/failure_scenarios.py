@@ -213,6 +213,18 @@ def _deleted() -> Iterator[Row]:
         test=_ENDINGS + "a_prefill_that_dies_for_good_is_counted_against_its_decode[{shape}-{order}]",
     )
     yield Row(
+        "prefill-killed-late",
+        Phase.DECODE,
+        "P dies behind its answer, its push under way",
+        Client.RIGHT,
+        {Outcome.WHOLE: 1},
+        {Reason.LOST: 1},
+        {Settlement.DECODE_LOST: 1},
+        orders=PUSH,
+        engines="D is closed, D whole 1",
+        test=_ENDINGS + "a_prefill_that_dies_behind_its_answer[{shape}-{order}]",
+    )
+    yield Row(
         "decode-stops",
         Phase.ANSWER,
         'D shuts down and ends its answers with "abort"',

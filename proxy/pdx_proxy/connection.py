@@ -5,6 +5,7 @@ so that a body can be moved to a client without being framed anew.
 """
 
 import asyncio
+from collections.abc import Callable
 from math import inf
 from typing import Final, Protocol, cast
 
@@ -16,6 +17,8 @@ from pdx_proxy.settings import Address
 _JOINED_BYTES: Final = 16 * 1024
 """A request up to this size is sent in one piece; the body of a larger one is not copied behind its head."""
 
+_IDLE_SECONDS: Final = 4.0
+"""An engine that ends an idle connection sooner has not done so for being idle: vLLM waits 5 s."""
 _LOOKS: Final = 4
 """How often an answer that is being relayed is looked at in the time in which it may be idle."""
 _TIMER_SECONDS: Final = 0.002
@@ -103,6 +106,7 @@ class Connection(asyncio.Protocol):
         "idle_since",
         "last",
         "lost",
+        "on_lost",
         "transport",
         "used",
     )
@@ -135,6 +139,8 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.lost: Exception | None = None
         """Why the connection can not be used any more."""
+        self.on_lost: set[Callable[[], None]] = set()
+        """Told once when the engine ends the connection earlier than an idle one: it has died, or soon will."""
         self.used = False
         """Whether an exchange has been completed on it."""
         self.idle_since = 0.0
@@ -324,7 +330,10 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.lost is None:
+            early = not self.answer.complete or self._loop.time() - self.idle_since < _IDLE_SECONDS
             self.lost = exc or ConnectionResetError("the engine closed the connection")
+            if early:
+                self._tell_lost()
         if self._timer is not None:
             self._timer.cancel()
         self._wake()
@@ -366,7 +375,13 @@ class Connection(asyncio.Protocol):
         self.lost = error
         if self.transport is not None:
             self.transport.abort()
+        self._tell_lost()
         self._wake()
+
+    def _tell_lost(self) -> None:
+        told, self.on_lost = self.on_lost, set()
+        for tell in told:
+            tell()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

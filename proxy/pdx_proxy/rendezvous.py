@@ -12,6 +12,7 @@ from pdx_api.connectors.families import KVParams, Rendezvous
 from pdx_api.names import Order, PrefillFailure
 from pdx_proxy.aftercare import Aftercare
 from pdx_proxy.backend import Backend
+from pdx_proxy.connection import Connection
 from pdx_proxy.counters import Phase, Settlement
 from pdx_proxy.endpoints import Endpoint
 from pdx_proxy.failures import (
@@ -85,6 +86,8 @@ class _Meeting:
         self._prefill_ended: float | None = None
         self.prefill_seconds = 0.0
         self._watch: asyncio.TimerHandle | None = None
+        self._prefill_connection: Connection | None = None
+        """What P has answered on. It may serve others by now, but its end is P's."""
         self.over = False
         """Whether D needs P no more: P's leg is then not sent again."""
         self._goes_on = False
@@ -95,6 +98,8 @@ class _Meeting:
         self.over = True
         if self._watch is not None:
             self._watch.cancel()
+        if self._prefill_connection is not None:
+            self._prefill_connection.on_lost.discard(self._lose_prefill)
 
     async def begin(self, order: Order) -> None:
         """Connect to both before anything is sent, so that an engine that is gone costs the other nothing."""
@@ -198,11 +203,21 @@ class _Meeting:
 
     def _watch_decode(self) -> None:
         """P has finished: a D that streams shows its first event soon, or P's push has failed, which D never says."""
-        if self.over or not self._request.stream:
+        if self.over:
+            return
+        if self._prefill_connection is not None:
+            self._prefill_connection.on_lost.add(self._lose_prefill)
+        if not self._request.stream:
             return
         seconds = self._backend.deadlines.handoff
         failure = DeadlineExceeded(self._prefill.name, f"its KV has not reached decode within {seconds:g} s")
         self._watch = asyncio.get_running_loop().call_later(seconds, self._give_up, failure)
+
+    def _lose_prefill(self) -> None:
+        """P has died behind its answer. Its push may have gone through; but if not, D would wait for ever."""
+        ended = self._prefill_ended
+        if not self.over and ended is not None and self._backend.clock() - ended < self._backend.deadlines.handoff:
+            self._give_up(LostConnection(self._prefill.name, "lost before its KV was known to have arrived"))
 
     def _give_up(self, failure: EngineFailure) -> None:
         self._prefill_failure = failure
@@ -219,6 +234,7 @@ class _Meeting:
             leg.send("POST", self._request.path, self._headers, body)
             answer = await leg.whole(self._backend.deadlines.prefill)
             params = transfer_params(self._prefill, answer)
+            self._prefill_connection = leg.connection
         except LegRefused:
             answer = leg.answer
             raise BadAnswer(self._prefill.name, "refused", Reason.STATUS, answer.status, answer.body) from None
@@ -248,6 +264,8 @@ class _Meeting:
                 return self._lost()
             if await self._decode_takes_it():
                 return Settlement.FINISHED
+            if self._prefill_failure is not None:
+                return self._lost()
             return await self._free(params)
         finally:
             self.conclude()

@@ -124,6 +124,24 @@ async def test_a_prefill_that_dies_for_good_is_counted_against_its_decode(
     assert (await world.ask(form)).text == form.expected()
 
 
+@pytest.mark.parametrize("push", PUSH)
+async def test_a_prefill_that_dies_behind_its_answer(push: Order, form: Shape, make_world: MakeWorld) -> None:
+    """Push: nothing but P's connections tells that D will wait in vain."""
+    world = await make_world(push, p={"transfer_seconds": 1.0})
+    task = await _begin(world, form, "decode")
+    await asyncio.sleep(0.05)  # P's answer is here
+    await world.p.kill()
+    async with asyncio.timeout(3):
+        reply = await task
+    assert (reply.status, reply.text) == (200, form.expected(tokens=20))
+    assert await world.outcomes() == {"whole": 1}
+    assert await world.settlements() == {"decode_lost": 1}
+    assert world.report["retries"] == {"lost": 1}
+    world.allowed.stranded = True
+    await world.p.restart()
+    await world.warm()
+
+
 async def test_an_engine_that_shuts_down_says_abort(order: Order, form: Shape, make_world: MakeWorld) -> None:
     """vLLM ends what it answers with the finish reason "abort". In a stream that has begun it goes on as it came."""
     world = await make_world(order, d={"decode_token_seconds": 0.02})
