@@ -110,9 +110,16 @@ MUTATIONS: Final = (
     Mutation(
         "a push that does not come is waited for",
         "rendezvous.py",
-        "if self.over or not self._request.stream:",
+        "if not self._request.stream:",
         "if True:",
         "component/test_watchdog.py::test_a_push_that_does_not_come_is_given_up[Concurrent]",
+    ),
+    Mutation(
+        "a P that dies behind its answer is not noticed",
+        "rendezvous.py",
+        "self._prefill_connection.on_lost.add(self._lose_prefill)",
+        "pass",
+        "component/test_endings.py::test_a_prefill_that_dies_behind_its_answer[text-DecodeFirst]",
     ),
     Mutation(
         "the budget refuses nothing",
