@@ -77,11 +77,13 @@ _NO_ANSWER: Final = Answer()
 _NO_ANSWER.complete = _NO_ANSWER.keep_alive = True
 
 
-class Connection(asyncio.Protocol):
-    """A connection to one engine: one exchange at a time, closed by its owner or given back to the pool."""
+class Connection:
+    """A connection to one engine: one exchange at a time, closed by its owner or given back to the pool.
+
+    An asyncio protocol by its methods: with a base class it could not become a native class when it is compiled.
+    """
 
     __slots__ = (
-        "__weakref__",
         "_allowed",
         "_asked",
         "_every",
@@ -103,6 +105,7 @@ class Connection(asyncio.Protocol):
         "address",
         "answer",
         "endpoint",
+        "forget",
         "idle_since",
         "last",
         "lost",
@@ -144,6 +147,8 @@ class Connection(asyncio.Protocol):
         self.used = False
         """Whether an exchange has been completed on it."""
         self.idle_since = 0.0
+        self.forget: Callable[[Connection], None] | None = None
+        """Told once the connection is over."""
         self.last = b""
         """The bytes relayed last: where a broken stream was cut."""
 
@@ -336,6 +341,8 @@ class Connection(asyncio.Protocol):
                 self._tell_lost()
         if self._timer is not None:
             self._timer.cancel()
+        if self.forget is not None:
+            self.forget(self)
         self._wake()
 
     def on_message_begin(self) -> None:

@@ -94,7 +94,7 @@ def read_head(head: bytes, max_body_bytes: int) -> tuple[dict[str, str], int, bo
     return (found.headers, size, parser.should_keep_alive()) if size <= max_body_bytes else None
 
 
-class Lane(asyncio.Protocol):
+class Lane:
     """One client's connection, and the Exchange of the request that is served on it."""
 
     __slots__ = (

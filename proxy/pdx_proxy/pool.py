@@ -3,7 +3,7 @@
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Collection
-from weakref import WeakSet
+from typing import cast
 
 from pdx_proxy.connection import Connection
 from pdx_proxy.endpoints import Endpoint
@@ -17,7 +17,8 @@ class Pool:
     def __init__(self, *, idle_seconds: float, connect_seconds: float) -> None:
         self._idle: dict[Address, deque[Connection]] = defaultdict(deque)
         """By address, the one that was used last at the end."""
-        self._all: WeakSet[Connection] = WeakSet()
+        self._all: set[Connection] = set()
+        """Until they are lost."""
         self._gone: set[Address] = set()
         """Addresses whose engines are gone while connections to them are with owners."""
         self.authorization = ""
@@ -41,14 +42,16 @@ class Pool:
     async def connect(self, endpoint: Endpoint) -> Connection:
         """A new connection to the endpoint; raises ConnectFailure."""
         name = endpoint.name
+        connection = Connection(name, self._loop)
         try:
             async with asyncio.timeout(self._connect_seconds):
-                _, connection = await self._loop.create_connection(
-                    lambda: Connection(name, self._loop), endpoint.address.host, endpoint.address.port
+                await self._loop.create_connection(
+                    lambda: cast("asyncio.Protocol", connection), endpoint.address.host, endpoint.address.port
                 )
         except (OSError, TimeoutError) as error:
             raise ConnectFailure(name, f"no connection: {str(error) or 'timed out'}") from error
         connection.address = endpoint.address
+        connection.forget = self._all.discard
         self._all.add(connection)
         return connection
 

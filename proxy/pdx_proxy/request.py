@@ -146,8 +146,8 @@ def _body_of(members: dict[str, Any], look: Look | None) -> Body:
             members.pop(name, None)
         if "vllm_xargs" in members:
             members["vllm_xargs"] = _clean_extra(members["vllm_xargs"])
-    shared: list[bytes] = []
-    answer: list[bytes] = []
+    shared: list[Any] = []
+    answer: list[Any] = []
     fields: dict[str, Any] = {}
     for key, value in members.items():
         if key in _DECIDING:
@@ -157,17 +157,18 @@ def _body_of(members: dict[str, Any], look: Look | None) -> Body:
     return Body(b"".join(shared), b"".join(answer), "max_completion_tokens" in members, fields, traits)
 
 
-def _clean_extra(raw: msgspec.Raw) -> bytes:
+def _clean_extra(raw: Any) -> bytes:
     """The object without what reaches into the engine; its values stay as they came, however deep or large."""
-    if not bytes(raw).startswith(b"{"):
-        return raw
-    members = _MEMBERS.decode(raw)
+    given = bytes(raw)
+    if not given.startswith(b"{"):
+        return given
+    members = _MEMBERS.decode(given)
     for name in _ENGINE_FIELDS:
         members.pop(name, None)
     return b"{" + b",".join([b"%b:%b" % (orjson.dumps(key), value) for key, value in members.items()]) + b"}"
 
 
-def _decode(raw: bytes) -> Any:
+def _decode(raw: Any) -> Any:
     """A value, or in place of a long one a short one of its kind."""
     if len(raw) > 64:
         start = bytes(memoryview(raw)[:64])

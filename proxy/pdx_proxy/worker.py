@@ -5,7 +5,8 @@ import gc
 import os
 import socket
 import time
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, cast
 
 from pdx_proxy.admission import Admission, Share
 from pdx_proxy.aftercare import Aftercare
@@ -67,7 +68,8 @@ class Worker:
     async def start(self, sock: socket.socket) -> None:
         """Serve a bound socket."""
         self._keyring.start()
-        self._listener = await asyncio.get_running_loop().create_server(self._door, sock=sock, backlog=1024)
+        factory = cast("Callable[[], asyncio.Protocol]", self._door)
+        self._listener = await asyncio.get_running_loop().create_server(factory, sock=sock, backlog=1024)
 
     def apply(self, snapshot: Snapshot) -> None:
         """Take a new view of the endpoints."""

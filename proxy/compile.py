@@ -1,0 +1,53 @@
+"""`python proxy/compile.py TARGET`: compile the gateway's hot modules with mypyc, beside the Python files in TARGET.
+
+TARGET is the folder that holds `pdx_proxy` (site-packages of an environment, or a copy of `proxy/`). The Python files
+stay: what is compiled is taken first, and without it everything runs as it stands there. Needs mypy, setuptools, a C
+compiler and Python's headers; mypy finds the gateway's dependencies in the environment of `--python`.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+HOT: Final = (
+    *("admission", "aftercare", "backend", "chooser", "connection", "counters", "endpoints", "exchange", "gateway"),
+    *("handoff", "lane", "leg", "opening", "pick", "policies", "pool", "relay", "rendezvous", "request", "serial"),
+    *("streaks", "wire"),
+)
+"""Modules that every request passes."""
+
+_SETUP: Final = """
+import sys
+from setuptools import setup
+from mypyc.build import mypycify
+setup(name="pdx-hot", packages=[], ext_modules=mypycify(sys.argv.pop().split("|"), opt_level="3", strip_asserts=False))
+"""
+
+
+def compile_modules(target: Path, python: str) -> None:
+    """Compile into `target`; raises CalledProcessError with the compiler's words."""
+    files = [str(target / "pdx_proxy" / f"{name}.py") for name in HOT]
+    options = ["--python-executable", python, "--strict", "--follow-untyped-imports"]
+    with tempfile.TemporaryDirectory() as folder:
+        setup = Path(folder) / "setup.py"
+        setup.write_text(_SETUP)
+        command = [sys.executable, str(setup), "build_ext", "--build-lib", str(target), "--build-temp", folder]
+        environment = {**os.environ, "MYPYPATH": f"{target}:{os.environ.get('MYPYPATH', '')}"}
+        subprocess.run([*command, "|".join([*options, *files])], cwd=folder, env=environment, check=True)
+
+
+def main() -> None:
+    """Compile as the command line says."""
+    parser = argparse.ArgumentParser(prog="python proxy/compile.py", description=__doc__)
+    parser.add_argument("target", type=Path, help="the folder that holds pdx_proxy")
+    parser.add_argument("--python", default=sys.executable, help="whose packages the gateway runs with (%(default)s)")
+    given = parser.parse_args()
+    compile_modules(given.target.resolve(), given.python)
+
+
+if __name__ == "__main__":
+    main()
