@@ -26,12 +26,15 @@ from typing import IO, Any, Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 BASE: Final = "docker.io/library/python:3.11-slim-bookworm"
 """The base that the Dockerfiles name."""
+BUILD_BASE: Final = "docker.io/library/python:3.11-bookworm"
+"""The same with a C compiler, for what is compiled: nothing of it gets into the image."""
 REPOSITORY: Final = "pdx"
 """What stands before an image's name, as in the chart's values."""
 PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {"operator": ("api", "operator"), "gateway": ("api", "proxy")}
 """Images, and the folders of the checkout whose packages each holds."""
 BUILDERS: Final = ("docker", "podman", "buildah")
 STAND_IN_PACKAGES: Final = "python3,python3-venv,ca-certificates"
+COMPILER_PACKAGES: Final = "gcc,libc6-dev,python3-dev"
 KEPT: Final = 6
 """Archives of one image that stay in the cache, the last used; each has 350 MB."""
 
@@ -48,6 +51,7 @@ class Request:
     tag: str
     builder: str
     base: str = BASE
+    build_base: str = BUILD_BASE
     stand_in: bool = False
     """The base is made of Debian's packages, because no registry can be reached."""
     revision: str = "unknown"
@@ -87,7 +91,8 @@ def inputs(root: Path, image: str) -> list[Path]:
 
 def key(root: Path, request: Request) -> str:
     """Names everything that determines an image's content."""
-    digest = hashlib.sha256(repr((request.reference, request.base, request.stand_in, request.revision)).encode())
+    bases = (request.base, request.build_base, request.stand_in)
+    digest = hashlib.sha256(repr((request.reference, *bases, request.revision)).encode())
     for path in inputs(root, request.image):
         digest.update(f"\0{path}\0".encode() + hashlib.sha256((root / path).read_bytes()).digest())
     return digest.hexdigest()[:20]
@@ -95,7 +100,9 @@ def key(root: Path, request: Request) -> str:
 
 def build_arguments(request: Request) -> list[str]:
     """The arguments that Docker, podman and buildah understand alike."""
-    arguments = ["-f", request.dockerfile, "-t", request.reference, "--build-arg", f"BASE={request.base}"]
+    arguments = ["-f", request.dockerfile, "-t", request.reference]
+    for name, base in (("BASE", request.base), ("BUILD_BASE", request.build_base)):
+        arguments += ["--build-arg", f"{name}={base}"]
     # buildah takes a LABEL made of an ARG from its layers, whatever the argument is now.
     for label, value in (("version", request.tag), ("revision", request.revision)):
         arguments += ["--label", f"org.opencontainers.image.{label}={value}"]
@@ -149,15 +156,15 @@ class Store:
         """Whether a registry gave the image."""
         return _succeeds([*self._command, "pull", "--quiet", reference])
 
-    def make_stand_in(self, base: str) -> None:
-        """Put Debian's Python under the base's name: like the base in all that the Dockerfiles use."""
+    def make_stand_in(self, base: str, packages: str) -> None:
+        """Put packages of Debian under a base's name: like the base in all that the Dockerfiles use."""
         if self.has(base):
             return
         if shutil.which("mmdebstrap") is None:
             raise BuildError("The stand-in for the base is made by mmdebstrap: apt-get install mmdebstrap")
         with tempfile.TemporaryDirectory() as folder:
             tar = f"{folder}/base.tar"
-            _run(["mmdebstrap", "--quiet", "--variant=minbase", f"--include={STAND_IN_PACKAGES}", "bookworm", tar])
+            _run(["mmdebstrap", "--quiet", "--variant=minbase", f"--include={packages}", "bookworm", tar])
             container = self.buildah("from", "scratch").strip()
             self.buildah("add", "--quiet", container, tar)
             self.buildah("commit", "--quiet", "--rm", container, base)
@@ -166,7 +173,9 @@ class Store:
         """Build an image and answer its id."""
         common = ["build", "--quiet", "--isolation", "chroot", "--layers", "--format", "docker"]
         if request.stand_in:
-            self.make_stand_in(request.base)
+            self.make_stand_in(request.base, STAND_IN_PACKAGES)
+            if "BUILD_BASE" in (root / request.dockerfile).read_text(encoding="utf-8"):
+                self.make_stand_in(request.build_base, f"{STAND_IN_PACKAGES},{COMPILER_PACKAGES}")
             common.append("--pull-never")
         certificates = Path("/etc/ssl/certs")
         if certificates.is_dir():  # an index behind a certificate of one's own
@@ -308,6 +317,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             tag=args.tag or project_version(ROOT),
             builder=builder,
             base=args.base,
+            build_base=args.build_base,
             stand_in=wants_stand_in(args.stand_in, builder, args.base, cache),
             revision=args.revision,
             pip_conf=pip_conf(os.environ),
@@ -333,6 +343,7 @@ def create_parser() -> argparse.ArgumentParser:
     parser.add_argument("--tag", help="tag of the images (the version in pyproject.toml)")
     parser.add_argument("--revision", default="unknown", help="commit, for the label of that name")
     parser.add_argument("--base", default=BASE, help="base image, best with its digest (%(default)s)")
+    parser.add_argument("--build-base", default=BUILD_BASE, help="the same with a C compiler (%(default)s)")
     parser.add_argument("--builder", choices=BUILDERS, help="the first that works otherwise")
     parser.add_argument(
         "--stand-in",

@@ -28,7 +28,7 @@ setup(name="pdx-hot", packages=[], ext_modules=mypycify(sys.argv.pop().split("|"
 """
 
 
-def compile_modules(target: Path, python: str) -> None:
+def compile_modules(target: Path, python: str, path: str) -> None:
     """Compile into `target`; raises CalledProcessError with the compiler's words."""
     files = [str(target / "pdx_proxy" / f"{name}.py") for name in HOT]
     options = ["--python-executable", python, "--strict", "--follow-untyped-imports"]
@@ -36,8 +36,8 @@ def compile_modules(target: Path, python: str) -> None:
         setup = Path(folder) / "setup.py"
         setup.write_text(_SETUP)
         command = [sys.executable, str(setup), "build_ext", "--build-lib", str(target), "--build-temp", folder]
-        environment = {**os.environ, "MYPYPATH": f"{target}:{os.environ.get('MYPYPATH', '')}"}
-        subprocess.run([*command, "|".join([*options, *files])], cwd=folder, env=environment, check=True)
+        environment = {**os.environ, "MYPYPATH": f"{target}:{path}"}
+        subprocess.run([*command, "|".join([*options, *files])], cwd=folder, env=environment, check=True)  # noqa: S603
 
 
 def main() -> None:
@@ -45,8 +45,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python proxy/compile.py", description=__doc__)
     parser.add_argument("target", type=Path, help="the folder that holds pdx_proxy")
     parser.add_argument("--python", default=sys.executable, help="whose packages the gateway runs with (%(default)s)")
+    parser.add_argument("--path", default="", help="folders of further packages, as in MYPYPATH")
     given = parser.parse_args()
-    compile_modules(given.target.resolve(), given.python)
+    compile_modules(given.target.resolve(), given.python, given.path)
 
 
 if __name__ == "__main__":

@@ -65,6 +65,19 @@ def install_peers() -> Path:
     return bin_folder
 
 
+def compile_gateway(checkout: Path) -> Path:
+    """A folder with the checkout's `pdx_proxy`, compiled as its image holds it, unless these sources were before."""
+    sources = [*sorted((checkout / "proxy").rglob("*.py")), *sorted((checkout / "api").rglob("*.py"))]
+    folder = cache_dir() / f"gateway-{_digest(sources)}-{sys.implementation.cache_tag}"
+    if not (folder / ".compiled").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(checkout / "proxy" / "pdx_proxy", folder / "pdx_proxy", ignore=ignored)
+        _run([sys.executable, str(checkout / "proxy" / "compile.py"), str(folder), "--path", str(checkout / "api")])
+        (folder / ".compiled").touch()
+    return folder
+
+
 def install_nginx() -> str:
     """nginx's path; root on a Debian gets it installed."""
     found = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")

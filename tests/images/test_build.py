@@ -39,6 +39,7 @@ def test_every_builder_is_given_the_same_arguments() -> None:
 
     assert build_arguments(request) == [
         *("-f", "images/gateway.Dockerfile", "-t", "pdx/gateway:1.2.3", "--build-arg", "BASE=b@sha256:0"),
+        *("--build-arg", "BUILD_BASE=docker.io/library/python:3.11-bookworm"),
         *("--label", "org.opencontainers.image.version=1.2.3", "--label", "org.opencontainers.image.revision=abc"),
         *("--secret", "id=pip,src=/etc/pip.conf", "."),
     ]
