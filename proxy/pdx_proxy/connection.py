@@ -333,6 +333,15 @@ class Connection:
             answer.raw.append(data)
         self._wake()
 
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        """A request is held by the engine's connection until the engine takes it."""
+
+    def resume_writing(self) -> None:
+        pass
+
     def connection_lost(self, exc: Exception | None) -> None:
         if self.lost is None:
             early = not self.answer.complete or self._loop.time() - self.idle_since < _IDLE_SECONDS

@@ -233,6 +233,9 @@ class Lane:
         if room < 0:
             self._turn_away(self._transport, politely=room >= -_REFUSED_POLITELY)
 
+    def eof_received(self) -> bool:
+        return False
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._owner.forget(self)
