@@ -74,9 +74,9 @@ def _start_seconds(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        value = 0.0
-    if not 0 < value <= MOST_START_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text} is no time; write seconds above 0 and up to {MOST_START_SECONDS:g}")
+        value = -1.0
+    if not 0 <= value <= MOST_START_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text} is no time; write seconds from 0 to {MOST_START_SECONDS:g}")
     return value
 
 
