@@ -206,7 +206,7 @@ def _deleted() -> Iterator[Row]:
         "P dies for good while D waits: D keeps blocks until it is started again",
         Client.RIGHT,
         {Outcome.WHOLE: 1},
-        {Reason.CONNECT: 1},
+        {Reason.LOST: 1},
         {Settlement.DECODE_LOST: 1},
         orders=PUSH,
         engines="D is closed; `pdx_decode_lost{endpoint}` and `/pdx/state` name it",

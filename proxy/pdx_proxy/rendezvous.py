@@ -183,7 +183,7 @@ class _Meeting:
             try:
                 params = await self._prefill_once()
             except EngineFailure as failure:
-                again = left > 0 and not self.over and _may_pass(failure) and self._backend.may_retry()
+                again = left > 0 and not self.over and _may_pass(failure) and await self._may_ask_again()
                 if not (again and waits):
                     self._goes_on = again
                     await self._tell_decode(failure)
@@ -222,6 +222,19 @@ class _Meeting:
     def _give_up(self, failure: EngineFailure) -> None:
         self._prefill_failure = failure
         self.decode_leg.interrupt(failure)
+
+    async def _may_ask_again(self) -> bool:
+        """Whether P is there, D waits and the budget allows. A P that is gone costs none: it fails many at once."""
+        leg = self._prefill_leg = self._backend.leg(self._prefill)
+        try:
+            await leg.connect()
+        except EngineFailure:
+            leg.end()
+            return False
+        if self.over or not self._backend.may_retry():
+            leg.end()
+            return False
+        return True
 
     async def _prefill_once(self) -> KVParams:
         leg = self._prefill_leg

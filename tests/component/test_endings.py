@@ -114,6 +114,7 @@ async def test_a_prefill_that_dies_for_good_is_counted_against_its_decode(
     assert (reply.status, reply.text) == (200, form.expected(tokens=20))
     assert await world.outcomes() == {"whole": 1}
     assert await world.settlements() == {"decode_lost": 1}
+    assert world.report["retries"] == {"lost": 1}
     await eventually(lambda: world.d.counts.blocks_stranded_now > 0)
     page = (await world.call("GET", f"{world.admin}/metrics")).raw.decode()
     assert f'pdx_decode_lost{{endpoint="{world.endpoint(world.d).name}"}} 1.0' in page

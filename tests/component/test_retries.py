@@ -8,7 +8,7 @@ from pdx_api.names import Order, PrefillFailure
 from pdx_proxy.settings import Retries
 from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld
-from tests.component.harness import Shape
+from tests.component.harness import Shape, eventually
 
 REQUESTS = 40
 
@@ -39,6 +39,21 @@ async def test_a_refusal_of_the_request_needs_no_budget(order: Order, make_world
     replies = await asyncio.gather(*(world.ask(max_tokens=100_000, tokens=1) for _ in range(5)))
     assert {reply.status for reply in replies} == {400}
     assert world.report["retriesRefused"] == 0
+
+
+async def test_a_prefill_that_dies_costs_a_retry_for_each_request(order: Order, make_world: MakeWorld) -> None:
+    world = await make_world(order, p={"prefill_base_seconds": 0.5}, retries=Retries(free=8, budget_percent=0))
+    world.allowed.stranded = True
+    tasks = [asyncio.create_task(world.ask(prompt=str(number))) for number in range(8)]
+    legs = world.p.counts.legs["prefill"]
+    await eventually(lambda: world.p.counts.legs["prefill"] == legs + 8)
+    await world.p.kill()
+    replies = await asyncio.gather(*tasks)
+    assert [reply.text for reply in replies] == [Shape().expected(str(number)) for number in range(8)]
+    assert world.report["retries"] == {"lost": 8}
+    assert world.report["retriesRefused"] == 0
+    await world.p.restart()
+    await world.warm()
 
 
 @pytest.mark.parametrize("policy", PrefillFailure)
