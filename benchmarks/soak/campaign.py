@@ -271,6 +271,8 @@ def _check_engines(ledger: Ledger, engines: Engines) -> None:
     again = violations.pop(Violation.READ_TWICE, 0) + violations.pop(Violation.ID_REUSED, 0)
     lost = engines.struck(Role.DECODE, _D_ANSWER_LOST)
     ledger.expect(again <= lost, f"{again} hand-offs were used twice, and only {lost} answers lost")
+    late = engines.struck(Role.PREFILL, (FaultKind.HANG_AFTER_HEAD, FaultKind.SLOW))
+    ledger.expect(violations.pop(Violation.READ_LATE, 0) <= late, "blocks were read after their lease")
     ledger.expect(not violations, f"violations: {dict(violations)}")
     touched = ledger.untouched & engines.legs.keys()
     ledger.expect(not touched, f"engines have seen rubbish: {sorted(touched)[:10]}")
