@@ -64,6 +64,9 @@ class SideChannel:
         return answer
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:  # closed while this was being accepted
+            writer.transport.abort()
+            return
         self._inbound.add(writer)
         try:
             with suppress(ConnectionError):

@@ -1,6 +1,7 @@
 """Random faults, hang-ups and overload against simulated engines: two minutes always, over an hour in `make soak`."""
 
 import asyncio
+import gc
 import os
 import random
 from collections import Counter
@@ -33,9 +34,11 @@ MAY_GROW = 0.05
         *(pytest.param(order, workers, True, marks=SOAK) for order in Order for workers in (1, 2)),
     ],
 )
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 async def test_random_faults(order: Order, workers: int, soak: bool, tmp_path: Path) -> None:
     seed = int(os.environ.get("SEED") or random.SystemRandom().randrange(1 << 32))
     ledger = await run(Plan(order, SECONDS[soak], seed, workers), tmp_path / "gateway.log")
+    gc.collect()  # a simulated engine that is killed may drop a connection that it was just accepting
     tell("faults", ledger.line())
     grown = ledger.memory["end"] / ledger.memory["early"] - 1
     ledger.expect(SECONDS[soak] < 600 or grown < MAY_GROW, f"memory has grown: {ledger.memory}")
