@@ -58,7 +58,10 @@ def test_a_line_is_dated_and_shown(tmp_path: Path) -> None:
     record("hang-ups", line, tmp_path)
     kept = json.loads((tmp_path / "hang-ups.jsonl").read_text())
     assert kept.keys() == {"date", "machine", *line}
-    assert f"| {kept['date']} | Concurrent | 1,234 | 5 | 77 | 2 |" in (tmp_path / "README.md").read_text()
+    assert (
+        f"| {kept['date']} | Concurrent | 1,234 | 5 | 77 | 2 | {kept['machine']} |"
+        in (tmp_path / "README.md").read_text()
+    )
 
 
 @pytest.mark.parametrize("name", ["faults", "hang-ups", "overload"])
