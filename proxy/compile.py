@@ -16,7 +16,7 @@ from typing import Final
 HOT: Final = (
     *("admission", "aftercare", "backend", "chooser", "connection", "counters", "endpoints", "exchange", "gateway"),
     *("handoff", "lane", "leg", "opening", "pick", "policies", "pool", "relay", "rendezvous", "request", "serial"),
-    *("streaks", "wire"),
+    *("handicap", "shared_load", "streaks", "wire"),
 )
 """Modules that every request passes."""
 
