@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Final
 
 HOT: Final = (
-    *("admission", "aftercare", "backend", "chooser", "connection", "counters", "endpoints", "exchange", "gateway"),
+    *("admission", "aftercare", "backend", "chooser", "connection", "counters", "exchange", "gateway"),
     *("handoff", "lane", "leg", "opening", "pick", "policies", "pool", "relay", "rendezvous", "request", "serial"),
-    *("handicap", "shared_load", "streaks", "wire"),
+    *("keys", "retries", "streaks", "wire"),
 )
-"""Modules that every request passes."""
+"""Modules that every request passes, but for what goes to other processes: compiled classes cannot be pickled."""
 
 _SETUP: Final = """
 import sys

@@ -202,15 +202,17 @@ class Weight(Protocol):
         """Its load, for so many legs in flight."""
 
 
-@dataclass(slots=True)
 class Load:
     """Legs in flight by endpoint. Acquired and released exactly once for each leg."""
 
-    legs: dict[str, int] = field(default_factory=dict)
-    """This worker's. Never zero, so that nothing is kept of endpoints that are gone."""
-    handicaps: Mapping[str, Weight] = field(default_factory=dict)
-    """By name, the endpoints that are to get less than their share: seldom any."""
-    clock: Callable[[], float] = time.perf_counter
+    __slots__ = ("clock", "handicaps", "legs")
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.legs: dict[str, int] = {}
+        """This worker's. Never zero, so that nothing is kept of endpoints that are gone."""
+        self.handicaps: Mapping[str, Weight] = {}
+        """By name, the endpoints that are to get less than their share: seldom any."""
+        self.clock = clock
 
     def acquire(self, endpoint: Endpoint) -> None:
         """Count one leg more at the endpoint."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, Protocol
 
 from pdx_proxy.request import RefusedError
@@ -34,10 +33,9 @@ class KeyFileError(Exception):
 class UnauthorizedError(RefusedError):
     """The request has no key that is known, in vLLM's words."""
 
-    headers: Mapping[str, str] = MappingProxyType({"www-authenticate": "Bearer"})
-
     def __init__(self) -> None:
         super().__init__(401, "Unauthorized", "Unauthorized")
+        self.headers = {"www-authenticate": "Bearer"}
 
     def body(self) -> bytes:
         return b'{"error":"Unauthorized"}'

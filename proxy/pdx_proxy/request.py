@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -52,11 +51,10 @@ _TOKENS: Final = re.compile(rb"\[\s*-?\d+\s*,")
 class RefusedError(Exception):
     """The gateway refuses the request by itself, in vLLM's words."""
 
-    headers: Mapping[str, str] = MappingProxyType({})
-    """Further headers of the answer."""
-
     def __init__(self, status: int, message: str, kind: str, param: str | None = None) -> None:
         super().__init__(message)
+        self.headers: Mapping[str, str] = {}
+        """Further headers of the answer."""
         self.status = status
         self.message = message
         self.kind = kind
