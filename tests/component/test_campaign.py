@@ -66,7 +66,7 @@ async def _one(world: World, number: int, rng: random.Random) -> str:
 
 
 @pytest.mark.parametrize(
-    "requests", [pytest.param(1000, marks=ALWAYS), pytest.param(LONG, marks=SOAK)], ids=["short", "long"]
+    "requests", [pytest.param(2000, marks=ALWAYS), pytest.param(LONG, marks=SOAK)], ids=["short", "long"]
 )
 async def test_hang_ups(order: Order, make_world: MakeWorld, requests: int) -> None:
     """Fewer than 1 in 500 finished prefills wait for their lease, and long prefills are stopped where that may be."""
