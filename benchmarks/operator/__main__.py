@@ -124,7 +124,11 @@ def rest(bench: Bench, operator: Operator, objects: int, seconds: float) -> None
     share = (operator.cpu_seconds() - used) / seconds
     written = writes(bench) - before + count_events(bench) - events
     bench.row(f"{objects} settled objects, {seconds:.0f} s: writes", f"{written:.0f}", "0")
-    bench.row(f"{objects} settled objects, {seconds:.0f} s: share of a core", f"{share:.2%}", "< 1 %" if objects <= 100 else "")
+    bench.row(
+        f"{objects} settled objects, {seconds:.0f} s: share of a core",
+        f"{share:.2%}",
+        "< 1 %" if objects <= 100 else "",
+    )
 
 
 def grow(bench: Bench, operator: Operator, first: int, last: int, patience: float) -> None:
