@@ -93,8 +93,9 @@ def measure(bench: Bench, given: argparse.Namespace) -> None:
     make(bench, given.one_by_one, given.settled)
     await_settled(bench, given.settled, given.patience)
     rest(bench, operator, given.settled, given.seconds)
-    grow(bench, operator, given.settled, given.objects, given.patience)
-    rest(bench, operator, given.objects, min(given.seconds, 30))
+    if given.objects > given.settled:
+        grow(bench, operator, given.settled, given.objects, given.patience)
+        rest(bench, operator, given.objects, min(given.seconds, 30))
     operator.end()
     anew(bench, given.objects)
 

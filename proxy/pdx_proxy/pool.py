@@ -52,7 +52,8 @@ class Pool:
             raise ConnectFailure(name, f"no connection: {str(error) or 'timed out'}") from error
         connection.address = endpoint.address
         connection.forget = self._all.discard
-        self._all.add(connection)
+        if connection.lost is None:  # it may be over before this is reached, and is then forgotten by nobody
+            self._all.add(connection)
         return connection
 
     def give(self, connection: Connection) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -212,3 +213,15 @@ def test_an_answers_head() -> None:
 @pytest.mark.parametrize(("host", "text"), [("127.0.0.1", "127.0.0.1:1"), ("::1", "[::1]:1"), ("name", "name:1")])
 def test_an_address_as_text(host: str, text: str) -> None:
     assert str(Address(host, 1)) == text
+
+
+async def test_a_connection_that_is_over_at_once_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Pool(idle_seconds=1, connect_seconds=1)
+
+    async def create_connection(factory: Any, *_: Any) -> None:
+        factory().connection_lost(None)
+
+    monkeypatch.setattr(pool, "_loop", SimpleNamespace(create_connection=create_connection, time=lambda: 0.0))
+    connection = await pool.connect(endpoint(1, Role.DECODE))
+    assert connection.lost is not None
+    assert not pool._all
