@@ -66,7 +66,8 @@ class Retries(Part):
     budget_percent: Annotated[int, Field(strict=True, ge=0, le=100)] = Field(
         default=defaults.RETRY_PERCENT,
         description="Retries of the last ten seconds as a percentage of its requests; beyond it a failure is told to "
-        "the client. What fails more often is no accident, and retries would only add load.",
+        "the client. What fails more often is no accident, and retries would only add load. An attempt that no engine "
+        "has got anything of does not count.",
     )
     free: Annotated[int, Field(strict=True, ge=0, le=10_000)] = Field(
         default=defaults.RETRIES_FREE,

@@ -129,7 +129,7 @@ class Gateway:
                     if retries.on_prefill_failure is PrefillFailure.FAIL:
                         break
                     request = replace(request, split=False)
-                if tries and not self._backend.may_retry():
+                if tries and failure.begun and not self._backend.may_retry():
                     break
         self._answer_unavailable(exchange, last)
         return None
@@ -169,7 +169,7 @@ class Gateway:
             leg.end()
             if not isinstance(failure, BadAnswer):
                 self._backend.suspect(choice.decode, failure)
-            raise HandoffFailure(choice.decode, failure) from failure
+            raise HandoffFailure(choice.decode, failure, begun=leg.begun) from failure
         return Handoff(leg)
 
     async def _answer(self, exchange: Exchange, handoff: Handoff) -> Outcome:

@@ -26,11 +26,13 @@ class Handoff:
 class HandoffFailure(Exception):  # noqa: N818 (a failure of engines, not an error of the gateway)
     """An attempt failed before the first event, and what it had begun is settled or being settled."""
 
-    def __init__(self, endpoint: Endpoint, cause: EngineFailure) -> None:
+    def __init__(self, endpoint: Endpoint, cause: EngineFailure, *, begun: bool = True) -> None:
         super().__init__(str(cause))
         self.endpoint = endpoint
         """The engine to avoid in the next attempt."""
         self.cause = cause
+        self.begun = begun
+        """Whether an engine has got anything of the request: if none has, another attempt adds no load."""
 
 
 class LegRefused(Exception):  # noqa: N818

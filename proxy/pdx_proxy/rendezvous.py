@@ -135,7 +135,7 @@ class _Meeting:
             if isinstance(failure, BadAnswer) and 400 <= failure.status < 500:
                 return LegRefused()
             self._backend.suspect(self._prefill, failure)
-            return HandoffFailure(self._prefill, failure)
+            return HandoffFailure(self._prefill, failure, begun=self.decode_leg.begun)
         self.decode_leg.end()
         self.unwind(
             stop_prefill=isinstance(failure, BadAnswer | ConnectFailure),
@@ -143,11 +143,11 @@ class _Meeting:
         )
         if failure.endpoint == self._prefill.name:
             self._backend.suspect(self._prefill, failure)
-            return HandoffFailure(self._prefill, failure)
+            return HandoffFailure(self._prefill, failure, begun=self.decode_leg.begun)
         blame(self._backend, self._prefill, self._decode, failure)
         if isinstance(failure, DeadlineExceeded):
             self._backend.suspect(self._prefill, f"its hand-off failed at {failure}")
-        return HandoffFailure(self._decode, failure)
+        return HandoffFailure(self._decode, failure, begun=self.decode_leg.begun)
 
     def unwind(self, *, stop_prefill: bool, decode_waits: bool = False) -> None:
         """D takes no KV. P may be stopped only when D is sure not to wait for it any more."""

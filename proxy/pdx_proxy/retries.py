@@ -1,5 +1,8 @@
 """The retry budget: how many attempts may be made anew, so that failures never become a storm.
 
+It is for attempts that an engine has got something of. One that found no engine is made anew without it: that adds no
+load, and when an engine dies all its requests fail at once.
+
 Invariant: the retries of any nine seconds are at most `free` and a share of the requests of ten.
 """
 

@@ -77,7 +77,7 @@ async def _prefill(
     except EngineFailure as failure:
         if not (isinstance(failure, BadAnswer) and failure.reason is Reason.STATUS):
             backend.suspect(leg.endpoint, failure)
-        raise HandoffFailure(leg.endpoint, failure) from failure
+        raise HandoffFailure(leg.endpoint, failure, begun=leg.begun) from failure
     leg.give_back()
     return params
 

@@ -41,6 +41,17 @@ async def test_a_refusal_of_the_request_needs_no_budget(order: Order, make_world
     assert world.report["retriesRefused"] == 0
 
 
+async def test_an_engine_that_is_not_there_needs_no_budget(order: Order, make_world: MakeWorld) -> None:
+    """When one dies, all that were meant for it fail at once; no engine has had any work of them."""
+    world = await make_world(order, 2, 1, retries=Retries(free=0, budget_percent=0))
+    world.allowed.stranded = True
+    await world.p.kill()
+    replies = await asyncio.gather(*(world.ask(prompt=str(number)) for number in range(8)))
+    assert [reply.text for reply in replies] == [Shape().expected(str(number)) for number in range(8)]
+    assert world.report["retries"].keys() == {"connect"}
+    assert world.report["retriesRefused"] == 0
+
+
 async def test_a_prefill_that_dies_costs_a_retry_for_each_request(order: Order, make_world: MakeWorld) -> None:
     world = await make_world(order, p={"prefill_base_seconds": 0.5}, retries=Retries(free=8, budget_percent=0))
     world.allowed.stranded = True
