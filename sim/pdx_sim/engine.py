@@ -20,6 +20,7 @@ from pdx_sim.core import Core
 from pdx_sim.counts import Counts
 from pdx_sim.faults import Faults
 from pdx_sim.leases import Leases
+from pdx_sim.ports import listen_steadily
 from pdx_sim.pull import PullConnector
 from pdx_sim.push import PushConnector
 from pdx_sim.server import Api, Seen
@@ -209,7 +210,9 @@ class SimEngine:
         loop = asyncio.get_running_loop()
         host = self.settings.host
         with _listening(host, self.port):
-            self._listener = await loop.create_server(accept, host, self.port, reuse_address=True)
+            self._listener = await listen_steadily(
+                lambda port: loop.create_server(accept, host, port, reuse_address=True), self.port
+            )
         self.port = int(self._listener.sockets[0].getsockname()[1])
 
     def _close_listener(self) -> None:

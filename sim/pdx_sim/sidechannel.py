@@ -11,6 +11,8 @@ from typing import Any
 
 import orjson
 
+from pdx_sim.ports import listen_steadily
+
 Message = dict[str, Any]
 Handler = Callable[[Message], Message]
 
@@ -36,7 +38,7 @@ class SideChannel:
 
     async def listen(self, host: str, port: int) -> int:
         """Open the listener; says its port."""
-        self._server = await asyncio.start_server(self._serve, host, port)
+        self._server = await listen_steadily(lambda free: asyncio.start_server(self._serve, host, free), port)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:

@@ -158,9 +158,14 @@ def _aged(api: Api, namespace: str) -> int:
 
 
 def _serving(api: Api, namespace: str) -> int:
-    """Pairs that serve, over all revisions."""
-    revisions = [_ready(api, namespace, revision) for revision in _revisions(api, namespace)]
-    return sum(min(ready.get("prefill", 0), ready.get("decode", 0)) for ready in revisions)
+    """Pairs that serve, over all revisions, at one moment."""
+    found: dict[str, dict[str, int]] = {}
+    for child in _deployments(api, namespace).values():
+        labels = child["metadata"]["labels"]
+        if LABEL_REVISION in labels:
+            available = child["status"].get("availableReplicas", 0)
+            found.setdefault(labels[LABEL_REVISION], {})[labels[LABEL_ROLE]] = available
+    return sum(min(ready.get("prefill", 0), ready.get("decode", 0)) for ready in found.values())
 
 
 def _settled(api: Api, namespace: str, spec: dict[str, Any]) -> str:
