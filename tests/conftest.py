@@ -5,15 +5,16 @@ from collections.abc import Generator
 
 import pytest
 
-REAL_PARTS = ("tests/charts/", "tests/cluster/", "tests/engines/")
-"""Tests against engines, clusters and containers, whose pace is not the tests'."""
+REAL_TIME = {"tests/charts/": 2, "tests/cluster/": 2, "tests/engines/": 2, "tests/images/": 1, "tests/component/": 1}
+"""How often tests whose pace is not their own are run again: engines, clusters, containers, sockets under load."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test with real parts that fails is run once more, and the summary says so: a busy machine is no defect."""
+    """A test in real time that fails is run again, and the summary names it: a busy machine is no defect."""
     for item in items:
-        if item.nodeid.startswith(REAL_PARTS):
-            item.add_marker(pytest.mark.flaky(reruns=1))
+        for folder, reruns in REAL_TIME.items():
+            if item.nodeid.startswith(folder):
+                item.add_marker(pytest.mark.flaky(reruns=reruns))
 
 
 @pytest.hookimpl(wrapper=True)
