@@ -9,21 +9,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-import orjson
-
 from pdx_api.connectors import CONNECTORS
-from pdx_api.connectors.families import KVParams, Rendezvous
+from pdx_api.connectors.families import Rendezvous
 from pdx_api.names import Role
 from pdx_proxy.backend import Backend
 from pdx_proxy.endpoints import NO_SLOT, Endpoint, Snapshot, State, by_rank, pairing
-from pdx_proxy.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure, Reason
-from pdx_proxy.handoff import LegRefused, identity_of, transfer_params
+from pdx_proxy.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure
+from pdx_proxy.handoff import identity_of
 from pdx_proxy.news import Cause, LostHandoff, News, Suspicion
-from pdx_proxy.request import body_of, prefill_body
 from pdx_proxy.settings import EndpointSpec
 from pdx_proxy.shared_load import LoadTable
+from pdx_proxy.trial import hand_over, serve
 
-_PATH: Final = "/v1/completions"
 _BODY: Final[Mapping[str, Any]] = {"prompt": "A first short prompt warms an engine up.", "max_tokens": 2}
 _FIRST_PAUSE: Final = 0.2
 _LONGEST_PAUSE: Final = 2.0
@@ -58,6 +55,7 @@ class Warmer:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._decode_warmed = asyncio.Event()
         self._turn = 0
+        self._seconds = backend.deadlines.warm_up
         self.ejections = dict.fromkeys(Cause, 0)
         """How often endpoints were left out, by cause."""
 
@@ -163,7 +161,7 @@ class Warmer:
                     await self._warm_prefill(endpoint)
                 else:
                     async with self._slots:
-                        await self._serve(endpoint, _BODY)
+                        await serve(self._backend, endpoint, _BODY, self._seconds)
                     self._put_warm(endpoint)
             except EngineFailure as failure:
                 down = isinstance(failure, ConnectFailure) and failure.endpoint == name
@@ -184,7 +182,7 @@ class Warmer:
                     await self._warm_pair(prefill, decode)
                     return
                 if not alone:
-                    await self._serve(prefill, _BODY)
+                    await serve(self._backend, prefill, _BODY, self._seconds)
                     alone = True
                     continue
             reason = "waits for a warm decode engine of its revision"
@@ -201,47 +199,15 @@ class Warmer:
 
     async def _warm_pair(self, prefill: Endpoint, decode: Endpoint) -> None:
         try:
-            params = await self._hand_over(prefill, decode)
+            trial = await hand_over(self._backend, prefill, decode, {**_BODY, "max_tokens": 1}, self._seconds)
         except EngineFailure as failure:
             if failure.endpoint == decode.name and not isinstance(failure, BadAnswer | DeadlineExceeded):
                 self.hear(Suspicion(decode.name, decode.start, str(failure)))
             raise
         family = CONNECTORS[prefill.connector].family(prefill.order)
-        identity = identity_of(prefill, family, params) if isinstance(family, Rendezvous) else None
+        identity = identity_of(prefill, family, trial.params) if isinstance(family, Rendezvous) else None
         self._acquainted |= {pairing(replace(prefill, start=prefill.start + 1), decode)}
         self._put_warm(prefill, identity=identity)
-
-    async def _hand_over(self, prefill: Endpoint, decode: Endpoint) -> KVParams:
-        """One whole P-first pair, so that nothing stays parked on P. Works in every order of a connector."""
-        family = CONNECTORS[prefill.connector].family(prefill.order)
-        request_id = self._backend.new_id()
-        prefill_leg = self._backend.leg(prefill)
-        try:
-            await prefill_leg.connect()
-            body = prefill_body(body_of(_BODY), family.prefill_params)
-            prefill_leg.send("POST", _PATH, (("X-Request-Id", request_id),), body)
-            answer = await prefill_leg.whole(self._backend.deadlines.warm_up)
-            params = transfer_params(prefill, answer)
-        except LegRefused:
-            raise _failed(prefill, f"refused the warm-up: {prefill_leg.answer.body[:200]!r}") from None
-        finally:
-            prefill_leg.end()
-        if params is None:
-            raise _failed(prefill, "answered without kv_transfer_params: is its KV connector on?")
-        await self._serve(decode, {**_BODY, "max_tokens": 1, "kv_transfer_params": params}, request_id)
-        return params
-
-    async def _serve(self, endpoint: Endpoint, body: Mapping[str, Any], request_id: str | None = None) -> None:
-        leg = self._backend.leg(endpoint)
-        try:
-            await leg.connect()
-            headers = (("X-Request-Id", request_id or self._backend.new_id()),)
-            leg.send("POST", _PATH, headers, orjson.dumps(body))
-            answer = await leg.opened(self._backend.deadlines.warm_up)
-            if answer.status != 200:
-                raise _failed(endpoint, f"answered {answer.status} to the warm-up: {answer.body[:200]!r}")
-        finally:
-            leg.end()
 
     def _put_warm(self, endpoint: Endpoint, **changes: Any) -> None:
         since = self._backend.clock()
@@ -279,7 +245,3 @@ def _updated(endpoint: Endpoint, spec: EndpointSpec) -> Endpoint:
 def _is_another(old: EndpointSpec, new: EndpointSpec) -> bool:
     """Whether they are different engines, or different starts of one."""
     return replace(old, ready=new.ready, leaving=new.leaving) != new
-
-
-def _failed(endpoint: Endpoint, detail: str) -> BadAnswer:
-    return BadAnswer(endpoint.name, detail, Reason.STATUS, 502, b"")
