@@ -16,7 +16,7 @@ from typing import Final
 HOT: Final = (
     *("admission", "aftercare", "backend", "chooser", "connection", "counters", "exchange", "gateway"),
     *("handoff", "lane", "leg", "opening", "pick", "policies", "pool", "relay", "rendezvous", "request", "serial"),
-    *("keys", "retries", "streaks", "wire"),
+    *("keys", "retries", "streaks", "trail", "wire"),
 )
 """Modules that every request passes, but for what goes to other processes: compiled classes cannot be pickled."""
 

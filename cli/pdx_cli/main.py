@@ -6,15 +6,13 @@ that `pdx --help` is fast.
 
 import argparse
 import importlib
-import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
+from pdx_api.version import pdx_version
 from pdx_cli.errors import CommandError
-
-DISTRIBUTION: Final = "pdx-serving"
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "up": ("pdx_cli.up", "Run a PDDeployment as local processes and prove that KV moves."),
@@ -74,7 +72,7 @@ def _parser(args: Sequence[str]) -> tuple[argparse.ArgumentParser, str | None]:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"pdx {_version()}")
+    parser.add_argument("--version", action="version", version=f"pdx {pdx_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = next((arg for arg in args if not arg.startswith("-")), None)
     for name, (module, summary) in COMMANDS.items():
@@ -88,10 +86,3 @@ def _parser(args: Sequence[str]) -> tuple[argparse.ArgumentParser, str | None]:
         if name == chosen:
             importlib.import_module(module).add_arguments(command)
     return parser, chosen
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version(DISTRIBUTION)
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"

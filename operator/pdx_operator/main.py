@@ -73,7 +73,7 @@ def _configure_logs(settings: Settings) -> None:
 async def _serve(settings: Settings) -> int:
     """The exit status."""
     places: tuple[str | None, ...] = settings.namespaces or (None,)
-    metrics = Metrics()
+    metrics = Metrics(time.time)
     cluster = await Cluster.connect(settings.requests, len(places) * len(CHILD_KINDS), metrics.count_request)
     operator = Operator(settings, cluster, metrics, places)
     try:
@@ -103,7 +103,7 @@ class Operator:
     def __init__(self, settings: Settings, cluster: Cluster, metrics: Metrics, places: Sequence[str | None]) -> None:
         self._settings = settings
         self._store = Store(self._wake)
-        metrics.count_objects(lambda: len(self._store.keys()))
+        metrics.show_objects(lambda: {str(key): standing for key, standing in self._store.standings.items()})
         self._feeds = [
             Feed(cluster, self._store, kind, place, random.random) for kind in CHILD_KINDS for place in places
         ]

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from pdx_api.names import LABEL_DEPLOYMENT
 from pdx_operator.kinds import DEPLOYMENT, Kind
+from pdx_operator.standing import Standing
 
 Body = Mapping[str, Any]
 
@@ -85,6 +86,8 @@ class Store:
         self._objects: dict[Key, Record] = {}
         self._children: dict[Key, dict[ChildKey, Record]] = {}
         self._owners: dict[tuple[str, ChildKey], Key] = {}
+        self.standings: dict[Key, Standing] = {}
+        """What the status of each object says: known without unpacking it."""
 
     def __repr__(self) -> str:
         children = sum(map(len, self._children.values()))
@@ -107,6 +110,7 @@ class Store:
         former = self._objects.get(key)
         if record.supersedes(former):
             self._objects[key] = record
+            self.standings[key] = Standing.of(body)
             # An answer to the operator's own write may be the first to show what a user has written meanwhile.
             if former is None or (former.uid, former.generation) != (record.uid, record.generation):
                 self._wake(key, True)
@@ -117,7 +121,7 @@ class Store:
         """The PDDeployment with this uid is gone; another of the same name may exist."""
         record = self._objects.get(key)
         if record is not None and record.uid == uid:
-            del self._objects[key]
+            del self._objects[key], self.standings[key]
             self._wake(key, True)
 
     def put_child(self, kind: Kind, body: Body, *, own: bool = False) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
 from pdx_api.connectors.families import KVParams
+from pdx_api.defaults import LEASE_MARGIN_SECONDS
 from pdx_proxy.backend import Backend
 from pdx_proxy.counters import Settlement
 from pdx_proxy.endpoints import Endpoint
@@ -88,7 +89,7 @@ class Aftercare:
         `failure` is that of the pair's D, if it has failed; `begun` says that it may have read the blocks.
         """
         dead = failure is not None and not isinstance(failure, BadAnswer)
-        self.settle(self._release(self._releasers(pair, dead), params, request, begun))
+        self.settle(self._held(pair[0], self._release(self._releasers(pair, dead), params, request, begun)))
 
     def leave_decode(self, leg: Leg, pair: tuple[Endpoint, Endpoint], params: KVParams, request: Request) -> None:
         """The client left while D waited for the KV.
@@ -98,16 +99,35 @@ class Aftercare:
         otherwise D is closed once its KV has arrived.
         """
         if self._backend.knows(*pair):
-            self.settle(self._close_when_open(leg, _INTAKE_SECONDS, Settlement.RELEASED))
+            self.settle(self._held(pair[0], self._close_when_open(leg, _INTAKE_SECONDS, Settlement.RELEASED)))
             return
         releaser = self._releasers(pair, dead=False)
         if releaser[1]:
             leg.end()
-            self.settle(self._release(releaser, params, request, begun=True))
+            self.settle(self._held(pair[0], self._release(releaser, params, request, begun=True)))
         elif request.stream:
-            self.settle(self._close_when_open(leg, self._backend.deadlines.settle, Settlement.LEASE))
+            closing = self._close_when_open(leg, self._backend.deadlines.settle, Settlement.LEASE)
+            self.settle(self._held(pair[0], closing))
         else:
-            self.settle(self._close_when_open(leg, _ARRIVAL_SECONDS, Settlement.RELEASED))
+            self.settle(self._held(pair[0], self._close_when_open(leg, _ARRIVAL_SECONDS, Settlement.RELEASED)))
+
+    async def _held(self, prefill: Endpoint, work: Coroutine[Any, Any, Settlement]) -> Settlement:
+        """Settle what P has finished; its KV counts as held until then, or until its lease ends."""
+        settlement = Settlement.LEASE
+        try:
+            settlement = await work
+        finally:
+            self.let_go(prefill, expires=settlement is Settlement.LEASE)
+        return settlement
+
+    def let_go(self, prefill: Endpoint, *, expires: bool) -> None:
+        """KV that P has held is free: now, or (`expires`) when its lease ends."""
+        let_go = self._backend.counters.let_go
+        if expires:
+            seconds = self._backend.deadlines.handoff + LEASE_MARGIN_SECONDS
+            asyncio.get_running_loop().call_later(seconds, let_go, prefill.name)
+        else:
+            let_go(prefill.name)
 
     async def _stop_prefill(self, leg: Leg, decode: Endpoint, request: Request) -> Settlement:
         try:
@@ -123,8 +143,9 @@ class Aftercare:
             leg.end()
         if params is None:
             return Settlement.PREFILL_STOPPED
+        self._backend.counters.hold(leg.endpoint.name)
         releasers = self._releasers((leg.endpoint, decode), dead=False)
-        return await self._release(releasers, params, request, begun=False)
+        return await self._held(leg.endpoint, self._release(releasers, params, request, begun=False))
 
     def _releasers(self, pair: tuple[Endpoint, Endpoint], dead: bool) -> tuple[Endpoint, bool]:
         """The D to free P's blocks through, and whether KV has moved between the two.

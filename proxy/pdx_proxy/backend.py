@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
+from typing import Final
 
 from pdx_proxy.chooser import Chooser
-from pdx_proxy.counters import Counters
+from pdx_proxy.counters import Counters, Phase
 from pdx_proxy.endpoints import Endpoint, Load, Snapshot, pairing
 from pdx_proxy.failures import DeadlineExceeded, EngineFailure
 from pdx_proxy.handicap import handicaps
@@ -15,6 +16,9 @@ from pdx_proxy.pool import Pool
 from pdx_proxy.retries import RetryBudget
 from pdx_proxy.settings import Deadlines, Settings
 from pdx_proxy.streaks import Streaks
+from pdx_proxy.trail import Trail
+
+_TO_PREFILL: Final = Phase.TO_PREFILL.value
 
 
 @dataclass(slots=True)
@@ -50,6 +54,14 @@ class Backend:
     def leg(self, endpoint: Endpoint, until: float = inf) -> Leg:
         """A leg at the endpoint, counted from now on; at `until`, in the loop's time, its request is over."""
         return Leg(self.pool, self.load, endpoint, self.streaks, until)
+
+    def sent_prefill(self, trail: Trail, prefill: Endpoint, request_id: str) -> None:
+        """A P has been sent its leg of a request."""
+        now = self.clock()
+        if not trail.sent:
+            self.counters.phases[_TO_PREFILL].observe(now - trail.read)
+        trail.sent = now
+        trail.legs.append((prefill.name, request_id))
 
     def suspect(self, endpoint: Endpoint, why: EngineFailure | str) -> None:
         """The endpoint may have died, restarted or hung: it is to be warmed anew."""

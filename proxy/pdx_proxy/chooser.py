@@ -18,6 +18,7 @@ from pdx_proxy.settings import Choosing
 SESSION_HEADER: Final = "x-session-id"
 
 
+_LEAST: Final = PolicyName.LEAST_REQUESTS.value
 _KEPT: Final = Affinity.KEPT.value
 _MOVED: Final = Affinity.MOVED.value
 
@@ -30,6 +31,8 @@ class Chooser:
 
     def __init__(self, choosing: Choosing, load: Load, counters: Counters) -> None:
         names = {choosing.prefill_policy, choosing.decode_policy}
+        self._prefill_name, self._decode_name = choosing.prefill_policy.value, choosing.decode_policy.value
+        self._prefill_choices, self._decode_choices = counters.choices["prefill"], counters.choices["decode"]
         self._plain = names == {PolicyName.LEAST_REQUESTS}
         self._load = load
         self._counters = counters
@@ -68,11 +71,17 @@ class Chooser:
         self, snapshot: Snapshot, request: Request, *, split: bool, avoid: Collection[str], turn: int
     ) -> Choice | None:
         """The engines of one attempt: see `pick`."""
+        prefill: Policy = least
+        decode: Policy = least
         if self._plain:
             choice = pick(snapshot, self._load, split=split, avoid=avoid, turn=turn)
         else:
             prefill, decode = self._prefill(request) if split else least, self._decode(request)
             choice = pick(snapshot, self._load, split=split, avoid=avoid, turn=turn, prefill=prefill, decode=decode)
+        if choice is not None:
+            self._decode_choices[_LEAST if decode is least else self._decode_name] += 1
+            if choice.prefill is not None:
+                self._prefill_choices[_LEAST if prefill is least else self._prefill_name] += 1
         if split and choice is not None and choice.prefill is None and choice.decode.role is Role.DECODE and not avoid:
             self._counters.not_split[Whole.NO_PREFILL] += 1
         return choice

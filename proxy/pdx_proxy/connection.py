@@ -11,6 +11,7 @@ from typing import Final, Protocol, cast
 
 import httptools
 
+from pdx_proxy.counters import Counters
 from pdx_proxy.failures import DeadlineExceeded, LostConnection, RequestExpired
 from pdx_proxy.settings import Address
 
@@ -77,6 +78,10 @@ _NO_ANSWER: Final = Answer()
 _NO_ANSWER.complete = _NO_ANSWER.keep_alive = True
 
 
+_NO_COUNTERS: Final = Counters()
+"""Those of a connection that has relayed nothing yet."""
+
+
 class Connection:
     """A connection to one engine: one exchange at a time, closed by its owner or given back to the pool.
 
@@ -86,6 +91,7 @@ class Connection:
     __slots__ = (
         "_allowed",
         "_asked",
+        "_counters",
         "_every",
         "_expired",
         "_expires",
@@ -118,6 +124,8 @@ class Connection:
         self._loop = loop
         self._parser: httptools.HttpResponseParser | None = None
         self._sink: Sink | None = None
+        self._counters = _NO_COUNTERS
+        """Where the pieces of a relayed answer are counted."""
         self._relay = False
         self._half_closed = False
         self._interruption: Exception | None = None
@@ -252,13 +260,15 @@ class Connection:
             await self.progress()
         return self.answer
 
-    def relay(self, sink: Sink, *, raw: bool) -> bytes:
+    def relay(self, sink: Sink, counters: Counters, *, raw: bool) -> bytes:
         """From here on give the body to `sink`: as it came, or without its framing when `raw` is false.
 
+        Each piece is counted.
         Returns what of the body has arrived so far; the caller writes it, together with a head.
         """
         self._relay = raw
         self._sink = sink
+        self._counters = counters
         held = b"".join(self.answer.raw).split(b"\r\n\r\n", 1)[1] if raw else b"".join(self.answer.parts)
         self.answer.raw = []
         self.answer.parts = []
@@ -326,6 +336,7 @@ class Connection:
         if self._relay:
             self.last = data
             if self._sink is not None:
+                self._counters.chunks += 1
                 self._sink.write(data)
             if not answer.complete:
                 return
@@ -379,6 +390,7 @@ class Connection:
             return
         if self._sink is not None:
             self.last = data
+            self._counters.chunks += 1
             self._sink.write(data)
         else:
             answer.parts.append(data)

@@ -6,8 +6,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
-"""Upper bounds of the histograms, in seconds."""
+from pdx_api.names import Policy
+
+BUCKETS: Final = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 1200.0),
+)
+"""Upper bounds of the histograms, in seconds: from a hand-over inside one host to answers of many minutes."""
 
 
 class Outcome(StrEnum):
@@ -74,6 +79,19 @@ class Whole(StrEnum):
     """No P was ready for it."""
 
 
+class Local(StrEnum):
+    """Why D prefilled a request that could have been split."""
+
+    NO_PREFILL = "no_prefill"
+    """No P of a revision with a D was ready."""
+    FAILED = "failed"
+    """What was tried over a P before has failed."""
+    REFUSED = "refused"
+    """An engine answered its leg with a 4xx: as when the prompt is too long for P."""
+    NOTHING = "nothing"
+    """P has answered without KV to hand over."""
+
+
 class Affinity(StrEnum):
     """What became of a key."""
 
@@ -88,12 +106,16 @@ class Phase(StrEnum):
 
     QUEUE = "queue"
     """Its turn. Who did not have to wait is not counted."""
+    TO_PREFILL = "to_prefill"
+    """The request admitted and read, to the sending of its first leg to a P: choice and connection."""
     PREFILL = "prefill"
     """P's leg, from its sending to its answer."""
     HANDOFF = "handoff"
     """P's answer to the first event of D's body; in push orders D's whole wait."""
+    FIRST_TOKEN = "first_token"  # noqa: S105 (not a secret)
+    """Of streams: the request's last byte to the first event of its answer, the wait for its turn included."""
     TOTAL = "total"
-    """The request from its last byte to the last byte of its answer."""
+    """The request from its head to the last byte of its answer."""
 
 
 @dataclass(slots=True)
@@ -107,6 +129,10 @@ class Histogram:
         """Count one duration."""
         self.counts[bisect_left(BUCKETS, seconds)] += 1
         self.total += seconds
+
+
+def _choices() -> dict[str, dict[str, int]]:
+    return {role: dict.fromkeys((each.value for each in Policy), 0) for role in ("prefill", "decode")}
 
 
 @dataclass(slots=True)
@@ -126,6 +152,14 @@ class Counters:
         }
     )
     """By role; an aggregated engine counts as decode."""
+    choices: dict[str, dict[str, int]] = field(default_factory=_choices)
+    """Engines chosen, by role and by the policy that decided."""
+    local_prefills: dict[str, int] = field(default_factory=lambda: dict.fromkeys((each.value for each in Local), 0))
+    """Requests that could be split and were prefilled by D, by reason."""
+    chunks: int = 0
+    """Pieces of answers written to clients."""
+    held: dict[str, int] = field(default_factory=dict)
+    """Prefills that have ended and whose KV no D has taken yet, by P. Never zero."""
     retries_refused: int = 0
     """Attempts that were not made because the retry budget was used up."""
     phases: dict[str, Histogram] = field(default_factory=lambda: {phase.value: Histogram() for phase in Phase})
@@ -140,6 +174,18 @@ class Counters:
         """Count an attempt that failed."""
         self.retries[reason] = self.retries.get(reason, 0) + 1
 
+    def hold(self, prefill: str) -> None:
+        """A P has finished, and its KV waits for a D: `let_go` comes once for each call."""
+        self.held[prefill] = self.held.get(prefill, 0) + 1
+
+    def let_go(self, prefill: str) -> None:
+        """The KV has been taken, or its blocks are free."""
+        left = self.held[prefill] - 1
+        if left:
+            self.held[prefill] = left
+        else:
+            del self.held[prefill]
+
     def report(self, legs: Mapping[str, int]) -> dict[str, Any]:
         """Everything as JSON values, with the legs in flight by endpoint."""
         return {
@@ -149,6 +195,10 @@ class Counters:
             "sheds": dict(self.sheds),
             "notSplit": dict(self.not_split),
             "affinity": {role: dict(counts) for role, counts in self.affinity.items()},
+            "choices": {role: dict(counts) for role, counts in self.choices.items()},
+            "localPrefills": dict(self.local_prefills),
+            "chunks": self.chunks,
+            "held": dict(self.held),
             "retriesRefused": self.retries_refused,
             "phases": {name: {"counts": h.counts, "total": h.total} for name, h in self.phases.items()},
             "inFlight": {"requests": self.requests_in_flight, "queued": self.queued, "settling": self.settling},

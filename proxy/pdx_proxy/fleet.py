@@ -205,7 +205,7 @@ class ProcessFleet:
         """Keep what a process that is gone had counted; nothing of it is in flight any more."""
         self.table.forget(number)
         if report is not None:
-            self._retired.append({**report, "inFlight": {}, "legs": {}})
+            self._retired.append({**report, "inFlight": {}, "legs": {}, "held": {}})
             self._retired = [add_reports(self._retired)]
 
     async def report(self) -> dict[str, Any]:

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.families import Serial
-from pdx_api.names import PrefillFailure
+from pdx_api.names import PrefillFailure, Role
 from pdx_proxy import rendezvous, serial
 from pdx_proxy.admission import Admission, ShedError
 from pdx_proxy.aftercare import Aftercare
 from pdx_proxy.backend import Backend
 from pdx_proxy.chooser import SESSION_HEADER
-from pdx_proxy.counters import Outcome, Phase
+from pdx_proxy.counters import Local, Outcome, Phase
 from pdx_proxy.exchange import Exchange, answer
 from pdx_proxy.failures import BadAnswer, DeadlineExceeded, EngineFailure, RequestExpired
 from pdx_proxy.handoff import Handoff, HandoffFailure, LegRefused
@@ -22,9 +22,11 @@ from pdx_proxy.pick import Choice
 from pdx_proxy.relay import error_of, relay
 from pdx_proxy.request import Body, RefusedError, Request, decode_body, error_body, read_body
 from pdx_proxy.routes import ROUTES, Kind
+from pdx_proxy.trail import Trail
 from pdx_proxy.wire import forwarded_headers
 
 _MAX_CLIENT_ID: Final = 256
+_FIRST_TOKEN: Final = Phase.FIRST_TOKEN.value
 
 
 class Gateway:
@@ -52,15 +54,17 @@ class Gateway:
         counters.requests_in_flight += 1
         outcome = Outcome.CLIENT_LEFT
         began = clock()
+        trail = Trail()
         place = None
         try:
             place = self._admission.enter(exchange, self._keyring.identify(exchange.headers))
             if place.turn is not None:
                 await self._admission.await_turn(place)
+                trail.queued = clock() - began
             self._backend.budget.request(began)
-            handoff = await self._hand_off(exchange, kind)
+            handoff = await self._hand_off(exchange, kind, trail)
             place.drop_body()
-            outcome = Outcome.UNAVAILABLE if handoff is None else await self._answer(exchange, handoff)
+            outcome = Outcome.UNAVAILABLE if handoff is None else await self._answer(exchange, handoff, trail)
         except RefusedError as refusal:
             exchange.drop_body()
             answer(exchange, refusal.status, refusal.body(), {**self._own_headers(exchange), **refusal.headers})
@@ -98,12 +102,13 @@ class Gateway:
         else:
             answer(exchange, 503, _unavailable("No engine is ready."), {})
 
-    async def _hand_off(self, exchange: Exchange, kind: Kind) -> Handoff | None:
+    async def _hand_off(self, exchange: Exchange, kind: Kind, trail: Trail) -> Handoff | None:
         """The first attempt that succeeds; None when the client has been told that none did.
 
         The request ends here: its body is not kept while the answer is relayed.
         """
-        request = await self._read(exchange, kind)
+        request = await self._read(exchange, kind, trail)
+        divisible, refused = request.split, False
         retries = self._backend.settings.retries
         avoid: set[str] = set()
         last: EngineFailure | None = None
@@ -116,34 +121,42 @@ class Gateway:
             if choice is None:
                 break
             try:
-                return await self._attempt(choice, request, exchange.method)
+                handoff = await self._attempt(choice, request, exchange.method)
             except LegRefused:
-                request = replace(request, split=False)
+                request, refused = replace(request, split=False), True
                 tries = max(tries, 1)
                 continue
             except HandoffFailure as failure:
                 avoid.add(failure.endpoint.name)
                 last = failure.cause
                 self._backend.counters.retried(last.reason)
+                trail.failures.append(last.reason.value)
                 if failure.endpoint is choice.prefill and retries.on_prefill_failure is not PrefillFailure.RETRY:
                     if retries.on_prefill_failure is PrefillFailure.FAIL:
                         break
                     request = replace(request, split=False)
                 if tries and failure.begun and not self._backend.may_retry():
                     break
+            else:
+                if divisible and handoff.prefill is None:
+                    self._count_local(choice, handoff, _why_local(choice, split, refused, bool(avoid)))
+                return handoff
         self._answer_unavailable(exchange, last)
         return None
 
-    async def _read(self, exchange: Exchange, kind: Kind) -> Request:
+    async def _read(self, exchange: Exchange, kind: Kind, trail: Trail) -> Request:
         headers = exchange.headers
         found = [(name, headers.get(name, "")) for name in self._forwarded]
         until = asyncio.get_running_loop().time() + self._backend.deadlines.total
         forwarded = tuple([(name, value) for name, value in found if value and value.isascii()])
         if kind is Kind.READ:
-            return Request(exchange.path, Body(), forwarded, split=False, until=until)
+            trail.read = self._backend.clock()
+            return Request(exchange.path, Body(), forwarded, split=False, until=until, trail=trail)
         body = read_body(await exchange.body(), headers.get("content-type", ""), self._chooser.look)
         split = self._chooser.may_split(kind, exchange.path, body)
-        return Request(exchange.path, body, forwarded, split, headers.get(SESSION_HEADER, ""), until)
+        trail.read = self._backend.clock()
+        trail.stream = bool(body.fields.get("stream"))
+        return Request(exchange.path, body, forwarded, split, headers.get(SESSION_HEADER, ""), until, trail)
 
     def _attempt(self, choice: Choice, request: Request, method: str) -> Coroutine[Any, Any, Handoff]:
         """One attempt: both legs, or D alone. Raises HandoffFailure or LegRefused when awaited."""
@@ -160,7 +173,9 @@ class Gateway:
         try:
             await leg.connect()
             body = decode_body(request.body, None) if method == "POST" else b""
-            leg.send(method, request.path, (*request.headers, ("X-Request-Id", self._backend.new_id())), body)
+            request_id = self._backend.new_id()
+            leg.send(method, request.path, (*request.headers, ("X-Request-Id", request_id)), body)
+            request.trail.legs.append((choice.decode.name, request_id))
             await leg.opened(self._backend.deadlines.first_event)
         except (asyncio.CancelledError, RequestExpired):
             leg.end()
@@ -172,13 +187,18 @@ class Gateway:
             raise HandoffFailure(choice.decode, failure, begun=leg.begun) from failure
         return Handoff(leg)
 
-    async def _answer(self, exchange: Exchange, handoff: Handoff) -> Outcome:
+    async def _answer(self, exchange: Exchange, handoff: Handoff, trail: Trail) -> Outcome:
+        phases, status = self._backend.counters.phases, handoff.decode.answer.status
         if handoff.prefill is not None:
-            self._backend.counters.phases[Phase.HANDOFF].observe(handoff.handoff_seconds)
-        status = handoff.decode.answer.status
+            trail.handoff = handoff.handoff_seconds
+            phases[Phase.HANDOFF].observe(handoff.handoff_seconds)
+        trail.first = self._backend.clock() - trail.read + trail.queued
+        if trail.stream and status == 200:
+            phases[_FIRST_TOKEN].observe(trail.first)
         try:
             idle = self._backend.deadlines.idle
-            failure = await relay(exchange, handoff.decode, self._headers(exchange, handoff), idle)
+            headers = self._headers(exchange, handoff)
+            failure = await relay(exchange, handoff.decode, headers, idle, self._backend.counters)
         finally:
             handoff.decode.end()
         if failure is not None:
@@ -186,6 +206,10 @@ class Gateway:
         if status >= 400:
             return Outcome.REFUSED_BY_ENGINE
         return Outcome.SPLIT if handoff.prefill is not None else Outcome.WHOLE
+
+    def _count_local(self, choice: Choice, handoff: Handoff, why: Local) -> None:
+        if choice.decode.role is Role.DECODE and handoff.decode.answer.status == 200:
+            self._backend.counters.local_prefills[why.value] += 1
 
     def _broken(self, handoff: Handoff, failure: EngineFailure | RequestExpired) -> Outcome:
         if isinstance(failure, RequestExpired):
@@ -218,6 +242,15 @@ class Gateway:
             answer(exchange, 503, _unavailable("No engine is ready."), headers)
         else:
             answer(exchange, 503, _unavailable("No engine could answer the request."), headers)
+
+
+def _why_local(choice: Choice, split: bool, refused: bool, failed: bool) -> Local:
+    """Why D prefills a request that could have been split."""
+    if choice.prefill is not None:
+        return Local.NOTHING
+    if refused:
+        return Local.REFUSED
+    return Local.NO_PREFILL if split and not failed else Local.FAILED
 
 
 def _unavailable(message: str) -> bytes:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
+from pdx_proxy.counters import Counters
 from pdx_proxy.exchange import Exchange
 from pdx_proxy.failures import DeadlineExceeded, EngineFailure, LostConnection, RequestExpired
 from pdx_proxy.leg import Leg
@@ -16,13 +17,14 @@ _EVENT_END: Final = b"\n\n\r\n"
 
 
 async def relay(
-    exchange: Exchange, leg: Leg, headers: Mapping[str, str], idle: float
+    exchange: Exchange, leg: Leg, headers: Mapping[str, str], idle: float, counters: Counters
 ) -> EngineFailure | RequestExpired | None:
-    """Send the answer on, its head with `headers` added; what ended it before its end, or None.
+    """Send the answer on, its head with `headers` added and its pieces counted; what ended it before its end, or None.
 
     `idle` seconds without a byte of the engine end it. The leg stays the caller's.
     """
     connection, answer = leg.connection, leg.answer
+    counters.chunks += 1
     if answer.complete:
         body = answer.body
         framing = {"content-length": str(len(body)), **_closing(exchange), **headers}
@@ -34,7 +36,7 @@ async def relay(
     if not raw:
         exchange.close_after()
     head = answer_head(answer.status, answer.headers, {**framing, **_closing(exchange), **headers})
-    exchange.write(head + connection.relay(exchange, raw=raw))
+    exchange.write(head + connection.relay(exchange, counters, raw=raw))
     exchange.feed_from(connection)
     connection.watch(idle, leg.until)
     try:

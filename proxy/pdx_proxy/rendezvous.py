@@ -57,7 +57,7 @@ async def hand_off(
         meeting.decode_leg.end()
         meeting.unwind(stop_prefill=True)
         raise LegRefused
-    meeting.conclude()
+    meeting.succeed()
     backend.acquaint(*pair)
     return Handoff(meeting.decode_leg, pair[0], meeting.prefill_seconds, backend.clock() - began)
 
@@ -90,6 +90,10 @@ class _Meeting:
         """What P has answered on. It may serve others by now, but its end is P's."""
         self.over = False
         """Whether D needs P no more: P's leg is then not sent again."""
+        self._holds = False
+        """Whether P's KV is counted as held."""
+        self._taken = False
+        """Whether D has it."""
         self._goes_on = False
         """Whether P's leg is sent again though its failure has ended the attempt: it frees D's blocks."""
 
@@ -101,6 +105,23 @@ class _Meeting:
         if self._prefill_connection is not None:
             self._prefill_connection.on_lost.discard(self._lose_prefill)
 
+    def succeed(self) -> None:
+        """D's answer is open, so P's KV has arrived."""
+        self.conclude()
+        self._taken = True
+        self._let_go()
+
+    def _hold(self) -> None:
+        """P has finished: its KV waits for D, unless D's first event was faster than P's answer."""
+        if not self._taken:
+            self._holds = True
+            self._backend.counters.hold(self._prefill.name)
+
+    def _let_go(self, *, expires: bool = False) -> None:
+        if self._holds:
+            self._holds = False
+            self._aftercare.let_go(self._prefill, expires=expires)
+
     async def begin(self, order: Order) -> None:
         """Connect to both before anything is sent, so that an engine that is gone costs the other nothing."""
         identity = self._prefill.identity
@@ -109,6 +130,7 @@ class _Meeting:
         await self._prefill_leg.connect()
         params = self._family.decode_params(self._id, identity)
         self.decode_leg.send("POST", self._request.path, self._headers, decode_body(self._request.body, params))
+        self._request.trail.legs.append((self._decode.name, self._id))
         if order is Order.DECODE_FIRST and await self._decode_refuses():
             return
         self._prefill_task = self._aftercare.start(self._run_prefill())
@@ -131,6 +153,7 @@ class _Meeting:
                 self._aftercare.settle(self._finish())
             else:
                 self.decode_leg.end()
+                self._let_go(expires=isinstance(failure, DeadlineExceeded))
                 self._aftercare.count(self._lost())
             if isinstance(failure, BadAnswer) and 400 <= failure.status < 500:
                 return LegRefused()
@@ -157,6 +180,7 @@ class _Meeting:
         else:
             ended = self._prefill_ended
             if ended is not None and self._backend.clock() - ended > _PUSH_SECONDS:
+                self._let_go()
                 self._aftercare.count(Settlement.FINISHED)  # D had the KV: there is nothing left to free
             else:
                 self._aftercare.settle(self._unwind(self._prefill_task, stop_prefill, decode_waits))
@@ -196,7 +220,9 @@ class _Meeting:
                 return None
             self._prefill_ended = self._backend.clock()
             self.prefill_seconds = self._prefill_ended - began
+            self._request.trail.prefill = self.prefill_seconds
             self._backend.counters.phases[Phase.PREFILL].observe(self.prefill_seconds)
+            self._hold()
             self._watch_decode()
             return params
         return None
@@ -245,6 +271,7 @@ class _Meeting:
                 await leg.connect()
             body = prefill_body(self._request.body, self._family.prefill_params)
             leg.send("POST", self._request.path, self._headers, body)
+            self._backend.sent_prefill(self._request.trail, self._prefill, self._id)
             answer = await leg.whole(self._backend.deadlines.prefill)
             params = transfer_params(self._prefill, answer)
             self._prefill_connection = leg.connection
@@ -266,23 +293,29 @@ class _Meeting:
             self.decode_leg.interrupt(failure)
 
     async def _finish(self) -> Settlement:
+        settlement = Settlement.LEASE
         try:
-            if self._prefill_task is None:
-                if self.decode_leg.answer.status >= 400:
-                    self._prefill_leg.end()
-                    return Settlement.FINISHED
-                self._prefill_task = self._aftercare.start(self._run_prefill())
-            params = await self._prefill_task
-            if params is None:
-                return self._lost()
-            if await self._decode_takes_it():
-                return Settlement.FINISHED
-            if self._prefill_failure is not None:
-                return self._lost()
-            return await self._free(params)
+            settlement = await self._finished()
         finally:
             self.conclude()
             self.decode_leg.end()
+            self._let_go(expires=settlement is Settlement.LEASE)
+        return settlement
+
+    async def _finished(self) -> Settlement:
+        if self._prefill_task is None:
+            if self.decode_leg.answer.status >= 400:
+                self._prefill_leg.end()
+                return Settlement.FINISHED
+            self._prefill_task = self._aftercare.start(self._run_prefill())
+        params = await self._prefill_task
+        if params is None:
+            return self._lost()
+        if await self._decode_takes_it():
+            return Settlement.FINISHED
+        if self._prefill_failure is not None:
+            return self._lost()
+        return await self._free(params)
 
     async def _decode_takes_it(self) -> bool:
         seconds = self._backend.deadlines.settle if self._request.stream else _PUSH_SECONDS
@@ -302,7 +335,9 @@ class _Meeting:
         params = await prefill_task
         if params is None:
             return self._lost() if decode_waits else Settlement.PREFILL_STOPPED
-        return Settlement.FINISHED if decode_waits else await self._free(params)
+        settlement = Settlement.FINISHED if decode_waits else await self._free(params)
+        self._let_go(expires=settlement is Settlement.LEASE)
+        return settlement
 
     async def _free(self, params: KVParams) -> Settlement:
         """Free what P has finished by a D leg of one token under the same id."""

@@ -15,6 +15,7 @@ import msgspec
 import orjson
 
 from pdx_proxy.prompt import Look, Traits
+from pdx_proxy.trail import Trail
 
 _ENGINE_FIELDS: Final = ("kv_transfer_params", "ec_transfer_params", "request_id")
 _SUSPICIOUS: Final = frozenset({*_ENGINE_FIELDS, "vllm_xargs"})
@@ -95,6 +96,8 @@ class Request:
     """The client's name for the conversation that it belongs to."""
     until: float = inf
     """When its whole time is over, in the loop's time."""
+    trail: Trail = field(default_factory=Trail)
+    """What it goes through."""
 
     @property
     def stream(self) -> bool:

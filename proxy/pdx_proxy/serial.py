@@ -30,7 +30,6 @@ async def hand_off(
 ) -> Handoff:
     """Run both legs until D's answer is open; raises HandoffFailure or LegRefused."""
     prefill, decode = pair
-    began = backend.clock()
     prefill_leg = backend.leg(prefill, request.until)
     # D is counted from its choice on, or all that is chosen during a prefill would be sent to the same one.
     decode_leg = backend.leg(decode, request.until)
@@ -38,7 +37,8 @@ async def hand_off(
     try:
         params = await _prefill(backend, aftercare, family, prefill_leg, decode, request)
         finished = backend.clock()
-        backend.counters.phases[Phase.PREFILL].observe(finished - began)
+        request.trail.prefill = prefill_seconds = finished - request.trail.sent
+        backend.counters.phases[Phase.PREFILL].observe(prefill_seconds)
         if backend.snapshot is not snapshot:  # a D that has begun to leave meanwhile gets no leg any more
             decode_leg.end()
             decode = stand_in(backend.snapshot, backend.load.of, decode, turn=0)
@@ -57,9 +57,12 @@ async def hand_off(
         decode_leg.end()
         if unheard or not backend.knows(prefill, decode):
             aftercare.release(pair, params, request)
+        else:
+            backend.counters.let_go(prefill.name)
         raise LegRefused
+    backend.counters.let_go(prefill.name)
     backend.acquaint(prefill, decode)
-    return Handoff(decode_leg, prefill, finished - began, backend.clock() - finished)
+    return Handoff(decode_leg, prefill, prefill_seconds, backend.clock() - finished)
 
 
 async def _prefill(
@@ -68,7 +71,9 @@ async def _prefill(
     body = prefill_body(request.body, family.prefill_params)
     try:
         await leg.connect()
-        leg.send("POST", request.path, (*request.headers, ("X-Request-Id", backend.new_id())), body)
+        request_id = backend.new_id()
+        leg.send("POST", request.path, (*request.headers, ("X-Request-Id", request_id)), body)
+        backend.sent_prefill(request.trail, leg.endpoint, request_id)
         answer = await leg.whole(backend.deadlines.prefill)
         params = transfer_params(leg.endpoint, answer)
     except (asyncio.CancelledError, RequestExpired):
@@ -79,6 +84,8 @@ async def _prefill(
             backend.suspect(leg.endpoint, failure)
         raise HandoffFailure(leg.endpoint, failure, begun=leg.begun) from failure
     leg.give_back()
+    if params is not None:
+        backend.counters.hold(leg.endpoint.name)
     return params
 
 
@@ -95,7 +102,9 @@ async def _decode(
     try:
         await leg.connect()
         body = decode_body(request.body, params)
-        leg.send("POST", request.path, (*request.headers, ("X-Request-Id", backend.new_id())), body)
+        request_id = backend.new_id()
+        leg.send("POST", request.path, (*request.headers, ("X-Request-Id", request_id)), body)
+        request.trail.legs.append((decode.name, request_id))
         await leg.opened(deadlines.handoff if request.stream else deadlines.first_event)
     except (asyncio.CancelledError, RequestExpired):
         if params is None:

@@ -289,6 +289,9 @@ class World:
         assert state["inFlight"] == {"requests": 0, "queued": 0, "settling": 0, "prefill": 0, "decode": 0}
         assert [e["inFlight"] for e in state["endpoints"]] == [0] * len(state["endpoints"])
         assert sum(state["outcomes"].values()) == self.sent, state["outcomes"]
+        if isinstance(self.gateway._fleet, LocalFleet) and not state["settlements"]["lease"]:
+            report = self.report
+            assert not any(report["held"].values()) or report["settlements"]["decode_lost"], report["held"]
 
     async def _check_engine(self, engine: SimEngine) -> None:
         counts, allowed = engine.counts, self.allowed

@@ -169,7 +169,7 @@ async def test_blocks_that_a_decode_has_lost_are_told(push: Order, make_world: M
     await world.d.restart()
     await eventually(lambda: world.endpoint(world.d).warm)
     assert (await _described(world, world.d))["lostHandoffs"] == 0
-    assert await _metric(world, "pdx_decode_lost{") == ""
+    assert await _metric(world, "pdx_decode_lost{") == "0.0"
 
 
 async def test_an_engine_that_comes_back_starts_slowly(make_world: MakeWorld) -> None:

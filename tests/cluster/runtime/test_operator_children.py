@@ -259,7 +259,9 @@ def test_it_says_that_it_lives_and_works_and_ends_at_once(api: Api, operator: Op
     _all_children(api, namespace)
     assert [operator.ask(path)[0] for path in ("/healthz", "/readyz", "/other")] == [200, 200, 404]
     page = operator.ask("/metrics")[1]
-    assert "\npdx_operator_objects 1.0\n" in page
+    ready = re.findall(r'\npdx_operator_objects{condition="Ready",status="\w+"} (\S+)', page)
+    assert sum(map(float, ready)) == 1
+    assert re.search(r'\npdx_operator_last_reconcile_timestamp_seconds{result="ok"} [1-9]', page)
     assert re.search(r'\npdx_operator_reconcile_seconds_count{result="ok"} [1-9]', page)
     assert re.search(r'\npdx_operator_api_requests_total{code="201",verb="PATCH"} [1-9]', page)
     assert operator.end() < 2

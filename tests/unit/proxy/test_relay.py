@@ -7,6 +7,7 @@ import pytest
 
 from pdx_api.names import Role
 from pdx_proxy.connection import Connection
+from pdx_proxy.counters import Counters
 from pdx_proxy.endpoints import Endpoint, Load
 from pdx_proxy.exchange import Source, answer
 from pdx_proxy.leg import Leg
@@ -69,7 +70,7 @@ async def _relay(
     client: Client, raw: bytes, first: int, step: int, lost: bool = False
 ) -> tuple[bool, Wire, Connection]:
     leg, made, wire, load = await serving(raw[:first])
-    task = asyncio.ensure_future(relay(client, leg, {"x": "y"}, 60.0))
+    task = asyncio.ensure_future(relay(client, leg, {"x": "y"}, 60.0, Counters()))
     await asyncio.sleep(0)
     for begin in range(first, len(raw), step):
         made.data_received(raw[begin : begin + step])

@@ -1,0 +1,65 @@
+"""Every metric of both programs has its row in the docs, with its labels, and every row its metric."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from pdx_api.names import Role
+from pdx_operator.metrics import Metrics
+from pdx_operator.standing import Standing
+from pdx_proxy.counters import Counters, Phase
+from pdx_proxy.endpoints import Endpoint
+from pdx_proxy.metrics import render
+from pdx_proxy.settings import Address, EndpointSpec
+from tests.documents import ROOT
+
+_TYPE = re.compile(r"^# TYPE (\S+) (\S+)$", re.MULTILINE)
+_SAMPLE = re.compile(r"^([a-z_]+?)(?:_bucket|_sum|_count)?(?:{(.*)})? ", re.MULTILINE)
+
+
+def gateway() -> str:
+    """A page on which every metric of the gateway has a sample."""
+    endpoints = [Endpoint(EndpointSpec(Address("127.0.0.1", 1 + i), role)) for i, role in enumerate(Role)]
+    return render({**Counters().report({}), "ejections": {"lost": 0}}, endpoints).decode()
+
+
+def operator() -> str:
+    """The same of the operator."""
+    metrics = Metrics(lambda: 1e9)
+    progressing = {"type": "Progressing", "status": "True", "lastTransitionTime": "2001-01-01T00:00:00Z"}
+    standing = Standing.of({"metadata": {"generation": 1}, "status": {"conditions": [progressing]}})
+    metrics.show_objects(lambda: {"ns/m": standing})
+    metrics.count_turn("ok", 0.1)
+    metrics.count_request("GET", 200)
+    return metrics.render().decode()
+
+
+PROGRAMS = {"gateway": gateway, "operator": operator}
+
+
+def rows(guide: str) -> dict[str, set[str]]:
+    """The metrics of a page's table and their labels."""
+    text = (ROOT / "docs" / f"{guide}.md").read_text()
+    table = text[text.index("| metric | labels |") :].split("\n\n")[0].splitlines()[2:]
+    cells = [row.split(" | ") for row in table]
+    return {
+        name: set(re.findall(r"`(\w+)`", labels))
+        for names, labels, *_ in cells
+        for name in re.findall(r"`(\w+)`", names)
+    }
+
+
+@pytest.mark.parametrize(("program", "page"), PROGRAMS.items())
+def test_every_metric_has_its_row_and_every_row_its_metric(program: str, page: Callable[[], str]) -> None:
+    found: dict[str, set[str]] = {name: set() for name, _ in _TYPE.findall(page())}
+    for name, labels in _SAMPLE.findall(page()):
+        found[name] |= set(re.findall(r'(\w+)="', labels)) - {"le"}
+    assert found == rows(program)
+    assert all(name.startswith("pdx_") for name in found)
+
+
+def test_every_phase_has_its_row() -> None:
+    text = (ROOT / "docs" / "gateway.md").read_text()
+    table = text[text.index("| phase | of |") :].split("\n\n")[0].splitlines()[2:]
+    assert [re.findall(r"`(\w+)`", row.split(" | ")[0])[0] for row in table] == list(Phase)
