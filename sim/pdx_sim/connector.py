@@ -11,6 +11,7 @@ from pdx_sim.leases import Leases, Parked
 from pdx_sim.sequence import KVParams, Sequence
 from pdx_sim.settings import SimSettings
 from pdx_sim.sidechannel import Message, SideChannel
+from pdx_sim.timings import Timings
 
 
 class LoadError(Exception):
@@ -30,6 +31,7 @@ class Station:
     pool: BlockPool
     engine_id: str
     leases: Leases
+    timings: Timings
     port: int = 0
     """The side channel's port in force."""
     channel: SideChannel = field(init=False)

@@ -46,6 +46,7 @@ class Core:
         """Take a sequence in."""
         self._live.add(seq)
         self._counts.waiting_now += 1
+        seq.arrived_at = self._station.now()
         seq.task = self._tasks.start(self._run(seq))
         assert seq.task is not None
         seq.task.add_done_callback(lambda _task: self._leave(seq))  # also when cancelled before its first step
@@ -109,6 +110,8 @@ class Core:
             self._station.pool.free(seq.internal_id)
         self._account_departure(seq)
         seq.end(Finish.ABORT)
+        if seq.finish is not None:
+            self._counts.finished[seq.finish.value] += 1
         self.wake()
 
     async def _take_blocks(self, seq: Sequence) -> None:
@@ -129,6 +132,7 @@ class Core:
         if seq.leg is not Leg.DECODE:
             return
         own = seq.digest
+        self._counts.loading_now += 1
         try:
             await self._connector.load(seq)
         except LoadError:
@@ -137,6 +141,8 @@ class Core:
                 raise
             self._counts.recomputed += 1
             return
+        finally:
+            self._counts.loading_now -= 1
         seq.cached = len(seq.prompt)
         self._counts.prompt_tokens_external += seq.cached
         if seq.digest != own and seq.max_tokens > 1:
@@ -155,6 +161,7 @@ class Core:
     async def _working(self, seq: Sequence, slots: asyncio.Semaphore) -> AsyncIterator[None]:
         async with slots:
             seq.waits = False
+            seq.begun_at = seq.begun_at or self._station.now()
             self._counts.waiting_now -= 1
             self._counts.running_now += 1
             try:
@@ -189,6 +196,7 @@ class Core:
     def _produce(self, seq: Sequence) -> None:
         seq.produced += 1
         self._counts.generation_tokens += 1
+        self._station.timings.token(seq, self._station.now())
         total = len(seq.prompt) + seq.produced
         if total % self._settings.block_size == 1 and seq.leg is not Leg.PREFILL:
             self._station.pool.take(seq.internal_id, 1)  # a full pool lets it run on: no preemption here
@@ -200,6 +208,7 @@ class Core:
             self._connector.finish(seq)
             seq.held = True
         seq.end(Finish.LENGTH if seq.produced >= seq.max_tokens else Finish.STOP)
+        self._station.timings.finished(seq, self._station.now())
 
     def _account_departure(self, seq: Sequence) -> None:
         if seq.left_at is None or seq.finish is not None:

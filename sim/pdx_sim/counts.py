@@ -1,6 +1,7 @@
 """What a simulated engine counts: events since its first start, and what it holds now."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
@@ -53,6 +54,8 @@ class Violation(StrEnum):
 class Counts:
     """Live numbers. Those that end in `_now` are gauges, all others only grow; a restart keeps them."""
 
+    finished: Counter[str] = field(default_factory=Counter)
+    """Sequences by finish reason."""
     requests: Counter[str] = field(default_factory=Counter)
     """HTTP requests by path."""
     legs: Counter[str] = field(default_factory=Counter)
@@ -92,6 +95,8 @@ class Counts:
     """Leases extended by a D."""
     notices_lost: int = 0
     """Refused D legs whose notice had no handshake to travel on."""
+    transfers_failed: int = 0
+    """Reads and writes of KV that were tried and failed, on the side that moved."""
     load_failures: int = 0
     """D legs whose KV did not arrive."""
     recomputed: int = 0
@@ -109,6 +114,8 @@ class Counts:
     """Blocks of D given up after decoder_ttl_seconds without a push."""
     running_now: int = 0
     waiting_now: int = 0
+    loading_now: int = 0
+    """Those of the waiting that wait for KV."""
     blocks_held_now: int = 0
     blocks_parked_now: int = 0
     """Held blocks of finished prefills that wait for a D."""
@@ -134,26 +141,36 @@ class Counts:
 
 
 def metrics_text(counts: Counts, model: str, num_blocks: int) -> str:
-    """vLLM's series that operators and gateways read, in Prometheus' text format."""
-    label = f'engine="0",model_name="{model}"'
-    by_source = (
-        ("local_compute", counts.prompt_tokens_local),
-        ("local_cache_hit", 0),
-        ("external_kv_transfer", counts.prompt_tokens_external),
-    )
-    prompt_tokens = counts.prompt_tokens_local + counts.prompt_tokens_external
-    lines: list[str] = []
-    for name, kind, value in (
-        ("kv_cache_usage_perc", "gauge", counts.blocks_held_now / num_blocks),
-        ("num_requests_running", "gauge", counts.running_now),
-        ("num_requests_waiting", "gauge", counts.waiting_now),
-        ("nixl_num_kv_expired_reqs_total", "counter", counts.expired),
-        ("generation_tokens_total", "counter", counts.generation_tokens),
-        ("prompt_tokens_total", "counter", prompt_tokens),
+    """vLLM's counters and gauges that operators, gateways and dashboards read, in Prometheus' text format."""
+    computed, external = counts.prompt_tokens_local, counts.prompt_tokens_external
+    plain = {
+        "kv_cache_usage_perc": counts.blocks_held_now / num_blocks,
+        "num_requests_running": counts.running_now,
+        "num_requests_waiting": counts.waiting_now,
+        "nixl_num_kv_expired_reqs_total": counts.expired,
+        "nixl_num_failed_transfers_total": counts.transfers_failed,
+        "nixl_num_failed_notifications_total": counts.notices_lost,
+        "num_preemptions_total": 0,
+        "generation_tokens_total": counts.generation_tokens,
+        "prompt_tokens_total": computed + external,
+    }
+    sources = {"local_compute": computed, "local_cache_hit": 0, "external_kv_transfer": external}
+    waiting = {"capacity": counts.waiting_now - counts.loading_now, "deferred": counts.loading_now}
+    reasons = {reason: counts.finished[reason] for reason in ("stop", "length", "abort", "error", "repetition")}
+    own = f'engine="0",model_name="{model}"'
+    lines = [line for name, value in plain.items() for line in _family(name, {own: value})]
+    for name, label, values in (
+        ("prompt_tokens_by_source_total", "source", sources),
+        ("num_requests_waiting_by_reason", "reason", waiting),
+        ("request_success_total", "finished_reason", reasons),
     ):
-        lines += [f"# TYPE vllm:{name} {kind}", f"vllm:{name}{{{label}}} {float(value)}"]
-    lines.append("# TYPE vllm:prompt_tokens_by_source_total counter")
-    lines += [
-        f'vllm:prompt_tokens_by_source_total{{{label},source="{source}"}} {float(value)}' for source, value in by_source
-    ]
+        lines += _family(name, {f'{own},{label}="{key}"': value for key, value in values.items()})
     return "\n".join(lines) + "\n"
+
+
+def _family(name: str, values: Mapping[str, float]) -> list[str]:
+    kind = "counter" if name.endswith("_total") else "gauge"
+    return [
+        f"# TYPE vllm:{name} {kind}",
+        *(f"vllm:{name}{{{labels}}} {float(value)}" for labels, value in values.items()),
+    ]

@@ -26,6 +26,7 @@ from pdx_sim.push import PushConnector
 from pdx_sim.server import Api, Seen
 from pdx_sim.settings import SimSettings, TransferMode
 from pdx_sim.sidechannel import Message, SideChannel
+from pdx_sim.timings import Timings
 
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of zero seconds: a close sends RST."""
@@ -46,6 +47,7 @@ class SimEngine:
     def __init__(self, settings: SimSettings) -> None:
         self.settings = settings
         self.counts = Counts()
+        self.timings = Timings(settings.model)
         self.faults = Faults(random.Random(settings.seed), self._refuse)  # noqa: S311 (a repeatable simulation)
         self.seen: deque[Seen] = deque(maxlen=settings.record)
         """The last generation requests, as they arrived."""
@@ -69,6 +71,7 @@ class SimEngine:
             pool=BlockPool(settings.num_blocks),
             engine_id=str(uuid.uuid4()),
             leases=Leases(settings.lease_seconds),
+            timings=self.timings,
         )
         self.station.channel = SideChannel(
             self._answer_peer, settings.side_channel_seconds, settings.side_channel_timeout

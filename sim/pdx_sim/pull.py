@@ -46,10 +46,12 @@ class PullConnector:
         over = False
         try:
             await self._station.greet(seq.params)
+            began = self._station.now()
             await asyncio.sleep(self._station.settings.transfer_seconds * seq.slowness)
             answer = await self._station.call(seq.params, "pull", request_id=seq.params["remote_request_id"])
         except (PeerUnreachableError, PeerRefusedError) as error:
             over = True
+            self._station.counts.transfers_failed += 1
             self._station.known.discard(str(seq.params["remote_engine_id"]))
             raise LoadError(str(error)) from error
         else:
@@ -58,6 +60,7 @@ class PullConnector:
             del self._waiting[seq.internal_id]
             if not over:
                 self._tasks.start(self._release(seq.params))
+        self._station.timings.moved(self._station.now() - began, len(seq.prompt))
         seq.digest = str(answer["digest"])
 
     def finish(self, seq: Sequence) -> None:

@@ -174,12 +174,15 @@ class PushConnector:
             "request_id": registration.request_id,
             "digest": parked.digest,
         }
+        began = self._station.now()
         await asyncio.sleep(self._station.settings.transfer_seconds)
         try:
             await self._station.channel.call(registration.host, registration.port, message)
         except (PeerUnreachableError, PeerRefusedError):
             self._station.counts.push_failures += 1
+            self._station.counts.transfers_failed += 1
             return
+        self._station.timings.moved(self._station.now() - began, parked.tokens)
         if self._station.settle(parked.internal_id) is not None:
             self._station.counts.pushed += 1
 

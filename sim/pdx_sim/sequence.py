@@ -54,6 +54,14 @@ class Sequence:
     """Prompt tokens whose KV came from outside."""
     left_at: float | None = None
     """When the client hung up, on the engine's clock."""
+    arrived_at: float = 0.0
+    """When it was taken in, on the engine's clock; likewise the next three."""
+    begun_at: float = 0.0
+    """When it was first computed."""
+    first_at: float = 0.0
+    """Its first token."""
+    last_at: float = 0.0
+    """Its latest token."""
     waits: bool = True
     """Whether it waits for blocks, a slot or KV, and so can be cancelled at once rather than at the next step."""
     held: bool = False

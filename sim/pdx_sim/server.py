@@ -115,6 +115,7 @@ class Api:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         text = metrics_text(self._counts, self._settings.model, self._settings.num_blocks)
+        text += self._host.station.timings.text()
         return web.Response(text=text, content_type="text/plain", charset="utf-8")
 
     async def _models(self, request: web.Request) -> web.Response:
