@@ -62,6 +62,10 @@ mutations: install-dev ## Break the gateway on purpose in many ways: a row of do
 bench: install-dev ## Measure the gateway beside its peers (ARGS=--help lists the options)
 	@$(BIN)/python -m benchmarks.gateway $(ARGS)
 
+.PHONY: dashboards
+dashboards: install-dev ## Ask every query of the dashboards of a Prometheus that scrapes a gateway, engines and an operator under load
+	@PYTHONPATH=$(CURDIR)/cluster $(BIN)/python -m tests.boards.show $(ARGS)
+
 .PHONY: check
 check: install-dev ## Format, lint, types, import rule, spelling, locks
 	@$(BIN)/ruff format --check .
@@ -74,7 +78,7 @@ check: install-dev ## Format, lint, types, import rule, spelling, locks
 	@if grep -nE '(https?|git\+[a-z]+)://' requirements/*.lock benchmarks/*/*.lock; then echo 'A lock names an address; run: make lock' >&2; exit 1; fi
 
 .PHONY: generate
-generate: install-dev ## Write the CRD and the field reference from the types
+generate: install-dev ## Write the CRD, the field reference and the dashboards from Python
 	@$(BIN)/python -m scripts.generate
 
 .PHONY: format

@@ -10,6 +10,7 @@ import yaml
 
 from pdx_api.names import GROUP, PLURAL
 from pdx_api.schema import custom_resource_definition, object_schema
+from scripts.boards import dashboards
 from scripts.failures import failures
 from scripts.reference import reference
 
@@ -17,6 +18,7 @@ ROOT: Final = Path(__file__).parents[1]
 CRD: Final = Path("crds") / f"{GROUP}_{PLURAL}.yaml"
 CHART_CRDS: Final = Path("charts") / "pdx" / "files" / "crds"
 """The chart's templates read the CRDs from here: Helm reads nothing outside a chart."""
+CHART_DASHBOARDS: Final = Path("charts") / "pdx" / "files" / "dashboards"
 
 _HEAD: Final = "# Written by `make generate` from api/pdx_api.\n"
 
@@ -29,6 +31,7 @@ def generated(root: Path) -> Mapping[Path, str]:
         CRD: crd,
         Path("docs") / "reference.md": reference(object_schema()),
         matrix: failures(_read(root / matrix) or ""),
+        **{CHART_DASHBOARDS / name: text for name, text in dashboards().items()},
     }
     if (root / CHART_CRDS).is_dir():
         files[CHART_CRDS / CRD.name] = crd

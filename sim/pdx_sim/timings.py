@@ -7,12 +7,12 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from pdx_sim.sequence import Sequence
 
-_LATENCY: Final = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
-_FIRST: Final = (
+LATENCY: Final = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+FIRST: Final = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
     *(1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
 )
-_BETWEEN: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+BETWEEN: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 _TRANSFER: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 5)
 _BYTES: Final = tuple(2 ** (10 + power) for power in range(1, 25, 2))
 KV_BYTES_PER_TOKEN: Final = 128 << 10
@@ -31,12 +31,12 @@ class Timings:
             labels, registry = ["engine", "model_name"], self._registry
             return Histogram(f"vllm:{name}", text, labels, registry=registry, buckets=buckets).labels("0", model)
 
-        self._first = histogram("time_to_first_token_seconds", "Arrival to first token.", _FIRST)
-        self._between = histogram("inter_token_latency_seconds", "Token to token.", _BETWEEN)
-        self._queue = histogram("request_queue_time_seconds", "Time spent in WAITING phase.", _LATENCY)
-        self._prefill = histogram("request_prefill_time_seconds", "Time spent in PREFILL phase.", _LATENCY)
-        self._decode = histogram("request_decode_time_seconds", "Time spent in DECODE phase.", _LATENCY)
-        self._whole = histogram("e2e_request_latency_seconds", "Arrival to end.", _LATENCY)
+        self._first = histogram("time_to_first_token_seconds", "Arrival to first token.", FIRST)
+        self._between = histogram("inter_token_latency_seconds", "Token to token.", BETWEEN)
+        self._queue = histogram("request_queue_time_seconds", "Time spent in WAITING phase.", LATENCY)
+        self._prefill = histogram("request_prefill_time_seconds", "Time spent in PREFILL phase.", LATENCY)
+        self._decode = histogram("request_decode_time_seconds", "Time spent in DECODE phase.", LATENCY)
+        self._whole = histogram("e2e_request_latency_seconds", "Arrival to end.", LATENCY)
         self._transfer = histogram("nixl_xfer_time_seconds", "Transfer duration of KV.", _TRANSFER)
         self._bytes = histogram("nixl_bytes_transferred", "Bytes of each transfer of KV.", _BYTES)
 

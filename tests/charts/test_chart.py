@@ -11,6 +11,7 @@ import yaml
 from pdx_api.names import PORT_ADMIN, PORT_HTTP
 from pdx_operator.access import ACCESS
 from pdx_operator.main import parse_arguments
+from scripts.boards import dashboards
 from tests.charts.chart import (
     CHART,
     GOLDEN,
@@ -46,6 +47,7 @@ REFUSED = [
     ("serviceAccount.create=false", "serviceAccount.name must say which ServiceAccount the operator uses"),
     ("monitoring.podMonitor.enabled=true", "the cluster does not know PodMonitors (monitoring.coreos.com/v1): install"),
     ("monitoring.serviceMonitor.path=/x", "at '/monitoring/serviceMonitor': additional properties 'path' not allowed"),
+    ("monitoring.dashboards.labels=x", "at '/monitoring/dashboards/labels': got string, want object"),
     ("monitoring.serviceMonitor.enabled=true", "does not know ServiceMonitors (monitoring.coreos.com/v1): install"),
 ]
 
@@ -105,6 +107,31 @@ def test_every_value_is_in_the_schema_and_has_a_comment() -> None:
             assert any(path == known or path.startswith(f"{known}.") for known in documented), path
 
     compare(values, schema, "")
+
+
+def test_dashboards_are_config_maps_that_a_sidecar_finds(chart: Chart) -> None:
+    settings = ["enabled=true", "namespace=grafana", "annotations.grafana_folder=PDX"]
+    found = [body for body in chart.objects(*_each("monitoring.dashboards", settings)) if body["kind"] == "ConfigMap"]
+    held = {name: text.strip() for body in found for name, text in body["data"].items()}
+
+    assert held == {name: text.strip() for name, text in dashboards().items()}
+    for body in found:
+        assert body["metadata"]["namespace"] == "grafana"
+        assert body["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert body["metadata"]["annotations"] == {"grafana_folder": "PDX"}
+
+
+def test_series_keep_the_labels_that_dashboards_use(chart: Chart) -> None:
+    found = chart.objects("--set", "monitoring.podMonitor.enabled=true", "--api-versions", POD_MONITORS)
+    monitors = {body["metadata"]["name"]: body["spec"] for body in found if body["kind"] == "PodMonitor"}
+
+    assert monitors["pdx-gateways"]["podMetricsEndpoints"][0]["honorLabels"] is True
+    for spec in monitors.values():
+        assert {"pdx.dev/deployment", "pdx.dev/role"} <= set(spec["podTargetLabels"])
+
+
+def _each(prefix: str, settings: list[str]) -> list[str]:
+    return [part for setting in settings for part in ("--set", f"{prefix}.{setting}")]
 
 
 def test_the_operator_is_given_flags_that_it_knows(chart: Chart) -> None:

@@ -1,0 +1,118 @@
+"""Is it healthy and fast for users?"""
+
+from typing import Final
+
+from scripts.boards.model import DECODE, OWN, Board, Kind, Panel, Query, Unit, mean, phase, quantile, quantiles, rate
+from scripts.boards.model import ratio as share
+from scripts.boards.model import total as now
+
+_FAILED: Final = f'{OWN},outcome=~"unavailable|broken|idle|expired"'
+_REFUSED: Final = f'{OWN},outcome=~"shed|refused|refused_by_engine"'
+_ALL: Final = rate("pdx_requests_total")
+
+BOARD: Final = Board(
+    "pdx-users",
+    "Users",
+    "Is it healthy and fast for users?",
+    (
+        (
+            "At a glance",
+            (
+                Panel(
+                    "Requests",
+                    "Requests that ended, each second.",
+                    Unit.PER_SECOND,
+                    (Query(_ALL, "requests"),),
+                    Kind.NUMBER,
+                ),
+                Panel(
+                    "Failed",
+                    "Share of requests that no engine answered or whose answer broke off; above 1 % users notice.",
+                    Unit.SHARE,
+                    (Query(share(rate("pdx_requests_total", _FAILED), _ALL), "failed"),),
+                    Kind.NUMBER,
+                    bad_above=0.01,
+                ),
+                Panel(
+                    "Refused",
+                    "Share of requests told to come again (shed) or refused with a 4xx.",
+                    Unit.SHARE,
+                    (Query(share(rate("pdx_requests_total", _REFUSED), _ALL), "refused"),),
+                    Kind.NUMBER,
+                    bad_above=0.05,
+                ),
+                Panel(
+                    "Engines that answer",
+                    "Warm engines that can answer clients; 0 means that nobody is served.",
+                    Unit.COUNT,
+                    (Query(f'max(sum by (pod) (pdx_endpoints{{{OWN},role!="prefill",state="Warm"}}))', "warm"),),
+                    Kind.NUMBER,
+                    bad_below=1,
+                ),
+            ),
+        ),
+        (
+            "What users get",
+            (
+                Panel(
+                    "How requests end",
+                    "Every request ends in exactly one outcome. split and whole were answered; the rest were not.",
+                    Unit.PER_SECOND,
+                    (Query(rate("pdx_requests_total", by="outcome"), "{{outcome}}"),),
+                    stacked=True,
+                    plotted=True,
+                ),
+                Panel(
+                    "Whole time of a request",
+                    "From the last byte of a request to the last byte of its answer. Long answers take long: compare "
+                    "with the time between tokens.",
+                    Unit.SECONDS,
+                    quantiles("pdx_phase_seconds", phase("total")),
+                ),
+                Panel(
+                    "Time between tokens",
+                    "What users see as the speed of the text, by the engines that decode.",
+                    Unit.SECONDS,
+                    quantiles("vllm:inter_token_latency_seconds", DECODE),
+                    plotted=True,
+                ),
+                Panel(
+                    "Tokens out",
+                    "Tokens generated each second by engines that answer clients.",
+                    Unit.EVENTS,
+                    (
+                        Query(
+                            rate("vllm:generation_tokens_total", DECODE, by="pdx_dev_deployment"),
+                            "{{pdx_dev_deployment}}",
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        (
+            "Why it is slow",
+            (
+                Panel(
+                    "Where the time goes",
+                    "Mean seconds of each phase: queue (of those who waited), prefill, hand-off. "
+                    "The largest is the one to look at.",
+                    Unit.SECONDS,
+                    (Query(mean("pdx_phase_seconds", f'{OWN},phase!="total"', by="phase"), "{{phase}}"),),
+                    plotted=True,
+                ),
+                Panel(
+                    "Open requests",
+                    "In flight, and of these those that wait for their turn. A queue that stands is overload.",
+                    Unit.COUNT,
+                    (Query(now("pdx_requests_in_flight"), "in flight"), Query(now("pdx_requests_queued"), "queued")),
+                ),
+                Panel(
+                    "Wait in the gateway's queue",
+                    "95th percentile of those who had to wait; engines have queues of their own.",
+                    Unit.SECONDS,
+                    (Query(quantile(0.95, "pdx_phase_seconds", phase("queue")), "p95"),),
+                ),
+            ),
+        ),
+    ),
+)

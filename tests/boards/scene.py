@@ -1,0 +1,215 @@
+"""A gateway, simulated engines and an operator's metrics page, under load and with faults, as Prometheus sees them."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import aiohttp
+from aiohttp import web
+
+from pdx_api.names import Order, Role
+from pdx_operator.metrics import Metrics
+from pdx_proxy.settings import Health, Limits
+from pdx_sim import FaultKind, SimEngine, SimSettings
+from pdx_sim.settings import OnLoadFailure
+from tests.boards.server import Target
+from tests.component.harness import Shape, World, spec_of
+
+ENGINE: Final = SimSettings(
+    prefill_token_seconds=60e-6,
+    decode_token_seconds=0.012,
+    transfer_seconds=0.012,
+    jitter=0.3,
+    max_running=12,
+    num_blocks=2048,
+    lease_seconds=1.5,
+    side_channel_timeout=0.3,
+    on_load_failure=OnLoadFailure.RECOMPUTE,
+)
+LIMITS: Final = Limits(in_flight_per_decode=20, queued_requests=12, queue_seconds=0.8)
+_PROMPT: Final = "Which of the two is the bottleneck, and what is to be done about it? " * 25
+_OWN: Final = {"namespace": "default", "pdx_dev_deployment": "qwen", "pdx_dev_revision": "a1b2c3d4"}
+
+
+@dataclass(frozen=True)
+class Act:
+    """A part of the scene."""
+
+    name: str
+    seconds: float
+    clients: int
+    """Clients that ask one request after the other."""
+    fault: Callable[["Scene"], Awaitable[None]] | None = None
+    mend: Callable[["Scene"], Awaitable[None]] | None = None
+
+
+class Scene:
+    """Owner of everything that is scraped."""
+
+    def __init__(self, world: World, metrics: Metrics, operator: str) -> None:
+        self.world = world
+        self.metrics = metrics
+        self._operator = operator
+        self.played: list[tuple[str, float, float]] = []
+        """Acts with begin and end, in Unix seconds."""
+
+    @property
+    def targets(self) -> list[Target]:
+        """With the labels that the chart's PodMonitors and ServiceMonitor give."""
+        engines = [
+            Target(
+                f"127.0.0.1:{engine.port}",
+                "pdx-system/pdx-engines",
+                {
+                    **_OWN,
+                    "pod": name,
+                    "container": "engine",
+                    "endpoint": "http",
+                    "pdx_dev_role": engine.settings.role.value,
+                },
+            )
+            for engine, name in named(self.world)
+        ]
+        gateway = {**_OWN, "pod": "qwen-gateway-0", "endpoint": "admin", "pdx_dev_role": "gateway"}
+        operator = {"namespace": "pdx-system", "pod": "pdx-operator-0", "service": "pdx-operator"}
+        return [
+            *engines,
+            Target(str(self.world.gateway.admin), "pdx-system/pdx-gateways", gateway, honor_labels=True),
+            Target(self._operator, "pdx-operator", operator),
+        ]
+
+    async def play(self, acts: Sequence[Act]) -> None:
+        """One act after the other."""
+        for act in acts:
+            begin = time.time()
+            if act.fault is not None:
+                await act.fault(self)
+            await self._load(act)
+            if act.mend is not None:
+                await act.mend(self)
+            self.played.append((act.name, begin, time.time()))
+
+    async def _load(self, act: Act) -> None:
+        end = time.monotonic() + act.seconds
+        clients = [asyncio.create_task(self._client(number, end)) for number in range(act.clients)]
+        operator = asyncio.create_task(_work(self.metrics, end))
+        await asyncio.gather(*clients, operator)
+
+    async def _client(self, number: int, end: float) -> None:
+        turn = number
+        while time.monotonic() < end:
+            turn += 1
+            with suppress(aiohttp.ClientError, TimeoutError):
+                async with asyncio.timeout(max(0.05, end - time.monotonic()) + 2):
+                    await self._ask(turn)
+
+    async def _ask(self, turn: int) -> None:
+        """Mostly streams that are split; now and then what is served whole, refused, or left."""
+        more: dict[str, Any] = {"prompt": _PROMPT[turn % 40 :], "tokens": 12 + turn % 12}
+        match turn % 16:
+            case 3:
+                more["n"] = 2
+            case 7:
+                more["max_tokens"] = -1
+            case 11:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.06):
+                        await self.world.ask(Shape(stream=True), **more)
+                return
+        body = Shape(stream=turn % 4 != 0).body(more.pop("prompt"), more.pop("tokens")) | more
+        reply = await self.world.call("POST", f"{self.world.url}{Shape().path}", body)
+        if reply.status == 503:
+            await asyncio.sleep(0.2)  # a patient client would wait for Retry-After
+
+
+def named(world: World) -> Iterator[tuple[SimEngine, str]]:
+    """Engines with their pods' names."""
+    for role, engines in (("prefill", world.prefill), ("decode", world.decode)):
+        for index, engine in enumerate(engines):
+            yield engine, f"qwen-{role}-{index}"
+
+
+async def _work(metrics: Metrics, end: float) -> None:
+    """What an operator counts while it works; the registry is the operator's own."""
+    turn = 0
+    while time.monotonic() < end:
+        turn += 1
+        metrics.count_turn("failed" if turn % 5 == 0 else "ok", 0.004 * (turn % 7))
+        metrics.count_request("GET", 200)
+        metrics.count_request("PATCH", 409 if turn % 6 == 0 else 500 if turn % 5 == 0 else 200)
+        await asyncio.sleep(0.2)
+
+
+@asynccontextmanager
+async def scene(prefill: int = 2, decode: int = 2, sim: SimSettings = ENGINE, **gateway: Any) -> AsyncIterator[Scene]:
+    """Everything, started and warm, for the length of a block."""
+    world = World(Order.PREFILL_FIRST)
+    try:
+        await world.start_engines(
+            [replace(sim, role=Role.PREFILL, seed=number) for number in range(prefill)],
+            [replace(sim, role=Role.DECODE, seed=number) for number in range(decode)],
+        )
+        specs = tuple(replace(spec_of(engine, world.order), pod=name) for engine, name in named(world))
+        health = Health(slow_start_seconds=0.5)
+        await world.start_gateway(**{"endpoints": specs, "limits": LIMITS, "health": health, **gateway})
+        metrics = Metrics()
+        metrics.count_objects(lambda: 3)
+        async with _page(metrics) as address:
+            yield Scene(world, metrics, address)
+    finally:
+        await world.close()
+
+
+@asynccontextmanager
+async def _page(metrics: Metrics) -> AsyncIterator[str]:
+    async def render(_: web.Request) -> web.Response:
+        return web.Response(body=metrics.render(), content_type="text/plain")
+
+    app = web.Application()
+    app.router.add_get("/metrics", render)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        yield f"127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def kill_prefill(scene: Scene) -> None:
+    """One P dies."""
+    await scene.world.prefill[1].kill()
+
+
+async def restart_prefill(scene: Scene) -> None:
+    """It comes back, with another identity."""
+    await scene.world.prefill[1].restart()
+
+
+async def block_transfers(scene: Scene) -> None:
+    """No D reaches a P's side channel: every prompt is computed again, and clients see nothing of it."""
+    for engine in scene.world.prefill:
+        await engine.station.channel.close()
+
+
+async def mend_transfers(scene: Scene) -> None:
+    """The side channels open again."""
+    for engine in scene.world.prefill:
+        await engine.station.channel.listen("127.0.0.1", engine.side_channel_port)
+
+
+async def break_decode(scene: Scene) -> None:
+    """One D answers errors for a while."""
+    scene.world.fault(scene.world.decode[1], FaultKind.ERROR_EVENT, count=12)
+
+
+ACTS: Final = (
+    Act("steady", 4.0, 16),
+    Act("a P dies", 3.0, 16, kill_prefill, restart_prefill),
+    Act("KV does not move", 4.0, 16, block_transfers, mend_transfers),
+    Act("overload", 4.0, 80, break_decode),
+)
