@@ -33,7 +33,7 @@ MUTATIONS: Final = (
     Mutation(
         "P's failure is told at once",
         "gateway.py",
-        "if tries and not self._backend.may_retry():",
+        "if tries and failure.begun and not self._backend.may_retry():",
         "if True:",
         f"{_ROW}[prefill-500-PrefillFirst-whole-Retry]",
     ),
