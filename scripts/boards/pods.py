@@ -54,6 +54,13 @@ BOARD: Final = Board(
                     plotted=True,
                 ),
                 Panel(
+                    "Choices, by policy",
+                    "The policy that decided: LeastRequests where another was asked for means that it had no key or "
+                    "no numbers.",
+                    Unit.PER_SECOND,
+                    (Query(rate("pdx_choices_total", by="role, policy"), "{{role}} {{policy}}"),),
+                ),
+                Panel(
                     "Requests that wait",
                     "In the engine's own queue, whatever for.",
                     Unit.COUNT,
@@ -107,6 +114,18 @@ BOARD: Final = Board(
                     Unit.SHARE,
                     (Query(ratio(_ARRIVED, _PROMPTS), _POD),),
                     plotted=True,
+                ),
+                Panel(
+                    "KV held, by P",
+                    "Prefills that no D has fetched yet. One P far above its like is not reached by D's.",
+                    Unit.COUNT,
+                    (Query(total("pdx_held_kv", by="endpoint"), "{{endpoint}}"),),
+                ),
+                Panel(
+                    "KV lost on D",
+                    "Push orders: hand-offs whose blocks a D holds in vain. Only a restart of that D frees them soon.",
+                    Unit.COUNT,
+                    (Query(total("pdx_decode_lost", by="endpoint"), "{{endpoint}}"),),
                 ),
                 Panel(
                     "Failed transfers and expired leases",

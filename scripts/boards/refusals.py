@@ -61,10 +61,11 @@ BOARD: Final = Board(
                     (Query(rate("pdx_retries_refused_total"), "not made"),),
                 ),
                 Panel(
-                    "Served whole, by reason",
-                    "Requests that one engine served. no_prefill means that no P was ready.",
+                    "Prefilled by D instead, by reason",
+                    "no_prefill: no P was ready. failed: what was tried over a P. refused: a leg, by a 4xx. nothing: "
+                    "P answered without KV.",
                     Unit.PER_SECOND,
-                    (Query(rate("pdx_not_split_total", by="reason"), "{{reason}}"),),
+                    (Query(rate("pdx_local_prefills_total", by="reason"), "{{reason}}"),),
                 ),
                 Panel(
                     "Endpoints left out, by cause",

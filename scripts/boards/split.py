@@ -107,6 +107,20 @@ BOARD: Final = Board(
                     (Query(rate("vllm:nixl_bytes_transferred_sum", ENGINES), "bytes"),),
                 ),
                 Panel(
+                    "Split requests that D prefilled",
+                    "Requests that could have been split and were not, by why. failed and nothing: look at the pods.",
+                    Unit.PER_SECOND,
+                    (Query(rate("pdx_local_prefills_total", by="reason"), "{{reason}}"),),
+                ),
+                Panel(
+                    "KV held on P",
+                    "Prefills that are done and that no D has fetched yet. It follows the traffic; a number that stays "
+                    "when traffic goes is KV that nobody fetches.",
+                    Unit.COUNT,
+                    (Query(total("pdx_held_kv"), "held"),),
+                    plotted=True,
+                ),
+                Panel(
                     "KV that got lost",
                     "Transfers that failed, and prefills whose lease ended before a D read them. Not 0: see the pods.",
                     Unit.EVENTS,

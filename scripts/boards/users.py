@@ -63,6 +63,13 @@ BOARD: Final = Board(
                     plotted=True,
                 ),
                 Panel(
+                    "First token",
+                    "From the request to the first event of a streamed answer: what users see as the wait.",
+                    Unit.SECONDS,
+                    quantiles("pdx_phase_seconds", phase("first_token")),
+                    plotted=True,
+                ),
+                Panel(
                     "Whole time of a request",
                     "From the last byte of a request to the last byte of its answer. Long answers take long: compare "
                     "with the time between tokens.",
@@ -75,6 +82,13 @@ BOARD: Final = Board(
                     Unit.SECONDS,
                     quantiles("vllm:inter_token_latency_seconds", DECODE),
                     plotted=True,
+                ),
+                Panel(
+                    "Pieces of answers",
+                    "Written to clients each second: about one for every event of a stream. 0 beside open requests: "
+                    "nothing moves.",
+                    Unit.EVENTS,
+                    (Query(rate("pdx_chunks_total"), "pieces"),),
                 ),
                 Panel(
                     "Tokens out",
@@ -94,10 +108,10 @@ BOARD: Final = Board(
             (
                 Panel(
                     "Where the time goes",
-                    "Mean seconds of each phase: queue (of those who waited), prefill, hand-off. "
+                    "Mean seconds of each phase: queue (of those who waited), the way to P, P, hand-off. "
                     "The largest is the one to look at.",
                     Unit.SECONDS,
-                    (Query(mean("pdx_phase_seconds", f'{OWN},phase!="total"', by="phase"), "{{phase}}"),),
+                    (Query(mean("pdx_phase_seconds", f'{OWN},phase!~"total|first_token"', by="phase"), "{{phase}}"),),
                     plotted=True,
                 ),
                 Panel(

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import aiohttp
@@ -12,6 +13,7 @@ from aiohttp import web
 
 from pdx_api.names import Order, Role
 from pdx_operator.metrics import Metrics
+from pdx_operator.standing import Standing
 from pdx_proxy.settings import Health, Limits
 from pdx_sim import FaultKind, SimEngine, SimSettings
 from pdx_sim.settings import OnLoadFailure
@@ -53,6 +55,9 @@ class Scene:
         self.world = world
         self.metrics = metrics
         self._operator = operator
+        self.standings = {"default/qwen": standing(), "default/llama": standing(ready=False, since=time.time() - 5)}
+        """What the operator is told of its objects."""
+        metrics.show_objects(lambda: self.standings)
         self.played: list[tuple[str, float, float]] = []
         """Acts with begin and end, in Unix seconds."""
 
@@ -132,6 +137,19 @@ def named(world: World) -> Iterator[tuple[SimEngine, str]]:
             yield engine, f"qwen-{role}-{index}"
 
 
+def standing(*, ready: bool = True, behind: bool = False, since: float = 0.0) -> Standing:
+    """One object's, by its status; `since` is when its rollout began (Unix seconds)."""
+    when = datetime.fromtimestamp(since, UTC).isoformat()
+    conditions = [
+        {"type": "Ready", "status": str(ready), "reason": "Available" if ready else "Starting"},
+        {"type": "Progressing", "status": str(not ready), "reason": "Complete" if ready else "RollingOut"},
+        {"type": "Degraded", "status": "False", "reason": "AsWanted"},
+    ]
+    told = [{**condition, "lastTransitionTime": when} for condition in conditions]
+    body = {"metadata": {"generation": 1 + behind}, "status": {"observedGeneration": 1, "conditions": told}}
+    return Standing.of(body)
+
+
 async def _work(metrics: Metrics, end: float) -> None:
     """What an operator counts while it works; the registry is the operator's own."""
     turn = 0
@@ -155,8 +173,7 @@ async def scene(prefill: int = 2, decode: int = 2, sim: SimSettings = ENGINE, **
         specs = tuple(replace(spec_of(engine, world.order), pod=name) for engine, name in named(world))
         health = Health(slow_start_seconds=0.5)
         await world.start_gateway(**{"endpoints": specs, "limits": LIMITS, "health": health, **gateway})
-        metrics = Metrics()
-        metrics.count_objects(lambda: 3)
+        metrics = Metrics(time.time)
         async with _page(metrics) as address:
             yield Scene(world, metrics, address)
     finally:
