@@ -3,15 +3,22 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from pdx_api.names import Order, PrefillFailure
+from pdx_api.names import PrefillFailure
 from tests.failure_rows import rows
 from tests.failure_scenarios import scenarios
-from tests.failures import ALL, PULL, PUSH, RETRY, Phase, Row
+from tests.failures import ALL, PEERS, POOL, PULL, PUSH, RETRY, SERIAL, Phase, Row, Wiring
 
 BEGIN: Final = "<!-- Written by `make generate` from tests/failure_rows.py and tests/failure_scenarios.py. -->\n"
 _NAMES: Final = ("what fails", "order", "stream", "the client sees", "engines see", "counters", "test")
 _HEAD: Final = f"| {' | '.join(_NAMES)} |\n{'|---' * len(_NAMES)}|\n"
-_ORDERS: Final[Mapping[tuple[Order, ...], str]] = {ALL: "all", PULL: "PrefillFirst", PUSH: "push"}
+_ORDERS: Final[Mapping[tuple[Wiring, ...], str]] = {
+    ALL: "all",
+    PEERS: "NIXL",
+    PULL: "NIXL, PrefillFirst",
+    PUSH: "push",
+    POOL: "pool",
+    SERIAL: "PrefillFirst",
+}
 
 
 def failures(document: str) -> str:

@@ -13,7 +13,7 @@ ROOT: Final = Path(__file__).parents[1]
 
 
 def _blocks() -> Iterator[tuple[str, dict[str, Any]]]:
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         text = path.read_text(encoding="utf-8")
         for match in re.finditer(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
             line = text.count("\n", 0, match.start()) + 1

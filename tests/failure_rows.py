@@ -1,7 +1,7 @@
 """The rows of docs/failures.md in which an engine fails: tests/component/test_failures.py runs each of them."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pdx_api.names import PrefillFailure, Role
@@ -13,9 +13,11 @@ from tests.failures import (
     IDLE,
     LONG,
     POLICIES,
+    POOL,
     PULL,
     PUSH,
     RETRY,
+    SERIAL,
     SHORT,
     STREAM,
     TOTAL,
@@ -93,29 +95,33 @@ def _prefill_retried() -> Iterator[Row]:
     for way in (*IDLE_WAYS, *WORKED_WAYS, HANGS_LATE):
         once = {way.reason: 1}
         yield _prefill_row(
-            way, "", "; another P does not", right, outcomes=SPLIT, retries=once, legs=(2, 1, 0), orders=PULL
+            way, "", "; another P does not", right, outcomes=SPLIT, retries=once, legs=(2, 1, 0), orders=SERIAL
         )
         if way is not HANGS_LATE:
             same = "; the same P, asked again, does not"
             legs = (None if way.works else 2, 1, 0)
             yield _prefill_row(way, "-again", same, right, outcomes=SPLIT, legs=legs, orders=PUSH)
-        twice = {way.reason: 2}
-        yield _prefill_row(
-            way,
-            "-always",
-            ", and so does every P",
-            right,
-            always=True,
-            outcomes=ALONE,
-            retries=twice,
-            legs=(2, 0, 1),
-            orders=PULL,
-        )
+        for suffix, orders, found in (("", PULL, False), ("-pool", POOL, way.works)):
+            # what a P has saved before it failed D finds, though it is asked alone
+            legs = (2, 1, 0) if found else (2, 0, 1)
+            yield _prefill_row(
+                way,
+                f"-always{suffix}",
+                ", and so does every P",
+                right,
+                always=True,
+                outcomes=ALONE,
+                retries={way.reason: 2},
+                legs=legs,
+                orders=orders,
+            )
     yield _prefill_row(HANGS_LATE, "-again", "; D has its KV", right, outcomes=SPLIT, legs=(1, 1, 0), orders=PUSH)
     yield _prefill_row(NO_PARAMS, "", "", right, outcomes=ALONE, legs=(1, 0, 1), orders=PULL, policies=POLICIES)
     yield _prefill_row(
         NO_PARAMS, "-again", "; asked again, with", right, outcomes=SPLIT, legs=(None, 1, 0), orders=PUSH
     )
+    words = ", as every P of a pool does"
+    yield _prefill_row(NO_PARAMS, "-pool", words, right, outcomes=SPLIT, legs=(1, 1, 0), orders=POOL)
     for way in IDLE_WAYS:
         yield _prefill_row(
             way,
@@ -133,7 +139,15 @@ def _prefill_retried() -> Iterator[Row]:
     split_twice = {Outcome.SPLIT: 2}
     connect = {Reason.CONNECT: 1}
     yield _prefill_row(
-        REFUSES, "", "; another P does not", right, outcomes=split_twice, retries=connect, legs=(2, 2, 0), asks=2
+        REFUSES,
+        "",
+        "; another P does not",
+        right,
+        outcomes=split_twice,
+        retries=connect,
+        legs=(2, 2, 0),
+        asks=2,
+        orders=ALL,
     )
     yield _prefill_row(
         REFUSES,
@@ -144,6 +158,7 @@ def _prefill_retried() -> Iterator[Row]:
         outcomes=ALONE,
         retries={Reason.CONNECT: 2},
         legs=(0, 0, 1),
+        orders=ALL,
     )
 
 
@@ -165,7 +180,7 @@ def _prefill_not_retried() -> Iterator[Row]:
             }
             suffix = f"-{policy.lower()}"
             legs = (0 if refused else 1, 0, alone)
-            orders = ALL if refused else PULL
+            orders = ALL if refused else SERIAL
             yield _prefill_row(way, suffix, "", client, legs=legs, orders=orders, **shared)
             if not refused:
                 settled, push = {Settlement.FINISHED: 1}, (2, 1, alone)
@@ -178,7 +193,7 @@ def _prefill_not_retried() -> Iterator[Row]:
 def _prefill_refused() -> Iterator[Row]:
     """A 4xx is no failure of P's: D is asked for all of it."""
     right, lost = Client.RIGHT, {Settlement.DECODE_LOST: 1}
-    yield _prefill_row(REFUSED, "", "", right, outcomes=ALONE, legs=(1, 0, 1), orders=PULL, policies=POLICIES)
+    yield _prefill_row(REFUSED, "", "", right, outcomes=ALONE, legs=(1, 0, 1), orders=SERIAL, policies=POLICIES)
     yield _prefill_row(
         REFUSED,
         "-push",
@@ -226,6 +241,7 @@ def _decode_fails() -> Iterator[Row]:
         yield _decode_row(
             way, "", other, right, settled=FREED, legs=(2, 2, 0), orders=PULL, policies=policies, **shared
         )
+        yield _decode_row(way, "-pool", other, right, legs=(2, 2, 0), orders=POOL, **shared)
         settled = (*ANY_SETTLED, Settlement.DECODE_LOST)
         yield _decode_row(way, "-push", other, right, settled=settled, legs=(None, 2, 0), orders=PUSH, **shared)
     load = Way("load-fails", "could not load the KV", K.ERROR_EVENT, Reason.STATUS)
@@ -234,13 +250,16 @@ def _decode_fails() -> Iterator[Row]:
         ("-event", ": an error event in its 200", Reason.ERROR_EVENT, STREAM),
     ):
         shared = {"outcomes": SPLIT, "retries": {reason: 1}, "settled": ANY_SETTLED, "streams": streams}
-        yield _decode_row(load, suffix, f"{words}{other}", right, legs=(2, 2, 0), **shared)
+        yield _decode_row(load, suffix, f"{words}{other}", right, legs=(2, 2, 0), orders=ALL, **shared)
     yield _decode_row(REFUSED, "", "", right, outcomes=ALONE, legs=(1, 1, 1), orders=PULL)
     yield _decode_row(REFUSED, "-push", "", right, outcomes=ALONE, legs=(None, 1, 1), settled=ANY_SETTLED, orders=PUSH)
+    told = Client.REFUSED
+    yield _decode_row(REFUSED, "-pool", "", told, outcomes={Outcome.REFUSED_BY_ENGINE: 1}, legs=(1, 1, 0), orders=POOL)
     twice, connect = {Outcome.SPLIT: 2}, {Reason.CONNECT: 1}
     released = {Settlement.RELEASED: 1}
     refuses: dict[str, Any] = {"outcomes": twice, "retries": connect, "asks": 2}
     yield _decode_row(REFUSES, "", other, right, settled=released, legs=(3, 2, 0), orders=PULL, **refuses)
+    yield _decode_row(REFUSES, "-pool", other, right, legs=(3, 2, 0), orders=POOL, **refuses)
     yield _decode_row(REFUSES, "-push", other, right, legs=(2, 2, 0), orders=PUSH, **refuses)
     gone: dict[str, Any] = {"outcomes": NONE, "retries": {Reason.CONNECT: 3}, "always": True}
     no = Client.UNAVAILABLE
@@ -254,6 +273,8 @@ def _decode_fails() -> Iterator[Row]:
         orders=PULL,
         **gone,
     )
+    every = ", and so does every D"
+    yield _decode_row(REFUSES, "-always-pool", every, no, legs=(2, 0, 0), orders=POOL, **gone)
     yield _decode_row(REFUSES, "-always-push", ", and so does every D", no, legs=(0, 0, 0), orders=PUSH, **gone)
     five = Row(
         "decode-500-always",
@@ -269,8 +290,9 @@ def _decode_fails() -> Iterator[Row]:
         stranded=True,
     )
     yield five
+    yield replace(five, id="decode-500-always-pool", settled={}, legs=(2, 3, 0), orders=POOL)
     json = Way("garbage-json", "answers what is no JSON", K.GARBAGE_JSON, Reason.LOST)
-    yield _decode_row(json, "", "", Client.AS_IT_CAME, outcomes=SPLIT, legs=(1, 1, 0))
+    yield _decode_row(json, "", "", Client.AS_IT_CAME, outcomes=SPLIT, legs=(1, 1, 0), orders=ALL)
 
 
 def _used_connections() -> Iterator[Row]:
@@ -280,7 +302,7 @@ def _used_connections() -> Iterator[Row]:
         phase = Phase.PREFILL if role is Role.PREFILL else Phase.DECODE
         strike = Strike(role, K.DIE_BEFORE_HEAD, used=True)
         words = f"{side} closes a kept connection as it is used again"
-        yield Row(f"{role}-stale", phase, words, Client.RIGHT, outcomes=SPLIT, legs=legs, strike=strike)
+        yield Row(f"{role}-stale", phase, words, Client.RIGHT, outcomes=SPLIT, legs=legs, strike=strike, orders=ALL)
 
 
 def _stream_fails() -> Iterator[Row]:
@@ -309,6 +331,7 @@ def _stream_fails() -> Iterator[Row]:
             legs=(1, 1, 0),
             streams=STREAM,
             strike=Strike(Role.DECODE, kind, fields={"events": 3}),
+            orders=ALL,
             deadlines=deadlines,
         )
 
@@ -327,7 +350,7 @@ def _expires() -> Iterator[Row]:
     words = "the whole request's deadline passes"
     stopped = {Settlement.PREFILL_STOPPED: 1}
     yield Row(
-        "prefill-expires", Phase.PREFILL, words, legs=(1, 0, 0), orders=PULL, strike=prefill, settled=stopped, **hang
+        "prefill-expires", Phase.PREFILL, words, legs=(1, 0, 0), orders=SERIAL, strike=prefill, settled=stopped, **hang
     )
     finished = {Settlement.FINISHED: 1}
     yield Row(
@@ -340,16 +363,26 @@ def _expires() -> Iterator[Row]:
         settled=finished,
         **hang,
     )
-    yield Row("decode-expires", Phase.DECODE, words, legs=(1, 1, 0), strike=decode, settled=ANY_SETTLED, **hang)
+    expires: dict[str, Any] = {"legs": (1, 1, 0), "strike": decode, **hang}
+    yield Row("decode-expires", Phase.DECODE, words, settled=ANY_SETTLED, **expires)
+    yield Row("decode-expires-pool", Phase.DECODE, words, orders=POOL, **expires)
 
 
 def _nobody_ready() -> Iterator[Row]:
     """An engine of one role is missing altogether."""
     p, d = "no P is ready", "no D is ready"
     yield Row(
-        "no-prefill", Phase.QUEUE, p, Client.RIGHT, outcomes=ALONE, legs=(0, 0, 1), ready=(0, 1), policies=POLICIES
+        "no-prefill",
+        Phase.QUEUE,
+        p,
+        Client.RIGHT,
+        outcomes=ALONE,
+        legs=(0, 0, 1),
+        ready=(0, 1),
+        policies=POLICIES,
+        orders=ALL,
     )
-    yield Row("no-decode", Phase.QUEUE, d, Client.UNAVAILABLE, outcomes=NONE, ready=(1, 0))
+    yield Row("no-decode", Phase.QUEUE, d, Client.UNAVAILABLE, outcomes=NONE, ready=(1, 0), orders=ALL)
 
 
 def rows() -> tuple[Row, ...]:

@@ -14,9 +14,28 @@ from pdx_proxy.failures import Reason
 from pdx_proxy.settings import Deadlines
 from pdx_sim import FaultKind
 
-ALL: Final = tuple(Order)
-PULL: Final = (Order.PREFILL_FIRST,)
-PUSH: Final = (Order.DECODE_FIRST, Order.CONCURRENT)
+
+class Wiring(StrEnum):
+    """How KV moves: NIXL in each of its orders, and through a pool."""
+
+    PREFILL_FIRST = Order.PREFILL_FIRST.value
+    DECODE_FIRST = Order.DECODE_FIRST.value
+    CONCURRENT = Order.CONCURRENT.value
+    POOL = "Pool"
+
+    @property
+    def order(self) -> Order:
+        """The order in which the legs are sent."""
+        return Order.PREFILL_FIRST if self is Wiring.POOL else Order(self.value)
+
+
+PULL: Final = (Wiring.PREFILL_FIRST,)
+PUSH: Final = (Wiring.DECODE_FIRST, Wiring.CONCURRENT)
+PEERS: Final = (*PULL, *PUSH)
+POOL: Final = (Wiring.POOL,)
+SERIAL: Final = (*PULL, *POOL)
+"""P is awaited before D is asked."""
+ALL: Final = tuple(Wiring)
 BOTH: Final = (False, True)
 WHOLE: Final = (False,)
 STREAM: Final = (True,)
@@ -47,6 +66,7 @@ class Client(StrEnum):
     ENGINES = "the engine's 5xx"
     LATE = "504"
     EVENT = "an error event and `[DONE]`"
+    REFUSED = "D's 4xx"
     CUT = "a cut"
     AS_IT_CAME = "what D sent"
 
@@ -77,7 +97,7 @@ class Row:
     """How hand-offs were settled; of a tuple some, and none only if it holds None."""
     legs: tuple[int | None, int | None, int] = (0, 0, 0)
     """Legs that reached P, that reached D, and whole requests that reached D. None: it depends on who is faster."""
-    orders: tuple[Order, ...] = ALL
+    orders: tuple[Wiring, ...] = PEERS
     streams: tuple[bool, ...] = BOTH
     policies: tuple[PrefillFailure, ...] = RETRY
     strike: Strike | None = None
@@ -117,7 +137,7 @@ class Case:
     """One combination of a row."""
 
     row: Row
-    order: Order
+    order: Wiring
     stream: bool
     policy: PrefillFailure
 

@@ -3,6 +3,8 @@
 import copy
 from typing import Any, Final
 
+from pdx_api.connectors import CONNECTORS
+
 Body = dict[str, Any]
 
 GONE: Final = object()
@@ -189,6 +191,16 @@ _LEASE = (
     "routing.deadlines.handoffSeconds, or leave it out"
 )
 _ENGINE_KEY = "engines take their key from engine.apiKeySecretRef; leave out VLLM_API_KEY and --api-key"
+_CONNECTOR = f"there is no such connector; write one of: {', '.join(CONNECTORS)}"
+_STORAGE = (
+    "connector SharedStorage needs a volume that all engines share; write "
+    "storage: {persistentVolumeClaim: {claimName: kv}}"
+)
+_WHOLE = (
+    "connector SharedStorage saves whole prompts of one device; leave out parallelism.tensor and "
+    "chunkedPrefill.maxBatchedTokens of spec."
+)
+_SHARED: Final[Body] = {"connector": "SharedStorage", "storage": {"persistentVolumeClaim": {"claimName": "kv"}}}
 _SCRAPE = "an entry without labels would let everybody in; write podLabels or namespaceLabels"
 
 RULES: Final[list[tuple[str, object, str, str]]] = [
@@ -230,9 +242,18 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec.engine.env", _variables("1A"), "spec.engine.env[0].name", _VARIABLE),
     ("spec.decode.env", _variables("A", "B-C"), "spec.decode.env[1].name", _VARIABLE),
     ("spec.kvTransfer.connector", "Nope", "spec.kvTransfer.connector",
-     "there is no such connector; write one of: NIXL"),
+     _CONNECTOR),
     ("spec.kvTransfer.connector", "nixl", "spec.kvTransfer.connector",
-     "there is no such connector; write one of: NIXL"),
+     _CONNECTOR),
+    ("spec.kvTransfer", {"connector": "SharedStorage"}, "spec.kvTransfer", _STORAGE),
+    ("spec.kvTransfer", {**_SHARED, "order": "Concurrent"}, "spec.kvTransfer",
+     "connector SharedStorage does not allow this order; write one of: PrefillFirst"),
+    ("spec", {"model": {"name": "m"}, "kvTransfer": _SHARED, "decode": {}, "prefill": {"parallelism": {"tensor": 2}}},
+     "spec", f"{_WHOLE}prefill"),
+    ("spec", {"model": {"name": "m"}, "kvTransfer": _SHARED, "prefill": {},
+              "decode": {"chunkedPrefill": {"maxBatchedTokens": 512}}}, "spec", f"{_WHOLE}decode"),
+    ("spec.kvTransfer.storage", {"persistentVolumeClaim": {"claimName": "K"}},
+     "spec.kvTransfer.storage.persistentVolumeClaim.claimName", _OBJECT),
     ("spec.decode.resources", {"limits": {"cpu": "lots"}}, "spec.decode.resources.limits[cpu]", _QUANTITY),
     ("spec.decode.resources", {"limits": {"cpu": -1}}, "spec.decode.resources.limits[cpu]", _QUANTITY),
     ("spec.decode.resources", {"requests": {"memory": "16 GiB"}}, "spec.decode.resources.requests[memory]", _QUANTITY),
@@ -501,7 +522,7 @@ UNKNOWN: Final[list[tuple[str, object, str, str]]] = [
     ("spec.modell", {}, "spec.modell", "spec.modell does not exist; did you mean model?"),
     ("spec.decode.replica", 1, "spec.decode.replica", "spec.decode.replica does not exist; did you mean replicas?"),
     ("spec.kvTransfer.zzz", 1, "spec.kvTransfer.zzz",
-     "spec.kvTransfer.zzz does not exist; it may hold: connector, order, onLoadFailure, config."),
+     "spec.kvTransfer.zzz does not exist; it may hold: connector, order, onLoadFailure, storage, config."),
     ("spec.routing.deadline", {}, "spec.routing.deadline",
      "spec.routing.deadline does not exist; did you mean deadlines?"),
     ("spec.gateway.auth", {"secretName": "x", "secretRef": {"name": "x"}}, "spec.gateway.auth.secretName",

@@ -122,7 +122,7 @@ def _wiring(spec: Spec, role: Role, site: Site) -> tuple[list[str], dict[str, st
         return [], {}
     wiring = spec.connector.engine(role, spec.order, site, connector_config(spec))
     transfer = {**wiring.kv_transfer_config, "kv_load_failure_policy": spec.kv_transfer.on_load_failure.lower()}
-    return ["--kv-transfer-config", json.dumps(transfer)], dict(wiring.env)
+    return ["--kv-transfer-config", json.dumps(transfer), *wiring.args], dict(wiring.env)
 
 
 def _model_flags(spec: Spec) -> list[str]:

@@ -53,8 +53,8 @@ class SecretReference(Part):
     key: SecretKey = Field(default="token", description="Which of its values.")
 
 
-class CacheVolume(Part):
-    """A volume for downloads."""
+class Volume(Part):
+    """A volume that is written to."""
 
     claim_name: ObjectName = Field(description="Name of a PersistentVolumeClaim in the namespace of the object.")
 
@@ -62,7 +62,7 @@ class CacheVolume(Part):
 class ModelCache(Part):
     """Where downloads from the Hub are kept."""
 
-    persistent_volume_claim: CacheVolume = Field(
+    persistent_volume_claim: Volume = Field(
         description="A volume that all engines may write to, so that each model is downloaded once."
     )
 

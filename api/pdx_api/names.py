@@ -35,6 +35,9 @@ GATEWAY_CONTAINER: Final = "gateway"
 MODEL_MOUNT: Final = "/models"
 """Where an engine's pod finds the volume of spec.model.source.persistentVolumeClaim."""
 
+STORAGE_MOUNT: Final = "/kv"
+"""Where an engine's pod finds the volume of spec.kvTransfer.storage."""
+
 PORT_HTTP: Final = "http"
 """Name of the port of an HTTP API, of engines and gateway."""
 PORT_ADMIN: Final = "admin"

@@ -78,7 +78,36 @@ def order_rules(connectors: Iterable[Connector]) -> tuple[Rule, ...]:
     return tuple(rule(connector) for connector in connectors if set(connector.orders) != set(Order))
 
 
-KV_TRANSFER_RULES: Final = order_rules(CONNECTORS.values())
+_STORAGE: Final = "SharedStorage"
+
+KV_TRANSFER_RULES: Final = (
+    *order_rules(CONNECTORS.values()),
+    Rule(
+        f"self.connector != '{_STORAGE}' || has(self.storage)",
+        f"connector {_STORAGE} needs a volume that all engines share; write "
+        "storage: {persistentVolumeClaim: {claimName: kv}}",
+        lambda kv: kv.connector != _STORAGE or kv.storage is not None,
+    ),
+)
+
+
+def _saves_whole_prompts(role: Role) -> Rule:
+    """Its files carry no rank, and it saves a prompt's KV with the first step (docs/connectors/shared-storage.md)."""
+    pool = f"self.{role}"
+
+    def holds(spec: Any) -> bool:
+        found = getattr(spec, role)
+        if spec.kv_transfer.connector != _STORAGE or found is None:
+            return True
+        return bool(found.parallelism.tensor == 1 and found.chunked_prefill.max_batched_tokens is None)
+
+    return Rule(
+        f"self.kvTransfer.connector != '{_STORAGE}' || !has({pool})"
+        f" || ({pool}.parallelism.tensor == 1 && !has({pool}.chunkedPrefill.maxBatchedTokens))",
+        f"connector {_STORAGE} saves whole prompts of one device; leave out parallelism.tensor and "
+        f"chunkedPrefill.maxBatchedTokens of spec.{role}",
+        holds,
+    )
 
 
 def _requests_fit(resources: Any) -> bool:
@@ -168,4 +197,5 @@ SPEC_RULES: Final = (
         _tensors_pair,
     ),
     *(_whole_prompts_fit(role) for role in Role),
+    *(_saves_whole_prompts(role) for role in (Role.PREFILL, Role.DECODE)),
 )

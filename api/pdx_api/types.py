@@ -20,8 +20,8 @@ from pdx_api.fields import (
     Text,
     matching,
 )
-from pdx_api.model import Model
-from pdx_api.names import Mode, Order, Role
+from pdx_api.model import Model, Volume
+from pdx_api.names import STORAGE_MOUNT, Mode, Order, Role
 from pdx_api.overlay import EnginePodTemplate, GatewayPodTemplate
 from pdx_api.routing import EngineKey, GatewayAuth, GatewayLimits, Routing
 from pdx_api.routing_rules import REQUEST_RULES
@@ -93,6 +93,14 @@ class Engine(Part):
     )
 
 
+class KVStorage(Part):
+    """A volume for KV."""
+
+    persistent_volume_claim: Volume = Field(
+        description=f"A volume that engines of both roles may write to (ReadWriteMany), mounted at {STORAGE_MOUNT}."
+    )
+
+
 class KVTransfer(Part):
     """How KV travels from prefill to decode. Connector and order belong together."""
 
@@ -110,6 +118,10 @@ class KVTransfer(Part):
         default="Fail",
         description="What D does when KV does not arrive. Fail: D answers an error, and the gateway retries and "
         "counts it. Recompute: D prefills by itself, and only latency shows it.",
+    )
+    storage: KVStorage | None = Field(
+        default=None,
+        description="Where a connector keeps KV that engines share by files. `pdx up` uses a directory of the run.",
     )
     config: ConnectorConfig = Field(
         default={}, description="Connector settings for vLLM's kv_connector_extra_config; they win over PDX's own."

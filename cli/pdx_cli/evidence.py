@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from pdx_api.connectors.families import Pool
 from pdx_api.names import Mode, Role
 from pdx_api.types import Spec
 from pdx_cli.client import Answer, AnswerError, Client
@@ -20,6 +21,10 @@ from pdx_cli.proof import WHOLE_BLOCKS, Evidence, Place
 
 PROMPT_TOKENS: Final = 600
 """Several KV blocks of any device (CPU 128 tokens, GPU 16), and still a fraction of a second of work."""
+POOL_TOKENS: Final = 1500
+"""The same where whole blocks are moved only: what is left of the last two is then less than a tenth."""
+SMALLEST_BLOCK: Final = 16
+"""Tokens; the blocks of every device are a multiple of it."""
 ANSWER_TOKENS: Final = 24
 SAMPLE_WORDS: Final = 40
 REQUEST_SECONDS: Final = 120.0
@@ -87,9 +92,16 @@ async def _prompt(client: Client, engine: EngineProgram, spec: Spec) -> str:
     body = {"model": spec.model.served_name or spec.model.name, "prompt": sample}
     answer = (await client.post(f"{engine.url}/tokenize", body, seconds=REQUEST_SECONDS)).body
     room = int(answer["max_model_len"]) - ANSWER_TOKENS
+    pool = spec.mode is Mode.DISAGGREGATED and isinstance(spec.connector.family(spec.order), Pool)
     # Words differ in their tokens: a tenth is left, so that a short model's limit is kept.
-    wanted = min(PROMPT_TOKENS, int(room * 0.9))
-    return _words(max(1, wanted * SAMPLE_WORDS // max(1, int(answer["count"]))))
+    wanted = min(POOL_TOKENS if pool else PROMPT_TOKENS, int(room * 0.9))
+    while True:
+        prompt = _words(max(1, wanted * SAMPLE_WORDS // max(1, int(answer["count"]))))
+        body = {**body, "prompt": prompt}
+        count = int((await client.post(f"{engine.url}/tokenize", body, seconds=REQUEST_SECONDS)).body["count"])
+        # Of whole blocks and one token the last block may not be looked for (docs/connectors/shared-storage.md).
+        if count % SMALLEST_BLOCK != 1 or not pool:
+            return prompt
 
 
 def _words(count: int) -> str:

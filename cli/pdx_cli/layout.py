@@ -77,9 +77,18 @@ class Layout:
 
 
 def lay_out(
-    deployment: PDDeployment, kind: EngineKind, *, port: int, admin: int, allocate: Callable[[int], list[int]]
+    deployment: PDDeployment,
+    kind: EngineKind,
+    *,
+    port: int,
+    admin: int,
+    storage: str,
+    allocate: Callable[[int], list[int]],
 ) -> Layout:
-    """Programs of the engines and of the gateway; `allocate(count)` gives ports that are free."""
+    """Programs of the engines and of the gateway.
+
+    `storage` is a directory for KV that engines share by files; `allocate(count)` gives ports that are free.
+    """
     spec = deployment.spec
     port_names = tuple(spec.connector.port_names) if spec.mode is Mode.DISAGGREGATED else ()
     roles = [(role, i) for role, pool in spec.pools().items() for i in range(pool.replicas)]
@@ -88,26 +97,23 @@ def lay_out(
             raise CommandError(f"spec.{role}.replicas is 0; `pdx up` needs at least one engine of each role.")
     free = iter(allocate(len(roles) * (1 + len(port_names))))
     engines = tuple(
-        _engine(spec, role, i, kind, port=next(free), side_ports={name: next(free) for name in port_names})
+        _engine(spec, role, i, kind, next(free), Site(HOST, {name: next(free) for name in port_names}, storage))
         for role, i in roles
     )
     gateway = _gateway(spec, engines, port, admin)
     return Layout(engines=engines, gateway=gateway, admin=Program("gateway", gateway.argv, {}, admin))
 
 
-def _engine(
-    spec: Spec, role: Role, index: int, kind: EngineKind, *, port: int, side_ports: Mapping[str, int]
-) -> EngineProgram:
-    site = Site(host=HOST, ports=side_ports)
+def _engine(spec: Spec, role: Role, index: int, kind: EngineKind, port: int, site: Site) -> EngineProgram:
     command = engine_command(spec, role, site=site, listen=HOST, port=port)
     if kind is EngineKind.SIM:
-        argv, env = _sim(spec, role, port, side_ports), {}
+        argv, env = _sim(spec, role, port, site), {}
     else:
         argv, env = ("vllm", *command.args), dict(command.env)
     return EngineProgram(f"{role}-{index}", argv, env, port, role)
 
 
-def _sim(spec: Spec, role: Role, port: int, side_ports: Mapping[str, int]) -> tuple[str, ...]:
+def _sim(spec: Spec, role: Role, port: int, site: Site) -> tuple[str, ...]:
     argv = [*PDX, "sim", "--listen", f"{HOST}:{port}", "--role", role]
     argv += ["--model", spec.model.served_name or spec.model.name]
     if spec.engine.max_model_len is not None:
@@ -116,8 +122,9 @@ def _sim(spec: Spec, role: Role, port: int, side_ports: Mapping[str, int]) -> tu
         argv += ["--block-size", str(spec.engine.block_size)]
     if role is not Role.AGGREGATED:
         argv += ["--connector", spec.connector.name, "--order", spec.order]
-        if SIDE_CHANNEL in side_ports:
-            argv += ["--side-channel", f"{HOST}:{side_ports[SIDE_CHANNEL]}"]
+        if SIDE_CHANNEL in site.ports:
+            argv += ["--side-channel", f"{HOST}:{site.ports[SIDE_CHANNEL]}"]
+        argv += ["--storage", site.storage]
         argv += ["--on-load-failure", spec.kv_transfer.on_load_failure]
         if (lease := connector_config(spec).get(LEASE)) is not None:
             argv += ["--lease-seconds", str(lease)]

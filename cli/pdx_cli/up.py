@@ -95,11 +95,20 @@ def run(args: argparse.Namespace) -> int:
         ports.check_free(args.port)
         admin = ports.beside(args.port)
         taken = frozenset({args.port, admin})
-        layout = lay_out(
-            deployment, kind, port=args.port, admin=admin, allocate=lambda count: ports.allocate(count, taken=taken)
-        )
-        # Under the temporary directory, because the path of a socket may have 107 characters only.
-        with tempfile.TemporaryDirectory(prefix="pdx-") as sockets, contextlib.closing(Fleet()) as fleet:
+        # Sockets are under the temporary directory, because their path may have 107 characters only.
+        with (
+            tempfile.TemporaryDirectory(prefix="pdx-") as sockets,
+            tempfile.TemporaryDirectory(prefix="kv-", dir=directory.path) as storage,
+            contextlib.closing(Fleet()) as fleet,
+        ):
+            layout = lay_out(
+                deployment,
+                kind,
+                port=args.port,
+                admin=admin,
+                storage=storage,
+                allocate=lambda count: ports.allocate(count, taken=taken),
+            )
             session = Session(deployment, kind, layout, directory, fleet, Path(sockets), args.start_timeout)
             return _run(session, once=args.once)
 

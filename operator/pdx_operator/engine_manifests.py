@@ -3,6 +3,7 @@
 The engines are those of `pdx_api.engines`, which `pdx up` runs as processes.
 """
 
+import posixpath
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -17,11 +18,12 @@ from pdx_api.names import (
     LABEL_REVISION,
     LABEL_ROLE,
     PORT_HTTP,
+    STORAGE_MOUNT,
     Mode,
     Role,
     engines_name,
 )
-from pdx_api.types import PDDeployment, Pool, Rollout, Spec
+from pdx_api.types import KVStorage, PDDeployment, Pool, Rollout, Spec
 from pdx_operator.engine_storage import engine_env, engine_mounts, engine_volumes
 from pdx_operator.objects import (
     LEAVING_SECONDS,
@@ -108,7 +110,7 @@ def pod_template(spec: Spec, role: Role, pool: Pool, labels: Mapping[str, str]) 
         "metadata": {"labels": dict(labels), "annotations": _annotations(spec)},
         "spec": {
             "containers": [_container(spec, role, pool)],
-            "volumes": engine_volumes(spec.model),
+            "volumes": engine_volumes(spec.model, _storage(spec)),
             "securityContext": {
                 "runAsNonRoot": True,
                 "runAsUser": USER_ID,
@@ -150,6 +152,10 @@ def _connector_ports(spec: Spec) -> dict[str, int]:
     return {} if spec.mode is Mode.AGGREGATED else dict(spec.connector.port_names)
 
 
+def _storage(spec: Spec) -> KVStorage | None:
+    return None if spec.mode is Mode.AGGREGATED else spec.kv_transfer.storage
+
+
 def _ports(spec: Spec) -> dict[str, int]:
     return {PORT_HTTP: ENGINE_PORT, **_connector_ports(spec)}
 
@@ -164,7 +170,9 @@ def _strategy(rollout: Rollout) -> Manifest:
 
 def _container(spec: Spec, role: Role, pool: Pool) -> Manifest:
     engine = spec.engine
-    site = Site(host=f"$({POD_IP})", ports=_connector_ports(spec))
+    # KV of one model is nothing to another's engines, and no file says whose it is.
+    storage = posixpath.join(STORAGE_MOUNT, pairing_revision(spec))
+    site = Site(host=f"$({POD_IP})", ports=_connector_ports(spec), storage=storage)
     command = engine_command(
         spec,
         role,
@@ -185,7 +193,7 @@ def _container(spec: Spec, role: Role, pool: Pool) -> Manifest:
         # vLLM answers whatever reaches it after SIGTERM with an abort.
         "lifecycle": {"preStop": {"sleep": {"seconds": LEAVING_SECONDS}}},
         "resources": resources(pool.resources),
-        "volumeMounts": engine_mounts(spec.model),
+        "volumeMounts": engine_mounts(spec.model, _storage(spec)),
         "securityContext": _security(pool),
         # Says why an engine crashed to whoever reads the pod's status.
         "terminationMessagePolicy": "FallbackToLogsOnError",

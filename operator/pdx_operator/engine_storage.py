@@ -3,16 +3,17 @@
 from typing import Final
 
 from pdx_api.model import Model
-from pdx_api.names import MODEL_MOUNT
+from pdx_api.names import MODEL_MOUNT, STORAGE_MOUNT
 from pdx_api.routing import EngineKey
 from pdx_api.routing_rules import ENGINE_KEY_VARIABLE
+from pdx_api.types import KVStorage
 from pdx_operator.objects import Manifest
 
 HOME: Final = "/home/vllm"
 """Home of the stock image's user; an emptyDir lies over it."""
 HUB_CACHE: Final = f"{HOME}/.cache/huggingface"
 
-_HOME, _TMP, _SHM, _HUB, _MODEL = "home", "tmp", "shm", "hub-cache", "model"
+_HOME, _TMP, _SHM, _HUB, _MODEL, _KV = "home", "tmp", "shm", "hub-cache", "model", "kv"
 
 _PATHS: Final = {
     "HOME": HOME,
@@ -38,7 +39,7 @@ def engine_env(model: Model, api_key: EngineKey | None = None) -> list[Manifest]
     return env
 
 
-def engine_volumes(model: Model) -> list[Manifest]:
+def engine_volumes(model: Model, storage: KVStorage | None = None) -> list[Manifest]:
     """The volumes of an engine's pod."""
     cache = model.cache.persistent_volume_claim if model.cache else None
     volumes: list[Manifest] = [
@@ -53,10 +54,13 @@ def engine_volumes(model: Model) -> list[Manifest]:
     if source is not None:
         claim = {"claimName": source.claim_name, "readOnly": True}
         volumes.append({"name": _MODEL, "persistentVolumeClaim": claim})
+    if storage is not None:
+        claim_name = storage.persistent_volume_claim.claim_name
+        volumes.append({"name": _KV, "persistentVolumeClaim": {"claimName": claim_name}})
     return volumes
 
 
-def engine_mounts(model: Model) -> list[Manifest]:
+def engine_mounts(model: Model, storage: KVStorage | None = None) -> list[Manifest]:
     """Where they are mounted."""
     mounts: list[Manifest] = [
         {"name": _HOME, "mountPath": HOME},
@@ -67,4 +71,6 @@ def engine_mounts(model: Model) -> list[Manifest]:
         mounts.append({"name": _HUB, "mountPath": HUB_CACHE})
     if model.source is not None and model.source.persistent_volume_claim is not None:
         mounts.append({"name": _MODEL, "mountPath": MODEL_MOUNT, "readOnly": True})
+    if storage is not None:
+        mounts.append({"name": _KV, "mountPath": STORAGE_MOUNT})
     return mounts

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pdx_api.connectors import CONNECTORS
-from pdx_api.connectors.families import Serial
+from pdx_api.connectors.families import Pool, Serial
 from pdx_api.names import PrefillFailure, Role
-from pdx_proxy import rendezvous, serial
+from pdx_proxy import lookup, rendezvous, serial
 from pdx_proxy.admission import Admission, ShedError
 from pdx_proxy.aftercare import Aftercare
 from pdx_proxy.backend import Backend
@@ -166,6 +166,8 @@ class Gateway:
         family = CONNECTORS[prefill.connector].family(prefill.order)
         if isinstance(family, Serial):
             return serial.hand_off(self._backend, self._aftercare, family, (prefill, decode), request)
+        if isinstance(family, Pool):
+            return lookup.hand_off(self._backend, self._aftercare, family, (prefill, decode), request)
         return rendezvous.hand_off(self._backend, self._aftercare, family, prefill.order, (prefill, decode), request)
 
     async def _whole(self, choice: Choice, request: Request, method: str) -> Handoff:

@@ -240,11 +240,13 @@ def can_split(path: str, body: Mapping[str, Any]) -> bool:
     return isinstance(prompt, str) and bool(prompt) and body.get("prompt_embeds") is None
 
 
-def prefill_body(body: Body, params: Mapping[str, Any]) -> bytes:
+def prefill_body(body: Body, params: Mapping[str, Any] | None) -> bytes:
     """P's leg: one token, no stream, and everything that shapes the prompt as the client wrote it."""
     own = b'"stream":false,"max_tokens":1,'
     if body.limits_completion:
         own += b'"max_completion_tokens":1,'
+    if params is None:
+        return b"{" + (body.shared + own)[:-1] + b"}"
     return b"".join((b"{", body.shared, own, b'"kv_transfer_params":', orjson.dumps(params), b"}"))
 
 

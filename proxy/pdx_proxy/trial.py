@@ -1,5 +1,6 @@
 """Requests of the gateway's own, with no client behind them: whole ones and hand-offs, for warm-ups and canaries."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -7,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from pdx_api.connectors import CONNECTORS
-from pdx_api.connectors.families import KVParams
+from pdx_api.connectors.families import KVParams, Pool
 from pdx_proxy.backend import Backend
 from pdx_proxy.connection import Answer
 from pdx_proxy.endpoints import Endpoint
@@ -27,7 +28,7 @@ class Trial:
     """A hand-off that came to its end."""
 
     params: KVParams
-    """What P has answered."""
+    """What P has answered; empty where P and D tell each other nothing."""
     answer: Answer
     """D's."""
     prefill_seconds: float
@@ -45,6 +46,12 @@ async def hand_over(
     request_id, began = backend.new_id(), backend.clock()
     params = await _prefill(backend, prefill, body, seconds, request_id)
     finished = backend.clock()
+    family = CONNECTORS[prefill.connector].family(prefill.order)
+    if isinstance(family, Pool):
+        await asyncio.sleep(family.saved_after)
+        answer = await serve(backend, decode, body, seconds, request_id)
+        return Trial({}, answer, finished - began, backend.clock() - finished)
+    assert params is not None, "a P of another family that has nothing to tell has failed"
     told = {name: value for name, value in params.items() if name != _FOR_CLIENTS}
     answer = await serve(backend, decode, {**body, "kv_transfer_params": told}, seconds, request_id)
     return Trial(params, answer, finished - began, backend.clock() - finished)
@@ -52,19 +59,19 @@ async def hand_over(
 
 async def _prefill(
     backend: Backend, prefill: Endpoint, body: Mapping[str, Any], seconds: float, request_id: str
-) -> KVParams:
+) -> KVParams | None:
     family = CONNECTORS[prefill.connector].family(prefill.order)
     leg = backend.leg(prefill)
     try:
         await leg.connect()
-        leg_body = prefill_body(body_of(body), family.prefill_params)
+        leg_body = prefill_body(body_of(body), None if isinstance(family, Pool) else family.prefill_params)
         leg.send("POST", PATH, (("X-Request-Id", request_id),), leg_body)
         params = transfer_params(prefill, await leg.whole(seconds))
     except LegRefused:
         raise _failed(prefill, leg.answer) from None
     finally:
         leg.end()
-    if params is None:
+    if params is None and not isinstance(family, Pool):
         raise BadAnswer(prefill.name, NO_PARAMS, Reason.STATUS, 502, b"")
     return params
 

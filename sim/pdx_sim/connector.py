@@ -18,6 +18,10 @@ class LoadError(Exception):
     """The KV of a D leg did not arrive; what follows is D's on_load_failure."""
 
 
+class MissError(Exception):
+    """There is no KV to load: the engine computes it."""
+
+
 class StrandedError(Exception):
     """A D leg has gone while P still owns the right to write into its blocks: they stay held."""
 
@@ -41,6 +45,8 @@ class Station:
     """D legs that have gone while P may still write into their blocks, and when those are given up."""
     on_change: Callable[[], None] = lambda: None
     """Called whenever blocks were freed or parked."""
+    on_death: Callable[[], None] = lambda: None
+    """Called when the EngineCore dies."""
 
     def now(self) -> float:
         """The engine's clock, in seconds."""
@@ -122,7 +128,10 @@ class KVConnector(Protocol):
     """One transfer mode, both roles."""
 
     async def load(self, seq: Sequence) -> None:
-        """Bring a D leg's KV into its blocks and set its digest. Raises LoadError; when cancelled, StrandedError."""
+        """Bring a D leg's KV into its blocks and set its digest, and `cached` where it is not the whole prompt's.
+
+        Raises MissError or LoadError; when cancelled, StrandedError.
+        """
 
     def finish(self, seq: Sequence) -> None:
         """Park the KV of a P leg."""

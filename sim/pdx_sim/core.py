@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from pdx_sim.blocks import blocks_for
-from pdx_sim.connector import KVConnector, LoadError, Station, StrandedError
+from pdx_sim.connector import KVConnector, LoadError, MissError, Station, StrandedError
 from pdx_sim.counts import Violation
 from pdx_sim.sequence import Finish, Leg, Sequence
 from pdx_sim.settings import OnLoadFailure
+from pdx_sim.storage import Storage
 from pdx_sim.tasks import Tasks
 
 
@@ -24,12 +25,15 @@ class _GoneError(Exception):
 class Core:
     """Runs sequences."""
 
-    def __init__(self, station: Station, connector: KVConnector, rng: random.Random) -> None:
+    def __init__(
+        self, station: Station, connector: KVConnector, rng: random.Random, storage: Storage | None = None
+    ) -> None:
         self._station = station
         self._settings = station.settings
         self._counts = station.counts
         self._connector = connector
         self._rng = rng
+        self._storage = storage
         self._prefill_slots = asyncio.Semaphore(station.settings.prefill_slots)
         self._seats = asyncio.Semaphore(station.settings.max_running)
         self._block_queue: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -129,12 +133,14 @@ class Core:
 
     async def _fill(self, seq: Sequence) -> None:
         """Load a D leg's KV; a load that fails is computed here later, or fails the request."""
-        if seq.leg is not Leg.DECODE:
+        if seq.leg is not Leg.DECODE and self._storage is None:
             return
         own = seq.digest
         self._counts.loading_now += 1
         try:
             await self._connector.load(seq)
+        except MissError:
+            return
         except LoadError:
             self._counts.load_failures += 1
             if self._settings.on_load_failure is OnLoadFailure.FAIL:
@@ -143,8 +149,9 @@ class Core:
             return
         finally:
             self._counts.loading_now -= 1
-        seq.cached = len(seq.prompt)
+        seq.cached = seq.cached or len(seq.prompt)
         self._counts.prompt_tokens_external += seq.cached
+        self._counts.prompt_tokens_local += len(seq.prompt) - seq.cached
         if seq.digest != own and seq.max_tokens > 1:
             self._counts.violate(Violation.FOREIGN_KV)
 
@@ -152,6 +159,8 @@ class Core:
         if not seq.cached:
             async with self._working(seq, self._prefill_slots):
                 await self._prefill(seq)
+                if self._storage is not None:  # within the step: who leaves is gone only when it is saved
+                    await self._storage.save(seq.prompt, self._settings.transfer_seconds)
                 self._produce(seq)
         if seq.produced < seq.last_token:
             async with self._working(seq, self._seats):
@@ -206,7 +215,7 @@ class Core:
         """End a sequence that was computed to its end."""
         if seq.leg is Leg.PREFILL:
             self._connector.finish(seq)
-            seq.held = True
+            seq.held = self._storage is None
         seq.end(Finish.LENGTH if seq.produced >= seq.max_tokens else Finish.STOP)
         self._station.timings.finished(seq, self._station.now())
 

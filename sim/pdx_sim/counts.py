@@ -38,6 +38,8 @@ class Violation(StrEnum):
     """A pull of blocks whose lease has ended."""
     READ_UNKNOWN = "read_unknown"
     """A pull of blocks that this start of P never had."""
+    READ_EARLY = "read_early"
+    """A look at KV in a shared directory that another engine is still writing: kills vLLM's EngineCore."""
     FOREIGN_KV = "foreign_kv"
     """A D leg of more than one token over KV of another prompt."""
     NO_REQUEST_ID = "no_request_id"

@@ -26,6 +26,7 @@ from pdx_sim.push import PushConnector
 from pdx_sim.server import Api, Seen
 from pdx_sim.settings import SimSettings, TransferMode
 from pdx_sim.sidechannel import Message, SideChannel
+from pdx_sim.storage import Storage, StorageConnector
 from pdx_sim.timings import Timings
 
 _RESET: Final = struct.pack("ii", 1, 0)
@@ -76,11 +77,23 @@ class SimEngine:
         self.station.channel = SideChannel(
             self._answer_peer, settings.side_channel_seconds, settings.side_channel_timeout
         )
-        pulls = settings.mode is TransferMode.PULL
-        self.connector: KVConnector = PullConnector(self.station) if pulls else PushConnector(self.station)
-        self.core = Core(self.station, self.connector, random.Random(settings.seed))  # noqa: S311
+        self.storage = Storage(settings.storage, settings.block_size) if settings.shares_storage else None
+        self.connector = self._connect()
+        self.core = Core(self.station, self.connector, random.Random(settings.seed), self.storage)  # noqa: S311
+        self.station.on_death = self.die
         self.core.wake()
         self.draining = self.dead = False
+
+    def _connect(self) -> KVConnector:
+        if self.storage is not None:
+            return StorageConnector(self.station, self.storage)
+        pulls = self.settings.mode is TransferMode.PULL
+        return PullConnector(self.station) if pulls else PushConnector(self.station)
+
+    def die(self) -> None:
+        """The EngineCore dies: what runs ends with an error, and nothing is taken any more."""
+        self.dead = True
+        self.core.fail_all()
 
     @property
     def url(self) -> str:
@@ -121,7 +134,7 @@ class SimEngine:
         self._background = [asyncio.create_task(self._tick())]
 
     async def _open(self) -> None:
-        if self.settings.connected:
+        if self.settings.connected and self.storage is None:
             host = self.settings.side_channel_host
             with _listening(host, self._side_channel_port):
                 self.station.port = await self.station.channel.listen(host, self._side_channel_port)

@@ -52,6 +52,9 @@ def violations(call: Call, body: Mapping[str, Any], has_id: bool, settings: SimS
         return
     if not settings.connected:
         yield Violation.PARAMS_AT_AGGREGATED
+    if settings.shares_storage:
+        yield Violation.PARAMS_UNKNOWN
+        return
     if not isinstance(params, dict) or bool(params.get(_FLAGS[0])) == bool(params.get(_FLAGS[1])):
         yield Violation.PARAMS_MALFORMED
         return

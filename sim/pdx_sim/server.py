@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 from aiohttp import web
 
+from pdx_api.names import Role
 from pdx_sim.answers import Choice, Writer
 from pdx_sim.call import APIError, Call, decode_body, leg_of, read_call
 from pdx_sim.connector import KVConnector, Station
@@ -18,6 +19,7 @@ from pdx_sim.delivery import ConnectionCutError, cut, deliver_stream, deliver_wh
 from pdx_sim.faults import Fault, FaultKind, Faults, fault_of
 from pdx_sim.legs import accepts, violations
 from pdx_sim.sequence import Finish, Leg, Sequence
+from pdx_sim.storage import Storage
 from pdx_sim.tokens import chat_tokens, detokenize, digest_of, tokenize
 
 _MAX_BODY: Final = 64 << 20
@@ -54,10 +56,14 @@ class Host(Protocol):
     station: Station
     core: Core
     connector: KVConnector
+    storage: Storage | None
     faults: Faults
     seen: deque[Seen]
     draining: bool
     dead: bool
+
+    def die(self) -> None:
+        """The EngineCore dies."""
 
     def state(self) -> dict[str, Any]:
         """For /sim/state."""
@@ -169,7 +175,7 @@ class Api:
         self._counts.requests[request.path] += 1
         raw = await request.read()
         body = decode_body(raw, request.headers.get("Content-Type", ""))
-        leg = leg_of(body)
+        leg = self._leg(body, chat)
         headers = {name.lower(): value for name, value in request.headers.items()}
         self._host.seen.append(Seen(request.path, headers, body, leg, raw))
         if self._host.dead:
@@ -178,10 +184,23 @@ class Api:
         try:
             if fault is not None:
                 await self._fail_early(request, fault, body)
-            call = self._read(body, chat, request.headers.get("X-Request-Id"))
+            call = self._read(body, chat, request.headers.get("X-Request-Id"), leg)
             return await self._answer(request, call, fault)
         except ConnectionCutError:
             return web.Response()  # written to nobody
+
+    def _leg(self, body: dict[str, Any], chat: bool) -> Leg:
+        """What a request asks for. Where KV is shared by files it does not say: P's role does, and what D finds."""
+        storage = self._host.storage
+        if storage is None:
+            return leg_of(body)
+        try:
+            call = read_call(body, chat, None, self._settings)
+        except APIError:
+            return Leg.PLAIN
+        if self._settings.role is Role.PREFILL:
+            return Leg.PREFILL if call.max_tokens == 1 and not call.stream else Leg.PLAIN
+        return Leg.DECODE if any(map(storage.found, call.prompts)) else Leg.PLAIN
 
     def _strike(self, leg: Leg) -> Fault | None:
         fault = self._host.faults.take(leg)
@@ -204,7 +223,7 @@ class Api:
             case FaultKind.GARBAGE_BYTES:
                 await cut(request, _GARBAGE)
 
-    def _read(self, body: dict[str, Any], chat: bool, header_id: str | None) -> Call:
+    def _read(self, body: dict[str, Any], chat: bool, header_id: str | None, leg: Leg) -> Call:
         """Validate, count violations, and let those that kill kill."""
         try:
             call = read_call(body, chat, header_id, self._settings)
@@ -216,11 +235,12 @@ class Api:
         for violation in found:
             self._counts.violate(violation)
         if Violation.ENGINE_KILLED in found:
-            self._host.dead = True
-            self._host.core.fail_all()
+            self._host.die()
             raise _DEAD
         if Violation.DECODE_LEG_AT_PREFILL in found:
             raise APIError(500, "Internal server error", "InternalServerError")
+        if self._host.storage is not None:
+            call = replace(call, leg=leg)
         self._counts.legs[call.leg.value] += 1
         return call if accepts(call.leg, self._settings) else replace(call, leg=Leg.PLAIN)
 

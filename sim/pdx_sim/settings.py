@@ -23,6 +23,8 @@ class TransferMode(StrEnum):
     PUSH = "push"
 
 
+SHARED_STORAGE: Final = "SharedStorage"
+
 _MOST: Final = sys.float_info.max
 _COUNT: Final = (1, _MOST)
 _AMOUNT: Final = (0, _MOST)
@@ -75,7 +77,9 @@ class SimSettings:
     order: Order = Order.PREFILL_FIRST
     """PrefillFirst speaks pull, the other orders push."""
     connector: str = "NIXL"
-    """The KV connector; only NIXL is simulated."""
+    """The KV connector: NIXL, or SharedStorage."""
+    storage: str = ""
+    """SharedStorage: the directory that engines share."""
     model: str = "sim"
     """The served model's name; clients ask for it, and engines of another model refuse the KV handshake."""
     api_key: str = ""
@@ -139,8 +143,10 @@ class SimSettings:
             if not least <= value <= most:
                 possible = f"{least:g} or more" if most == _MOST else f"a number from {least:g} to {most:g}"
                 raise OutOfBoundsError(field, f"is {value}; write {possible}")
-        if self.connector != "NIXL":
-            raise ValueError(f"connector {self.connector} is not simulated; write NIXL")
+        if self.connector not in ("NIXL", SHARED_STORAGE):
+            raise ValueError(f"connector {self.connector} is not simulated; write NIXL or {SHARED_STORAGE}")
+        if self.shares_storage and not self.storage:
+            raise ValueError(f"connector {SHARED_STORAGE} needs a directory that engines share")
         if self.num_blocks * self.block_size < self.max_model_len:
             raise ValueError("num_blocks * block_size must hold max_model_len tokens")
         listen, side_channel = (self.host, self.port), (self.side_channel_host, self.side_channel_port)
@@ -151,6 +157,11 @@ class SimSettings:
     def mode(self) -> TransferMode:
         """How KV moves in this order."""
         return TransferMode.PULL if self.order is Order.PREFILL_FIRST else TransferMode.PUSH
+
+    @property
+    def shares_storage(self) -> bool:
+        """Whether KV moves through a shared directory."""
+        return self.connected and self.connector == SHARED_STORAGE
 
     @property
     def connected(self) -> bool:

@@ -19,7 +19,7 @@ from tests.pddeployments import ERRORS, FULL, GOOD, RULES, UNKNOWN, Body, change
 
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / f"{GROUP}_{PLURAL}.yaml"
-EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
 
 Cause = tuple[str, str]
 

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +28,10 @@ def shape(request: pytest.FixtureRequest) -> Shape:
 
 @pytest.fixture
 async def make_world() -> AsyncIterator[MakeWorld]:
-    """Make worlds: `sim`, `p` and `d` change settings of all, of prefill and of decode engines."""
+    """Make worlds: `sim`, `p` and `d` change settings of all, of prefill and of decode engines.
+
+    With a directory `storage` KV moves through it, otherwise as NIXL moves it.
+    """
     worlds: list[World] = []
     async with AsyncExitStack() as stack:
 
@@ -39,12 +43,13 @@ async def make_world() -> AsyncIterator[MakeWorld]:
             sim: dict[str, Any] | None = None,
             p: dict[str, Any] | None = None,
             d: dict[str, Any] | None = None,
+            storage: Path | None = None,
             gateway: bool = True,
             **more: Any,
         ) -> World:
-            world = World(order)
+            world = World(order) if storage is None else World(order, "SharedStorage")
             stack.push_async_callback(world.close)
-            base = replace(FAST, order=order, **(sim or {}))
+            base = replace(FAST, order=order, connector=world.connector, storage=str(storage or ""), **(sim or {}))
             prefills = [replace(base, role=Role.PREFILL, seed=i, **(p or {})) for i in range(prefill)]
             decodes = [replace(base, **{"role": Role.DECODE, "seed": i, **(d or {})}) for i in range(decode)]
             await world.start_engines(prefills, decodes)

@@ -5,7 +5,7 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import aiohttp
@@ -117,8 +117,9 @@ class Allowed:
 class World:
     """Engines, the gateway, and a client."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, connector: str = "NIXL") -> None:
         self.order = order
+        self.connector = connector
         self.prefill: list[SimEngine] = []
         self.decode: list[SimEngine] = []
         self.allowed = Allowed()
@@ -167,7 +168,7 @@ class World:
         return self
 
     def settings(self, **more: Any) -> Settings:
-        specs = [spec_of(engine, self.order) for engine in self.engines]
+        specs = [replace(spec_of(engine, self.order), connector=self.connector) for engine in self.engines]
         free = Address("127.0.0.1", 0)
         return Settings(**{"listen": free, "admin": free, "endpoints": tuple(specs), **more})
 

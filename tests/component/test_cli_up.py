@@ -109,6 +109,15 @@ def test_once_proves_that_kv_moved(order: str, up: Callable[..., Run]) -> None:
     assert run.marked() == set()
 
 
+def test_once_proves_that_kv_went_through_a_directory(up: Callable[..., Run]) -> None:
+    storage = "spec.kvTransfer={connector: SharedStorage, storage: {persistentVolumeClaim: {claimName: kv}}}"
+    run = up("--once", "--set", storage)
+    code, out, err = run.end()
+    assert (code, out.splitlines()[-1]) == (0, "KV moved: yes"), err
+    assert "  order      PrefillFirst (SharedStorage)" in out
+    assert run.marked() == set()
+
+
 def test_once_in_mode_aggregated_says_that_nothing_moved(up: Callable[..., Run]) -> None:
     run = up("--once", "--set", "spec.mode=Aggregated")
     code, out, err = run.end()

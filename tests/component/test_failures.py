@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from pdx_sim import FaultKind, Leg, SimEngine
 from tests.component.conftest import MakeWorld
 from tests.component.harness import PROMPT, Reply, Shape, World, eventually
 from tests.failure_rows import rows
-from tests.failures import Case, Client, Row, Strike
+from tests.failures import Case, Client, Row, Strike, Wiring
 
 TOKENS = 12
 LONGEST = 10.0
@@ -80,17 +81,19 @@ SEEN: dict[Client, Callable[[Reply, Shape], bool]] = {
     Client.ENGINES: _is_engines,
     Client.LATE: _is_late,
     Client.EVENT: _is_event,
+    Client.REFUSED: lambda reply, _: (reply.status, reply.error["code"]) == (400, 400),
     Client.CUT: lambda reply, _: reply.cut and not reply.done,
     Client.AS_IT_CAME: _is_as_it_came,
 }
 
 
-async def _world(case: Case, make_world: MakeWorld) -> World:
+async def _world(case: Case, make_world: MakeWorld, storage: Path) -> World:
     row = case.row
     used = row.strike is not None and row.strike.used
     world = await make_world(
-        case.order,
+        case.order.order,
         *row.ready,
+        storage=storage if case.order is Wiring.POOL else None,
         sim={"lease_seconds": 0.4 if row.lease else 30.0},
         d={"decode_token_seconds": 0.002},
         deadlines=row.deadlines,
@@ -106,9 +109,9 @@ async def _world(case: Case, make_world: MakeWorld) -> World:
 
 
 @pytest.mark.parametrize("case", CASES, ids=_id)
-async def test_row(case: Case, make_world: MakeWorld) -> None:
+async def test_row(case: Case, make_world: MakeWorld, tmp_path: Path) -> None:
     row, shape = case.row, Shape(case.stream, case.stream)
-    world = await _world(case, make_world)
+    world = await _world(case, make_world, tmp_path)
     if all(row.ready):
         for _ in range(4):  # connections are used ones, and pairs know each other
             assert (await world.ask(shape, prompt="first", tokens=2)).status == 200

@@ -4,9 +4,10 @@ from typing import Final
 
 from pdx_api.connectors.base import Connector
 from pdx_api.connectors.nixl import Nixl
+from pdx_api.connectors.shared_storage import SharedStorage
 from pdx_api.names import Order
 
-CONNECTORS: Final[dict[str, Connector]] = {connector.name: connector for connector in (Nixl(),)}
+CONNECTORS: Final[dict[str, Connector]] = {connector.name: connector for connector in (Nixl(), SharedStorage())}
 
 
 def choose(connector: str, order: Order | None) -> tuple[Connector, Order]:

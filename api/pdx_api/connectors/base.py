@@ -16,6 +16,8 @@ class Site:
     """Address under which the other engines reach it."""
     ports: Mapping[str, int]
     """A port for each name in the connector's `port_names`."""
+    storage: str = ""
+    """Directory that all engines share, where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class EngineWiring:
     kv_transfer_config: Mapping[str, Any]
     """vLLM's --kv-transfer-config."""
     env: Mapping[str, str] = field(default_factory=dict)
+    args: tuple[str, ...] = ()
+    """Flags of `vllm serve` that the connector cannot do without."""
 
 
 class Connector(Protocol):

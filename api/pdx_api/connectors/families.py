@@ -50,4 +50,16 @@ class Rendezvous:
     """P's answered parameters -> P's identity; KeyError, TypeError or ValueError when they name none."""
 
 
-Family = Serial | Rendezvous
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """P saves what it has computed where D looks it up by the prompt itself; no leg carries parameters.
+
+    Nothing is kept for a D, so P and D need not know each other. A D that finds nothing prefills by itself: a miss
+    costs time, never a request, and only the engine knows of it.
+    """
+
+    saved_after: float = 0.0
+    """Seconds from P's answer until what it saves can be found; D is asked only then. 0: P saves before it answers."""
+
+
+Family = Serial | Rendezvous | Pool

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pdx_api.connectors import CONNECTORS, choose
 from pdx_api.connectors.base import Site
-from pdx_api.connectors.families import Rendezvous, Serial
+from pdx_api.connectors.families import Pool, Rendezvous, Serial
 from pdx_api.engines import engine_command, pairing_revision
 from pdx_api.names import Mode, Order, Role
 from pdx_api.parse import InvalidDeploymentError, parse
@@ -17,7 +17,7 @@ from pdx_api.types import PDDeployment, Spec
 from tests.pddeployments import ERRORS, FULL, GONE, GOOD, RULES, UNKNOWN, changed
 
 ROOT = Path(__file__).parents[3]
-EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
 
 
 def spec(path: str = "", value: object = None) -> Spec:
@@ -182,6 +182,18 @@ def test_a_roles_environment_wins() -> None:
     assert (env["A"], env["B"]) == ("decode", "engine")
 
 
+def test_shared_storage_is_told_its_directory() -> None:
+    storage = {"connector": "SharedStorage", "storage": {"persistentVolumeClaim": {"claimName": "kv"}}}
+    found = spec("kvTransfer", storage)
+    for role in (Role.PREFILL, Role.DECODE):
+        site = Site("10.0.0.1", {}, "/kv/abc")
+        said = " ".join(engine_command(found, role, site=site, listen="::", port=8000).args)
+        assert '"kv_connector": "ExampleConnector", "kv_role": "kv_both"' in said
+        assert '"kv_connector_extra_config": {"shared_storage_path": "/kv/abc"}' in said
+        assert "--no-enable-chunked-prefill --no-enable-prefix-caching" in said
+    assert found.connector.family(found.order) == Pool()
+
+
 def test_aggregated_has_no_connector() -> None:
     found = spec("mode", "Aggregated")
     assert found.pools()[Role.AGGREGATED].replicas == 3
@@ -212,7 +224,7 @@ def test_choose() -> None:
     nixl = CONNECTORS["NIXL"]
     assert choose("NIXL", None) == (nixl, Order.PREFILL_FIRST)
     assert [choose("NIXL", order)[1] for order in Order] == list(Order)
-    with pytest.raises(ValueError, match=r"connector 'X' does not exist; write one of: NIXL$"):
+    with pytest.raises(ValueError, match=r"connector 'X' does not exist; write one of: NIXL, "):
         choose("X", None)
 
 

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -17,9 +19,13 @@ TINY = Path(__file__).parents[3] / "examples" / "tiny-cpu.yaml"
 
 def _layout(kind: EngineKind, *assignments: str) -> Layout:
     ports = count(9000)
-    return lay_out(
-        load(TINY, assignments), kind, port=8080, admin=8081, allocate=lambda n: [next(ports) for _ in range(n)]
-    )
+    deployment = load(TINY, assignments)
+    give = partial(_give, ports)
+    return lay_out(deployment, kind, port=8080, admin=8081, storage="/run/kv", allocate=give)
+
+
+def _give(ports: Iterator[int], number: int) -> list[int]:
+    return [next(ports) for _ in range(number)]
 
 
 def test_every_engine_has_its_own_ports() -> None:

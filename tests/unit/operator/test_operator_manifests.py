@@ -15,7 +15,7 @@ from pdx_operator.manifests import children
 from pdx_operator.overlay import OverlayError
 from pdx_proxy.__main__ import create_parser
 
-EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
 Manifests = dict[tuple[str, str], dict[str, Any]]
 
 
@@ -142,6 +142,19 @@ def test_what_the_user_writes_is_taken_literally() -> None:
     assert _env(engines)["GREETING"] == "$$(HOME)"
     assert _env(engines)["POD_IP"] != "mine"
     assert "--title=$$(X)" in _container(engines)["args"]
+
+
+def test_kv_storage_is_mounted_and_each_revision_has_its_directory() -> None:
+    transfer = {"connector": "SharedStorage", "storage": {"persistentVolumeClaim": {"claimName": "kv-claim"}}}
+    deployment = _deployment(kvTransfer=transfer)
+    made = _children(deployment)
+    for role in ("prefill", "decode"):
+        assert _mounts(made["Deployment", role])["/kv"] == {"persistentVolumeClaim": {"claimName": "kv-claim"}}
+        config = next(arg for arg in _container(made["Deployment", role])["args"] if "ExampleConnector" in arg)
+        assert f'"shared_storage_path": "/kv/{pairing_revision(deployment.spec)}"' in config
+        assert [port["name"] for port in _container(made["Deployment", role])["ports"]] == ["http"]
+    alone = _rendered(mode="Aggregated", kvTransfer=transfer)["Deployment", "aggregated"]
+    assert "/kv" not in _mounts(alone)
 
 
 def test_aggregated_is_one_pool_without_connector() -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pdx_api.connectors import CONNECTORS
 from pdx_api.names import Order, Role
 from pdx_proxy.pods import NoEndpoint, Pods, read_pod
 from pdx_proxy.settings import Address, EndpointSpec
@@ -112,7 +113,8 @@ REASONS: list[tuple[tuple[str, Any], str, bool]] = [
     ((ORDER, "Sideways"), "has the order 'Sideways', which this gateway does not know", False),
     (
         (CONNECTOR, "Pigeon"),
-        "is wired in a way that this gateway does not speak: connector 'Pigeon' does not exist; write one of: NIXL",
+        "is wired in a way that this gateway does not speak: connector 'Pigeon' does not exist; write one of: "
+        f"{', '.join(CONNECTORS)}",
         False,
     ),
 ]
