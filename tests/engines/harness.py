@@ -54,6 +54,8 @@ class Engine:
     logs: Path
     port: int = field(default_factory=free_port)
     side_port: int = field(default_factory=free_port)
+    storage: str = ""
+    """Directory for KV that engines share by files."""
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -61,7 +63,7 @@ class Engine:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        site = Site("127.0.0.1", {"side-channel": self.side_port})
+        site = Site("127.0.0.1", {"side-channel": self.side_port}, self.storage)
         command = engine_command(self.spec, self.role, site=site, listen="127.0.0.1", port=self.port)
         bin_directory = Path(sys.executable).parent
         environment = {**os.environ, **dict(command.env)}
@@ -142,7 +144,7 @@ class Gateway:
             else [
                 *("--prefill", *(engine.url for engine in self.prefill)),
                 *("--decode", *(engine.url for engine in self.decode)),
-                *("--order", self.order),
+                *("--connector", self.decode[0].spec.connector.name, "--order", self.order),
             ]
         )
         with (self.logs / f"gateway-{self.order}.log").open("ab") as log:

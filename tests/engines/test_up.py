@@ -1,4 +1,4 @@
-"""`pdx up --once`, as `make run ONCE=1` runs it: examples/tiny-cpu.yaml with real vLLM, in every order and mode."""
+"""`pdx up --once`, as `make run ONCE=1` runs it: examples with real vLLM, tiny-cpu.yaml in every order and mode."""
 
 import subprocess
 import sys
@@ -13,17 +13,18 @@ NONE = "KV moved: none, as mode Aggregated means it"
 
 
 @pytest.mark.parametrize(
-    ("setting", "verdict"),
+    ("example", "setting", "verdict"),
     [
-        ("spec.kvTransfer.order=PrefillFirst", MOVED),
-        ("spec.kvTransfer.order=DecodeFirst", MOVED),
-        ("spec.kvTransfer.order=Concurrent", MOVED),
-        ("spec.mode=Aggregated", NONE),
+        ("tiny-cpu", "spec.kvTransfer.order=PrefillFirst", MOVED),
+        ("tiny-cpu", "spec.kvTransfer.order=DecodeFirst", MOVED),
+        ("tiny-cpu", "spec.kvTransfer.order=Concurrent", MOVED),
+        ("tiny-cpu", "spec.mode=Aggregated", NONE),
+        ("connectors/shared-storage", "spec.prefill.replicas=1", MOVED),
     ],
 )
-def test_the_proof(tiny_model: Path, tmp_path: Path, setting: str, verdict: str) -> None:
+def test_the_proof(tiny_model: Path, tmp_path: Path, example: str, setting: str, verdict: str) -> None:
     command = [
-        *(sys.executable, "-m", "pdx_cli", "up", str(ROOT / "examples/tiny-cpu.yaml"), "--once"),
+        *(sys.executable, "-m", "pdx_cli", "up", str(ROOT / f"examples/{example}.yaml"), "--once"),
         *("--set", f"spec.model.source.path={tiny_model}", "--set", setting, "--run-dir", str(tmp_path / "run")),
     ]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,0 +1,128 @@
+"""SharedStorage: P writes files, D reads them. Real vLLM engines, which share a directory of this test."""
+
+import asyncio
+import itertools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from pdx_api.names import Order, Role
+from tests.engines.conftest import Pair
+from tests.engines.harness import Answer, Engine, Gateway, ask, eventually, gateway, running, tiny_spec, words
+
+BLOCK = 128
+"""Tokens in a KV block on the CPU."""
+TRANSFER = {"connector": "SharedStorage", "storage": {"persistentVolumeClaim": {"claimName": "kv"}}}
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kv")
+
+
+@pytest.fixture(scope="module")
+def pair(tiny_model: Path, storage: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    spec, logs = tiny_spec(tiny_model, **TRANSFER), tmp_path_factory.mktemp("shared-storage")
+    prefill, decode = (Engine(spec, role, logs, storage=str(storage)) for role in (Role.PREFILL, Role.DECODE))
+    with running(prefill, decode):
+        yield Pair(prefill, decode, logs)
+
+
+@pytest.fixture(scope="module")
+def front(pair: Pair) -> Iterator[Gateway]:
+    with gateway(Order.PREFILL_FIRST, [pair.prefill], [pair.decode], pair.logs) as found:
+        yield found
+
+
+def _folders(storage: Path) -> set[Path]:
+    return set(storage.iterdir())
+
+
+def _wipe(storage: Path) -> None:
+    for folder in _folders(storage):
+        shutil.rmtree(folder)
+
+
+def _moved(answer: Answer) -> int:
+    return (int(answer.usage["prompt_tokens"]) - 2) // BLOCK * BLOCK
+
+
+async def _alone(session: aiohttp.ClientSession, pair: Pair, storage: Path, body: dict[str, Any]) -> Answer:
+    """What D answers by itself, with nothing to find and nothing left behind."""
+    _wipe(storage)
+    before = pair.decode.external_tokens
+    answer = await ask(session, pair.decode.url, body)
+    assert pair.decode.external_tokens == before
+    _wipe(storage)
+    return answer
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("chat", [False, True], ids=["text", "chat"])
+async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
+    chat: bool, stream: bool, session: aiohttp.ClientSession, front: Gateway, pair: Pair, storage: Path
+) -> None:
+    for number in itertools.count(10 * front.port + 2 * chat + stream, 7):
+        prompt = words(number, 120)
+        body: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
+        body |= {"max_tokens": 24, "stream": stream, **({"stream_options": {"include_usage": True}} if stream else {})}
+        alone = await _alone(session, pair, storage, body)
+        if alone.usage["prompt_tokens"] % BLOCK != 1:  # which is saved under another name than it is looked for
+            break
+    before = pair.decode.external_tokens
+    got = await ask(session, front.url, body)
+    assert (got.status, got.complete, got.text) == (200, True, alone.text)
+    assert len(alone.text) > 10, "a text that shows nothing proves nothing"
+    assert _moved(got) > 0
+    await eventually(lambda: pair.decode.external_tokens - before == _moved(got), 5, "the prompt's blocks did not come")
+
+
+async def test_foreign_kv_shows_in_the_text(
+    session: aiohttp.ClientSession, front: Gateway, pair: Pair, storage: Path
+) -> None:
+    """The negative control: were D to decode over another prompt's KV, the comparison of texts would fail."""
+    own, foreign = ([10 + seed * number**2 % 400 for number in range(300)] for seed in (1, 3))
+    body = {"prompt": own, "max_tokens": 24}
+    alone = await _alone(session, pair, storage, body)
+    await ask(session, pair.prefill.url, {"prompt": foreign, "max_tokens": 1})
+    (theirs,) = _folders(storage)
+    await ask(session, pair.prefill.url, {"prompt": own, "max_tokens": 1})
+    (mine,) = _folders(storage) - {theirs}
+    assert (await ask(session, pair.decode.url, body)).text == alone.text
+    shutil.rmtree(mine)
+    theirs.rename(mine)
+    over_foreign = await ask(session, pair.decode.url, body)
+    assert over_foreign.status == 200
+    assert over_foreign.text != alone.text
+    _wipe(storage)
+
+
+async def test_a_wiped_directory_costs_a_local_prefill(
+    session: aiohttp.ClientSession, front: Gateway, pair: Pair, storage: Path
+) -> None:
+    """D is asked when what P saved is gone again, as the gateway asks it."""
+    body = {"prompt": words(11, 120), "max_tokens": 24}
+    alone = await _alone(session, pair, storage, body)
+    first = await ask(session, front.url, body)
+    before = pair.decode.metrics()
+    _wipe(storage)
+    again = await ask(session, pair.decode.url, body)
+    assert [first.text, again.text] == [alone.text] * 2
+    after = pair.decode.metrics()
+    assert after["external_kv_transfer"] == before["external_kv_transfer"]
+    assert after["local_compute"] - before["local_compute"] == again.usage["prompt_tokens"]
+
+
+async def test_a_dead_prefill_is_survived(
+    session: aiohttp.ClientSession, front: Gateway, pair: Pair, storage: Path
+) -> None:
+    body = {"prompt": words(13, 120), "max_tokens": 24}
+    alone = await _alone(session, pair, storage, body)
+    await asyncio.to_thread(pair.prefill.kill)
+    got = await ask(session, front.url, body)
+    assert (got.status, got.text) == (200, alone.text)
+    assert front.state()["outcomes"]["whole"] == 1
