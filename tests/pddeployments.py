@@ -4,6 +4,7 @@ import copy
 from typing import Any, Final
 
 from pdx_api.connectors import CONNECTORS
+from pdx_api.connectors.custom import FamilyName
 
 Body = dict[str, Any]
 
@@ -203,6 +204,25 @@ _WHOLE = (
 _SHARED: Final[Body] = {"connector": "SharedStorage", "storage": {"persistentVolumeClaim": {"claimName": "kv"}}}
 _SCRAPE = "an entry without labels would let everybody in; write podLabels or namespaceLabels"
 
+_NO_CUSTOM = "connector Custom is one that PDX does not know; write custom: {className: ..., modulePath: ...}"
+_CUSTOM_BESIDE = "custom describes connector Custom; write connector: Custom, or leave out custom"
+_CUSTOM_ORDER = "connector Custom does not allow this order; write one of: PrefillFirst"
+_CUSTOM_CODE = "code is imported by the name of its module; write modulePath, or leave out code"
+_CUSTOM_POOL = "in a pool no leg carries parameters; leave out prefillParams, or write family: Serial"
+_CUSTOM_SERIAL = "D waits for P's answer and for nothing more; leave out savedAfterMilliseconds, or write family: Pool"
+_CUSTOM_FAMILY = (
+    f"write one of: {', '.join(FamilyName)}; for a Rendezvous the gateway would have to know P's identity beforehand, "
+    "which only a connector in PDX can tell it"
+)
+_CLASS = "write the name of a Python class, for example FolderConnector"
+_MODULE = "write a module as Python imports it, for example my_package.connector"
+
+
+def custom(**fields: object) -> Body:
+    """A kvTransfer with a connector of the user's own."""
+    return {"connector": "Custom", "custom": {"className": "MyConnector", "modulePath": "my.connector", **fields}}
+
+
 RULES: Final[list[tuple[str, object, str, str]]] = [
     ("metadata.name", "x" * 42, "metadata.name", _NAME),
     ("metadata.name", "1qwen", "metadata.name", _NAME),
@@ -254,6 +274,19 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
               "decode": {"chunkedPrefill": {"maxBatchedTokens": 512}}}, "spec", f"{_WHOLE}decode"),
     ("spec.kvTransfer.storage", {"persistentVolumeClaim": {"claimName": "K"}},
      "spec.kvTransfer.storage.persistentVolumeClaim.claimName", _OBJECT),
+    ("spec.kvTransfer", {"connector": "Custom"}, "spec.kvTransfer", _NO_CUSTOM),
+    ("spec.kvTransfer.custom", {"className": "MyConnector"}, "spec.kvTransfer", _CUSTOM_BESIDE),
+    ("spec.kvTransfer", {**custom(), "order": "DecodeFirst"}, "spec.kvTransfer", _CUSTOM_ORDER),
+    ("spec.kvTransfer", {**custom(), "order": "Concurrent"}, "spec.kvTransfer", _CUSTOM_ORDER),
+    ("spec.kvTransfer", custom(modulePath=None, code={"configMap": {"name": "c"}}), "spec.kvTransfer.custom",
+     _CUSTOM_CODE),
+    ("spec.kvTransfer", custom(family="Rendezvous"), "spec.kvTransfer.custom.family", _CUSTOM_FAMILY),
+    ("spec.kvTransfer", custom(family="Pool", prefillParams={}), "spec.kvTransfer.custom", _CUSTOM_POOL),
+    ("spec.kvTransfer", custom(savedAfterMilliseconds=5), "spec.kvTransfer.custom", _CUSTOM_SERIAL),
+    ("spec.kvTransfer", custom(className="my.Connector"), "spec.kvTransfer.custom.className", _CLASS),
+    ("spec.kvTransfer", custom(modulePath="my/connector.py"), "spec.kvTransfer.custom.modulePath", _MODULE),
+    ("spec.kvTransfer", custom(code={"configMap": {"name": "My_Code"}}), "spec.kvTransfer.custom.code.configMap.name",
+     _OBJECT),
     ("spec.decode.resources", {"limits": {"cpu": "lots"}}, "spec.decode.resources.limits[cpu]", _QUANTITY),
     ("spec.decode.resources", {"limits": {"cpu": -1}}, "spec.decode.resources.limits[cpu]", _QUANTITY),
     ("spec.decode.resources", {"requests": {"memory": "16 GiB"}}, "spec.decode.resources.requests[memory]", _QUANTITY),
@@ -522,7 +555,7 @@ UNKNOWN: Final[list[tuple[str, object, str, str]]] = [
     ("spec.modell", {}, "spec.modell", "spec.modell does not exist; did you mean model?"),
     ("spec.decode.replica", 1, "spec.decode.replica", "spec.decode.replica does not exist; did you mean replicas?"),
     ("spec.kvTransfer.zzz", 1, "spec.kvTransfer.zzz",
-     "spec.kvTransfer.zzz does not exist; it may hold: connector, order, onLoadFailure, storage, config."),
+     "spec.kvTransfer.zzz does not exist; it may hold: connector, order, onLoadFailure, storage, config, custom."),
     ("spec.routing.deadline", {}, "spec.routing.deadline",
      "spec.routing.deadline does not exist; did you mean deadlines?"),
     ("spec.gateway.auth", {"secretName": "x", "secretRef": {"name": "x"}}, "spec.gateway.auth.secretName",

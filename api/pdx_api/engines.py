@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
 
@@ -12,6 +12,9 @@ from pdx_api.connectors.base import Site
 from pdx_api.defaults import HANDOFF_SECONDS, LEASE_MARGIN_SECONDS
 from pdx_api.names import Mode, Role
 from pdx_api.types import Pool, Spec
+
+_SEARCH_PATH: Final = "PYTHONPATH"
+"""A list: what a connector puts on it and what the user does both hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ def engine_command(
     env = {"VLLM_HOST_IP": site.host, **wiring_env}
     for variable in (*spec.engine.env, *pool.env):
         env[variable.name] = variable.value
+    if (code := wiring_env.get(_SEARCH_PATH)) is not None and env[_SEARCH_PATH] != code:
+        env[_SEARCH_PATH] = f"{code}:{env[_SEARCH_PATH]}"
     args = [
         "serve",
         spec.model.location,

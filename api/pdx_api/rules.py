@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.base import Connector
+from pdx_api.connectors.custom import Custom
 from pdx_api.fields import Rule
 from pdx_api.names import Mode, Order, Role
 from pdx_api.quantities import quantity
@@ -79,9 +80,20 @@ def order_rules(connectors: Iterable[Connector]) -> tuple[Rule, ...]:
 
 
 _STORAGE: Final = "SharedStorage"
+_CUSTOM: Final = Custom().name
 
 KV_TRANSFER_RULES: Final = (
     *order_rules(CONNECTORS.values()),
+    Rule(
+        f"self.connector != '{_CUSTOM}' || has(self.custom)",
+        f"connector {_CUSTOM} is one that PDX does not know; write custom: {{className: ..., modulePath: ...}}",
+        lambda kv: kv.connector != _CUSTOM or kv.custom is not None,
+    ),
+    Rule(
+        f"self.connector == '{_CUSTOM}' || !has(self.custom)",
+        f"custom describes connector {_CUSTOM}; write connector: {_CUSTOM}, or leave out custom",
+        lambda kv: kv.connector == _CUSTOM or kv.custom is None,
+    ),
     Rule(
         f"self.connector != '{_STORAGE}' || has(self.storage)",
         f"connector {_STORAGE} needs a volume that all engines share; write "

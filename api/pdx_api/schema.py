@@ -122,13 +122,20 @@ def structural(schema: Mapping[str, Any], path: str) -> Schema:
     if schema.get("default") is not None:
         # The API server judges a default by the object's own rules before it fills in the defaults within.
         inner = found.get("type") == "object" and RULES_KEY not in found
-        found["default"] = {} if inner else schema["default"]
+        found["default"] = {} if inner else _stated(schema["default"])
     if found.get("type") == "array":
         found["items"] = structural(schema["items"], f"{path}[]")
         found.setdefault(LIST_TYPE, "atomic")
     if found.get("type") == "object":
         found |= _object(schema, path)
     return found
+
+
+def _stated(default: Any) -> Any:
+    """A default without what is null, which the API server does not take."""
+    if not isinstance(default, Mapping):
+        return default
+    return {name: _stated(value) for name, value in default.items() if value is not None}
 
 
 def _object(schema: Mapping[str, Any], path: str) -> Schema:

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pdx_api.connector_config import ConnectorConfig
 from pdx_api.connectors import choose
 from pdx_api.connectors.base import Connector
+from pdx_api.custom import CustomConnector
 from pdx_api.fields import (
     Annotations,
     Argument,
@@ -125,6 +126,9 @@ class KVTransfer(Part):
     )
     config: ConnectorConfig = Field(
         default={}, description="Connector settings for vLLM's kv_connector_extra_config; they win over PDX's own."
+    )
+    custom: CustomConnector | None = Field(
+        default=None, description="What connector Custom is: a class of your own, or one that PDX does not know."
     )
 
 
@@ -304,7 +308,13 @@ class Spec(Part):
     @property
     def connector(self) -> Connector:
         """The connector in force."""
-        return choose(self.kv_transfer.connector, self.kv_transfer.order)[0]
+        custom = self.kv_transfer.custom
+        return choose(self.kv_transfer.connector, self.kv_transfer.order)[0] if custom is None else custom.connector
+
+    @property
+    def protocol(self) -> str:
+        """What the gateway must know of a connector of the user's own, as a text; empty for every other."""
+        return self.kv_transfer.custom.connector.protocol if self.kv_transfer.custom is not None else ""
 
     @property
     def order(self) -> Order:

@@ -2,15 +2,18 @@
 
 import argparse
 import copy
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 from pdx_api.parse import InvalidDeploymentError, parse
 from pdx_api.types import PDDeployment
 from pdx_cli.errors import CommandError
+
+_CODE_DIRECTORY: Final = ("spec", "kvTransfer", "custom", "code", "directory")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,8 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def load(file: Path, assignments: Sequence[str]) -> PDDeployment:
-    """Read the file, apply the assignments in their order, and parse."""
-    body = _read(file)
+    """Read the file, apply the assignments in their order, and parse.
+
+    Directories that the file names start from where it is, those of assignments from where the command runs.
+    """
+    body = _from_its_place(_read(file), file.absolute().parent)
     for assignment in assignments:
         body = assign(body, assignment)
     try:
@@ -58,6 +64,17 @@ def assign(body: Any, assignment: str) -> Any:
         else:
             place[key] = place = {}
     return changed
+
+
+def _from_its_place(body: Any, place: Path) -> Any:
+    """The body with the directory of a connector's code as an absolute path."""
+    inner = body
+    for step in _CODE_DIRECTORY[:-1]:
+        inner = inner.get(step) if isinstance(inner, dict) else None
+    directory = inner.get(_CODE_DIRECTORY[-1]) if isinstance(inner, dict) else None
+    if not isinstance(directory, str):
+        return body
+    return assign(body, f"{'.'.join(_CODE_DIRECTORY)}={json.dumps(str(place / directory))}")
 
 
 def _key(place: Any, step: str, where: str, path: str) -> str | int:

@@ -56,6 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--order", default=None, help=f"order they are wired for: {', '.join(Order)} (the connector's first)"
     )
     parser.add_argument(
+        "--protocol",
+        default="",
+        metavar="JSON",
+        help="how connector Custom is spoken to, for example "
+        """{"family": "Serial", "prefillParams": {"do_remote_decode": true}}""",
+    )
+    parser.add_argument(
         "--workers", type=int, default=1, metavar="N", help="processes that share the port (%(default)s)"
     )
     parser.add_argument(
@@ -99,7 +106,7 @@ def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
     if args.order is not None and args.order not in list(Order):
         raise CommandError(f"--order {args.order} does not exist; write one of: {', '.join(Order)}.")
     try:
-        connector, order = choose(args.connector, Order(args.order) if args.order else None)
+        connector, order = choose(args.connector, Order(args.order) if args.order else None, args.protocol)
     except ValueError as error:
         raise CommandError(f"{error}.") from error
     if args.prefill_ranks < 1:
@@ -107,7 +114,9 @@ def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
     ranks = {Role.PREFILL: args.prefill_ranks}
     by_role = {Role.PREFILL: args.prefill, Role.DECODE: args.decode, Role.AGGREGATED: args.aggregated}
     specs = tuple(
-        EndpointSpec(_url(url), role, connector=connector.name, order=order, ranks=ranks.get(role, 1))
+        EndpointSpec(
+            _url(url), role, connector=connector.name, order=order, protocol=args.protocol, ranks=ranks.get(role, 1)
+        )
         for role, urls in by_role.items()
         for url in urls
     )

@@ -96,8 +96,9 @@ def lay_out(
         if pool.replicas == 0:
             raise CommandError(f"spec.{role}.replicas is 0; `pdx up` needs at least one engine of each role.")
     free = iter(allocate(len(roles) * (1 + len(port_names))))
+    code = _code(spec)
     engines = tuple(
-        _engine(spec, role, i, kind, next(free), Site(HOST, {name: next(free) for name in port_names}, storage))
+        _engine(spec, role, i, kind, next(free), Site(HOST, {name: next(free) for name in port_names}, storage, code))
         for role, i in roles
     )
     gateway = _gateway(spec, engines, port, admin)
@@ -113,6 +114,12 @@ def _engine(spec: Spec, role: Role, index: int, kind: EngineKind, port: int, sit
     return EngineProgram(f"{role}-{index}", argv, env, port, role)
 
 
+def _code(spec: Spec) -> str | None:
+    custom = spec.kv_transfer.custom
+    directory = custom.code.directory if custom is not None and custom.code is not None else None
+    return str(Path(directory).absolute()) if directory is not None else None
+
+
 def _sim(spec: Spec, role: Role, port: int, site: Site) -> tuple[str, ...]:
     argv = [*PDX, "sim", "--listen", f"{HOST}:{port}", "--role", role]
     argv += ["--model", spec.model.served_name or spec.model.name]
@@ -122,6 +129,7 @@ def _sim(spec: Spec, role: Role, port: int, site: Site) -> tuple[str, ...]:
         argv += ["--block-size", str(spec.engine.block_size)]
     if role is not Role.AGGREGATED:
         argv += ["--connector", spec.connector.name, "--order", spec.order]
+        argv += ["--protocol", spec.protocol] if spec.protocol else []
         if SIDE_CHANNEL in site.ports:
             argv += ["--side-channel", f"{HOST}:{site.ports[SIDE_CHANNEL]}"]
         argv += ["--storage", site.storage]
@@ -137,6 +145,7 @@ def _gateway(spec: Spec, engines: tuple[EngineProgram, ...], port: int, admin: i
         argv += [f"--{role}", *(engine.url for engine in engines if engine.role is role)]
     if spec.mode is Mode.DISAGGREGATED:
         argv += ["--connector", spec.connector.name, "--order", spec.order]
+        argv += ["--protocol", spec.protocol] if spec.protocol else []
     argv += ["--workers", str(spec.gateway.workers), "--debug-headers", *gateway_flags(spec)]
     return Program("gateway", tuple(argv), {}, port)
 
@@ -150,9 +159,10 @@ def environment(base: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, 
 
 
 def check_vllm(spec: Spec) -> None:
-    """Refuse a run with real engines on a machine that has no vLLM or not the model."""
+    """Refuse a run with real engines on a machine that has no vLLM, not the model, or not the connector's code."""
     if shutil.which("vllm", path=environment(os.environ, {})["PATH"]) is None:
         raise CommandError("vLLM is not installed; run `make install`, or use simulated engines with --engine sim.")
+    _check_code(spec)
     source = spec.model.source
     if source is None:
         return
@@ -163,3 +173,16 @@ def check_vllm(spec: Spec) -> None:
         )
     if not (Path(source.path) / "config.json").is_file():
         raise CommandError(f"There is no model at {source.path}; make a tiny one with `pdx tiny-model {source.path}`.")
+
+
+def _check_code(spec: Spec) -> None:
+    custom = spec.kv_transfer.custom if spec.mode is Mode.DISAGGREGATED else None
+    if custom is None or custom.code is None:
+        return
+    where = "spec.kvTransfer.custom.code"
+    if custom.code.directory is None:
+        raise CommandError(
+            f"{where}.configMap is of a cluster; here, name a directory: --set {where}.directory=my-connector."
+        )
+    if not Path(custom.code.directory).is_dir():
+        raise CommandError(f"{where}.directory: there is no directory {custom.code.directory}.")

@@ -67,6 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="PrefillFirst pulls, the others push (default: %(default)s)",
     )
     parser.add_argument(
+        "--protocol",
+        default=DEFAULTS.protocol,
+        metavar="JSON",
+        help="how connector Custom is spoken to: see `pdx gateway --help`",
+    )
+    parser.add_argument(
         "--side-channel",
         default=f"{DEFAULTS.side_channel_host}:{SIDE_CHANNEL_PORT}",
         metavar="HOST:PORT",
@@ -106,6 +112,7 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
             kv_both=args.role == BOTH,
             order=Order(args.order),
             connector=args.connector,
+            protocol=args.protocol,
             host=host,
             port=port,
             side_channel_host=side_host,

@@ -12,6 +12,8 @@ from pdx_api.engines import engine_command, pairing_revision
 from pdx_api.names import (
     ANNOTATION_CONNECTOR,
     ANNOTATION_ORDER,
+    ANNOTATION_PROTOCOL,
+    CODE_MOUNT,
     ENGINE_CONTAINER,
     ENGINE_PORT,
     LABEL_DEPLOYMENT,
@@ -110,7 +112,7 @@ def pod_template(spec: Spec, role: Role, pool: Pool, labels: Mapping[str, str]) 
         "metadata": {"labels": dict(labels), "annotations": _annotations(spec)},
         "spec": {
             "containers": [_container(spec, role, pool)],
-            "volumes": engine_volumes(spec.model, _storage(spec)),
+            "volumes": engine_volumes(spec.model, _storage(spec), _code(spec)),
             "securityContext": {
                 "runAsNonRoot": True,
                 "runAsUser": USER_ID,
@@ -145,7 +147,8 @@ def _labels(owner: Owner, role: Role, revision: str) -> dict[str, str]:
 def _annotations(spec: Spec) -> dict[str, str]:
     if spec.mode is Mode.AGGREGATED:
         return {}
-    return {ANNOTATION_CONNECTOR: spec.connector.name, ANNOTATION_ORDER: str(spec.order)}
+    wiring = {ANNOTATION_CONNECTOR: spec.connector.name, ANNOTATION_ORDER: str(spec.order)}
+    return {**wiring, ANNOTATION_PROTOCOL: spec.protocol} if spec.protocol else wiring
 
 
 def _connector_ports(spec: Spec) -> dict[str, int]:
@@ -154,6 +157,14 @@ def _connector_ports(spec: Spec) -> dict[str, int]:
 
 def _storage(spec: Spec) -> KVStorage | None:
     return None if spec.mode is Mode.AGGREGATED else spec.kv_transfer.storage
+
+
+def _code(spec: Spec) -> str | None:
+    """Name of the ConfigMap with the connector's code."""
+    custom = spec.kv_transfer.custom if spec.mode is Mode.DISAGGREGATED else None
+    if custom is None or custom.code is None or custom.code.config_map is None:
+        return None
+    return custom.code.config_map.name
 
 
 def _ports(spec: Spec) -> dict[str, int]:
@@ -171,8 +182,9 @@ def _strategy(rollout: Rollout) -> Manifest:
 def _container(spec: Spec, role: Role, pool: Pool) -> Manifest:
     engine = spec.engine
     # KV of one model is nothing to another's engines, and no file says whose it is.
-    storage = posixpath.join(STORAGE_MOUNT, pairing_revision(spec))
-    site = Site(host=f"$({POD_IP})", ports=_connector_ports(spec), storage=storage)
+    storage = posixpath.join(STORAGE_MOUNT, pairing_revision(spec)) if _storage(spec) is not None else ""
+    code = CODE_MOUNT if _code(spec) is not None else None
+    site = Site(f"$({POD_IP})", _connector_ports(spec), storage, code)
     command = engine_command(
         spec,
         role,
@@ -193,7 +205,7 @@ def _container(spec: Spec, role: Role, pool: Pool) -> Manifest:
         # vLLM answers whatever reaches it after SIGTERM with an abort.
         "lifecycle": {"preStop": {"sleep": {"seconds": LEAVING_SECONDS}}},
         "resources": resources(pool.resources),
-        "volumeMounts": engine_mounts(spec.model, _storage(spec)),
+        "volumeMounts": engine_mounts(spec.model, _storage(spec), _code(spec)),
         "securityContext": _security(pool),
         # Says why an engine crashed to whoever reads the pod's status.
         "terminationMessagePolicy": "FallbackToLogsOnError",

@@ -1,9 +1,9 @@
-"""Where an engine's pod reads its model and writes its caches."""
+"""Where an engine's pod reads its model and its connector's code, and writes its caches."""
 
 from typing import Final
 
 from pdx_api.model import Model
-from pdx_api.names import MODEL_MOUNT, STORAGE_MOUNT
+from pdx_api.names import CODE_MOUNT, MODEL_MOUNT, STORAGE_MOUNT
 from pdx_api.routing import EngineKey
 from pdx_api.routing_rules import ENGINE_KEY_VARIABLE
 from pdx_api.types import KVStorage
@@ -13,7 +13,8 @@ HOME: Final = "/home/vllm"
 """Home of the stock image's user; an emptyDir lies over it."""
 HUB_CACHE: Final = f"{HOME}/.cache/huggingface"
 
-_HOME, _TMP, _SHM, _HUB, _MODEL, _KV = "home", "tmp", "shm", "hub-cache", "model", "kv"
+_HOME, _TMP, _SHM, _HUB = "home", "tmp", "shm", "hub-cache"
+_MODEL, _KV, _CODE = "model", "kv", "connector"
 
 _PATHS: Final = {
     "HOME": HOME,
@@ -39,8 +40,8 @@ def engine_env(model: Model, api_key: EngineKey | None = None) -> list[Manifest]
     return env
 
 
-def engine_volumes(model: Model, storage: KVStorage | None = None) -> list[Manifest]:
-    """The volumes of an engine's pod."""
+def engine_volumes(model: Model, storage: KVStorage | None = None, code: str | None = None) -> list[Manifest]:
+    """The volumes of an engine's pod; `code` names a ConfigMap with the code of its connector."""
     cache = model.cache.persistent_volume_claim if model.cache else None
     volumes: list[Manifest] = [
         {"name": _HOME, "emptyDir": {}},
@@ -57,10 +58,12 @@ def engine_volumes(model: Model, storage: KVStorage | None = None) -> list[Manif
     if storage is not None:
         claim_name = storage.persistent_volume_claim.claim_name
         volumes.append({"name": _KV, "persistentVolumeClaim": {"claimName": claim_name}})
+    if code is not None:
+        volumes.append({"name": _CODE, "configMap": {"name": code}})
     return volumes
 
 
-def engine_mounts(model: Model, storage: KVStorage | None = None) -> list[Manifest]:
+def engine_mounts(model: Model, storage: KVStorage | None = None, code: str | None = None) -> list[Manifest]:
     """Where they are mounted."""
     mounts: list[Manifest] = [
         {"name": _HOME, "mountPath": HOME},
@@ -73,4 +76,6 @@ def engine_mounts(model: Model, storage: KVStorage | None = None) -> list[Manife
         mounts.append({"name": _MODEL, "mountPath": MODEL_MOUNT, "readOnly": True})
     if storage is not None:
         mounts.append({"name": _KV, "mountPath": STORAGE_MOUNT})
+    if code is not None:
+        mounts.append({"name": _CODE, "mountPath": CODE_MOUNT, "readOnly": True})
     return mounts

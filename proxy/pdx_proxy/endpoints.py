@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final, Protocol
 
-from pdx_api.connectors import CONNECTORS
+from pdx_api.connectors import family_of
 from pdx_api.connectors.families import Identity, Rendezvous
 from pdx_api.names import Order, Role
 from pdx_proxy.settings import Address, EndpointSpec
@@ -119,8 +119,8 @@ def by_rank(specs: Iterable[EndpointSpec]) -> Iterable[EndpointSpec]:
     answer names its rank, and everywhere the D that gets the request is as good as any: the engine balances those.
     """
     for spec in specs:
-        told = isinstance(CONNECTORS[spec.connector].family(spec.order), Rendezvous)
-        if spec.ranks > 1 and spec.role is Role.PREFILL and told:
+        ranked = spec.ranks > 1 and spec.role is Role.PREFILL
+        if ranked and isinstance(family_of(spec.connector, spec.order, spec.protocol), Rendezvous):
             yield from (replace(spec, rank=rank) for rank in range(spec.ranks))
         else:
             yield spec

@@ -5,7 +5,7 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from pdx_api.connectors import CONNECTORS
+from pdx_api.connectors import family_of
 from pdx_api.connectors.families import Pool, Serial
 from pdx_api.names import PrefillFailure, Role
 from pdx_proxy import lookup, rendezvous, serial
@@ -163,7 +163,7 @@ class Gateway:
         prefill, decode = choice.prefill, choice.decode
         if prefill is None:
             return self._whole(choice, request, method)
-        family = CONNECTORS[prefill.connector].family(prefill.order)
+        family = family_of(prefill.connector, prefill.order, prefill.spec.protocol)
         if isinstance(family, Serial):
             return serial.hand_off(self._backend, self._aftercare, family, (prefill, decode), request)
         if isinstance(family, Pool):

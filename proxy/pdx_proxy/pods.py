@@ -8,6 +8,7 @@ from pdx_api.connectors import choose
 from pdx_api.names import (
     ANNOTATION_CONNECTOR,
     ANNOTATION_ORDER,
+    ANNOTATION_PROTOCOL,
     ENGINE_CONTAINER,
     ENGINE_PORT,
     LABEL_REVISION,
@@ -47,7 +48,7 @@ def read_pod(pod: Pod) -> EndpointSpec | NoEndpoint:
     try:
         role = _role(_mapping(metadata, "labels"))
         revision = _text(_mapping(metadata, "labels"), LABEL_REVISION, "label")
-        connector, order = _wiring(_mapping(metadata, "annotations"), role)
+        connector, order, protocol = _wiring(_mapping(metadata, "annotations"), role)
     except _UnfitError as error:
         return NoEndpoint(str(error))
     return EndpointSpec(
@@ -56,6 +57,7 @@ def read_pod(pod: Pod) -> EndpointSpec | NoEndpoint:
         revision=revision,
         connector=connector,
         order=order,
+        protocol=protocol,
         pod=str(metadata.get("name", "")),
         incarnation=_incarnation(metadata, status),
         ready=_is_ready(status),
@@ -106,18 +108,19 @@ def _role(labels: Mapping[str, Any]) -> Role:
     return Role(text)
 
 
-def _wiring(annotations: Mapping[str, Any], role: Role) -> tuple[str, Order]:
+def _wiring(annotations: Mapping[str, Any], role: Role) -> tuple[str, Order, str]:
     if role is Role.AGGREGATED:
-        return "", Order.PREFILL_FIRST
+        return "", Order.PREFILL_FIRST, ""
     connector = _text(annotations, ANNOTATION_CONNECTOR, "annotation")
     order = _text(annotations, ANNOTATION_ORDER, "annotation")
     if order not in list(Order):
         raise _UnfitError(f"has the order {order!r}, which this gateway does not know")
+    protocol = str(annotations.get(ANNOTATION_PROTOCOL, ""))
     try:
-        choose(connector, Order(order))
+        choose(connector, Order(order), protocol)
     except ValueError as error:
         raise _UnfitError(f"is wired in a way that this gateway does not speak: {error}") from error
-    return connector, Order(order)
+    return connector, Order(order), protocol
 
 
 def _text(fields: Mapping[str, Any], name: str, kind: str) -> str:

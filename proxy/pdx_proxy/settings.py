@@ -51,6 +51,8 @@ class EndpointSpec:
     """Data-parallel ranks behind its port (--data-parallel-size), each an engine by itself with a KV of its own."""
     rank: int | None = None
     """The one of them that this endpoint is; None: whichever the engine chooses."""
+    protocol: str = ""
+    """How a connector of the user's own is spoken to (see `connectors.custom`); empty for every other."""
 
     @property
     def name(self) -> str:

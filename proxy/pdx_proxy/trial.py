@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from pdx_api.connectors import CONNECTORS
+from pdx_api.connectors import family_of
 from pdx_api.connectors.families import KVParams, Pool
 from pdx_proxy.backend import Backend
 from pdx_proxy.connection import Answer
@@ -46,7 +46,7 @@ async def hand_over(
     request_id, began = backend.new_id(), backend.clock()
     params = await _prefill(backend, prefill, body, seconds, request_id)
     finished = backend.clock()
-    family = CONNECTORS[prefill.connector].family(prefill.order)
+    family = family_of(prefill.connector, prefill.order, prefill.spec.protocol)
     if isinstance(family, Pool):
         await asyncio.sleep(family.saved_after)
         answer = await serve(backend, decode, body, seconds, request_id)
@@ -60,7 +60,7 @@ async def hand_over(
 async def _prefill(
     backend: Backend, prefill: Endpoint, body: Mapping[str, Any], seconds: float, request_id: str
 ) -> KVParams | None:
-    family = CONNECTORS[prefill.connector].family(prefill.order)
+    family = family_of(prefill.connector, prefill.order, prefill.spec.protocol)
     leg = backend.leg(prefill)
     try:
         await leg.connect()

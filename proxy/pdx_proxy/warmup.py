@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from pdx_api.connectors import CONNECTORS
+from pdx_api.connectors import family_of
 from pdx_api.connectors.families import Rendezvous
 from pdx_api.names import Role
 from pdx_proxy.backend import Backend
@@ -204,7 +204,7 @@ class Warmer:
             if failure.endpoint == decode.name and not isinstance(failure, BadAnswer | DeadlineExceeded):
                 self.hear(Suspicion(decode.name, decode.start, str(failure)))
             raise
-        family = CONNECTORS[prefill.connector].family(prefill.order)
+        family = family_of(prefill.connector, prefill.order, prefill.spec.protocol)
         identity = identity_of(prefill, family, trial.params) if isinstance(family, Rendezvous) else None
         self._acquainted |= {pairing(replace(prefill, start=prefill.start + 1), decode)}
         self._put_warm(prefill, identity=identity)

@@ -58,7 +58,8 @@ def violations(call: Call, body: Mapping[str, Any], has_id: bool, settings: SimS
     if not isinstance(params, dict) or bool(params.get(_FLAGS[0])) == bool(params.get(_FLAGS[1])):
         yield Violation.PARAMS_MALFORMED
         return
-    if not _KNOWN[call.leg].issuperset(params):
+    own = settings.own_prefill_params
+    if (own is None or call.leg is not Leg.PREFILL) and not _KNOWN[call.leg].issuperset(params):
         yield Violation.PARAMS_UNKNOWN
     if call.n > 1 or len(call.prompts) > 1:
         yield Violation.MANY_SEQUENCES
@@ -80,7 +81,12 @@ def _prefill(call: Call, settings: SimSettings) -> Iterator[Violation]:
         yield Violation.PREFILL_STREAMED
     if call.max_tokens != 1:
         yield Violation.PREFILL_TOKENS
-    if any(name not in call.params or call.params[name] is not None for name in _REMOTE):
+    own = settings.own_prefill_params
+    if own is not None:
+        wrong = call.params != own
+    else:
+        wrong = any(name not in call.params or call.params[name] is not None for name in _REMOTE)
+    if wrong:
         yield Violation.PREFILL_PARAMS
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from pdx_api.connectors import choose, family_of
+from pdx_api.connectors.families import Family, KVParams, Pool, Serial
 from pdx_api.names import Order, Role
 
 
@@ -24,6 +26,7 @@ class TransferMode(StrEnum):
 
 
 SHARED_STORAGE: Final = "SharedStorage"
+_SIMULATED: Final = ("NIXL", SHARED_STORAGE, "Custom")
 
 _MOST: Final = sys.float_info.max
 _COUNT: Final = (1, _MOST)
@@ -77,9 +80,11 @@ class SimSettings:
     order: Order = Order.PREFILL_FIRST
     """PrefillFirst speaks pull, the other orders push."""
     connector: str = "NIXL"
-    """The KV connector: NIXL, or SharedStorage."""
+    """The KV connector: NIXL, SharedStorage, or Custom, which hands over as NIXL's pull or as SharedStorage does."""
+    protocol: str = ""
+    """How Custom is spoken to (`connectors.custom`): a P leg with other parameters is a violation."""
     storage: str = ""
-    """SharedStorage: the directory that engines share."""
+    """The directory that engines share, where they hand over as SharedStorage does."""
     model: str = "sim"
     """The served model's name; clients ask for it, and engines of another model refuse the KV handshake."""
     api_key: str = ""
@@ -143,10 +148,11 @@ class SimSettings:
             if not least <= value <= most:
                 possible = f"{least:g} or more" if most == _MOST else f"a number from {least:g} to {most:g}"
                 raise OutOfBoundsError(field, f"is {value}; write {possible}")
-        if self.connector not in ("NIXL", SHARED_STORAGE):
-            raise ValueError(f"connector {self.connector} is not simulated; write NIXL or {SHARED_STORAGE}")
+        if self.connector not in _SIMULATED:
+            raise ValueError(f"connector {self.connector} is not simulated; write {', '.join(_SIMULATED)}")
+        choose(self.connector, self.order, self.protocol)
         if self.shares_storage and not self.storage:
-            raise ValueError(f"connector {SHARED_STORAGE} needs a directory that engines share")
+            raise ValueError(f"connector {self.connector} needs a directory that engines share")
         if self.num_blocks * self.block_size < self.max_model_len:
             raise ValueError("num_blocks * block_size must hold max_model_len tokens")
         listen, side_channel = (self.host, self.port), (self.side_channel_host, self.side_channel_port)
@@ -161,7 +167,17 @@ class SimSettings:
     @property
     def shares_storage(self) -> bool:
         """Whether KV moves through a shared directory."""
-        return self.connected and self.connector == SHARED_STORAGE
+        return self.connected and isinstance(self._family, Pool)
+
+    @property
+    def _family(self) -> Family:
+        return family_of(self.connector, self.order, self.protocol)
+
+    @property
+    def own_prefill_params(self) -> KVParams | None:
+        """What P legs carry, all of it, where the user has said so."""
+        family = self._family
+        return family.prefill_params if self.connector == "Custom" and isinstance(family, Serial) else None
 
     @property
     def connected(self) -> bool:

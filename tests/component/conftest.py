@@ -49,7 +49,9 @@ async def make_world() -> AsyncIterator[MakeWorld]:
         ) -> World:
             world = World(order) if storage is None else World(order, "SharedStorage")
             stack.push_async_callback(world.close)
-            base = replace(FAST, order=order, connector=world.connector, storage=str(storage or ""), **(sim or {}))
+            wiring = {"connector": world.connector, "storage": str(storage or ""), **(sim or {})}
+            base = replace(FAST, order=order, **wiring)
+            world.connector = base.connector
             prefills = [replace(base, role=Role.PREFILL, seed=i, **(p or {})) for i in range(prefill)]
             decodes = [replace(base, **{"role": Role.DECODE, "seed": i, **(d or {})}) for i in range(decode)]
             await world.start_engines(prefills, decodes)

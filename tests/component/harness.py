@@ -312,7 +312,9 @@ class World:
 
 
 def spec_of(engine: SimEngine, order: Order) -> EndpointSpec:
-    return EndpointSpec(Address(engine.settings.host, engine.port), engine.settings.role, order=order)
+    settings = engine.settings
+    address = Address(settings.host, engine.port)
+    return EndpointSpec(address, settings.role, connector=settings.connector, order=order, protocol=settings.protocol)
 
 
 def request_of(body: dict[str, Any], path: str = "/v1/completions", version: str = "1.1", head: str = "") -> bytes:

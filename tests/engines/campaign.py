@@ -28,9 +28,12 @@ def say(lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 
 async def check_text_and_transfer(
-    session: aiohttp.ClientSession, front: Gateway, single: Engine, decode: Engine, *, moves: bool
+    session: aiohttp.ClientSession, front: Gateway, single: Engine, decode: Engine, *, moves: bool, own: int = 0
 ) -> None:
-    """Completions and chat, streamed or not: a single engine's text, and the whole prompt through the connector."""
+    """Completions and chat, streamed or not: a single engine's text, and the whole prompt through the connector,
+
+    less the last `own` tokens, which D computes.
+    """
     for number, (chat, stream) in enumerate([(c, s) for c in (False, True) for s in (False, True)]):
         prompt = words(100 * front.port + number, 120)
         body: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
@@ -46,7 +49,7 @@ async def check_text_and_transfer(
         assert alone.text == got.text
         for count in ("prompt_tokens", "completion_tokens", "total_tokens"):
             assert alone.usage[count] == got.usage[count]
-        expected = before + (got.usage["prompt_tokens"] if moves else 0)
+        expected = before + (got.usage["prompt_tokens"] - own if moves else 0)
         await eventually(lambda e=expected: decode.external_tokens == e, 5, f"external tokens are not {expected}")
 
 

@@ -63,7 +63,9 @@ class Engine:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        site = Site("127.0.0.1", {"side-channel": self.side_port}, self.storage)
+        custom = self.spec.kv_transfer.custom
+        code = custom.code.directory if custom is not None and custom.code is not None else None
+        site = Site("127.0.0.1", {"side-channel": self.side_port}, self.storage, code)
         command = engine_command(self.spec, self.role, site=site, listen="127.0.0.1", port=self.port)
         bin_directory = Path(sys.executable).parent
         environment = {**os.environ, **dict(command.env)}
@@ -145,6 +147,7 @@ class Gateway:
                 *("--prefill", *(engine.url for engine in self.prefill)),
                 *("--decode", *(engine.url for engine in self.decode)),
                 *("--connector", self.decode[0].spec.connector.name, "--order", self.order),
+                *("--protocol", self.decode[0].spec.protocol),
             ]
         )
         with (self.logs / f"gateway-{self.order}.log").open("ab") as log:

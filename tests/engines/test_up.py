@@ -20,6 +20,7 @@ NONE = "KV moved: none, as mode Aggregated means it"
         ("tiny-cpu", "spec.kvTransfer.order=Concurrent", MOVED),
         ("tiny-cpu", "spec.mode=Aggregated", NONE),
         ("connectors/shared-storage", "spec.prefill.replicas=1", MOVED),
+        ("connectors/custom", "spec.prefill.replicas=1", MOVED),
     ],
 )
 def test_the_proof(tiny_model: Path, tmp_path: Path, example: str, setting: str, verdict: str) -> None:

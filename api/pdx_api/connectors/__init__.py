@@ -1,25 +1,38 @@
 """The KV connectors, one file each. Adding one is adding its file and naming it in `CONNECTORS`."""
 
+from functools import lru_cache
 from typing import Final
 
 from pdx_api.connectors.base import Connector
+from pdx_api.connectors.custom import Custom
+from pdx_api.connectors.families import Family
 from pdx_api.connectors.nixl import Nixl
 from pdx_api.connectors.shared_storage import SharedStorage
 from pdx_api.names import Order
 
-CONNECTORS: Final[dict[str, Connector]] = {connector.name: connector for connector in (Nixl(), SharedStorage())}
+_ALL: Final[tuple[Connector, ...]] = (Nixl(), SharedStorage(), Custom())
+CONNECTORS: Final[dict[str, Connector]] = {connector.name: connector for connector in _ALL}
 
 
-def choose(connector: str, order: Order | None) -> tuple[Connector, Order]:
+def choose(connector: str, order: Order | None, protocol: str = "") -> tuple[Connector, Order]:
     """The connector of that name and the order in force (its default when none is named).
 
-    Raises ValueError with a sentence that names what is possible.
+    `protocol` says how a connector of the user's own is spoken to. Raises ValueError with a sentence that names what
+    is possible.
     """
     found = CONNECTORS.get(connector)
     if found is None:
         raise ValueError(f"connector {connector!r} does not exist; write one of: {', '.join(CONNECTORS)}")
+    if protocol and isinstance(found, Custom):
+        found = found.told(protocol)
     if order is None:
         return found, found.orders[0]
     if order not in found.orders:
         raise ValueError(f"connector {connector} has no order {order}; write one of: {', '.join(found.orders)}")
     return found, order
+
+
+@lru_cache
+def family_of(connector: str, order: Order, protocol: str = "") -> Family:
+    """How engines of that connector are spoken to, wired in this order. Raises ValueError as `choose` does."""
+    return choose(connector, order, protocol)[0].family(order)

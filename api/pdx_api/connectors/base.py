@@ -18,6 +18,8 @@ class Site:
     """A port for each name in the connector's `port_names`."""
     storage: str = ""
     """Directory that all engines share, where there is one."""
+    code: str | None = None
+    """Directory with the code of a connector of the user's own, where PDX brings it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,13 @@ def test_assign_changes_a_copy(assignment: str, expected: dict[str, Any]) -> Non
     assert body == {"spec": {"a": 1, "list": [{"x": 1}]}}
 
 
+def test_a_connectors_code_is_looked_for_beside_the_file() -> None:
+    custom = load(EXAMPLE.parent / "connectors" / "custom.yaml", []).spec.kv_transfer.custom
+    assert custom is not None
+    assert custom.code is not None
+    assert custom.code.directory == str(EXAMPLE.parent / "connectors" / "write-your-own")
+
+
 def test_later_assignments_win() -> None:
     deployment = load(EXAMPLE, ["spec.kvTransfer.order=DecodeFirst", "spec.kvTransfer.order=Concurrent"])
     assert deployment.spec.order is Order.CONCURRENT

@@ -14,6 +14,7 @@ from pdx_cli.document import load
 from pdx_cli.errors import CommandError
 from pdx_cli.layout import EngineKind, Layout, check_vllm, environment, lay_out
 
+CUSTOM = Path(__file__).parents[3] / "examples" / "connectors" / "custom.yaml"
 TINY = Path(__file__).parents[3] / "examples" / "tiny-cpu.yaml"
 
 
@@ -55,6 +56,38 @@ def test_the_gateway_is_told_engines_and_order(order: Order) -> None:
     for engine in layout.engines:
         assert f"--role {engine.role} --model tiny --max-model-len 4096" in " ".join(engine.argv)
         assert f"--connector NIXL --order {order} --side-channel 127.0.0.1:" in " ".join(engine.argv)
+
+
+def test_a_connector_of_the_users_own() -> None:
+    ports = count(9000)
+    deployment = load(CUSTOM, [])
+    layout = lay_out(
+        deployment,
+        EngineKind.VLLM,
+        port=8080,
+        admin=8081,
+        storage="/run/kv",
+        allocate=lambda n: [next(ports) for _ in range(n)],
+    )
+    assert f"--connector Custom --order PrefillFirst --protocol {deployment.spec.protocol} " in " ".join(
+        layout.gateway.argv
+    )
+    for engine in layout.engines:
+        assert engine.env["PYTHONPATH"] == str(CUSTOM.parent / "write-your-own")
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        ("{configMap: {name: x}}", "spec.kvTransfer.custom.code.configMap is of a cluster; here, name a directory"),
+        ("{directory: /nowhere}", "spec.kvTransfer.custom.code.directory: there is no directory /nowhere."),
+    ],
+)
+def test_code_that_is_not_here(code: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pdx_cli.layout.shutil.which", lambda *_, **__: "/bin/vllm")
+    with pytest.raises(CommandError) as raised:
+        check_vllm(load(CUSTOM, [f"spec.kvTransfer.custom.code={code}"]).spec)
+    assert str(raised.value).startswith(sentence)
 
 
 def test_aggregated_has_one_pool_and_no_connector() -> None:

@@ -14,6 +14,7 @@ from pdx_cli.main import main
 from pdx_operator.manifests import children
 from pdx_operator.overlay import OverlayError
 from pdx_proxy.__main__ import create_parser
+from tests.pddeployments import changed, custom
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
 Manifests = dict[tuple[str, str], dict[str, Any]]
@@ -110,6 +111,24 @@ def test_a_deployment_and_a_headless_service_select_the_pods_of_one_role_and_rev
         assert engines["spec"]["selector"]["matchLabels"] == template["labels"] == service["spec"]["selector"] == labels
         assert template["annotations"] == {"pdx.dev/connector": "NIXL", "pdx.dev/order": "PrefillFirst"}
         assert service["spec"]["clusterIP"] == "None"
+
+
+def test_a_connector_of_the_users_own_brings_its_code_and_its_protocol() -> None:
+    code = {"configMap": {"name": "folder"}, "directory": "nowhere"}
+    deployment = parse(changed("spec.kvTransfer", custom(code=code)))
+    made = _children(deployment)
+    for role in ("prefill", "decode"):
+        template = made["Deployment", role]["spec"]["template"]
+        assert template["metadata"]["annotations"] == {
+            "pdx.dev/connector": "Custom",
+            "pdx.dev/order": "PrefillFirst",
+            "pdx.dev/protocol": deployment.spec.protocol,
+        }
+        assert {"name": "connector", "configMap": {"name": "folder"}} in template["spec"]["volumes"]
+        container = _container(made["Deployment", role])
+        mount = {"name": "connector", "mountPath": "/etc/pdx/connector", "readOnly": True}
+        assert mount in container["volumeMounts"]
+        assert {"name": "PYTHONPATH", "value": "/etc/pdx/connector"} in container["env"]
 
 
 def test_replicas_resources_ports_and_probes() -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdx_api.connectors import CONNECTORS
+from pdx_api.connectors.custom import Custom
 from pdx_api.names import Order, Role
 from pdx_proxy.pods import NoEndpoint, Pods, read_pod
 from pdx_proxy.settings import Address, EndpointSpec
@@ -30,6 +31,7 @@ POD: dict[str, Any] = {
 SPEC = EndpointSpec(
     Address("10.0.0.7", 8000), Role.PREFILL, "abc", "NIXL", Order.DECODE_FIRST, "tiny-prefill-abc-1", "u/c/1"
 )
+CUSTOM = {"pdx.dev/connector": "Custom", "pdx.dev/order": "PrefillFirst"}
 GONE = object()
 
 
@@ -57,6 +59,10 @@ ORDER, REVISION = "metadata annotations pdx.dev/order", "metadata labels pdx.dev
 
 FIELDS: list[tuple[tuple[str, Any], dict[str, Any]]] = [
     (("status podIP", "fd00::7"), {"address": Address("fd00::7", 8000)}),
+    (
+        ("metadata annotations", {**CUSTOM, "pdx.dev/protocol": Custom().protocol}),
+        {"connector": "Custom", "order": Order.PREFILL_FIRST, "protocol": Custom().protocol},
+    ),
     (
         ("spec containers 0 ports", [{"name": "side", "containerPort": 1}, {"name": "http", "containerPort": 9}]),
         {"address": Address("10.0.0.7", 9)},
@@ -115,6 +121,11 @@ REASONS: list[tuple[tuple[str, Any], str, bool]] = [
         (CONNECTOR, "Pigeon"),
         "is wired in a way that this gateway does not speak: connector 'Pigeon' does not exist; write one of: "
         f"{', '.join(CONNECTORS)}",
+        False,
+    ),
+    (
+        ("metadata annotations", {**CUSTOM, "pdx.dev/protocol": "?"}),
+        "is wired in a way that this gateway does not speak: '?' is no protocol of connector Custom",
         False,
     ),
 ]
