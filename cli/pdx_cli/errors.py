@@ -4,6 +4,8 @@
 class CommandError(Exception):
     """Its text is one sentence for the user; `details` are lines shown under it, for example of a log."""
 
-    def __init__(self, sentence: str, details: tuple[str, ...] = ()) -> None:
+    def __init__(self, sentence: str, details: tuple[str, ...] = (), *, code: int = 1) -> None:
         super().__init__(sentence)
         self.details = details
+        self.code = code
+        """The exit code."""

@@ -17,6 +17,8 @@ from pdx_cli.errors import CommandError
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "up": ("pdx_cli.up", "Run a PDDeployment as local processes and prove that KV moves."),
     "status": ("pdx_cli.status", "Show what `pdx up` runs on this machine."),
+    "top": ("pdx_cli.top", "Watch a deployment live: engines, pairs, phases, outcomes."),
+    "doctor": ("pdx_cli.doctor", "Say what is wrong with a deployment, and what to do."),
     "render": ("pdx_cli.render", "Print what the operator would apply to a cluster, as YAML."),
     "gateway": ("pdx_cli.gateway", "Run the gateway alone, in front of engines that someone else started."),
     "sim": ("pdx_cli.sim", "Run a simulated engine: vLLM's API and KV protocols, no model."),
@@ -31,15 +33,21 @@ examples:
   pdx up examples/tiny-cpu.yaml --engine sim --once
                                            the same with simulated engines; ends after the proof
   pdx render examples/qwen.yaml            what a cluster would get
+  pdx doctor qwen -n llm                   what is wrong with it there
 
 `pdx COMMAND --help` says more about a command."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def plugin() -> int:
+    """The same as `kubectl pdx`: kubectl runs the program of the name kubectl-pdx on PATH."""
+    return main(prog="kubectl pdx")
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "pdx") -> int:
     """Run one command; the answer is the process's exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
-    parser, chosen = _parser(args)
-    parsed = parser.parse_args(args)
+    parser, chosen = _parser(args, prog)
+    parsed = parser.parse_args(args, argparse.Namespace(plugin=prog != "pdx"))
     assert chosen is not None, "argparse refuses a missing command"
     try:
         return int(importlib.import_module(COMMANDS[chosen][0]).run(parsed))
@@ -47,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"pdx: {error}", file=sys.stderr)
         for line in error.details:
             print(f"    {line}", file=sys.stderr)
-        return 1
+        return error.code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -64,15 +72,15 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-def _parser(args: Sequence[str]) -> tuple[argparse.ArgumentParser, str | None]:
+def _parser(args: Sequence[str], prog: str) -> tuple[argparse.ArgumentParser, str | None]:
     parser = Parser(
-        prog="pdx",
+        prog=prog,
         description="PDX serves large language models with vLLM's prefill and decode on different engines.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"pdx {pdx_version()}")
+    parser.add_argument("--version", action="version", version=f"{prog} {pdx_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = next((arg for arg in args if not arg.startswith("-")), None)
     for name, (module, summary) in COMMANDS.items():
