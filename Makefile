@@ -58,6 +58,10 @@ soak: install-dev ## Long fault campaigns and loads; results go to benchmarks/
 mutations: install-dev ## Break the gateway on purpose in many ways: a row of docs/failures.md has to notice each
 	@$(BIN)/python -m tests.mutations
 
+.PHONY: conformance
+conformance: install-dev ## Every connector and order with every way to fail, in simulated engines, as one table (ARGS=--connector NIXL)
+	@$(BIN)/python -m tests.conformance $(ARGS)
+
 .PHONY: bench
 bench: install-dev ## Measure the gateway beside its peers (ARGS=--help lists the options)
 	@$(BIN)/python -m benchmarks.gateway $(ARGS)

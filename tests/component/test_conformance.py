@@ -1,0 +1,33 @@
+"""A part of `make conformance`: every connector, order and case once, the shapes of requests in turn."""
+
+import pytest
+
+from tests.component.harness import SHAPES, Shape, World
+from tests.conformance import CASES, Wiring, cell, rows, wirings
+
+POSSIBLE = [wiring for wiring in wirings() if not wiring.impossible]
+CELLS = [
+    pytest.param(wiring, SHAPES[number % len(SHAPES)], case, id=f"{wiring.label}-{wiring.order}-{case}")
+    for number, (wiring, case) in enumerate((wiring, case) for wiring in POSSIBLE for case in CASES)
+]
+
+
+@pytest.mark.parametrize(("wiring", "shape", "case"), CELLS)
+async def test_a_cell(wiring: Wiring, shape: Shape, case: str) -> None:
+    assert await cell(wiring, shape, case) == "pass"
+
+
+async def test_what_is_not_possible_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.conformance.CASES", {})
+    told = [row async for row in rows()]
+    assert len(told) == len(POSSIBLE) * len(SHAPES) + sum(bool(wiring.impossible) for wiring in wirings())
+    assert all(row[3].startswith("not possible: ") for row in told if len(row) > 3)
+    assert all(all(row) for row in told)
+
+
+async def test_what_goes_wrong_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wrong(world: World, shape: Shape) -> None:
+        world.sent += 1  # a request that the gateway knows nothing of
+
+    monkeypatch.setitem(CASES, "wrong", wrong)
+    assert (await cell(POSSIBLE[0], SHAPES[0], "wrong")).startswith("FAILED: ")
