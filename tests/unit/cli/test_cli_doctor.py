@@ -458,7 +458,10 @@ def test_engines_that_load_are_waited_for() -> None:
 
 def test_old_lines_of_a_log_do_not_outweigh_the_canary() -> None:
     verified = condition("KVTransferVerified", "True", "Verified", "4 of 4 pairs")
-    assert found(body=body(KVTransferVerified=verified), engines=(engine(Role.DECODE, log=BLOCKED_LOG),)) == []
+    logged = (engine(Role.DECODE, log=BLOCKED_LOG),)
+    assert found(body=body(KVTransferVerified=verified), engines=logged) == []
+    seen = dataclasses.replace(HEALTHY.gateways[0], canary={"finding": {"verdict": "verified", "broken": []}})
+    assert found(gateways=(seen,), engines=logged) == []
 
 
 @pytest.mark.parametrize(("reason", "told"), [("NotTriedYet", []), ("GatewayUnreachable", ["GatewayUnreachable"])])
