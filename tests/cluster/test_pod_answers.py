@@ -2,12 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pdx_cli.kube import Kube, PodAnswerError
+from pdx_cli.main import main
 from pdx_cluster import pods
 from pdx_cluster.cluster import Cluster
+from tests.cluster.runtime.harness import Api, install
 from tests.cluster.test_node import pod
 
 SERVE = """
@@ -22,6 +25,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 http.server.HTTPServer(("", 8080), Handler).serve_forever()
 """
+CANNED = """
+import http.server, json
+ANSWERS = json.loads({answers!r})
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = ANSWERS.get(self.path)
+        self.send_response(200 if body is not None else 404)
+        self.send_header("Content-Length", str(len(body or "")))
+        self.end_headers()
+        self.wfile.write((body or "").encode())
+http.server.ThreadingHTTPServer(("", {port}), Handler).serve_forever()
+"""
+ENDPOINT = {"revision": "a", "connector": "NIXL", "order": "PrefillFirst", "reason": None, "inFlight": 1}
 FORWARD = {"apiGroups": [""], "resources": ["pods/portforward"], "verbs": ["get", "create"]}
 PROXY = {"apiGroups": [""], "resources": ["pods/proxy"], "verbs": ["get"]}
 
@@ -69,3 +85,67 @@ async def test_a_pod_answers(node_cluster: Cluster, namespace: str, web: str, tm
             await kube.ask_pod(namespace, web, 8080, "/")
     finally:
         await kube.close()
+
+
+def labelled(role: str, port: int, answers: dict[str, str]) -> dict[str, Any]:
+    """A pod of the PDDeployment m that answers what it is told to."""
+    body = pod(f"m-{role}-a-1", CANNED.format(answers=json.dumps(answers), port=port))
+    body["metadata"]["labels"] = {"pdx.dev/deployment": "m", "pdx.dev/role": role, "pdx.dev/revision": "a"}
+    body["spec"]["containers"][0]["name"] = "gateway" if role == "gateway" else "engine"
+    body["spec"]["containers"][0]["readinessProbe"] = {"tcpSocket": {"port": port}, "periodSeconds": 1}
+    return body
+
+
+def engine(model: str, external: int) -> dict[str, str]:
+    """What an engine answers."""
+    counter = "vllm:prompt_tokens_by_source_total"
+    page = f'{counter}{{source="external_kv_transfer"}} {external}\n{counter}{{source="local_compute"}} 100\n'
+    models = {"data": [{"id": "m", "root": model}]}
+    return {"/health": "", "/version": '{"version": "0.32.0"}', "/v1/models": json.dumps(models), "/metrics": page}
+
+
+def test_gateways_and_engines_in_pods_are_asked(
+    node_cluster: Cluster, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert node_cluster.node is not None
+    node_cluster.node.import_image(pods.empty_image())
+    install(node_cluster)
+    Api(node_cluster).deploy(namespace)
+    ends = [
+        {
+            **ENDPOINT,
+            "name": f"m-{role}-a-1",
+            "pod": f"m-{role}-a-1",
+            "role": role,
+            "state": "Warm",
+            "url": "http://x:8000",
+        }
+        for role in ("prefill", "decode")
+    ]
+    state = {
+        "ready": True,
+        "mode": "Disaggregated",
+        "endpoints": ends,
+        "inFlight": {"requests": 2},
+        "outcomes": {"split": 7},
+    }
+    page = 'pdx_phase_seconds_bucket{le="+Inf",phase="total"} 7\n'
+    bodies = (
+        labelled("gateway", 9090, {"/pdx/state": json.dumps(state), "/metrics": page}),
+        labelled("prefill", 8000, engine("m", 0)),
+        labelled("decode", 8000, engine("/models/m", 300)),
+    )
+    for body in bodies:
+        node_cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(body))
+    names = [f"pod/{body['metadata']['name']}" for body in bodies]
+    node_cluster.kubectl("wait", "--for=condition=Ready", *names, "-n", namespace, "--timeout=40s")
+    where = ["m", "-n", namespace, "--kubeconfig", str(node_cluster.kubeconfig)]
+    assert main(["doctor", *where]) == 1
+    out = capsys.readouterr().out
+    assert "ModelDiffers: The prefill engine m-prefill-a-1 serves the model 'm'" in out
+    assert "1 gateways and 2 running engines" in out
+    assert "Not seen" not in out
+    assert main(["top", *where, "--once", "--interval", "0.1"]) == 0
+    lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert lines["split"] == ["split", "0.0", "7"]
+    assert lines["m-decode-a-1"] == ["m-decode-a-1", "decode", "a", "1", "75", "%", "Warm"]
