@@ -63,18 +63,18 @@ async def test_a_healthy_gateway_gives_no_finding(make_world: MakeWorld) -> None
     assert "Looked at 1 gateways and 3 engines." in out
 
 
-async def test_top_once_shows_what_happens(order: Order, make_world: MakeWorld) -> None:
-    world = await make_world(order, 1, 2)
+async def test_top_once_shows_what_happens(make_world: MakeWorld) -> None:
+    world = await make_world(Order.CONCURRENT, 1, 2)
     for number in range(4):
         await world.ask(prompt=f"{number} {PROMPT}")
-    shown = asyncio.create_task(pdx("top", "--admin", world.admin, "--once", "--interval", "3"))
+    shown = asyncio.create_task(pdx("top", "--admin", world.admin, "--once", "--interval", "1"))
     while not shown.done():
         await world.ask()
         await asyncio.sleep(0.02)
     code, out, err = shown.result()
     assert (code, err) == (0, "")
     lines = {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
-    assert f"Disaggregated  NIXL {order}" in out
+    assert "Disaggregated  NIXL Concurrent" in out
     assert "1 of 1 gateways ready" in out
     assert float(lines["split"][1]) > 0, "a rate"
     assert int(lines["split"][2]) >= 4
@@ -177,8 +177,3 @@ async def test_what_pdx_up_runs(up: Run) -> None:
     lines = {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
     assert (lines["prefill-0"][1], lines["decode-0"][1]) == ("prefill", "decode")
     assert lines["split"][-1] == "1", "the proof"
-    stopped = next(process["pid"] for process in up.status()[0]["processes"] if process["name"] == "decode-0")
-    os.kill(stopped, signal.SIGSTOP)
-    code, out, _ = await pdx("doctor", "--local", env=up.env)
-    assert code == 1
-    assert "EngineUnhealthy: The decode engine decode-0 is not healthy" in out
