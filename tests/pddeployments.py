@@ -223,6 +223,18 @@ def custom(**fields: object) -> Body:
     return {"connector": "Custom", "custom": {"className": "MyConnector", "modulePath": "my.connector", **fields}}
 
 
+_SHARED_FLAG = (
+    "P and D must have --dtype, --kv-cache-dtype, --block-size, --revision, --quantization, -q, --hf-overrides, "
+    "--attention-backend, --disable-hybrid-kv-cache-manager, --no-disable-hybrid-kv-cache-manager in common; write "
+    "it in spec.engine, or leave it out"
+)
+_ANYWHERE = "engine.args, prefill.args, decode.args"
+_PIPELINE = "D has one pipeline stage with NIXL; leave out --pipeline-parallel-size in engine.args, decode.args"
+_CONTEXT = f"NIXL pushes without decode context parallelism; leave out --decode-context-parallel-size in {_ANYWHERE}"
+_ONE_DEVICE = "SharedStorage keeps the KV of one device; leave out "
+_PAIRS: Final[Body] = {"model": {"name": "m"}, "prefill": {}, "decode": {}}
+
+
 RULES: Final[list[tuple[str, object, str, str]]] = [
     ("metadata.name", "x" * 42, "metadata.name", _NAME),
     ("metadata.name", "1qwen", "metadata.name", _NAME),
@@ -259,6 +271,28 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec.prefill.args", ["--nnodes=2"], "spec.prefill.args[0]", _NO_FLAG),
     ("spec.engine.args", ["-r", "1"], "spec.engine.args[0]", _NO_FLAG),
     ("spec.engine.args", ["--config", "/etc/vllm.yaml"], "spec.engine.args[0]", _NO_FLAG),
+    ("spec.prefill.args", ["--dtype=float16"], "spec.prefill.args[0]", _SHARED_FLAG),
+    ("spec.decode.args", ["--enforce-eager", "--block_size", "32"], "spec.decode.args[1]", _SHARED_FLAG),
+    ("spec.decode.args", ["--kv-cache-dtype", "fp8"], "spec.decode.args[0]", _SHARED_FLAG),
+    ("spec.prefill.args", ["-q", "fp8"], "spec.prefill.args[0]", _SHARED_FLAG),
+    ("spec.decode.args", ["--no-disable-hybrid-kv-cache-manager"], "spec.decode.args[0]", _SHARED_FLAG),
+    ("spec.decode.args", ["--pipeline-parallel-size=2"], "spec", _PIPELINE),
+    ("spec.engine.args", ["-pp", "2"], "spec", _PIPELINE),
+    ("spec.decode.args", ["--prefill_context_parallel_size", "2"], "spec",
+     "D has no prefill context parallelism with NIXL; leave out --prefill-context-parallel-size in engine.args, "
+     "decode.args"),
+    ("spec", {**_PAIRS, "kvTransfer": {"order": "Concurrent"}, "engine": {"args": ["-dcp=2"]}}, "spec", _CONTEXT),
+    ("spec", {**_PAIRS, "kvTransfer": {"order": "DecodeFirst"},
+              "prefill": {"args": ["--decode-context-parallel-size", "2"]}}, "spec", _CONTEXT),
+    ("spec", {**_PAIRS, "kvTransfer": _SHARED, "prefill": {"args": ["--pipeline-parallel-size", "2"]}}, "spec",
+     f"{_ONE_DEVICE}--pipeline-parallel-size in {_ANYWHERE}"),
+    ("spec", {**_PAIRS, "kvTransfer": _SHARED, "decode": {"args": ["-dcp", "2"]}}, "spec",
+     f"{_ONE_DEVICE}--decode-context-parallel-size in {_ANYWHERE}"),
+    ("spec", {**_PAIRS, "kvTransfer": _SHARED, "engine": {"args": ["--prefill-context-parallel-size=2"]}}, "spec",
+     f"{_ONE_DEVICE}--prefill-context-parallel-size in {_ANYWHERE}"),
+    ("spec", {**_PAIRS, "kvTransfer": _SHARED, "engine": {"args": ["--no-disable-hybrid-kv-cache-manager"]}}, "spec",
+     "SharedStorage knows no hybrid caches, so vLLM turns their manager off; leave out "
+     f"--no-disable-hybrid-kv-cache-manager in {_ANYWHERE}"),
     ("spec.engine.env", _variables("1A"), "spec.engine.env[0].name", _VARIABLE),
     ("spec.decode.env", _variables("A", "B-C"), "spec.decode.env[1].name", _VARIABLE),
     ("spec.kvTransfer.connector", "Nope", "spec.kvTransfer.connector",

@@ -9,6 +9,7 @@ from pdx_api.connectors.base import Connector
 from pdx_api.connectors.custom import Custom
 from pdx_api.fields import Rule
 from pdx_api.names import Mode, Order, Role
+from pdx_api.pairing_rules import SHARED_FLAGS, pairing_rules
 from pdx_api.quantities import quantity
 
 OWNED_FLAGS: Final = (
@@ -57,6 +58,10 @@ FLAG_IS_POSSIBLE: Final = _no_flag_of(
     REFUSED_FLAGS,
     "an engine of several nodes (--nnodes, --node-rank, --headless) and flags from a file (--config) are not in this "
     "version; leave it out",
+)
+
+FLAG_IS_NOT_SHARED: Final = _no_flag_of(
+    SHARED_FLAGS, f"P and D must have {', '.join(SHARED_FLAGS)} in common; write it in spec.engine, or leave it out"
 )
 
 CONNECTOR_EXISTS: Final = Rule(
@@ -209,5 +214,6 @@ SPEC_RULES: Final = (
         _tensors_pair,
     ),
     *(_whole_prompts_fit(role) for role in Role),
+    *pairing_rules(),
     *(_saves_whole_prompts(role) for role in (Role.PREFILL, Role.DECODE)),
 )

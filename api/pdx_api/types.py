@@ -29,6 +29,7 @@ from pdx_api.routing_rules import REQUEST_RULES
 from pdx_api.rules import (
     CONNECTOR_EXISTS,
     FLAG_IS_FREE,
+    FLAG_IS_NOT_SHARED,
     FLAG_IS_POSSIBLE,
     KV_TRANSFER_RULES,
     POOL_RULES,
@@ -43,6 +44,9 @@ NAME_RULE: Final = matching(
 Name = Annotated[str, StringConstraints(max_length=253), NAME_RULE]
 """A DNS label short enough that the names of children, which carry it, stay labels too."""
 Args = Annotated[list[Annotated[Argument, FLAG_IS_FREE, FLAG_IS_POSSIBLE]], Field(max_length=64)]
+PoolArgs = Annotated[
+    list[Annotated[Argument, FLAG_IS_FREE, FLAG_IS_POSSIBLE, FLAG_IS_NOT_SHARED]], Field(max_length=64)
+]
 
 
 class EnvVar(Part):
@@ -188,7 +192,7 @@ class Pool(Part):
     resources: Resources = Field(default=Resources(), description="Compute resources of one engine.")
     parallelism: Parallelism = Field(default=Parallelism(), description="How one engine spreads over devices.")
     chunked_prefill: ChunkedPrefill = Field(default=ChunkedPrefill(), description="How long prompts are cut.")
-    args: Args = Field(default=[], description="Further flags of `vllm serve` for this role, after engine.args.")
+    args: PoolArgs = Field(default=[], description="Further flags of `vllm serve` for this role, after engine.args.")
     env: Env = Field(default=[], description="Environment of this role; wins over engine.env.")
     pod_template: EnginePodTemplate | None = Field(
         default=None,

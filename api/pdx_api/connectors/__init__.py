@@ -1,17 +1,30 @@
-"""The KV connectors, one file each. Adding one is adding its file and naming it in `CONNECTORS`."""
+"""The KV connectors: one file each, whose `CONNECTOR` is found here. Adding one is adding its file."""
 
+import importlib
+import pkgutil
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
 from pdx_api.connectors.base import Connector
 from pdx_api.connectors.custom import Custom
 from pdx_api.connectors.families import Family
-from pdx_api.connectors.nixl import Nixl
-from pdx_api.connectors.shared_storage import SharedStorage
 from pdx_api.names import Order
 
-_ALL: Final[tuple[Connector, ...]] = (Nixl(), SharedStorage(), Custom())
-CONNECTORS: Final[dict[str, Connector]] = {connector.name: connector for connector in _ALL}
+DEFAULT: Final = "NIXL"
+
+
+def _found() -> Iterator[Connector]:
+    for module in pkgutil.iter_modules(__path__):
+        connector = getattr(importlib.import_module(f"{__name__}.{module.name}"), "CONNECTOR", None)
+        if connector is not None:
+            yield connector
+
+
+CONNECTORS: Final[dict[str, Connector]] = {
+    connector.name: connector for connector in sorted(_found(), key=lambda one: (one.name != DEFAULT, one.name))
+}
+"""By name, the default first."""
 
 
 def choose(connector: str, order: Order | None, protocol: str = "") -> tuple[Connector, Order]:

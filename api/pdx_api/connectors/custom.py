@@ -83,3 +83,6 @@ class Custom:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{protocol!r:.200} is no protocol of connector {self.name}") from error
         return replace(self, speaks=speaks, prefill_params=params, saved_after=saved_after)
+
+
+CONNECTOR: Final = Custom()

@@ -86,3 +86,6 @@ class Nixl:
         if order is Order.PREFILL_FIRST:
             return Serial(prefill_params=_PREFILL_PARAMS)
         return Rendezvous(prefill_params=_PREFILL_PARAMS, decode_params=_decode_params, identity=_identity)
+
+
+CONNECTOR: Final = Nixl()

@@ -46,3 +46,6 @@ class SharedStorage:
     def family(self, order: Order) -> Family:
         """P saves within the forward pass of the prompt, before it answers."""
         return Pool()
+
+
+CONNECTOR: Final = SharedStorage()
