@@ -35,6 +35,9 @@ QUEUE_SECONDS: Final = 30.0
 BODY_BYTES: Final = 64 * 1024 * 1024
 """Largest body of a request."""
 
+SLOW_SECONDS: Final = 30.0
+"""From when on a request is slow whose answer has not begun: clients give up, and engines prefill faster than that."""
+
 FAILURES_IN_A_ROW: Final = 5
 """Requests that an engine fails one after the other, until it is left out and probed."""
 SLOW_START_SECONDS: Final = 10.0

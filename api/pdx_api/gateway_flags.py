@@ -6,20 +6,22 @@
 from collections.abc import Mapping
 
 from pdx_api.quantities import quantity
-from pdx_api.routing import GatewayLimits, Routing
+from pdx_api.routing import GatewayLimits, GatewayLogs, Routing
 from pdx_api.types import Spec
 
 Values = Mapping[str, str]
 
 
 def gateway_flags(spec: Spec) -> tuple[str, ...]:
-    """The flags for what `spec.routing` and `spec.gateway.limits` say, each as `--name=value`."""
-    values, usual = _values(spec.routing, spec.gateway.limits), _values(Routing(), GatewayLimits())
+    """The flags for what `spec.routing`, `spec.gateway.limits` and `.logs` say, each as `--name=value`."""
+    values = _values(spec.routing, spec.gateway.limits, spec.gateway.logs)
+    usual = _values(Routing(), GatewayLimits(), GatewayLogs())
     return tuple(f"{flag}={value}" for flag, value in values.items() if value != usual[flag])
 
 
-def _values(routing: Routing, limits: GatewayLimits) -> Values:
-    return {**_choosing(routing), **_deadlines(routing), **_queue(routing, limits), **_health(routing)}
+def _values(routing: Routing, limits: GatewayLimits, logs: GatewayLogs) -> Values:
+    told = {"--log-format": str(logs.format), "--slow-seconds": str(logs.slow_seconds)}
+    return {**_choosing(routing), **_deadlines(routing), **_queue(routing, limits), **_health(routing), **told}
 
 
 def _choosing(routing: Routing) -> Values:

@@ -109,6 +109,14 @@ class Policy(StrEnum):
     """The same session (header x-session-id) to the same engine, unless that one has too much."""
 
 
+class LogFormat(StrEnum):
+    """How a program writes its log."""
+
+    TEXT = "Text"
+    JSON = "JSON"
+    """One object on each line."""
+
+
 class ConditionType(StrEnum):
     """What the status says of an object."""
 

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from pdx_api import defaults
 from pdx_api.fields import ObjectName, Part, Rule, SecretKey, Size
-from pdx_api.names import Policy, PrefillFailure
+from pdx_api.names import LogFormat, Policy, PrefillFailure
 from pdx_api.routing_rules import DEADLINES_RULES, RETRIES_RULES, ROUTING_RULES
 
 MEBIBYTE: Final = 1024 * 1024
@@ -157,6 +157,19 @@ class GatewayLimits(Part):
         default=0,
         description="Open requests of one client at one gateway, by API key or else by address; further ones get 429. "
         "Behind a proxy all clients may have one address. 0: no limit.",
+    )
+
+
+class GatewayLogs(Part):
+    """What the gateway writes to stderr: a line for each request that failed or was slow. No line holds anything of a
+    prompt, a key or a body."""
+
+    format: LogFormat = Field(
+        default=LogFormat.TEXT, description="How lines are written. JSON: an object on each line."
+    )
+    slow_seconds: SecondsOrNone = Field(
+        default=int(defaults.SLOW_SECONDS),
+        description="From how many seconds on, until its answer begins, a request is slow. 0: every request is.",
     )
 
 

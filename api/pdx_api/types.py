@@ -24,7 +24,7 @@ from pdx_api.fields import (
 from pdx_api.model import Model, Volume
 from pdx_api.names import STORAGE_MOUNT, Mode, Order, Role
 from pdx_api.overlay import EnginePodTemplate, GatewayPodTemplate
-from pdx_api.routing import EngineKey, GatewayAuth, GatewayLimits, Routing
+from pdx_api.routing import EngineKey, GatewayAuth, GatewayLimits, GatewayLogs, Routing
 from pdx_api.routing_rules import REQUEST_RULES
 from pdx_api.rules import (
     CONNECTOR_EXISTS,
@@ -228,6 +228,7 @@ class Gateway(Part):
     resources: Resources = Field(default=Resources(), description="Compute resources of one gateway pod.")
     service: GatewayService = Field(default=GatewayService(), description="The Service in front of the gateway.")
     limits: GatewayLimits = Field(default=GatewayLimits(), description="What the gateway takes from clients.")
+    logs: GatewayLogs = Field(default=GatewayLogs(), description="What the gateway writes to its log.")
     auth: GatewayAuth | None = Field(default=None, description="Who may use the gateway. Default: everybody.")
     pod_template: GatewayPodTemplate | None = Field(
         default=None,

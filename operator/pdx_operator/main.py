@@ -16,7 +16,8 @@ from typing import Any, Final
 import kopf
 from kubernetes.aio.config import ConfigException
 
-from pdx_api.names import GROUP, PLURAL, VERSION
+from pdx_api import logs
+from pdx_api.names import GROUP, PLURAL, VERSION, LogFormat
 from pdx_operator.cluster import ApiError, Cluster
 from pdx_operator.crew import Crew
 from pdx_operator.events import Poster
@@ -52,18 +53,23 @@ def parse_arguments(argv: Sequence[str] | None) -> Settings:
     parser.add_argument("--namespace", action="append", default=[], help="where to work, repeatable; none: everywhere")
     parser.add_argument("--gateway-image", default=DEFAULT_GATEWAY_IMAGE, help="image of gateways that name none")
     parser.add_argument("--health-port", type=int, default=8081, help="port of /healthz, /readyz and /metrics; 0: none")
+    parser.add_argument(
+        "--log-format", type=LogFormat, choices=list(LogFormat), default=LogFormat.TEXT, help="Text (default) or JSON"
+    )
     parser.add_argument("--verbose", action="store_true", help="log what is decided and asked as well")
     given = parser.parse_args(argv)
     return Settings(
         gateway_image=given.gateway_image,
         namespaces=tuple(dict.fromkeys(given.namespace)),
         health_port=given.health_port,
+        log_format=given.log_format,
         verbose=given.verbose,
     )
 
 
 def _configure_logs(settings: Settings) -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logs.configure(settings.log_format, "%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger().setLevel(logging.INFO)
     logging.getLogger("pdx_operator").setLevel(logging.DEBUG if settings.verbose else logging.INFO)
     logging.getLogger("kopf").setLevel(logging.INFO if settings.verbose else logging.WARNING)
     # It says something of every event that it brings.

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from pdx_api.names import LogFormat
+
 
 @dataclass(frozen=True, slots=True)
 class Pace:
@@ -30,6 +32,7 @@ class Settings:
     """Where it works; empty means everywhere."""
     health_port: int = 8081
     """Port of /healthz, /readyz and /metrics; 0 means none."""
+    log_format: LogFormat = LogFormat.TEXT
     verbose: bool = False
     """Log what is decided and asked, not only what is changed."""
     turns: int = 16

@@ -59,7 +59,8 @@ class Backend:
         """A P has been sent its leg of a request."""
         now = self.clock()
         if not trail.sent:
-            self.counters.phases[_TO_PREFILL].observe(now - trail.read)
+            trail.to_prefill = now - trail.read
+            self.counters.phases[_TO_PREFILL].observe(trail.to_prefill)
         trail.sent = now
         trail.legs.append((prefill.name, request_id))
 

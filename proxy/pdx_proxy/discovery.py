@@ -1,7 +1,7 @@
 """Which engines there are: told once by flags, or found and watched as pods of a cluster."""
 
 import asyncio
-import sys
+import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
@@ -10,6 +10,8 @@ from pdx_api.names import LABEL_DEPLOYMENT, LABEL_ROLE, Role
 from pdx_proxy.cluster import ClusterError, CredentialsError, ExpiredError, PodApi
 from pdx_proxy.pods import Pod, Pods
 from pdx_proxy.settings import EndpointSpec
+
+_log: Final = logging.getLogger(__name__)
 
 _WATCH_SECONDS: Final = 120
 """How long one watch lasts, less up to a fourth: what lies between may keep a connection to a lost server open."""
@@ -130,5 +132,4 @@ class Follower:
 
 def say(text: str) -> None:
     """One line to whoever reads the gateway's log."""
-    sys.stderr.write(f"pdx gateway: {text.rstrip('.')}.\n")
-    sys.stderr.flush()
+    _log.warning("%s.", text.rstrip("."))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NoReturn, TypeVar
 
-from pdx_api.names import CLIENT_KEYS_FLAG, ENGINE_KEY_FLAG, Policy, PrefillFailure
+from pdx_api.names import CLIENT_KEYS_FLAG, ENGINE_KEY_FLAG, LogFormat, Policy, PrefillFailure
 from pdx_api.quantities import quantity
 from pdx_proxy.settings import Settings
 
@@ -152,6 +152,11 @@ FLAGS: Final[dict[str, tuple[Flag, ...]]] = {
              "largest body, for example 64Mi; a larger one gets 413"),
         Flag("--max-requests-per-client", "limits", "requests_per_client", _AMOUNT, "N",
              "open requests of one API key, or else of one address; 0: no limit"),
+    ),
+    "the log, on stderr": (
+        Flag("--log-format", "logs", "format", _one_of(LogFormat), "FORMAT", "how lines are written: Text or JSON"),
+        Flag("--slow-seconds", "logs", "slow_seconds", seconds, "S",
+             "a request whose answer has not begun by then gets a line, as one that failed does; 0: every request"),
     ),
     "API keys": (
         Flag(CLIENT_KEYS_FLAG, "keys", "clients", _file, "FILE",

@@ -1,6 +1,7 @@
 """The workers, as the control side sees them: one in this process, or several in processes of their own."""
 
 import asyncio
+import logging
 import socket
 import sys
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from pdx_proxy.settings import Address, Settings
 from pdx_proxy.shared_load import LoadTable
 from pdx_proxy.worker import Worker
 
+_log = logging.getLogger(__name__)
 _BACKLOG = 1024
 _REPORT_SECONDS = 2.0
 _RESTART_SECONDS = 0.2
@@ -119,7 +121,7 @@ class _Seat:
                 break
             pause = _RESTART_SECONDS if loop.time() - began > _LONGEST_RESTART_SECONDS else pause * 2
             pause = min(pause, _LONGEST_RESTART_SECONDS)
-            sys.stderr.write(f"pdx gateway: a worker ended with code {code}; another starts in {pause:g} s.\n")
+            _log.warning("a worker ended with code %s; another starts in %g s.", code, pause)
             await asyncio.sleep(pause)
         self._listener.close()
 

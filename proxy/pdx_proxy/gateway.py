@@ -21,12 +21,16 @@ from pdx_proxy.keys import Keyring
 from pdx_proxy.pick import Choice
 from pdx_proxy.relay import error_of, relay
 from pdx_proxy.request import Body, RefusedError, Request, decode_body, error_body, read_body
+from pdx_proxy.request_log import RequestLog
 from pdx_proxy.routes import ROUTES, Kind
 from pdx_proxy.trail import Trail
 from pdx_proxy.wire import forwarded_headers
 
 _MAX_CLIENT_ID: Final = 256
 _FIRST_TOKEN: Final = Phase.FIRST_TOKEN.value
+_TOTAL: Final = Phase.TOTAL.value
+_SPLIT: Final = Outcome.SPLIT
+_WHOLE: Final = Outcome.WHOLE
 
 
 class Gateway:
@@ -42,6 +46,10 @@ class Gateway:
         self._chooser = backend.chooser
         self._aftercare = aftercare
         self._turn = turn
+        self._log = RequestLog(
+            backend.settings.logs, backend.settings.workers, lambda: backend.snapshot.everything, backend.clock
+        )
+        self._slow_seconds = self._log.slow_seconds
         self.draining = False
         """Whether clients are to go elsewhere: every answer then closes its connection."""
 
@@ -68,7 +76,10 @@ class Gateway:
         except RefusedError as refusal:
             exchange.drop_body()
             answer(exchange, refusal.status, refusal.body(), {**self._own_headers(exchange), **refusal.headers})
-            outcome = Outcome.SHED if isinstance(refusal, ShedError) else Outcome.REFUSED
+            outcome = Outcome.REFUSED
+            if isinstance(refusal, ShedError):
+                outcome = Outcome.SHED
+                trail.failures.append(refusal.reason.value)
         except RequestExpired as expired:
             answer(exchange, 504, error_of(expired), self._own_headers(exchange))
             outcome = Outcome.EXPIRED
@@ -77,7 +88,11 @@ class Gateway:
                 place.leave()
             counters.requests_in_flight -= 1
             counters.outcomes[outcome] += 1
-            counters.phases[Phase.TOTAL].observe(clock() - began)
+            seconds = clock() - began
+            counters.phases[_TOTAL].observe(seconds)
+            if seconds >= self._slow_seconds or (outcome is not _SPLIT and outcome is not _WHOLE):
+                client_id = exchange.headers.get("x-request-id", "")
+                self._log.note(exchange.path, client_id, outcome, trail, seconds)
 
     def _answer_alone(self, exchange: Exchange) -> Kind | None:
         """Answer what no engine is asked for, or say how the request is to be served."""

@@ -17,6 +17,7 @@ from pdx_proxy.endpoints import Snapshot
 from pdx_proxy.engine_load import EngineLoads
 from pdx_proxy.fleet import Fleet, LocalFleet, ProcessFleet, address_of, bind
 from pdx_proxy.keys import KeyFileError, Keyring, check
+from pdx_proxy.request_log import configure_logs
 from pdx_proxy.settings import Settings
 from pdx_proxy.shared_load import LoadTable
 from pdx_proxy.warmup import Warmer
@@ -29,6 +30,7 @@ def run(settings: Settings, discovery: Discovery | None = None) -> int:
     With one sentence on stderr 1, when a port is taken or discovery can not begin; 2, when a file of keys is wrong.
     """
     try:
+        configure_logs(settings)
         check(settings.keys)
         raise_file_limit()
         return uvloop.run(_serve(settings, discovery))
@@ -37,7 +39,7 @@ def run(settings: Settings, discovery: Discovery | None = None) -> int:
         return 2
     except OSError as error:
         where = error.filename or f"{settings.listen} or {settings.admin}"
-        sys.stderr.write(f"pdx gateway: cannot listen on {where}: {error.strerror}.\n")
+        say(f"cannot listen on {where}: {error.strerror}")
         return 1
 
 

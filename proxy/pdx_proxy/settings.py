@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pdx_api import defaults
-from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, Order, Policy, PrefillFailure, Role
+from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, LogFormat, Order, Policy, PrefillFailure, Role
 
 MAX_WORKERS: Final = 64
 
@@ -141,6 +141,15 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
+class Logs:
+    """What is written to stderr."""
+
+    format: LogFormat = LogFormat.TEXT
+    slow_seconds: float = defaults.SLOW_SECONDS
+    """From when on a request is slow whose answer has not begun: it gets a line. 0: every request does."""
+
+
+@dataclass(frozen=True, slots=True)
 class Keys:
     """Files of API keys, read again when they change."""
 
@@ -168,6 +177,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     health: Health = field(default_factory=Health)
     keys: Keys = field(default_factory=Keys)
+    logs: Logs = field(default_factory=Logs)
     idle_seconds: float = 4.0
     """How long an idle connection to an engine is kept: below the 5 s after which vLLM closes it."""
     decode_lead_seconds: float = 0.01

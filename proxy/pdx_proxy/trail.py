@@ -9,7 +9,7 @@ NEVER: Final = -1.0
 class Trail:
     """One request's times and legs. Whoever serves the request writes it; it is read when the request has ended."""
 
-    __slots__ = ("failures", "first", "handoff", "legs", "prefill", "queued", "read", "sent", "stream")
+    __slots__ = ("failures", "first", "handoff", "legs", "prefill", "queued", "read", "sent", "stream", "to_prefill")
 
     def __init__(self) -> None:
         self.queued = 0.0
@@ -18,6 +18,8 @@ class Trail:
         """When it was admitted and read, in seconds of the gateway's clock; 0 until then."""
         self.sent = 0.0
         """When its last leg to a P was sent; 0 until then."""
+        self.to_prefill = NEVER
+        """How long it took, from then on, to send its first leg to a P, in seconds."""
         self.prefill = NEVER
         """How long its last P took, in seconds."""
         self.handoff = NEVER

@@ -8,6 +8,7 @@ import uvloop
 
 from pdx_proxy.endpoints import Snapshot
 from pdx_proxy.link import Drain, Link, Report, ReportRequest
+from pdx_proxy.request_log import configure_logs
 from pdx_proxy.settings import Settings
 from pdx_proxy.shared_load import SharedLoad
 from pdx_proxy.worker import Worker, spare_collector
@@ -17,6 +18,7 @@ async def _work(listener_fd: int, link_fd: int, load_fd: int, number: int) -> No
     link = await Link.over(socket.socket(fileno=link_fd))
     settings = await link.receive()
     assert isinstance(settings, Settings), "the first message holds the settings"
+    configure_logs(settings)
     worker = Worker(settings, link.send, SharedLoad.over(load_fd, number, settings.workers))
     await worker.start(socket.socket(fileno=listener_fd))
     spare_collector()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -25,14 +26,14 @@ def free_port() -> int:
 class Program:
     """`pdx gateway` as a child of this process."""
 
-    def __init__(self, world: World, workers: int) -> None:
+    def __init__(self, world: World, workers: int, *more: str) -> None:
         self.world = world
         self.listen, self.admin = (f"127.0.0.1:{free_port()}" for _ in range(2))
         self._arguments = [
             *("gateway", "--listen", self.listen, "--admin", self.admin),
             *(("--prefill", *(engine.url for engine in world.prefill)) if world.prefill else ()),
             *("--decode" if world.prefill else "--aggregated", *(engine.url for engine in world.decode)),
-            *("--order", world.order, "--workers", str(workers)),
+            *("--order", world.order, "--workers", str(workers), *more),
         ]
         self.process: asyncio.subprocess.Process | None = None
 
@@ -110,8 +111,8 @@ async def programs() -> AsyncIterator[list[Program]]:
         await program.close()
 
 
-async def _start(programs: list[Program], world: World, workers: int) -> Program:
-    program = Program(world, workers)
+async def _start(programs: list[Program], world: World, workers: int, *more: str) -> Program:
+    program = Program(world, workers, *more)
     programs.append(program)
     await program.start()
     await program.warm()
@@ -130,16 +131,52 @@ async def test_two_workers_share_the_port(order: Order, make_world: MakeWorld, p
         assert isinstance(outcomes, dict)
         assert {name: count for name, count in outcomes.items() if count} == {"split": 24}
         assert state["inFlight"] == {"requests": 0, "queued": 0, "settling": 0, "prefill": 0, "decode": 0}
+    await _check_metrics(program)
     first, second = program.workers()
     os.kill(first, signal.SIGKILL)
     await eventually(lambda: len(program.workers()) == 2 and first not in program.workers(), 10.0, "a new worker")
     assert second in program.workers()
+    await _check_metrics(program)  # those of the dead one are still counted
     assert [await program.ask(Shape()) for _ in range(12)] == [Shape().expected()] * 12
     program.child.send_signal(signal.SIGTERM)
     code, errors = await program.end()
     assert code == 0
     assert errors.startswith("pdx gateway: a worker ended with code -9")
     assert errors.count("\n") == 1
+
+
+async def _check_metrics(program: Program) -> None:
+    """24 requests, half of them streams, are counted once, whichever worker served them."""
+    page = (await program.world.call("GET", f"http://{program.admin}/metrics")).raw.decode()
+    found = {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if line[0] != "#"}
+    counts = {
+        phase: found[f'pdx_phase_seconds_bucket{{le="+Inf",phase="{phase}"}}'] for phase in ("first_token", "total")
+    }
+    assert counts == {"first_token": 12, "total": 24}
+    assert found['pdx_phase_seconds_count{phase="to_prefill"}'] == 24
+    for role in ("prefill", "decode"):
+        assert found[f'pdx_choices_total{{policy="LeastRequests",role="{role}"}}'] == 24
+    assert found["pdx_chunks_total"] >= 24
+    name = program.world.p.url.removeprefix("http://")
+    assert found[f'pdx_held_kv{{endpoint="{name}"}}'] == 0
+
+
+async def test_all_processes_write_json(make_world: MakeWorld, programs: list[Program]) -> None:
+    world = await make_world(Order.PREFILL_FIRST, gateway=False)
+    program = await _start(programs, world, 2, "--log-format=JSON", "--slow-seconds=0")
+    for _ in range(4):
+        await program.ask(Shape())
+    victim = program.workers()[0]
+    os.kill(victim, signal.SIGKILL)
+    await eventually(lambda: len(program.workers()) == 2 and victim not in program.workers(), 10.0, "a new worker")
+    program.child.send_signal(signal.SIGTERM)
+    code, errors = await program.end()
+    lines = [json.loads(line) for line in errors.splitlines()]
+    messages = [line["message"] for line in lines]
+    assert (code, messages.count("request was slow"), len(messages)) == (0, 4, 5)
+    assert any(message.startswith("a worker ended with code -9") for message in messages)
+    assert all(set(line) >= {"time", "level", "logger", "message"} for line in lines)
+    assert [line["outcome"] for line in lines if "outcome" in line] == ["split"] * 4
 
 
 async def test_two_workers_find_the_least_loaded(make_world: MakeWorld, programs: list[Program]) -> None:

@@ -8,15 +8,15 @@ import pytest
 from pydantic import BaseModel
 
 from pdx_api.gateway_flags import gateway_flags
-from pdx_api.names import Policy, PrefillFailure
+from pdx_api.names import LogFormat, Policy, PrefillFailure
 from pdx_api.parse import parse
 from pdx_api.quantities import quantity
-from pdx_api.routing import GatewayLimits, Routing
+from pdx_api.routing import GatewayLimits, GatewayLogs, Routing
 from pdx_api.types import Spec
 from pdx_cli.main import main as pdx
 from pdx_proxy.__main__ import create_parser, main, settings_of
 from pdx_proxy.flags import FLAGS, flags_of
-from pdx_proxy.settings import Choosing, Deadlines, Health, Keys, Limits, Retries, Settings
+from pdx_proxy.settings import Choosing, Deadlines, Health, Keys, Limits, Logs, Retries, Settings
 from tests.pddeployments import FULL, changed
 
 IN_CLUSTER = ["--deployment", "tiny", "--namespace", "models"]
@@ -46,6 +46,8 @@ TABLE: dict[Path, tuple[object, str, str, object]] = {
     "spec.routing.queue.maxMemory": ("1.5Gi", "limits", "held_bytes", 3 * 2**29),
     "spec.gateway.limits.maxBodySize": (5000, "limits", "max_body_bytes", 5000),
     "spec.gateway.limits.maxRequestsPerClient": (3, "limits", "requests_per_client", 3),
+    "spec.gateway.logs.format": ("JSON", "logs", "format", LogFormat.JSON),
+    "spec.gateway.logs.slowSeconds": (0, "logs", "slow_seconds", 0.0),
     "spec.routing.ejection.consecutiveFailures": (2, "health", "failures_in_a_row", 2),
     "spec.routing.slowStartSeconds": (0, "health", "slow_start_seconds", 0.0),
 }
@@ -72,11 +74,13 @@ def _with(part: str, **fields: object) -> Settings:
 
 def test_no_field_is_forgotten() -> None:
     fields = {*_leaves(Routing, "spec.routing"), *_leaves(GatewayLimits, "spec.gateway.limits")}
+    fields |= {*_leaves(GatewayLogs, "spec.gateway.logs")}
     assert set(TABLE) == fields
 
 
 def test_no_setting_is_forgotten() -> None:
     parts = {"choosing": Choosing, "retries": Retries, "deadlines": Deadlines, "limits": Limits, "health": Health}
+    parts |= {"logs": Logs}
     settings = {
         (part, field.name)
         for part, kind in parts.items()
