@@ -222,7 +222,9 @@ def test_the_generator_says_what_differs(
     monkeypatch.setattr("sys.argv", ["generate"])
     assert generate.main() == 0
     written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert written == {
+    dashboards = {path for path in written if path.startswith("charts/pdx/files/dashboards/")}
+    assert dashboards
+    assert written - dashboards == {
         "crds/pdx.dev_pddeployments.yaml",
         "charts/pdx/files/crds/pdx.dev_pddeployments.yaml",
         "docs/failures.md",
