@@ -91,6 +91,8 @@ def lay_out(
     """
     spec = deployment.spec
     port_names = tuple(spec.connector.port_names) if spec.mode is Mode.DISAGGREGATED else ()
+    if kind is EngineKind.SIM and not port_names:  # a simulated engine takes one, whatever its connector does
+        port_names = (SIDE_CHANNEL,)
     roles = [(role, i) for role, pool in spec.pools().items() for i in range(pool.replicas)]
     for role, pool in spec.pools().items():
         if pool.replicas == 0:

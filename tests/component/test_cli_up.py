@@ -109,6 +109,15 @@ def test_once_proves_that_kv_moved(order: str, up: Callable[..., Run]) -> None:
     assert run.marked() == set()
 
 
+@pytest.mark.parametrize("family", ["Serial", "Pool"])
+def test_once_proves_a_connector_of_the_users_own(family: str, up: Callable[..., Run]) -> None:
+    own = f"{{connector: Custom, custom: {{className: MyConnector, family: {family}}}}}"
+    run = up("--once", "--set", f"spec.kvTransfer={own}")
+    code, out, err = run.end()
+    assert (code, out.splitlines()[-1]) == (0, "KV moved: yes"), err
+    assert "  order      PrefillFirst (Custom)" in out
+
+
 def test_once_proves_that_kv_went_through_a_directory(up: Callable[..., Run]) -> None:
     storage = "spec.kvTransfer={connector: SharedStorage, storage: {persistentVolumeClaim: {claimName: kv}}}"
     run = up("--once", "--set", storage)
