@@ -24,6 +24,10 @@ help: ## List the targets
 .PHONY: install
 install: $(VENV)/.installed ## Install pdx and the CPU engine into .venv (locked, with hashes)
 
+.PHONY: install-lmcache
+install-lmcache: install ## Install LMCache beside it, for `pdx up` with connector LMCache
+	@$(PIP) install -q --require-hashes --no-deps -r requirements/lmcache.lock
+
 .PHONY: run
 run: install ## Serve a tiny model with one prefill and one decode engine and prove that KV moved (ONCE=1: prove, then stop)
 	@test -f $(TINY_MODEL)/config.json || $(BIN)/pdx tiny-model $(TINY_MODEL)
@@ -97,6 +101,7 @@ lock: $(UV) ## Write requirements/*.lock anew (UPGRADE=1 takes newer versions)
 	@$(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) -c requirements/dev.lock images/build.in -o images/build.lock
 	@for image in gateway operator; do $(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) --extra $$image -c requirements/run.lock pyproject.toml -o requirements/$$image.lock; done
 	@$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) benchmarks/gateway/peers.in -o benchmarks/gateway/peers.lock
+	@$(UV) pip compile -q --universal --no-deps --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) -c requirements/dev.lock requirements/lmcache.in -o requirements/lmcache.lock
 
 .PHONY: install-dev
 install-dev: $(VENV)/.installed-dev
@@ -121,7 +126,8 @@ $(VENV)/.installed: requirements/run.lock pyproject.toml packaging/vllm-metadata
 	@$(PIP) install -q --no-deps -e .
 	@touch $@
 
-$(VENV)/.installed-dev: requirements/dev.lock $(VENV)/.installed
+$(VENV)/.installed-dev: requirements/dev.lock requirements/lmcache.lock $(VENV)/.installed
 	@echo "Installing the development tools into $(VENV)"
 	@$(PIP) install -q --require-hashes --no-deps -r requirements/dev.lock
+	@$(PIP) install -q --require-hashes --no-deps -r requirements/lmcache.lock
 	@touch $@

@@ -306,6 +306,7 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
      "spec", f"{_WHOLE}prefill"),
     ("spec", {"model": {"name": "m"}, "kvTransfer": _SHARED, "prefill": {},
               "decode": {"chunkedPrefill": {"maxBatchedTokens": 512}}}, "spec", f"{_WHOLE}decode"),
+    ("spec.kvTransfer.poolSize", "1Ti1", "spec.kvTransfer.poolSize", _SIZE),
     ("spec.kvTransfer.storage", {"persistentVolumeClaim": {"claimName": "K"}},
      "spec.kvTransfer.storage.persistentVolumeClaim.claimName", _OBJECT),
     ("spec.kvTransfer", {"connector": "Custom"}, "spec.kvTransfer", _NO_CUSTOM),
@@ -589,7 +590,8 @@ UNKNOWN: Final[list[tuple[str, object, str, str]]] = [
     ("spec.modell", {}, "spec.modell", "spec.modell does not exist; did you mean model?"),
     ("spec.decode.replica", 1, "spec.decode.replica", "spec.decode.replica does not exist; did you mean replicas?"),
     ("spec.kvTransfer.zzz", 1, "spec.kvTransfer.zzz",
-     "spec.kvTransfer.zzz does not exist; it may hold: connector, order, onLoadFailure, storage, config, custom."),
+     "spec.kvTransfer.zzz does not exist; it may hold: connector, order, onLoadFailure, storage, poolSize, config, "
+     "custom."),
     ("spec.routing.deadline", {}, "spec.routing.deadline",
      "spec.routing.deadline does not exist; did you mean deadlines?"),
     ("spec.gateway.auth", {"secretName": "x", "secretRef": {"name": "x"}}, "spec.gateway.auth.secretName",

@@ -42,3 +42,5 @@ FAILURES_IN_A_ROW: Final = 5
 """Requests that an engine fails one after the other, until it is left out and probed."""
 SLOW_START_SECONDS: Final = 10.0
 """How long a new engine gets less than its share: its caches are empty and its first shapes compile."""
+POOL_GIB: Final = 4
+"""A pool for some thousand prompts of a small model, which no node misses."""

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from pdx_api.connectors.base import Site
-from pdx_api.defaults import HANDOFF_SECONDS, LEASE_MARGIN_SECONDS
+from pdx_api.connectors.base import SideService, Site
+from pdx_api.defaults import HANDOFF_SECONDS, LEASE_MARGIN_SECONDS, POOL_GIB
 from pdx_api.names import Mode, Role
+from pdx_api.quantities import quantity
 from pdx_api.types import Pool, Spec
 
 _SEARCH_PATH: Final = "PYTHONPATH"
@@ -55,6 +56,23 @@ def engine_command(
         *pool.args,
     ]
     return EngineCommand(role=role, args=tuple(args), env=tuple(sorted(env.items())))
+
+
+def side_services(spec: Spec) -> tuple[SideService, ...]:
+    """What must run beside the engines."""
+    return () if spec.mode is Mode.AGGREGATED else spec.connector.services
+
+
+def service_command(spec: Spec, service: SideService, site: Site) -> tuple[str, ...]:
+    """A side service's command line; `site` is where it listens."""
+    return service.command(site, pool_bytes(spec) / 2**30, spec.engine.block_size)
+
+
+def pool_bytes(spec: Spec) -> int:
+    """Memory of the pool that a side service keeps."""
+    size = spec.kv_transfer.pool_size
+    found = quantity(size) if size is not None else None
+    return int(found) if found is not None else POOL_GIB * 2**30
 
 
 def pairing_revision(spec: Spec) -> str:
@@ -115,7 +133,7 @@ def connector_config(spec: Spec) -> dict[str, Any]:
 def _kv_transfer(spec: Spec) -> dict[str, Any]:
     if spec.mode is Mode.AGGREGATED:
         return {}
-    said = {**stated(spec.kv_transfer), "order": spec.order}
+    said = {**stated(spec.kv_transfer, without=("pool_size",)), "order": spec.order}
     # With the default deadline the lease is vLLM's own: engines that were not told are the same.
     if spec.routing.deadlines.handoff_seconds != HANDOFF_SECONDS:
         said["config"] = connector_config(spec)

@@ -17,6 +17,8 @@ LABEL_ROLE: Final = f"{GROUP}/role"
 ROLE_GATEWAY: Final = "gateway"
 """Value of the role label on what belongs to the gateway; engines carry a `Role`."""
 LABEL_REVISION: Final = f"{GROUP}/revision"
+LABEL_SERVICE: Final = f"{GROUP}/service"
+"""Names the side service that an object belongs to."""
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "pdx"
 ANNOTATION_CONNECTOR: Final = f"{GROUP}/connector"
@@ -131,6 +133,11 @@ def engines_name(deployment: str, role: Role, revision: str) -> str:
     return f"{deployment}-{role}-{revision}"
 
 
+def service_name(deployment: str, service: str, revision: str) -> str:
+    """Name of the Deployment and of the Service of one side service in one revision."""
+    return f"{deployment}-{service}-{revision}"
+
+
 def pool_name(deployment: str, role: Role) -> str:
     """Name of what a role has once for all revisions: its PodDisruptionBudget."""
     return f"{deployment}-{role}"
@@ -139,6 +146,11 @@ def pool_name(deployment: str, role: Role) -> str:
 def gateway_name(deployment: str) -> str:
     """Name of everything that belongs to the gateway."""
     return f"{deployment}-gateway"
+
+
+def services_policy_name(deployment: str) -> str:
+    """Name of the NetworkPolicy in front of the side services."""
+    return f"{deployment}-services"
 
 
 def policy_name(deployment: str) -> str:

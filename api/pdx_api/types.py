@@ -8,6 +8,7 @@ from pdx_api.connector_config import ConnectorConfig
 from pdx_api.connectors import choose
 from pdx_api.connectors.base import Connector
 from pdx_api.custom import CustomConnector
+from pdx_api.defaults import POOL_GIB
 from pdx_api.fields import (
     Annotations,
     Argument,
@@ -18,6 +19,7 @@ from pdx_api.fields import (
     Part,
     Quantities,
     Rule,
+    Size,
     Text,
     matching,
 )
@@ -127,6 +129,11 @@ class KVTransfer(Part):
     storage: KVStorage | None = Field(
         default=None,
         description="Where a connector keeps KV that engines share by files. `pdx up` uses a directory of the run.",
+    )
+    pool_size: Size | None = Field(
+        default=None,
+        description="Memory of the pool that a connector's server keeps, as a quantity (LMCache). A change of it "
+        f"starts the server anew, empty. Default: {POOL_GIB}Gi.",
     )
     config: ConnectorConfig = Field(
         default={}, description="Connector settings for vLLM's kv_connector_extra_config; they win over PDX's own."

@@ -9,9 +9,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from pdx_api.connectors.base import Site
+from pdx_api.connectors.base import SideService, Site
 from pdx_api.connectors.nixl import LEASE, SIDE_CHANNEL
-from pdx_api.engines import connector_config, engine_command
+from pdx_api.engines import connector_config, engine_command, service_command, side_services
 from pdx_api.gateway_flags import gateway_flags
 from pdx_api.names import Mode, Role
 from pdx_api.types import PDDeployment, Spec
@@ -39,6 +39,8 @@ class Program:
     """What it gets beside the environment of `pdx up`."""
     port: int
     """Where its HTTP API listens, on the loopback address."""
+    health: str = "/health"
+    """Path that answers 200 when it serves."""
 
     @property
     def address(self) -> str:
@@ -51,7 +53,7 @@ class Program:
         return f"http://{self.address}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProgram(Program):
     """One engine to start."""
 
@@ -66,6 +68,8 @@ class Layout:
     gateway: Program
     admin: Program
     """The gateway's admin address; the same process."""
+    services: tuple[Program, ...] = ()
+    """What engines need beside them, started before them."""
 
     def of(self, role: Role) -> tuple[EngineProgram, ...]:
         """The engines of a role."""
@@ -97,14 +101,23 @@ def lay_out(
     for role, pool in spec.pools().items():
         if pool.replicas == 0:
             raise CommandError(f"spec.{role}.replicas is 0; `pdx up` needs at least one engine of each role.")
-    free = iter(allocate(len(roles) * (1 + len(port_names))))
+    needed = side_services(spec)
+    free = iter(allocate(len(roles) * (1 + len(port_names)) + sum(len(service.ports) for service in needed)))
+    sites = {service.name: Site(HOST, {name: next(free) for name in service.ports}) for service in needed}
     code = _code(spec)
-    engines = tuple(
-        _engine(spec, role, i, kind, next(free), Site(HOST, {name: next(free) for name in port_names}, storage, code))
-        for role, i in roles
-    )
+
+    def site() -> Site:
+        return Site(HOST, {name: next(free) for name in port_names}, storage, code, sites)
+
+    engines = tuple(_engine(spec, role, i, kind, next(free), site()) for role, i in roles)
     gateway = _gateway(spec, engines, port, admin)
-    return Layout(engines=engines, gateway=gateway, admin=Program("gateway", gateway.argv, {}, admin))
+    services = tuple(_service(spec, service, sites[service.name]) for service in needed if kind is EngineKind.VLLM)
+    return Layout(engines, gateway, Program("gateway", gateway.argv, {}, admin), services)
+
+
+def _service(spec: Spec, service: SideService, site: Site) -> Program:
+    argv = service_command(spec, service, site)
+    return Program(service.name, argv, {}, site.ports[service.probe_port], service.probe_path)
 
 
 def _engine(spec: Spec, role: Role, index: int, kind: EngineKind, port: int, site: Site) -> EngineProgram:
@@ -113,7 +126,7 @@ def _engine(spec: Spec, role: Role, index: int, kind: EngineKind, port: int, sit
         argv, env = _sim(spec, role, port, site), {}
     else:
         argv, env = ("vllm", *command.args), dict(command.env)
-    return EngineProgram(f"{role}-{index}", argv, env, port, role)
+    return EngineProgram(f"{role}-{index}", argv, env, port, role=role)
 
 
 def _code(spec: Spec) -> str | None:
@@ -165,6 +178,7 @@ def check_vllm(spec: Spec) -> None:
     if shutil.which("vllm", path=environment(os.environ, {})["PATH"]) is None:
         raise CommandError("vLLM is not installed; run `make install`, or use simulated engines with --engine sim.")
     _check_code(spec)
+    _check_programs(spec)
     source = spec.model.source
     if source is None:
         return
@@ -188,3 +202,13 @@ def _check_code(spec: Spec) -> None:
         )
     if not Path(custom.code.directory).is_dir():
         raise CommandError(f"{where}.directory: there is no directory {custom.code.directory}.")
+
+
+def _check_programs(spec: Spec) -> None:
+    for service in side_services(spec):
+        program = service_command(spec, service, Site(HOST, service.ports))[0]
+        if shutil.which(program, path=environment(os.environ, {})["PATH"]) is None:
+            raise CommandError(
+                f"Connector {spec.connector.name} needs the program {program}, which is not installed; run "
+                f"`make install-{program}`, or use simulated engines with --engine sim."
+            )

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,14 +41,12 @@ class Session:
 
     async def prove(self) -> Proof:
         """Bring everything up and prove it."""
-        engines = self.layout.engines
-        _say(f"Starting {', '.join(engine.name for engine in engines)} ({self.kind}); logs in {self.directory.logs}")
-        for engine in engines:
-            await self._start(engine)
         async with Client() as client:
-            with startup.display() as show:
-                work = startup.healthy(client, engines, self.directory, self.start_timeout, show)
-                await self.fleet.guard(work)
+            if self.layout.services:
+                _say(f"Starting {_names(self.layout.services)}, which the engines need")
+                await self._bring_up(client, self.layout.services)
+            _say(f"Starting {_names(self.layout.engines)} ({self.kind}); logs in {self.directory.logs}")
+            await self._bring_up(client, self.layout.engines)
             _say("Starting the gateway, which warms the engines")
             await self._start(self.layout.gateway)
             await self.fleet.guard(startup.warm(client, self.layout))
@@ -63,6 +61,13 @@ class Session:
         print(f"Logs are in {self.directory.logs}. Ctrl-C stops everything.", flush=True)
         await self.fleet.guard(asyncio.Event().wait())
         return proof
+
+    async def _bring_up(self, client: Client, programs: Sequence[Program]) -> None:
+        """Start them all and wait until they are healthy."""
+        for program in programs:
+            await self._start(program)
+        with startup.display() as show:
+            await self.fleet.guard(startup.healthy(client, programs, self.directory, self.start_timeout, show))
 
     async def _start(self, program: Program) -> None:
         env = environment(os.environ, {"VLLM_RPC_BASE_PATH": str(self.sockets), **program.env})
@@ -79,7 +84,8 @@ class Session:
     def _record(self) -> Run:
         spec = self.deployment.spec
         wired = spec.mode is Mode.DISAGGREGATED
-        urls: Mapping[str, str] = {p.name: p.url for p in (*self.layout.engines, self.layout.gateway)}
+        programs = (*self.layout.services, *self.layout.engines, self.layout.gateway)
+        urls: Mapping[str, str] = {program.name: program.url for program in programs}
         return Run(
             name=self.deployment.metadata.name,
             pid=os.getpid(),
@@ -93,6 +99,10 @@ class Session:
             admin=self.layout.admin.url,
             processes=tuple(Process(c.name, c.pid, urls[c.name], str(c.log)) for c in self.fleet.children),
         )
+
+
+def _names(programs: Sequence[Program]) -> str:
+    return ", ".join(program.name for program in programs)
 
 
 def _say(line: str) -> None:

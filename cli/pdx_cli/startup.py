@@ -13,7 +13,7 @@ from rich.table import Table
 
 from pdx_cli.client import AnswerError, Client
 from pdx_cli.errors import CommandError
-from pdx_cli.layout import EngineProgram, Layout
+from pdx_cli.layout import Layout, Program
 from pdx_cli.logs import tail
 from pdx_cli.record import RunDirectory
 
@@ -55,16 +55,14 @@ def display() -> Iterator[Show]:
         yield lambda progress: live.update(_table(progress), refresh=True)
 
 
-async def healthy(
-    client: Client, engines: Sequence[EngineProgram], logs: RunDirectory, limit: float, show: Show
-) -> None:
+async def healthy(client: Client, engines: Sequence[Program], logs: RunDirectory, limit: float, show: Show) -> None:
     """Wait until every engine's /health is 200; CommandError after `limit` seconds."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     done: dict[str, float] = {}
     while True:
         waiting = [engine for engine in engines if engine.name not in done]
-        answers = await asyncio.gather(*(client.is_ok(f"{engine.url}/health") for engine in waiting))
+        answers = await asyncio.gather(*(client.is_ok(f"{engine.url}{engine.health}") for engine in waiting))
         now = loop.time() - began
         done |= {engine.name: now for engine, ok in zip(waiting, answers, strict=True) if ok}
         show([_progress(engine, done, now, logs) for engine in engines])
@@ -111,9 +109,9 @@ def _reason(layout: Layout, endpoint: dict[str, Any]) -> str:
     return f"{layout.name_of(address) or address} is {endpoint['state']}: {reason}"
 
 
-def _progress(engine: EngineProgram, done: dict[str, float], now: float, logs: RunDirectory) -> Progress:
-    last = "".join(tail(logs.log(engine.name), 1))
-    return Progress(engine.name, engine.name in done, done.get(engine.name, now), last)
+def _progress(program: Program, done: dict[str, float], now: float, logs: RunDirectory) -> Progress:
+    last = "".join(tail(logs.log(program.name), 1))
+    return Progress(program.name, program.name in done, done.get(program.name, now), last)
 
 
 def _table(progress: Sequence[Progress]) -> Table:

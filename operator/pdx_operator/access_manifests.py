@@ -2,18 +2,21 @@
 
 from typing import Final
 
+from pdx_api.engines import side_services
 from pdx_api.names import (
     ADMIN_PORT,
     ENGINE_PORT,
     GATEWAY_PORT,
     LABEL_DEPLOYMENT,
     LABEL_ROLE,
+    LABEL_SERVICE,
     Role,
     gateway_name,
     policy_name,
     pool_name,
+    services_policy_name,
 )
-from pdx_api.types import Disruption, Observability, ScrapeSource, Spec
+from pdx_api.types import Disruption, ScrapeSource, Spec
 from pdx_operator.objects import Manifest, Owner, gateway_labels, metadata
 
 _RBAC: Final = "rbac.authorization.k8s.io"
@@ -45,8 +48,8 @@ def gateway_rights(owner: Owner) -> tuple[Manifest, ...]:
     return account, role, binding
 
 
-def network_policies(observability: Observability, owner: Owner) -> tuple[Manifest, ...]:
-    """Who reaches the engines, and who the gateway's admin port.
+def network_policies(spec: Spec, owner: Owner) -> tuple[Manifest, ...]:
+    """Who reaches the engines and their side services, and who the gateway's admin port.
 
     The kubelet's probes always pass: a pod's own node is allowed by Kubernetes.
     """
@@ -55,7 +58,11 @@ def network_policies(observability: Observability, owner: Owner) -> tuple[Manife
         "matchExpressions": [{"key": LABEL_ROLE, "operator": "In", "values": [str(role) for role in Role]}],
     }
     gateway = {"matchLabels": gateway_labels(owner)}
-    scrapers = [_peer(source) for source in observability.scrape_from]
+    services = {
+        "matchLabels": {LABEL_DEPLOYMENT: owner.name},
+        "matchExpressions": [{"key": LABEL_SERVICE, "operator": "Exists"}],
+    }
+    scrapers = [_peer(source) for source in spec.observability.scrape_from]
     return (
         _policy(
             owner,
@@ -72,6 +79,11 @@ def network_policies(observability: Observability, owner: Owner) -> tuple[Manife
             gateway,
             {"ports": [{"protocol": "TCP", "port": GATEWAY_PORT}]},
             *([_ingress(scrapers, ADMIN_PORT)] if scrapers else []),
+        ),
+        *(
+            [_policy(owner, services_policy_name(owner.name), services, {"from": [{"podSelector": engines}]})]
+            if side_services(spec)
+            else []
         ),
     )
 

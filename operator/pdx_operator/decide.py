@@ -10,7 +10,15 @@ from enum import Enum, auto
 from typing import Any
 
 from pdx_api.engines import pairing_revision
-from pdx_api.names import ANNOTATION_APPLIED, GROUP, KIND, LABEL_DEPLOYMENT, gateway_name
+from pdx_api.names import (
+    ANNOTATION_APPLIED,
+    GROUP,
+    KIND,
+    LABEL_DEPLOYMENT,
+    LABEL_REVISION,
+    LABEL_SERVICE,
+    gateway_name,
+)
 from pdx_api.parse import InvalidDeploymentError, parse
 from pdx_api.types import PDDeployment
 from pdx_operator import manifests, rollout, template
@@ -190,9 +198,16 @@ def _wanted(
 
 
 def _kept(live: Mapping[ChildKey, Body], pools: tuple[PoolState, ...], plan: Plan) -> Iterator[ChildKey]:
-    """Deployments and Services of older revisions that the plan still needs."""
+    """Deployments and Services of older revisions that the plan still needs, their side services included."""
     names = {pool.name for pool in pools if (pool.revision, pool.role) in plan.replicas}
-    return (key for key in live if key.kind in (DEPLOYMENT.name, "Service") and key.name in names)
+    revisions = {revision for revision, _ in plan.replicas}
+
+    def serves(body: Body) -> bool:
+        labels = body["metadata"].get("labels") or {}
+        return LABEL_SERVICE in labels and labels.get(LABEL_REVISION) in revisions
+
+    kinds = (DEPLOYMENT.name, "Service")
+    return (key for key, body in live.items() if key.kind in kinds and (key.name in names or serves(body)))
 
 
 def _changes(wanted: Mapping[ChildKey, Manifest], live: Mapping[ChildKey, Body]) -> Iterator[Change]:

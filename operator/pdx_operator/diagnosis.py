@@ -12,7 +12,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Final
 
-from pdx_api.names import ROLE_GATEWAY
+from pdx_api.names import ROLE_GATEWAY, Role
 from pdx_operator import engine_log
 from pdx_operator.observed import ContainerView, GatewayState, PodView, PoolState
 
@@ -63,6 +63,7 @@ class _Group:
 
 
 # The most informative first: what names its own remedy before what only says that something is wrong.
+_ROLES: Final = frozenset(Role)
 _RANKS: Final = ("known", "image", "config", "volume", "refused", "memory", "start", "crash", "place", "node", "wait")
 
 
@@ -249,7 +250,7 @@ def _totals(pools: Sequence[PoolState], gateway: GatewayState | None, pods: Sequ
 
 
 def _who(group: _Group, count: int, total: int, several_revisions: bool) -> str:
-    kind = "gateway" if group.role == ROLE_GATEWAY else f"{group.role} engine"
+    kind = "gateway" if group.role == ROLE_GATEWAY else f"{group.role} {'engine' if group.role in _ROLES else 'server'}"
     of = f" of revision {group.revision}" if several_revisions else ""
     total = max(count, total)
     return f"the {kind}{of}" if total == 1 else f"{count} of {total} {kind}s{of}"

@@ -38,6 +38,7 @@ from pdx_operator.objects import (
     spread,
 )
 from pdx_operator.overlay import overlaid
+from pdx_operator.service_manifests import service_sites
 from pdx_operator.template import remembered
 
 POD_IP: Final = "POD_IP"
@@ -111,7 +112,7 @@ def pod_template(spec: Spec, role: Role, pool: Pool, labels: Mapping[str, str]) 
     template = {
         "metadata": {"labels": dict(labels), "annotations": _annotations(spec)},
         "spec": {
-            "containers": [_container(spec, role, pool)],
+            "containers": [_container(spec, role, pool, labels)],
             "volumes": engine_volumes(spec.model, _storage(spec), _code(spec)),
             "securityContext": {
                 "runAsNonRoot": True,
@@ -179,12 +180,13 @@ def _strategy(rollout: Rollout) -> Manifest:
     return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}
 
 
-def _container(spec: Spec, role: Role, pool: Pool) -> Manifest:
-    engine = spec.engine
+def _container(spec: Spec, role: Role, pool: Pool, labels: Mapping[str, str]) -> Manifest:
+    engine, revision = spec.engine, labels[LABEL_REVISION]
     # KV of one model is nothing to another's engines, and no file says whose it is.
-    storage = posixpath.join(STORAGE_MOUNT, pairing_revision(spec)) if _storage(spec) is not None else ""
+    storage = posixpath.join(STORAGE_MOUNT, revision) if _storage(spec) is not None else ""
     code = CODE_MOUNT if _code(spec) is not None else None
-    site = Site(f"$({POD_IP})", _connector_ports(spec), storage, code)
+    services = service_sites(spec, labels[LABEL_DEPLOYMENT], revision)
+    site = Site(f"$({POD_IP})", _connector_ports(spec), storage, code, services)
     command = engine_command(
         spec,
         role,

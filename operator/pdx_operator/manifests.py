@@ -5,6 +5,7 @@ from pdx_operator.access_manifests import disruption_budgets, gateway_rights, ne
 from pdx_operator.engine_manifests import engine_manifests
 from pdx_operator.gateway_manifests import gateway_deployment, gateway_service
 from pdx_operator.objects import Manifest, owner_of
+from pdx_operator.service_manifests import service_manifests
 
 
 def children(deployment: PDDeployment, *, uid: str | None, gateway_image: str) -> tuple[Manifest, ...]:
@@ -17,7 +18,8 @@ def children(deployment: PDDeployment, *, uid: str | None, gateway_image: str) -
     spec, owner = deployment.spec, owner_of(deployment, uid)
     return (
         # What guards the engines is there before them.
-        *network_policies(spec.observability, owner),
+        *network_policies(spec, owner),
+        *service_manifests(deployment, owner),
         *engine_manifests(deployment, owner),
         *gateway_rights(owner),
         gateway_service(spec, owner),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pdx_api.names import LABEL_REVISION, LABEL_ROLE, Role
+from pdx_api.names import LABEL_REVISION, LABEL_ROLE, LABEL_SERVICE, Role
 
 Body = Mapping[str, Any]
 """An object of the Kubernetes API as plain mappings and lists."""
@@ -140,11 +140,12 @@ def gateway_state(deployment: Body) -> GatewayState:
 
 
 def pod_view(pod: Body) -> PodView:
-    """Read a pod of an engine or of the gateway."""
+    """Read a pod of an engine, of a side service (whose name is its role) or of the gateway."""
     metadata, status = pod.get("metadata") or {}, pod.get("status") or {}
     labels = metadata.get("labels") or {}
     ready = _condition(status, "Ready").get("status") == "True"
-    head = {"name": metadata.get("name", ""), "role": labels.get(LABEL_ROLE, ""), "ready": ready}
+    role = labels.get(LABEL_ROLE) or labels.get(LABEL_SERVICE, "")
+    head = {"name": metadata.get("name", ""), "role": role, "ready": ready}
     revision, terminating = labels.get(LABEL_REVISION, ""), "deletionTimestamp" in metadata
     if ready:
         return PodView(**head, revision=revision, terminating=terminating)

@@ -24,7 +24,7 @@ from pdx_sim.ports import listen_steadily
 from pdx_sim.pull import PullConnector
 from pdx_sim.push import PushConnector
 from pdx_sim.server import Api, Seen
-from pdx_sim.settings import SimSettings, TransferMode
+from pdx_sim.settings import LMCACHE, SimSettings, TransferMode
 from pdx_sim.sidechannel import Message, SideChannel
 from pdx_sim.storage import Storage, StorageConnector
 from pdx_sim.timings import Timings
@@ -77,7 +77,8 @@ class SimEngine:
         self.station.channel = SideChannel(
             self._answer_peer, settings.side_channel_seconds, settings.side_channel_timeout
         )
-        self.storage = Storage(settings.storage, settings.block_size) if settings.shares_storage else None
+        whole = settings.connector == LMCACHE
+        self.storage = Storage(settings.storage, settings.block_size, whole) if settings.shares_storage else None
         self.connector = self._connect()
         self.core = Core(self.station, self.connector, random.Random(settings.seed), self.storage)  # noqa: S311
         self.station.on_death = self.die

@@ -26,7 +26,8 @@ class TransferMode(StrEnum):
 
 
 SHARED_STORAGE: Final = "SharedStorage"
-_SIMULATED: Final = ("NIXL", SHARED_STORAGE, "Custom")
+LMCACHE: Final = "LMCache"
+_SIMULATED: Final = ("NIXL", SHARED_STORAGE, LMCACHE, "Custom")
 
 _MOST: Final = sys.float_info.max
 _COUNT: Final = (1, _MOST)
@@ -80,11 +81,12 @@ class SimSettings:
     order: Order = Order.PREFILL_FIRST
     """PrefillFirst speaks pull, the other orders push."""
     connector: str = "NIXL"
-    """The KV connector: NIXL, SharedStorage, or Custom, which hands over as NIXL's pull or as SharedStorage does."""
+    """The KV connector: NIXL, SharedStorage, LMCache, or Custom, which hands over as NIXL's pull or as SharedStorage
+    does."""
     protocol: str = ""
     """How Custom is spoken to (`connectors.custom`): a P leg with other parameters is a violation."""
     storage: str = ""
-    """The directory that engines share, where they hand over as SharedStorage does."""
+    """The directory that engines share, where they hand over as SharedStorage does; for LMCache it is the server."""
     model: str = "sim"
     """The served model's name; clients ask for it, and engines of another model refuse the KV handshake."""
     api_key: str = ""

@@ -18,16 +18,21 @@ _FILE: Final = "kv"
 
 
 class Storage:
-    """The directory, as an engine with blocks of this size sees it."""
+    """The directory, as an engine with blocks of this size sees it.
 
-    def __init__(self, directory: str, block_size: int) -> None:
+    `whole`: only what is written to its end is found, as where a server keeps it (LMCache).
+    """
+
+    def __init__(self, directory: str, block_size: int, whole: bool = False) -> None:
         self._directory = Path(directory)
         self._block_size = block_size
+        self._whole = whole
 
     def found(self, prompt: Tokens) -> int:
         """Tokens of the prompt whose KV is there, or being written."""
         tokens = (len(prompt) - 2) // self._block_size * self._block_size
-        return tokens if tokens > 0 and self._folder(prompt[:tokens]).exists() else 0
+        folder = self._folder(prompt[:tokens])
+        return tokens if tokens > 0 and (folder / _FILE if self._whole else folder).exists() else 0
 
     def load(self, prefix: Tokens) -> Digest:
         """The digest of what was saved for these tokens; FileNotFoundError while it is being written."""

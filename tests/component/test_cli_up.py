@@ -118,12 +118,13 @@ def test_once_proves_a_connector_of_the_users_own(family: str, up: Callable[...,
     assert "  order      PrefillFirst (Custom)" in out
 
 
-def test_once_proves_that_kv_went_through_a_directory(up: Callable[..., Run]) -> None:
-    storage = "spec.kvTransfer={connector: SharedStorage, storage: {persistentVolumeClaim: {claimName: kv}}}"
-    run = up("--once", "--set", storage)
+@pytest.mark.parametrize("connector", ["SharedStorage", "LMCache"])
+def test_once_proves_that_kv_went_through_a_pool(connector: str, up: Callable[..., Run]) -> None:
+    storage = "storage: {persistentVolumeClaim: {claimName: kv}}"
+    run = up("--once", "--set", f"spec.kvTransfer={{connector: {connector}, {storage}}}")
     code, out, err = run.end()
     assert (code, out.splitlines()[-1]) == (0, "KV moved: yes"), err
-    assert "  order      PrefillFirst (SharedStorage)" in out
+    assert f"  order      PrefillFirst ({connector})" in out
     assert run.marked() == set()
 
 

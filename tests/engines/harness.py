@@ -19,8 +19,8 @@ from typing import Any
 import aiohttp
 import yaml
 
-from pdx_api.connectors.base import Site
-from pdx_api.engines import engine_command
+from pdx_api.connectors.base import SideService, Site
+from pdx_api.engines import engine_command, service_command
 from pdx_api.names import Mode, Order, Role
 from pdx_api.parse import parse
 from pdx_api.types import Spec
@@ -56,6 +56,7 @@ class Engine:
     side_port: int = field(default_factory=free_port)
     storage: str = ""
     """Directory for KV that engines share by files."""
+    services: "tuple[SideProcess, ...]" = ()
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -65,7 +66,8 @@ class Engine:
     def start(self) -> None:
         custom = self.spec.kv_transfer.custom
         code = custom.code.directory if custom is not None and custom.code is not None else None
-        site = Site("127.0.0.1", {"side-channel": self.side_port}, self.storage, code)
+        services = {each.service.name: each.site for each in self.services}
+        site = Site("127.0.0.1", {"side-channel": self.side_port}, self.storage, code, services)
         command = engine_command(self.spec, self.role, site=site, listen="127.0.0.1", port=self.port)
         bin_directory = Path(sys.executable).parent
         environment = {**os.environ, **dict(command.env)}
@@ -120,6 +122,47 @@ class Engine:
     @property
     def kv_usage(self) -> float:
         return self.metrics()["kv_cache_usage_perc"]
+
+
+@dataclass(eq=False)
+class SideProcess:
+    """A connector's side service as a process."""
+
+    spec: Spec
+    service: SideService
+    logs: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        self.site = Site("127.0.0.1", {name: free_port() for name in self.service.ports})
+
+    def start(self) -> None:
+        program, *args = service_command(self.spec, self.service, self.site)
+        with (self.logs / f"{self.service.name}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [str(Path(sys.executable).parent / program), *args],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,
+            )
+
+    def wait_until_healthy(self) -> None:
+        url = f"http://127.0.0.1:{self.site.ports[self.service.probe_port]}{self.service.probe_path}"
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            assert self.process is not None
+            assert self.process.poll() is None, (self.logs / f"{self.service.name}.log").read_text()[-3000:]
+            with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
+                return
+            time.sleep(0.2)
+        raise AssertionError(f"{self.service.name} is not healthy after {START_SECONDS} s")
+
+    def kill(self) -> None:
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
 
 @dataclass(eq=False)
@@ -185,7 +228,7 @@ class Gateway:
 
 
 @contextlib.contextmanager
-def running(*parts: Engine) -> Iterator[None]:
+def running(*parts: Engine | SideProcess) -> Iterator[None]:
     """Engines from start to healthy, all at once, and killed at the end."""
     try:
         for part in parts:

@@ -19,8 +19,9 @@ NONE = "KV moved: none, as mode Aggregated means it"
         ("tiny-cpu", "spec.kvTransfer.order=DecodeFirst", MOVED),
         ("tiny-cpu", "spec.kvTransfer.order=Concurrent", MOVED),
         ("tiny-cpu", "spec.mode=Aggregated", NONE),
-        ("connectors/shared-storage", "spec.prefill.replicas=1", MOVED),
+        pytest.param("connectors/shared-storage", "spec.prefill.replicas=1", MOVED, marks=pytest.mark.soak),
         ("connectors/custom", "spec.prefill.replicas=1", MOVED),
+        ("connectors/lmcache", "spec.prefill.replicas=1", MOVED),
     ],
 )
 def test_the_proof(tiny_model: Path, tmp_path: Path, example: str, setting: str, verdict: str) -> None:

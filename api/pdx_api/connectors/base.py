@@ -1,6 +1,6 @@
 """What a connector is: how to wire an engine, and which family the gateway speaks to it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,6 +20,8 @@ class Site:
     """Directory that all engines share, where there is one."""
     code: str | None = None
     """Directory with the code of a connector of the user's own, where PDX brings it."""
+    services: Mapping[str, "Site"] = field(default_factory=dict)
+    """Where the connector's side services are reached, by their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,22 @@ class EngineWiring:
     env: Mapping[str, str] = field(default_factory=dict)
     args: tuple[str, ...] = ()
     """Flags of `vllm serve` that the connector cannot do without."""
+
+
+@dataclass(frozen=True, slots=True)
+class SideService:
+    """A program that the engines of one revision need beside them: one for each revision, there before they start."""
+
+    name: str
+    """Short enough to end a DNS label."""
+    ports: Mapping[str, int] = field(hash=False)
+    """The ports it opens: name -> number in a pod, where every address is its own."""
+    command: Callable[[Site, float, int | None], tuple[str, ...]]
+    """(where it listens, size of its pool in GiB, tokens in a KV block where the user says so) -> its command line."""
+    probe_port: str
+    """Name of the port with its health check."""
+    probe_path: str
+    """Answers 200 while it serves."""
 
 
 class Connector(Protocol):
@@ -47,6 +65,10 @@ class Connector(Protocol):
     @property
     def port_names(self) -> Mapping[str, int]:
         """The ports an engine opens for it, beside HTTP: name -> number in a pod, where every address is its own."""
+
+    @property
+    def services(self) -> tuple[SideService, ...]:
+        """What must run beside its engines."""
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """Wiring of one engine; `config` is `keeping` and the user's `spec.kvTransfer.config` laid over it."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from pdx_api.connectors.base import EngineWiring, Site
+from pdx_api.connectors.base import EngineWiring, SideService, Site
 from pdx_api.connectors.families import Family, KVParams, Pool, Serial
 from pdx_api.names import Order, Role
 
@@ -39,6 +39,7 @@ class Custom:
     name: str = "Custom"
     orders: tuple[Order, ...] = (Order.PREFILL_FIRST,)
     port_names: Mapping[str, int] = field(default_factory=dict, hash=False)
+    services: tuple[SideService, ...] = ()
     class_name: str = ""
     """vLLM's kv_connector; empty where only the protocol is known."""
     module_path: str | None = None

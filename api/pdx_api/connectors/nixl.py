@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pdx_api.connectors.base import EngineWiring, Site
+from pdx_api.connectors.base import EngineWiring, SideService, Site
 from pdx_api.connectors.families import Family, Identity, KVParams, Rendezvous, Serial
 from pdx_api.names import Order, Role
 
@@ -60,6 +60,7 @@ class Nixl:
     name: str = "NIXL"
     orders: tuple[Order, ...] = (Order.PREFILL_FIRST, Order.DECODE_FIRST, Order.CONCURRENT)
     port_names: Mapping[str, int] = field(default_factory=lambda: {SIDE_CHANNEL: SIDE_CHANNEL_PORT}, hash=False)
+    services: tuple[SideService, ...] = ()
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """The side channel binds and advertises one address, so it is the pod's own and never a wildcard."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pdx_api.connectors.base import EngineWiring, Site
+from pdx_api.connectors.base import EngineWiring, SideService, Site
 from pdx_api.connectors.families import Family, Pool
 from pdx_api.names import Order, Role
 
@@ -23,6 +23,7 @@ class SharedStorage:
     name: str = "SharedStorage"
     orders: tuple[Order, ...] = (Order.PREFILL_FIRST,)
     port_names: Mapping[str, int] = field(default_factory=dict, hash=False)
+    services: tuple[SideService, ...] = ()
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """Both roles save and look up, whatever their kv_role.

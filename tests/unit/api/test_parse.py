@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pdx_api.connectors import CONNECTORS, choose
 from pdx_api.connectors.base import Site
 from pdx_api.connectors.families import Pool, Rendezvous, Serial
-from pdx_api.engines import engine_command, pairing_revision
+from pdx_api.engines import engine_command, pairing_revision, service_command, side_services
 from pdx_api.names import Mode, Order, Role
 from pdx_api.parse import InvalidDeploymentError, parse
 from pdx_api.types import PDDeployment, Spec
@@ -121,8 +121,10 @@ def test_status_is_not_ours() -> None:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_examples(path: Path) -> None:
     found = parse(yaml.safe_load(path.read_text())).spec
+    services = {service.name: Site("server", service.ports) for service in side_services(found)}
     for role in found.pools():
-        assert engine_command(found, role, site=SITE, listen="::", port=1).args[0] == "serve"
+        site = Site("10.0.0.1", SITE.ports, "/kv", None, services)
+        assert engine_command(found, role, site=site, listen="::", port=1).args[0] == "serve"
 
 
 def test_there_are_examples() -> None:
@@ -192,6 +194,19 @@ def test_shared_storage_is_told_its_directory() -> None:
         assert '"kv_connector_extra_config": {"shared_storage_path": "/kv/abc"}' in said
         assert "--no-enable-chunked-prefill --no-enable-prefix-caching" in said
     assert found.connector.family(found.order) == Pool()
+
+
+@pytest.mark.parametrize(("block", "chunk"), [(None, 128), (16, 128), (128, 128), (48, 48), (256, 256)])
+def test_lmcaches_server_is_sized_by_the_spec(block: int | None, chunk: int) -> None:
+    said = {"connector": "LMCache", "poolSize": "512Mi"}
+    found = spec("kvTransfer", said) if block is None else parse(changed("spec.engine.blockSize", block)).spec
+    found = found.model_copy(update={"kv_transfer": spec("kvTransfer", said).kv_transfer})
+    (server,) = side_services(found)
+    command = " ".join(service_command(found, server, Site("0.0.0.0", server.ports)))
+    assert command.startswith("lmcache server --host 0.0.0.0 --port 5555 ")
+    assert command.endswith(f"--chunk-size {chunk} --eviction-policy LRU --l1-size-gb 0.5")
+    default = spec("kvTransfer", {"connector": "LMCache"})
+    assert service_command(default, server, Site("::", server.ports))[-1] == "4"
 
 
 def test_aggregated_has_no_connector() -> None:

@@ -38,6 +38,28 @@ def test_every_engine_has_its_own_ports() -> None:
     assert {engine.env["VLLM_NIXL_SIDE_CHANNEL_HOST"] for engine in layout.engines} == {"127.0.0.1"}
 
 
+def test_side_services_have_ports_of_their_own_and_engines_know_them() -> None:
+    layout = _layout(EngineKind.VLLM, "spec.kvTransfer={connector: LMCache, poolSize: 2Gi}")
+    (server,) = layout.services
+    argv = " ".join(server.argv)
+    assert argv.startswith("lmcache server --host 127.0.0.1 --port 9000 --http-host 127.0.0.1 --http-port 9001")
+    assert argv.endswith("--l1-size-gb 2")
+    assert (server.name, server.url, server.health) == ("lmcache", "http://127.0.0.1:9001", "/healthcheck")
+    for engine in layout.engines:
+        assert '"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": 9000' in " ".join(engine.argv)
+        assert engine.port > 9002
+    simulated = _layout(EngineKind.SIM, "spec.kvTransfer={connector: LMCache}")
+    assert simulated.services == ()
+    assert all("--connector LMCache" in " ".join(engine.argv) for engine in simulated.engines)
+
+
+def test_a_side_services_program_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pdx_cli.layout.shutil.which", lambda name, path: None if name == "lmcache" else name)
+    deployment = load(TINY, ["spec.kvTransfer={connector: LMCache}"])
+    with pytest.raises(CommandError, match=r"needs the program lmcache, .* run `make install-lmcache`"):
+        check_vllm(deployment.spec)
+
+
 def test_vllm_listens_on_the_loopback_address_only() -> None:
     for engine in _layout(EngineKind.VLLM).engines:
         assert engine.argv[:2] == ("vllm", "serve")

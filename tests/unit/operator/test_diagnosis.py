@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pdx_api.names import LABEL_REVISION, LABEL_ROLE, Role
+from pdx_api.names import LABEL_REVISION, LABEL_ROLE, LABEL_SERVICE, Role
 from pdx_operator.diagnosis import Diagnosis, LogRequest, diagnose, logs_wanted
 from pdx_operator.observed import GatewayState, PodView, PoolState, gateway_state, pod_view, pool_state
 
@@ -321,6 +321,16 @@ def test_pods_that_are_refused_have_only_their_deployment_to_say_so(failure: str
 def test_a_gateway_is_called_a_gateway() -> None:
     found = diagnose([], GatewayState(2, 0, True), [pod(role="gateway", state=CRASH, last=ended("boom"))], {}, now=NOW)
     assert found == Diagnosis("Crashing", "1 of 2 gateways: it ends with exit code 1, saying: boom")
+
+
+def test_a_side_service_is_called_a_server() -> None:
+    container = {"name": "lmcache", "image": IMAGE, "restartCount": 3, "state": CRASH, "lastState": ended("boom")}
+    labels = {LABEL_SERVICE: "lmcache", LABEL_REVISION: "a"}
+    status = {"containerStatuses": [container]}
+    view = pod_view({"metadata": {"name": "s", "labels": labels}, "spec": {"nodeName": "n1"}, "status": status})
+    found = diagnose([], None, [view], {}, now=NOW)
+    assert found is not None
+    assert found.message.startswith("the lmcache server: ")
 
 
 def test_pods_that_are_ready_or_ending_are_no_matter() -> None:

@@ -176,6 +176,59 @@ def test_kv_storage_is_mounted_and_each_revision_has_its_directory() -> None:
     assert "/kv" not in _mounts(alone)
 
 
+LMCACHE = {"connector": "LMCache", "poolSize": "8Gi"}
+
+
+def test_a_side_service_is_a_deployment_and_a_service_of_the_revision() -> None:
+    deployment = _deployment(kvTransfer=LMCACHE, engine={"image": "mine:1", "imagePullPolicy": "Never"})
+    revision, made = pairing_revision(deployment.spec), _children(deployment)
+    kinds = [(m["kind"], m["metadata"]["name"]) for m in children(deployment, uid="7", gateway_image="g:1")]
+    server = ("Deployment", f"qwen-lmcache-{revision}")
+    assert kinds.index(server) < kinds.index(("Deployment", f"qwen-prefill-{revision}")), "there before the engines"
+    manifest, service = made["Deployment", "lmcache"], made["Service", "lmcache"]
+    container = _container(manifest)
+    assert (container["image"], container["imagePullPolicy"], container["command"]) == ("mine:1", "Never", ["lmcache"])
+    assert " ".join(container["args"]).endswith("--chunk-size 128 --eviction-policy LRU --l1-size-gb 8")
+    assert container["resources"] == {"requests": {"memory": str(10 * 2**30)}}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/healthcheck", "port": "admin"}
+    labels = {"pdx.dev/deployment": "qwen", "pdx.dev/service": "lmcache", "pdx.dev/revision": revision}
+    assert manifest["spec"]["replicas"] == 1
+    assert manifest["spec"]["strategy"] == {"type": "Recreate"}
+    assert manifest["spec"]["template"]["metadata"]["labels"] == service["spec"]["selector"] == labels
+    assert {port["name"]: port["port"] for port in service["spec"]["ports"]}["requests"] == 5555
+
+
+def test_engines_are_told_their_revisions_side_service() -> None:
+    deployment = _deployment(kvTransfer=LMCACHE)
+    for role in ("prefill", "decode"):
+        engines = _children(deployment)["Deployment", role]
+        config = next(arg for arg in _container(engines)["args"] if "LMCacheMPConnector" in arg)
+        assert f'"lmcache.mp.host": "tcp://qwen-lmcache-{pairing_revision(deployment.spec)}"' in config
+        assert _env(engines)["LMCACHE_MP_TRANSFER_MODE"] == "engine_driven"
+
+
+def test_only_engines_reach_a_side_service() -> None:
+    policy = _rendered(kvTransfer=LMCACHE)["NetworkPolicy", "services"]["spec"]
+    assert policy["podSelector"]["matchExpressions"] == [{"key": "pdx.dev/service", "operator": "Exists"}]
+    (rule,) = policy["ingress"]
+    (peer,) = rule["from"]
+    assert peer["podSelector"]["matchExpressions"][0]["key"] == "pdx.dev/role"
+
+
+@pytest.mark.parametrize("spec", [{}, {"mode": "Aggregated", "kvTransfer": LMCACHE}])
+def test_who_needs_no_side_service_gets_none(spec: dict[str, Any]) -> None:
+    names = {name for _, name in _rendered(**spec)}
+    assert names & {"lmcache", "services"} == set()
+
+
+def test_the_size_of_the_pool_starts_no_engine_anew() -> None:
+    one, other = (_deployment(kvTransfer={**LMCACHE, "poolSize": size}) for size in ("8Gi", "9Gi"))
+    assert pairing_revision(one.spec) == pairing_revision(other.spec)
+    before, after = _children(one), _children(other)
+    assert before["Deployment", "prefill"] == after["Deployment", "prefill"]
+    assert before["Deployment", "lmcache"] != after["Deployment", "lmcache"]
+
+
 def test_aggregated_is_one_pool_without_connector() -> None:
     made = _rendered(mode="Aggregated")
     engines = made["Deployment", "aggregated"]
@@ -312,7 +365,8 @@ def test_every_example_renders(example: Path, mode: Mode, capsys: pytest.Capture
     assert main(["render", str(example), "--set", f"spec.mode={mode}", "--namespace", "llm"]) == 0
     out = capsys.readouterr().out
     documents = list(yaml.safe_load_all(out))
-    assert len(documents) == (14 if mode is Mode.DISAGGREGATED else 11)
+    served = 3 * (example.stem == "lmcache")  # Deployment, Service and NetworkPolicy of its side service
+    assert len(documents) == (14 + served if mode is Mode.DISAGGREGATED else 11)
     assert {document["metadata"]["namespace"] for document in documents} == {"llm"}
     assert "&id" not in out, "aliases are YAML, but nobody expects them in manifests"
 

@@ -1,0 +1,79 @@
+"""LMCache: engines keep KV in an `lmcache server` of their revision, and find it there (`LMCacheMPConnector`).
+
+The server's pool is reached over TCP (LMCache's engine-driven transfer), so engines and server may be on any nodes.
+Facts: vLLM 0.32 `vllm/distributed/kv_transfer/kv_connector/v1/lmcache_mp_connector.py`, LMCache 0.5.6
+`lmcache/v1/multiprocess/{config,transfer_context/worker_transfer}.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pdx_api.connectors.base import EngineWiring, SideService, Site
+from pdx_api.connectors.families import Family, Pool
+from pdx_api.names import Order, Role
+
+SERVER: Final = "lmcache"
+_REQUESTS: Final = "requests"
+_ADMIN: Final = "admin"
+_METRICS: Final = "metrics"
+_CHUNK: Final = 128
+"""Tokens that are saved and found as one; a multiple of every device's block (CPU 128, GPU 16)."""
+
+
+def _server(site: Site, pool_gib: float, block_size: int | None) -> tuple[str, ...]:
+    chunk = _CHUNK if block_size is None or _CHUNK % block_size == 0 else block_size
+    return (
+        *("lmcache", "server", "--host", site.host, "--port", str(site.ports[_REQUESTS])),
+        *("--http-host", site.host, "--http-port", str(site.ports[_ADMIN])),
+        *("--prometheus-port", str(site.ports[_METRICS]), "--disable-grpc-metrics"),
+        *("--supported-transfer-mode", "engine_driven", "--chunk-size", str(chunk)),
+        *("--eviction-policy", "LRU", "--l1-size-gb", f"{pool_gib:g}"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LMCache:
+    """`spec.kvTransfer.connector: LMCache`."""
+
+    name: str = "LMCache"
+    orders: tuple[Order, ...] = (Order.PREFILL_FIRST,)
+    port_names: Mapping[str, int] = field(default_factory=dict, hash=False)
+    services: tuple[SideService, ...] = (
+        SideService(
+            name=SERVER,
+            ports={_REQUESTS: 5555, _ADMIN: 8080, _METRICS: 9464},
+            command=_server,
+            probe_port=_ADMIN,
+            probe_path="/healthcheck",
+        ),
+    )
+
+    def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
+        """An engine whose server is gone notices it by heartbeats and works on without; it waits for no answer long."""
+        server = site.services[SERVER]
+        return EngineWiring(
+            kv_transfer_config={
+                "kv_connector": "LMCacheMPConnector",
+                "kv_role": "kv_both",
+                "kv_connector_extra_config": {
+                    "lmcache.mp.host": f"tcp://{server.host}",
+                    "lmcache.mp.port": server.ports[_REQUESTS],
+                    "lmcache.mp.mq_timeout": 10,
+                    "lmcache.mp.heartbeat_interval": 2,
+                    **config,
+                },
+            },
+            env={"LMCACHE_MP_TRANSFER_MODE": "engine_driven", "PYTHONHASHSEED": "0"},
+        )
+
+    def keeping(self, seconds: int) -> Mapping[str, Any]:
+        """Nothing is kept for a D."""
+        return {}
+
+    def family(self, order: Order) -> Family:
+        """P's engine-driven store ends before P answers."""
+        return Pool()
+
+
+CONNECTOR: Final = LMCache()

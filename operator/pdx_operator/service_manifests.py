@@ -1,0 +1,118 @@
+"""A connector's side services as Kubernetes objects: a Deployment of one pod and a Service for each, in each revision.
+
+They are kept for as long as engines of their revision are (`decide`), since KV of another revision is worth nothing.
+"""
+
+from typing import Any, Final
+
+from pdx_api.connectors.base import SideService, Site
+from pdx_api.engines import pairing_revision, pool_bytes, service_command, side_services
+from pdx_api.names import LABEL_DEPLOYMENT, LABEL_REVISION, LABEL_SERVICE, service_name
+from pdx_api.types import PDDeployment, Spec
+from pdx_operator.objects import Manifest, Owner, grace_seconds, literal, metadata
+
+USER_ID: Final = 2000
+"""As the engines', whose image it is."""
+_OVERHEAD_BYTES: Final = 2 * 2**30
+"""What the program takes beside its pool."""
+_START_SECONDS: Final = 300
+# PyTorch asks for a user's name at import, and an image may not know our user.
+_OWN: Final = ({"name": "USER", "value": "vllm"}, {"name": "HOME", "value": "/tmp"})  # noqa: S108
+
+
+def service_sites(spec: Spec, name: str, revision: str) -> dict[str, Site]:
+    """Where engines reach the side services of their revision, by the services' names."""
+    return {s.name: Site(service_name(name, s.name, revision), s.ports) for s in side_services(spec)}
+
+
+def service_manifests(deployment: PDDeployment, owner: Owner) -> tuple[Manifest, ...]:
+    """Deployment and Service of each side service of this spec's revision."""
+    spec, revision = deployment.spec, pairing_revision(deployment.spec)
+    return tuple(
+        manifest
+        for service in side_services(spec)
+        for manifest in (_service(owner, service, revision), _deployment(spec, owner, service, revision))
+    )
+
+
+def _labels(owner: Owner, service: SideService, revision: str) -> dict[str, str]:
+    return {LABEL_DEPLOYMENT: owner.name, LABEL_SERVICE: service.name, LABEL_REVISION: revision}
+
+
+def _service(owner: Owner, service: SideService, revision: str) -> Manifest:
+    labels = _labels(owner, service, revision)
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(owner, service_name(owner.name, service.name, revision), labels),
+        "spec": {
+            "selector": labels,
+            "ports": [{"name": name, "port": port, "targetPort": name} for name, port in service.ports.items()],
+        },
+    }
+
+
+def _deployment(spec: Spec, owner: Owner, service: SideService, revision: str) -> Manifest:
+    labels = _labels(owner, service, revision)
+    pod = {
+        "containers": [_container(spec, service)],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "terminationGracePeriodSeconds": grace_seconds(0),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(owner, service_name(owner.name, service.name, revision), labels),
+        "spec": {
+            "replicas": 1,
+            # Two at a time would hold half of the KV each.
+            "strategy": {"type": "Recreate"},
+            "revisionHistoryLimit": 1,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }
+
+
+def _container(spec: Spec, service: SideService) -> Manifest:
+    command = service_command(spec, service, Site("0.0.0.0", service.ports))  # noqa: S104
+    policy = spec.engine.image_pull_policy
+    return {
+        "name": service.name,
+        "image": spec.engine.image,
+        **({"imagePullPolicy": policy} if policy else {}),
+        "command": [literal(command[0])],
+        "args": [literal(argument) for argument in command[1:]],
+        "env": [*_OWN, *_users(spec)],
+        "ports": [{"name": name, "containerPort": port} for name, port in service.ports.items()],
+        "startupProbe": _probe(service, 5, _START_SECONDS // 5),
+        "readinessProbe": _probe(service, 5, 2),
+        "livenessProbe": _probe(service, 10, 6),
+        "resources": {"requests": {"memory": str(pool_bytes(spec) + _OVERHEAD_BYTES)}},
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+
+
+def _users(spec: Spec) -> list[dict[str, Any]]:
+    """Both roles' environment is the server's too: it runs the same image."""
+    own = {each["name"] for each in _OWN}
+    return [{"name": each.name, "value": literal(each.value)} for each in spec.engine.env if each.name not in own]
+
+
+def _probe(service: SideService, period: int, failures: int) -> Manifest:
+    return {
+        "httpGet": {"path": service.probe_path, "port": service.probe_port},
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }
