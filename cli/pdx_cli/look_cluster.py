@@ -28,9 +28,11 @@ from pdx_cli.kube import Kube, PodAnswerError
 from pdx_cli.picture import Body, Engine, Gateway, Happening, Operator, Picture, Rights, WantedSecret
 from pdx_operator.cluster import ApiError, MissingError
 from pdx_operator.diagnosis import logs_wanted
-from pdx_operator.kinds import DEPLOYMENT, EVENT, KIND_OF, PDDEPLOYMENT, POD, Kind
+from pdx_operator.kinds import DEPLOYMENT, KIND_OF, PDDEPLOYMENT, POD, Kind
 from pdx_operator.observed import PodView, gateway_state, pod_view, pool_state
 
+EVENT: Final = Kind("v1", "Event", "events")
+"""Of the group that the cluster's role `view` holds."""
 SECRET: Final = Kind("v1", "Secret", "secrets")
 OPERATORS: Final = "app.kubernetes.io/part-of=pdx,app.kubernetes.io/component=operator"
 MOST_ENGINES: Final = 16
@@ -315,17 +317,19 @@ def _happenings(events: list[dict[str, Any]], name: str) -> list[Happening]:
     """The warnings that name the object or what carries its name, the newest first."""
     found = []
     for event in sorted(events, key=_when, reverse=True):
-        about = event.get("regarding") or {}
+        about = event.get("involvedObject") or {}
         its = str(about.get("name", ""))
         if event.get("type") == "Warning" and (its == name or its.startswith(f"{name}-")):
-            found.append(Happening(about.get("kind", ""), its, event.get("reason", ""), str(event.get("note") or "")))
+            found.append(
+                Happening(about.get("kind", ""), its, event.get("reason", ""), str(event.get("message") or ""))
+            )
     return found
 
 
 def _when(event: Body) -> str:
     series = event.get("series") or {}
     metadata = event.get("metadata") or {}
-    times = (series.get("lastObservedTime"), event.get("deprecatedLastTimestamp"), event.get("eventTime"))
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     return next((str(time) for time in times if time), str(metadata.get("creationTimestamp", "")))
 
 

@@ -92,10 +92,15 @@ def test_a_healthy_object_gives_no_finding(
     assert shown.stdout.startswith(f"m (namespace {namespace}): nothing is wrong.")
 
 
-def test_nodes_without_room(api: Api, operator: Operator, namespace: str, doctor: Doctor) -> None:
+def test_nodes_without_room(
+    api: Api, operator: Operator, namespace: str, control_plane: Cluster, doctor: Doctor
+) -> None:
     api.deploy(namespace)
     finding = named(doctor, "Unschedulable")
     assert "no node may take it" in finding.sentence
+    told = eventually(lambda: _look(control_plane, namespace).events, what="Events")
+    assert ("Pod", "FailedScheduling") in {(event.kind, event.reason) for event in told}
+    assert all(event.note for event in told)
 
 
 def test_an_image_that_cannot_be_pulled(api: Api, operator: Operator, namespace: str, doctor: Doctor) -> None:
@@ -217,6 +222,18 @@ def test_objects_and_rights_that_are_not_there(
     reader = [{"apiGroups": ["pdx.dev"], "resources": ["pddeployments"], "verbs": ["get", "list"]}]
     picture = _look(control_plane, namespace, _user(control_plane, namespace, tmp_path, reader))
     assert {"pods (not allowed)", "Events (not allowed)", "Deployments (not allowed)"} <= set(picture.unseen)
+    control_plane.kubectl(
+        *(
+            "create",
+            "rolebinding",
+            "edits",
+            "--clusterrole=edit",
+            f"--serviceaccount={namespace}:user-1",
+            "-n",
+            namespace,
+        )
+    )
+    assert _look(control_plane, namespace, tmp_path / "user-1.kubeconfig").unseen == (), "with the role edit"
     documented = next(body["rules"] for _, body in BLOCKS if body["metadata"]["name"] == "pdx-doctor")
     picture = _look(control_plane, namespace, _user(control_plane, namespace, tmp_path, documented))
     assert picture.unseen == (), "what docs/doctor.md asks for is enough"
