@@ -29,6 +29,11 @@ ANSWER_SECONDS: Final = 10.0
 class PodAnswerError(Exception):
     """A pod gave no 200. Its text says why."""
 
+    def __init__(self, message: str, *, asked: bool = True) -> None:
+        super().__init__(message)
+        self.asked = asked
+        """False when the question did not come so far as the pod, so that nothing is known of it."""
+
 
 class Kube(Cluster):
     """Requests to one API server; see `Cluster`."""
@@ -64,20 +69,24 @@ class Kube(Cluster):
     async def ask_pod(self, namespace: str, pod: str, port: int, path: str) -> bytes:
         """The body of a pod's 200 to a GET; raises PodAnswerError."""
         try:
-            async with asyncio.timeout(ANSWER_SECONDS), self._slots:
+            async with self._slots, asyncio.timeout(ANSWER_SECONDS):
                 status, body = await self._forward(namespace, pod, port, path)
         except (PodAnswerError, ApiError, aiohttp.ClientError, OSError, TimeoutError, ValueError) as refused:
             try:
                 return await self._proxy(namespace, pod, port, path)
             except (ApiError, TimeoutError) as error:
-                raise PodAnswerError(_proxied(path, error) or _words(refused)) from refused
+                if answered := _proxied(path, error):
+                    raise PodAnswerError(answered) from error
+                raise PodAnswerError(
+                    _words(refused), asked=isinstance(refused, PodAnswerError | TimeoutError)
+                ) from refused
         if status != 200:
             raise PodAnswerError(f"{path} answered {status}")
         return body
 
     async def _proxy(self, namespace: str, pod: str, port: int, path: str) -> bytes:
         asked = self._open("GET", POD.path(namespace, f"{pod}:{port}", f"proxy{path}"))
-        async with asyncio.timeout(ANSWER_SECONDS), self._slots, asked as answer:
+        async with self._slots, asyncio.timeout(ANSWER_SECONDS), asked as answer:
             return await answer.read()
 
     async def _forward(self, namespace: str, pod: str, port: int, path: str) -> tuple[int, bytes]:
@@ -91,8 +100,12 @@ class Kube(Cluster):
         async with opened as channel:
             # HTTP/1.0: the answer ends with the connection, and is in one piece.
             request = f"GET {path} HTTP/1.0\r\nHost: {pod}\r\nAccept: */*\r\n\r\n"
-            await channel.send_bytes(bytes([_DATA]) + request.encode())
-            return _parsed(await _received(channel))
+            try:
+                await channel.send_bytes(bytes([_DATA]) + request.encode())
+                return _parsed(await _received(channel))
+            except (aiohttp.ClientError, OSError) as error:
+                # The channel stood, so what ended it is the pod's end.
+                raise PodAnswerError(f"nothing answers on its port {port}") from error
 
 
 def _check(kubeconfig: str | None) -> None:
@@ -133,7 +146,7 @@ def _parsed(data: bytes) -> tuple[int, bytes]:
     head, found, body = data.partition(b"\r\n\r\n")
     words = head.split(b"\r\n", 1)[0].split()
     if not found or len(words) < 2 or not words[1].isdigit():
-        raise PodAnswerError("it closed the connection without an answer")
+        raise PodAnswerError("it closes the connection without an answer")
     return int(words[1]), body
 
 

@@ -196,10 +196,12 @@ class Look:
         """One gateway, asked for its state; its log is read where that says less than it should."""
         state, trouble = None, ""
         try:
-            state = json.loads(await self.kube.ask_pod(self.namespace, pod, ADMIN_PORT, "/pdx/state"))
-        except (PodAnswerError, ValueError) as error:
-            trouble = str(error)
-            self.unseen[f"the gateway {pod}"] = trouble
+            state = parsed(await self.kube.ask_pod(self.namespace, pod, ADMIN_PORT, "/pdx/state"))
+        except PodAnswerError as error:
+            if error.asked:
+                trouble = str(error)
+            else:
+                self.unseen["what gateways say"] = str(error)
         if state and state.get("endpoints"):
             return Gateway(pod, state, canary=await self._canary(pod))
         asked = self.kube.log(self.namespace, pod, GATEWAY_CONTAINER, previous=False)
@@ -242,11 +244,10 @@ class Look:
         try:
             await ask("/health")
         except PodAnswerError as error:
-            # What cannot be asked from here may be well.
-            if not str(error).startswith("/health"):
-                self.unseen["what engines say"] = str(error)
-                return {}
-            return {"trouble": str(error)}
+            if error.asked:
+                return {"trouble": str(error)}
+            self.unseen["what engines say"] = str(error)
+            return {}
         version, models, metrics = await asyncio.gather(
             *(_or_nothing(ask(path)) for path in ("/version", "/v1/models", "/metrics"))
         )

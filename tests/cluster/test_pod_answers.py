@@ -75,14 +75,16 @@ async def test_a_pod_answers(node_cluster: Cluster, namespace: str, web: str, tm
             assert await kube.ask_pod(namespace, web, 8080, "/big") == b"x" * 300000, name
             with pytest.raises(PodAnswerError, match="404"):
                 await kube.ask_pod(namespace, web, 8080, "/none")
-            with pytest.raises(PodAnswerError):
+            with pytest.raises(PodAnswerError) as unanswered:
                 await kube.ask_pod(namespace, web, 8081, "/")
+            assert unanswered.value.asked == (FORWARD in rules), "the proxy cannot tell who has refused"
         finally:
             await kube.close()
     kube, _ = await Kube.of(kubeconfig(node_cluster, namespace, "neither", [], tmp_path), None)
     try:
-        with pytest.raises(PodAnswerError, match="pods/portforward"):
+        with pytest.raises(PodAnswerError, match="pods/portforward") as refused:
             await kube.ask_pod(namespace, web, 8080, "/")
+        assert not refused.value.asked
     finally:
         await kube.close()
 

@@ -423,6 +423,10 @@ def test_a_healthy_deployment_gives_no_finding(picture: Picture) -> None:
     assert examine(picture, CHECKS) == []
 
 
+def test_a_gateway_that_may_not_be_asked_is_not_wrong() -> None:
+    assert found(gateways=(Gateway("qwen-gateway-1", None),)) == []
+
+
 def test_what_follows_comes_after_its_cause() -> None:
     findings = found(**broken_decode(**IMAGE))
     assert [(f.severity, f.cause) for f in findings] == [
