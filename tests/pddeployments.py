@@ -228,6 +228,10 @@ _SHARED_FLAG = (
     "--attention-backend, --disable-hybrid-kv-cache-manager, --no-disable-hybrid-kv-cache-manager in common; write "
     "it in spec.engine, or leave it out"
 )
+_SHARED_VARIABLE = (
+    "P and D must have PYTHONHASHSEED, VLLM_KV_CACHE_LAYOUT, VLLM_SSM_CONV_STATE_LAYOUT, VLLM_MLA_DISABLE in common; "
+    "write it in engine.env, or leave it out"
+)
 _ANYWHERE = "engine.args, prefill.args, decode.args"
 _PIPELINE = "D has one pipeline stage with NIXL; leave out --pipeline-parallel-size in engine.args, decode.args"
 _CONTEXT = f"NIXL pushes without decode context parallelism; leave out --decode-context-parallel-size in {_ANYWHERE}"
@@ -271,6 +275,9 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec.prefill.args", ["--nnodes=2"], "spec.prefill.args[0]", _NO_FLAG),
     ("spec.engine.args", ["-r", "1"], "spec.engine.args[0]", _NO_FLAG),
     ("spec.engine.args", ["--config", "/etc/vllm.yaml"], "spec.engine.args[0]", _NO_FLAG),
+    ("spec.decode.env", [{"name": "A", "value": ""}, {"name": "PYTHONHASHSEED", "value": "1"}], "spec.decode.env[1]",
+     _SHARED_VARIABLE),
+    ("spec.prefill.env", _variables("VLLM_KV_CACHE_LAYOUT"), "spec.prefill.env[0]", _SHARED_VARIABLE),
     ("spec.prefill.args", ["--dtype=float16"], "spec.prefill.args[0]", _SHARED_FLAG),
     ("spec.decode.args", ["--enforce-eager", "--block_size", "32"], "spec.decode.args[1]", _SHARED_FLAG),
     ("spec.decode.args", ["--kv-cache-dtype", "fp8"], "spec.decode.args[0]", _SHARED_FLAG),

@@ -17,6 +17,14 @@ SHARED_FLAGS: Final = (
 )
 """Flags for what P's and D's KV must have in common: those of one role would make pairs that refuse or garble it."""
 
+SHARED_VARIABLES: Final = ("PYTHONHASHSEED", "VLLM_KV_CACHE_LAYOUT", "VLLM_SSM_CONV_STATE_LAYOUT", "VLLM_MLA_DISABLE")
+"""Variables for the same. Pools whose keys differ by PYTHONHASHSEED miss for ever, and nothing says so."""
+VARIABLE_IS_NOT_SHARED: Final = Rule(
+    f"!(self.name in [{', '.join(map(repr, SHARED_VARIABLES))}])",
+    f"P and D must have {', '.join(SHARED_VARIABLES)} in common; write it in engine.env, or leave it out",
+    lambda variable: variable.name not in SHARED_VARIABLES,
+)
+
 _PIPELINE: Final = ("--pipeline-parallel-size", "-pp")
 _DECODE_CONTEXT: Final = ("--decode-context-parallel-size", "-dcp")
 _PREFILL_CONTEXT: Final = ("--prefill-context-parallel-size", "-pcp")

@@ -26,6 +26,7 @@ from pdx_api.fields import (
 from pdx_api.model import Model, Volume
 from pdx_api.names import STORAGE_MOUNT, Mode, Order, Role
 from pdx_api.overlay import EnginePodTemplate, GatewayPodTemplate
+from pdx_api.pairing_rules import VARIABLE_IS_NOT_SHARED
 from pdx_api.routing import EngineKey, GatewayAuth, GatewayLimits, GatewayLogs, Routing
 from pdx_api.routing_rules import REQUEST_RULES
 from pdx_api.rules import (
@@ -63,6 +64,7 @@ class EnvVar(Part):
 
 
 Env = Annotated[list[EnvVar], Field(max_length=64), ListMap("name")]
+PoolEnv = Annotated[list[Annotated[EnvVar, VARIABLE_IS_NOT_SHARED]], Field(max_length=64), ListMap("name")]
 
 
 class Engine(Part):
@@ -200,7 +202,7 @@ class Pool(Part):
     parallelism: Parallelism = Field(default=Parallelism(), description="How one engine spreads over devices.")
     chunked_prefill: ChunkedPrefill = Field(default=ChunkedPrefill(), description="How long prompts are cut.")
     args: PoolArgs = Field(default=[], description="Further flags of `vllm serve` for this role, after engine.args.")
-    env: Env = Field(default=[], description="Environment of this role; wins over engine.env.")
+    env: PoolEnv = Field(default=[], description="Environment of this role; wins over engine.env.")
     pod_template: EnginePodTemplate | None = Field(
         default=None,
         description="Merged onto the pod template of this role as `kubectl patch` merges (strategically): node "
