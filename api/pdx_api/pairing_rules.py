@@ -67,6 +67,12 @@ _LIMITS: Final = (
         ("--no-disable-hybrid-kv-cache-manager",),
         "SharedStorage knows no hybrid caches, so vLLM turns their manager off",
     ),
+    _Limit(
+        "LMCache",
+        _EVERY,
+        ("--no-disable-hybrid-kv-cache-manager",),
+        "LMCache knows no hybrid caches, so vLLM turns their manager off",
+    ),
 )
 
 

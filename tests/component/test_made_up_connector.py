@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pdx_api.connectors.base import EngineWiring, Site
+from pdx_api.connectors.base import EngineWiring, SideService, Site
 from pdx_api.connectors.families import Family, Serial
 from pdx_api.names import Order, Role
 
@@ -23,6 +23,7 @@ class Pigeon:
     name: str = "Pigeon"
     orders: tuple[Order, ...] = (Order.PREFILL_FIRST,)
     port_names: Mapping[str, int] = field(default_factory=lambda: {"loft": 1896}, hash=False)
+    services: tuple[SideService, ...] = ()
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         wired = {"kv_connector": "PigeonConnector", "kv_role": "kv_both"}
