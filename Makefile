@@ -99,6 +99,7 @@ lock: $(UV) ## Write requirements/*.lock anew (UPGRADE=1 takes newer versions)
 	@$(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) --extra cli --extra cpu pyproject.toml -o requirements/run.lock
 	@$(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) --extra cli --extra cpu --extra dev -c requirements/run.lock pyproject.toml -o requirements/dev.lock
 	@$(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) -c requirements/dev.lock images/build.in -o images/build.lock
+	@$(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) --extra mooncake -c requirements/dev.lock pyproject.toml -o requirements/mooncake.lock
 	@for image in gateway operator; do $(UV) pip compile -q --universal --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) --extra $$image -c requirements/run.lock pyproject.toml -o requirements/$$image.lock; done
 	@$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) benchmarks/gateway/peers.in -o benchmarks/gateway/peers.lock
 	@$(UV) pip compile -q --universal --no-deps --generate-hashes --no-emit-index-url $(if $(UPGRADE),--upgrade) -c requirements/dev.lock requirements/lmcache.in -o requirements/lmcache.lock
@@ -126,8 +127,9 @@ $(VENV)/.installed: requirements/run.lock pyproject.toml packaging/vllm-metadata
 	@$(PIP) install -q --no-deps -e .
 	@touch $@
 
-$(VENV)/.installed-dev: requirements/dev.lock requirements/lmcache.lock $(VENV)/.installed
+$(VENV)/.installed-dev: requirements/dev.lock requirements/lmcache.lock requirements/mooncake.lock $(VENV)/.installed
 	@echo "Installing the development tools into $(VENV)"
 	@$(PIP) install -q --require-hashes --no-deps -r requirements/dev.lock
 	@$(PIP) install -q --require-hashes --no-deps -r requirements/lmcache.lock
+	@$(PIP) install -q --require-hashes --no-deps -r requirements/mooncake.lock
 	@touch $@

@@ -162,7 +162,7 @@ _NO_FLAG = (
     "version; leave it out"
 )
 _ENGINE = "PDX writes command and args of the container engine; leave them out"
-_ENGINE_PORTS = "PDX writes these ports of the container engine: http, side-channel; leave them out"
+_ENGINE_PORTS = "PDX writes these ports of the container engine: http, bootstrap, side-channel; leave them out"
 _GATEWAY = "PDX writes command and args of the container gateway; leave them out"
 _GATEWAY_PORTS = "PDX writes these ports of the container gateway: http, admin; leave them out"
 _REQUEST = "a request is above its limit; write requests up to limits"
@@ -401,6 +401,13 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec.routing.queue", {"maxMemory": "1.5Ti"}, "spec.routing.queue.maxMemory", _SIZE),
     ("spec.routing.queue", {"maxMemory": 1024**4 + 1}, "spec.routing.queue.maxMemory", _SIZE),
     ("spec.kvTransfer.config", {"kv_lease_duration": 25}, "spec", _LEASE),
+    ("spec.kvTransfer", {"connector": "Mooncake", "config": {"mooncake_protocol": "rdma"}}, "spec.kvTransfer",
+     "mooncake_protocol rdma needs its devices; write config.device_name, for example mlx5_0, or mooncake_protocol: "
+     "tcp"),
+    ("spec.kvTransfer", {"connector": "Mooncake", "config": {"mooncake_protocol": "rdma", "device_name": ""}},
+     "spec.kvTransfer",
+     "mooncake_protocol rdma needs its devices; write config.device_name, for example mlx5_0, or mooncake_protocol: "
+     "tcp"),
     ("spec", {"model": {"name": "m"}, "prefill": {}, "decode": {}, "kvTransfer": {"config": {"kv_lease_duration": 60}},
               "routing": {"deadlines": {"handoffSeconds": 60}}}, "spec", _LEASE),
     ("spec.engine", {"apiKeySecretRef": {"name": "k"}, "env": _variables("VLLM_API_KEY")}, "spec", _ENGINE_KEY),
@@ -575,6 +582,9 @@ ERRORS: Final[list[tuple[str, object, str, str, str]]] = [
     ("spec.kvTransfer.config", {"kv_lease_duration": "30"}, "spec.kvTransfer.config.kv_lease_duration",
      'Invalid value: "string": spec.kvTransfer.config.kv_lease_duration in body must be of type integer: "string"',
      "spec.kvTransfer.config: kv_lease_duration is '30'; write whole seconds from 1 to 86400."),
+    ("spec.kvTransfer.config", {"mooncake_protocol": "nvlink"}, "spec.kvTransfer.config.mooncake_protocol",
+     'Unsupported value: "nvlink": supported values: "tcp", "rdma"',
+     "spec.kvTransfer.config: mooncake_protocol is 'nvlink'; write tcp or rdma."),
     ("spec.rollout.maxSurge", 0.5, "spec.rollout.maxSurge",
      'Invalid value: "number": spec.rollout.maxSurge in body must be of type integer,string: "number"',
      "spec.rollout.maxSurge is 0.5: write a whole number or a text."),

@@ -1,14 +1,16 @@
-"""`spec.kvTransfer.config`: free form, but for the one setting that a rule compares with another field."""
+"""`spec.kvTransfer.config`: free form, but for the settings that a rule reads."""
 
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from pdx_api.connectors.mooncake import DEVICE, PROTOCOL, PROTOCOLS
 from pdx_api.connectors.nixl import LEASE
 from pdx_api.defaults import LEASE_MARGIN_SECONDS
 from pdx_api.fields import without_null
 
 _LONGEST: Final = 86_400
+_LONGEST_NAME: Final = 256
 
 
 def _with_a_lease_in_seconds(config: dict[str, Any]) -> dict[str, Any]:
@@ -18,11 +20,21 @@ def _with_a_lease_in_seconds(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
+def _with_a_protocol(config: dict[str, Any]) -> dict[str, Any]:
+    protocol, device = config.get(PROTOCOL, PROTOCOLS[0]), config.get(DEVICE, "")
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"{PROTOCOL} is {protocol!r:.40}; write {' or '.join(PROTOCOLS)}")
+    if not isinstance(device, str) or len(device) > _LONGEST_NAME:
+        raise ValueError(f"{DEVICE} is {device!r:.40}; write a text of at most {_LONGEST_NAME} characters")
+    return config
+
+
 ConnectorConfig = Annotated[
     dict[str, Any],
     Field(max_length=64),
     BeforeValidator(without_null),
     AfterValidator(_with_a_lease_in_seconds),
+    AfterValidator(_with_a_protocol),
     WithJsonSchema(
         {
             "type": "object",
@@ -34,7 +46,17 @@ ConnectorConfig = Annotated[
                     "maximum": _LONGEST,
                     "description": "NIXL: how long P keeps finished blocks for D, in seconds. Default: "
                     f"routing.deadlines.handoffSeconds and {LEASE_MARGIN_SECONDS:g} s more.",
-                }
+                },
+                PROTOCOL: {
+                    "type": "string",
+                    "enum": list(PROTOCOLS),
+                    "description": f"Mooncake: how its transfer engine moves bytes. Default: {PROTOCOLS[0]}.",
+                },
+                DEVICE: {
+                    "type": "string",
+                    "maxLength": _LONGEST_NAME,
+                    "description": "Mooncake: the devices of rdma, for example mlx5_0,mlx5_1.",
+                },
             },
             "additionalProperties": True,
         }

@@ -7,6 +7,7 @@ from typing import Any, Final
 from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.base import Connector
 from pdx_api.connectors.custom import Custom
+from pdx_api.connectors.mooncake import DEVICE, PROTOCOL, PROTOCOLS
 from pdx_api.fields import Rule
 from pdx_api.names import Mode, Order, Role
 from pdx_api.pairing_rules import SHARED_FLAGS, pairing_rules
@@ -86,6 +87,7 @@ def order_rules(connectors: Iterable[Connector]) -> tuple[Rule, ...]:
 
 _STORAGE: Final = "SharedStorage"
 _CUSTOM: Final = Custom().name
+_RDMA: Final = PROTOCOLS[1]
 
 KV_TRANSFER_RULES: Final = (
     *order_rules(CONNECTORS.values()),
@@ -104,6 +106,13 @@ KV_TRANSFER_RULES: Final = (
         f"connector {_STORAGE} needs a volume that all engines share; write "
         "storage: {persistentVolumeClaim: {claimName: kv}}",
         lambda kv: kv.connector != _STORAGE or kv.storage is not None,
+    ),
+    Rule(
+        f"!has(self.config.{PROTOCOL}) || self.config.{PROTOCOL} != '{_RDMA}'"
+        f" || (has(self.config.{DEVICE}) && self.config.{DEVICE} != '')",
+        f"{PROTOCOL} {_RDMA} needs its devices; write config.{DEVICE}, for example mlx5_0, or {PROTOCOL}: "
+        f"{PROTOCOLS[0]}",
+        lambda kv: kv.config.get(PROTOCOL) != _RDMA or bool(kv.config.get(DEVICE)),
     ),
 )
 

@@ -47,6 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="data-parallel ranks of each that prefills, --data-parallel-size (%(default)s)",
     )
+    parser.add_argument(
+        "--identity-ports",
+        nargs="+",
+        type=int,
+        default=[],
+        metavar="PORT",
+        help="for each that prefills, where it tells its identity: Mooncake's bootstrap (the connector's own port)",
+    )
     parser.add_argument("--decode", nargs="+", default=[], metavar="URL", help="engines that decode")
     parser.add_argument("--aggregated", nargs="+", default=[], metavar="URL", help="engines that do both")
     parser.add_argument(
@@ -111,11 +119,18 @@ def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
         raise CommandError(f"{error}.") from error
     if args.prefill_ranks < 1:
         raise CommandError(f"--prefill-ranks is {args.prefill_ranks}; write 1 or more.")
+    identity_ports = _identity_ports(args)
     ranks = {Role.PREFILL: args.prefill_ranks}
     by_role = {Role.PREFILL: args.prefill, Role.DECODE: args.decode, Role.AGGREGATED: args.aggregated}
     specs = tuple(
         EndpointSpec(
-            _url(url), role, connector=connector.name, order=order, protocol=args.protocol, ranks=ranks.get(role, 1)
+            _url(url),
+            role,
+            connector=connector.name,
+            order=order,
+            protocol=args.protocol,
+            identity_port=identity_ports.get(url, 0),
+            ranks=ranks.get(role, 1),
         )
         for role, urls in by_role.items()
         for url in urls
@@ -125,6 +140,17 @@ def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
         if names.count(name) > 1:
             raise CommandError(f"{name} is named twice; every engine is named once, in one role.")
     return specs
+
+
+def _identity_ports(args: argparse.Namespace) -> dict[str, int]:
+    """By URL of an engine that prefills."""
+    ports = args.identity_ports
+    if ports and len(ports) != len(args.prefill):
+        raise CommandError(f"--identity-ports names {len(ports)} ports; write one for each of --prefill.")
+    for port in ports:
+        if not 0 < port < 65536:
+            raise CommandError(f"--identity-ports: {port} is no port; write a number from 1 to 65535.")
+    return dict(zip(args.prefill, ports, strict=False))
 
 
 def _url(text: str) -> Address:

@@ -3,13 +3,14 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from pdx_api.connectors.base import SideService, Site
+from pdx_api.connectors.families import Asked, Rendezvous
 from pdx_api.connectors.nixl import LEASE, SIDE_CHANNEL
 from pdx_api.engines import connector_config, engine_command, service_command, side_services
 from pdx_api.gateway_flags import gateway_flags
@@ -58,6 +59,8 @@ class EngineProgram(Program):
     """One engine to start."""
 
     role: Role
+    side_ports: Mapping[str, int]
+    """Where its connector listens, by the connector's names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,7 @@ def _engine(spec: Spec, role: Role, index: int, kind: EngineKind, port: int, sit
         argv, env = _sim(spec, role, port, site), {}
     else:
         argv, env = ("vllm", *command.args), dict(command.env)
-    return EngineProgram(f"{role}-{index}", argv, env, port, role=role)
+    return EngineProgram(f"{role}-{index}", argv, env, port, role=role, side_ports=site.ports)
 
 
 def _code(spec: Spec) -> str | None:
@@ -145,8 +148,8 @@ def _sim(spec: Spec, role: Role, port: int, site: Site) -> tuple[str, ...]:
     if role is not Role.AGGREGATED:
         argv += ["--connector", spec.connector.name, "--order", spec.order]
         argv += ["--protocol", spec.protocol] if spec.protocol else []
-        if SIDE_CHANNEL in site.ports:
-            argv += ["--side-channel", f"{HOST}:{site.ports[SIDE_CHANNEL]}"]
+        for side_port in site.ports.values():
+            argv += ["--side-channel", f"{HOST}:{side_port}"]
         argv += ["--storage", site.storage]
         argv += ["--on-load-failure", spec.kv_transfer.on_load_failure]
         if (lease := connector_config(spec).get(LEASE)) is not None:
@@ -161,8 +164,16 @@ def _gateway(spec: Spec, engines: tuple[EngineProgram, ...], port: int, admin: i
     if spec.mode is Mode.DISAGGREGATED:
         argv += ["--connector", spec.connector.name, "--order", spec.order]
         argv += ["--protocol", spec.protocol] if spec.protocol else []
+        argv += _identity_ports(spec, [engine for engine in engines if engine.role is Role.PREFILL])
     argv += ["--workers", str(spec.gateway.workers), "--debug-headers", *gateway_flags(spec)]
     return Program("gateway", tuple(argv), {}, port)
+
+
+def _identity_ports(spec: Spec, prefill: Sequence[EngineProgram]) -> list[str]:
+    family = spec.connector.family(spec.order)
+    if not isinstance(family, Rendezvous) or not isinstance(family.identity, Asked):
+        return []
+    return ["--identity-ports", *(str(engine.side_ports[family.identity.port]) for engine in prefill)]
 
 
 def environment(base: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:

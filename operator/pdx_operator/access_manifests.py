@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from pdx_api.connectors import identity_ports
 from pdx_api.engines import side_services
 from pdx_api.names import (
     ADMIN_PORT,
@@ -69,8 +70,9 @@ def network_policies(spec: Spec, owner: Owner) -> tuple[Manifest, ...]:
             policy_name(owner.name),
             engines,
             _ingress([{"podSelector": gateway}, *scrapers], ENGINE_PORT),
-            # KV goes over ports that UCX chooses, so between engines all are open. In every mode: while the mode is
-            # switched, engines of the older revision still pair.
+            *(_ingress([{"podSelector": gateway}], port) for port in identity_ports()),
+            # KV goes over ports that the transfer chooses, so between engines all are open. In every mode: while the
+            # mode is switched, engines of the older revision still pair.
             {"from": [{"podSelector": engines}]},
         ),
         _policy(

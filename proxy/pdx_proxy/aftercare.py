@@ -14,12 +14,10 @@ from pdx_proxy.backend import Backend
 from pdx_proxy.counters import Settlement
 from pdx_proxy.endpoints import Endpoint
 from pdx_proxy.failures import BadAnswer, DeadlineExceeded, EngineFailure
-from pdx_proxy.handoff import LegRefused, transfer_params
+from pdx_proxy.handoff import REFUSED_MAX_TOKENS, LegRefused, transfer_params
 from pdx_proxy.leg import Leg
 from pdx_proxy.request import Request, prefill_body, settling_body
 
-_REFUSED_MAX_TOKENS: Final = 2**31 - 1
-"""More tokens than any model's length: D refuses the leg, and its refusal tells P to free the blocks."""
 _LATE_ANSWER_SECONDS: Final = 1.0
 """How long an answer that was on its way when the client left may take."""
 _INTAKE_SECONDS: Final = 0.5
@@ -169,8 +167,9 @@ class Aftercare:
         """
         decode, acquainted = releaser
         if acquainted:
-            body = settling_body(request.path, params, _REFUSED_MAX_TOKENS)
-            status = await self.call(decode, request, body, self._backend.new_id())
+            salt = self._backend.new_id()
+            body = settling_body(request.path, params, REFUSED_MAX_TOKENS, salt)
+            status = await self.call(decode, request, body, salt)
             return Settlement.RELEASED if 400 <= status < 500 else Settlement.LEASE
         if begun:
             return Settlement.LEASE

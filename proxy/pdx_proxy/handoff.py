@@ -1,16 +1,28 @@
 """A hand-off: the two legs of one request, run as their family wants."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
-from pdx_api.connectors.families import Identity, KVParams, Rendezvous
+from pdx_api.connectors.families import Answered, Identity, KVParams, Rendezvous
 from pdx_proxy.backend import Backend
 from pdx_proxy.connection import Answer
 from pdx_proxy.endpoints import Endpoint
 from pdx_proxy.failures import BadAnswer, EngineFailure, Reason
 from pdx_proxy.leg import Leg
+
+NO_PARAMS: Final = "answered without kv_transfer_params: is its KV connector on?"
+"""What is said of a P that has no connector."""
+REFUSED_MAX_TOKENS: Final = 2**31 - 1
+"""More tokens than any model's length: D refuses the leg, and where D tells P of it, P frees the blocks."""
+UNHEARD: Final = b'"Bad Request"'
+"""In a refusal of what D's HTTP server could not read as a request: its engine hears nothing of it, and so does P.
+
+Members that shape the answer alone are in D's leg only, so that P takes what D refuses.
+"""
+_ENDED: Final = b'"finish_reason":"length"'
+_NOTHING: Final = (Reason.STATUS, 502, b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +77,27 @@ def transfer_params(endpoint: Endpoint, answer: Answer) -> dict[str, Any] | None
     return params
 
 
-def identity_of(endpoint: Endpoint, family: Rendezvous, params: KVParams) -> Identity:
-    """The identity that a P's parameters name; raises BadAnswer when they name none."""
+def handed_over(endpoint: Endpoint, family: Rendezvous, answer: Answer) -> KVParams:
+    """The parameters of a P's complete answer, empty where it has only to end by its length.
+
+    Raises LegRefused, and BadAnswer also when P has nothing to hand over.
+    """
+    params = transfer_params(endpoint, answer)
+    if not isinstance(family.identity, Answered):
+        if _ENDED not in answer.body:
+            raise BadAnswer(endpoint.name, "nothing to hand over: it has not ended by its length", *_NOTHING)
+        return {}
+    if params is None:
+        raise BadAnswer(endpoint.name, NO_PARAMS, *_NOTHING)
+    return params
+
+
+def identity_of(endpoint: Endpoint, family: Rendezvous, params: KVParams) -> Identity | None:
+    """The identity that a P's parameters name, or that it had when it was asked; raises BadAnswer for none."""
+    if not isinstance(family.identity, Answered):
+        return endpoint.identity
     try:
-        return family.identity(params)
+        return family.identity.read(params)
     except (KeyError, TypeError, ValueError) as error:
         detail = f"its kv_transfer_params name no identity: {error!r}"
         raise BadAnswer(endpoint.name, detail, Reason.LOST, 502, b"") from error

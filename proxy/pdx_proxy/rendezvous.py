@@ -1,17 +1,20 @@
 """The rendezvous family: both legs are sent under one fresh id, and P pushes into blocks that D has allocated.
 
-Invariant: once D has been sent its leg, P's whole leg runs to its end under the same id, or D's blocks are counted as
-lost. An aborted P leaves D waiting without any time-out of vLLM's.
+Invariant: once D has been sent its leg, a P leg runs to its end under the same id (the whole one or, where the family
+settles by meeting and P has not begun, another in its place), or D's blocks are counted as lost. An aborted P
+leaves D waiting without any time-out of vLLM's, or with one of minutes.
 """
 
 import asyncio
+from collections.abc import Container
 from math import inf
 from typing import Final
 
-from pdx_api.connectors.families import KVParams, Rendezvous
+from pdx_api.connectors.families import Asked, KVParams, Rendezvous, Settles
 from pdx_api.names import Order, PrefillFailure
 from pdx_proxy.aftercare import Aftercare
 from pdx_proxy.backend import Backend
+from pdx_proxy.bootstrap import ask_identity
 from pdx_proxy.connection import Connection
 from pdx_proxy.counters import Phase, Settlement
 from pdx_proxy.endpoints import Endpoint
@@ -24,7 +27,16 @@ from pdx_proxy.failures import (
     Reason,
     RequestExpired,
 )
-from pdx_proxy.handoff import Handoff, HandoffFailure, LegRefused, blame, identity_of, transfer_params
+from pdx_proxy.handoff import (
+    REFUSED_MAX_TOKENS,
+    UNHEARD,
+    Handoff,
+    HandoffFailure,
+    LegRefused,
+    blame,
+    handed_over,
+    identity_of,
+)
 from pdx_proxy.request import Request, decode_body, prefill_body, settling_body
 
 _REFUSAL_SECONDS: Final = 0.5
@@ -32,6 +44,10 @@ _REFUSAL_SECONDS: Final = 0.5
 _PUSH_SECONDS: Final = 0.1
 """How long after P's end a D whose answer shows no first event is given to take the KV."""
 _PREFILL_TRIES: Final = 2
+_FULL: Final = 503
+"""What an engine answers that takes no more requests."""
+_NOT_BEGUN: Final = (*range(400, 500), _FULL)
+"""What P answers to a leg that does not reach its engine."""
 
 
 async def hand_off(
@@ -54,8 +70,9 @@ async def hand_off(
     except EngineFailure as failure:
         raise meeting.fail(failure) from failure
     if answer.status != 200:
+        heard = UNHEARD not in answer.body
         meeting.decode_leg.end()
-        meeting.unwind(stop_prefill=True)
+        meeting.unwind(stop_prefill=True, heard=heard)
         raise LegRefused
     meeting.succeed()
     backend.acquaint(*pair)
@@ -79,6 +96,8 @@ class _Meeting:
         self._prefill, self._decode = pair
         self._request = request
         self._id = backend.new_id()
+        self._meets = family.settles is Settles.BY_MEETING
+        self._identity = self._prefill.identity
         self._prefill_leg = backend.leg(self._prefill)
         self._prefill_task: asyncio.Task[KVParams | None] | None = None
         self._prefill_failure: EngineFailure | None = None
@@ -94,6 +113,8 @@ class _Meeting:
         """Whether P's KV is counted as held."""
         self._taken = False
         """Whether D has it."""
+        self._both_since: float | None = None
+        """Since when P has finished and D been told."""
         self._goes_on = False
         """Whether P's leg is sent again though its failure has ended the attempt: it frees D's blocks."""
 
@@ -123,17 +144,38 @@ class _Meeting:
             self._aftercare.let_go(self._prefill, expires=expires)
 
     async def begin(self, order: Order) -> None:
-        """Connect to both before anything is sent, so that an engine that is gone costs the other nothing."""
-        identity = self._prefill.identity
-        assert identity is not None, "a warm P of this family has told its identity"
-        await self.decode_leg.connect()
+        """Connect to both before anything is sent, so that an engine that is gone costs the other nothing.
+
+        Where P goes first, D is connected to when P has finished, because D closes what is idle.
+        """
+        assert self._identity is not None, "a warm P of this family has told its identity"
+        if order is not Order.PREFILL_FIRST:
+            await self.decode_leg.connect()
         await self._prefill_leg.connect()
-        params = self._family.decode_params(self._id, identity)
+        if isinstance(self._family.identity, Asked) and not self._prefill_leg.connection.used:
+            await self._recognise(self._family.identity)
+        if order is Order.PREFILL_FIRST:
+            await self._finish_prefill()
+            await self.decode_leg.connect()
+        params = self._family.decode_params(self._id, self._identity)
         self.decode_leg.send("POST", self._request.path, self._headers, decode_body(self._request.body, params))
         self._request.trail.legs.append((self._decode.name, self._id))
-        if order is Order.DECODE_FIRST and await self._decode_refuses():
+        if self._prefill_ended is not None:
+            self._both_since = self._backend.clock()
+        if self._prefill_task is not None or (order is Order.DECODE_FIRST and await self._decode_refuses()):
             return
         self._prefill_task = self._aftercare.start(self._run_prefill())
+
+    async def _recognise(self, asked: Asked) -> None:
+        """P's answers do not say who P is, but a connection that was used before ends in the same start of it."""
+        if await ask_identity(self._backend, self._prefill, asked) != self._identity:
+            raise LostConnection(self._prefill.name, "has restarted since it was warmed")
+
+    async def _finish_prefill(self) -> None:
+        self._prefill_task = self._aftercare.start(self._run_prefill())
+        await asyncio.shield(self._prefill_task)
+        if self._prefill_failure is not None:
+            raise self._prefill_failure
 
     def leave(self) -> None:
         """Nobody waits any more: let P finish, then close D."""
@@ -142,7 +184,8 @@ class _Meeting:
         if self.decode_leg.begun:
             self._aftercare.settle(self._finish())
         else:
-            self._end_both()
+            self.decode_leg.end()
+            self.unwind(stop_prefill=True)
 
     def fail(self, failure: EngineFailure) -> Exception:
         """End the attempt; the exception for whoever asked for it."""
@@ -152,17 +195,21 @@ class _Meeting:
                 self.decode_leg.resume()
                 self._aftercare.settle(self._finish())
             else:
+                told = self.decode_leg.begun
                 self.decode_leg.end()
                 self._let_go(expires=isinstance(failure, DeadlineExceeded))
-                self._aftercare.count(self._lost())
+                if told:
+                    self._aftercare.settle(self._unmet())
             if isinstance(failure, BadAnswer) and 400 <= failure.status < 500:
                 return LegRefused()
             self._backend.suspect(self._prefill, failure)
-            return HandoffFailure(self._prefill, failure, begun=self.decode_leg.begun)
+            return HandoffFailure(self._prefill, failure, begun=self.decode_leg.begun or self._prefill_leg.begun)
+        heard = _answers(failure, (_FULL,))
         self.decode_leg.end()
         self.unwind(
             stop_prefill=isinstance(failure, BadAnswer | ConnectFailure),
             decode_waits=isinstance(failure, DeadlineExceeded),
+            heard=heard,
         )
         if failure.endpoint == self._prefill.name:
             self._backend.suspect(self._prefill, failure)
@@ -172,18 +219,24 @@ class _Meeting:
             self._backend.suspect(self._prefill, f"its hand-off failed at {failure}")
         return HandoffFailure(self._decode, failure, begun=self.decode_leg.begun)
 
-    def unwind(self, *, stop_prefill: bool, decode_waits: bool = False) -> None:
-        """D takes no KV. P may be stopped only when D is sure not to wait for it any more."""
+    def unwind(self, *, stop_prefill: bool, decode_waits: bool = False, heard: bool = False) -> None:
+        """D takes no KV. P may be stopped only when D is sure not to wait for it any more.
+
+        `heard` says that D's engine has heard of a leg that D refuses, and so P where D tells it.
+        """
         self.conclude()
         if self._prefill_task is None:
             self._prefill_leg.end()
-        else:
-            ended = self._prefill_ended
-            if ended is not None and self._backend.clock() - ended > _PUSH_SECONDS:
-                self._let_go()
-                self._aftercare.count(Settlement.FINISHED)  # D had the KV: there is nothing left to free
-            else:
-                self._aftercare.settle(self._unwind(self._prefill_task, stop_prefill, decode_waits))
+            if self._meets and heard:
+                self._aftercare.settle(self._unmet(refused=True))
+            return
+        since = self._both_since
+        if since is not None and self._backend.clock() - since > _PUSH_SECONDS:
+            self._let_go()
+            self._aftercare.count(Settlement.FINISHED)  # D had the KV: there is nothing left to free
+            return
+        stop_prefill = stop_prefill and not (self._meets and self.decode_leg.begun)
+        self._aftercare.settle(self._unwind(self._prefill_task, stop_prefill, decode_waits, heard))
 
     @property
     def _headers(self) -> tuple[tuple[str, str], ...]:
@@ -207,7 +260,7 @@ class _Meeting:
             try:
                 params = await self._prefill_once()
             except EngineFailure as failure:
-                again = left > 0 and not self.over and _may_pass(failure) and await self._may_ask_again()
+                again = left > 0 and self._may_resume(failure) and await self._may_ask_again()
                 if not (again and waits):
                     self._goes_on = again
                     await self._tell_decode(failure)
@@ -219,6 +272,8 @@ class _Meeting:
                 await self._tell_decode(LostConnection(self._prefill.name, "has restarted since it was warmed"))
                 return None
             self._prefill_ended = self._backend.clock()
+            if self.decode_leg.begun:
+                self._both_since = self._prefill_ended
             self.prefill_seconds = self._prefill_ended - began
             self._request.trail.prefill = self.prefill_seconds
             self._backend.counters.phases[Phase.PREFILL].observe(self.prefill_seconds)
@@ -249,6 +304,14 @@ class _Meeting:
         self._prefill_failure = failure
         self.decode_leg.interrupt(failure)
 
+    def _may_resume(self, failure: EngineFailure) -> bool:
+        """Whether the same leg may succeed at the same P, for a D that waits."""
+        if self.over or not self.decode_leg.begun or isinstance(failure, ConnectFailure):
+            return False
+        if self._meets:
+            return _answers(failure, (_FULL,))
+        return not (isinstance(failure, BadAnswer) and failure.status < 500)
+
     async def _may_ask_again(self) -> bool:
         """Whether P is there, D waits and the budget allows. A P that is gone costs none: it fails many at once."""
         leg = self._prefill_leg = self._backend.leg(self._prefill)
@@ -269,24 +332,22 @@ class _Meeting:
         try:
             if not leg.connected:
                 await leg.connect()
-            body = prefill_body(self._request.body, self._family.prefill_params)
+            body = prefill_body(self._request.body, self._family.prefill_params(self._id))
             leg.send("POST", self._request.path, self._headers, body)
             self._backend.sent_prefill(self._request.trail, self._prefill, self._id)
             answer = await leg.whole(self._backend.deadlines.prefill)
-            params = transfer_params(self._prefill, answer)
+            params = handed_over(self._prefill, self._family, answer)
             self._prefill_connection = leg.connection
         except LegRefused:
             answer = leg.answer
             raise BadAnswer(self._prefill.name, "refused", Reason.STATUS, answer.status, answer.body) from None
         finally:
             leg.end()
-        if params is None:
-            raise BadAnswer(self._prefill.name, "nothing to hand over", Reason.STATUS, 502, b"")
         identity_of(self._prefill, self._family, params)
         return params
 
     async def _tell_decode(self, failure: EngineFailure) -> None:
-        if isinstance(failure, BadAnswer) and failure.status < 500:
+        if self.decode_leg.begun and isinstance(failure, BadAnswer) and failure.status < 500:
             await asyncio.sleep(_REFUSAL_SECONDS)
         self._prefill_failure = failure
         if not self.over:
@@ -306,11 +367,11 @@ class _Meeting:
         if self._prefill_task is None:
             if self.decode_leg.answer.status >= 400:
                 self._prefill_leg.end()
-                return Settlement.FINISHED
+                return await self._unmet(refused=True) if self._meets else Settlement.FINISHED
             self._prefill_task = self._aftercare.start(self._run_prefill())
         params = await self._prefill_task
         if params is None:
-            return self._lost()
+            return await self._unmet()
         if await self._decode_takes_it():
             return Settlement.FINISHED
         if self._prefill_failure is not None:
@@ -320,44 +381,63 @@ class _Meeting:
     async def _decode_takes_it(self) -> bool:
         seconds = self._backend.deadlines.settle if self._request.stream else _PUSH_SECONDS
         try:
-            return (await self.decode_leg.opened(seconds)).status == 200
+            answer = await self.decode_leg.opened(seconds)
+            return answer.status == 200 or (self._meets and UNHEARD not in answer.body)
         except DeadlineExceeded:
             return True
         except EngineFailure:
             return False
 
     async def _unwind(
-        self, prefill_task: "asyncio.Task[KVParams | None]", stop_prefill: bool, decode_waits: bool
+        self, prefill_task: "asyncio.Task[KVParams | None]", stop_prefill: bool, decode_waits: bool, heard: bool
     ) -> Settlement:
         if stop_prefill:
             await asyncio.wait([prefill_task], timeout=self._backend.deadlines.nearly_done)
             self._prefill_leg.half_close()
         params = await prefill_task
         if params is None:
-            return self._lost() if decode_waits else Settlement.PREFILL_STOPPED
-        settlement = Settlement.FINISHED if decode_waits else await self._free(params)
+            return await self._unmet(refused=heard) if decode_waits or heard else Settlement.PREFILL_STOPPED
+        if self._meets and heard:
+            settlement = Settlement.RELEASED
+        else:
+            settlement = Settlement.FINISHED if decode_waits else await self._free(params)
         self._let_go(expires=settlement is Settlement.LEASE)
         return settlement
 
+    async def _unmet(self, *, refused: bool = False) -> Settlement:
+        """No leg of P's has come to its end under the id that D was told: another one may take its place.
+
+        A short one only where D has refused its leg and wants no KV: any other D would keep what P writes as the KV of
+        its own prompt.
+        """
+        failure = self._prefill_failure
+        begun = failure is not None and not _answers(failure, _NOT_BEGUN)
+        if not self._meets or begun:
+            return self._lost()
+        params = self._family.prefill_params(self._id)
+        body = prefill_body(self._request.body, params)
+        if refused:
+            body = settling_body(self._request.path, params, 1, self._id)
+        status = await self._aftercare.call(self._prefill, self._request, body, self._id)
+        return Settlement.FINISHED if status == 200 else self._lost()
+
     async def _free(self, params: KVParams) -> Settlement:
-        """Free what P has finished by a D leg of one token under the same id."""
+        """Free what P has finished by a D leg under the same id: of one token, or one that D refuses."""
         others = [d for d in self._backend.snapshot.decode if d.revision == self._prefill.revision]
         decode = next((d for d in others if d.name != self._decode.name), self._decode)
-        leg_params = self._family.decode_params(self._id, self._family.identity(params))
-        body = settling_body(self._request.path, leg_params, 1)
+        identity = identity_of(self._prefill, self._family, params)
+        assert identity is not None, "a P that has finished is known"
+        leg_params = self._family.decode_params(self._id, identity)
+        body = settling_body(self._request.path, leg_params, REFUSED_MAX_TOKENS if self._meets else 1, self._id)
         status = await self._aftercare.call(decode, self._request, body, self._id)
-        return Settlement.RELEASED if status == 200 else Settlement.LEASE
+        freed = 400 <= status < 500 if self._meets else status == 200
+        return Settlement.RELEASED if freed else Settlement.LEASE
 
     def _lost(self) -> Settlement:
         self._backend.lost(self._decode)
         return Settlement.DECODE_LOST
 
-    def _end_both(self) -> None:
-        self.decode_leg.end()
-        self._prefill_leg.end()
 
-
-def _may_pass(failure: EngineFailure) -> bool:
-    """Whether the same leg may succeed at the same P."""
-    refused = isinstance(failure, BadAnswer) and failure.status < 500
-    return not refused and not isinstance(failure, ConnectFailure)
+def _answers(failure: EngineFailure, statuses: Container[int]) -> bool:
+    """Whether an engine has answered with one of these; an abort, which it began, is none."""
+    return isinstance(failure, BadAnswer) and failure.reason is Reason.STATUS and failure.status in statuses

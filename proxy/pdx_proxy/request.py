@@ -27,7 +27,7 @@ _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANSWER_ONLY: Final = frozenset(
     {
         *("stream", "stream_options"),
-        *("max_tokens", "min_tokens", "max_completion_tokens", "min_completion_tokens"),
+        *("max_tokens", "min_tokens", "max_completion_tokens", "min_completion_tokens", "ignore_eos"),
         *("logprobs", "top_logprobs", "logprob_token_ids"),
         *("return_token_ids", "return_tokens_as_token_ids", "return_prompt_text"),
         *("stop", "stop_token_ids", "repetition_detection", "structured_outputs"),
@@ -241,8 +241,11 @@ def can_split(path: str, body: Mapping[str, Any]) -> bool:
 
 
 def prefill_body(body: Body, params: Mapping[str, Any] | None) -> bytes:
-    """P's leg: one token, no stream, and everything that shapes the prompt as the client wrote it."""
-    own = b'"stream":false,"max_tokens":1,'
+    """P's leg: one token, no stream, and everything that shapes the prompt as the client wrote it.
+
+    Whatever the token is, the leg ends by its length: some connectors hand nothing over of one that ends by itself.
+    """
+    own = b'"stream":false,"max_tokens":1,"ignore_eos":true,'
     if body.limits_completion:
         own += b'"max_completion_tokens":1,'
     if params is None:
@@ -257,10 +260,14 @@ def decode_body(body: Body, params: Mapping[str, Any] | None) -> bytes:
     return b"".join((b"{", body.shared, body.answer, b'"kv_transfer_params":', orjson.dumps(params), b"}"))
 
 
-def settling_body(path: str, params: Mapping[str, Any], max_tokens: int) -> bytes:
-    """A D leg that only settles a hand-off: a prompt of a few tokens under the hand-off's parameters."""
+def settling_body(path: str, params: Mapping[str, Any], max_tokens: int, salt: str) -> bytes:
+    """A leg that only settles a hand-off: a prompt of a few tokens under the hand-off's parameters.
+
+    The KV that D gets is another prompt's: `salt`, which no other request has, keeps it out of D's prefix cache.
+    """
     prompt = {"prompt": "."} if path == _COMPLETIONS else {"messages": [{"role": "user", "content": "."}]}
-    return orjson.dumps({**prompt, "max_tokens": max_tokens, "kv_transfer_params": params})
+    shape = {"max_tokens": max_tokens, "ignore_eos": True, "cache_salt": salt}
+    return orjson.dumps({**prompt, **shape, "kv_transfer_params": params})
 
 
 def _invalid(detail: dict[str, Any], param: str = "body") -> RefusedError:

@@ -5,7 +5,6 @@ aftercare for release.
 """
 
 import asyncio
-from typing import Final
 
 from pdx_api.connectors.families import KVParams, Serial
 from pdx_proxy.aftercare import Aftercare
@@ -13,16 +12,10 @@ from pdx_proxy.backend import Backend
 from pdx_proxy.counters import Phase
 from pdx_proxy.endpoints import Endpoint
 from pdx_proxy.failures import BadAnswer, EngineFailure, Reason, RequestExpired
-from pdx_proxy.handoff import Handoff, HandoffFailure, LegRefused, blame, transfer_params
+from pdx_proxy.handoff import UNHEARD, Handoff, HandoffFailure, LegRefused, blame, transfer_params
 from pdx_proxy.leg import Leg
 from pdx_proxy.pick import stand_in
 from pdx_proxy.request import Request, decode_body, prefill_body
-
-_UNHEARD: Final = b'"Bad Request"'
-"""In a refusal of what D's HTTP server could not read as a request: its engine hears nothing of it, and so does P.
-
-Members that shape the answer alone are in D's leg only, so that P takes what D refuses.
-"""
 
 
 async def hand_off(
@@ -53,7 +46,7 @@ async def hand_off(
     if params is None:
         return Handoff(decode_leg)
     if decode_leg.answer.status != 200:
-        unheard = _UNHEARD in decode_leg.answer.body
+        unheard = UNHEARD in decode_leg.answer.body
         decode_leg.end()
         if unheard or not backend.knows(prefill, decode):
             aftercare.release(pair, params, request)

@@ -47,6 +47,8 @@ class EndpointSpec:
     """Whether its pod is Ready: until it is, the engine is known and gets no leg."""
     leaving: bool = False
     """Whether its pod is being deleted: open legs finish, new ones go elsewhere."""
+    identity_port: int = 0
+    """Where a P's identity is asked, in families that ask; 0: the connector's own port."""
     ranks: int = 1
     """Data-parallel ranks behind its port (--data-parallel-size), each an engine by itself with a KV of its own."""
     rank: int | None = None

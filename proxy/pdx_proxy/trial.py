@@ -8,17 +8,16 @@ from typing import Any, Final
 import orjson
 
 from pdx_api.connectors import family_of
-from pdx_api.connectors.families import KVParams, Pool
+from pdx_api.connectors.families import Asked, Identity, KVParams, Pool, Rendezvous
 from pdx_proxy.backend import Backend
+from pdx_proxy.bootstrap import ask_identity
 from pdx_proxy.connection import Answer
 from pdx_proxy.endpoints import Endpoint
 from pdx_proxy.failures import BadAnswer, Reason
-from pdx_proxy.handoff import LegRefused, transfer_params
+from pdx_proxy.handoff import NO_PARAMS, handed_over, identity_of, transfer_params
 from pdx_proxy.request import body_of, prefill_body
 
 PATH: Final = "/v1/completions"
-NO_PARAMS: Final = "answered without kv_transfer_params: is its KV connector on?"
-"""What is said of a P that has no connector."""
 _FOR_CLIENTS: Final = "remote_prefill_cached_tokens"
 """How much of the prompt P had cached. A D that is told says so in its usage in place of what came from P."""
 
@@ -27,8 +26,8 @@ _FOR_CLIENTS: Final = "remote_prefill_cached_tokens"
 class Trial:
     """A hand-off that came to its end."""
 
-    params: KVParams
-    """What P has answered; empty where P and D tell each other nothing."""
+    identity: Identity | None
+    """P's, in a family that needs it."""
     answer: Answer
     """D's."""
     prefill_seconds: float
@@ -43,37 +42,58 @@ async def hand_over(
 
     Each leg may take `seconds`. Raises EngineFailure with the engine's name.
     """
-    request_id, began = backend.new_id(), backend.clock()
-    params = await _prefill(backend, prefill, body, seconds, request_id)
-    finished = backend.clock()
     family = family_of(prefill.connector, prefill.order, prefill.spec.protocol)
+    request_id, began = backend.new_id(), backend.clock()
     if isinstance(family, Pool):
+        transfer_params(prefill, await _prefill(backend, prefill, body, None, seconds, request_id))
+        finished = backend.clock()
         await asyncio.sleep(family.saved_after)
         answer = await serve(backend, decode, body, seconds, request_id)
-        return Trial({}, answer, finished - began, backend.clock() - finished)
-    assert params is not None, "a P of another family that has nothing to tell has failed"
-    told = {name: value for name, value in params.items() if name != _FOR_CLIENTS}
+        return Trial(None, answer, finished - began, backend.clock() - finished)
+    if isinstance(family, Rendezvous):
+        identity, told = await _meet(backend, family, prefill, body, seconds, request_id)
+    else:
+        answer = await _prefill(backend, prefill, body, family.prefill_params, seconds, request_id)
+        params = transfer_params(prefill, answer)
+        if params is None:
+            raise BadAnswer(prefill.name, NO_PARAMS, Reason.STATUS, 502, b"")
+        identity, told = None, params
+    finished = backend.clock()
+    told = {name: value for name, value in told.items() if name != _FOR_CLIENTS}
     answer = await serve(backend, decode, {**body, "kv_transfer_params": told}, seconds, request_id)
-    return Trial(params, answer, finished - began, backend.clock() - finished)
+    return Trial(identity, answer, finished - began, backend.clock() - finished)
+
+
+async def _meet(
+    backend: Backend, family: Rendezvous, prefill: Endpoint, body: Mapping[str, Any], seconds: float, request_id: str
+) -> tuple[Identity | None, KVParams]:
+    """P's identity and D's parameters, once P has finished."""
+    asked = await ask_identity(backend, prefill, family.identity) if isinstance(family.identity, Asked) else None
+    answer = await _prefill(backend, prefill, body, family.prefill_params(request_id), seconds, request_id)
+    params = handed_over(prefill, family, answer)
+    if asked is not None:
+        return asked, family.decode_params(request_id, asked)
+    return identity_of(prefill, family, params), params
 
 
 async def _prefill(
-    backend: Backend, prefill: Endpoint, body: Mapping[str, Any], seconds: float, request_id: str
-) -> KVParams | None:
-    family = family_of(prefill.connector, prefill.order, prefill.spec.protocol)
+    backend: Backend,
+    prefill: Endpoint,
+    body: Mapping[str, Any],
+    params: KVParams | None,
+    seconds: float,
+    request_id: str,
+) -> Answer:
     leg = backend.leg(prefill)
     try:
         await leg.connect()
-        leg_body = prefill_body(body_of(body), None if isinstance(family, Pool) else family.prefill_params)
-        leg.send("POST", PATH, (("X-Request-Id", request_id),), leg_body)
-        params = transfer_params(prefill, await leg.whole(seconds))
-    except LegRefused:
-        raise _failed(prefill, leg.answer) from None
+        leg.send("POST", PATH, (("X-Request-Id", request_id),), prefill_body(body_of(body), params))
+        answer = await leg.whole(seconds)
+        if 400 <= answer.status < 500:
+            raise _failed(prefill, answer)
+        return answer
     finally:
         leg.end()
-    if params is None and not isinstance(family, Pool):
-        raise BadAnswer(prefill.name, NO_PARAMS, Reason.STATUS, 502, b"")
-    return params
 
 
 async def serve(

@@ -9,13 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from pdx_api.connectors import family_of
-from pdx_api.connectors.families import Rendezvous
 from pdx_api.names import Role
 from pdx_proxy.backend import Backend
 from pdx_proxy.endpoints import NO_SLOT, Endpoint, Snapshot, State, by_rank, pairing
 from pdx_proxy.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure
-from pdx_proxy.handoff import identity_of
 from pdx_proxy.news import Cause, LostHandoff, News, Suspicion
 from pdx_proxy.settings import EndpointSpec
 from pdx_proxy.shared_load import LoadTable
@@ -204,10 +201,8 @@ class Warmer:
             if failure.endpoint == decode.name and not isinstance(failure, BadAnswer | DeadlineExceeded):
                 self.hear(Suspicion(decode.name, decode.start, str(failure)))
             raise
-        family = family_of(prefill.connector, prefill.order, prefill.spec.protocol)
-        identity = identity_of(prefill, family, trial.params) if isinstance(family, Rendezvous) else None
         self._acquainted |= {pairing(replace(prefill, start=prefill.start + 1), decode)}
-        self._put_warm(prefill, identity=identity)
+        self._put_warm(prefill, identity=trial.identity)
 
     def _put_warm(self, endpoint: Endpoint, **changes: Any) -> None:
         since = self._backend.clock()

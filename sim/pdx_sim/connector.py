@@ -136,6 +136,9 @@ class KVConnector(Protocol):
     def finish(self, seq: Sequence) -> None:
         """Park the KV of a P leg."""
 
+    def dropped(self, seq: Sequence) -> None:
+        """A P leg has ended before it had finished."""
+
     def refused(self, params: KVParams) -> None:
         """D's validation refused a leg with these parameters."""
 

@@ -112,6 +112,8 @@ class Core:
         self._live.discard(seq)
         if not seq.held:
             self._station.pool.free(seq.internal_id)
+            if seq.leg is Leg.PREFILL:
+                self._connector.dropped(seq)
         self._account_departure(seq)
         seq.end(Finish.ABORT)
         if seq.finish is not None:

@@ -16,6 +16,8 @@ class Violation(StrEnum):
     """A P leg that asks for more or less than one token."""
     PREFILL_PARAMS = "prefill_params"
     """A P leg whose remote_* keys are missing or not null."""
+    PREFILL_MAY_STOP = "prefill_may_stop"
+    """A Mooncake P leg without ignore_eos: one that ends by itself hands nothing over, and D waits in vain."""
     PREFILL_LEG_AT_DECODE = "prefill_leg_at_decode"
     DECODE_LEG_AT_PREFILL = "decode_leg_at_prefill"
     PARAMS_AT_AGGREGATED = "params_at_aggregated"
@@ -25,7 +27,7 @@ class Violation(StrEnum):
     PARAMS_UNKNOWN = "params_unknown"
     """kv_transfer_params with a key that no connector reads."""
     PARAMS_INCOMPLETE = "params_incomplete"
-    """A pull D leg without engine id, host, port or request id: vLLM parks it for ever."""
+    """A D leg without what leads it to P (pull: engine id, host, port, request id): vLLM parks it for ever."""
     CLIENT_PARAMS = "client_params"
     """Parameters of a transfer where only a client puts them: ec_transfer_params, vllm_xargs, body request_id."""
     MANY_SEQUENCES = "many_sequences"
@@ -45,7 +47,7 @@ class Violation(StrEnum):
     NO_REQUEST_ID = "no_request_id"
     """A push leg without X-Request-Id: it can meet nobody."""
     ID_REUSED = "id_reused"
-    """A push D leg of more than one token under an id that has met before."""
+    """A push D leg of more than one token under an id that has met; a Mooncake P leg under one that is parked."""
     ID_MISMATCH = "id_mismatch"
     """A push D leg whose remote_request_id names neither its own X-Request-Id nor P's internal id."""
     PUSH_MISMATCH = "push_mismatch"
@@ -122,7 +124,7 @@ class Counts:
     blocks_parked_now: int = 0
     """Held blocks of finished prefills that wait for a D."""
     registered_now: int = 0
-    """Push: D legs that wait at this P for its prefill."""
+    """Push, Mooncake: D legs that wait at this P for its prefill, also those that only give it up."""
     blocks_stranded_now: int = 0
     """Held blocks of D legs that have gone and whose push has not come."""
 

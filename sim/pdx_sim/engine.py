@@ -7,19 +7,22 @@ import socket
 import struct
 import uuid
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any, Final, Self
 
 from aiohttp import web
 
+from pdx_api.names import Role
 from pdx_sim.blocks import BlockPool
+from pdx_sim.bootstrap import Bootstrap
 from pdx_sim.connector import KVConnector, Station
 from pdx_sim.core import Core
 from pdx_sim.counts import Counts
 from pdx_sim.faults import Faults
 from pdx_sim.leases import Leases
+from pdx_sim.meet import MeetConnector
 from pdx_sim.ports import listen_steadily
 from pdx_sim.pull import PullConnector
 from pdx_sim.push import PushConnector
@@ -36,6 +39,13 @@ _IDLE_POLL: Final = 0.01
 """Seconds."""
 _LONGEST_TICK: Final = 0.5
 """Seconds."""
+
+
+_CONNECTORS: Final[dict[TransferMode, Callable[[Station], KVConnector]]] = {
+    TransferMode.PULL: PullConnector,
+    TransferMode.PUSH: PushConnector,
+    TransferMode.MEET: MeetConnector,
+}
 
 
 class ListenError(OSError):
@@ -79,6 +89,7 @@ class SimEngine:
         )
         whole = settings.connector == LMCACHE
         self.storage = Storage(settings.storage, settings.block_size, whole) if settings.shares_storage else None
+        self._bootstrap: Bootstrap | None = None
         self.connector = self._connect()
         self.core = Core(self.station, self.connector, random.Random(settings.seed), self.storage)  # noqa: S311
         self.station.on_death = self.die
@@ -88,8 +99,7 @@ class SimEngine:
     def _connect(self) -> KVConnector:
         if self.storage is not None:
             return StorageConnector(self.station, self.storage)
-        pulls = self.settings.mode is TransferMode.PULL
-        return PullConnector(self.station) if pulls else PushConnector(self.station)
+        return _CONNECTORS[self.settings.mode](self.station)
 
     def die(self) -> None:
         """The EngineCore dies: what runs ends with an error, and nothing is taken any more."""
@@ -113,8 +123,8 @@ class SimEngine:
 
     @property
     def side_channel_port(self) -> int:
-        """Port of the side channel in force."""
-        return self.station.port
+        """Port of the side channel, or of the bootstrap, in force."""
+        return self._side_channel_port
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -136,10 +146,7 @@ class SimEngine:
 
     async def _open(self) -> None:
         if self.settings.connected and self.storage is None:
-            host = self.settings.side_channel_host
-            with _listening(host, self._side_channel_port):
-                self.station.port = await self.station.channel.listen(host, self._side_channel_port)
-            self._side_channel_port = self.station.port
+            await self._open_side_channel()
         self._runner = web.AppRunner(
             Api(self).application(),
             handler_cancellation=True,
@@ -149,6 +156,20 @@ class SimEngine:
         )
         await self._runner.setup()
         await self._listen()
+
+    async def _open_side_channel(self) -> None:
+        """With a bootstrap, that is what has the port that others know; the worker's is another in every start."""
+        host, known, channel = self.settings.side_channel_host, self._side_channel_port, self.station.channel
+        meets = self.settings.mode is TransferMode.MEET
+        if not meets or self.settings.role is Role.DECODE:
+            with _listening(host, known):
+                self.station.port = await channel.listen(host, 0 if meets else known)
+            self._side_channel_port = self.station.port
+            return
+        self.station.port = await channel.listen(host, 0)
+        self._bootstrap = Bootstrap(self.engine_id, f"tcp://{host}:{self.station.port}")
+        with _listening(host, known):
+            self._side_channel_port = await self._bootstrap.listen(host, known)
 
     async def stop(self) -> None:
         """Stop as vLLM does on SIGTERM: drain for shutdown_seconds, abort what is left, close."""
@@ -171,7 +192,7 @@ class SimEngine:
         for connection in getattr(self._runner.server, "connections", ()):
             _reset(connection.transport)
         await self.connector.close()  # first, so that what the core drops is not told to peers
-        await self.station.channel.close()
+        await self._close_side_channel()
         await self.core.close()
         await self._runner.cleanup()
         await self._end()
@@ -211,9 +232,14 @@ class SimEngine:
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.core.close()
         await self.connector.close()
-        await self.station.channel.close()
+        await self._close_side_channel()
         self.counts.parked_lost += len(self.station.leases)
         self.counts.forget()
+
+    async def _close_side_channel(self) -> None:
+        await self.station.channel.close()
+        if self._bootstrap is not None:
+            await self._bootstrap.close()
 
     async def _listen(self) -> None:
         assert self._runner is not None

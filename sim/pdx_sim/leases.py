@@ -73,6 +73,10 @@ class Leases:
         internal_id = self._by_key.get(key)
         return None if internal_id is None else self._parked.get(internal_id)
 
+    def get(self, internal_id: str) -> Parked | None:
+        """What is parked under an internal id."""
+        return self._parked.get(internal_id)
+
     def take(self, internal_id: str) -> Parked | None:
         """End a lease because D has the KV or needs it no more."""
         return self._leave(internal_id, Settled.TAKEN)

@@ -24,12 +24,15 @@ _ANSWERED: Final = (
     "remote_prefill_cached_tokens",
     "prompt_token_ids",
 )
+_MEETING: Final = ("transfer_id", "remote_engine_id", "remote_bootstrap_addr")
 _CLIENTS_OWN: Final = frozenset(("kv_transfer_params", "ec_transfer_params"))
-_KNOWN: Final[dict[Leg, frozenset[str]]] = {
-    Leg.PREFILL: frozenset((*_FLAGS, *_REMOTE)),
-    Leg.DECODE: frozenset((*_FLAGS, *_REMOTE, *_ANSWERED)),
-    Leg.PLAIN: frozenset(),
+_KNOWN: Final[dict[tuple[bool, Leg], frozenset[str]]] = {
+    (False, Leg.PREFILL): frozenset((*_FLAGS, *_REMOTE)),
+    (False, Leg.DECODE): frozenset((*_FLAGS, *_REMOTE, *_ANSWERED)),
+    (True, Leg.PREFILL): frozenset((*_FLAGS, "transfer_id")),
+    (True, Leg.DECODE): frozenset((*_FLAGS, *_MEETING)),
 }
+"""By whether the connector is Mooncake, and leg."""
 _KILLS: Final[dict[TransferMode, Callable[[KVParams], bool]]] = {
     TransferMode.PULL: kills_pull,
     TransferMode.PUSH: kills_push,
@@ -58,8 +61,8 @@ def violations(call: Call, body: Mapping[str, Any], has_id: bool, settings: SimS
     if not isinstance(params, dict) or bool(params.get(_FLAGS[0])) == bool(params.get(_FLAGS[1])):
         yield Violation.PARAMS_MALFORMED
         return
-    own = settings.own_prefill_params
-    if (own is None or call.leg is not Leg.PREFILL) and not _KNOWN[call.leg].issuperset(params):
+    own, meets = settings.own_prefill_params, settings.mode is TransferMode.MEET
+    if (own is None or call.leg is not Leg.PREFILL) and not _KNOWN[meets, call.leg].issuperset(params):
         yield Violation.PARAMS_UNKNOWN
     if call.n > 1 or len(call.prompts) > 1:
         yield Violation.MANY_SEQUENCES
@@ -81,6 +84,9 @@ def _prefill(call: Call, settings: SimSettings) -> Iterator[Violation]:
         yield Violation.PREFILL_STREAMED
     if call.max_tokens != 1:
         yield Violation.PREFILL_TOKENS
+    if settings.mode is TransferMode.MEET:
+        yield from _prefill_to_meet(call, settings)
+        return
     own = settings.own_prefill_params
     if own is not None:
         wrong = call.params != own
@@ -90,11 +96,26 @@ def _prefill(call: Call, settings: SimSettings) -> Iterator[Violation]:
         yield Violation.PREFILL_PARAMS
 
 
+def _prefill_to_meet(call: Call, settings: SimSettings) -> Iterator[Violation]:
+    if not call.params.get("transfer_id"):
+        yield Violation.PREFILL_PARAMS
+    if not call.ignore_eos:
+        yield Violation.PREFILL_MAY_STOP
+    if settings.role is Role.DECODE and not settings.kv_both:
+        yield Violation.ENGINE_KILLED
+
+
 def _decode(call: Call, settings: SimSettings) -> Iterator[Violation]:
     if settings.role is Role.PREFILL and not settings.kv_both:
         yield Violation.DECODE_LEG_AT_PREFILL
+        if settings.mode is TransferMode.MEET:
+            yield Violation.ENGINE_KILLED
         return
     if not settings.connected:
+        return
+    if settings.mode is TransferMode.MEET:
+        if not all(call.params.get(name) for name in _MEETING):
+            yield Violation.PARAMS_INCOMPLETE
         return
     if _KILLS[settings.mode](call.params):
         yield Violation.ENGINE_KILLED

@@ -68,6 +68,9 @@ class PullConnector:
         self._station.park(seq)
         seq.answer_params = self._station.params_of(seq)
 
+    def dropped(self, seq: Sequence) -> None:
+        """Nothing knows of it yet."""
+
     def refused(self, params: KVParams) -> None:
         """Tell P that its blocks are not needed, if there is a handshake to tell it over."""
         if is_complete(params) and str(params["remote_engine_id"]) in self._station.known:

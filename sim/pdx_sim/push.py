@@ -105,6 +105,9 @@ class PushConnector:
         if registration is not None:
             self._meet(parked, registration)
 
+    def dropped(self, seq: Sequence) -> None:
+        """Nothing knows of it yet."""
+
     def refused(self, params: KVParams) -> None:
         """A refusal does not reach P."""
         self._station.counts.notices_lost += 1

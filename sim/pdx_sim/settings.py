@@ -10,6 +10,11 @@ from pdx_api.connectors import choose, family_of
 from pdx_api.connectors.families import Family, KVParams, Pool, Serial
 from pdx_api.names import Order, Role
 
+MOONCAKE: Final = "Mooncake"
+SHARED_STORAGE: Final = "SharedStorage"
+LMCACHE: Final = "LMCache"
+SIMULATED: Final = ("NIXL", MOONCAKE, SHARED_STORAGE, LMCACHE, "Custom")
+
 
 class OnLoadFailure(StrEnum):
     """What D does when KV does not arrive (vLLM's kv_load_failure_policy)."""
@@ -23,11 +28,9 @@ class TransferMode(StrEnum):
 
     PULL = "pull"
     PUSH = "push"
+    MEET = "meet"
+    """P writes, and D asks P's bootstrap for the way to it (`MooncakeConnector`)."""
 
-
-SHARED_STORAGE: Final = "SharedStorage"
-LMCACHE: Final = "LMCache"
-_SIMULATED: Final = ("NIXL", SHARED_STORAGE, LMCACHE, "Custom")
 
 _MOST: Final = sys.float_info.max
 _COUNT: Final = (1, _MOST)
@@ -81,8 +84,7 @@ class SimSettings:
     order: Order = Order.PREFILL_FIRST
     """PrefillFirst speaks pull, the other orders push."""
     connector: str = "NIXL"
-    """The KV connector: NIXL, SharedStorage, LMCache, or Custom, which hands over as NIXL's pull or as SharedStorage
-    does."""
+    """The KV connector: one of `SIMULATED`. Custom hands over as NIXL's pull or as SharedStorage does."""
     protocol: str = ""
     """How Custom is spoken to (`connectors.custom`): a P leg with other parameters is a violation."""
     storage: str = ""
@@ -98,7 +100,7 @@ class SimSettings:
     side_channel_host: str = "127.0.0.1"
     """Address of the side channel, both bound and told to peers."""
     side_channel_port: int = 0
-    """Port of the side channel; 0 takes a free one, which a restart keeps."""
+    """Port of the side channel, with Mooncake of P's bootstrap; 0 takes a free one, which a restart keeps."""
     version: str = "0.32.0"
     """vLLM's version as told by /version; engines of another version refuse the KV handshake."""
     max_model_len: int = 4096
@@ -150,8 +152,8 @@ class SimSettings:
             if not least <= value <= most:
                 possible = f"{least:g} or more" if most == _MOST else f"a number from {least:g} to {most:g}"
                 raise OutOfBoundsError(field, f"is {value}; write {possible}")
-        if self.connector not in _SIMULATED:
-            raise ValueError(f"connector {self.connector} is not simulated; write {', '.join(_SIMULATED)}")
+        if self.connector not in SIMULATED:
+            raise ValueError(f"connector {self.connector} is not simulated; write one of: {', '.join(SIMULATED)}")
         choose(self.connector, self.order, self.protocol)
         if self.shares_storage and not self.storage:
             raise ValueError(f"connector {self.connector} needs a directory that engines share")
@@ -164,6 +166,8 @@ class SimSettings:
     @property
     def mode(self) -> TransferMode:
         """How KV moves in this order."""
+        if self.connector == MOONCAKE:
+            return TransferMode.MEET
         return TransferMode.PULL if self.order is Order.PREFILL_FIRST else TransferMode.PUSH
 
     @property

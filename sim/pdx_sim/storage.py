@@ -78,6 +78,9 @@ class StorageConnector:
         """P has saved before."""
         self._station.counts.prefills_finished += 1
 
+    def dropped(self, seq: Sequence) -> None:
+        """Nothing was saved of it."""
+
     def refused(self, params: KVParams) -> None:
         """Nobody waits to hear of it."""
 

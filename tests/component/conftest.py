@@ -30,7 +30,7 @@ def shape(request: pytest.FixtureRequest) -> Shape:
 async def make_world() -> AsyncIterator[MakeWorld]:
     """Make worlds: `sim`, `p` and `d` change settings of all, of prefill and of decode engines.
 
-    With a directory `storage` KV moves through it, otherwise as NIXL moves it.
+    With a directory `storage` KV moves through it, otherwise as `connector` moves it.
     """
     worlds: list[World] = []
     async with AsyncExitStack() as stack:
@@ -44,10 +44,11 @@ async def make_world() -> AsyncIterator[MakeWorld]:
             p: dict[str, Any] | None = None,
             d: dict[str, Any] | None = None,
             storage: Path | None = None,
+            connector: str = "NIXL",
             gateway: bool = True,
             **more: Any,
         ) -> World:
-            world = World(order) if storage is None else World(order, "SharedStorage")
+            world = World(order, connector if storage is None else "SharedStorage")
             stack.push_async_callback(world.close)
             wiring = {"connector": world.connector, "storage": str(storage or ""), **(sim or {})}
             base = replace(FAST, order=order, **wiring)

@@ -5,7 +5,7 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import aiohttp
@@ -19,6 +19,7 @@ from pdx_proxy.pool import Pool
 from pdx_proxy.settings import Address, Deadlines, EndpointSpec, Settings
 from pdx_proxy.worker import Worker
 from pdx_sim import Fault, FaultKind, Leg, SimEngine, SimSettings, chat_tokens, expected_text, tokenize
+from pdx_sim.settings import TransferMode
 
 ORDERS = list(Order)
 PATHS = {False: "/v1/completions", True: "/v1/chat/completions"}
@@ -168,7 +169,7 @@ class World:
         return self
 
     def settings(self, **more: Any) -> Settings:
-        specs = [replace(spec_of(engine, self.order), connector=self.connector) for engine in self.engines]
+        specs = [spec_of(engine, self.order) for engine in self.engines]
         free = Address("127.0.0.1", 0)
         return Settings(**{"listen": free, "admin": free, "endpoints": tuple(specs), **more})
 
@@ -313,8 +314,15 @@ class World:
 
 def spec_of(engine: SimEngine, order: Order) -> EndpointSpec:
     settings = engine.settings
-    address = Address(settings.host, engine.port)
-    return EndpointSpec(address, settings.role, connector=settings.connector, order=order, protocol=settings.protocol)
+    asked = settings.mode is TransferMode.MEET
+    return EndpointSpec(
+        Address(settings.host, engine.port),
+        settings.role,
+        connector=settings.connector,
+        order=order,
+        protocol=settings.protocol,
+        identity_port=engine.side_channel_port if asked else 0,
+    )
 
 
 def request_of(body: dict[str, Any], path: str = "/v1/completions", version: str = "1.1", head: str = "") -> bytes:

@@ -44,10 +44,12 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextlib.contextmanager
-def running_pair(tiny_model: Path, logs: Path, order: str) -> Iterator[Pair]:
+def running_pair(
+    tiny_model: Path, logs: Path, order: str, connector: str = "NIXL", env: dict[str, str] | None = None
+) -> Iterator[Pair]:
     """Engines wired for an order. Two pairs at once are slow: an idle NIXL engine keeps a core busy."""
-    spec = tiny_spec(tiny_model, order=order)
-    pair = Pair(Engine(spec, Role.PREFILL, logs), Engine(spec, Role.DECODE, logs), logs)
+    spec = tiny_spec(tiny_model, order=order, connector=connector)
+    pair = Pair(Engine(spec, Role.PREFILL, logs, env=env or {}), Engine(spec, Role.DECODE, logs, env=env or {}), logs)
     with running(pair.prefill, pair.decode):
         yield pair
 

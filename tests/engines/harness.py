@@ -20,6 +20,7 @@ import aiohttp
 import yaml
 
 from pdx_api.connectors.base import SideService, Site
+from pdx_api.connectors.families import Asked, Rendezvous
 from pdx_api.engines import engine_command, service_command
 from pdx_api.names import Mode, Order, Role
 from pdx_api.parse import parse
@@ -58,6 +59,7 @@ class Engine:
     """Directory for KV that engines share by files."""
     services: "tuple[SideProcess, ...]" = ()
     process: subprocess.Popen[bytes] | None = None
+    env: dict[str, str] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -67,10 +69,11 @@ class Engine:
         custom = self.spec.kv_transfer.custom
         code = custom.code.directory if custom is not None and custom.code is not None else None
         services = {each.service.name: each.site for each in self.services}
-        site = Site("127.0.0.1", {"side-channel": self.side_port}, self.storage, code, services)
+        ports = dict.fromkeys(self.spec.connector.port_names, self.side_port)
+        site = Site("127.0.0.1", ports, self.storage, code, services)
         command = engine_command(self.spec, self.role, site=site, listen="127.0.0.1", port=self.port)
         bin_directory = Path(sys.executable).parent
-        environment = {**os.environ, **dict(command.env)}
+        environment = {**os.environ, **self.env, **dict(command.env)}
         environment["PATH"] = f"{bin_directory}:{environment['PATH']}"
         with (self.logs / f"{self.role}-{self.port}.log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -182,6 +185,12 @@ class Gateway:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def asks(self) -> bool:
+        """Whether it asks for the identity of a P."""
+        family = self.prefill[0].spec.connector.family(self.order)
+        return isinstance(family, Rendezvous) and isinstance(family.identity, Asked)
+
     def start(self) -> None:
         engines = (
             ["--aggregated", *(engine.url for engine in self.decode)]
@@ -189,8 +198,9 @@ class Gateway:
             else [
                 *("--prefill", *(engine.url for engine in self.prefill)),
                 *("--decode", *(engine.url for engine in self.decode)),
-                *("--connector", self.decode[0].spec.connector.name, "--order", self.order),
-                *("--protocol", self.decode[0].spec.protocol),
+                *("--connector", self.prefill[0].spec.connector.name, "--order", self.order),
+                *("--protocol", self.prefill[0].spec.protocol),
+                *(("--identity-ports", *(str(engine.side_port) for engine in self.prefill)) if self.asks else ()),
             ]
         )
         with (self.logs / f"gateway-{self.order}.log").open("ab") as log:

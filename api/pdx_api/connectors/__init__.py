@@ -8,7 +8,7 @@ from typing import Final
 
 from pdx_api.connectors.base import Connector
 from pdx_api.connectors.custom import Custom
-from pdx_api.connectors.families import Family
+from pdx_api.connectors.families import Asked, Family, Rendezvous
 from pdx_api.names import Order
 
 DEFAULT: Final = "NIXL"
@@ -25,6 +25,18 @@ CONNECTORS: Final[dict[str, Connector]] = {
     connector.name: connector for connector in sorted(_found(), key=lambda one: (one.name != DEFAULT, one.name))
 }
 """By name, the default first."""
+
+
+def identity_ports() -> list[int]:
+    """The ports of a pod, of whatever connector, at which a gateway asks for an engine's identity."""
+    families = [(connector, connector.family(order)) for connector in CONNECTORS.values() for order in connector.orders]
+    return sorted(
+        {
+            connector.port_names[family.identity.port]
+            for connector, family in families
+            if isinstance(family, Rendezvous) and isinstance(family.identity, Asked)
+        }
+    )
 
 
 def choose(connector: str, order: Order | None, protocol: str = "") -> tuple[Connector, Order]:

@@ -6,6 +6,7 @@ fills a family with the parameters that its vLLM class reads.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 KVParams = Mapping[str, Any]
@@ -37,17 +38,51 @@ class Serial:
 
 
 @dataclass(frozen=True, slots=True)
+class Answered:
+    """P names itself in the parameters of every answer."""
+
+    read: Callable[[KVParams], Identity]
+    """P's answered parameters -> P's identity; KeyError, TypeError or ValueError when they name none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """P is asked over HTTP at a port beside its API, and its answers say nothing."""
+
+    port: str
+    """Name of the port among the connector's `port_names`."""
+    path: str
+    read: Callable[[Any, str, int, int], Identity]
+    """(JSON answered, host, port, data-parallel rank) -> P's identity; LookupError, TypeError, ValueError for none."""
+
+
+class Settles(StrEnum):
+    """How a rendezvous comes to its end where a leg is missing."""
+
+    BY_TAKING = "by taking"
+    """Of a leg that D refuses, P hears nothing: what P has finished is freed by a D leg of one token under its id. P
+    may be stopped while no D waits for it, and its leg sent again under the id."""
+    BY_MEETING = "by meeting"
+    """Of a leg that D refuses or that is closed, D tells P, which keeps a place for it until its own leg under that id
+    has ended: so every id that a D has been told is met by a P leg, a short one where D has refused its own. A P leg
+    that P has begun is not stopped, and none follows it: nothing would wake D any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rendezvous:
     """Both legs are told of each other beforehand and meet under one id, which is fresh for every attempt.
 
     The id is the `X-Request-Id` of both legs, and both use the same path.
     """
 
-    prefill_params: KVParams
+    prefill_params: Callable[[str], KVParams]
+    """Meeting id -> P's parameters."""
     decode_params: Callable[[str, Identity], KVParams]
     """(meeting id, P's identity) -> D's parameters."""
-    identity: Callable[[KVParams], Identity]
-    """P's answered parameters -> P's identity; KeyError, TypeError or ValueError when they name none."""
+    identity: Answered | Asked
+    """Where P's identity comes from."""
+    settles: Settles
+    """What frees the blocks of a hand-off that nobody wants any more (docs/settling.md)."""
 
 
 @dataclass(frozen=True, slots=True)

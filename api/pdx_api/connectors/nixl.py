@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pdx_api.connectors.base import EngineWiring, SideService, Site
-from pdx_api.connectors.families import Family, Identity, KVParams, Rendezvous, Serial
+from pdx_api.connectors.families import Answered, Family, Identity, KVParams, Rendezvous, Serial, Settles
 from pdx_api.names import Order, Role
 
 SIDE_CHANNEL: Final = "side-channel"
@@ -86,7 +86,12 @@ class Nixl:
         """Pull is serial; push meets under the request id, whichever leg goes first."""
         if order is Order.PREFILL_FIRST:
             return Serial(prefill_params=_PREFILL_PARAMS)
-        return Rendezvous(prefill_params=_PREFILL_PARAMS, decode_params=_decode_params, identity=_identity)
+        return Rendezvous(
+            prefill_params=lambda _meeting: _PREFILL_PARAMS,
+            decode_params=_decode_params,
+            identity=Answered(_identity),
+            settles=Settles.BY_TAKING,
+        )
 
 
 CONNECTOR: Final = Nixl()

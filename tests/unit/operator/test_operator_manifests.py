@@ -443,9 +443,10 @@ def test_a_disruption_budget_covers_all_revisions_and_never_holds_up_a_drain_for
 
 def test_only_gateway_and_engines_reach_an_engine() -> None:
     policy = _rendered()["NetworkPolicy", "engines"]["spec"]
-    from_gateway, from_engines = policy["ingress"]
+    from_gateway, asks_identity, from_engines = policy["ingress"]
     gateway = {"podSelector": {"matchLabels": {"pdx.dev/deployment": "qwen", "pdx.dev/role": "gateway"}}}
     assert from_gateway == {"from": [gateway], "ports": [{"protocol": "TCP", "port": ENGINE_PORT}]}
+    assert asks_identity == {"from": [gateway], "ports": [{"protocol": "TCP", "port": 8998}]}
     assert from_engines == {"from": [{"podSelector": policy["podSelector"]}]}
     (roles,) = policy["podSelector"]["matchExpressions"]
     assert set(roles["values"]) == {"prefill", "decode", "aggregated"}

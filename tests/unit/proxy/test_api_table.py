@@ -100,7 +100,7 @@ def test_the_prefill_leg_has_of_a_parameter_what_its_row_says(row: Parameter) ->
     expected = {
         "same": sent[row.name],
         "dropped": None,
-        "own": {"stream": False, "max_tokens": 1, "max_completion_tokens": 1}.get(row.name),
+        "own": {"stream": False, "max_tokens": 1, "max_completion_tokens": 1, "ignore_eos": True}.get(row.name),
     }
     if row.name == "vllm_xargs":
         expected["same"] = {"go": 1}

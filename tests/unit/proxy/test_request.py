@@ -230,6 +230,7 @@ def test_prefill_leg_drops_what_shapes_the_answer_alone() -> None:
         "seed": 1,
         "stream": False,
         "max_tokens": 1,
+        "ignore_eos": True,
         "max_completion_tokens": 1,
         "kv_transfer_params": {},
     }
@@ -237,12 +238,14 @@ def test_prefill_leg_drops_what_shapes_the_answer_alone() -> None:
 
 
 def test_settling_leg_is_short() -> None:
-    assert orjson.loads(settling_body(TEXT, {"a": 1}, 7)) == {
+    assert orjson.loads(settling_body(TEXT, {"a": 1}, 7, "fresh")) == {
         "prompt": ".",
         "max_tokens": 7,
+        "ignore_eos": True,
+        "cache_salt": "fresh",
         "kv_transfer_params": {"a": 1},
     }
-    assert orjson.loads(settling_body(CHAT, {}, 1))["messages"] == [{"role": "user", "content": "."}]
+    assert orjson.loads(settling_body(CHAT, {}, 1, "fresh"))["messages"] == [{"role": "user", "content": "."}]
 
 
 def test_error_body() -> None:

@@ -1,0 +1,86 @@
+"""Mooncake: peer to peer over Mooncake's transfer engine (TCP or RDMA). P writes into D's blocks, in every order.
+
+Facts: vLLM 0.32 `vllm/distributed/kv_transfer/kv_connector/v1/mooncake/mooncake_connector.py`, `mooncake_utils.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pdx_api.connectors.base import EngineWiring, SideService, Site
+from pdx_api.connectors.families import Asked, Family, Identity, KVParams, Rendezvous, Settles
+from pdx_api.names import Order, Role
+
+BOOTSTRAP: Final = "bootstrap"
+BOOTSTRAP_PORT: Final = 8998
+"""VLLM_MOONCAKE_BOOTSTRAP_PORT's default."""
+
+PROTOCOL: Final = "mooncake_protocol"
+PROTOCOLS: Final = ("tcp", "rdma")
+"""Its values, PDX's default first; vLLM's own is rdma."""
+DEVICE: Final = "device_name"
+
+_KV_ROLES: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
+
+
+def _prefill_params(meeting: str) -> KVParams:
+    return {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": meeting}
+
+
+def _decode_params(meeting: str, prefill: Identity) -> KVParams:
+    return {
+        "do_remote_prefill": True,
+        "do_remote_decode": False,
+        "remote_bootstrap_addr": f"http://{prefill.host}:{prefill.port}",
+        "remote_engine_id": prefill.engine_id,
+        "transfer_id": meeting,
+    }
+
+
+def _identity(registered: Any, host: str, port: int, rank: int) -> Identity:
+    """The bootstrap's `/query`: rank -> engine id and the addresses of its workers by TP and PP rank."""
+    workers = registered[str(rank)]["worker_addr"]
+    return Identity(
+        engine_id=str(registered[str(rank)]["engine_id"]),
+        host=f"[{host}]" if ":" in host else host,
+        port=port,
+        tensor_parallel=len(workers),
+        pipeline_parallel=len(workers["0"]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Mooncake:
+    """`spec.kvTransfer.connector: Mooncake`."""
+
+    name: str = "Mooncake"
+    orders: tuple[Order, ...] = (Order.CONCURRENT, Order.PREFILL_FIRST, Order.DECODE_FIRST)
+    port_names: Mapping[str, int] = field(default_factory=lambda: {BOOTSTRAP: BOOTSTRAP_PORT}, hash=False)
+    services: tuple[SideService, ...] = ()
+
+    def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
+        """Only P opens the bootstrap; its workers' ports are free ones of their own choice."""
+        return EngineWiring(
+            kv_transfer_config={
+                "kv_connector": "MooncakeConnector",
+                "kv_role": _KV_ROLES[role],
+                "kv_connector_extra_config": {PROTOCOL: PROTOCOLS[0], **config},
+            },
+            env={"VLLM_MOONCAKE_BOOTSTRAP_PORT": str(site.ports[BOOTSTRAP])},
+        )
+
+    def keeping(self, seconds: int) -> Mapping[str, Any]:
+        """Nothing: VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT (480 s) also ends a D's wait for P, which may be long."""
+        return {}
+
+    def family(self, order: Order) -> Family:
+        """Both legs meet under the transfer id in every order."""
+        return Rendezvous(
+            prefill_params=_prefill_params,
+            decode_params=_decode_params,
+            identity=Asked(BOOTSTRAP, "/query", _identity),
+            settles=Settles.BY_MEETING,
+        )
+
+
+CONNECTOR: Final = Mooncake()

@@ -1,0 +1,160 @@
+"""Mooncake through the gateway: every order, and what settles a hand-off where a leg is missing."""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pdx_api.names import Order, PrefillFailure, Role
+from pdx_proxy.settings import Retries
+from pdx_sim import FaultKind, Leg
+from tests.component.conftest import MakeWorld
+from tests.component.harness import PROMPT, SHAPES, SHORT, Shape, World, eventually
+from tests.component.test_failures import LONGEST, SEEN, TOKENS, _strike
+from tests.failure_rows import rows
+from tests.failures import LONG, PEERS, Case, Client, Phase
+
+MOONCAKE: dict[str, Any] = {"connector": "Mooncake"}
+TEXT = Shape()
+STREAM = Shape(chat=True, stream=True)
+
+
+async def test_kv_moves(order: Order, shape: Shape, make_world: MakeWorld) -> None:
+    world = await make_world(order, **MOONCAKE)
+    local, external = world.d.counts.prompt_tokens_local, world.d.counts.prompt_tokens_external
+    assert (await world.ask(shape)).text == shape.expected()
+    assert world.d.counts.prompt_tokens_local == local
+    assert world.d.counts.prompt_tokens_external > external
+    assert await world.outcomes() == {"split": 1}
+
+
+def _cases() -> Iterator[Case]:
+    """The rows of an engine that fails before it answers, one case of each, spread over orders and shapes."""
+    struck = [row for row in rows() if row.strike is not None and row.phase is not Phase.ANSWER]
+    for turn, row in enumerate(struck):
+        cases = [case for case in row.cases() if case.policy is PrefillFailure.RETRY and case.order in PEERS]
+        if cases:
+            yield cases[turn % len(cases)]
+
+
+@pytest.mark.parametrize("case", list(_cases()), ids=lambda case: f"{case.row.id}-{case.order}-{case.stream}")
+async def test_an_engine_that_fails(case: Case, make_world: MakeWorld) -> None:
+    """The client sees what docs/failures.md says; P's blocks may wait for their lease, D's and P's places for P."""
+    row, shape = case.row, Shape(case.stream, case.stream)
+    used = row.strike is not None and row.strike.used
+    short = {"lease_seconds": 0.4, "decoder_ttl_seconds": 0.6}
+    world = await make_world(
+        case.order.order,
+        *row.ready,
+        sim=short,
+        **MOONCAKE,
+        d={"decode_token_seconds": 0.002},
+        deadlines=row.deadlines,
+        retries=Retries(on_prefill_failure=case.policy),
+        idle_seconds=4.0 if used else 0.0,
+    )
+    world.allowed.expired = world.allowed.stranded = True
+    world.allowed.orphan_tokens = 200
+    for _ in range(2):
+        assert (await world.ask(shape, prompt="first", tokens=2)).status == 200
+    assert row.strike is not None
+    struck = _strike(world, row.strike)
+    async with asyncio.timeout(LONGEST):
+        replies = [await world.ask(shape, tokens=TOKENS) for _ in range(row.asks)]
+    assert all(SEEN[Client(row.client)](reply, shape) for reply in replies), replies
+    for engine in struck:
+        engine.faults.clear()
+    await eventually(lambda: not any(world.report["inFlight"].values()), 5.0, "settled")
+    await world.warm()
+    assert (await world.ask(shape, prompt="last", tokens=2)).text == shape.expected("last", 2)
+    await eventually(lambda: not any(engine.counts.registered_now for engine in world.engines), 5.0, "places")
+    if not row.strike.used and row.strike.fields.get("status") not in (400, 503):  # P has not begun in these
+        params = [seen.body["kv_transfer_params"] for p in world.prefill for seen in p.seen if seen.leg is Leg.PREFILL]
+        ids = [each["transfer_id"] for each in params]
+        assert len(ids) == len(set(ids)), "an id that P has begun is spent"
+
+
+@pytest.mark.parametrize("more", [{"max_tokens": 2**31 - 1}, {"prompt": "too long " * 2000}], ids=["by D", "by both"])
+async def test_what_is_refused_leaves_no_place_at_p(order: Order, more: dict[str, Any], make_world: MakeWorld) -> None:
+    """D tells P of every leg it refuses, and P keeps a place for each until its own leg has ended: there are 20."""
+    world = await make_world(order, **MOONCAKE)
+    for _ in range(3):
+        reply = await world.post(TEXT.path, {**TEXT.body(), **more})
+        assert reply.status == 400
+    assert (await world.ask(TEXT)).text == TEXT.expected()
+    await eventually(lambda: not world.p.counts.registered_now and not world.p.counts.blocks_held_now, 3.0, "places")
+
+
+async def test_a_p_whose_d_has_refused_is_left_to_finish(make_world: MakeWorld) -> None:
+    """D has told it of the id: a P leg that is aborted would leave its place held."""
+    world = await make_world(Order.CONCURRENT, p={"prefill_base_seconds": 0.4}, deadlines=SHORT, **MOONCAKE)
+    reply = await world.post(TEXT.path, {**TEXT.body(), "max_tokens": 2**31 - 1})
+    assert reply.status == 400
+    await eventually(lambda: world.p.counts.released == 1, 3.0, "P frees what D has refused")
+    assert not world.p.counts.prefills_aborted
+
+
+async def test_a_full_p_is_asked_again_under_the_id_and_d_gets_its_kv(make_world: MakeWorld) -> None:
+    world = await make_world(Order.CONCURRENT, **MOONCAKE)
+    world.fault(world.p, FaultKind.STATUS, status=503, count=1)
+    assert (await world.ask(TEXT)).text == TEXT.expected()
+    assert world.d.counts.load_failures == 0
+
+
+async def test_a_full_p_is_met_by_a_short_leg_when_it_is_full_again(make_world: MakeWorld) -> None:
+    world = await make_world(Order.CONCURRENT, **MOONCAKE)
+    world.fault(world.p, FaultKind.STATUS, status=503, count=2)
+    assert (await world.ask(TEXT)).text == TEXT.expected()
+    await eventually(lambda: not world.d.counts.blocks_held_now, 3.0, "D's blocks are free")
+    assert not (await world.settlements()).get("decode_lost")
+
+
+async def test_p_is_recognised_on_a_new_connection(order: Order, make_world: MakeWorld) -> None:
+    """D told of the P that was would wait for minutes: nothing answers at the old worker's port."""
+    world = await make_world(order, **MOONCAKE, deadlines=LONG)
+    before = world.endpoint(world.p).identity
+    await world.p.restart()
+    assert (await world.ask(TEXT)).text == TEXT.expected()
+    assert not world.d.counts.load_failures
+    await world.warm()
+    after = world.endpoint(world.p).identity
+    assert before is not None
+    assert after is not None
+    assert after.engine_id == world.p.engine_id != before.engine_id
+
+
+async def test_a_p_without_a_bootstrap_is_not_picked(make_world: MakeWorld) -> None:
+    world = await make_world(Order.CONCURRENT, **MOONCAKE, gateway=False)
+    assert world.p._bootstrap is not None
+    await world.p._bootstrap.close()
+    await world.start_gateway(warm=False, deadlines=SHORT)
+    await eventually(lambda: "its bootstrap" in str(world.endpoint(world.p).reason), 5.0, "the reason")
+    assert (await world.ask(TEXT)).text == TEXT.expected()
+    assert await world.outcomes() == {"whole": 1}
+
+
+async def test_clients_that_leave_at_any_moment(order: Order, make_world: MakeWorld) -> None:
+    world = await make_world(order, 2, 2, sim={"prefill_token_seconds": 2e-5, "transfer_seconds": 0.01}, **MOONCAKE)
+    rng = random.Random(7)
+
+    async def leave(number: int) -> None:
+        shape = SHAPES[number % len(SHAPES)]
+        _, writer = await world.raw(shape.body(f"{number} {PROMPT}", tokens=20), shape.path)
+        await asyncio.sleep(rng.uniform(0.0, 0.08))
+        writer.transport.abort()
+
+    for batch in range(4):
+        await asyncio.gather(*(leave(batch * 10 + number) for number in range(10)))
+    world.allowed.orphan_tokens = 40 * 20
+    await eventually(lambda: world.report["inFlight"]["requests"] == 0, 5.0, "all have left")
+    assert (await world.ask(STREAM)).text == STREAM.expected()
+
+
+async def test_the_wrong_engine_is_killed_not_the_right_one(make_world: MakeWorld) -> None:
+    """What the gateway never does: the simulator is as strict as vLLM's assertion."""
+    world: World = await make_world(Order.CONCURRENT, **MOONCAKE, gateway=False)
+    leg = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": "x"}
+    reply = await world.direct(world.d, TEXT, tokens=1, kv_transfer_params=leg, ignore_eos=True)
+    assert (reply.status, world.d.dead, world.d.settings.role) == (500, True, Role.DECODE)

@@ -1,0 +1,151 @@
+"""Mooncake over TCP in every order: P writes into D's blocks. Real vLLM engines."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from pdx_api.connectors.families import Asked, Rendezvous
+from pdx_api.connectors.mooncake import Mooncake
+from pdx_api.names import Order
+from tests.engines import campaign, mooncake
+from tests.engines.conftest import Pair, running_pair
+from tests.engines.harness import ROOT, Gateway, ask, eventually, gateway, words
+
+TIMEOUT = "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT"
+FAMILY = Mooncake().family(Order.CONCURRENT)
+
+
+@pytest.fixture(scope="module")
+def env() -> dict[str, str]:
+    try:
+        found = mooncake.environment()
+    except ImportError as error:
+        pytest.skip(str(error))
+    return {**found, "PYTHONPATH": f"{mooncake.PLUGIN}:{os.environ.get('PYTHONPATH', '')}"}
+
+
+@pytest.fixture(scope="module")
+def pair(tiny_model: Path, env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    logs = tmp_path_factory.mktemp("mooncake")
+    with running_pair(tiny_model, logs, "Concurrent", "Mooncake", {**env, TIMEOUT: "5"}) as engines:
+        yield engines
+
+
+@pytest.fixture(params=list(Order), ids=str)
+def front(request: pytest.FixtureRequest, pair: Pair) -> Iterator[Gateway]:
+    with gateway(request.param, [pair.prefill], [pair.decode], pair.logs) as running:
+        yield running
+
+
+async def _free(pair: Pair) -> None:
+    await eventually(lambda: pair.prefill.kv_usage == 0 and pair.decode.kv_usage == 0, 3, "blocks are still held")
+
+
+async def test_the_orders(session: aiohttp.ClientSession, front: Gateway, pair: Pair) -> None:
+    """A single engine's text, the prompt from outside, and nothing held behind clients that leave at any moment."""
+    await campaign.check_text_and_transfer(session, front, pair.prefill, pair.decode, moves=True)
+    outcomes = await campaign.hang_up_at_random(session, front, 40, seed=30 + list(Order).index(front.order))
+    assert set(outcomes) == {200, "left"}
+    idle = {"requests": 0, "queued": 0, "settling": 0, "prefill": 0, "decode": 0}
+    await eventually(lambda: front.state()["inFlight"] == idle, 15, "in flight")
+    await _free(pair)
+    for stream in (False, True):  # D refuses one, and both the other: P keeps no place for either
+        body = {"prompt": words(7, 20), "stream": stream}
+        assert (await ask(session, front.url, {**body, "max_tokens": 2**31 - 1})).status == 400
+        assert (await ask(session, front.url, {**body, "prompt": words(8, 5000)})).status == 400
+    answers = [await ask(session, front.url, {"prompt": words(90 + n, 60), "max_tokens": 4}) for n in range(3)]
+    assert [answer.status for answer in answers] == [200] * 3
+    await _free(pair)
+    settled = front.state()["settlements"]
+    assert not settled["decode_lost"], settled
+
+
+def _legs(pair: Pair, transfer_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    assert isinstance(FAMILY, Rendezvous)
+    assert isinstance(FAMILY.identity, Asked)
+    with urllib.request.urlopen(f"http://127.0.0.1:{pair.prefill.side_port}/query", timeout=5) as answer:
+        identity = FAMILY.identity.read(json.load(answer), "127.0.0.1", pair.prefill.side_port, 0)
+    prefill = {"max_tokens": 1, "ignore_eos": True, "kv_transfer_params": dict(FAMILY.prefill_params(transfer_id))}
+    return prefill, {"kv_transfer_params": dict(FAMILY.decode_params(transfer_id, identity))}
+
+
+async def test_foreign_kv_shows_in_the_text(session: aiohttp.ClientSession, pair: Pair) -> None:
+    """The negative control: were D to decode over another prompt's KV, the comparison of texts would fail."""
+    own, foreign = words(1, 100), words(2, 100)
+    prefill, decode = _legs(pair, "foreign")
+    assert (await ask(session, pair.prefill.url, {"prompt": foreign, **prefill})).status == 200
+    over_foreign = await ask(session, pair.decode.url, {"prompt": own, "max_tokens": 24, **decode})
+    alone = await ask(session, pair.prefill.url, {"prompt": own, "max_tokens": 24})
+    assert over_foreign.status == 200
+    assert alone.text != over_foreign.text
+
+
+async def test_what_frees_blocks(session: aiohttp.ClientSession, pair: Pair) -> None:
+    """What the gateway relies on (docs/settling.md)."""
+    prompt = words(3, 100)
+    prefill, decode = _legs(pair, "refused")
+    await ask(session, pair.prefill.url, {"prompt": prompt, **prefill})
+    assert pair.prefill.kv_usage > 0
+    assert (await ask(session, pair.decode.url, {"prompt": ".", "max_tokens": 2**31 - 1, **decode})).status == 400
+    await _free(pair)  # a leg that D refuses
+
+    long = words(4, 400)
+    prefill, decode = _legs(pair, "closed")
+    waits = asyncio.create_task(ask(session, pair.decode.url, {"prompt": long, "max_tokens": 4, **decode}))
+    await eventually(lambda: pair.decode.kv_usage > 0, 3, "D does not wait")
+    waits.cancel()
+    await asyncio.sleep(0.5)
+    assert pair.decode.kv_usage > 0, "D's end has freed its blocks: P need not be asked"
+    await ask(session, pair.prefill.url, {"prompt": long, **prefill})
+    await _free(pair)  # a P leg after D has gone
+
+    prefill, decode = _legs(pair, "short")
+    waits = asyncio.create_task(ask(session, pair.decode.url, {"prompt": words(5, 400), "max_tokens": 4, **decode}))
+    await eventually(lambda: pair.decode.kv_usage > 0, 3, "D does not wait")
+    await ask(session, pair.prefill.url, {"prompt": ".", **prefill})
+    assert (await waits).status == 500
+    await _free(pair)  # a P leg that has less than D wants
+
+
+@pytest.mark.parametrize("returns", [False, pytest.param(True, marks=pytest.mark.soak)])
+async def test_a_dead_p_is_survived(session: aiohttp.ClientSession, pair: Pair, *, returns: bool) -> None:
+    """P dies amid requests: every client gets its answer. When P is back, KV moves under its new identity."""
+    with gateway(Order.CONCURRENT, [pair.prefill], [pair.decode], pair.logs) as front:
+        bodies = [{"prompt": words(200 + n, 200), "max_tokens": 8} for n in range(6)]
+        asked = [asyncio.create_task(ask(session, front.url, body)) for body in bodies]
+        await asyncio.sleep(0.1)
+        pair.prefill.kill()
+        assert [answer.status for answer in await asyncio.gather(*asked)] == [200] * 6
+        assert (await ask(session, front.url, bodies[0])).status == 200
+        if not returns:
+            return
+        pair.prefill.start()
+        await asyncio.to_thread(pair.prefill.wait_until_healthy)
+        await asyncio.to_thread(front.wait_until_warm)
+        before = pair.decode.external_tokens
+        again = await ask(session, front.url, {"prompt": words(300, 100), "max_tokens": 4})
+        assert again.status == 200
+        await eventually(lambda: pair.decode.external_tokens > before, 5, "no KV from the P that came back")
+
+
+def test_the_example(tiny_model: Path, env: dict[str, str], tmp_path: Path) -> None:
+    """`pdx up examples/connectors/mooncake.yaml --once`."""
+    command = [
+        *(sys.executable, "-m", "pdx_cli", "up", "examples/connectors/mooncake.yaml", "--once"),
+        *("--set", f"spec.model.source.path={tiny_model}", "--run-dir", str(tmp_path / "run")),
+    ]
+    libraries = {name: value for name, value in env.items() if name != "PYTHONPATH"}
+    ended = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **libraries}, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
+    assert ended.stdout.splitlines()[-1] == "KV moved: yes"
