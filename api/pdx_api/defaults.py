@@ -44,3 +44,6 @@ SLOW_START_SECONDS: Final = 10.0
 """How long a new engine gets less than its share: its caches are empty and its first shapes compile."""
 POOL_GIB: Final = 4
 """A pool for some thousand prompts of a small model, which no node misses."""
+CANARY_SECONDS: Final = 40.0
+"""Between two canaries of an engine: a break is seen within a minute, 15 s for an answer included. Each costs it about
+350 tokens of prefill, under 0.1 % of what 9,000 tokens a second can do."""

@@ -48,6 +48,8 @@ def engine_command(
         *("--served-model-name", spec.model.served_name or spec.model.name),
         *("--host", listen),
         *("--port", str(port)),
+        # D then says how much of a prompt it has not computed: that is how the gateway sees whether KV travels.
+        "--enable-prompt-tokens-details",
         *_model_flags(spec),
         *_pool_flags(pool),
         *(("--shutdown-timeout", str(shutdown_seconds)) if shutdown_seconds else ()),

@@ -64,6 +64,7 @@ def _health(routing: Routing) -> Values:
     return {
         "--consecutive-failures": str(routing.ejection.consecutive_failures),
         "--slow-start-seconds": str(routing.slow_start_seconds),
+        "--canary-seconds": str(routing.canary_seconds),
     }
 
 

@@ -21,6 +21,8 @@ LABEL_SERVICE: Final = f"{GROUP}/service"
 """Names the side service that an object belongs to."""
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "pdx"
+OPERATOR_LABELS: Final = {"app.kubernetes.io/part-of": "pdx", "app.kubernetes.io/component": "operator"}
+"""What the chart gives the operator's pods, among others."""
 ANNOTATION_CONNECTOR: Final = f"{GROUP}/connector"
 ANNOTATION_ORDER: Final = f"{GROUP}/order"
 ANNOTATION_PROTOCOL: Final = f"{GROUP}/protocol"

@@ -144,6 +144,11 @@ class Routing(Part):
         description="How long a new engine gets less than its share, rising evenly, in seconds: its caches are empty "
         "and its first shapes compile. 0: not at all.",
     )
+    canary_seconds: SecondsOrNone = Field(
+        default=int(defaults.CANARY_SECONDS),
+        description="Seconds between two prompts of the gateway's own that show whether KV travels to or from an "
+        "engine (condition KVTransferVerified). Each costs about 350 tokens of prefill. 0: none are sent.",
+    )
 
 
 class GatewayLimits(Part):

@@ -11,6 +11,7 @@ from pdx_api.names import (
     LABEL_DEPLOYMENT,
     LABEL_ROLE,
     LABEL_SERVICE,
+    OPERATOR_LABELS,
     Role,
     gateway_name,
     policy_name,
@@ -49,7 +50,7 @@ def gateway_rights(owner: Owner) -> tuple[Manifest, ...]:
     return account, role, binding
 
 
-def network_policies(spec: Spec, owner: Owner) -> tuple[Manifest, ...]:
+def network_policies(spec: Spec, owner: Owner, operator_namespace: str = "") -> tuple[Manifest, ...]:
     """Who reaches the engines and their side services, and who the gateway's admin port.
 
     The kubelet's probes always pass: a pod's own node is allowed by Kubernetes.
@@ -64,6 +65,7 @@ def network_policies(spec: Spec, owner: Owner) -> tuple[Manifest, ...]:
         "matchExpressions": [{"key": LABEL_SERVICE, "operator": "Exists"}],
     }
     scrapers = [_peer(source) for source in spec.observability.scrape_from]
+    lookers = [*scrapers, *([_operator(operator_namespace)] if operator_namespace else [])]
     return (
         _policy(
             owner,
@@ -80,7 +82,7 @@ def network_policies(spec: Spec, owner: Owner) -> tuple[Manifest, ...]:
             gateway_name(owner.name),
             gateway,
             {"ports": [{"protocol": "TCP", "port": GATEWAY_PORT}]},
-            *([_ingress(scrapers, ADMIN_PORT)] if scrapers else []),
+            *([_ingress(lookers, ADMIN_PORT)] if lookers else []),
         ),
         *(
             [_policy(owner, services_policy_name(owner.name), services, {"from": [{"podSelector": engines}]})]
@@ -120,6 +122,12 @@ def _ingress(peers: list[Manifest], port: int) -> Manifest:
 def _peer(source: ScrapeSource) -> Manifest:
     namespaces = {"namespaceSelector": {"matchLabels": source.namespace_labels}} if source.namespace_labels else {}
     return {**namespaces, "podSelector": {"matchLabels": source.pod_labels} if source.pod_labels else {}}
+
+
+def _operator(namespace: str) -> Manifest:
+    """The operator's pods, which ask gateways whether KV travels."""
+    place = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
+    return {**place, "podSelector": {"matchLabels": dict(OPERATOR_LABELS)}}
 
 
 def _budget(owner: Owner, name: str, labels: dict[str, str], disruption: Disruption) -> Manifest:

@@ -1,20 +1,21 @@
 """The status of an object, from what was found: conditions, what is in force, counts; and which changes are Events.
 
-A settled object's status is the same whenever it is built, so that nothing is written. KVTransferVerified is left out:
-by server-side apply it stays with whoever writes it.
+A settled object's status is the same whenever it is built, so that nothing is written: that KV is verified again and
+again shows nowhere in it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
 
 from pdx_api.names import ConditionType, Mode, Role, gateway_name
 from pdx_api.status import Condition, GatewayStatus, PoolStatus, Status
 from pdx_api.types import PDDeployment
+from pdx_api.verification import Finding, Verdict
 from pdx_operator.diagnosis import Diagnosis
 from pdx_operator.engine_manifests import written_as
-from pdx_operator.observed import GatewayState, PoolState
+from pdx_operator.observed import GatewayState, Heard, PoolState
 from pdx_operator.rollout import Phase, Plan
 
 INVALID: Final = "InvalidSpec"
@@ -37,6 +38,8 @@ class Facts:
     gateway: GatewayState | None = None
     troubles: Sequence[Diagnosis] = ()
     """What stands in the way, the most important first."""
+    heard: Heard = field(default_factory=Heard)
+    """What gateways have said of canaries."""
     looked: bool = True
     """Whether the pods were looked at; what an earlier look has found stays until then."""
 
@@ -52,7 +55,8 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    holds: bool
+    holds: bool | None
+    """None: it is not known."""
     reason: str
     message: str
 
@@ -63,6 +67,7 @@ def build(facts: Facts, old: Mapping[str, Any], now: datetime) -> dict[str, Any]
         ConditionType.READY: _ready(facts),
         ConditionType.PROGRESSING: _progressing(facts),
         ConditionType.DEGRADED: _degraded(facts, _condition(old, ConditionType.DEGRADED)),
+        ConditionType.KV_TRANSFER_VERIFIED: _verified(facts, _condition(old, ConditionType.KV_TRANSFER_VERIFIED)),
     }
     conditions = [_stamped(kind, verdict, facts.generation, old, now) for kind, verdict in verdicts.items()]
     if facts.deployment is None or facts.plan is None:
@@ -87,6 +92,11 @@ def transitions(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Transiti
         told.append(Transition("Ready", now["message"]))
     if now.get("status") == "False" and was.get("status") == "True":
         told.append(Transition("NotReady", now["message"], warning=True))
+    was, now = (_condition(each, ConditionType.KV_TRANSFER_VERIFIED) for each in (old, new))
+    if now.get("status") == "False" and (was.get("status"), was.get("reason")) != ("False", now.get("reason")):
+        told.append(Transition(now["reason"], now["message"], warning=True))
+    if now.get("status") == "True" and was.get("status") == "False":
+        told.append(Transition("KVTransferMended", now["message"]))
     return told
 
 
@@ -173,6 +183,43 @@ def _degraded(facts: Facts, old: Mapping[str, Any]) -> _Verdict:
     return _Verdict(False, NOTHING_FOUND, "nothing is wrong")
 
 
+def _verified(facts: Facts, old: Mapping[str, Any]) -> _Verdict:
+    if facts.deployment is None:
+        return _still(old) if old else _Verdict(None, INVALID, "the spec cannot be used")
+    spec, finding = facts.deployment.spec, facts.heard.finding
+    if spec.mode is Mode.AGGREGATED:
+        return _Verdict(None, "Aggregated", "each engine does both, prefill and decode: no KV travels")
+    if not spec.routing.canary_seconds:
+        return _Verdict(None, "SwitchedOff", "spec.routing.canarySeconds is 0: the gateway sends no canaries")
+    if finding is not None:
+        return _found(finding, spec.routing.canary_seconds)
+    if facts.heard.silent:
+        return _Verdict(None, "GatewayUnreachable", "the admin port of no gateway tells the operator of canaries")
+    if old.get("reason") not in (None, INVALID, "Aggregated", "SwitchedOff"):
+        # The operator has just started: what it heard before still stands.
+        return _still(old)
+    return _Verdict(None, "NotTriedYet", "no gateway has told of a canary yet")
+
+
+def _still(old: Mapping[str, Any]) -> _Verdict:
+    return _Verdict({"True": True, "False": False}.get(old["status"]), old["reason"], old["message"])
+
+
+def _found(finding: Finding, seconds: int) -> _Verdict:
+    if finding.verdict is Verdict.VERIFIED:
+        number = f"{finding.pairs} pairs" if finding.pairs != 1 else "1 pair"
+        which = "all there are" if finding.pairs == finding.possible else "every engine is in one"
+        text = f"KV was seen to travel in {number} of prefill and decode engines, {which}; tried every {seconds} s"
+        return _Verdict(True, "Verified", text)
+    broken = next(iter(finding.broken), None)
+    if broken is not None and finding.verdict is Verdict.UNKNOWN:
+        return _Verdict(None, broken.cause, broken.sentence)
+    if broken is not None:
+        more = f" ({finding.broken_pairs} of {finding.possible} pairs)" if finding.possible > 1 else ""
+        return _Verdict(False, broken.cause, f"KV does not travel{more}: {broken.sentence}")
+    return _Verdict(None, "NotTriedYet", finding.why)
+
+
 def _in_force(facts: Facts, deployment: PDDeployment, revision: str, conditions: list[Condition]) -> Status:
     spec = deployment.spec
     split = spec.mode is Mode.DISAGGREGATED
@@ -207,7 +254,8 @@ def _in_force(facts: Facts, deployment: PDDeployment, revision: str, conditions:
 def _stamped(
     kind: ConditionType, verdict: _Verdict, generation: int, old: Mapping[str, Any], now: datetime
 ) -> Condition:
-    status: Literal["True", "False"] = "True" if verdict.holds else "False"
+    words: dict[bool | None, Literal["True", "False", "Unknown"]] = {True: "True", False: "False", None: "Unknown"}
+    status = words[verdict.holds]
     before = _condition(old, kind)
     since = before.get("lastTransitionTime") if before.get("status") == status else None
     return Condition(

@@ -110,12 +110,14 @@ class Decision:
         return not (self.plan.done and gateway and gateway.settled and gateway.ready >= gateway.replicas)
 
 
-def decide(snapshot: Snapshot, *, gateway_image: str) -> Decision:
+def decide(snapshot: Snapshot, *, gateway_image: str, operator_namespace: str = "") -> Decision:
     """What follows from a snapshot."""
     uid = snapshot.body["metadata"]["uid"]
     try:
         deployment = parse(snapshot.body)
-        rendered = manifests.children(deployment, uid=uid, gateway_image=gateway_image)
+        rendered = manifests.children(
+            deployment, uid=uid, gateway_image=gateway_image, operator_namespace=operator_namespace
+        )
     except (InvalidDeploymentError, OverlayError) as error:
         return Decision(None, invalid=str(error))
     claims = {key: claim(body["metadata"], deployment.metadata.name, uid) for key, body in snapshot.children.items()}

@@ -8,10 +8,13 @@ from datetime import datetime
 from itertools import groupby
 from typing import Final
 
+from pdx_api.names import Mode
+from pdx_api.types import PDDeployment
 from pdx_operator.backoff import Backoff
+from pdx_operator.canaries import Canaries
 from pdx_operator.cluster import ApiError, AwayError, Cluster, ConflictError, MissingError
 from pdx_operator.conditions import transitions
-from pdx_operator.decide import decide, is_leaving
+from pdx_operator.decide import Decision, decide, is_leaving
 from pdx_operator.events import Poster, Step
 from pdx_operator.executor import Done, Executor
 from pdx_operator.kinds import PDDEPLOYMENT
@@ -37,6 +40,7 @@ class Context:
     poster: Poster
     metrics: Metrics
     settings: Settings
+    canaries: Canaries
     turns: asyncio.Semaphore
     """One for each turn that may run."""
     looking: asyncio.Semaphore
@@ -82,6 +86,7 @@ class Loop:
             async with self._context.turns:
                 delay = await self._guarded()
             if delay is None and self._key not in self._context.store:
+                self._context.canaries.forget(self._key)
                 return
             await self._rest(delay)
 
@@ -157,7 +162,8 @@ class Loop:
             self._failures = 0
         written = bool(done.made or done.changed or done.removed)
         look, next_look = await self._looks.look(decision, written=written)
-        status = status_of(snapshot, sifted, look, context.now())
+        self._follow(decision)
+        status = status_of(snapshot, sifted, look, context.canaries.of(self._key), context.now())
         wait = await self._reporter.write(snapshot, status)
         if not wait:
             for told in transitions(snapshot.body.get("status") or {}, status):
@@ -173,8 +179,19 @@ class Loop:
             (delay for delay in (next_look, wait or None, retry, sifted.wait) if delay is not None), default=None
         )
 
+    def _follow(self, decision: Decision) -> None:
+        """Have gateways asked for their canaries while there are any."""
+        gateway = decision.gateway
+        if gateway is not None and gateway.ready and decision.deployment is not None and _tries_kv(decision.deployment):
+            self._context.canaries.follow(self._key, gateway)
+        else:
+            self._context.canaries.forget(self._key)
+
     def _decide(self, snapshot: Snapshot) -> Sifted:
-        decision = decide(snapshot, gateway_image=self._context.settings.gateway_image)
+        settings = self._context.settings
+        decision = decide(
+            snapshot, gateway_image=settings.gateway_image, operator_namespace=settings.operator_namespace
+        )
         return self._restraint.sift(decision, snapshot.body["metadata"]["generation"])
 
     async def _confirm(self, snapshot: Snapshot) -> bool:
@@ -194,6 +211,11 @@ class Loop:
     def _tell(self, uid: str, done: Done) -> None:
         for step in steps(done):
             self._context.poster.post(self._key, uid, step)
+
+
+def _tries_kv(deployment: PDDeployment) -> bool:
+    spec = deployment.spec
+    return spec.mode is Mode.DISAGGREGATED and spec.routing.canary_seconds > 0
 
 
 def steps(done: Done) -> list[Step]:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import kopf
@@ -18,6 +19,7 @@ from kubernetes.aio.config import ConfigException
 
 from pdx_api import logs
 from pdx_api.names import GROUP, PLURAL, VERSION, LogFormat
+from pdx_operator.canaries import Canaries
 from pdx_operator.cluster import ApiError, Cluster
 from pdx_operator.crew import Crew
 from pdx_operator.events import Poster
@@ -32,6 +34,8 @@ from pdx_operator.watch import Feed
 DEFAULT_GATEWAY_IMAGE: Final = "pdx-gateway:latest"
 _LOOKS: Final = 4
 """Lists of pods that may be open at the same time."""
+
+_NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 log = logging.getLogger(__name__)
 
@@ -57,14 +61,25 @@ def parse_arguments(argv: Sequence[str] | None) -> Settings:
         "--log-format", type=LogFormat, choices=list(LogFormat), default=LogFormat.TEXT, help="Text (default) or JSON"
     )
     parser.add_argument("--verbose", action="store_true", help="log what is decided and asked as well")
+    add = parser.add_argument
+    add("--own-namespace", default=_own_namespace(), help="where its own pod runs, if in one (%(default)s)")
     given = parser.parse_args(argv)
     return Settings(
         gateway_image=given.gateway_image,
+        operator_namespace=given.own_namespace,
         namespaces=tuple(dict.fromkeys(given.namespace)),
         health_port=given.health_port,
         log_format=given.log_format,
         verbose=given.verbose,
     )
+
+
+def _own_namespace() -> str:
+    """What a pod is told of its own; empty outside of one."""
+    try:
+        return _NAMESPACE_FILE.read_text().strip()
+    except OSError:
+        return ""
 
 
 def _configure_logs(settings: Settings) -> None:
@@ -120,6 +135,7 @@ class Operator:
             poster=self._poster,
             metrics=metrics,
             settings=settings,
+            canaries=Canaries(cluster, lambda key: self._wake(key, False), random.random),
             turns=asyncio.Semaphore(settings.turns),
             looking=asyncio.Semaphore(_LOOKS),
             synced=asyncio.Event(),
@@ -128,6 +144,7 @@ class Operator:
             random=random.random,
         )
         self._synced = context.synced
+        self._canaries = context.canaries
         self._crew = Crew(lambda key: Loop(key, context))
 
     async def run(self) -> int:
@@ -169,6 +186,7 @@ class Operator:
             # Before kopf ends it waits for every task that was started meanwhile, its own for this flag too.
             stop.set()
             await self._crew.stop()
+            await self._canaries.close()
 
         kopf.on.cleanup(registry=registry)(on_cleanup)
         await kopf.operator(

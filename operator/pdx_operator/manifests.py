@@ -8,17 +8,20 @@ from pdx_operator.objects import Manifest, owner_of
 from pdx_operator.service_manifests import service_manifests
 
 
-def children(deployment: PDDeployment, *, uid: str | None, gateway_image: str) -> tuple[Manifest, ...]:
+def children(
+    deployment: PDDeployment, *, uid: str | None, gateway_image: str, operator_namespace: str = ""
+) -> tuple[Manifest, ...]:
     """Everything that a PDDeployment consists of, in the order in which it is made.
 
-    `uid` is that of the PDDeployment (None: not from a cluster), `gateway_image` is used where the spec names none.
+    `uid` is that of the PDDeployment (None: not from a cluster), `gateway_image` is used where the spec names none,
+    `operator_namespace` is where the operator's pod asks gateways from (empty: it has none).
     Engine Deployments are those of the spec's own revision, as rendered anew (`template.in_force` says what to apply).
     Raises OverlayError for a `podTemplate` that cannot be applied.
     """
     spec, owner = deployment.spec, owner_of(deployment, uid)
     return (
         # What guards the engines is there before them.
-        *network_policies(spec, owner),
+        *network_policies(spec, owner, operator_namespace),
         *service_manifests(deployment, owner),
         *engine_manifests(deployment, owner),
         *gateway_rights(owner),

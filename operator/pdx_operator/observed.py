@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pdx_api.names import LABEL_REVISION, LABEL_ROLE, LABEL_SERVICE, Role
+from pdx_api.verification import Finding
 
 Body = Mapping[str, Any]
 """An object of the Kubernetes API as plain mappings and lists."""
@@ -51,6 +52,16 @@ class GatewayState:
     ready: int
     settled: bool
     failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What an object's gateways have said so far."""
+
+    finding: Finding | None = None
+    """None: nothing yet."""
+    silent: bool = False
+    """Whether all of them have been asked in vain."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from pdx_operator.conditions import Facts
 from pdx_operator.diagnosis import Diagnosis, diagnose
 from pdx_operator.engine_manifests import written_as
 from pdx_operator.looks import Look
+from pdx_operator.observed import Heard
 from pdx_operator.restraint import Sifted
 from pdx_operator.settings import Pace
 from pdx_operator.store import Key, Snapshot, Store
@@ -18,7 +19,7 @@ from pdx_operator.store import Key, Snapshot, Store
 Status = Mapping[str, Any]
 
 
-def status_of(snapshot: Snapshot, sifted: Sifted, look: Look, now: datetime) -> Status:
+def status_of(snapshot: Snapshot, sifted: Sifted, look: Look, heard: Heard, now: datetime) -> Status:
     """What the status should be."""
     metadata, decision = snapshot.body["metadata"], sifted.decision
     facts = Facts(
@@ -30,6 +31,7 @@ def status_of(snapshot: Snapshot, sifted: Sifted, look: Look, now: datetime) -> 
         pools=decision.pools,
         gateway=decision.gateway,
         troubles=_troubles(sifted, look, now),
+        heard=heard,
         looked=look.done,
     )
     return conditions.build(facts, snapshot.body.get("status") or {}, now)

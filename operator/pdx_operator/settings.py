@@ -28,6 +28,8 @@ class Settings:
 
     gateway_image: str
     """Image of gateways whose spec names none."""
+    operator_namespace: str = ""
+    """Where its own pod runs: gateways let it reach their admin port. Empty: in no pod."""
     namespaces: tuple[str, ...] = ()
     """Where it works; empty means everywhere."""
     health_port: int = 8081

@@ -1,4 +1,6 @@
-"""The admin port: probes for the kubelet, /metrics for Prometheus, /pdx/state for people and the operator."""
+"""The admin port: probes for the kubelet, /metrics for Prometheus, /pdx/state and /pdx/canary for people.
+
+The operator asks for the verdict of the canaries."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -7,6 +9,8 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from pdx_api.names import Mode, Role
+from pdx_api.verification import VERDICT_PATH
+from pdx_proxy.canary import Canary
 from pdx_proxy.endpoints import Endpoint, Snapshot
 from pdx_proxy.metrics import render
 from pdx_proxy.settings import Settings
@@ -17,7 +21,7 @@ GetReport = Callable[[], Awaitable[dict[str, Any]]]
 
 
 def create_admin(
-    settings: Settings, snapshot: GetSnapshot, report: GetReport, draining: Callable[[], bool]
+    settings: Settings, snapshot: GetSnapshot, report: GetReport, draining: Callable[[], bool], canary: Canary
 ) -> web.Application:
     """The admin application."""
 
@@ -27,6 +31,16 @@ def create_admin(
 
     async def state(_: web.Request) -> web.Response:
         return web.json_response(describe(settings, snapshot(), await report()))
+
+    async def canaries(_: web.Request) -> web.Response:
+        return web.json_response(canary.describe())
+
+    async def verdict(request: web.Request) -> web.Response:
+        try:
+            wait = float(request.query.get("wait", "0"))
+        except ValueError:
+            raise web.HTTPBadRequest(text="write wait as seconds") from None
+        return web.json_response(await canary.news(request.query.get("after", ""), wait))
 
     async def alive(_: web.Request) -> web.Response:
         return web.Response()
@@ -38,6 +52,8 @@ def create_admin(
     app = web.Application()
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/pdx/state", state)
+    app.router.add_get("/pdx/canary", canaries)
+    app.router.add_get(VERDICT_PATH, verdict)
     for path in ("/healthz", "/health"):
         app.router.add_get(path, alive)
     app.router.add_get("/readyz", ready)

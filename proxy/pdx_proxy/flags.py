@@ -158,6 +158,10 @@ FLAGS: Final[dict[str, tuple[Flag, ...]]] = {
         Flag("--slow-seconds", "logs", "slow_seconds", seconds, "S",
              "a request whose answer has not begun by then gets a line, as one that failed does; 0: every request"),
     ),
+    "canaries": (
+        Flag("--canary-seconds", "canary", "seconds", seconds, "S",
+             "between two prompts of the gateway's own that show whether KV travels to or from an engine; 0: none"),
+    ),
     "API keys": (
         Flag(CLIENT_KEYS_FLAG, "keys", "clients", _file, "FILE",
              "who may use the gateway: lines of `sha256:HEX NAME`; read again when it changes"),

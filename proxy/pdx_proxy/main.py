@@ -11,6 +11,7 @@ import uvloop
 from aiohttp import web
 
 from pdx_proxy.admin import create_admin
+from pdx_proxy.canary import Canary
 from pdx_proxy.discovery import Discovery, DiscoveryError, say
 from pdx_proxy.door import raise_file_limit
 from pdx_proxy.endpoints import Snapshot
@@ -94,6 +95,7 @@ class Control:
         self._loads = EngineLoads(
             self._backend, lambda: self.warmer.snapshot, lambda: self._publish(self.warmer.snapshot)
         )
+        self.canary = Canary(self._backend, lambda: self.warmer.snapshot)
         self.discovering: asyncio.Task[None] | None = None
         """Runs as long as the gateway does, unless discovery fails for good."""
         self.draining = False
@@ -116,7 +118,9 @@ class Control:
             raise
         fleet = control._fleet
         control.listen, control.admin = fleet.address, address_of(admin)
-        app = create_admin(settings, lambda: control.warmer.snapshot, control._report, lambda: control.draining)
+        app = create_admin(
+            settings, lambda: control.warmer.snapshot, control._report, lambda: control.draining, control.canary
+        )
         control._runner = web.AppRunner(app, access_log=None)
         await control._runner.setup()
         await web.SockSite(control._runner, admin).start()
@@ -124,6 +128,7 @@ class Control:
         control._publish(control.warmer.snapshot)
         control.warmer.start()
         control._loads.start()
+        control.canary.start()
         if discovery is not None:
             control.discovering = asyncio.create_task(discovery.run(control.warmer.update))
         return control
@@ -137,6 +142,7 @@ class Control:
     async def stop(self) -> None:
         """End everything, letting open requests finish: until then deletions of engines are still seen."""
         self.draining = True
+        await self.canary.stop()
         if self._fleet is not None:
             await self._fleet.stop()
         if self.discovering is not None:
@@ -153,7 +159,8 @@ class Control:
 
     async def _report(self) -> dict[str, Any]:
         assert self._fleet is not None
-        return {**await self._fleet.report(), "ejections": dict(self.warmer.ejections)}
+        own = {"ejections": dict(self.warmer.ejections), "canary": self.canary.report()}
+        return {**await self._fleet.report(), **own}
 
     def _publish(self, snapshot: Snapshot) -> None:
         if self._loads.measured.round:

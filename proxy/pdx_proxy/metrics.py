@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from pdx_api.names import Role
 from pdx_api.version import pdx_version
+from pdx_proxy.canary_metrics import canary_families
 from pdx_proxy.counters import BUCKETS
 from pdx_proxy.endpoints import Endpoint, State
 from pdx_proxy.failures import Reason
@@ -88,6 +89,8 @@ class _Collector:
         build = GaugeMetricFamily("pdx_build_info", "1, with the version of the gateway.", labels=["version"])
         build.add_metric([pdx_version()], 1)
         yield build
+        if "canary" in report:
+            yield from canary_families(report["canary"])
 
 
 def render(report: Mapping[str, Any], endpoints: Iterable[Endpoint]) -> bytes:

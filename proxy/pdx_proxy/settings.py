@@ -152,6 +152,14 @@ class Logs:
 
 
 @dataclass(frozen=True, slots=True)
+class Canaries:
+    """How often it is tried whether KV travels."""
+
+    seconds: float = defaults.CANARY_SECONDS
+    """Between two canaries of one engine, once all is known. 0: none are sent."""
+
+
+@dataclass(frozen=True, slots=True)
 class Keys:
     """Files of API keys, read again when they change."""
 
@@ -178,6 +186,7 @@ class Settings:
     choosing: Choosing = field(default_factory=Choosing)
     limits: Limits = field(default_factory=Limits)
     health: Health = field(default_factory=Health)
+    canary: Canaries = field(default_factory=Canaries)
     keys: Keys = field(default_factory=Keys)
     logs: Logs = field(default_factory=Logs)
     idle_seconds: float = 4.0

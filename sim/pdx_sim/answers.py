@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pdx_sim.call import Call
-from pdx_sim.sequence import Finish, Sequence
+from pdx_sim.sequence import Finish, Leg, Sequence
 from pdx_sim.tokens import detokenize, pieces
 
 
@@ -31,8 +31,9 @@ class Choice:
 class Writer:
     """Writes the answer to one call."""
 
-    def __init__(self, call: Call, model: str) -> None:
+    def __init__(self, call: Call, model: str, details: bool) -> None:
         self._call = call
+        self._details = details
         kind = "chat.completion" if call.chat else "text_completion"
         self._head = {"id": call.answer_id, "object": kind, "created": int(time.time()), "model": model}
 
@@ -71,8 +72,14 @@ class Writer:
             "prompt_tokens": prompt,
             "total_tokens": prompt + completion,
             "completion_tokens": completion,
-            "prompt_tokens_details": None,
+            "prompt_tokens_details": {"cached_tokens": self._cached(choices)} if self._details else None,
         }
+
+    def _cached(self, choices: list[Choice]) -> int:
+        """Tokens that were not computed here. A D that is told how many P had cached says that instead."""
+        told = self._call.params.get("remote_prefill_cached_tokens")
+        own = choices[-1].seq.cached
+        return told if self._call.leg is Leg.DECODE and isinstance(told, int) else own
 
     def opening(self, choice: Choice) -> dict[str, Any] | None:
         """What a stream says before the first token: a chat's role, an echoed prompt."""

@@ -260,12 +260,15 @@ class Api:
             else:
                 self._host.core.start(choice.seq)
         try:
-            return await deliver(request, call, choices, Writer(call, self._settings.model), fault)
+            return await deliver(request, call, choices, self._writer(call), fault)
         except ConnectionResetError as error:
             raise ConnectionCutError from error
         finally:
             for choice in choices:
                 self._host.core.hang_up(choice.seq)
+
+    def _writer(self, call: Call) -> Writer:
+        return Writer(call, self._settings.model, self._settings.prompt_tokens_details)
 
     def _choices(self, call: Call, fault: Fault | None) -> list[Choice]:
         changed = asyncio.Event()

@@ -143,6 +143,8 @@ class SimSettings:
     """Seconds until an idle client connection is closed (uvicorn's default)."""
     shutdown_seconds: float = 0.0
     """Seconds that a stop waits for open requests and parked KV (--shutdown-timeout); 0 aborts them at once."""
+    prompt_tokens_details: bool = True
+    """Says in `usage` how many prompt tokens were not computed here (--enable-prompt-tokens-details)."""
     record: int = 256
     """Last requests kept for tests to look at."""
 

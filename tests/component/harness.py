@@ -16,7 +16,7 @@ from pdx_proxy.endpoints import Endpoint
 from pdx_proxy.fleet import LocalFleet
 from pdx_proxy.main import Control
 from pdx_proxy.pool import Pool
-from pdx_proxy.settings import Address, Deadlines, EndpointSpec, Settings
+from pdx_proxy.settings import Address, Canaries, Deadlines, EndpointSpec, Settings
 from pdx_proxy.worker import Worker
 from pdx_sim import Fault, FaultKind, Leg, SimEngine, SimSettings, chat_tokens, expected_text, tokenize
 from pdx_sim.settings import TransferMode
@@ -171,7 +171,8 @@ class World:
     def settings(self, **more: Any) -> Settings:
         specs = [spec_of(engine, self.order) for engine in self.engines]
         free = Address("127.0.0.1", 0)
-        return Settings(**{"listen": free, "admin": free, "endpoints": tuple(specs), **more})
+        quiet = Canaries(seconds=0)  # tests count what engines are asked
+        return Settings(**{"listen": free, "admin": free, "endpoints": tuple(specs), "canary": quiet, **more})
 
     async def start_gateway(self, *, warm: bool = True, discovery: Discovery | None = None, **more: Any) -> Self:
         self.control = await Control.start(self.settings(**more), discovery)
@@ -275,6 +276,7 @@ class World:
 
     async def check(self) -> None:
         """What must hold at the end of every test."""
+        await self.gateway.canary.stop()
         await self._check_gateway()
         for engine in self.engines:
             await self._check_engine(engine)

@@ -5,12 +5,14 @@ import random
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from tests.engines.harness import Answer, Engine, Gateway, ask, eventually, words
+from pdx_api.names import Order
+from tests.engines.harness import Answer, Engine, Gateway, ask, eventually, gateway, words
 
 LEASE_SECONDS = 30.0
 AMID = 8
@@ -213,3 +215,19 @@ async def check_kv_moves(session: aiohttp.ClientSession, front: Gateway, decode:
     got = await ask(session, front.url, {"prompt": words(seed, 80), "max_tokens": 4})
     tokens = got.usage["prompt_tokens"]
     await eventually(lambda: decode.external_tokens - before == tokens, 5, "KV does not move again")
+
+
+async def check_canaries(session: aiohttp.ClientSession, order: Order, ends: tuple[Engine, Engine], logs: Path) -> None:
+    """A canary sees that D has not computed its prompt; of one that D gets alone it has computed all."""
+    prefill, decode = ends
+    with gateway(order, [prefill], [decode], logs, canary_seconds=5) as front:
+        await eventually(lambda: front.told("/pdx/canary")["lastSuccess"], 30, "no canary has seen KV travel")
+        told = front.told("/pdx/canary")
+        assert told["finding"]["verdict"] == "verified", told
+        (seen,) = told["pairs"]
+        assert seen["outside"] >= seen["tokens"] - 1 > 150, told
+        assert not any(front.state()["outcomes"].values())
+    body = {"prompt": words(7_000_000 + front.port, 200), "max_tokens": 4}
+    for salt in ("one", "another"):
+        alone = await ask(session, decode.url, {**body, "cache_salt": salt})
+        assert alone.usage["prompt_tokens_details"] == {"cached_tokens": 0}, "a salt keeps D's own cache out"

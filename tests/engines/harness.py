@@ -180,6 +180,8 @@ class Gateway:
     port: int = field(default_factory=free_port)
     admin_port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+    canary_seconds: int = 0
+    """Tests count what engines are asked."""
 
     @property
     def url(self) -> str:
@@ -208,6 +210,7 @@ class Gateway:
                 [
                     *(sys.executable, "-m", "pdx_cli", "gateway", "--debug-headers"),
                     *("--listen", f"127.0.0.1:{self.port}", "--admin", f"127.0.0.1:{self.admin_port}"),
+                    *("--canary-seconds", str(self.canary_seconds)),
                     *engines,
                 ],
                 stdin=subprocess.DEVNULL,
@@ -216,9 +219,13 @@ class Gateway:
             )
 
     def state(self) -> dict[str, Any]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/pdx/state", timeout=10) as answer:
-            state: dict[str, Any] = json.load(answer)
-        return state
+        return self.told("/pdx/state")
+
+    def told(self, path: str) -> dict[str, Any]:
+        """What its admin port answers."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}{path}", timeout=10) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
 
     def wait_until_warm(self, seconds: float = 120.0) -> None:
         deadline = time.monotonic() + seconds
@@ -253,10 +260,15 @@ def running(*parts: Engine | SideProcess) -> Iterator[None]:
 
 @contextlib.contextmanager
 def gateway(
-    order: Order, prefill: list[Engine], decode: list[Engine], logs: Path, mode: Mode = Mode.DISAGGREGATED
+    order: Order,
+    prefill: list[Engine],
+    decode: list[Engine],
+    logs: Path,
+    mode: Mode = Mode.DISAGGREGATED,
+    canary_seconds: int = 0,
 ) -> Iterator[Gateway]:
     """A warm gateway in front of engines."""
-    front = Gateway(order, prefill, decode, mode, logs)
+    front = Gateway(order, prefill, decode, mode, logs, canary_seconds=canary_seconds)
     front.start()
     try:
         front.wait_until_warm()

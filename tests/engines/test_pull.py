@@ -59,6 +59,10 @@ async def test_a_refused_leg_frees_prefill_only_after_a_first_transfer(
     await eventually(lambda: pair.prefill.kv_usage == 0, 3, "the refusal has not freed P's blocks")
 
 
+async def test_canaries_see_kv_travel(session: aiohttp.ClientSession, pair: Pair) -> None:
+    await campaign.check_canaries(session, Order.PREFILL_FIRST, (pair.prefill, pair.decode), pair.logs)
+
+
 async def test_hang_ups_are_settled(session: aiohttp.ClientSession, front: Gateway, pair: Pair) -> None:
     before = pair.prefill.metrics()
     outcomes = await campaign.hang_up_at_random(session, front, 200, seed=1)

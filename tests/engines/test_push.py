@@ -38,6 +38,10 @@ async def test_clients_with_one_request_id_get_their_own_answers(
     await campaign.check_same_request_id(session, front, pair.prefill, pair.decode)
 
 
+async def test_canaries_see_kv_travel(session: aiohttp.ClientSession, pair: Pair) -> None:
+    await campaign.check_canaries(session, Order.CONCURRENT, (pair.prefill, pair.decode), pair.logs)
+
+
 async def test_hang_ups_are_settled(session: aiohttp.ClientSession, front: Gateway, pair: Pair) -> None:
     before = pair.prefill.metrics()
     outcomes = await campaign.hang_up_at_random(session, front, 200, seed=20 + list(Order).index(front.order))

@@ -143,6 +143,7 @@ def test_engine_command() -> None:
     command = engine_command(spec(), Role.PREFILL, site=SITE, listen="0.0.0.0", port=8000)
     assert command.args == (
         *("serve", "Qwen/Qwen3-8B", "--served-model-name", "Qwen/Qwen3-8B", "--host", "0.0.0.0", "--port", "8000"),
+        "--enable-prompt-tokens-details",
         "--kv-transfer-config",
         '{"kv_connector": "NixlConnector", "kv_role": "kv_producer", '
         '"kv_connector_extra_config": {"kv_lease_duration": 30}, "kv_load_failure_policy": "fail"}',

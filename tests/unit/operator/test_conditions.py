@@ -10,9 +10,10 @@ import pytest
 from pdx_api.names import Role
 from pdx_api.parse import parse
 from pdx_api.types import PDDeployment
+from pdx_api.verification import Broken, Cause, Finding, Verdict
 from pdx_operator.conditions import Facts, Transition, build, refused_child, transitions
 from pdx_operator.diagnosis import Diagnosis
-from pdx_operator.observed import GatewayState, PoolState
+from pdx_operator.observed import GatewayState, Heard, PoolState
 from pdx_operator.rollout import Budget, plan
 
 P, D, A = Role.PREFILL, Role.DECODE, Role.AGGREGATED
@@ -68,6 +69,7 @@ def test_all_that_is_in_force_is_shown() -> None:
         ("Ready", "True", "Serving", "requests are served at http://x-gateway.ns.svc"),
         ("Progressing", "False", "Complete", "all engines run revision a"),
         ("Degraded", "False", "NothingFound", "nothing is wrong"),
+        ("KVTransferVerified", "Unknown", "NotTriedYet", "no gateway has told of a canary yet"),
     ]
     assert {(c["observedGeneration"], c["lastTransitionTime"]) for c in conditions} == {(2, "2026-05-04T12:00:00Z")}
 
@@ -92,6 +94,7 @@ def test_a_transition_time_moves_only_with_its_status() -> None:
         "Ready": ("2026-05-04T12:03:00Z", 3),
         "Progressing": ("2026-05-04T12:03:00Z", 3),
         "Degraded": ("2026-05-04T12:00:00Z", 3),
+        "KVTransferVerified": ("2026-05-04T12:00:00Z", 3),
     }
 
 
@@ -138,6 +141,7 @@ def test_a_rollout_is_progress_and_no_harm() -> None:
         "Ready": ("True", "Serving"),
         "Progressing": ("True", "RollingOut"),
         "Degraded": ("False", "NothingFound"),
+        "KVTransferVerified": ("Unknown", "NotTriedYet"),
     }
     assert status["conditions"][1]["message"].startswith("rolling from b to a: 0 of 1 prefill and 0 of 1 decode")
 
@@ -178,15 +182,68 @@ def test_a_spec_that_cannot_be_used_leaves_the_rest_as_it_was() -> None:
         "Ready": ("False", "InvalidSpec"),
         "Progressing": ("False", "InvalidSpec"),
         "Degraded": ("True", "InvalidSpec"),
+        "KVTransferVerified": ("Unknown", "NotTriedYet"),
     }
     assert build(invalid, after, LATER) == after
+    assert verdicts(build(invalid, {}, NOW))["KVTransferVerified"] == ("Unknown", "InvalidSpec")
 
 
-def test_the_verdict_on_the_transfer_is_left_to_its_writer() -> None:
-    verified = {"type": "KVTransferVerified", "status": "True", "reason": "X", "message": "", "observedGeneration": 1}
-    before = build(facts(*PAIR), {}, NOW)
-    with_it = before | {"conditions": [*before["conditions"], verified]}
-    assert build(facts(*PAIR), with_it, LATER) == before
+ALL_WELL = Heard(Finding(Verdict.VERIFIED, pairs=4, possible=4))
+COVERED = Heard(Finding(Verdict.VERIFIED, pairs=8, possible=64))
+BLOCKED = Broken("p-0", "d-1", "D has computed a whole prompt by itself", Cause.PORTS)
+NOTHING_MOVES = Heard(Finding(Verdict.BROKEN, possible=4, broken=(BLOCKED,), broken_pairs=2))
+UNTOLD = Heard(Finding(Verdict.UNKNOWN, "x", broken=(Broken("p", "d", "D does not say", Cause.NOT_TOLD),)))
+
+
+@pytest.mark.parametrize(
+    ("heard", "expected", "words"),
+    [
+        (Heard(), ("Unknown", "NotTriedYet"), "no gateway has told of a canary yet"),
+        (Heard(silent=True), ("Unknown", "GatewayUnreachable"), "the admin port of no gateway"),
+        (Heard(Finding(Verdict.UNKNOWN, "no pair")), ("Unknown", "NotTriedYet"), "no pair"),
+        (UNTOLD, ("Unknown", "NotReported"), "--enable-prompt-tokens-details"),
+        (ALL_WELL, ("True", "Verified"), "in 4 pairs of prefill and decode engines, all there are; tried every 40 s"),
+        (COVERED, ("True", "Verified"), "in 8 pairs of prefill and decode engines, every engine is in one"),
+        (
+            NOTHING_MOVES,
+            ("False", "PortsBlocked"),
+            "(2 of 4 pairs): p-0 to d-1: D has computed a",
+        ),
+    ],
+)
+def test_what_canaries_show(heard: Heard, expected: tuple[str, str], words: str) -> None:
+    status = build(facts(*PAIR, heard=heard), {}, NOW)
+    assert verdicts(status)["KVTransferVerified"] == expected
+    assert words in status["conditions"][-1]["message"]
+    assert build(facts(*PAIR, heard=heard), status, LATER) == status, "the same is no news"
+
+
+@pytest.mark.parametrize(
+    ("of", "reason"),
+    [
+        (deployment(mode="Aggregated"), "Aggregated"),
+        (deployment(routing={"canarySeconds": 0}), "SwitchedOff"),
+    ],
+)
+def test_where_no_canary_is_sent_nothing_is_known(of: PDDeployment, reason: str) -> None:
+    before = build(facts(*PAIR, heard=ALL_WELL), {}, NOW)
+    after = build(facts(of=of), before, LATER)
+    assert verdicts(after)["KVTransferVerified"] == ("Unknown", reason)
+    back = build(facts(*PAIR), after, LATER)
+    assert verdicts(back)["KVTransferVerified"] == ("Unknown", "NotTriedYet")
+
+
+@pytest.mark.parametrize("heard", [ALL_WELL, NOTHING_MOVES])
+def test_an_operator_that_starts_believes_the_last_one(heard: Heard) -> None:
+    before = build(facts(*PAIR, heard=heard), {}, NOW)
+    assert build(facts(*PAIR), before, LATER) == before
+
+
+def test_a_break_of_the_transfer_and_its_mend_are_events() -> None:
+    well, broken = (build(facts(*PAIR, heard=heard), {}, NOW) for heard in (ALL_WELL, NOTHING_MOVES))
+    assert [(t.reason, t.warning) for t in transitions(well, broken)] == [("PortsBlocked", True)]
+    assert [(t.reason, t.warning) for t in transitions(broken, well)] == [("KVTransferMended", False)]
+    assert transitions(build(facts(*PAIR), {}, NOW), well) == []
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from pdx_api.engines import pairing_revision
 from pdx_api.names import KIND, ConditionType, Role, engines_name
 from pdx_api.parse import parse
+from pdx_api.verification import Cause
 from pdx_operator import conditions, diagnosis, engine_log, loop
 from pdx_operator.manifests import children
 from pdx_operator.rollout import Phase
@@ -25,7 +26,7 @@ PARTS = {
 """Reasons that are put together, and what they come to."""
 NAMED = {"INVALID": conditions.INVALID, "SERVING": conditions.SERVING, "NOTHING_FOUND": conditions.NOTHING_FOUND}
 PASSED_ON = {"facts.plan.phase", "failing.reason", "finding.known.reason", "facts.troubles[0].reason", "old['reason']"}
-PASSED_ON |= {"cause.reason", "reason", "now['reason']", "told.reason"}
+PASSED_ON |= {"cause.reason", "reason", "now['reason']", "told.reason", "broken.cause"}
 """What holds a reason that is written elsewhere."""
 PLACES = {"_Verdict": 1, "Diagnosis": 0, "_found": 1, "Transition": 0, "Step": 0}
 """Which argument of a call is a reason."""
@@ -75,7 +76,10 @@ def test_every_reason_is_explained_and_no_other() -> None:
     assert table("reason of `Degraded`") == found
     assert table("reason of `Progressing`") == {*Phase, "GatewayStarting", conditions.INVALID}
     ready = table("reason of `Ready`")
-    assert ready | table("reason of `Progressing`") | {conditions.NOTHING_FOUND} == verdicts | set(Phase)
+    proof = table("reason of `KVTransferVerified`")
+    assert proof >= set(Cause)
+    others = table("reason of `Progressing`") | {conditions.NOTHING_FOUND}
+    assert ready | others | proof == verdicts | set(Phase) | set(Cause)
 
 
 @pytest.mark.parametrize(("module", "call"), [(conditions, "Transition"), (loop, "Step")])

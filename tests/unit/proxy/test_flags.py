@@ -16,7 +16,7 @@ from pdx_api.types import Spec
 from pdx_cli.main import main as pdx
 from pdx_proxy.__main__ import create_parser, main, settings_of
 from pdx_proxy.flags import FLAGS, flags_of
-from pdx_proxy.settings import Choosing, Deadlines, Health, Keys, Limits, Logs, Retries, Settings
+from pdx_proxy.settings import Canaries, Choosing, Deadlines, Health, Keys, Limits, Logs, Retries, Settings
 from tests.pddeployments import FULL, changed
 
 IN_CLUSTER = ["--deployment", "tiny", "--namespace", "models"]
@@ -50,6 +50,7 @@ TABLE: dict[Path, tuple[object, str, str, object]] = {
     "spec.gateway.logs.slowSeconds": (0, "logs", "slow_seconds", 0.0),
     "spec.routing.ejection.consecutiveFailures": (2, "health", "failures_in_a_row", 2),
     "spec.routing.slowStartSeconds": (0, "health", "slow_start_seconds", 0.0),
+    "spec.routing.canarySeconds": (0, "canary", "seconds", 0.0),
 }
 """Field -> a value, and where it stands in the settings as what."""
 
@@ -79,8 +80,14 @@ def test_no_field_is_forgotten() -> None:
 
 
 def test_no_setting_is_forgotten() -> None:
-    parts = {"choosing": Choosing, "retries": Retries, "deadlines": Deadlines, "limits": Limits, "health": Health}
-    parts |= {"logs": Logs}
+    parts: dict[str, type] = {
+        "choosing": Choosing,
+        "retries": Retries,
+        "deadlines": Deadlines,
+        "limits": Limits,
+        "health": Health,
+    }
+    parts |= {"logs": Logs, "canary": Canaries}
     settings = {
         (part, field.name)
         for part, kind in parts.items()

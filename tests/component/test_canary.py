@@ -1,0 +1,187 @@
+"""Whether KV travels is seen by canaries: that it does, that it does not and why, and that clients notice nothing."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from pdx_api.names import Mode, Order, Role
+from pdx_api.verification import VERDICT_PATH, Cause, Verdict
+from pdx_proxy import canary as canaries
+from pdx_proxy import verification
+from pdx_proxy.settings import Canaries
+from pdx_sim import FaultKind, Leg, OnLoadFailure
+from pdx_sim.counts import Violation
+from pdx_sim.sequence import Sequence
+from tests.component.conftest import MakeWorld
+from tests.component.harness import Shape, World, eventually
+
+ON: dict[str, Any] = {"canary": Canaries(seconds=0.5)}
+RECOMPUTE = {"on_load_failure": OnLoadFailure.RECOMPUTE}
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canaries, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(canaries, "LEG_SECONDS", 5.0)
+    monkeypatch.setattr(verification, "_RETRY_SECONDS", 0.2)
+    monkeypatch.setattr(verification, "_BUSY_SECONDS", 0.1)
+
+
+async def found(world: World, verdict: Verdict, cause: Cause | None = None) -> None:
+    """Wait until that is found."""
+    canary = world.gateway.canary
+
+    def holds() -> bool:
+        finding = canary.finding
+        return finding.verdict is verdict and (cause is None or {broken.cause for broken in finding.broken} == {cause})
+
+    await eventually(holds, 15.0, f"{verdict} {cause}: {canary.describe()}")
+
+
+async def test_every_pair_is_seen_to_work_and_clients_see_nothing(order: Order, make_world: MakeWorld) -> None:
+    world = await make_world(order, 2, 2, **ON)
+    await found(world, Verdict.VERIFIED)
+    finding = world.gateway.canary.finding
+    assert (finding.pairs, finding.possible) == (4, 4)
+    tried = (await world.call("GET", f"{world.admin}/pdx/canary")).json["pairs"]
+    assert {(pair["verdict"], pair["result"]) for pair in tried} == {("verified", "moved")}
+    assert all(pair["outside"] == pair["tokens"] > 200 for pair in tried)
+    assert {frozenset(pair["seconds"]) for pair in tried} <= {
+        frozenset({"prefill", "handoff", "alone"}),
+        frozenset({"prefill", "handoff"}),
+    }
+    report = await world.gateway._report()
+    assert not any(sum(phase["counts"]) for phase in report["phases"].values())
+    assert not report["legs"]
+    assert (await world.ask()).text == Shape().expected()
+    assert await world.outcomes() == {"split": 1}
+
+
+async def test_it_is_told_to_prometheus(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, **ON)
+    await found(world, Verdict.VERIFIED)
+    page = (await world.call("GET", f"{world.admin}/metrics")).raw.decode()
+    samples = [s for family in text_string_to_metric_families(page) for s in family.samples]
+    values = {(s.name, *s.labels.values()): s.value for s in samples if s.name.startswith("pdx_canary")}
+    assert values["pdx_canary_total", "moved"] >= 1
+    assert values["pdx_canary_pairs", "verified"] == 1
+    assert values["pdx_canary_seconds_count", "handoff"] >= 1
+    assert values["pdx_canary_last_success_timestamp_seconds",] > 1.7e9
+
+
+@pytest.mark.parametrize("policy", OnLoadFailure)
+@pytest.mark.parametrize(("field", "cause"), [("model", Cause.MODEL), ("version", Cause.VERSION)])
+async def test_engines_that_refuse_each_other(
+    field: str, cause: Cause, policy: OnLoadFailure, order: Order, make_world: MakeWorld
+) -> None:
+    """With Fail P never becomes warm; with Recompute everything looks well but for this."""
+    lease = {"lease_seconds": 0.5, "on_load_failure": policy}
+    world = await make_world(order, sim=lease, d={field: "another"}, warm=False, **ON)
+    world.allowed.expired = True
+    await found(world, Verdict.BROKEN, cause)
+    (broken,) = world.gateway.canary.finding.broken
+    assert (broken.prefill, broken.decode) == (world.endpoint(world.p).name, world.endpoint(world.d).name)
+    recomputed = "prompt by itself" in broken.seen
+    assert recomputed is (policy is OnLoadFailure.RECOMPUTE), broken.seen
+
+
+async def test_a_prefill_without_a_connector(order: Order, make_world: MakeWorld) -> None:
+    world = await make_world(order, sim={"lease_seconds": 0.5}, gateway=False)
+    world.allowed.expired = True
+    world.fault(world.p, FaultKind.NO_PARAMS, count=None)
+    await world.start_gateway(warm=False, **ON)
+    await found(world, Verdict.BROKEN, Cause.NO_CONNECTOR)
+    world.p.faults.clear()
+    await found(world, Verdict.VERIFIED)
+
+
+async def test_a_break_is_seen_and_its_mend(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P tells an address that is not its own: D computes everything by itself, and clients see nothing but latency."""
+    world = await make_world(Order.PREFILL_FIRST, 1, 2, sim={**RECOMPUTE, "lease_seconds": 0.5}, **ON)
+    world.allowed.expired = True
+    await found(world, Verdict.VERIFIED)
+    station = world.p.station
+    told = station.params_of
+    monkeypatch.setattr(
+        type(station), "params_of", lambda self, seq: {**told(seq), "remote_host": "127.0.0.9", "remote_engine_id": "x"}
+    )
+    await found(world, Verdict.BROKEN, Cause.SIDE_CHANNEL_HOST)
+    monkeypatch.undo()
+    await found(world, Verdict.VERIFIED)
+
+
+async def test_a_prefill_that_is_not_reached(make_world: MakeWorld) -> None:
+    """P's side channel is closed: what is left as cause are the ports."""
+    world = await make_world(Order.PREFILL_FIRST, sim={**RECOMPUTE, "lease_seconds": 0.5}, **ON)
+    world.allowed.expired = True
+    await found(world, Verdict.VERIFIED)
+    await world.p.station.channel.close()
+    world.d.station.known.clear()
+    await found(world, Verdict.BROKEN, Cause.PORTS)
+
+
+async def test_kv_of_something_else_shows_in_the_text(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = await make_world(Order.PREFILL_FIRST, **ON)
+    await found(world, Verdict.VERIFIED)
+    world.allowed.violations = {Violation.FOREIGN_KV}
+    load = world.d.connector.load
+
+    async def foreign(seq: Sequence) -> None:
+        await load(seq)
+        seq.digest = "0" * 32
+
+    monkeypatch.setattr(world.d.connector, "load", foreign)
+    await found(world, Verdict.BROKEN, Cause.WRONG_KV)
+    assert world.gateway.canary.results[verification.Result.WRONG_TEXT] >= 2, "one may be chance"
+
+
+async def test_a_decode_that_is_too_busy_proves_nothing(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canaries, "LEG_SECONDS", 0.3)
+    world = await make_world(Order.PREFILL_FIRST, sim={"lease_seconds": 1.0}, **ON)
+    world.allowed.expired = True
+    await found(world, Verdict.VERIFIED)
+    world.d.faults.add(FaultKind.HANG_BEFORE_HEAD, count=None)
+    results = world.gateway.canary.results
+    await eventually(lambda: results[verification.Result.BUSY] >= 2)
+    assert world.gateway.canary.finding.verdict is Verdict.VERIFIED
+    world.d.faults.clear()
+    world.d.faults.add(FaultKind.HANG_BEFORE_HEAD, count=None, leg=Leg.DECODE)
+    await found(world, Verdict.BROKEN, Cause.PORTS)
+
+
+async def test_a_decode_that_does_not_tell(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, d={"prompt_tokens_details": False}, **ON)
+    await found(world, Verdict.UNKNOWN, Cause.NOT_TOLD)
+
+
+async def test_prompts_that_are_too_long_are_cut(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, sim={"max_model_len": 100}, **ON)
+    await found(world, Verdict.VERIFIED)
+
+
+async def test_one_pool_has_nothing_to_verify(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, 0, 1, d={"role": Role.AGGREGATED}, **ON)
+    assert (await world.state())["mode"] == Mode.AGGREGATED
+    assert world.gateway.canary.finding.verdict is Verdict.UNKNOWN
+    assert world.gateway.canary.describe()["pairs"] == []
+
+
+async def test_whoever_waits_for_news_has_it_at_once(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, d={"prefill_base_seconds": 0.3}, warm=False, **ON)
+    url = f"{world.admin}{VERDICT_PATH}"
+    first = (await world.call("GET", url)).json
+    assert first["finding"]["verdict"] == "unknown"
+    second = first
+    while second["finding"]["verdict"] == "unknown":
+        second, before = (await world.call("GET", f"{url}?after={second['stamp']}&wait=20")).json, second
+        assert second["stamp"] != before["stamp"], "20 s are not over"
+    assert (second["finding"]["verdict"], second["lastSuccess"] is None) == ("verified", False)
+    again = (await world.call("GET", f"{url}?after={second['stamp']}&wait=0.05")).json
+    assert again["stamp"] == second["stamp"], "no news"
+    assert (await world.call("GET", f"{url}?wait=x")).status == 400
+    waiting = asyncio.create_task(world.call("GET", f"{url}?after={second['stamp']}&wait=60"))
+    await asyncio.sleep(0.05)
+    await asyncio.wait_for(world.gateway.canary.stop(), 5.0)
+    assert (await asyncio.wait_for(waiting, 5.0)).status == 200, "one who goes away lets nobody wait"
