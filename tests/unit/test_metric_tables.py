@@ -21,7 +21,10 @@ _SAMPLE = re.compile(r"^([a-z_]+?)(?:_bucket|_sum|_count)?(?:{(.*)})? ", re.MULT
 def gateway() -> str:
     """A page on which every metric of the gateway has a sample."""
     endpoints = [Endpoint(EndpointSpec(Address("127.0.0.1", 1 + i), role)) for i, role in enumerate(Role)]
-    return render({**Counters().report({}), "ejections": {"lost": 0}}, endpoints).decode()
+    counters = Counters().report({})
+    phases = {"alone": counters["phases"][Phase.TOTAL]}
+    canary = {"results": {"moved": 1}, "phases": phases, "pairs": {"verified": 1}, "lastSuccess": 1.0}
+    return render({**counters, "ejections": {"lost": 0}, "canary": canary}, endpoints).decode()
 
 
 def operator() -> str:
