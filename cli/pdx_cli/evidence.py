@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pdx_api.connectors.families import Pool
 from pdx_api.names import Mode, Role
 from pdx_api.types import Spec
+from pdx_api.verification import VERDICT_PATH, Verdict
 from pdx_cli.client import Answer, AnswerError, Client
 from pdx_cli.errors import CommandError
 from pdx_cli.layout import EngineProgram, Layout
@@ -30,6 +31,8 @@ SAMPLE_WORDS: Final = 40
 REQUEST_SECONDS: Final = 120.0
 COUNTER_SECONDS: Final = 5.0
 """How long the counters may lag behind the answer."""
+CANARY_SECONDS: Final = 10.0
+"""How long the first canaries are waited for."""
 COUNTER: Final = "vllm:prompt_tokens_by_source_total"
 EXTERNAL: Final = "external_kv_transfer"
 
@@ -37,9 +40,24 @@ EXTERNAL: Final = "external_kv_transfer"
 async def gather(client: Client, layout: Layout, spec: Spec) -> Evidence:
     """Send the requests and read the counters; CommandError when an engine or the gateway fails at it."""
     try:
-        return await _gather(client, layout, spec)
+        await _first_canary(client, layout, spec)
+        evidence = await _gather(client, layout, spec)
+        if spec.mode is Mode.DISAGGREGATED and evidence.external_tokens > evidence.prompt_tokens:
+            evidence = await _gather(client, layout, spec)  # a canary came between
+        return evidence
     except AnswerError as error:
         raise CommandError(f"The proof's request failed: {error}.") from error
+
+
+async def _first_canary(client: Client, layout: Layout, spec: Spec) -> None:
+    """Wait until the gateway's first canaries are over: their tokens are counted too."""
+    if spec.mode is Mode.AGGREGATED or not spec.routing.canary_seconds:
+        return
+    told: dict[str, Any] = {"stamp": "", "finding": {"verdict": Verdict.UNKNOWN}}
+    deadline = time.monotonic() + CANARY_SECONDS
+    while told["finding"]["verdict"] == Verdict.UNKNOWN and time.monotonic() < deadline:
+        url = f"{layout.admin.url}{VERDICT_PATH}?after={told['stamp']}&wait={CANARY_SECONDS:.0f}"
+        told = await client.json(url, seconds=2 * CANARY_SECONDS)
 
 
 async def _gather(client: Client, layout: Layout, spec: Spec) -> Evidence:

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pdx_api.names import Mode
+from pdx_api.verification import Finding, Verdict
 from pdx_cli import keeper
 from pdx_cli.client import AnswerError, Client
 from pdx_cli.record import Process, Run, default_root, directories
@@ -101,6 +103,8 @@ def _print(report: Report) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text(f"{run.name}: {run.model}, {wiring}, {run.engine}, up {_duration(report.uptime)}", "bold"))
     console.print(Text(f"  {run.endpoint}/v1   {_in_flight(report.state)}"))
+    if kv := _kv(report.state):
+        console.print(Text(f"  {kv}"))
     table = Table(box=None, pad_edge=False, padding=(0, 2), show_edge=False)
     for column in ("  process", "pid", "state", "in flight", "url", "log"):
         table.add_column(column, no_wrap=True, header_style="dim")
@@ -129,6 +133,20 @@ def _in_flight(state: Mapping[str, Any] | None) -> str:
     ready = "ready" if state["ready"] else "not ready"
     flight = ", ".join(f"{count} {name}" for name, count in state["inFlight"].items())
     return f"{ready}; in flight: {flight}"
+
+
+def _kv(state: Mapping[str, Any] | None) -> str:
+    """What the gateway's canaries have shown; empty where there is nothing to be shown."""
+    told = (state or {}).get("kvTransfer")
+    if told is None or (state or {}).get("mode") != Mode.DISAGGREGATED:
+        return ""
+    finding = Finding.read(told)
+    match finding.verdict:
+        case Verdict.VERIFIED:
+            return f"KV travels: seen in {finding.pairs} of {finding.possible} pairs"
+        case Verdict.BROKEN:
+            return f"KV does not travel: {finding.broken[0].sentence}"
+    return f"KV: {finding.why}"
 
 
 def _duration(seconds: int) -> str:

@@ -31,6 +31,9 @@ _RETRY_SECONDS: Final = 2.0
 _TRIES: Final = 3
 """Questions in a row without an answer, after which a gateway counts as one that cannot be asked."""
 
+_LISTS: Final = 5
+"""Lists in a row without a gateway, in about a minute, after which none counts as reachable: a pod is seen late."""
+
 log = logging.getLogger(__name__)
 
 
@@ -43,8 +46,10 @@ class _Followed:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     findings: dict[str, Finding | None] = field(default_factory=dict)
     """By URL; None for a gateway that was asked in vain."""
-    listed: int | None = None
+    listed: int = 0
     """Gateways that the last list has shown."""
+    empty: int = 0
+    """Lists in a row that have shown none."""
 
 
 class Canaries:
@@ -78,11 +83,11 @@ class Canaries:
     def of(self, key: Key) -> Heard:
         """What was heard last."""
         followed = self._followed.get(key)
-        if followed is None or not followed.findings:
-            return Heard(silent=followed is not None and followed.listed == 0)
+        if followed is None:
+            return Heard()
         told = [found for found in followed.findings.values() if found is not None]
-        silent = not told and len(followed.findings) == followed.listed
-        return Heard(combined(told), silent)
+        vain = followed.empty >= _LISTS if not followed.listed else len(followed.findings) == followed.listed
+        return Heard(combined(told), silent=vain and not told)
 
     async def close(self) -> None:
         """End every question."""
@@ -126,8 +131,9 @@ class Canaries:
         for url in urls:
             if url not in asking:
                 asking[url] = asyncio.get_running_loop().create_task(self._ask(key, url))
-        if followed.listed != len(urls):
-            followed.listed = len(urls)
+        followed.listed = len(urls)
+        followed.empty = 0 if urls else followed.empty + 1
+        if followed.empty == _LISTS:
             self._wake(key)
 
     async def _gateways(self, key: Key) -> tuple[str, ...]:

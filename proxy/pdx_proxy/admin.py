@@ -30,7 +30,8 @@ def create_admin(
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def state(_: web.Request) -> web.Response:
-        return web.json_response(describe(settings, snapshot(), await report()))
+        told = describe(settings, snapshot(), await report())
+        return web.json_response({**told, "kvTransfer": canary.finding.as_json()})
 
     async def canaries(_: web.Request) -> web.Response:
         return web.json_response(canary.describe())

@@ -234,8 +234,11 @@ class Operator:
 class Kubelets(threading.Thread):
     """Marks pods of a namespace as ready, as nodes would; `holds` says of which pods not."""
 
-    def __init__(self, api: Api, namespace: str, holds: Callable[[Body], bool] = lambda pod: False) -> None:
+    def __init__(
+        self, api: Api, namespace: str, holds: Callable[[Body], bool] = lambda pod: False, address: str | None = None
+    ) -> None:
         super().__init__(daemon=True)
+        self._address = {"podIP": address, "podIPs": [{"ip": address}]} if address else {}
         self._api = api
         self._namespace = namespace
         self._over = threading.Event()
@@ -255,7 +258,7 @@ class Kubelets(threading.Thread):
         # Long ago, so that minReadySeconds are over.
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 60))
         conditions = [{"type": t, "status": "True", "lastTransitionTime": since} for t in ("PodScheduled", "Ready")]
-        status = {"status": {"phase": "Running", "conditions": conditions}}
+        status = {"status": {"phase": "Running", "conditions": conditions, **self._address}}
         self._api.patch(POD, self._namespace, pod["metadata"]["name"], status, "status")
 
     def end(self) -> None:
@@ -265,9 +268,11 @@ class Kubelets(threading.Thread):
 
 
 @contextlib.contextmanager
-def kubelets(api: Api, namespace: str, holds: Callable[[Body], bool] = lambda pod: False) -> Iterator[Kubelets]:
-    """Kubelets for the length of a block."""
-    thread = Kubelets(api, namespace, holds)
+def kubelets(
+    api: Api, namespace: str, holds: Callable[[Body], bool] = lambda pod: False, address: str | None = None
+) -> Iterator[Kubelets]:
+    """Kubelets for the length of a block; `address` is what their pods get."""
+    thread = Kubelets(api, namespace, holds, address)
     thread.start()
     try:
         yield thread

@@ -1,0 +1,99 @@
+"""What a gateway's canaries show becomes the condition KVTransferVerified, without a write while nothing changes."""
+
+import json
+import random
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from pdx_api.names import ADMIN_PORT
+from pdx_api.verification import VERDICT_PATH, Broken, Cause, Finding, Verdict
+from pdx_operator.kinds import PDDEPLOYMENT
+from tests.cluster.runtime.harness import Api, Operator, eventually, kubelets
+
+WELL = Finding(Verdict.VERIFIED, pairs=1, possible=1)
+BROKEN = Finding(
+    Verdict.BROKEN, possible=1, broken=(Broken("p-0", "d-0", "D has computed it", Cause.MODEL),), broken_pairs=1
+)
+
+
+class Gateway(ThreadingHTTPServer):
+    """The admin port of every gateway pod of a namespace, on a loopback address of its own."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        numbers = [random.randint(1, 250) for _ in range(3)]
+        self.address = f"127.{numbers[0]}.{numbers[1]}.{numbers[2]}"
+        super().__init__((self.address, ADMIN_PORT), _Handler)
+        self.news = threading.Condition()
+        self.finding, self.stamp = WELL, 0
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def say(self, finding: Finding) -> None:
+        with self.news:
+            self.finding, self.stamp = finding, self.stamp + 1
+            self.news.notify_all()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        gateway = self.server
+        assert isinstance(gateway, Gateway)
+        url = urlsplit(self.path)
+        assert url.path == VERDICT_PATH
+        query = parse_qs(url.query, keep_blank_values=True)
+        with gateway.news:
+            gateway.news.wait_for(lambda: query["after"] != [str(gateway.stamp)], float(query["wait"][0]))
+            told = {"stamp": str(gateway.stamp), "finding": gateway.finding.as_json(), "lastSuccess": None}
+        body = json.dumps(told).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.timeout(120)
+def test_what_canaries_show_is_a_condition(api: Api, operator: Operator, namespace: str) -> None:
+    def verified() -> tuple[str | None, str | None]:
+        found = api.condition(namespace, "KVTransferVerified")
+        return found.get("status"), found.get("reason")
+
+    gateway = Gateway()
+    try:
+        with kubelets(api, namespace, address=gateway.address):
+            api.deploy(namespace)
+            eventually(lambda: verified() == ("True", "Verified"), what="verified by itself")
+            eventually(lambda: api.condition(namespace, "Progressing").get("status") == "False", what="settled")
+            time.sleep(2)
+            before, version = operator.writes(), _version(api, namespace)
+            gateway.say(WELL)  # another canary, with the same result
+            time.sleep(3)
+            assert (operator.writes(), _version(api, namespace)) == (before, version)
+            gateway.say(BROKEN)
+            eventually(lambda: verified() == ("False", "ModelsDiffer"), 5, "broken")
+            assert "p-0 to d-0: D has computed it" in api.condition(namespace, "KVTransferVerified")["message"]
+            gateway.say(WELL)
+            eventually(lambda: verified() == ("True", "Verified"), 5, "mended")
+            eventually(
+                lambda: {"ModelsDiffer", "KVTransferMended"} <= {event["reason"] for event in api.events(namespace)},
+                what="told as Events",
+            )
+            api.change(namespace, {"mode": "Aggregated"})
+            eventually(lambda: verified() == ("Unknown", "Aggregated"), what="one pool")
+    finally:
+        gateway.shutdown()
+        gateway.server_close()
+
+
+def _version(api: Api, namespace: str) -> str:
+    found = api.get(PDDEPLOYMENT, namespace, "m")
+    assert found is not None
+    return str(found["metadata"]["resourceVersion"])
