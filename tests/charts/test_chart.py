@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pdx_api.names import PORT_ADMIN, PORT_HTTP
+from pdx_api.names import OPERATOR_LABELS, PORT_ADMIN, PORT_HTTP
 from pdx_operator.access import ACCESS
 from pdx_operator.main import parse_arguments
 from scripts.boards import dashboards
@@ -141,6 +141,11 @@ def test_the_operator_is_given_flags_that_it_knows(chart: Chart) -> None:
     assert settings.gateway_image == "pdx/gateway:0.1.0"
     assert settings.namespaces == ("team-a", "team-b")
     assert settings.health_port == 8081
+
+
+def test_the_operators_pods_carry_the_labels_that_gateways_let_in(chart: Chart) -> None:
+    deployment = _one(chart.objects(), "Deployment")
+    assert deployment["spec"]["template"]["metadata"]["labels"].items() >= OPERATOR_LABELS.items()
 
 
 def test_the_rights_granted_are_those_the_operator_uses(chart: Chart) -> None:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from pdx_api.engines import pairing_revision
-from pdx_api.names import ENGINE_PORT, Mode
+from pdx_api.names import ENGINE_PORT, OPERATOR_LABELS, Mode
 from pdx_api.parse import parse
 from pdx_api.types import PDDeployment
 from pdx_cli.main import main
@@ -477,6 +477,16 @@ def test_who_scrapes_reaches_both() -> None:
     assert made["NetworkPolicy", "gateway"]["spec"]["ingress"][1] == {
         "from": peers,
         "ports": [{"protocol": "TCP", "port": 9090}],
+    }
+
+
+def test_the_operators_pods_reach_the_gateways_admin_port() -> None:
+    made = children(_deployment(), uid="7", gateway_image="g", operator_namespace="pdx-system")
+    (policy,) = (m for m in made if m["kind"] == "NetworkPolicy" and m["metadata"]["name"] == "qwen-gateway")
+    (peer,) = policy["spec"]["ingress"][1]["from"]
+    assert peer == {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "pdx-system"}},
+        "podSelector": {"matchLabels": dict(OPERATOR_LABELS)},
     }
 
 
