@@ -72,8 +72,12 @@ class Writer:
             "prompt_tokens": prompt,
             "total_tokens": prompt + completion,
             "completion_tokens": completion,
-            "prompt_tokens_details": {"cached_tokens": self._cached(choices)} if self._details else None,
+            "prompt_tokens_details": self._prompt_details(choices) if self._details else None,
         }
+
+    def _prompt_details(self, choices: list[Choice]) -> dict[str, int | None]:
+        rest = dict.fromkeys(("created_cache_tokens", "multimodal_tokens"))
+        return {"cached_tokens": self._cached(choices), **rest}
 
     def _cached(self, choices: list[Choice]) -> int:
         """Tokens that were not computed here. A D that is told how many P had cached says that instead."""
