@@ -114,7 +114,7 @@ class Phase(StrEnum):
     PREFILL = "prefill"
     """P's leg, from its sending to its answer."""
     HANDOFF = "handoff"
-    """P's answer to the first event of D's body; in push orders D's whole wait."""
+    """Of streams: P's answer to the first event of D's body; in push orders D's whole wait."""
     FIRST_TOKEN = "first_token"  # noqa: S105 (not a secret)
     """Of streams: the request's last byte to the first event of its answer, the wait for its turn included."""
     TOTAL = "total"

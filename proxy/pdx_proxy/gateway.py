@@ -208,7 +208,8 @@ class Gateway:
         phases, status = self._backend.counters.phases, handoff.decode.answer.status
         if handoff.prefill is not None:
             trail.handoff = handoff.handoff_seconds
-            phases[Phase.HANDOFF].observe(handoff.handoff_seconds)
+            if trail.stream:  # of others the first event is the whole answer, which says how long it is
+                phases[Phase.HANDOFF].observe(handoff.handoff_seconds)
         trail.first = self._backend.clock() - trail.read + trail.queued
         if trail.stream and status == 200:
             phases[_FIRST_TOKEN].observe(trail.first)
