@@ -71,7 +71,7 @@ bench: install-dev ## Measure the gateway beside its peers (ARGS=--help lists th
 	@$(BIN)/python -m benchmarks.gateway $(ARGS)
 
 .PHONY: dashboards
-dashboards: install-dev ## Ask every query of the dashboards of a Prometheus that scrapes a gateway, engines and an operator under load
+dashboards: install-dev ## Run every panel's and alert's query in a Prometheus that scrapes a gateway and engines under load and faults
 	@PYTHONPATH=$(CURDIR)/cluster $(BIN)/python -m tests.boards.show $(ARGS)
 
 .PHONY: check
@@ -86,7 +86,7 @@ check: install-dev ## Format, lint, types, import rule, spelling, locks
 	@if grep -nE '(https?|git\+[a-z]+)://' requirements/*.lock benchmarks/*/*.lock; then echo 'A lock names an address; run: make lock' >&2; exit 1; fi
 
 .PHONY: generate
-generate: install-dev ## Write the CRD, the field reference and the dashboards from Python
+generate: install-dev ## Write the CRD, the field reference, the dashboards and the alerts from Python
 	@$(BIN)/python -m scripts.generate
 
 .PHONY: format

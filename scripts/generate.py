@@ -10,6 +10,7 @@ import yaml
 
 from pdx_api.names import GROUP, PLURAL
 from pdx_api.schema import custom_resource_definition, object_schema
+from scripts.alerts import rules_file
 from scripts.boards import dashboards
 from scripts.failures import failures
 from scripts.reference import reference
@@ -18,6 +19,7 @@ ROOT: Final = Path(__file__).parents[1]
 CRD: Final = Path("crds") / f"{GROUP}_{PLURAL}.yaml"
 CHART_CRDS: Final = Path("charts") / "pdx" / "files" / "crds"
 """The chart's templates read the CRDs from here: Helm reads nothing outside a chart."""
+RULES: Final = Path("charts") / "pdx" / "files" / "alerts" / "pdx.rules.yaml"
 CHART_DASHBOARDS: Final = Path("charts") / "pdx" / "files" / "dashboards"
 
 _HEAD: Final = "# Written by `make generate` from api/pdx_api.\n"
@@ -31,6 +33,7 @@ def generated(root: Path) -> Mapping[Path, str]:
         CRD: crd,
         Path("docs") / "reference.md": reference(object_schema()),
         matrix: failures(_read(root / matrix) or ""),
+        RULES: rules_file(),
         **{CHART_DASHBOARDS / name: text for name, text in dashboards().items()},
     }
     if (root / CHART_CRDS).is_dir():

@@ -5,7 +5,10 @@ from collections.abc import Generator
 
 import pytest
 
-REAL_TIME = {"tests/charts/": 2, "tests/cluster/": 2, "tests/engines/": 2, "tests/images/": 1, "tests/component/": 1}
+REAL_TIME = {
+    **dict.fromkeys(("tests/charts/", "tests/cluster/", "tests/engines/"), 2),
+    **dict.fromkeys(("tests/boards/", "tests/component/", "tests/images/"), 1),
+}
 """How often tests whose pace is not their own are run again: engines, clusters, containers, sockets under load."""
 
 

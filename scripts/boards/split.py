@@ -87,7 +87,7 @@ BOARD: Final = Board(
                 ),
                 Panel(
                     "Hand-off",
-                    "P's answer to D's first event (in push orders D's whole wait): transfer and D's queue. Compare "
+                    "Of streams: P's answer to D's first event (push: D's whole wait): transfer and D's queue. Compare "
                     "with the transfer itself.",
                     Unit.SECONDS,
                     quantiles("pdx_phase_seconds", phase("handoff")),
@@ -128,6 +128,7 @@ BOARD: Final = Board(
                         Query(rate("vllm:nixl_num_failed_transfers_total", ENGINES), "failed transfers"),
                         Query(rate("vllm:nixl_num_kv_expired_reqs_total", ENGINES), "expired leases"),
                     ),
+                    plotted=True,
                 ),
             ),
         ),

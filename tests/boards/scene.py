@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -33,7 +33,6 @@ ENGINE: Final = SimSettings(
 )
 LIMITS: Final = Limits(in_flight_per_decode=20, queued_requests=12, queue_seconds=0.8)
 _PROMPT: Final = "Which of the two is the bottleneck, and what is to be done about it? " * 25
-_OWN: Final = {"namespace": "default", "pdx_dev_deployment": "qwen", "pdx_dev_revision": "a1b2c3d4"}
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,8 @@ class Act:
 class Scene:
     """Owner of everything that is scraped."""
 
-    def __init__(self, world: World, metrics: Metrics, operator: str) -> None:
+    def __init__(self, name: str, world: World, metrics: Metrics, operator: str) -> None:
+        self.name = name
         self.world = world
         self.metrics = metrics
         self._operator = operator
@@ -64,27 +64,20 @@ class Scene:
     @property
     def targets(self) -> list[Target]:
         """With the labels that the chart's PodMonitors and ServiceMonitor give."""
-        engines = [
-            Target(
-                f"127.0.0.1:{engine.port}",
-                "pdx-system/pdx-engines",
-                {
-                    **_OWN,
-                    "pod": name,
-                    "container": "engine",
-                    "endpoint": "http",
-                    "pdx_dev_role": engine.settings.role.value,
-                },
-            )
-            for engine, name in named(self.world)
-        ]
-        gateway = {**_OWN, "pod": "qwen-gateway-0", "endpoint": "admin", "pdx_dev_role": "gateway"}
         operator = {"namespace": "pdx-system", "pod": "pdx-operator-0", "service": "pdx-operator"}
-        return [
-            *engines,
-            Target(str(self.world.gateway.admin), "pdx-system/pdx-gateways", gateway, honor_labels=True),
-            Target(self._operator, "pdx-operator", operator),
-        ]
+        return [*self.engines_and_gateway, Target(self._operator, "pdx-operator", operator)]
+
+    @property
+    def engines_and_gateway(self) -> list[Target]:
+        """Without the operator."""
+        own = {"namespace": "default", "pdx_dev_deployment": self.name, "pdx_dev_revision": "a1b2c3d4"}
+        targets = []
+        for engine, pod in named(self.name, self.world):
+            more = {"pod": pod, "container": "engine", "endpoint": "http", "pdx_dev_role": engine.settings.role.value}
+            targets.append(Target(f"127.0.0.1:{engine.port}", "pdx-system/pdx-engines", {**own, **more}))
+        gateway = {**own, "pod": f"{self.name}-gateway-0", "endpoint": "admin", "pdx_dev_role": "gateway"}
+        address = str(self.world.gateway.admin)
+        return [*targets, Target(address, "pdx-system/pdx-gateways", gateway, honor_labels=True)]
 
     async def play(self, acts: Sequence[Act]) -> None:
         """One act after the other."""
@@ -130,11 +123,11 @@ class Scene:
             await asyncio.sleep(0.2)  # a patient client would wait for Retry-After
 
 
-def named(world: World) -> Iterator[tuple[SimEngine, str]]:
+def named(deployment: str, world: World) -> Iterator[tuple[SimEngine, str]]:
     """Engines with their pods' names."""
     for role, engines in (("prefill", world.prefill), ("decode", world.decode)):
         for index, engine in enumerate(engines):
-            yield engine, f"qwen-{role}-{index}"
+            yield engine, f"{deployment}-{role}-{index}"
 
 
 def standing(*, ready: bool = True, behind: bool = False, since: float = 0.0) -> Standing:
@@ -162,20 +155,28 @@ async def _work(metrics: Metrics, end: float) -> None:
 
 
 @asynccontextmanager
-async def scene(prefill: int = 2, decode: int = 2, sim: SimSettings = ENGINE, **gateway: Any) -> AsyncIterator[Scene]:
-    """Everything, started and warm, for the length of a block."""
+async def scene(
+    name: str = "qwen",
+    prefill: int = 2,
+    decode: int = 2,
+    *,
+    p: Mapping[str, Any] | None = None,
+    d: Mapping[str, Any] | None = None,
+    **gateway: Any,
+) -> AsyncIterator[Scene]:
+    """Everything, started and warm, for the length of a block; `p` and `d` change the settings of engines."""
     world = World(Order.PREFILL_FIRST)
     try:
         await world.start_engines(
-            [replace(sim, role=Role.PREFILL, seed=number) for number in range(prefill)],
-            [replace(sim, role=Role.DECODE, seed=number) for number in range(decode)],
+            [replace(ENGINE, role=Role.PREFILL, seed=number, **(p or {})) for number in range(prefill)],
+            [replace(ENGINE, role=Role.DECODE, seed=number, **(d or {})) for number in range(decode)],
         )
-        specs = tuple(replace(spec_of(engine, world.order), pod=name) for engine, name in named(world))
+        specs = tuple(replace(spec_of(engine, world.order), pod=pod) for engine, pod in named(name, world))
         health = Health(slow_start_seconds=0.5)
         await world.start_gateway(**{"endpoints": specs, "limits": LIMITS, "health": health, **gateway})
         metrics = Metrics(time.time)
         async with _page(metrics) as address:
-            yield Scene(world, metrics, address)
+            yield Scene(name, world, metrics, address)
     finally:
         await world.close()
 
@@ -228,5 +229,5 @@ ACTS: Final = (
     Act("steady", 4.0, 16),
     Act("a P dies", 3.0, 16, kill_prefill, restart_prefill),
     Act("KV does not move", 4.0, 16, block_transfers, mend_transfers),
-    Act("overload", 4.0, 80, break_decode),
+    Act("overload", 4.0, 64, break_decode),
 )

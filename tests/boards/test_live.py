@@ -18,6 +18,7 @@ def values(findings: Sequence[Finding], title: str, begin: float, end: float) ->
     return [value for series in found.series for when, value in series.points if begin <= when <= end]
 
 
+@pytest.mark.timeout(150)
 @pytest.mark.usefixtures("programs")
 async def test_no_panel_is_empty_and_a_split_in_name_only_is_seen(tmp_path: Path) -> None:
     async with scene() as played, prometheus(tmp_path, played.targets) as server:

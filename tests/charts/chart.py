@@ -25,6 +25,7 @@ GUIDE: Final = ROOT / "docs" / "install.md"
 SETS: Final = tuple(sorted(path.name.removesuffix(".values.yaml") for path in GOLDEN.glob("*.values.yaml")))
 POD_MONITORS: Final = "monitoring.coreos.com/v1/PodMonitor"
 SERVICE_MONITORS: Final = "monitoring.coreos.com/v1/ServiceMonitor"
+RULES: Final = "monitoring.coreos.com/v1/PrometheusRule"
 NAMESPACE: Final = "pdx-system"
 CRD: Final = "customresourcedefinition/pddeployments.pdx.dev"
 

@@ -11,6 +11,7 @@ import yaml
 from pdx_api.names import OPERATOR_LABELS, PORT_ADMIN, PORT_HTTP
 from pdx_operator.access import ACCESS
 from pdx_operator.main import parse_arguments
+from scripts.alerts import ALERTS
 from scripts.boards import dashboards
 from tests.charts.chart import (
     CHART,
@@ -18,6 +19,7 @@ from tests.charts.chart import (
     NAMESPACE,
     POD_MONITORS,
     ROOT,
+    RULES,
     SERVICE_MONITORS,
     SETS,
     Chart,
@@ -47,6 +49,8 @@ REFUSED = [
     ("serviceAccount.create=false", "serviceAccount.name must say which ServiceAccount the operator uses"),
     ("monitoring.podMonitor.enabled=true", "the cluster does not know PodMonitors (monitoring.coreos.com/v1): install"),
     ("monitoring.serviceMonitor.path=/x", "at '/monitoring/serviceMonitor': additional properties 'path' not allowed"),
+    ("monitoring.rules.enabled=true", "does not know PrometheusRules (monitoring.coreos.com/v1): install"),
+    ("monitoring.rules.firstTokenSeconds=3", "at '/monitoring/rules/firstTokenSeconds': value must be one of"),
     ("monitoring.dashboards.labels=x", "at '/monitoring/dashboards/labels': got string, want object"),
     ("monitoring.serviceMonitor.enabled=true", "does not know ServiceMonitors (monitoring.coreos.com/v1): install"),
 ]
@@ -119,6 +123,19 @@ def test_dashboards_are_config_maps_that_a_sidecar_finds(chart: Chart) -> None:
         assert body["metadata"]["namespace"] == "grafana"
         assert body["metadata"]["labels"]["grafana_dashboard"] == "1"
         assert body["metadata"]["annotations"] == {"grafana_folder": "PDX"}
+
+
+def test_alerts_are_a_rule_with_this_cluster_s_runbooks(chart: Chart) -> None:
+    settings = ["enabled=true", "labels.release=prometheus", "runbookUrl=https://wiki/pdx/"]
+    render = [*_each("monitoring.rules", [*settings, "firstTokenSeconds=5"]), "--api-versions", RULES]
+    body = _one(chart.objects(*render), "PrometheusRule")
+    rules = [rule for group in body["spec"]["groups"] for rule in group["rules"]]
+    text = json.dumps(body["spec"])
+
+    assert body["metadata"]["labels"]["release"] == "prometheus"
+    assert [rule["annotations"]["runbook_url"] for rule in rules] == [f"https://wiki/pdx/{a.name}.md" for a in ALERTS]
+    assert [len(text.split(part)) - 1 for part in ('le=\\"5.0\\"', "after 5 s")] == [4, 2]
+    assert "2.5" not in text
 
 
 def test_series_keep_the_labels_that_dashboards_use(chart: Chart) -> None:

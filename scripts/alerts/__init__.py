@@ -1,0 +1,43 @@
+"""Alerts as data, and the file of rules that the chart and a plain Prometheus both take."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import yaml
+
+from scripts.alerts import engines, gateway, operator
+from scripts.alerts.model import Alert
+
+ALERTS: Final[tuple[Alert, ...]] = (*engines.ALERTS, *gateway.ALERTS, *operator.ALERTS)
+RUNBOOKS: Final = "docs/runbooks/"
+"""Put before a runbook's name; the chart puts another place there."""
+
+_HEAD: Final = "# Written by `make generate` from scripts/alerts. For a plain Prometheus: name it in rule_files.\n"
+
+
+def rules_file() -> str:
+    """The file's text."""
+    groups = [
+        {"name": name, "rules": [rule(alert) for alert in alerts]}
+        for name, alerts in (
+            ("pdx-engines", engines.ALERTS),
+            ("pdx-gateways", gateway.ALERTS),
+            ("pdx-operator", operator.ALERTS),
+        )
+    ]
+    return _HEAD + yaml.safe_dump({"groups": groups}, sort_keys=False, width=10**6, allow_unicode=True)
+
+
+def rule(alert: Alert) -> Mapping[str, Any]:
+    """One alert as Prometheus writes it."""
+    return {
+        "alert": alert.name,
+        "expr": alert.expr,
+        "for": alert.lasting,
+        "labels": {"severity": alert.severity.value, **alert.labels},
+        "annotations": {
+            "summary": alert.summary,
+            "description": alert.description,
+            "runbook_url": f"{RUNBOOKS}{alert.name}.md",
+        },
+    }
