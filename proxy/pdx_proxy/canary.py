@@ -19,7 +19,8 @@ from pdx_proxy.backend import Backend
 from pdx_proxy.counters import Histogram
 from pdx_proxy.endpoints import Endpoint, Snapshot
 from pdx_proxy.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure, LostConnection
-from pdx_proxy.trial import NO_PARAMS, Trial, hand_over, serve
+from pdx_proxy.handoff import NO_PARAMS
+from pdx_proxy.trial import Trial, hand_over, serve
 from pdx_proxy.verification import (
     Answer,
     Evidence,
@@ -307,7 +308,7 @@ class Canary:
 
     async def _gather(self, pair: Pair, result: Result, trial: Trial | None) -> Evidence:
         prefill, decode = await asyncio.gather(*map(self._facts, pair))
-        return Evidence(result, prefill, decode, trial.params if trial else {})
+        return Evidence(result, prefill, decode, trial.told if trial else {})
 
     async def _facts(self, endpoint: Endpoint) -> Facts:
         return read_facts(*[await self._page(endpoint, path) for path in _PAGES])

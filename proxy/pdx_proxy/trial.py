@@ -28,6 +28,8 @@ class Trial:
 
     identity: Identity | None
     """P's, in a family that needs it."""
+    told: KVParams
+    """D's parameters; empty where P and D tell each other nothing."""
     answer: Answer
     """D's."""
     prefill_seconds: float
@@ -49,7 +51,7 @@ async def hand_over(
         finished = backend.clock()
         await asyncio.sleep(family.saved_after)
         answer = await serve(backend, decode, body, seconds, request_id)
-        return Trial(None, answer, finished - began, backend.clock() - finished)
+        return Trial(None, {}, answer, finished - began, backend.clock() - finished)
     if isinstance(family, Rendezvous):
         identity, told = await _meet(backend, family, prefill, body, seconds, request_id)
     else:
@@ -61,7 +63,7 @@ async def hand_over(
     finished = backend.clock()
     told = {name: value for name, value in told.items() if name != _FOR_CLIENTS}
     answer = await serve(backend, decode, {**body, "kv_transfer_params": told}, seconds, request_id)
-    return Trial(identity, answer, finished - began, backend.clock() - finished)
+    return Trial(identity, told, answer, finished - began, backend.clock() - finished)
 
 
 async def _meet(

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from pdx_api.connectors import CONNECTORS
+from pdx_api.connectors import family_of
 from pdx_api.connectors.families import KVParams, Rendezvous, Serial
 from pdx_api.names import Role
 from pdx_api.verification import Broken, Cause, Finding, Verdict
@@ -272,7 +272,7 @@ class Evidence:
     prefill: Facts = field(default_factory=Facts)
     decode: Facts = field(default_factory=Facts)
     params: KVParams = field(default_factory=dict)
-    """What P has answered; empty when it did not."""
+    """What D was told of P; empty when it was not asked."""
     connector_off: bool = False
     """P has answered without parameters though its family has some."""
 
@@ -292,7 +292,7 @@ def likely_cause(pair: Pair, evidence: Evidence) -> Cause:
         return Cause.WRONG_KV
     if _is_elsewhere(evidence.params.get("remote_host"), pair[0].address.host):
         return Cause.SIDE_CHANNEL_HOST
-    family = CONNECTORS[pair[0].connector].family(pair[0].order)
+    family = family_of(pair[0].connector, pair[0].order, pair[0].spec.protocol)
     return Cause.PORTS if isinstance(family, Serial | Rendezvous) else Cause.POOL
 
 
