@@ -18,6 +18,7 @@ from pdx_api.names import (
     LABEL_REVISION,
     LABEL_SERVICE,
     gateway_name,
+    services_policy_name,
 )
 from pdx_api.parse import InvalidDeploymentError, parse
 from pdx_api.types import PDDeployment
@@ -126,7 +127,7 @@ def decide(snapshot: Snapshot, *, gateway_image: str, operator_namespace: str = 
     plan = _plan(deployment, pools)
     gateway = live.get(ChildKey(DEPLOYMENT.name, gateway_name(deployment.metadata.name)))
     wanted = dict(_wanted(rendered, live, plan))
-    kept = wanted.keys() | set(_kept(live, pools, plan))
+    kept = wanted.keys() | set(_kept(deployment.metadata.name, live, pools, plan))
     blocked = {key for key in wanted if claims.get(key) in (Claim.FORMER, Claim.FOREIGN)}
     return Decision(
         deployment,
@@ -199,8 +200,8 @@ def _wanted(
             yield key, template.rescaled(live[key], plan.replicas[pool.revision, pool.role])
 
 
-def _kept(live: Mapping[ChildKey, Body], pools: tuple[PoolState, ...], plan: Plan) -> Iterator[ChildKey]:
-    """Deployments and Services of older revisions that the plan still needs, their side services included."""
+def _kept(name: str, live: Mapping[ChildKey, Body], pools: tuple[PoolState, ...], plan: Plan) -> Iterator[ChildKey]:
+    """Deployments and Services of older revisions that the plan still needs, their side services and guard included."""
     names = {pool.name for pool in pools if (pool.revision, pool.role) in plan.replicas}
     revisions = {revision for revision, _ in plan.replicas}
 
@@ -208,8 +209,13 @@ def _kept(live: Mapping[ChildKey, Body], pools: tuple[PoolState, ...], plan: Pla
         labels = body["metadata"].get("labels") or {}
         return LABEL_SERVICE in labels and labels.get(LABEL_REVISION) in revisions
 
-    kinds = (DEPLOYMENT.name, "Service")
-    return (key for key, body in live.items() if key.kind in kinds and (key.name in names or serves(body)))
+    for key, body in live.items():
+        if key.kind in (DEPLOYMENT.name, "Service"):
+            if serves(body):
+                yield key
+                yield ChildKey("NetworkPolicy", services_policy_name(name))
+            elif key.name in names:
+                yield key
 
 
 def _changes(wanted: Mapping[ChildKey, Manifest], live: Mapping[ChildKey, Body]) -> Iterator[Change]:

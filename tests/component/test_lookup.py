@@ -57,7 +57,7 @@ async def test_prefill_gets_one_token_and_decode_what_the_client_wrote(shape: Sh
     await world.ask(shape, **params)
     asked, answered = world.p.seen[-1], world.d.seen[-1]
     assert (asked.leg, answered.leg) == (Leg.PREFILL, Leg.DECODE)
-    assert asked.body == {**shape.body(seed=7), "max_tokens": 1, "stream": False}
+    assert asked.body == {**shape.body(seed=7), "max_tokens": 1, "stream": False, "ignore_eos": True}
     assert answered.body == shape.body(seed=7)
     assert asked.headers["x-request-id"] != answered.headers["x-request-id"]
 
@@ -101,8 +101,8 @@ async def test_decode_is_asked_when_the_save_is_over(
     """A connector that is one object, of a name that nothing else knows."""
     monkeypatch.setitem(CONNECTORS, "Late", _Late())
     world = await make_pool(gateway=False)
-    world.connector = "Late"
-    await world.start_gateway(debug_headers=True)
+    late = tuple(replace(spec, connector="Late") for spec in world.settings().endpoints)
+    await world.start_gateway(debug_headers=True, endpoints=late)
     task = await _begin(world, shape)
     await eventually(lambda: world.p.seen[-1].leg is Leg.PREFILL and not world.p.counts.running_now)
     assert all(PROMPT not in json.dumps(seen.body) for seen in world.d.seen)
