@@ -34,6 +34,15 @@ ALERTS: Final = (
         "rest again: prefill engines work for nothing, and decoding is disturbed by prefills.",
     ),
     Alert(
+        "PDXCanaryFailing",
+        f'max by ({ONE}) (pdx_canary_pairs{{verdict="broken"}}) > 0',
+        "1m",
+        Severity.CRITICAL,
+        f"KV does not travel between some engines of {WHICH}.",
+        "Prompts of the gateway's own, sent from P to D, were computed again, failed or gave another text, for "
+        "{{ $value | humanize }} pairs.",
+    ),
+    Alert(
         "PDXKVHeldTooLong",
         f"{_EXPIRED} > 3 or {mean('pdx_held_kv', '5m')} / clamp_min({_FINISHED}, 0.01) > 10",
         "2m",

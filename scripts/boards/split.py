@@ -80,6 +80,32 @@ BOARD: Final = Board(
                     plotted=True,
                 ),
                 Panel(
+                    "Pairs, by what canaries saw",
+                    "Prompts of the gateway's own, sent through pairs of P and D. One broken makes the condition "
+                    "KVTransferVerified False; /pdx/canary of a gateway names the pair and the likely cause.",
+                    Unit.COUNT,
+                    (Query(f"max by (verdict) (pdx_canary_pairs{{{OWN}}})", "{{verdict}}"),),
+                    plotted=True,
+                ),
+                Panel(
+                    "Canaries",
+                    "moved: KV came from P. recomputed, wrong_text, failed: it did not. busy and untold prove nothing.",
+                    Unit.EVENTS,
+                    (Query(rate("pdx_canary_total", by="result"), "{{result}}"),),
+                ),
+                Panel(
+                    "Since KV was last seen to move",
+                    "By canaries. Beyond a few minutes nothing proves that the split works.",
+                    Unit.SECONDS,
+                    (Query(f"time() - max(pdx_canary_last_success_timestamp_seconds{{{OWN}}})", "seconds"),),
+                ),
+                Panel(
+                    "Parts of a canary",
+                    "Mean seconds: P's prefill, the hand-off, and D's answer to the same prompt alone.",
+                    Unit.SECONDS,
+                    (Query(mean("pdx_canary_seconds", by="phase"), "{{phase}}"),),
+                ),
+                Panel(
                     "Why requests are not split",
                     "path, parameters, short: not meant to be. no_prefill: no P was ready.",
                     Unit.PER_SECOND,

@@ -60,6 +60,12 @@ def held(now: int, finished: int, expired: float = 0) -> dict[str, str]:
     }
 
 
+def canary(*, broken: int = 0, unknown: int = 0) -> dict[str, str]:
+    """Pairs by what canaries saw, beside two that are verified."""
+    pairs = {"verified": 2, "broken": broken, "unknown": unknown}
+    return {f'pdx_canary_pairs{{{_QWEN},verdict="{name}"}}': f"{count}x480" for name, count in pairs.items()}
+
+
 def handoffs(within_one: int, within_five: int) -> dict[str, str]:
     """Hand-offs of at most a second, and of at most five, every 15 s."""
     counts = {"1.0": within_one, "2.5": within_one, "5.0": within_five, "+Inf": within_five}
@@ -103,6 +109,8 @@ CASES: Final = (
     Case("PDXKVNotMoving", "a third arrives", True, tokens(3000, 1000)),
     Case("PDXKVNotMoving", "all arrives", False, tokens(3000, 2990)),
     Case("PDXKVNotMoving", "there is no traffic", False, tokens(0, 0)),
+    Case("PDXCanaryFailing", "a pair is broken", True, canary(broken=1)),
+    Case("PDXCanaryFailing", "pairs are not known yet", False, canary(unknown=2)),
     Case("PDXKVHeldTooLong", "leases end", True, held(0, 15, expired=1)),
     Case("PDXKVHeldTooLong", "30 held at one prefill a second", True, held(30, 15)),
     Case("PDXKVHeldTooLong", "held without any prefill", True, held(1, 0)),

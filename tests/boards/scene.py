@@ -14,7 +14,7 @@ from aiohttp import web
 from pdx_api.names import Order, Role
 from pdx_operator.metrics import Metrics
 from pdx_operator.standing import Standing
-from pdx_proxy.settings import Health, Limits
+from pdx_proxy.settings import Canaries, Health, Limits
 from pdx_sim import FaultKind, SimEngine, SimSettings
 from pdx_sim.settings import OnLoadFailure
 from tests.boards.server import Target
@@ -174,7 +174,9 @@ async def scene(
         )
         specs = tuple(replace(spec_of(engine, world.order), pod=pod) for engine, pod in named(name, world))
         health = Health(slow_start_seconds=0.5)
-        await world.start_gateway(**{"endpoints": specs, "limits": LIMITS, "health": health, **gateway})
+        await world.start_gateway(
+            **{"endpoints": specs, "limits": LIMITS, "health": health, "canary": Canaries(0.5), **gateway}
+        )
         metrics = Metrics(time.time)
         async with _page(metrics) as address:
             yield Scene(name, world, metrics, address)

@@ -72,7 +72,7 @@ TROUBLES: Final = (
     Trouble("healthy", frozenset(), 4, {"limits": _ROOMY}),
     Trouble(
         "blocked",
-        frozenset({("PDXKVNotMoving", ""), ("PDXKVHeldTooLong", "")}),
+        frozenset({("PDXKVNotMoving", ""), ("PDXKVHeldTooLong", ""), ("PDXCanaryFailing", "")}),
         4,
         {"limits": _ROOMY},
         block_transfers,
