@@ -15,7 +15,7 @@ from benchmarks.soak.clients import Answer, Ask, Saw, connect, drop, judge, read
 from benchmarks.soak.engines import BASE, Engines
 from benchmarks.soak.program import GatewayProcess
 from pdx_api.names import Order, Role
-from pdx_proxy.settings import Limits, Settings
+from pdx_proxy.settings import Canaries, Limits, Settings
 
 TIMES: Final = 10
 _SIM: Final = replace(
@@ -102,7 +102,7 @@ async def run(plan: Overload, log: Path) -> Report:
     report = Report(plan)
     engines = Engines(plan.order, random.Random(plan.seed), sim=_SIM)
     try:
-        async with GatewayProcess(Settings(limits=LIMITS), log) as gateway:
+        async with GatewayProcess(Settings(limits=LIMITS, canary=Canaries(seconds=0)), log) as gateway:
             engines.tell = gateway.tell
             for role in (Role.PREFILL, Role.DECODE):
                 for _ in range(_ENGINES):

@@ -13,7 +13,7 @@ from pdx_api.names import Order, Role
 from pdx_proxy.discovery import Tell
 from pdx_proxy.endpoints import Endpoint, State
 from pdx_proxy.main import Control
-from pdx_proxy.settings import Address, Deadlines, EndpointSpec, Settings
+from pdx_proxy.settings import Address, Canaries, Deadlines, EndpointSpec, Settings
 from pdx_sim import FaultKind, SimEngine
 from tests.component.harness import FAST, SHAPES, Reply, Shape, World, eventually, request_of, spec_of
 
@@ -369,7 +369,7 @@ async def test_connections_to_an_engine_that_is_gone_are_closed(make_changing: M
 async def test_two_gateways_share_the_engines(order: Order, make_changing: MakeChanging) -> None:
     world = await make_changing(order, "prefill-a-0", "decode-a-0")
     free = Address("127.0.0.1", 0)
-    other = await Control.start(Settings(listen=free, admin=free), world.pods)
+    other = await Control.start(Settings(listen=free, admin=free, canary=Canaries(seconds=0)), world.pods)
     try:
         async with world.steady_requests():
             await world.add("decode-a-1")
