@@ -114,11 +114,14 @@ class Scene:
 
     def transfer(self, seed: int) -> Transfer:
         """A chat request through the gateway's Service, and the same at a prefill engine by itself."""
-        messages = [{"role": "user", "content": f"{seed}. {PROMPT}"}]
-        body = {"model": NAME, "messages": messages, "max_tokens": 24, "temperature": 0}
-        before = self.external_tokens()
-        answer = self.ask(SERVICE, "/v1/chat/completions", body)
-        came = self.external_tokens() - before
+        for attempt in range(3):
+            messages = [{"role": "user", "content": f"{seed}.{attempt}. {PROMPT}"}]
+            body = {"model": NAME, "messages": messages, "max_tokens": 24, "temperature": 0}
+            before = self.external_tokens()
+            answer = self.ask(SERVICE, "/v1/chat/completions", body)
+            came = self.external_tokens() - before
+            if came <= answer["usage"]["prompt_tokens"]:  # otherwise a canary came between
+                break
         engine = self.pods(f"pdx.dev/deployment={NAME},pdx.dev/role=prefill")[0]["status"]["podIP"]
         alone = self.ask(f"http://{engine}:8000", "/v1/chat/completions", {**body, "cache_salt": "alone"})
         return Transfer(
