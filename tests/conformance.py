@@ -17,7 +17,7 @@ from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.custom import Custom, FamilyName
 from pdx_api.connectors.families import Rendezvous
 from pdx_api.names import Order, Role
-from pdx_sim import FaultKind
+from pdx_sim import FaultKind, SimSettings
 from tests.component.harness import FAST, SHAPES, Shape, World, eventually
 
 TOKENS: Final = 12
@@ -42,7 +42,24 @@ class Wiring:
     def impossible(self) -> str:
         """Why there is no such wiring; empty if there is."""
         orders = CONNECTORS[self.connector].orders
-        return "" if self.order in orders else f"not possible: {self.connector} has the order {', '.join(orders)} only"
+        if self.order not in orders:
+            return f"not possible: {self.connector} has the order {', '.join(orders)} only"
+        try:
+            self.simulated("a directory")
+        except ValueError as error:
+            return f"not possible: {error}"
+        return ""
+
+    def simulated(self, storage: str) -> SimSettings:
+        """Settings of its simulated engines; raises ValueError where the simulator does not speak it."""
+        return replace(
+            FAST,
+            order=self.order,
+            connector=self.connector,
+            protocol=self.protocol,
+            storage=storage,
+            lease_seconds=1.0,
+        )
 
 
 def wirings() -> Iterator[Wiring]:
@@ -57,14 +74,7 @@ def wirings() -> Iterator[Wiring]:
 async def world_of(wiring: Wiring, storage: str) -> AsyncIterator[World]:
     """Two P, two D and a warm gateway; checked at the end."""
     world = World(wiring.order, wiring.connector)
-    base = replace(
-        FAST,
-        order=wiring.order,
-        connector=wiring.connector,
-        protocol=wiring.protocol,
-        storage=storage,
-        lease_seconds=1.0,
-    )
+    base = wiring.simulated(storage)
     rendezvous = isinstance(CONNECTORS[wiring.connector].family(wiring.order), Rendezvous)
     # A hand-off that one side has lost is freed by the lease; of a push, D keeps its blocks (docs/settling.md).
     world.allowed.expired, world.allowed.stranded = True, rendezvous

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pdx_api.connectors import CONNECTORS
 from tests.component.harness import SHAPES, Shape, World
 from tests.conformance import CASES, Wiring, cell, rows, wirings
 
@@ -23,6 +24,12 @@ async def test_what_is_not_possible_says_why(monkeypatch: pytest.MonkeyPatch) ->
     assert len(told) == len(POSSIBLE) * len(SHAPES) + sum(bool(wiring.impossible) for wiring in wirings())
     assert all(row[3].startswith("not possible: ") for row in told if len(row) > 3)
     assert all(all(row) for row in told)
+
+
+def test_a_connector_that_is_not_simulated_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CONNECTORS, "Pigeon", CONNECTORS["NIXL"])
+    told = {wiring.impossible for wiring in wirings() if wiring.connector == "Pigeon"}
+    assert all(text.startswith("not possible: connector Pigeon is not simulated") for text in told)
 
 
 async def test_what_goes_wrong_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
