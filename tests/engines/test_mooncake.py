@@ -36,7 +36,7 @@ def env() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def pair(tiny_model: Path, env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     logs = tmp_path_factory.mktemp("mooncake")
-    with running_pair(tiny_model, logs, "Concurrent", "Mooncake", {**env, TIMEOUT: "5"}) as engines:
+    with running_pair(tiny_model, logs, "Concurrent", "Mooncake", {**env, TIMEOUT: "60"}) as engines:
         yield engines
 
 
@@ -47,7 +47,8 @@ def front(request: pytest.FixtureRequest, pair: Pair) -> Iterator[Gateway]:
 
 
 async def _free(pair: Pair) -> None:
-    await eventually(lambda: pair.prefill.kv_usage == 0 and pair.decode.kv_usage == 0, 3, "blocks are still held")
+    """Long before any time-out of the engines."""
+    await eventually(lambda: pair.prefill.kv_usage == 0 and pair.decode.kv_usage == 0, 20, "blocks are still held")
 
 
 async def test_the_orders(session: aiohttp.ClientSession, front: Gateway, pair: Pair) -> None:
