@@ -53,6 +53,14 @@ def test_side_services_have_ports_of_their_own_and_engines_know_them() -> None:
     assert all("--connector LMCache" in " ".join(engine.argv) for engine in simulated.engines)
 
 
+def test_the_gateway_is_told_where_each_prefill_engine_tells_its_identity() -> None:
+    layout = _layout(EngineKind.VLLM, "spec.kvTransfer={connector: Mooncake}", "spec.prefill.replicas=2")
+    ports = [engine.env["VLLM_MOONCAKE_BOOTSTRAP_PORT"] for engine in layout.of(Role.PREFILL)]
+    assert len(set(ports)) == 2
+    assert f"--identity-ports {' '.join(ports)} " in " ".join(layout.gateway.argv)
+    assert "--identity-ports" not in _layout(EngineKind.VLLM).gateway.argv
+
+
 def test_a_side_services_program_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pdx_cli.layout.shutil.which", lambda name, path: None if name == "lmcache" else name)
     deployment = load(TINY, ["spec.kvTransfer={connector: LMCache}"])
