@@ -1,5 +1,6 @@
 """Mooncake through the gateway: every order, and what settles a hand-off where a leg is missing."""
 
+import argparse
 import asyncio
 import random
 from collections.abc import Iterator
@@ -8,6 +9,8 @@ from typing import Any
 import pytest
 
 from pdx_api.names import Order, PrefillFailure, Role
+from pdx_cli.errors import CommandError
+from pdx_cli.gateway import add_arguments, settings_of
 from pdx_proxy.settings import Retries
 from pdx_sim import FaultKind, Leg
 from tests.component.conftest import MakeWorld
@@ -158,3 +161,19 @@ async def test_the_wrong_engine_is_killed_not_the_right_one(make_world: MakeWorl
     leg = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": "x"}
     reply = await world.direct(world.d, TEXT, tokens=1, kv_transfer_params=leg, ignore_eos=True)
     assert (reply.status, world.d.dead, world.d.settings.role) == (500, True, Role.DECODE)
+
+
+def _endpoints(*ports: str) -> list[int]:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    flags = ["--prefill", "http://p:1", "http://q:1", "--decode", "http://d:1", "--connector", "Mooncake"]
+    found = settings_of(parser.parse_args([*flags, "--identity-ports", *ports])).endpoints
+    return [spec.identity_port for spec in found]
+
+
+def test_the_flag() -> None:
+    assert _endpoints("8998", "8999") == [8998, 8999, 0]
+    with pytest.raises(CommandError, match="names 1 ports; write one for each of --prefill"):
+        _endpoints("8998")
+    with pytest.raises(CommandError, match="0 is no port"):
+        _endpoints("8998", "0")
