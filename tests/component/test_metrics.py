@@ -42,7 +42,7 @@ async def test_phases_choices_and_pieces(order: Order, make_world: MakeWorld) ->
     assert found["pdx_phase_seconds_count"] == {
         ("to_prefill",): 2,
         ("prefill",): 2,
-        ("handoff",): 2,
+        ("handoff",): 1,  # of streams, as the next
         ("first_token",): 1,
         ("total",): 3,
     }
