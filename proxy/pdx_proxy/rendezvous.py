@@ -173,7 +173,12 @@ class _Meeting:
 
     async def _finish_prefill(self) -> None:
         self._prefill_task = self._aftercare.start(self._run_prefill())
-        await asyncio.shield(self._prefill_task)
+        until = self._request.until
+        try:
+            async with asyncio.timeout_at(None if until == inf else until):
+                await asyncio.shield(self._prefill_task)
+        except TimeoutError:
+            raise RequestExpired from None
         if self._prefill_failure is not None:
             raise self._prefill_failure
 

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -97,6 +98,13 @@ async def test_a_p_whose_d_has_refused_is_left_to_finish(make_world: MakeWorld) 
     assert reply.status == 400
     await eventually(lambda: world.p.counts.released == 1, 3.0, "P frees what D has refused")
     assert not world.p.counts.prefills_aborted
+
+
+async def test_the_whole_requests_deadline_holds_while_p_goes_first(make_world: MakeWorld) -> None:
+    deadlines = replace(LONG, total=0.3)
+    world = await make_world(Order.PREFILL_FIRST, p={"prefill_base_seconds": 2.0}, deadlines=deadlines, **MOONCAKE)
+    assert (await world.ask(TEXT)).status == 504
+    await eventually(lambda: world.p.counts.prefills_aborted == 1, 5.0, "P is stopped")
 
 
 async def test_a_full_p_is_asked_again_under_the_id_and_d_gets_its_kv(make_world: MakeWorld) -> None:
