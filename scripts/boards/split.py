@@ -85,7 +85,6 @@ BOARD: Final = Board(
                     "KVTransferVerified False; /pdx/canary of a gateway names the pair and the likely cause.",
                     Unit.COUNT,
                     (Query(f"max by (verdict) (pdx_canary_pairs{{{OWN}}})", "{{verdict}}"),),
-                    plotted=True,
                 ),
                 Panel(
                     "Canaries",
