@@ -7,8 +7,10 @@ from itertools import groupby
 from typing import Any, Final
 
 from pdx_api.names import ConditionType, Mode, Role
+from pdx_api.verification import ADVICE, Verdict
+from pdx_api.verification import Finding as Canaries
 from pdx_cli.findings import Finding, Severity, listed, wrong
-from pdx_cli.picture import Body, Engine, Picture
+from pdx_cli.picture import Body, Engine, Gateway, Picture
 from pdx_operator import engine_log
 
 KV_FLAG: Final = "--kv-transfer-config"
@@ -198,8 +200,9 @@ def logs_tell_of_failed_transfers(picture: Picture) -> Iterator[Finding]:
     if _is_verified(picture):
         return
     for engine in picture.engines:
+        lines = re.split(_KV_ARRIVED, engine.log)[-1].splitlines()
         for cause, pattern, says, remedy in _KV_LOG:
-            line = next((line for line in reversed(engine.log.splitlines()) if re.search(pattern, line)), None)
+            line = next((line for line in reversed(lines) if re.search(pattern, line)), None)
             if line is not None:
                 peers = re.findall(r"'remote_host': '([^']+)', 'remote_port': (\d+)", engine.log)
                 where = f" at {':'.join(peers[-1])}" if peers and cause == "SideChannelBlocked" else ""
@@ -213,11 +216,13 @@ def logs_tell_of_failed_transfers(picture: Picture) -> Iterator[Finding]:
 def _is_verified(picture: Picture) -> bool:
     """Whether canaries have shown of every engine that KV moves."""
     status = picture.condition(ConditionType.KV_TRANSFER_VERIFIED).get("status")
-    verdicts = {((gateway.canary or {}).get("finding") or {}).get("verdict") for gateway in picture.gateways}
-    return status == "True" or (status != "False" and verdicts == {"verified"})
+    verdicts = {_finding(gateway).verdict for gateway in picture.gateways}
+    return status == "True" or (status != "False" and verdicts == {Verdict.VERIFIED})
 
 
 # vllm distributed/kv_transfer/kv_connector/v1/nixl/{base,pull,push}_worker.py
+_KV_ARRIVED: Final = r"compatibility check passed|Num successful transfers=[1-9]"
+"""What an engine logs when its peer is well: what was logged before it says nothing any more."""
 _KV_LOG: Final = (
     (
         "PairIncompatible",
@@ -251,11 +256,20 @@ def canary_says_that_kv_does_not_move(picture: Picture) -> Iterator[Finding]:
         yield Finding(Severity.NOTE, reason, f"Whether KV moves is not known: {message}")
     if status in ("True", "False"):
         return
-    findings = [(gateway.canary or {}).get("finding") or {} for gateway in picture.gateways]
-    for pair in (pair for finding in findings for pair in finding.get("broken") or ()):
-        cause, seen = str(pair.get("cause") or "KVTransferFailed"), pair.get("seen")
-        sentence = f"KV does not move from {pair.get('prefill')} to {pair.get('decode')}, as the canaries show: {seen}"
-        yield wrong(cause, sentence, _PORTS if cause == "PortsBlocked" else "")
+    for gateway in picture.gateways:
+        finding = _finding(gateway)
+        for pair in finding.broken:
+            if finding.verdict is Verdict.BROKEN:
+                sentence = f"KV does not travel from {pair.prefill} to {pair.decode}, as the canaries show: {pair.seen}"
+                yield wrong(pair.cause, sentence, f"Likely: {ADVICE[pair.cause]}.")
+
+
+def _finding(gateway: Gateway) -> Canaries:
+    """What the canaries of a gateway have shown; one of another version may say it in words unknown here."""
+    try:
+        return Canaries.read((gateway.canary or {})["finding"])
+    except (KeyError, TypeError, ValueError):
+        return Canaries(Verdict.UNKNOWN)
 
 
 _NOT_ASKED: Final = ("Aggregated", "SwitchedOff", "NotTriedYet")

@@ -56,7 +56,10 @@ class Local:
         known = {_url(e): e for e in (state or {}).get("endpoints") or ()}
         urls = {**{url: None for url, p in processes.items() if p.name != "gateway"}, **known}
         engines = await asyncio.gather(*(_engine(client, url, e, processes.get(url), now()) for url, e in urls.items()))
-        canary = parsed(await _text(client, f"{self.admin}{CANARY_PATH}")) or None
+        page = await _text(client, f"{self.admin}{CANARY_PATH}")
+        for address, name in self.names.items():
+            page = page.replace(address.encode(), name.encode())
+        canary = parsed(page) or None
         dead = tuple(p.name for p in processes.values() if not keeper.has_members(p.pid))
         mode = (state or {}).get("mode") or (self.run.mode if self.run else None)
         return Picture(

@@ -38,6 +38,12 @@ async def pdx(*argv: str, env: Mapping[str, str] | None = None) -> tuple[int, st
     return process.returncode, out.decode(), err.decode()
 
 
+def rows(out: str) -> dict[str, list[str]]:
+    """The words of each row, by its first word; of several rows with that the first."""
+    words = [line.split() for line in out.splitlines() if line.strip()]
+    return {row[0]: row for row in reversed(words)}
+
+
 async def findings(world: World) -> dict[str, Finding]:
     """By cause, what the doctor finds."""
     picture = await look(Local("world", world.admin))
@@ -73,7 +79,7 @@ async def test_top_once_shows_what_happens(make_world: MakeWorld) -> None:
         await asyncio.sleep(0.02)
     code, out, err = shown.result()
     assert (code, err) == (0, "")
-    lines = {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
+    lines = rows(out)
     assert "Disaggregated  NIXL Concurrent" in out
     assert "1 of 1 gateways ready" in out
     assert float(lines["split"][1]) > 0, "a rate"
@@ -174,6 +180,6 @@ async def test_what_pdx_up_runs(up: Run) -> None:
     assert (code, err, out.splitlines()[0]) == (0, "", "tiny (this machine): nothing is wrong."), out
     code, out, err = await pdx("top", "tiny", "--once", "--interval", "0.1", env=up.env)
     assert (code, err) == (0, "")
-    lines = {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
+    lines = rows(out)
     assert (lines["prefill-0"][1], lines["decode-0"][1]) == ("prefill", "decode")
     assert lines["split"][-1] == "1", "the proof"

@@ -18,6 +18,8 @@ from pdx_api.connectors.base import Site
 from pdx_api.engines import engine_command
 from pdx_api.names import API_VERSION, KIND, LABEL_REVISION, LABEL_ROLE, Mode, Role
 from pdx_api.parse import parse
+from pdx_api.verification import Broken, Cause, Verdict
+from pdx_api.verification import Finding as Canaries
 from pdx_cli import checks_cluster, checks_serving
 from pdx_cli.doctor import CHECKS
 from pdx_cli.findings import Finding, Severity, examine, is_healthy
@@ -154,22 +156,11 @@ MISMATCH_LOG = "RuntimeError: NIXL compatibility hash mismatch. Local: 1, Remote
 CANARY = condition(
     "KVTransferVerified",
     "False",
-    "SideChannelUnreachable",
+    "PortsBlocked",
     "prefill qwen-prefill-a-1 to decode qwen-decode-a-1: no token came from outside; ports between them are blocked",
 )
-CANARIES = {
-    "finding": {
-        "verdict": "broken",
-        "broken": [
-            {
-                "prefill": "qwen-prefill-a-1",
-                "decode": "qwen-decode-a-1",
-                "seen": "D has computed the prompt by itself",
-                "cause": "PortsBlocked",
-            }
-        ],
-    }
-}
+SEEN = Broken("qwen-prefill-a-1", "qwen-decode-a-1", "D has computed the prompt by itself", Cause.PORTS)
+CANARIES = {"finding": Canaries(Verdict.BROKEN, possible=1, broken=(SEEN,), broken_pairs=1).as_json()}
 IMAGE = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "pull access denied, authorization failed"}}}
 NO_GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available."
 NO_MODEL = "OSError: Qwen/Qwen3-9B is not a local folder and is not a valid model identifier listed on the Hub"
@@ -185,14 +176,14 @@ SETUPS: list[Any] = [
     ),
     pytest.param(
         {"body": body(KVTransferVerified=CANARY)},
-        "SideChannelUnreachable",
+        "PortsBlocked",
         ["The canaries show", "qwen-prefill-a-1 to decode qwen-decode-a-1", "ports between them are blocked"],
         id="1 side channel blocked, by the canary",
     ),
     pytest.param(
         {"gateways": (dataclasses.replace(HEALTHY.gateways[0], canary=CANARIES),)},
         "PortsBlocked",
-        ["from qwen-prefill-a-1 to qwen-decode-a-1", "D has computed the prompt by itself", "5600"],
+        ["from qwen-prefill-a-1 to qwen-decode-a-1", "D has computed the prompt by itself", "network policies"],
         id="1 side channel blocked, by the gateway's canary",
     ),
     pytest.param(
@@ -462,9 +453,13 @@ def test_engines_that_load_are_waited_for() -> None:
 
 def test_old_lines_of_a_log_do_not_outweigh_the_canary() -> None:
     verified = condition("KVTransferVerified", "True", "Verified", "4 of 4 pairs")
+    since = f"{BLOCKED_LOG}INFO NIXL compatibility check passed (hash: 1)\n"
+    assert found(engines=(engine(Role.DECODE, log=since),)) == []
     logged = (engine(Role.DECODE, log=BLOCKED_LOG),)
     assert found(body=body(KVTransferVerified=verified), engines=logged) == []
-    seen = dataclasses.replace(HEALTHY.gateways[0], canary={"finding": {"verdict": "verified", "broken": []}})
+    seen = dataclasses.replace(
+        HEALTHY.gateways[0], canary={"finding": Canaries(Verdict.VERIFIED, pairs=1, possible=1).as_json()}
+    )
     assert found(gateways=(seen,), engines=logged) == []
 
 
