@@ -71,6 +71,16 @@ async def test_it_is_told_to_prometheus(make_world: MakeWorld) -> None:
     assert values["pdx_canary_last_success_timestamp_seconds",] > 1.7e9
 
 
+async def test_decode_alone_is_kept_from_its_own_cache(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, **ON)
+    await found(world, Verdict.VERIFIED)
+    asked = [seen.body for seen in world.d.seen if "logprobs" in seen.body]
+    salts = [body.get("cache_salt") for body in asked if "kv_transfer_params" not in body]
+    assert salts, "D was asked alone"
+    assert all(salts), "or the KV that came from P would answer"
+    assert len({body["prompt"] for body in asked}) * 2 >= len(asked), "no prompt twice, alone aside"
+
+
 @pytest.mark.parametrize("policy", OnLoadFailure)
 @pytest.mark.parametrize(("field", "cause"), [("model", Cause.MODEL), ("version", Cause.VERSION)])
 async def test_engines_that_refuse_each_other(
