@@ -15,8 +15,8 @@ from tests.engines.harness import MODEL, Gateway, eventually, words
 PARAMETERS: Final = parameters()
 ONE_TOKEN: Final = [300]
 """A prompt that vLLM counts as computed where it ends up, though it was fetched."""
-OF_ONE_ANSWER: Final = frozenset({"id", "created", "created_at", "system_fingerprint"})
-"""Members that differ between two answers of one engine, or name its configuration."""
+OF_ONE_ANSWER: Final = frozenset({"id", "created", "created_at", "system_fingerprint", "prompt_tokens_details"})
+"""Members that differ between two answers of one engine, name its configuration, or say what it had cached."""
 WHOLE_BODIES: Final[dict[str, dict[str, Any]]] = {
     "/v1/chat/completions/batch": {
         "messages": [[{"role": "user", "content": "ba"}], [{"role": "user", "content": "de"}]],
