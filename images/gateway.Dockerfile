@@ -21,11 +21,11 @@ RUN /opt/pdx/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash
 COPY pyproject.toml README.md LICENSE /checkout/
 COPY api /checkout/api
 COPY proxy /checkout/proxy
-# The wheel holds the packages that were copied. Its `pdx` is the command line, which is not among them.
+# The wheel holds the packages that were copied. Its `pdx` and `kubectl-pdx` are the command line, which is not among them.
 RUN /build/bin/pip wheel -q --no-index --no-deps --no-build-isolation --wheel-dir /wheel /checkout && \
     /build/bin/pip --python /opt/pdx/bin/python install -q --no-index --no-deps --no-compile /wheel/*.whl && \
     /opt/pdx/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/pdx/lib/python3*/site-packages/pdx_* && \
-    rm /opt/pdx/bin/pdx
+    rm /opt/pdx/bin/pdx /opt/pdx/bin/kubectl-pdx
 # The hot modules become native beside their Python files, which halves the gateway's own work on a request.
 RUN mkdir /compiled && cp -r /checkout/proxy/pdx_proxy /compiled && \
     /build/bin/python /checkout/proxy/compile.py /compiled --python /opt/pdx/bin/python --path /checkout/api && \

@@ -19,11 +19,11 @@ RUN /opt/pdx/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash
 COPY pyproject.toml README.md LICENSE /checkout/
 COPY api /checkout/api
 COPY operator /checkout/operator
-# The wheel holds the packages that were copied. Its `pdx` is the command line, which is not among them.
+# The wheel holds the packages that were copied. Its `pdx` and `kubectl-pdx` are the command line, which is not among them.
 RUN /build/bin/pip wheel -q --no-index --no-deps --no-build-isolation --wheel-dir /wheel /checkout && \
     /build/bin/pip --python /opt/pdx/bin/python install -q --no-index --no-deps --no-compile /wheel/*.whl && \
     /opt/pdx/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/pdx/lib/python3*/site-packages/pdx_* && \
-    rm /opt/pdx/bin/pdx
+    rm /opt/pdx/bin/pdx /opt/pdx/bin/kubectl-pdx
 
 FROM ${BASE}
 # kopf asks for the user's name. pip of the base is of no use to a program that installs nothing.
