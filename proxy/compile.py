@@ -15,8 +15,8 @@ from typing import Final
 
 HOT: Final = (
     *("admission", "aftercare", "backend", "chooser", "connection", "counters", "exchange", "gateway"),
-    *("handoff", "lane", "leg", "lookup", "opening", "pick", "policies", "pool", "relay", "rendezvous", "request"),
-    *("keys", "retries", "serial", "streaks", "trail", "wire"),
+    *("handoff", "keys", "lane", "leg", "load", "lookup", "opening", "pick", "policies", "pool", "relay"),
+    *("rendezvous", "request", "retries", "serial", "shared_load", "streaks", "trail", "wire"),
 )
 """Modules that every request passes, but for what goes to other processes: compiled classes cannot be pickled."""
 

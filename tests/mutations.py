@@ -47,7 +47,7 @@ MUTATIONS: Final = (
     Mutation(
         "Local asks another P",
         "gateway.py",
-        "request = replace(request, split=False)\n                if tries",
+        "request = request.whole()\n                if tries",
         "pass\n                if tries",
         f"{_ROW}[prefill-dies-local-PrefillFirst-stream-Local]",
     ),

@@ -7,10 +7,11 @@ from typing import Final
 
 from pdx_proxy.chooser import Chooser
 from pdx_proxy.counters import Counters, Phase
-from pdx_proxy.endpoints import Endpoint, Load, Snapshot, pairing
+from pdx_proxy.endpoints import Endpoint, Snapshot, pairing
 from pdx_proxy.failures import DeadlineExceeded, EngineFailure
 from pdx_proxy.handicap import handicaps
 from pdx_proxy.leg import Leg
+from pdx_proxy.load import Load
 from pdx_proxy.news import Cause, LostHandoff, Suspicion, Tell
 from pdx_proxy.pool import Pool
 from pdx_proxy.retries import RetryBudget

@@ -1,13 +1,12 @@
-"""What the gateway knows of engines: an immutable snapshot, swapped whole, and the count of what is in flight."""
+"""What the gateway knows of engines: an immutable snapshot, swapped whole."""
 
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import blake2b
 from itertools import groupby
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Final
 
 from pdx_api.connectors import family_of
 from pdx_api.connectors.families import Identity, Rendezvous
@@ -16,6 +15,7 @@ from pdx_proxy.settings import Address, EndpointSpec
 
 NO_SLOT: Final = -1
 _RANK_HEADER: Final = "X-data-parallel-rank"
+_OF_SPEC: Final = ("address", "connector", "order", "revision", "role")
 
 
 class State(StrEnum):
@@ -37,6 +37,7 @@ class Endpoint:
     """One engine as the gateway sees it now."""
 
     spec: EndpointSpec
+    """What is known of it from outside; what is asked for with every request stands below as well."""
     warmth: State = State.COLD
     """What warm-up has come to: Cold, Warming, Warm, Suspect. It stays while the pod is not Ready for a moment."""
     identity: Identity | None = None
@@ -61,6 +62,16 @@ class Endpoint:
     """Headers that lead a request to its data-parallel rank; mostly none."""
     seed: int = field(init=False, repr=False, compare=False)
     """A hash of its name, 32 bits and odd: the same in every gateway."""
+    address: Address = field(init=False, repr=False, compare=False)
+    """Where its HTTP API is."""
+    role: Role = field(init=False, repr=False, compare=False)
+    """What it does."""
+    revision: str = field(init=False, repr=False, compare=False)
+    """What it may pair with."""
+    connector: str = field(init=False, repr=False, compare=False)
+    """Name of its KV connector."""
+    order: Order = field(init=False, repr=False, compare=False)
+    """The order it is wired for."""
 
     def __post_init__(self) -> None:
         rank = self.spec.rank
@@ -68,31 +79,8 @@ class Endpoint:
         object.__setattr__(self, "name", self.spec.name)
         object.__setattr__(self, "seed", int.from_bytes(blake2b(self.spec.name.encode(), digest_size=4).digest()) | 1)
         object.__setattr__(self, "host", str(self.spec.address))
-
-    @property
-    def address(self) -> Address:
-        """Where its HTTP API is."""
-        return self.spec.address
-
-    @property
-    def role(self) -> Role:
-        """What it does."""
-        return self.spec.role
-
-    @property
-    def revision(self) -> str:
-        """What it may pair with."""
-        return self.spec.revision
-
-    @property
-    def connector(self) -> str:
-        """Name of its KV connector."""
-        return self.spec.connector
-
-    @property
-    def order(self) -> Order:
-        """The order it is wired for."""
-        return self.spec.order
+        for name in _OF_SPEC:
+            object.__setattr__(self, name, getattr(self.spec, name))
 
     @property
     def state(self) -> State:
@@ -193,48 +181,3 @@ class Snapshot:
 def pairing(prefill: Endpoint, decode: Endpoint) -> tuple[str, int, str, int]:
     """Key of a pair in one start of each."""
     return (prefill.name, prefill.start, decode.name, decode.start)
-
-
-class Weight(Protocol):
-    """Why an endpoint is to get less than its share (see `Handicap`)."""
-
-    def load(self, legs: int, now: float) -> float:
-        """Its load, for so many legs in flight."""
-
-
-class Load:
-    """Legs in flight by endpoint. Acquired and released exactly once for each leg."""
-
-    __slots__ = ("clock", "handicaps", "legs")
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.legs: dict[str, int] = {}
-        """This worker's. Never zero, so that nothing is kept of endpoints that are gone."""
-        self.handicaps: Mapping[str, Weight] = {}
-        """By name, the endpoints that are to get less than their share: seldom any."""
-        self.clock = clock
-
-    def acquire(self, endpoint: Endpoint) -> None:
-        """Count one leg more at the endpoint."""
-        self.legs[endpoint.name] = self.legs.get(endpoint.name, 0) + 1
-
-    def release(self, endpoint: Endpoint) -> None:
-        """Count one leg less: once for every `acquire`."""
-        left = self.legs[endpoint.name] - 1
-        if left:
-            self.legs[endpoint.name] = left
-        else:
-            del self.legs[endpoint.name]
-
-    def of(self, endpoint: Endpoint) -> float:
-        """What to compare engines by: legs in flight, more for one that is to get less than its share."""
-        legs = self.legs.get(endpoint.name, 0)
-        return self._weighed(endpoint, legs) if self.handicaps else legs
-
-    def view(self) -> Mapping[str, int]:
-        """Endpoints that have legs in flight, of this worker."""
-        return self.legs
-
-    def _weighed(self, endpoint: Endpoint, legs: int) -> float:
-        handicap = self.handicaps.get(endpoint.name)
-        return handicap.load(legs, self.clock()) if handicap is not None else legs

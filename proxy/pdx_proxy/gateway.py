@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from pdx_api.connectors import family_of
@@ -138,7 +137,7 @@ class Gateway:
             try:
                 handoff = await self._attempt(choice, request, exchange.method)
             except LegRefused:
-                request, refused = replace(request, split=False), True
+                request, refused = request.whole(), True
                 tries = max(tries, 1)
                 continue
             except HandoffFailure as failure:
@@ -149,7 +148,7 @@ class Gateway:
                 if failure.endpoint is choice.prefill and retries.on_prefill_failure is not PrefillFailure.RETRY:
                     if retries.on_prefill_failure is PrefillFailure.FAIL:
                         break
-                    request = replace(request, split=False)
+                    request = request.whole()
                 if tries and failure.begun and not self._backend.may_retry():
                     break
             else:

@@ -1,6 +1,5 @@
 """A hand-off: the two legs of one request, run as their family wants."""
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -25,14 +24,22 @@ _ENDED: Final = b'"finish_reason":"length"'
 _NOTHING: Final = (Reason.STATUS, 502, b"")
 
 
-@dataclass(frozen=True, slots=True)
 class Handoff:
     """A hand-off whose D has opened its answer. The leg belongs to whoever holds this."""
 
-    decode: Leg
-    prefill: Endpoint | None = None
-    prefill_seconds: float = 0.0
-    handoff_seconds: float = 0.0
+    __slots__ = ("decode", "handoff_seconds", "prefill", "prefill_seconds")
+
+    def __init__(
+        self,
+        decode: Leg,
+        prefill: Endpoint | None = None,
+        prefill_seconds: float = 0.0,
+        handoff_seconds: float = 0.0,
+    ) -> None:
+        self.decode = decode
+        self.prefill = prefill
+        self.prefill_seconds = prefill_seconds
+        self.handoff_seconds = handoff_seconds
 
 
 class HandoffFailure(Exception):  # noqa: N818 (a failure of engines, not an error of the gateway)

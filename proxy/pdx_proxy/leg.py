@@ -5,8 +5,9 @@ from math import inf
 from typing import Final
 
 from pdx_proxy.connection import Answer, Connection
-from pdx_proxy.endpoints import Endpoint, Load
+from pdx_proxy.endpoints import Endpoint
 from pdx_proxy.failures import BadAnswer, EngineFailure, LostConnection
+from pdx_proxy.load import Load
 from pdx_proxy.opening import opened
 from pdx_proxy.pool import Pool
 from pdx_proxy.streaks import Streaks

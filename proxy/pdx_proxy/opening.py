@@ -9,6 +9,7 @@ from pdx_proxy.failures import BadAnswer, Reason
 
 _HELD_BYTES: Final = 1024 * 1024
 """How much of an answer without a stream is held to be looked at."""
+_ABORTED: Final = b'"finish_reason":"abort"'
 
 
 def opened(endpoint: str, answer: Answer) -> bool:
@@ -29,7 +30,7 @@ def opened(endpoint: str, answer: Answer) -> bool:
         return _stream_opened(endpoint, answer)
     if not answer.complete:
         return answer.size > _HELD_BYTES
-    if b'"finish_reason":"abort"' in answer.body:
+    if answer.body.find(_ABORTED) >= 0:  # `in` takes longer: it tries whether its left side is a number first
         raise BadAnswer(endpoint, "aborted by the engine", Reason.ABORT, 503, b"")
     return True
 
@@ -45,16 +46,16 @@ def _stream_opened(endpoint: str, answer: Answer) -> bool:
 
 def _only_announces(event: bytes) -> bool:
     """Whether a chat event names the role and brings nothing: the one with the news comes right behind it."""
-    return b'"role":"assistant","content":""' in event and b'"finish_reason":null' in event
+    return event.find(b'"role":"assistant","content":""') >= 0 and event.find(b'"finish_reason":null') >= 0
 
 
 def _look(endpoint: str, event: bytes) -> None:
-    if b'"error"' in event:
+    if event.find(b'"error"') >= 0:
         error = _document(event).get("error")
         code = error.get("code") if isinstance(error, dict) else None
         if isinstance(code, int) and code >= 500:
             raise BadAnswer(endpoint, "an error event", Reason.ERROR_EVENT, code, orjson.dumps({"error": error}))
-    if b'"finish_reason":"abort"' in event:
+    if event.find(_ABORTED) >= 0:
         raise BadAnswer(endpoint, "aborted by the engine", Reason.ABORT, 503, b"")
 
 

@@ -1,7 +1,7 @@
 """Which engines serve a request: pure choice over a snapshot."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Final
 
 from pdx_api.names import Role
 from pdx_proxy.endpoints import Endpoint, Snapshot
@@ -10,12 +10,17 @@ from pdx_proxy.policies import Load, Policy, least
 Peers = Mapping[str, Sequence[Endpoint]]
 
 
-@dataclass(frozen=True, slots=True)
+_AGGREGATED: Final = Role.AGGREGATED
+
+
 class Choice:
     """The engines of one attempt. Without a P, D does all of it."""
 
-    decode: Endpoint
-    prefill: Endpoint | None = None
+    __slots__ = ("decode", "prefill")
+
+    def __init__(self, decode: Endpoint, prefill: Endpoint | None = None) -> None:
+        self.decode = decode
+        self.prefill = prefill
 
 
 def pick(
@@ -39,13 +44,13 @@ def pick(
     if avoid:
         decodes = _spared(decodes, avoid) or decodes
         peers = {revision: left for revision, all_of in peers.items() if (left := _spared(all_of, avoid))}
-        complete = tuple(d for d in decodes if d.role is Role.AGGREGATED or d.revision in peers)
+        complete = tuple(d for d in decodes if d.role is _AGGREGATED or d.revision in peers)
     if not decodes:
         return None
     if not split:
         return Choice(decode(decodes, load, turn))
     d = decode(complete or decodes, load if len(peers) < 2 else _with_queue(load, peers), turn)
-    if d.role is Role.AGGREGATED or d.revision not in peers:
+    if d.role is _AGGREGATED or d.revision not in peers:
         return Choice(d)
     return Choice(d, prefill(peers[d.revision], load, turn))
 

@@ -28,8 +28,10 @@ def least(endpoints: Sequence[Endpoint], load: Load, turn: int) -> Endpoint:
         return endpoints[0]
     loads = [load(e) for e in endpoints]
     fewest = min(loads)
-    equals = [e for e, each in zip(endpoints, loads, strict=True) if each == fewest]
-    return equals[turn % len(equals)]
+    at = loads.index(fewest)
+    for _ in range(turn % loads.count(fewest)):
+        at = loads.index(fewest, at + 1)
+    return endpoints[at]
 
 
 def affine(endpoints: Sequence[Endpoint], load: Load, key: int) -> tuple[Endpoint, bool]:

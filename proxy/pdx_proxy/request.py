@@ -7,7 +7,6 @@ of 100 kB and encoding it for two legs takes 260 µs, this takes 85 µs.)
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ _ENGINE_FIELDS: Final = ("kv_transfer_params", "ec_transfer_params", "request_id
 _SUSPICIOUS: Final = frozenset({*_ENGINE_FIELDS, "vllm_xargs"})
 _COMPLETIONS: Final = "/v1/completions"
 _NO_TRAITS: Final = Traits()
+_NO_FIELDS: Final[Mapping[str, Any]] = {}
 _MAX_DEPTH: Final = 250
 """Deepest nesting of a body that is sure to be accepted. An engine that reads much deeper ones may fail at them."""
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -66,38 +66,65 @@ class RefusedError(Exception):
         return error_body(self.status, self.message, self.kind, self.param)
 
 
-@dataclass(frozen=True, slots=True)
 class Body:
-    """The object of a request's body, its members as JSON with a comma behind each."""
+    """The object of a request's body, its members as JSON with a comma behind each.
 
-    shared: bytes = b""
-    """Members that both legs get."""
-    answer: bytes = b""
-    """Members that shape the answer alone."""
-    limits_completion: bool = False
-    """Whether `max_completion_tokens` is among them."""
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    """The members that decide how the request is served, decoded. Of a long prompt only its kind is kept."""
-    traits: Traits = _NO_TRAITS
-    """What the policies in force asked of the prompt."""
+    Not changed once it is made, nor is a Request: a frozen dataclass says so at 0.1 µs for each field.
+    """
+
+    __slots__ = ("answer", "fields", "limits_completion", "shared", "traits")
+
+    def __init__(
+        self,
+        shared: bytes = b"",
+        answer: bytes = b"",
+        limits_completion: bool = False,
+        fields: Mapping[str, Any] = _NO_FIELDS,
+        traits: Traits = _NO_TRAITS,
+    ) -> None:
+        self.shared = shared
+        """Members that both legs get."""
+        self.answer = answer
+        """Members that shape the answer alone."""
+        self.limits_completion = limits_completion
+        """Whether `max_completion_tokens` is among them."""
+        self.fields = fields
+        """The members that decide how the request is served, decoded. Of a long prompt only its kind is kept."""
+        self.traits = traits
+        """What the policies in force asked of the prompt."""
 
 
-@dataclass(frozen=True, slots=True)
 class Request:
     """A request that may go to an engine."""
 
-    path: str
-    body: Body
-    headers: tuple[tuple[str, str], ...]
-    """What of the client's head engines get."""
-    split: bool
-    """Whether prefill and decode may run on different engines."""
-    session: str = ""
-    """The client's name for the conversation that it belongs to."""
-    until: float = inf
-    """When its whole time is over, in the loop's time."""
-    trail: Trail = field(default_factory=Trail)
-    """What it goes through."""
+    __slots__ = ("body", "headers", "path", "session", "split", "trail", "until")
+
+    def __init__(
+        self,
+        path: str,
+        body: Body,
+        headers: tuple[tuple[str, str], ...],
+        split: bool,
+        session: str = "",
+        until: float = inf,
+        trail: Trail | None = None,
+    ) -> None:
+        self.path = path
+        self.body = body
+        self.headers = headers
+        """What of the client's head engines get."""
+        self.split = split
+        """Whether prefill and decode may run on different engines."""
+        self.session = session
+        """The client's name for the conversation that it belongs to."""
+        self.until = until
+        """When its whole time is over, in the loop's time."""
+        self.trail = trail if trail is not None else Trail()
+        """What it goes through."""
+
+    def whole(self) -> "Request":
+        """The same for one engine alone."""
+        return Request(self.path, self.body, self.headers, False, self.session, self.until, self.trail)
 
     @property
     def stream(self) -> bool:

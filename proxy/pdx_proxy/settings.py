@@ -1,7 +1,7 @@
 """Everything the gateway is told from outside, as frozen values."""
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from pdx_api import defaults
 from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, LogFormat, Order, Policy, PrefillFailure, Role
@@ -9,15 +9,18 @@ from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, LogFormat, Order, Policy, Pr
 MAX_WORKERS: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where something listens."""
+class Address(NamedTuple):
+    """Where something listens. A tuple, because connections are kept by it: a dataclass is hashed in Python."""
 
     host: str
     port: int
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+_LISTEN: Final = Address("127.0.0.1", GATEWAY_PORT)
+_ADMIN: Final = Address("127.0.0.1", ADMIN_PORT)
 
 
 def parse_address(text: str) -> Address:
@@ -173,9 +176,9 @@ class Keys:
 class Settings:
     """The gateway's configuration."""
 
-    listen: Address = Address("127.0.0.1", GATEWAY_PORT)
+    listen: Address = _LISTEN
     """Where clients are served."""
-    admin: Address = Address("127.0.0.1", ADMIN_PORT)
+    admin: Address = _ADMIN
     """Where probes, /metrics and /pdx/state are served."""
     endpoints: tuple[EndpointSpec, ...] = ()
     """The engines at the start. Where they are discovered, none."""

@@ -10,7 +10,8 @@ from collections import deque
 from struct import Struct
 from typing import Final
 
-from pdx_proxy.endpoints import NO_SLOT, Endpoint, Load
+from pdx_proxy.endpoints import NO_SLOT, Endpoint
+from pdx_proxy.load import Load
 
 _SLOTS: Final = 4096
 """Endpoints with a slot; of further ones each worker knows only its own legs."""

@@ -12,9 +12,10 @@ from pdx_proxy.admission import Admission, Share
 from pdx_proxy.aftercare import Aftercare
 from pdx_proxy.backend import Backend
 from pdx_proxy.door import Door
-from pdx_proxy.endpoints import Load, Snapshot
+from pdx_proxy.endpoints import Snapshot
 from pdx_proxy.gateway import Gateway
 from pdx_proxy.keys import Keyring
+from pdx_proxy.load import Load
 from pdx_proxy.news import Tell
 from pdx_proxy.pool import Pool
 from pdx_proxy.settings import Settings

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdx_api.names import Role
-from pdx_proxy.endpoints import Endpoint, Load, Snapshot, State
+from pdx_proxy.endpoints import Endpoint, Snapshot, State
 from pdx_proxy.handicap import Handicap, handicaps
+from pdx_proxy.load import Load
 from pdx_proxy.news import Cause, News, Suspicion
 from pdx_proxy.pick import pick
 from pdx_proxy.settings import Address, EndpointSpec

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pdx_api.names import Policy, Role
 from pdx_proxy.chooser import Chooser
 from pdx_proxy.counters import Counters
-from pdx_proxy.endpoints import Endpoint, Load, Measure, Measured, Snapshot, State
+from pdx_proxy.endpoints import Endpoint, Measure, Measured, Snapshot, State
+from pdx_proxy.load import Load
 from pdx_proxy.policies import BOUND, FREE, affine, least, least_load, pressure, pressures
 from pdx_proxy.request import Body, Request, read_body
 from pdx_proxy.routes import Kind

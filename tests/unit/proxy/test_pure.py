@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from pdx_api.names import Order, Role
 from pdx_proxy.counters import BUCKETS, Counters, Histogram, Outcome, add_reports
-from pdx_proxy.endpoints import Endpoint, Load, Snapshot, State, pairing
+from pdx_proxy.endpoints import Endpoint, Snapshot, State, pairing
 from pdx_proxy.leg import Leg
+from pdx_proxy.load import Load
 from pdx_proxy.pick import pick, stand_in
 from pdx_proxy.pool import Pool
 from pdx_proxy.settings import Address, EndpointSpec

@@ -8,9 +8,10 @@ import pytest
 from pdx_api.names import Role
 from pdx_proxy.connection import Connection
 from pdx_proxy.counters import Counters
-from pdx_proxy.endpoints import Endpoint, Load
+from pdx_proxy.endpoints import Endpoint
 from pdx_proxy.exchange import Source, answer
 from pdx_proxy.leg import Leg
+from pdx_proxy.load import Load
 from pdx_proxy.pool import Pool
 from pdx_proxy.relay import relay
 from pdx_proxy.settings import Address, EndpointSpec
