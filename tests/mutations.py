@@ -88,14 +88,14 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "a silent engine is waited for",
-        "connection.py",
-        "return self._quiet >= _LOOKS or self.answer.complete",
-        "return self.answer.complete",
+        "wait.py",
+        "return self._quiet >= _LOOKS or awaited.complete",
+        "return awaited.complete",
         f"{_ROW}[stream-hangs-PrefillFirst-stream-Retry]",
     ),
     Mutation(
         "the whole request's deadline is none",
-        "connection.py",
+        "wait.py",
         "expires if expires < until else until",
         "expires",
         f"{_ROW}[decode-expires-Concurrent-whole-Retry]",

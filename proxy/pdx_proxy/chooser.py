@@ -18,6 +18,7 @@ from pdx_proxy.settings import Choosing
 SESSION_HEADER: Final = "x-session-id"
 
 
+_GENERATE: Final = Kind.GENERATE
 _LEAST: Final = PolicyName.LEAST_REQUESTS.value
 _KEPT: Final = Affinity.KEPT.value
 _MOVED: Final = Affinity.MOVED.value
@@ -56,7 +57,7 @@ class Chooser:
 
     def may_split(self, kind: Kind, path: str, body: Body) -> bool:
         """Whether prefill and decode of a request may run on different engines; counted when they may not."""
-        if kind is not Kind.GENERATE:
+        if kind is not _GENERATE:
             why = Whole.PATH
         elif not can_split(path, body.fields):
             why = Whole.PARAMETERS

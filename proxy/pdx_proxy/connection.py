@@ -14,16 +14,13 @@ import httptools
 from pdx_proxy.counters import Counters
 from pdx_proxy.failures import DeadlineExceeded, LostConnection, RequestExpired
 from pdx_proxy.settings import Address
+from pdx_proxy.wait import Wait
 
 _JOINED_BYTES: Final = 16 * 1024
 """A request up to this size is sent in one piece; the body of a larger one is not copied behind its head."""
 
 _IDLE_SECONDS: Final = 4.0
 """An engine that ends an idle connection sooner has not done so for being idle: vLLM waits 5 s."""
-_LOOKS: Final = 4
-"""How often an answer that is being relayed is looked at in the time in which it may be idle."""
-_TIMER_SECONDS: Final = 0.002
-"""How much too early a timer may fire: uvloop counts in milliseconds."""
 
 
 class Sink(Protocol):
@@ -89,24 +86,14 @@ class Connection:
     """
 
     __slots__ = (
-        "_allowed",
-        "_asked",
         "_counters",
-        "_every",
-        "_expired",
-        "_expires",
         "_half_closed",
-        "_heard",
         "_interruption",
         "_loop",
         "_parser",
-        "_paused",
-        "_quiet",
         "_relay",
         "_sink",
-        "_timer",
-        "_timer_at",
-        "_until",
+        "_wait",
         "_waiter",
         "address",
         "answer",
@@ -116,6 +103,7 @@ class Connection:
         "last",
         "lost",
         "on_lost",
+        "paused",
         "transport",
         "used",
     )
@@ -130,24 +118,14 @@ class Connection:
         self._half_closed = False
         self._interruption: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._allowed = self._asked = 0.0
-        self._expired = False
-        self._expires = inf
-        """When the wait for the answer is over, in the loop's time."""
-        self._until = inf
-        """When the whole request's time is over."""
-        self._every = inf
-        """How often a relayed answer is looked at, in seconds; `inf` while none is."""
-        self._heard = self._quiet = 0
-        """Bytes of body at the last look, and looks since there were more."""
-        self._paused = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = inf
+        self._wait = Wait(loop, self)
         self.endpoint = endpoint
         self.address = Address("", 0)
         """Where it leads; set by the pool."""
         self.answer = Answer()
         self.transport: asyncio.Transport | None = None
+        self.paused = False
+        """Whether the engine is not read, because the client is slow."""
         self.lost: Exception | None = None
         """Why the connection can not be used any more."""
         self.on_lost: set[Callable[[], None]] = set()
@@ -162,15 +140,16 @@ class Connection:
 
     def send(self, head: bytes, body: bytes) -> None:
         """Begin an exchange."""
+        clean = self.answer.complete and self.answer.keep_alive
         self.answer = Answer()  # first of all: the answer before belongs to another client
         if self.transport is None or self.lost is not None:
             raise self._failure()
         self._relay = False
         self._sink = None
         self._interruption = None
-        self._expired = False
-        self._expires = inf
-        self._parser = httptools.HttpResponseParser(self)
+        self._wait.forget()
+        if self._parser is None or not clean:  # one that has read an answer to its end is ready for the next
+            self._parser = httptools.HttpResponseParser(self)
         if len(body) <= _JOINED_BYTES:
             self.transport.write(head + body)
         else:
@@ -180,61 +159,35 @@ class Connection:
         """Let waits end after so many seconds from now with DeadlineExceeded; `inf` lets them last.
 
         From the time `until` on they end with RequestExpired.
-
-        One timer serves all exchanges on the connection: it is set again only when it comes too late, and finds out
-        when it fires whether a wait is over. (A timer of its own for every wait is a tenth of a short request.)
         """
-        self._allowed = seconds
-        self._expired = False
-        self._every = inf
-        self._until = until
-        self._asked = now = self._loop.time()
-        expires = now + seconds
-        self._expires = expires = expires if expires < until else until
-        if expires < self._timer_at:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._set_timer()
+        self._wait.allow(seconds, until)
 
     def watch(self, idle: float, until: float) -> None:
         """Let the wait for the rest of a relayed answer end when none of it comes for `idle` seconds, or at `until`.
 
-        A look now and then compares how much has arrived, so that a chunk costs nothing: the wait ends up to a
-        quarter late. An engine that is not read because the client is slow is not idle.
+        An engine that is not read because the client is slow is not idle.
         """
-        self.allow(idle / _LOOKS, until)
-        self._allowed = idle
-        self._every = idle / _LOOKS
-        self._heard, self._quiet = self.answer.size, 0
-
-    def _is_idle(self) -> bool:
-        heard, self._heard = self._heard, self.answer.size
-        self._quiet = 0 if self._paused or self._heard != heard else self._quiet + 1
-        return self._quiet >= _LOOKS or self.answer.complete
-
-    def _set_timer(self) -> None:
-        self._timer_at = self._expires
-        self._timer = None if self._expires == inf else self._loop.call_at(self._expires, self._look_at_time)
-
-    def _look_at_time(self) -> None:
-        self._expired = self._expires == self._timer_at
-        if self._expired and self._every < inf and self._expires < self._until and not self._is_idle():
-            self._expired = False
-            self._expires = min(self._loop.time() + self._every, self._until)
-        if self._expired:
-            self._expires = inf
-            self._wake()
-        self._set_timer()
+        self._wait.watch(idle, until)
 
     @property
     def waited(self) -> float:
         """Seconds since the present wait was allowed."""
-        return self._loop.time() - self._asked
+        return self._wait.waited
 
     @property
     def left(self) -> float:
         """How much is left of the time that was allowed."""
-        return self._expires - self._loop.time()
+        return self._wait.left
+
+    @property
+    def heard(self) -> int:
+        """Bytes of the answer's body so far."""
+        return self.answer.size
+
+    @property
+    def complete(self) -> bool:
+        """Whether the answer is complete."""
+        return self.answer.complete
 
     def progress(self) -> "asyncio.Future[None]":
         """What is done when more of the answer has arrived; raises LostConnection when no more will come."""
@@ -244,7 +197,7 @@ class Connection:
 
     def check(self) -> None:
         """Raise what has happened to an answer that is not complete."""
-        if (self.lost is not None or self._interruption is not None or self._expired) and not self.answer.complete:
+        if (self.lost is not None or self._interruption is not None or self._wait.expired) and not self.answer.complete:
             raise self._failure()
 
     async def head(self) -> Answer:
@@ -278,17 +231,17 @@ class Connection:
     def interrupt(self, error: Exception | None) -> None:
         """End the wait for the answer: what it depends on has failed elsewhere. None takes that back."""
         self._interruption = error
-        self._wake()
+        self.wake()
 
     def pause(self) -> None:
         """Stop reading: the client is slower than the engine."""
-        self._paused = True
+        self.paused = True
         if self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def resume(self) -> None:
         """Read again."""
-        self._paused = False
+        self.paused = False
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
@@ -342,7 +295,7 @@ class Connection:
                 return
         elif self._sink is None:
             answer.raw.append(data)
-        self._wake()
+        self.wake()
 
     def eof_received(self) -> bool:
         return False
@@ -359,11 +312,10 @@ class Connection:
             self.lost = exc or ConnectionResetError("the engine closed the connection")
             if early:
                 self._tell_lost()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._wait.cancel()
         if self.forget is not None:
             self.forget(self)
-        self._wake()
+        self.wake()
 
     def on_message_begin(self) -> None:
         if self.answer.status:
@@ -404,14 +356,15 @@ class Connection:
         if self.transport is not None:
             self.transport.abort()
         self._tell_lost()
-        self._wake()
+        self.wake()
 
     def _tell_lost(self) -> None:
         told, self.on_lost = self.on_lost, set()
         for tell in told:
             tell()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Have whoever waits for the answer look at it."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -421,6 +374,6 @@ class Connection:
             return LostConnection(self.endpoint, f"connection lost: {self.lost}")
         if self._interruption is not None:
             return self._interruption
-        if self._loop.time() >= self._until - _TIMER_SECONDS:
+        if self._wait.request_over:
             return RequestExpired(f"{self.endpoint}: the request's time is over")
-        return DeadlineExceeded(self.endpoint, f"no answer within {self._allowed:g} s")
+        return DeadlineExceeded(self.endpoint, f"no answer within {self._wait.seconds:g} s")

@@ -26,10 +26,16 @@ from pdx_proxy.trail import Trail
 from pdx_proxy.wire import forwarded_headers
 
 _MAX_CLIENT_ID: Final = 256
+_READ: Final = Kind.READ
+_HEALTH: Final = Kind.HEALTH
+_READY: Final = Kind.READY
+_HANDOFF: Final = Phase.HANDOFF.value
 _FIRST_TOKEN: Final = Phase.FIRST_TOKEN.value
 _TOTAL: Final = Phase.TOTAL.value
+_LEFT: Final = Outcome.CLIENT_LEFT
 _SPLIT: Final = Outcome.SPLIT
 _WHOLE: Final = Outcome.WHOLE
+"""Plain names of what is asked for with every request: to look a member up in its class takes as long as a call."""
 
 
 class Gateway:
@@ -39,6 +45,7 @@ class Gateway:
         self, backend: Backend, aftercare: Aftercare, admission: Admission, keyring: Keyring, turn: int = 0
     ) -> None:
         self._backend = backend
+        self._loop = asyncio.get_running_loop()
         self._admission = admission
         self._keyring = keyring
         self._forwarded = forwarded_headers(backend.settings.keys)
@@ -59,7 +66,7 @@ class Gateway:
             return
         counters, clock = self._backend.counters, self._backend.clock
         counters.requests_in_flight += 1
-        outcome = Outcome.CLIENT_LEFT
+        outcome = _LEFT
         began = clock()
         trail = Trail()
         place = None
@@ -102,9 +109,9 @@ class Gateway:
             answer(exchange, 404, b'{"detail":"Not Found"}', {})
         elif exchange.method != route[0]:
             answer(exchange, 405, b'{"detail":"Method Not Allowed"}', {"allow": route[0]})
-        elif route[1] is Kind.HEALTH:
+        elif route[1] is _HEALTH:
             answer(exchange, 200, b"", {})
-        elif route[1] is Kind.READY:
+        elif route[1] is _READY:
             self._answer_ready(exchange)
         else:
             return route[1]
@@ -161,9 +168,9 @@ class Gateway:
     async def _read(self, exchange: Exchange, kind: Kind, trail: Trail) -> Request:
         headers = exchange.headers
         found = [(name, headers.get(name, "")) for name in self._forwarded]
-        until = asyncio.get_running_loop().time() + self._backend.deadlines.total
+        until = self._loop.time() + self._backend.deadlines.total
         forwarded = tuple([(name, value) for name, value in found if value and value.isascii()])
-        if kind is Kind.READ:
+        if kind is _READ:
             trail.read = self._backend.clock()
             return Request(exchange.path, Body(), forwarded, split=False, until=until, trail=trail)
         body = read_body(await exchange.body(), headers.get("content-type", ""), self._chooser.look)
@@ -208,7 +215,7 @@ class Gateway:
         if handoff.prefill is not None:
             trail.handoff = handoff.handoff_seconds
             if trail.stream:  # of others the first event is the whole answer, which says how long it is
-                phases[Phase.HANDOFF].observe(handoff.handoff_seconds)
+                phases[_HANDOFF].observe(handoff.handoff_seconds)
         trail.first = self._backend.clock() - trail.read + trail.queued
         if trail.stream and status == 200:
             phases[_FIRST_TOKEN].observe(trail.first)
@@ -222,7 +229,7 @@ class Gateway:
             return self._broken(handoff, failure)
         if status >= 400:
             return Outcome.REFUSED_BY_ENGINE
-        return Outcome.SPLIT if handoff.prefill is not None else Outcome.WHOLE
+        return _SPLIT if handoff.prefill is not None else Outcome.WHOLE
 
     def _count_local(self, choice: Choice, handoff: Handoff, why: Local) -> None:
         if choice.decode.role is Role.DECODE and handoff.decode.answer.status == 200:

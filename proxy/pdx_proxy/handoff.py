@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-import orjson
+import msgspec
 
 from pdx_api.connectors.families import Answered, Identity, KVParams, Rendezvous
 from pdx_proxy.backend import Backend
@@ -10,6 +10,7 @@ from pdx_proxy.connection import Answer
 from pdx_proxy.endpoints import Endpoint
 from pdx_proxy.failures import BadAnswer, EngineFailure, Reason
 from pdx_proxy.leg import Leg
+from pdx_proxy.prefilled import PREFILLED
 
 NO_PARAMS: Final = "answered without kv_transfer_params: is its KV connector on?"
 """What is said of a P that has no connector."""
@@ -72,16 +73,13 @@ def transfer_params(endpoint: Endpoint, answer: Answer) -> dict[str, Any] | None
     if answer.status != 200:
         raise BadAnswer(endpoint.name, f"status {answer.status}", Reason.STATUS, answer.status, answer.document)
     try:
-        document = orjson.loads(answer.body)
-        params = document["kv_transfer_params"]
-        reasons = [choice["finish_reason"] for choice in document["choices"]]
-    except (ValueError, KeyError, TypeError) as error:
+        found = PREFILLED.decode(answer.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadAnswer(endpoint.name, "not an answer of vLLM", Reason.LOST, 502, b"") from error
-    if "abort" in reasons:
-        raise BadAnswer(endpoint.name, "aborted by the engine", Reason.ABORT, 503, b"")
-    if params is not None and not isinstance(params, dict):
-        raise BadAnswer(endpoint.name, "kv_transfer_params is no object", Reason.LOST, 502, b"")
-    return params
+    for choice in found.choices:
+        if choice.finish_reason == "abort":
+            raise BadAnswer(endpoint.name, "aborted by the engine", Reason.ABORT, 503, b"")
+    return found.kv_transfer_params
 
 
 def handed_over(endpoint: Endpoint, family: Rendezvous, answer: Answer) -> KVParams:

@@ -45,6 +45,12 @@ _DECIDING: Final = frozenset(
     }
 )
 """Members that decide how a request is served."""
+_NAMES: Final = {
+    name: f'"{name}":'.encode() for name in (*_ANSWER_ONLY, *_DECIDING, "model", "messages", "temperature")
+}
+"""Names that most bodies have, as they are written."""
+_WORDS: Final[dict[bytes, Any]] = {b"true": True, b"false": False, b"null": None}
+_LONGEST_WORD: Final = 5
 _TOKENS: Final = re.compile(rb"\[\s*-?\d+\s*,")
 """How a list begins whose first element is an integer, with more behind it."""
 
@@ -180,7 +186,10 @@ def _body_of(members: dict[str, Any], look: Look | None) -> Body:
     for key, value in members.items():
         if key in _DECIDING:
             fields[key] = _decode(value)
-        (answer if key in _ANSWER_ONLY else shared).extend((orjson.dumps(key), b":", value, b","))
+        into = answer if key in _ANSWER_ONLY else shared
+        into.append(_NAMES.get(key) or b"%b:" % orjson.dumps(key))
+        into.append(value)
+        into.append(b",")
     traits = look.at(members) if look is not None else _NO_TRAITS
     return Body(b"".join(shared), b"".join(answer), "max_completion_tokens" in members, fields, traits)
 
@@ -198,7 +207,10 @@ def _clean_extra(raw: Any) -> bytes:
 
 def _decode(raw: Any) -> Any:
     """A value, or in place of a long one a short one of its kind."""
-    if len(raw) > 64:
+    size = len(raw)
+    if size <= _LONGEST_WORD and (word := _WORDS.get(bytes(raw), raw)) is not raw:
+        return word
+    if size > 64:
         start = bytes(memoryview(raw)[:64])
         if start.startswith(b'"'):
             return "a long text"

@@ -17,6 +17,8 @@ from pdx_proxy.leg import Leg
 from pdx_proxy.pick import stand_in
 from pdx_proxy.request import Request, decode_body, prefill_body
 
+_PREFILL: Final = Phase.PREFILL.value
+
 
 async def hand_off(
     backend: Backend, aftercare: Aftercare, family: Serial, pair: tuple[Endpoint, Endpoint], request: Request
@@ -31,7 +33,7 @@ async def hand_off(
         params = await _prefill(backend, aftercare, family, prefill_leg, decode, request)
         finished = backend.clock()
         request.trail.prefill = prefill_seconds = finished - request.trail.sent
-        backend.counters.phases[Phase.PREFILL].observe(prefill_seconds)
+        backend.counters.phases[_PREFILL].observe(prefill_seconds)
         if backend.snapshot is not snapshot:  # a D that has begun to leave meanwhile gets no leg any more
             decode_leg.end()
             decode = stand_in(backend.snapshot, backend.load.of, decode, turn=0)

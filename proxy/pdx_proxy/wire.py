@@ -13,7 +13,7 @@ _FORWARDED: Final = ("traceparent", "tracestate")
 _DROPPED_ANSWER_HEADERS: Final = frozenset(
     {b"connection", b"content-length", b"date", b"keep-alive", b"server", b"transfer-encoding", b"x-request-id"}
 )
-_REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+_STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
 def forwarded_headers(keys: Keys) -> tuple[str, ...]:
@@ -25,18 +25,24 @@ def request_head(
     method: str, path: str, host: str, headers: Iterable[tuple[str, str]], size: int, own: str = ""
 ) -> bytes:
     """The head of a request to an engine with a body of `size` bytes; `own` holds whole lines of the gateway's."""
-    lines = [f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{own}"]
-    lines += [f"{name}: {value}\r\n" for name, value in headers]
-    if size:
-        lines.append(f"Content-Type: application/json\r\nContent-Length: {size}\r\n")
-    lines.append("\r\n")
-    return "".join(lines).encode("latin-1")
+    head = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{own}"
+    for name, value in headers:
+        head += f"{name}: {value}\r\n"
+    body = f"Content-Type: application/json\r\nContent-Length: {size}\r\n\r\n" if size else "\r\n"
+    return (head + body).encode("latin-1")
 
 
 def answer_head(status: int, headers: Iterable[tuple[bytes, bytes]], added: Mapping[str, str]) -> bytes:
-    """Status line and headers of an answer to a client; `added` holds the framing and the gateway's own headers."""
-    lines = [b"HTTP/1.1 %d %b" % (status, _REASONS.get(status, b""))]
-    lines += [b"%b: %b" % pair for pair in headers if pair[0].lower() not in _DROPPED_ANSWER_HEADERS]
-    own = "\r\n".join([f"{name}: {value}" for name, value in added.items()])
-    lines += (own.encode("latin-1"), b"\r\n") if own else (b"\r\n",)
-    return b"\r\n".join(lines)
+    """Status line and headers of an answer to a client; `added` holds the framing and the gateway's own headers.
+
+    Names are in lower case.
+    """
+    parts = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
+    for name, value in headers:
+        if name not in _DROPPED_ANSWER_HEADERS:
+            parts += (name, b": ", value, b"\r\n")
+    own = ""
+    for key, text in added.items():
+        own += f"{key}: {text}\r\n"
+    parts.append((own + "\r\n").encode("latin-1"))
+    return b"".join(parts)
