@@ -68,7 +68,7 @@ MUTATIONS: Final = (
     Mutation(
         "an error event is an answer",
         "opening.py",
-        "if b'\"error\"' in event:",
+        "if event.find(b'\"error\"') >= 0:",
         "if False:",
         f"{_ROW}[decode-load-fails-event-Concurrent-stream-Retry]",
     ),
