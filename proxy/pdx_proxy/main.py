@@ -22,7 +22,7 @@ from pdx_proxy.request_log import configure_logs
 from pdx_proxy.settings import Settings
 from pdx_proxy.shared_load import LoadTable
 from pdx_proxy.warmup import Warmer
-from pdx_proxy.worker import create_backend, spare_collector
+from pdx_proxy.worker import create_backend, keep_memory, spare_collector
 
 
 def run(settings: Settings, discovery: Discovery | None = None) -> int:
@@ -50,6 +50,7 @@ async def _serve(settings: Settings, discovery: Discovery | None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, None)
     control = await Control.start(settings, discovery)
+    keep_memory()
     spare_collector()
     sys.stdout.write(f"pdx gateway: serving on http://{settings.listen}, admin on http://{settings.admin}\n")
     sys.stdout.flush()

@@ -1,6 +1,7 @@
 """One worker: serves the port with what the control side tells it of the endpoints."""
 
 import asyncio
+import ctypes
 import gc
 import os
 import socket
@@ -23,6 +24,12 @@ from pdx_proxy.streaks import Streaks
 
 _YOUNG_OBJECTS: Final = 50_000
 """How many more objects than before make the collector look for cycles: requests leave none behind."""
+_TRIM_BYTES: Final = 32 << 20
+"""How much freed memory may stay with the process."""
+_MAP_BYTES: Final = 4 << 20
+"""From which size on memory is asked of the kernel for each use: bodies are mostly smaller."""
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
 _LAST_SECONDS: Final = 0.5
 """How long what has been cut off at the end of the time for shutting down is settled at least."""
 
@@ -32,6 +39,17 @@ def spare_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_OBJECTS)
+
+
+def keep_memory() -> None:
+    """Have the C library keep what is freed, or a body of 1 MB is paid for page by page, at each of its copies.
+
+    That is 1.5 ms instead of 0.4. A C library without these options has its own ways.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, _MAP_BYTES)
 
 
 def create_backend(settings: Settings, tell: Tell, load: Load | None = None) -> Backend:

@@ -11,7 +11,7 @@ from pdx_proxy.link import Drain, Link, Report, ReportRequest
 from pdx_proxy.request_log import configure_logs
 from pdx_proxy.settings import Settings
 from pdx_proxy.shared_load import SharedLoad
-from pdx_proxy.worker import Worker, spare_collector
+from pdx_proxy.worker import Worker, keep_memory, spare_collector
 
 
 async def _work(listener_fd: int, link_fd: int, load_fd: int, number: int) -> None:
@@ -21,6 +21,7 @@ async def _work(listener_fd: int, link_fd: int, load_fd: int, number: int) -> No
     configure_logs(settings)
     worker = Worker(settings, link.send, SharedLoad.over(load_fd, number, settings.workers))
     await worker.start(socket.socket(fileno=listener_fd))
+    keep_memory()
     spare_collector()
     while (message := await link.receive()) is not None:
         if isinstance(message, Snapshot):

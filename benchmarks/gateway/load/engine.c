@@ -23,7 +23,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { MAX_PORTS = 64, MAX_FDS = 65536, READ_SIZE = 65536, MAX_BURST = 64 };
+enum { MAX_PORTS = 64, MAX_FDS = 65536, READ_SIZE = 65536, MAX_BURST = 64, MOST_BESIDE_PROMPT = 65536 };
 
 struct port {
     int fd, engine;
@@ -158,9 +158,19 @@ static void refuse(struct connection *c, int status, const char *message) {
     answered(c);
 }
 
-/* Read the prompt's own words; false when it has lost something. */
-static bool read_prompt(struct connection *c, struct span body) {
-    struct span prompt = json_value(body, c->kind == CHAT ? "\"content\"" : "\"prompt\"");
+/* Take the prompt's text out of a body: all else is looked for many times, in each protocol another number of times. */
+static void fold(struct span *body, const char *text, size_t length) {
+    static char beside[MOST_BESIDE_PROMPT];
+    size_t before = (size_t)(text - body->data), behind = body->size - before - length;
+    if (before + behind > sizeof beside) return;
+    memcpy(beside, body->data, before);
+    memcpy(beside + before, text + length, behind);
+    *body = (struct span){beside, before + behind};
+}
+
+/* Read the prompt's own words and fold it; false when it has lost something. */
+static bool read_prompt(struct connection *c, struct span *body) {
+    struct span prompt = json_value(*body, c->kind == CHAT ? "\"content\"" : "\"prompt\"");
     char *end;
     c->period = 0;
     c->burst = 1;
@@ -171,7 +181,9 @@ static bool read_prompt(struct connection *c, struct span body) {
     c->period = rate > 0 ? (uint64_t)(1e9 / rate) : 0;
     c->burst = *end == ':' ? atoi(end + 1) : 1;
     if (c->burst < 1 || c->burst > MAX_BURST) c->burst = 1;
-    return prompt.size > length + 1 && prompt.data[length + 1] == '"';
+    if (prompt.size <= length + 1 || prompt.data[length + 1] != '"') return false;
+    fold(body, prompt.data + 1, length);
+    return true;
 }
 
 static void serve_room(struct connection *c, uint64_t room) {
@@ -214,6 +226,7 @@ static void serve_decode(struct connection *c, struct span body) {
 }
 
 static void serve_generate(struct connection *c, struct span body) {
+    bool whole = read_prompt(c, &body);
     struct span tokens = json_value(body, "\"max_tokens\"");
     struct span room = json_value(body, "\"bootstrap_room\"");
     c->busy = true;
@@ -221,7 +234,7 @@ static void serve_generate(struct connection *c, struct span body) {
     c->tokens = tokens.data ? atoi(tokens.data) : 16;
     if (c->tokens < 1) c->tokens = 1;
     *(c->port->prefill ? &counts.prefill_requests : &counts.decode_requests) += 1;
-    if (!read_prompt(c, body)) {
+    if (!whole) {
         violation("a prompt that has lost bytes");
         refuse(c, 400, last_violation());
     } else if (room.data && !json_is(room, "null")) {
