@@ -229,7 +229,7 @@ class Gateway:
             return self._broken(handoff, failure)
         if status >= 400:
             return Outcome.REFUSED_BY_ENGINE
-        return _SPLIT if handoff.prefill is not None else Outcome.WHOLE
+        return _SPLIT if handoff.prefill is not None else _WHOLE
 
     def _count_local(self, choice: Choice, handoff: Handoff, why: Local) -> None:
         if choice.decode.role is Role.DECODE and handoff.decode.answer.status == 200:

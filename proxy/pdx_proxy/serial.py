@@ -5,6 +5,7 @@ aftercare for release.
 """
 
 import asyncio
+from typing import Final
 
 from pdx_api.connectors.families import KVParams, Serial
 from pdx_proxy.aftercare import Aftercare
