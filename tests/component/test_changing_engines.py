@@ -335,7 +335,7 @@ async def test_nothing_is_kept_of_engines_that_are_gone(order: Order, make_chang
     for number in range(40):
         address = Address("127.0.0.1", 1)  # nobody listens there
         world.pods.put(
-            f"decode-a-{number}9", EndpointSpec(replace(address, host=f"127.0.1.{number + 1}"), Role.DECODE, "a")
+            f"decode-a-{number}9", EndpointSpec(address._replace(host=f"127.0.1.{number + 1}"), Role.DECODE, "a")
         )
         await asyncio.sleep(0)
     await eventually(lambda: any(e.reason for e in world.known), what="tried")
