@@ -1,5 +1,6 @@
 """What Mooncake's transfer engine needs of the system to run on the CPU."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -25,6 +26,11 @@ def environment() -> dict[str, str]:
         if not (failure := _failure(found)):
             return found
     raise ImportError(f"Mooncake's transfer engine does not start: {failure}")
+
+
+def libraries() -> dict[str, str]:
+    """What programs get that import the transfer engine wherever it is installed, as LMCache does."""
+    return environment() if importlib.util.find_spec("mooncake") is not None else {}
 
 
 def _failure(env: dict[str, str]) -> str:

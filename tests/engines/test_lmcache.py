@@ -27,6 +27,7 @@ from tests.engines.harness import (
     tiny_spec,
     words,
 )
+from tests.engines.mooncake import libraries
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("lmcache") is None, reason="LMCache is not installed: run `make install-lmcache`"
@@ -45,8 +46,11 @@ def pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     spec, logs = tiny_spec(tiny_model, connector="LMCache", poolSize="1Gi"), tmp_path_factory.mktemp("lmcache")
     server = SideProcess(spec, LMCache().services[0], logs)
     prefill, decode = (Engine(spec, role, logs, services=(server,)) for role in (Role.PREFILL, Role.DECODE))
-    with running(server), running(prefill, decode):
-        yield Served(prefill, decode, logs, server)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in libraries().items():
+            patch.setenv(name, value)
+        with running(server), running(prefill, decode):
+            yield Served(prefill, decode, logs, server)
 
 
 @pytest.fixture(scope="module")

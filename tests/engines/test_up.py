@@ -1,5 +1,6 @@
 """`pdx up --once`, as `make run ONCE=1` runs it: examples with real vLLM, tiny-cpu.yaml in every order and mode."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.harness import ROOT
+from tests.engines.mooncake import libraries
 
 MOVED = "KV moved: yes"
 NONE = "KV moved: none, as mode Aggregated means it"
@@ -29,6 +31,7 @@ def test_the_proof(tiny_model: Path, tmp_path: Path, example: str, setting: str,
         *(sys.executable, "-m", "pdx_cli", "up", str(ROOT / f"examples/{example}.yaml"), "--once"),
         *("--set", f"spec.model.source.path={tiny_model}", "--set", setting, "--run-dir", str(tmp_path / "run")),
     ]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    env = {**os.environ, **(libraries() if example == "connectors/lmcache" else {})}
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
     assert ended.stdout.splitlines()[-1] == verdict
