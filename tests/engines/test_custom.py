@@ -140,3 +140,14 @@ async def test_hang_ups_leave_no_files(
         # P removes what nobody fetched in one of its next steps.
         await ask(session, pair.prefill.url, {"prompt": words(1, 5), "max_tokens": 1})
         await asyncio.sleep(0.2)
+
+
+async def test_a_dead_prefill_is_survived(session: aiohttp.ClientSession, front: Gateway, pair: Pair) -> None:
+    """The last test: P does not come back."""
+    prompt = tokens(8, 300)
+    params = await prefill(session, pair, prompt)
+    expected = await alone(session, pair, prompt)
+    pair.prefill.kill()
+    assert (await decode(session, pair, prompt, params)).text == expected, "what P saved is there without P"
+    got = await ask(session, front.url, {"prompt": prompt, "max_tokens": 24})
+    assert (got.status, got.text) == (200, expected)
