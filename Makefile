@@ -28,6 +28,10 @@ install: $(VENV)/.installed ## Install pdx and the CPU engine into .venv (locked
 install-lmcache: install ## Install LMCache beside it, for `pdx up` with connector LMCache
 	@$(PIP) install -q --require-hashes --no-deps -r requirements/lmcache.lock
 
+.PHONY: install-mooncake
+install-mooncake: install ## Install Mooncake's transfer engine beside it, for its example on the CPU
+	@$(PIP) install -q --require-hashes --no-deps -r requirements/mooncake.lock
+
 .PHONY: run
 run: install ## Serve a tiny model with one prefill and one decode engine and prove that KV moved (ONCE=1: prove, then stop)
 	@test -f $(TINY_MODEL)/config.json || $(BIN)/pdx tiny-model $(TINY_MODEL)

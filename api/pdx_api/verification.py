@@ -42,7 +42,7 @@ ADVICE: Final[Mapping[Cause, str]] = MappingProxyType(
         Cause.NO_CONNECTOR: "P runs without a KV connector; look for --kv-transfer-config among its arguments",
         Cause.VERSION: "the two run different versions of vLLM, which refuse each other's KV; give them one image",
         Cause.MODEL: "the two were started with different model strings, which vLLM compares; give them one",
-        Cause.BLOCK_SIZE: "the two have KV blocks of different sizes; set --block-size once, for both",
+        Cause.BLOCK_SIZE: "the two have KV blocks of different sizes; give both one (spec.engine.blockSize)",
         Cause.SIDE_CHANNEL_HOST: "P tells an address that is not its own; correct VLLM_NIXL_SIDE_CHANNEL_HOST",
         Cause.POOL: "the two do not share their store of KV; look whether both reach it",
         Cause.PORTS: "D does not reach P, or has no KV connector; between engines all ports must be open (network "

@@ -20,8 +20,9 @@ examples:
   pdx gateway --prefill http://p0:8000 --decode http://d0:8000 --on-prefill-failure Local --handoff-seconds 60 \\
               --client-keys keys.txt
 
-The engines must be wired for the connector and order named here; `pdx render FILE` shows how.
-Clients are served on --listen (/health and /ready too); --admin answers /metrics and /pdx/state."""
+The engines must be wired for the connector and order named here; `pdx render FILE` shows how. Start them with
+--enable-prompt-tokens-details, or canaries (--canary-seconds) tell nothing.
+Clients are served on --listen (/health and /ready too); --admin answers /metrics, /pdx/state and /pdx/canary."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--order",
         choices=[str(order) for order in Order],
         default=str(DEFAULTS.order),
-        help="PrefillFirst pulls, the others push (default: %(default)s)",
+        help="order it is wired for; with NIXL PrefillFirst pulls, the others push (default: %(default)s)",
     )
     parser.add_argument(
         "--protocol",
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--side-channel",
         default=f"{DEFAULTS.side_channel_host}:{SIDE_CHANNEL_PORT}",
         metavar="HOST:PORT",
-        help="where peers fetch its KV handshake (default: %(default)s)",
+        help="where peers fetch its KV handshake, with Mooncake its bootstrap (default: %(default)s)",
     )
     parser.add_argument(
         "--on-load-failure",

@@ -197,6 +197,8 @@ class Canary:
             self._compared.pop(pair, None)
         for name in [name for name in self._prompts if name not in names]:
             del self._prompts[name]
+        for key in [key for key in self._compared if not names.issuperset((key,) if isinstance(key, str) else key)]:
+            del self._compared[key]
 
     def _conclude(self, revisions: list[list[Pair]]) -> None:
         finding = found(revisions, self._records, self.finding)
@@ -292,7 +294,9 @@ class Canary:
         prefill, decode = pair
         tried.seen = f"the hand-off failed at {failure}"
         if isinstance(failure, BadAnswer) and 400 <= failure.status < 500:
-            self._shorten(prefill.revision)
+            words = self._words.get(prefill.revision, _WORDS)
+            if failure.status == 400 and len(body["prompt"].split()) == words:  # several of one length may fail
+                self._shorten(prefill.revision)
         elif failure.endpoint == prefill.name:
             if failure.detail == NO_PARAMS:
                 tried.result, tried.seen = Result.FAILED, "P answers without kv_transfer_params"

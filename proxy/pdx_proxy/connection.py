@@ -308,7 +308,9 @@ class Connection:
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.lost is None:
-            early = not self.answer.complete or self._loop.time() - self.idle_since < _IDLE_SECONDS
+            early = not self._half_closed and (
+                not self.answer.complete or self._loop.time() - self.idle_since < _IDLE_SECONDS
+            )
             self.lost = exc or ConnectionResetError("the engine closed the connection")
             if early:
                 self._tell_lost()

@@ -24,8 +24,8 @@ def opened(endpoint: str, answer: Answer) -> bool:
         if not answer.complete:
             return False
         raise BadAnswer(endpoint, f"status {answer.status}", Reason.STATUS, answer.status, answer.document)
-    if answer.status != 200:
-        return True
+    if answer.status != 200:  # whoever has asked may look into its words
+        return answer.complete or answer.size > _HELD_BYTES
     if answer.header(b"content-type").startswith(b"text/event-stream"):
         return _stream_opened(endpoint, answer)
     if not answer.complete:

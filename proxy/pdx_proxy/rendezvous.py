@@ -72,7 +72,7 @@ async def hand_off(
     if answer.status != 200:
         heard = UNHEARD not in answer.body
         meeting.decode_leg.end()
-        meeting.unwind(stop_prefill=True, heard=heard)
+        meeting.unwind(stop_prefill=True, heard=heard, refused=True)
         raise LegRefused
     meeting.succeed()
     backend.acquaint(*pair)
@@ -157,6 +157,8 @@ class _Meeting:
         if order is Order.PREFILL_FIRST:
             await self._finish_prefill()
             await self.decode_leg.connect()
+            if self._prefill_failure is not None:  # P has died meanwhile
+                raise self._prefill_failure
         params = self._family.decode_params(self._id, self._identity)
         self.decode_leg.send("POST", self._request.path, self._headers, decode_body(self._request.body, params))
         self._request.trail.legs.append((self._decode.name, self._id))
@@ -207,7 +209,8 @@ class _Meeting:
                     self._aftercare.settle(self._unmet())
             if isinstance(failure, BadAnswer) and 400 <= failure.status < 500:
                 return LegRefused()
-            self._backend.suspect(self._prefill, failure)
+            if not _answers(failure, (_FULL,)):
+                self._backend.suspect(self._prefill, failure)
             return HandoffFailure(self._prefill, failure, begun=self.decode_leg.begun or self._prefill_leg.begun)
         heard = _answers(failure, (_FULL,))
         self.decode_leg.end()
@@ -215,6 +218,7 @@ class _Meeting:
             stop_prefill=isinstance(failure, BadAnswer | ConnectFailure),
             decode_waits=isinstance(failure, DeadlineExceeded),
             heard=heard,
+            refused=heard,
         )
         if failure.endpoint == self._prefill.name:
             self._backend.suspect(self._prefill, failure)
@@ -222,12 +226,14 @@ class _Meeting:
         blame(self._backend, self._prefill, self._decode, failure)
         if isinstance(failure, DeadlineExceeded):
             self._backend.suspect(self._prefill, f"its hand-off failed at {failure}")
-        return HandoffFailure(self._decode, failure, begun=self.decode_leg.begun)
+        return HandoffFailure(self._decode, failure, begun=self.decode_leg.begun or self._prefill_task is not None)
 
-    def unwind(self, *, stop_prefill: bool, decode_waits: bool = False, heard: bool = False) -> None:
+    def unwind(
+        self, *, stop_prefill: bool, decode_waits: bool = False, heard: bool = False, refused: bool = False
+    ) -> None:
         """D takes no KV. P may be stopped only when D is sure not to wait for it any more.
 
-        `heard` says that D's engine has heard of a leg that D refuses, and so P where D tells it.
+        `refused` says that D has refused its leg; `heard`, that its engine has heard of it, and so P where D tells it.
         """
         self.conclude()
         if self._prefill_task is None:
@@ -236,7 +242,7 @@ class _Meeting:
                 self._aftercare.settle(self._unmet(refused=True))
             return
         since = self._both_since
-        if since is not None and self._backend.clock() - since > _PUSH_SECONDS:
+        if not refused and since is not None and self._backend.clock() - since > _PUSH_SECONDS:
             self._let_go()
             self._aftercare.count(Settlement.FINISHED)  # D had the KV: there is nothing left to free
             return
@@ -372,7 +378,8 @@ class _Meeting:
         if self._prefill_task is None:
             if self.decode_leg.answer.status >= 400:
                 self._prefill_leg.end()
-                return await self._unmet(refused=True) if self._meets else Settlement.FINISHED
+                heard = self._meets and UNHEARD not in self.decode_leg.answer.body
+                return await self._unmet(refused=True) if heard else Settlement.FINISHED
             self._prefill_task = self._aftercare.start(self._run_prefill())
         params = await self._prefill_task
         if params is None:
@@ -418,13 +425,15 @@ class _Meeting:
         failure = self._prefill_failure
         begun = failure is not None and not _answers(failure, _NOT_BEGUN)
         if not self._meets or begun:
-            return self._lost()
+            return Settlement.LEASE if refused else self._lost()
         params = self._family.prefill_params(self._id)
         body = prefill_body(self._request.body, params)
         if refused:
             body = settling_body(self._request.path, params, 1, self._id)
         status = await self._aftercare.call(self._prefill, self._request, body, self._id)
-        return Settlement.FINISHED if status == 200 else self._lost()
+        if status == 200:
+            return Settlement.FINISHED
+        return Settlement.LEASE if refused else self._lost()  # a D that refuses holds nothing
 
     async def _free(self, params: KVParams) -> Settlement:
         """Free what P has finished by a D leg under the same id: of one token, or one that D refuses."""

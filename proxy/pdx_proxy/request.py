@@ -289,14 +289,14 @@ def prefill_body(body: Body, params: Mapping[str, Any] | None) -> bytes:
         own += b'"max_completion_tokens":1,'
     if params is None:
         return b"{" + (body.shared + own)[:-1] + b"}"
-    return b"".join((b"{", body.shared, own, b'"kv_transfer_params":', orjson.dumps(params), b"}"))
+    return b"".join((b"{", body.shared, own, b'"kv_transfer_params":', msgspec.json.encode(params), b"}"))
 
 
 def decode_body(body: Body, params: Mapping[str, Any] | None) -> bytes:
     """D's leg: the client's body, with parameters for the hand-off if there are any."""
     if params is None:
         return b"{" + (body.shared + body.answer)[:-1] + b"}"
-    return b"".join((b"{", body.shared, body.answer, b'"kv_transfer_params":', orjson.dumps(params), b"}"))
+    return b"".join((b"{", body.shared, body.answer, b'"kv_transfer_params":', msgspec.json.encode(params), b"}"))
 
 
 def settling_body(path: str, params: Mapping[str, Any], max_tokens: int, salt: str) -> bytes:
@@ -306,7 +306,7 @@ def settling_body(path: str, params: Mapping[str, Any], max_tokens: int, salt: s
     """
     prompt = {"prompt": "."} if path == _COMPLETIONS else {"messages": [{"role": "user", "content": "."}]}
     shape = {"max_tokens": max_tokens, "ignore_eos": True, "cache_salt": salt}
-    return orjson.dumps({**prompt, **shape, "kv_transfer_params": params})
+    return msgspec.json.encode({**prompt, **shape, "kv_transfer_params": params})
 
 
 def _invalid(detail: dict[str, Any], param: str = "body") -> RefusedError:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import orjson
+import msgspec
 
 from pdx_api.connectors import family_of
 from pdx_api.connectors.families import Asked, Identity, KVParams, Pool, Rendezvous
@@ -106,7 +106,7 @@ async def serve(
     try:
         await leg.connect()
         headers = (("X-Request-Id", request_id or backend.new_id()),)
-        leg.send("POST", PATH, headers, orjson.dumps(body))
+        leg.send("POST", PATH, headers, msgspec.json.encode(body))
         answer = await leg.opened(seconds)
         if answer.status != 200:
             raise _failed(endpoint, answer)

@@ -50,9 +50,6 @@ class Result(StrEnum):
     """An engine was too busy, or not there: nothing is proved."""
 
 
-_BROKEN: Final = frozenset({Result.RECOMPUTED, Result.WRONG_TEXT, Result.FAILED})
-
-
 @dataclass(frozen=True, slots=True)
 class Record:
     """What is known of a pair."""

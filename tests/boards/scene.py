@@ -230,7 +230,7 @@ async def break_decode(scene: Scene) -> None:
 
 ACTS: Final = (
     Act("steady", 4.0, 16),
-    Act("a P dies", 3.0, 16, kill_prefill, restart_prefill),
-    Act("KV does not move", 4.0, 16, block_transfers, mend_transfers),
+    Act("a P dies", 5.0, 16, kill_prefill, restart_prefill),
+    Act("KV does not move", 7.0, 16, block_transfers, mend_transfers),
     Act("overload", 4.0, 64, break_decode),
 )

@@ -69,7 +69,13 @@ async def neglect(scene: Scene) -> None:
 
 
 TROUBLES: Final = (
-    Trouble("healthy", frozenset(), 4, {"limits": _ROOMY}),
+    # Patient, so that a machine that stops for a second is no fault.
+    Trouble(
+        "healthy",
+        frozenset(),
+        4,
+        {"limits": _ROOMY, "p": {"lease_seconds": 30.0}, "d": {"side_channel_timeout": 5.0}},
+    ),
     Trouble(
         "blocked",
         frozenset({("PDXKVNotMoving", ""), ("PDXKVHeldTooLong", ""), ("PDXCanaryFailing", "")}),
@@ -117,9 +123,12 @@ async def troubled() -> AsyncIterator[list[Scene]]:
 async def cause(trouble: Trouble, scene: Scene) -> None:
     """Load a deployment and break it."""
     during = asyncio.create_task(trouble.while_loaded(scene)) if trouble.while_loaded else None
-    await scene.play([Act(trouble.name, WITHIN, trouble.clients, trouble.fault)])
-    if during is not None:
-        await during
+    try:
+        await scene.play([Act(trouble.name, WITHIN, trouble.clients, trouble.fault)])
+    finally:
+        if during is not None:
+            during.cancel()
+            await asyncio.gather(during, return_exceptions=True)
 
 
 async def firing(server: PrometheusServer) -> set[Fired]:

@@ -294,7 +294,7 @@ async def test_what_happens_while_it_is_not_watched_is_caught_up(world: PodWorld
 
 
 async def test_what_it_may_not_do_is_said_once_and_tried_again(
-    world: PodWorld, capsys: pytest.CaptureFixture[str]
+    world: PodWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     await world.grant([{**RULES[0], "verbs": ["get"]}])
     await world.add("decode-a-0")
@@ -306,11 +306,11 @@ async def test_what_it_may_not_do_is_said_once_and_tried_again(
     await world.kubectl("apply", "-f", "-", stdin=access("gateway", RULES))
     await world.all_warm("decode-a-0")
     assert (await world.call("GET", f"{world.admin}/readyz")).status == 200
-    said = capsys.readouterr().err.splitlines()
+    said = [record.getMessage() for record in caplog.records if record.name == "pdx_proxy.discovery"]
     assert len(said) == 2, said
     assert "cannot watch pods" in said[0]
     assert "pods is forbidden" in said[0]
-    assert said[1] == "pdx gateway: watches pods again."
+    assert said[1] == "watches pods again."
 
 
 async def test_pods_of_others_are_none_of_its_business(world: PodWorld) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,7 +74,7 @@ async def test_top_once_shows_what_happens(make_world: MakeWorld) -> None:
     world = await make_world(Order.CONCURRENT, 1, 2)
     for number in range(4):
         await world.ask(prompt=f"{number} {PROMPT}")
-    shown = asyncio.create_task(pdx("top", "--admin", world.admin, "--once", "--interval", "1"))
+    shown = asyncio.create_task(pdx("top", "--admin", world.admin, "--once", "--interval", "3"))
     while not shown.done():
         await world.ask()
         await asyncio.sleep(0.02)
@@ -172,7 +173,8 @@ def up(tmp_path: Path) -> Iterator[Run]:
         run.process.kill()
         run.process.communicate()
         for pid in run.marked():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it may just have ended
+                os.kill(pid, signal.SIGKILL)
 
 
 async def test_what_pdx_up_runs(up: Run) -> None:

@@ -11,7 +11,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,8 @@ def up(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         run.process.communicate()
         left = run.marked()
         for pid in left:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it may just have ended
+                os.kill(pid, signal.SIGKILL)
 
 
 def _eventually(condition: Callable[[], bool]) -> bool:

@@ -66,9 +66,9 @@ async def test_a_slow_request_has_its_phases_and_legs(
 async def test_what_is_slow_is_the_beginning_of_an_answer(
     make_world: MakeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    slow = {"decode_token_seconds": 0.02}
-    world = await make_world(Order.PREFILL_FIRST, d=slow, logs=Logs(slow_seconds=0.5))
-    assert (await world.ask(Shape(stream=True), tokens=40)).done  # 0.8 s, but at once
+    slow = {"decode_token_seconds": 0.05}
+    world = await make_world(Order.PREFILL_FIRST, d=slow, logs=Logs(slow_seconds=1.5))
+    assert (await world.ask(Shape(stream=True), tokens=40)).done  # 2 s, but at once
     assert lines(caplog) == []
     assert (await world.ask(tokens=40)).status == 200
     await eventually(lambda: lines(caplog))

@@ -130,7 +130,7 @@ async def test_what_nobody_could_split_is_no_local_prefill(make_world: MakeWorld
 
 
 async def test_kv_is_held_until_decode_has_it(order: Order, make_world: MakeWorld) -> None:
-    world = await make_world(order, p={"transfer_seconds": 0.4}, d={"transfer_seconds": 0.4})
+    world = await make_world(order, p={"transfer_seconds": 1.5}, d={"transfer_seconds": 1.5})
     name = world.endpoint(world.p).name
     asked = [asyncio.create_task(world.ask(STREAM)) for _ in range(2)]
     await eventually(lambda: world.report["held"] == {name: 2})

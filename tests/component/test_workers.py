@@ -166,6 +166,7 @@ async def test_all_processes_write_json(make_world: MakeWorld, programs: list[Pr
     program = await _start(programs, world, 2, "--log-format=JSON", "--slow-seconds=0")
     for _ in range(4):
         await program.ask(Shape())
+    await program.state()  # every worker answers it after what it was at: its lines are written
     victim = program.workers()[0]
     os.kill(victim, signal.SIGKILL)
     await eventually(lambda: len(program.workers()) == 2 and victim not in program.workers(), 10.0, "a new worker")

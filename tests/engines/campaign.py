@@ -1,6 +1,7 @@
 """What is asked of real engines in every order: the checks that the tests of each wiring share."""
 
 import asyncio
+import itertools
 import random
 import sys
 from collections import Counter
@@ -15,12 +16,26 @@ from pdx_api.names import Order
 from tests.engines.harness import Answer, Engine, Gateway, ask, eventually, gateway, words
 
 LEASE_SECONDS = 30.0
+_ROUNDS = itertools.count()
+"""A test that is run again asks other prompts: engines that live on may have the first ones cached."""
 AMID = 8
 """Requests of each gateway before an engine is killed: half of them are answered by then, half are not."""
 
 
 ROUNDS = [1, pytest.param(5, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])]
 """How often engines are killed: once always, five times in `make soak`."""
+
+
+def fresh() -> int:
+    """The first of ten million seeds that nothing has used."""
+    return 10_000_000 * next(_ROUNDS)
+
+
+async def revive(engine: Engine) -> None:
+    """Start it if it is dead: a test that kills it may be run again."""
+    if engine.process is None or engine.process.poll() is not None:
+        engine.start()
+        await asyncio.to_thread(engine.wait_until_healthy)
 
 
 def say(lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,7 +52,7 @@ async def check_text_and_transfer(
     less the last `own` tokens, which D computes.
     """
     for number, (chat, stream) in enumerate([(c, s) for c in (False, True) for s in (False, True)]):
-        prompt = words(100 * front.port + number, 120)
+        prompt = words(fresh() + 100 * front.port + number, 120)
         body: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
         body |= {"max_tokens": 24, "stream": stream}
         if stream:

@@ -50,5 +50,5 @@ def _unpack() -> None:
                 break
         for package in CACHE.glob("*.deb"):
             subprocess.run(["dpkg", "-x", str(package), str(CACHE)], capture_output=True, check=True)
-    except FileNotFoundError as error:
-        raise ImportError(f"{error.filename} is missing; install {' '.join(PACKAGES)} (Debian's names)") from error
+    except (FileNotFoundError, subprocess.CalledProcessError) as error:
+        raise ImportError(f"{error}; install {' '.join(PACKAGES)} (Debian's names)") from error

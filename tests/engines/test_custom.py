@@ -78,7 +78,7 @@ async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
 
 async def test_a_prompt_of_several_chunks(session: aiohttp.ClientSession, front: Gateway, pair: Pair) -> None:
     """More tokens than one step of P holds (on the CPU 2048)."""
-    prompt = tokens(1, 3000)
+    prompt = tokens(campaign.fresh() + 1, 3000)
     before = pair.decode.external_tokens
     got = await ask(session, front.url, {"prompt": prompt, "max_tokens": 24})
     assert got.text == await alone(session, pair, prompt)
@@ -144,6 +144,7 @@ async def test_hang_ups_leave_no_files(
 
 async def test_a_dead_prefill_is_survived(session: aiohttp.ClientSession, front: Gateway, pair: Pair) -> None:
     """The last test: P does not come back."""
+    await campaign.revive(pair.prefill)
     prompt = tokens(8, 300)
     params = await prefill(session, pair, prompt)
     expected = await alone(session, pair, prompt)

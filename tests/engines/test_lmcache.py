@@ -14,6 +14,7 @@ import pytest
 
 from pdx_api.connectors.lmcache import LMCache
 from pdx_api.names import Order, Role
+from tests.engines.campaign import fresh
 from tests.engines.conftest import Pair
 from tests.engines.harness import (
     Answer,
@@ -84,7 +85,7 @@ def _tokens(answer: Answer) -> int:
 async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
     chat: bool, stream: bool, session: aiohttp.ClientSession, front: Gateway, pair: Served
 ) -> None:
-    for number in itertools.count(10 * front.port + 2 * chat + stream, 7):
+    for number in itertools.count(fresh() + 10 * front.port + 2 * chat + stream, 7):
         prompt = words(number, 120)
         body: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
         body |= {"max_tokens": 24, "stream": stream, **({"stream_options": {"include_usage": True}} if stream else {})}
@@ -96,7 +97,8 @@ async def test_decode_never_looks_before_prefill_has_stored(
     session: aiohttp.ClientSession, front: Gateway, pair: Served
 ) -> None:
     """Ten prompts, one behind the other and without a pause between the legs: none of their chunks is missed."""
-    found = [await _check(session, front, pair, {"prompt": words(500 + n, 300), "max_tokens": 8}) for n in range(10)]
+    first = fresh() + 500
+    found = [await _check(session, front, pair, {"prompt": words(first + n, 300), "max_tokens": 8}) for n in range(10)]
     assert any(found)
 
 

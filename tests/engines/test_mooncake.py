@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,7 @@ def _legs(pair: Pair, transfer_id: str) -> tuple[dict[str, Any], dict[str, Any]]
     assert isinstance(FAMILY.identity, Asked)
     with urllib.request.urlopen(f"http://127.0.0.1:{pair.prefill.side_port}/query", timeout=5) as answer:
         identity = FAMILY.identity.read(json.load(answer), "127.0.0.1", pair.prefill.side_port, 0)
+    transfer_id = f"{transfer_id}-{uuid.uuid4().hex}"  # a used one is spent, also for a test that is run again
     prefill = {"max_tokens": 1, "ignore_eos": True, "kv_transfer_params": dict(FAMILY.prefill_params(transfer_id))}
     return prefill, {"kv_transfer_params": dict(FAMILY.decode_params(transfer_id, identity))}
 
@@ -120,6 +122,7 @@ async def test_what_frees_blocks(session: aiohttp.ClientSession, pair: Pair) -> 
 @pytest.mark.parametrize("returns", [False, pytest.param(True, marks=pytest.mark.soak)])
 async def test_a_dead_p_is_survived(session: aiohttp.ClientSession, pair: Pair, *, returns: bool) -> None:
     """P dies amid requests: every client gets its answer. When P is back, KV moves under its new identity."""
+    await campaign.revive(pair.prefill)
     with gateway(Order.CONCURRENT, [pair.prefill], [pair.decode], pair.logs) as front:
         bodies = [{"prompt": words(200 + n, 200), "max_tokens": 8} for n in range(6)]
         asked = [asyncio.create_task(ask(session, front.url, body)) for body in bodies]

@@ -92,8 +92,11 @@ def test_server_errors_are_read_to_their_end(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [204, 302, 400, 404, 422, 429])
-def test_other_answers_go_on_at_once(status: int) -> None:
-    assert opened("d", answer(b"", status=status))
+def test_other_answers_go_on_whole(status: int) -> None:
+    """Whether D's engine has heard of what its server refuses stands at the end of the refusal."""
+    assert not opened("d", answer(b"", status=status))
+    assert opened("d", answer(b"", status=status, complete=True))
+    assert opened("d", answer(b"x" * (1 << 20) + b"x", status=status))
 
 
 def test_no_head_no_answer() -> None:
