@@ -203,3 +203,16 @@ async def test_an_interruption_ends_the_wait() -> None:
         await waiting
     assert raised.value is failure
     assert made.lost is None
+
+
+@pytest.mark.parametrize("unwanted", [False, True])
+async def test_who_has_been_told_of_an_engine_hears_of_its_end(unwanted: bool) -> None:
+    """Not of the end that follows where this side has said that it listens no more."""
+    made, told = Connection("d", asyncio.get_running_loop()), []
+    made.connection_made(Wire())
+    made.send(b"POST", b"")
+    made.on_lost.add(lambda: told.append("lost"))
+    if unwanted:
+        made.half_close()
+    made.connection_lost(None)
+    assert told == ([] if unwanted else ["lost"])
