@@ -32,9 +32,17 @@ START_SECONDS = 240.0
 MODEL = "tiny"
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    """A port that was free a moment ago, out of the way of outgoing connections."""
-    return allocate(1)[0]
+    """A port that was free a moment ago, out of the way of outgoing connections, and given to nobody else.
+
+    Two vLLM engines on one port would share it without a word.
+    """
+    port = allocate(1, taken=frozenset(_given))[0]
+    _given.add(port)
+    return port
 
 
 def tiny_spec(model: Path, **transfer: Any) -> Spec:
