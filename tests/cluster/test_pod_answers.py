@@ -1,6 +1,7 @@
 """A pod is asked through the API server's port-forward, and through its proxy where the right to that is lacking."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from pdx_cli.kube import Kube, PodAnswerError
 from pdx_cli.main import main
 from pdx_cluster import pods
 from pdx_cluster.cluster import Cluster
-from tests.cluster.runtime.harness import Api, install
+from tests.cluster.runtime.harness import Api, install, uninstall
 from tests.cluster.test_node import pod
 
 SERVE = """
@@ -106,13 +107,21 @@ def engine(model: str, external: int) -> dict[str, str]:
     return {"/health": "", "/version": '{"version": "0.32.0"}', "/v1/models": json.dumps(models), "/metrics": page}
 
 
+@pytest.fixture
+def installed(node_cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster with the CRD."""
+    install(node_cluster)
+    yield node_cluster
+    uninstall(node_cluster)
+
+
 def test_gateways_and_engines_in_pods_are_asked(
-    node_cluster: Cluster, namespace: str, capsys: pytest.CaptureFixture[str]
+    installed: Cluster, namespace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    node_cluster = installed
     assert node_cluster.node is not None
     node_cluster.node.import_image(pods.empty_image())
-    install(node_cluster)
-    Api(node_cluster).deploy(namespace)
+    Api(installed).deploy(namespace)
     ends = [
         {
             **ENDPOINT,

@@ -326,6 +326,11 @@ def install(cluster: Cluster) -> None:
     eventually(served, what="the CRD served")
 
 
+def uninstall(cluster: Cluster) -> None:
+    """Without the CRD, of which Helm takes none that it has not made; returns once it is gone."""
+    cluster.kubectl("delete", "-f", str(_CRDS), "--ignore-not-found", "--wait")
+
+
 def grant(cluster: Cluster, folder: Path) -> Path:
     """The kubeconfig of a service account that may do what `ACCESS` says, and nothing else."""
     metadata = {"name": OPERATOR, "namespace": SYSTEM}
