@@ -6,9 +6,8 @@ from collections.abc import Generator
 import pytest
 
 REAL_TIME = {
-    **dict.fromkeys(("tests/charts/", "tests/cluster/", "tests/engines/"), 2),
-    **dict.fromkeys(("tests/boards/", "tests/component/", "tests/images/"), 1),
-    **dict.fromkeys(("tests/unit/operator/", "tests/unit/proxy/", "tests/unit/sim/"), 1),
+    **dict.fromkeys(("tests/boards/", "tests/charts/", "tests/cluster/", "tests/component/", "tests/engines/"), 2),
+    **dict.fromkeys(("tests/images/", "tests/unit/operator/", "tests/unit/proxy/", "tests/unit/sim/"), 1),
 }
 """How often tests whose pace is not their own are run again: engines, clusters, containers, sockets under load."""
 
