@@ -10,7 +10,7 @@ from collections.abc import Container
 from math import inf
 from typing import Final
 
-from pdx_api.connectors.families import Asked, KVParams, Rendezvous, Settles
+from pdx_api.connectors.families import Asked, Identity, KVParams, Rendezvous, Settles
 from pdx_api.names import Order, PrefillFailure
 from pdx_proxy.aftercare import Aftercare
 from pdx_proxy.backend import Backend
@@ -269,7 +269,7 @@ class _Meeting:
         waits = self._backend.settings.retries.on_prefill_failure is PrefillFailure.RETRY
         for left in reversed(range(_PREFILL_TRIES)):
             try:
-                params = await self._prefill_once()
+                params, identity = await self._prefill_once()
             except EngineFailure as failure:
                 again = left > 0 and self._may_resume(failure) and await self._may_ask_again()
                 if not (again and waits):
@@ -278,7 +278,7 @@ class _Meeting:
                 if again:
                     continue
                 return None
-            if identity_of(self._prefill, self._family, params) != self._prefill.identity:
+            if identity != self._prefill.identity:
                 self._aftercare.settle(self._free(params))
                 await self._tell_decode(LostConnection(self._prefill.name, "has restarted since it was warmed"))
                 return None
@@ -336,7 +336,8 @@ class _Meeting:
             return False
         return True
 
-    async def _prefill_once(self) -> KVParams:
+    async def _prefill_once(self) -> tuple[KVParams, Identity | None]:
+        """P's parameters, and who they say that P is."""
         leg = self._prefill_leg
         if leg.begun:
             leg = self._prefill_leg = self._backend.leg(self._prefill)
@@ -354,8 +355,7 @@ class _Meeting:
             raise BadAnswer(self._prefill.name, "refused", Reason.STATUS, answer.status, answer.body) from None
         finally:
             leg.end()
-        identity_of(self._prefill, self._family, params)
-        return params
+        return params, identity_of(self._prefill, self._family, params)
 
     async def _tell_decode(self, failure: EngineFailure) -> None:
         if self.decode_leg.begun and isinstance(failure, BadAnswer) and failure.status < 500:

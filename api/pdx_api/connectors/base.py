@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pdx_api.connectors.families import Family
 from pdx_api.names import Order, Role
+
+KV_ROLES: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
+"""vLLM's `kv_role` of each role, where KV goes one way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class SideService:
 
 
 class Connector(Protocol):
-    """One KV connector. Instances are frozen; both methods are pure."""
+    """One KV connector. Instances are frozen; its methods are pure."""
 
     @property
     def name(self) -> str:

@@ -10,12 +10,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from pdx_api.connectors.base import EngineWiring, SideService, Site
+from pdx_api.connectors.base import KV_ROLES, EngineWiring, SideService, Site
 from pdx_api.connectors.families import Family, KVParams, Pool, Serial
 from pdx_api.names import Order, Role
-
-_KV_ROLES: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
-
 
 STORAGE_VARIABLE: Final = "PDX_KV_STORAGE"
 """Environment variable of an engine: the directory that all engines share, where there is one."""
@@ -51,7 +48,7 @@ class Custom:
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """The user's class, found where its code is, and told the directory that all engines share."""
-        transfer: dict[str, Any] = {"kv_connector": self.class_name, "kv_role": _KV_ROLES[role]}
+        transfer: dict[str, Any] = {"kv_connector": self.class_name, "kv_role": KV_ROLES[role]}
         if self.module_path is not None:
             transfer["kv_connector_module_path"] = self.module_path
         if config:

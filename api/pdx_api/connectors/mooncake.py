@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pdx_api.connectors.base import EngineWiring, SideService, Site
+from pdx_api.connectors.base import KV_ROLES, EngineWiring, SideService, Site
 from pdx_api.connectors.families import Asked, Family, Identity, KVParams, Rendezvous, Settles
 from pdx_api.names import Order, Role
 
@@ -19,8 +19,6 @@ PROTOCOL: Final = "mooncake_protocol"
 PROTOCOLS: Final = ("tcp", "rdma")
 """Its values, PDX's default first; vLLM's own is rdma."""
 DEVICE: Final = "device_name"
-
-_KV_ROLES: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 
 
 def _prefill_params(meeting: str) -> KVParams:
@@ -63,7 +61,7 @@ class Mooncake:
         return EngineWiring(
             kv_transfer_config={
                 "kv_connector": "MooncakeConnector",
-                "kv_role": _KV_ROLES[role],
+                "kv_role": KV_ROLES[role],
                 "kv_connector_extra_config": {PROTOCOL: PROTOCOLS[0], **config},
             },
             env={"VLLM_MOONCAKE_BOOTSTRAP_PORT": str(site.ports[BOOTSTRAP])},

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pdx_api.connectors.base import EngineWiring, SideService, Site
+from pdx_api.connectors.base import KV_ROLES, EngineWiring, SideService, Site
 from pdx_api.connectors.families import Answered, Family, Identity, KVParams, Rendezvous, Serial, Settles
 from pdx_api.names import Order, Role
 
@@ -18,7 +18,6 @@ SIDE_CHANNEL_PORT: Final = 5600
 LEASE: Final = "kv_lease_duration"
 """Setting for how long P keeps the blocks of a finished prefill, in seconds; vLLM's default is 30."""
 
-_KV_ROLES: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 
 _PREFILL_PARAMS: Final[KVParams] = {
     "do_remote_decode": True,
@@ -66,7 +65,7 @@ class Nixl:
         """The side channel binds and advertises one address, so it is the pod's own and never a wildcard."""
         transfer: dict[str, Any] = {
             "kv_connector": "NixlConnector" if order is Order.PREFILL_FIRST else "NixlPushConnector",
-            "kv_role": _KV_ROLES[role],
+            "kv_role": KV_ROLES[role],
         }
         if config:
             transfer["kv_connector_extra_config"] = dict(config)
