@@ -92,6 +92,7 @@ class Connection:
         "_loop",
         "_parser",
         "_relay",
+        "_sent",
         "_sink",
         "_wait",
         "_waiter",
@@ -115,6 +116,8 @@ class Connection:
         self._counters = _NO_COUNTERS
         """Where the pieces of a relayed answer are counted."""
         self._relay = False
+        self._sent = 0.0
+        """When the exchange began, in the loop's time."""
         self._half_closed = False
         self._interruption: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -142,6 +145,7 @@ class Connection:
         """Begin an exchange."""
         clean = self.answer.complete and self.answer.keep_alive
         self.answer = Answer()  # first of all: the answer before belongs to another client
+        self._sent = self._loop.time()
         if self.transport is None or self.lost is not None:
             raise self._failure()
         self._relay = False
@@ -170,9 +174,9 @@ class Connection:
         self._wait.watch(idle, until)
 
     @property
-    def waited(self) -> float:
-        """Seconds since the present wait was allowed."""
-        return self._wait.waited
+    def since_sent(self) -> float:
+        """Seconds since the request was sent, however often its answer has been waited for."""
+        return self._loop.time() - self._sent
 
     @property
     def left(self) -> float:

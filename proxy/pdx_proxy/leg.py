@@ -191,7 +191,7 @@ class Leg:
         except LostConnection:
             if not connection.used or connection.answer.status or self._unwanted or connection.lost is None:
                 raise  # a connection that is not lost was interrupted
-            if connection.waited > _STALE_SECONDS:
+            if connection.since_sent > _STALE_SECONDS:
                 raise
         left = connection.left
         connection.close()

@@ -37,7 +37,6 @@ class Wait:
     """The present wait of one connection."""
 
     __slots__ = (
-        "_asked",
         "_awaited",
         "_every",
         "_expires",
@@ -54,7 +53,6 @@ class Wait:
     def __init__(self, loop: asyncio.AbstractEventLoop, awaited: Awaited) -> None:
         self._loop = loop
         self._awaited = awaited
-        self._asked = 0.0
         self._expires = inf
         """When the wait is over, in the loop's time."""
         self._until = inf
@@ -75,8 +73,7 @@ class Wait:
         self.expired = False
         self._every = inf
         self._until = until
-        self._asked = now = self._loop.time()
-        expires = now + seconds
+        expires = self._loop.time() + seconds
         self._expires = expires = expires if expires < until else until
         if expires < self._timer_at:  # else it is set when it fires
             if self._timer is not None:
@@ -103,11 +100,6 @@ class Wait:
         """The connection is over."""
         if self._timer is not None:
             self._timer.cancel()
-
-    @property
-    def waited(self) -> float:
-        """Seconds since the wait was allowed."""
-        return self._loop.time() - self._asked
 
     @property
     def left(self) -> float:
