@@ -24,29 +24,38 @@ class Verdict(StrEnum):
 
 
 class Cause(StrEnum):
-    """The likely reason why KV does not travel between two engines."""
+    """Why KV does not travel between two engines, in the words of canaries, of conditions and of `pdx doctor`."""
 
     NO_CONNECTOR = "ConnectorOff"
     VERSION = "VersionsDiffer"
     MODEL = "ModelsDiffer"
     BLOCK_SIZE = "BlockSizesDiffer"
+    DTYPE = "DtypesDiffer"
+    ENGINES = "EnginesDiffer"
+    """In something of these: vLLM refuses the KV and does not say of what."""
     SIDE_CHANNEL_HOST = "SideChannelHostWrong"
     POOL = "PoolUnreachable"
     PORTS = "PortsBlocked"
+    TRANSFER = "TransferFailed"
+    """Behind the handshake."""
     WRONG_KV = "WrongKV"
     NOT_TOLD = "NotReported"
 
 
 ADVICE: Final[Mapping[Cause, str]] = MappingProxyType(
     {
-        Cause.NO_CONNECTOR: "P runs without a KV connector; look for --kv-transfer-config among its arguments",
+        Cause.NO_CONNECTOR: "look for --kv-transfer-config among its arguments: podTemplate or `args` may replace it",
         Cause.VERSION: "the two run different versions of vLLM, which refuse each other's KV; give them one image",
         Cause.MODEL: "the two were started with different model strings, which vLLM compares; give them one",
         Cause.BLOCK_SIZE: "the two have KV blocks of different sizes; give both one (spec.engine.blockSize)",
+        Cause.DTYPE: "the two have another dtype of weights or of KV; set it in spec.engine, for both",
+        Cause.ENGINES: "vLLM refuses the KV; give both the same image, model and engine arguments",
         Cause.SIDE_CHANNEL_HOST: "P tells an address that is not its own; correct VLLM_NIXL_SIDE_CHANNEL_HOST",
         Cause.POOL: "the two do not share their store of KV; look whether both reach it",
-        Cause.PORTS: "D does not reach P, or has no KV connector; between engines all ports must be open (network "
-        "policies, firewalls), and both logs name the error",
+        Cause.PORTS: "one does not reach the other; between engines all ports must be open (network policies, "
+        "firewalls), and both logs name the error",
+        Cause.TRANSFER: "the two reach each other, and the transfer fails; KV goes over ports and devices that the "
+        "connector's transport chooses (UCX_TLS, UCX_NET_DEVICES), and RDMA needs its memlock limit",
         Cause.WRONG_KV: "the KV that arrives is not that of the prompt; take this pair out of service and look for "
         "differences between its engines",
         Cause.NOT_TOLD: "start the engines with --enable-prompt-tokens-details, as those of a new revision are",

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from pdx_api.names import ConditionType, Mode, Role
-from pdx_api.verification import ADVICE, Verdict
+from pdx_api.verification import ADVICE, Cause, Verdict
 from pdx_api.verification import Finding as Canaries
 from pdx_cli.findings import Finding, Severity, listed, wrong
 from pdx_cli.picture import Body, Engine, Gateway, Picture
@@ -15,11 +15,11 @@ from pdx_operator import engine_log
 
 KV_FLAG: Final = "--kv-transfer-config"
 PAIRED_FLAGS: Final = {
-    "--dtype": "the same dtype",
-    "--kv-cache-dtype": "the same KV cache dtype",
-    "--block-size": "the same block size",
+    "--dtype": ("the same dtype", Cause.DTYPE),
+    "--kv-cache-dtype": ("the same KV cache dtype", Cause.DTYPE),
+    "--block-size": ("the same block size", Cause.BLOCK_SIZE),
 }
-"""Flags of vLLM that must be equal on P and D, and how to say so."""
+"""Flags of vLLM that must be equal on P and D, how to say so, and what it is called when they are not."""
 _PORTS: Final = (
     "Let engine pods reach each other on every port (NIXL's side channel is 5600): see NetworkPolicies, firewalls "
     "between nodes, and VLLM_NIXL_SIDE_CHANNEL_HOST, which must be the pod's own address; where KV goes through a "
@@ -122,7 +122,7 @@ def _lacks_connector(engine: Engine) -> bool:
 
 def _without_connector(who: str, seen: str) -> Finding:
     return wrong(
-        "ConnectorRemoved",
+        Cause.NO_CONNECTOR,
         f"The {who} runs without a KV connector ({seen}), so decode engines compute every prompt again",
         f"Let it have {KV_FLAG} as `pdx render` shows it: take what replaces `args` out of podTemplate, and undo "
         "changes of the engines' Deployment.",
@@ -165,23 +165,23 @@ def _differences(one: Engine, others: list[Engine]) -> Iterator[Finding]:
     for other in others:
         if (mine := _model(one)) and (theirs := _model(other)) and mine != theirs:
             yield wrong(
-                "ModelDiffers",
+                Cause.MODEL,
                 f"The {one.role} engine {one.name} serves the model {mine!r} and the {other.role} engine {other.name} "
                 f"{theirs!r}: vLLM refuses KV from an engine with another model string",
                 "Give both the same model: spec.model, and no model in `args` or podTemplate of one role.",
             )
         if one.version and other.version and one.version != other.version:
             yield wrong(
-                "VersionDiffers",
+                Cause.VERSION,
                 f"The {one.role} engine {one.name} runs vLLM {one.version} and the {other.role} engine {other.name} "
                 f"{other.version}: vLLM refuses KV from another version",
                 "Give both the same image: spec.engine.image, and none in podTemplate of one role.",
             )
-        for flag, same in PAIRED_FLAGS.items():
+        for flag, (same, cause) in PAIRED_FLAGS.items():
             mine, theirs = _flag(one.args, flag), _flag(other.args, flag)
             if one.args and other.args and mine != theirs:
                 yield wrong(
-                    "PairDiffers",
+                    cause,
                     f"{flag} is {mine or 'not set'} on the {one.role} engine {one.name} and {theirs or 'not set'} on "
                     f"the {other.role} engine {other.name}: a pair needs {same}",
                     "Set it in spec.engine, for both roles.",
@@ -205,7 +205,7 @@ def logs_tell_of_failed_transfers(picture: Picture) -> Iterator[Finding]:
             line = next((line for line in reversed(lines) if re.search(pattern, line)), None)
             if line is not None:
                 peers = re.findall(r"'remote_host': '([^']+)', 'remote_port': (\d+)", engine.log)
-                where = f" at {':'.join(peers[-1])}" if peers and cause == "SideChannelBlocked" else ""
+                where = f" at {':'.join(peers[-1])}" if peers and cause is Cause.PORTS else ""
                 sentence = (
                     f"The {engine.role} engine {engine.name} {says}{where}, by its log: {engine_log.read(line).line}"
                 )
@@ -225,19 +225,19 @@ _KV_ARRIVED: Final = r"compatibility check passed|Num successful transfers=[1-9]
 """What an engine logs when its peer is well: what was logged before it says nothing any more."""
 _KV_LOG: Final = (
     (
-        "PairIncompatible",
+        Cause.ENGINES,
         r"compatibility hash mismatch",
         "refuses KV of its peer, whose vLLM version, model string, dtype, layout or order is another",
         "Let both be started by the same spec: the same image, model and engine arguments.",
     ),
     (
-        "SideChannelBlocked",
+        Cause.PORTS,
         r"failure_type.{1,4}(push_|push_reg_)?handshake(_setup)?_failed|transfer failure: (push_|push_reg_)?handshake",
         "gets no answer from its peer's side channel",
         _PORTS,
     ),
     (
-        "TransferFailed",
+        Cause.TRANSFER,
         r"transfer failure: transfer_(failed|exception|setup_failed)",
         "reaches its peer but not its memory: the transfer itself fails",
         "KV goes over ports and devices that UCX chooses: open all ports between engine pods, see UCX_TLS and "

@@ -228,6 +228,8 @@ class Canary:
         if any(name not in now for name in names) or starts_of(pair) != starts_of((now[names[0]], now[names[1]])):
             return  # it speaks of engines that have started anew since
         cause = {"cause": likely_cause(pair, tried.evidence)} if tried.evidence else {}
+        if tried.evidence and tried.evidence.unconnected:
+            tried.seen = f"{tried.seen}, and {tried.evidence.unconnected}"
         before = self._records.get(names)
         self._records[names] = recorded(pair, tried.result, before, self._backend.clock(), tried.seen, **cause)
         self._tried[names] = (time.time(), tried)
@@ -298,12 +300,22 @@ class Canary:
             if failure.status == 400 and len(body["prompt"].split()) == words:  # several of one length may fail
                 self._shorten(prefill.revision)
         elif failure.endpoint == prefill.name:
-            if failure.detail == NO_PARAMS:
-                tried.result, tried.seen = Result.FAILED, "P answers without kv_transfer_params"
-                tried.evidence = Evidence(Result.FAILED, connector_off=True)
+            await self._take_prefill_failure(prefill, body, failure, tried)
         elif _may_be_kv(failure) and await self._alone(decode, body, tried) is not None:
             tried.result = Result.FAILED
             tried.evidence = await self._gather(pair, Result.FAILED, None)
+
+    async def _take_prefill_failure(
+        self, prefill: Endpoint, body: Mapping[str, Any], failure: EngineFailure, tried: Tried
+    ) -> None:
+        """P has failed: that proves something only where it has no connector."""
+        if failure.detail == NO_PARAMS:
+            tried.result, tried.seen = Result.FAILED, "P answers without kv_transfer_params"
+            tried.evidence = Evidence(Result.FAILED, connector_off=True)
+        elif await self._alone(prefill, body, tried) is not None:
+            facts = await self._facts(prefill)  # of a P that has now computed a prompt
+            if facts.connector is False:
+                tried.result, tried.evidence = Result.FAILED, Evidence(Result.FAILED, facts)
 
     def _shorten(self, revision: str) -> None:
         words = self._words.get(revision, _WORDS)

@@ -27,6 +27,9 @@ _NEAR: Final = 0.5
 _TOLD: Final = 3
 """Broken pairs that are told in words."""
 _BLOCK_SIZE: Final = re.compile(rb'^vllm:cache_config_info\{[^\n]*\bblock_size="(\d+)"', re.MULTILINE)
+_PROMPTS: Final = re.compile(rb"^vllm:prompt_tokens_total\{[^\n]*\} (\S+)$", re.MULTILINE)
+_QUERIES: Final = re.compile(rb"^vllm:external_prefix_cache_queries_total\{[^\n]*\} (\S+)$", re.MULTILINE)
+"""Prompt tokens that vLLM's scheduler has asked its connector for: of each prompt all that its own cache lacks."""
 
 Pair = tuple[Endpoint, Endpoint]
 Names = tuple[str, str]
@@ -97,6 +100,8 @@ class Facts:
     model: str | None = None
     """The string it was started with."""
     block_size: int | None = None
+    connector: bool | None = None
+    """Whether it has a KV connector; None before it has computed a prompt."""
 
 
 def candidates(endpoints: Iterable[Endpoint]) -> list[list[Pair]]:
@@ -248,7 +253,21 @@ def read_facts(version: bytes, models: bytes, metrics: bytes) -> Facts:
         version=_text(version, "version"),
         model=_text(models, "data", 0, "root"),
         block_size=int(block.group(1)) if block else None,
+        connector=_asks_a_connector(metrics),
     )
+
+
+def _asks_a_connector(metrics: bytes) -> bool | None:
+    asked, prompts = _sum(_QUERIES, metrics), _sum(_PROMPTS, metrics)
+    return None if asked is None or not prompts else asked > 0
+
+
+def _sum(series: re.Pattern[bytes], metrics: bytes) -> float | None:
+    try:
+        values = [float(value) for value in series.findall(metrics)]
+    except ValueError:
+        return None
+    return sum(values) if values else None
 
 
 def _text(page: bytes, *path: str | int) -> str | None:
@@ -273,11 +292,22 @@ class Evidence:
     connector_off: bool = False
     """P has answered without parameters though its family has some."""
 
+    @property
+    def unconnected(self) -> str:
+        """Which of the two runs without a KV connector, as half a sentence; empty for none."""
+        prefill = self.connector_off or self.prefill.connector is False
+        without = [name for name, off in (("P", prefill), ("D", self.decode.connector is False)) if off]
+        return (
+            f"{' and '.join(without)} {'runs' if len(without) == 1 else 'run'} without a KV connector"
+            if without
+            else ""
+        )
+
 
 def likely_cause(pair: Pair, evidence: Evidence) -> Cause:
     """What is behind a failure, the surest first."""
     prefill, decode = evidence.prefill, evidence.decode
-    if evidence.connector_off:
+    if evidence.unconnected:
         return Cause.NO_CONNECTOR
     if _differ(prefill.version, decode.version):
         return Cause.VERSION

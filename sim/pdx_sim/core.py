@@ -135,6 +135,8 @@ class Core:
 
     async def _fill(self, seq: Sequence) -> None:
         """Load a D leg's KV; a load that fails is computed here later, or fails the request."""
+        if self._settings.connected:
+            self._counts.prompt_tokens_queried += len(seq.prompt)
         if seq.leg is not Leg.DECODE and self._storage is None:
             return
         own = seq.digest

@@ -107,6 +107,8 @@ class Counts:
     """D legs prefilled here after a load failure."""
     prompt_tokens_local: int = 0
     prompt_tokens_external: int = 0
+    prompt_tokens_queried: int = 0
+    """Prompt tokens that the connector, if there is one, was asked for."""
     generation_tokens: int = 0
     orphan_tokens: int = 0
     """Tokens generated after the client had hung up."""
@@ -157,6 +159,8 @@ def metrics_text(counts: Counts, model: str, num_blocks: int) -> str:
         "num_preemptions_total": 0,
         "generation_tokens_total": counts.generation_tokens,
         "prompt_tokens_total": computed + external,
+        "external_prefix_cache_queries_total": counts.prompt_tokens_queried,
+        "external_prefix_cache_hits_total": external,
     }
     sources = {"local_compute": computed, "local_cache_hit": 0, "external_kv_transfer": external}
     waiting = {"capacity": counts.waiting_now - counts.loading_now, "deferred": counts.loading_now}

@@ -153,7 +153,7 @@ def test_gateways_and_engines_in_pods_are_asked(
     where = ["m", "-n", namespace, "--kubeconfig", str(node_cluster.kubeconfig)]
     assert main(["doctor", *where]) == 1
     out = capsys.readouterr().out
-    assert "ModelDiffers: The prefill engine m-prefill-a-1 serves the model 'm'" in out
+    assert "ModelsDiffer: The prefill engine m-prefill-a-1 serves the model 'm'" in out
     assert "1 gateways and 2 running engines" in out
     assert "Not seen" not in out
     assert main(["top", *where, "--once", "--interval", "0.1"]) == 0

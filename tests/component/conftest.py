@@ -53,7 +53,7 @@ async def make_world() -> AsyncIterator[MakeWorld]:
             wiring = {"connector": world.connector, "storage": str(storage or ""), **(sim or {})}
             base = replace(FAST, order=order, **wiring)
             world.connector = base.connector
-            prefills = [replace(base, role=Role.PREFILL, seed=i, **(p or {})) for i in range(prefill)]
+            prefills = [replace(base, **{"role": Role.PREFILL, "seed": i, **(p or {})}) for i in range(prefill)]
             decodes = [replace(base, **{"role": Role.DECODE, "seed": i, **(d or {})}) for i in range(decode)]
             await world.start_engines(prefills, decodes)
             worlds.append(world)

@@ -1,6 +1,8 @@
 """Whether KV travels is seen by canaries: that it does, that it does not and why, and that clients notice nothing."""
 
 import asyncio
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from pdx_sim import FaultKind, Leg, OnLoadFailure
 from pdx_sim.counts import Violation
 from pdx_sim.sequence import Sequence
 from tests.component.conftest import MakeWorld
-from tests.component.harness import Shape, World, eventually
+from tests.component.harness import Shape, World, eventually, spec_of
 
 ON: dict[str, Any] = {"canary": Canaries(seconds=0.5)}
 RECOMPUTE = {"on_load_failure": OnLoadFailure.RECOMPUTE}
@@ -104,6 +106,40 @@ async def test_a_prefill_without_a_connector(order: Order, make_world: MakeWorld
     await found(world, Verdict.BROKEN, Cause.NO_CONNECTOR)
     world.p.faults.clear()
     await found(world, Verdict.VERIFIED)
+
+
+@pytest.mark.parametrize("missing", [Role.PREFILL, Role.DECODE])
+@pytest.mark.parametrize(
+    ("connector", "order"),
+    [
+        ("NIXL", Order.PREFILL_FIRST),
+        ("NIXL", Order.DECODE_FIRST),
+        ("Mooncake", Order.CONCURRENT),
+        ("SharedStorage", None),
+    ],
+)
+async def test_an_engine_that_was_started_without_a_connector(
+    connector: str, order: Order | None, missing: Role, make_world: MakeWorld, tmp_path: Path
+) -> None:
+    """It ignores what it is told, as vLLM does: D computes every prompt, and P tells nothing and gives nothing."""
+    order = order or Order.PREFILL_FIRST
+    storage = tmp_path if connector == "SharedStorage" else None
+    world = await make_world(
+        *(order, 1, 1),
+        **{missing[0]: {"role": Role.AGGREGATED}},
+        sim={"lease_seconds": 0.5},
+        connector=connector,
+        storage=storage,
+        gateway=False,
+    )
+    world.allowed.violations = {Violation.PARAMS_AT_AGGREGATED}
+    world.allowed.expired = True
+    pair = ((world.p, Role.PREFILL), (world.d, Role.DECODE))
+    specs = tuple(replace(spec_of(engine, order), role=role) for engine, role in pair)
+    await world.start_gateway(warm=False, endpoints=specs, **ON)
+    await found(world, Verdict.BROKEN, Cause.NO_CONNECTOR)
+    (broken,) = world.gateway.canary.finding.broken
+    assert f"{missing[0].upper()} runs without a KV connector" in broken.sentence
 
 
 async def test_a_break_is_seen_and_its_mend(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,7 @@ async def test_a_decode_of_another_model(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, d={"model": "/models/sim"}, gateway=False)
     await world.start_gateway(warm=False)
     await wait_for(world, "HandoffFails")
-    finding = (await findings(world))["ModelDiffers"]
+    finding = (await findings(world))["ModelsDiffer"]
     assert "'sim'" in finding.sentence
     assert "'/models/sim'" in finding.sentence
     await _settle(world)
@@ -138,7 +138,7 @@ async def test_a_prefill_without_its_connector(make_world: MakeWorld) -> None:
         engines = ((bare, Role.PREFILL), (world.d, Role.DECODE))
         specs = tuple(EndpointSpec(Address(e.settings.host, e.port), role) for e, role in engines)
         await world.start_gateway(warm=False, endpoints=specs)
-        finding = await wait_for(world, "ConnectorRemoved")
+        finding = await wait_for(world, "ConnectorOff")
         assert f"prefill engine {bare.settings.host}:{bare.port}" in finding.sentence
     finally:
         await _settle(world)

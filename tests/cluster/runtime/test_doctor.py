@@ -201,9 +201,9 @@ def test_an_engine_with_other_flags(role: str, api: Api, operator: Operator, nam
         running = {"running": {"startedAt": "2030-01-01T00:00:00Z"}}
         show(api, namespace, each, state=running, ready=True, started=True)
     if role == "prefill":
-        assert "prefill engine m-prefill-" in named(doctor, "ConnectorRemoved").sentence
+        assert "prefill engine m-prefill-" in named(doctor, "ConnectorOff").sentence
     else:
-        assert "'/models/m'" in named(doctor, "ModelDiffers").sentence
+        assert "'/models/m'" in named(doctor, "ModelsDiffer").sentence
         assert "m instead of /models/m" not in named(doctor, "ArgumentsDiffer").sentence
 
 

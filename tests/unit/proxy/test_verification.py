@@ -195,6 +195,32 @@ MODELS = b'{"data": [{"id": "served", "root": "org/model"}]}'
 METRICS = b'x\nvllm:cache_config_info{block_hash="a",block_size="16",cache_dtype="auto",engine="0"} 1.0\n'
 
 
+def counted(prompts: float, asked: float | None) -> bytes:
+    """What an engine of two data-parallel ranks says, of which only the second has worked."""
+    page = f'vllm:prompt_tokens_total{{engine="0"}} 0.0\nvllm:prompt_tokens_total{{engine="1"}} {prompts}\n'
+    name = "vllm:external_prefix_cache_queries"
+    if asked is not None:
+        page += (
+            f'{name}_total{{engine="0"}} 0.0\n{name}_total{{engine="1"}} {asked}\n{name}_created{{engine="1"}} 1.7e9\n'
+        )
+    return page.encode()
+
+
+@pytest.mark.parametrize(
+    ("page", "connector"),
+    [
+        (counted(300.0, 300.0), True),
+        (counted(1.5e6, 12.0), True),
+        (counted(300.0, 0.0), False),
+        (counted(0.0, 0.0), None),
+        (counted(300.0, None), None),
+        (METRICS, None),
+    ],
+)
+def test_whether_an_engine_has_a_connector(page: bytes, connector: bool | None) -> None:
+    assert read_facts(b"", b"", page).connector is connector
+
+
 def test_what_an_engine_says_of_itself_is_read() -> None:
     assert read_facts(b'{"version": "0.32.0"}', MODELS, METRICS) == Facts("0.32.0", "org/model", 16)
     assert read_facts(b"", b"{}", b"<html>") == Facts()
@@ -208,6 +234,9 @@ OWN = {"remote_host": "10.0.0.0"}
     ("evidence", "cause"),
     [
         (Evidence(Result.FAILED, connector_off=True), Cause.NO_CONNECTOR),
+        (Evidence(Result.RECOMPUTED, SELF, replace(SELF, connector=False), OWN), Cause.NO_CONNECTOR),
+        (Evidence(Result.FAILED, replace(SELF, connector=False), SELF), Cause.NO_CONNECTOR),
+        (Evidence(Result.RECOMPUTED, replace(SELF, connector=True), replace(SELF, connector=True), OWN), Cause.PORTS),
         (Evidence(Result.RECOMPUTED, SELF, replace(SELF, version="2"), OWN), Cause.VERSION),
         (Evidence(Result.RECOMPUTED, SELF, replace(SELF, model="n"), OWN), Cause.MODEL),
         (Evidence(Result.RECOMPUTED, SELF, replace(SELF, block_size=32), OWN), Cause.BLOCK_SIZE),
@@ -221,6 +250,14 @@ OWN = {"remote_host": "10.0.0.0"}
 )
 def test_the_likely_cause(evidence: Evidence, cause: Cause) -> None:
     assert likely_cause(pairs_of(1, 1)[0], evidence) is cause
+
+
+def test_which_engine_runs_without_a_connector() -> None:
+    off = Facts(connector=False)
+    assert Evidence(Result.RECOMPUTED, SELF, off).unconnected == "D runs without a KV connector"
+    assert Evidence(Result.FAILED, connector_off=True).unconnected == "P runs without a KV connector"
+    assert Evidence(Result.RECOMPUTED, off, off).unconnected == "P and D run without a KV connector"
+    assert Evidence(Result.RECOMPUTED, Facts(connector=True), SELF).unconnected == ""
 
 
 def verdicts(*results: Result) -> list[Verdict]:
