@@ -46,6 +46,7 @@ FULL: Final[Body] = {
             "order": "DecodeFirst",
             "onLoadFailure": "Recompute",
             "config": {"kv_lease_duration": 30, "deep": {"list": [1, "two", None]}},
+            "podTemplate": {"spec": {"nodeSelector": {"kv": "here"}, "containers": [{"name": "service", "env": []}]}},
         },
         "prefill": {
             "replicas": 2,
@@ -164,6 +165,7 @@ _NO_FLAG = (
 _ENGINE = "PDX writes command and args of the container engine; leave them out"
 _ENGINE_PORTS = "PDX writes these ports of the container engine: http, bootstrap, side-channel; leave them out"
 _GATEWAY = "PDX writes command and args of the container gateway; leave them out"
+_SERVICE = "PDX writes command and args of the container service; leave them out"
 _GATEWAY_PORTS = "PDX writes these ports of the container gateway: http, admin; leave them out"
 _REQUEST = "a request is above its limit; write requests up to limits"
 _DEVICES = "an engine needs parallelism.tensor devices; write as many as nvidia.com/gpu in resources.limits"
@@ -360,6 +362,7 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec.gateway.podTemplate", _overlay(name="gateway", args=["--help"]), "spec.gateway.podTemplate", _GATEWAY),
     ("spec.gateway.podTemplate", _overlay(name="gateway", ports=[{"name": "admin", "containerPort": 1}]),
      "spec.gateway.podTemplate", _GATEWAY_PORTS),
+    ("spec.kvTransfer.podTemplate", _overlay(name="service", args=[]), "spec.kvTransfer.podTemplate", _SERVICE),
     ("spec.decode.podTemplate", {"metadata": {"labels": {"pdx.dev/role": "prefill"}}},
      "spec.decode.podTemplate.metadata.labels", _OWN_KEYS),
     ("spec.gateway.podTemplate", {"metadata": {"annotations": {"pdx.dev/order": "x"}}},
@@ -612,7 +615,7 @@ UNKNOWN: Final[list[tuple[str, object, str, str]]] = [
     ("spec.decode.replica", 1, "spec.decode.replica", "spec.decode.replica does not exist; did you mean replicas?"),
     ("spec.kvTransfer.zzz", 1, "spec.kvTransfer.zzz",
      "spec.kvTransfer.zzz does not exist; it may hold: connector, order, onLoadFailure, storage, poolSize, config, "
-     "custom."),
+     "custom, podTemplate."),
     ("spec.routing.deadline", {}, "spec.routing.deadline",
      "spec.routing.deadline does not exist; did you mean deadlines?"),
     ("spec.gateway.auth", {"secretName": "x", "secretRef": {"name": "x"}}, "spec.gateway.auth.secretName",

@@ -135,7 +135,7 @@ def connector_config(spec: Spec) -> dict[str, Any]:
 def _kv_transfer(spec: Spec) -> dict[str, Any]:
     if spec.mode is Mode.AGGREGATED:
         return {}
-    said = {**stated(spec.kv_transfer, without=("pool_size",)), "order": spec.order}
+    said = {**stated(spec.kv_transfer, without=("pool_size", "pod_template")), "order": spec.order}
     # With the default deadline the lease is vLLM's own: engines that were not told are the same.
     if spec.routing.deadlines.handoff_seconds != HANDOFF_SECONDS:
         said["config"] = connector_config(spec)

@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from pdx_api.connectors import CONNECTORS
 from pdx_api.fields import Annotations, Labels, ListMap, Part, Rule
-from pdx_api.names import ENGINE_CONTAINER, GATEWAY_CONTAINER, GROUP, PORT_ADMIN, PORT_HTTP
+from pdx_api.names import ENGINE_CONTAINER, GATEWAY_CONTAINER, GROUP, PORT_ADMIN, PORT_HTTP, SERVICE_CONTAINER
 
 _KEYS_ARE_FREE: Final = Rule(
     f"self.all(key, !key.startsWith('{GROUP}/'))",
@@ -101,6 +101,7 @@ def _containers(template: PodTemplate, name: str) -> list[Container]:
 
 
 _CONNECTOR_PORTS: Final = sorted({name for connector in CONNECTORS.values() for name in connector.port_names})
+_SERVICE_PORTS: Final = sorted({name for c in CONNECTORS.values() for each in c.services for name in each.ports})
 
 
 class EnginePodTemplate(PodTemplate):
@@ -113,3 +114,9 @@ class GatewayPodTemplate(PodTemplate):
     """An overlay on the gateway's pod template."""
 
     rules: ClassVar[tuple[Rule, ...]] = _rules(GATEWAY_CONTAINER, (PORT_HTTP, PORT_ADMIN))
+
+
+class ServicePodTemplate(PodTemplate):
+    """An overlay on the pod template of a connector's side services."""
+
+    rules: ClassVar[tuple[Rule, ...]] = _rules(SERVICE_CONTAINER, _SERVICE_PORTS)

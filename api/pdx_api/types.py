@@ -25,7 +25,7 @@ from pdx_api.fields import (
 )
 from pdx_api.model import Model, Volume
 from pdx_api.names import STORAGE_MOUNT, Mode, Order, Role
-from pdx_api.overlay import EnginePodTemplate, GatewayPodTemplate
+from pdx_api.overlay import EnginePodTemplate, GatewayPodTemplate, ServicePodTemplate
 from pdx_api.pairing_rules import VARIABLE_IS_NOT_SHARED
 from pdx_api.routing import EngineKey, GatewayAuth, GatewayLimits, GatewayLogs, Routing
 from pdx_api.routing_rules import REQUEST_RULES
@@ -142,6 +142,11 @@ class KVTransfer(Part):
     )
     custom: CustomConnector | None = Field(
         default=None, description="What connector Custom is: a class of your own, or one that PDX does not know."
+    )
+    pod_template: ServicePodTemplate | None = Field(
+        default=None,
+        description="Merged onto the pod templates of the connector's side services as `kubectl patch` merges "
+        "(strategically). Their container is called service. A change starts them anew, empty. Not for `pdx up`.",
     )
 
 

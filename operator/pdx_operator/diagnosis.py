@@ -64,6 +64,8 @@ class _Group:
 
 # The most informative first: what names its own remedy before what only says that something is wrong.
 _ROLES: Final = frozenset(Role)
+_SERVICES: Final = "kvTransfer"
+"""Field of the spec that side services come from."""
 _RANKS: Final = ("known", "image", "config", "volume", "refused", "memory", "start", "crash", "place", "node", "wait")
 
 
@@ -87,7 +89,7 @@ def diagnose(
     for pod in pods:
         if pod.ready or pod.terminating:
             continue
-        field = fields.get(pod.role, pod.role)
+        field = fields.get(pod.role, pod.role if pod.role in _ROLES or pod.role == ROLE_GATEWAY else _SERVICES)
         if cause := _cause(pod, logs.get(pod.name), now, may_use_surge, field):
             causes[_Group(pod.role, pod.revision), cause] += 1
     for group, missing, failure in _refusals(pools, gateway):
@@ -197,8 +199,11 @@ def _ended(container: ContainerView, log: str | None, field: str) -> _Cause | No
     if finding.known is not None:
         return _found("known", finding.known.reason, f"{finding.line.rstrip('.')}; {finding.known.advice}")
     if ending.reason == "OOMKilled":
-        text = f"it used more memory than it may and was ended; raise spec.{field}.resources.limits.memory"
-        return _found("memory", "OutOfMemory", text)
+        # Side services have a limit where an overlay sets one.
+        limit = (
+            f"the limit in spec.{field}.podTemplate" if field == _SERVICES else f"spec.{field}.resources.limits.memory"
+        )
+        return _found("memory", "OutOfMemory", f"it used more memory than it may and was ended; raise {limit}")
     said = f", saying: {finding.line}" if finding.line else "; look at its log"
     return _found("crash", "Crashing", f"it ends with exit code {ending.exit_code}{said}")
 

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from pdx_api.connectors.base import SideService, Site
 from pdx_api.engines import pairing_revision, pool_bytes, service_command, side_services
-from pdx_api.names import LABEL_DEPLOYMENT, LABEL_REVISION, LABEL_SERVICE, service_name
+from pdx_api.names import LABEL_DEPLOYMENT, LABEL_REVISION, LABEL_SERVICE, SERVICE_CONTAINER, service_name
 from pdx_api.types import PDDeployment, Spec
 from pdx_operator.objects import Manifest, Owner, grace_seconds, literal, metadata
+from pdx_operator.overlay import overlaid
 
 USER_ID: Final = 2000
 """As the engines', whose image it is."""
@@ -26,7 +27,10 @@ def service_sites(spec: Spec, name: str, revision: str) -> dict[str, Site]:
 
 
 def service_manifests(deployment: PDDeployment, owner: Owner) -> tuple[Manifest, ...]:
-    """Deployment and Service of each side service of this spec's revision."""
+    """Deployment and Service of each side service of this spec's revision.
+
+    Raises OverlayError for a `podTemplate` that cannot be applied.
+    """
     spec, revision = deployment.spec, pairing_revision(deployment.spec)
     return tuple(
         manifest
@@ -55,7 +59,7 @@ def _service(owner: Owner, service: SideService, revision: str) -> Manifest:
 def _deployment(spec: Spec, owner: Owner, service: SideService, revision: str) -> Manifest:
     labels = _labels(owner, service, revision)
     pod = {
-        "containers": [_container(spec, service)],
+        "containers": [_container(spec, service) | {"name": SERVICE_CONTAINER}],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
         "securityContext": {
             "runAsNonRoot": True,
@@ -77,9 +81,16 @@ def _deployment(spec: Spec, owner: Owner, service: SideService, revision: str) -
             "strategy": {"type": "Recreate"},
             "revisionHistoryLimit": 1,
             "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": pod},
+            "template": _overlaid(spec, {"metadata": {"labels": labels}, "spec": pod}),
         },
     }
+
+
+def _overlaid(spec: Spec, template: Manifest) -> Manifest:
+    if spec.kv_transfer.pod_template is None:
+        return template
+    overlay = spec.kv_transfer.pod_template.overlay()
+    return overlaid(template, overlay, container=SERVICE_CONTAINER, where="spec.kvTransfer.podTemplate")
 
 
 def _container(spec: Spec, service: SideService) -> Manifest:

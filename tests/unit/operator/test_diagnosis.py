@@ -331,6 +331,9 @@ def test_a_side_service_is_called_a_server() -> None:
     found = diagnose([], None, [view], {}, now=NOW)
     assert found is not None
     assert found.message.startswith("the lmcache server: ")
+    homeless = diagnose([], None, [replace(view, unschedulable="0/1 nodes are available")], {}, now=NOW)
+    assert homeless is not None
+    assert homeless.message.endswith("or nodeSelector and tolerations in spec.kvTransfer.podTemplate")
 
 
 def test_pods_that_are_ready_or_ending_are_no_matter() -> None:

@@ -215,6 +215,17 @@ def test_only_engines_reach_a_side_service() -> None:
     assert peer["podSelector"]["matchExpressions"][0]["key"] == "pdx.dev/role"
 
 
+def test_an_overlay_changes_the_pods_of_side_services_and_no_engine() -> None:
+    overlay = {"spec": {"imagePullSecrets": [{"name": "registry"}], "containers": [{"name": "service", "env": []}]}}
+    plain, laid = (_deployment(kvTransfer=LMCACHE | more) for more in ({}, {"podTemplate": overlay}))
+    before, after = _children(plain), _children(laid)
+    assert before.keys() == after.keys()
+    assert {name for name in before if before[name] != after[name]} == {("Deployment", "lmcache")}
+    pod = after["Deployment", "lmcache"]["spec"]["template"]["spec"]
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    assert pod["containers"] == before["Deployment", "lmcache"]["spec"]["template"]["spec"]["containers"]
+
+
 @pytest.mark.parametrize("spec", [{}, {"mode": "Aggregated", "kvTransfer": LMCACHE}])
 def test_who_needs_no_side_service_gets_none(spec: dict[str, Any]) -> None:
     names = {name for _, name in _rendered(**spec)}
