@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pdx_api.fields import RULES_KEY
 from pdx_api.names import API_VERSION, KIND
+from pdx_api.rule import RULES_KEY
 from pdx_api.schema import INT_OR_STRING, PRESERVE
 
 Schema = Mapping[str, Any]

@@ -5,8 +5,9 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
 from pdx_api.connectors.custom import DEFAULT_PREFILL_PARAMS, Custom, FamilyName
-from pdx_api.fields import ObjectName, Part, Rule, Text, matching, without_null
+from pdx_api.fields import ObjectName, Part, Text, matching, without_null
 from pdx_api.names import CODE_MOUNT
+from pdx_api.rule import Rule
 
 _FAMILIES: Final = ", ".join(FamilyName)
 

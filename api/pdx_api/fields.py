@@ -1,7 +1,7 @@
-"""What the fields of the object are made of: rules that hold in Python and in the API server, and bounded scalars."""
+"""What the fields of the object are made of: parts, and bounded scalars."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Final, Self
@@ -21,42 +21,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, core_schema
 
 from pdx_api.quantities import quantity
-
-RULES_KEY: Final = "x-kubernetes-validations"
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """What a value must fulfil, told twice: as CEL for the API server, as a function for everybody else.
-
-    It annotates a field's type, or stands in the `rules` of a `Part`.
-    """
-
-    cel: str
-    message: str
-    """What to write instead: the end of a sentence that begins with the field's path, without a full stop."""
-    holds: Callable[[Any], bool]
-
-    def check(self, value: Any) -> None:
-        """Raise ValueError with the message when the value does not fulfil it."""
-        if not self.holds(value):
-            raise ValueError(self.message)
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        def checked(value: Any) -> Any:
-            self.check(value)
-            return value
-
-        return core_schema.no_info_after_validator_function(checked, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return with_rules(handler(schema), self)
-
-
-def with_rules(schema: Mapping[str, Any], *rules: Rule) -> dict[str, Any]:
-    """The JSON schema with further rules."""
-    told = [{"rule": rule.cel, "message": rule.message} for rule in rules]
-    return {**schema, RULES_KEY: [*schema.get(RULES_KEY, ()), *told]} if told else dict(schema)
+from pdx_api.rule import Rule, with_rules
 
 
 def matching(pattern: str, message: str) -> Rule:

@@ -5,8 +5,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from pdx_api.fields import AbsolutePath, ObjectName, Part, RelativePath, Rule, SecretKey, Text
+from pdx_api.fields import AbsolutePath, ObjectName, Part, RelativePath, SecretKey, Text
 from pdx_api.names import MODEL_MOUNT
+from pdx_api.rule import Rule
 
 
 class ModelVolume(Part):

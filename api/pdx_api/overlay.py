@@ -6,8 +6,9 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import ConfigDict, Field, StringConstraints
 
 from pdx_api.connectors import CONNECTORS
-from pdx_api.fields import Annotations, Labels, ListMap, Part, Rule
+from pdx_api.fields import Annotations, Labels, ListMap, Part
 from pdx_api.names import ENGINE_CONTAINER, GATEWAY_CONTAINER, GROUP, PORT_ADMIN, PORT_HTTP, SERVICE_CONTAINER
+from pdx_api.rule import Rule
 
 _KEYS_ARE_FREE: Final = Rule(
     f"self.all(key, !key.startsWith('{GROUP}/'))",

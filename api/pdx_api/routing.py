@@ -5,9 +5,10 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field
 
 from pdx_api import defaults
-from pdx_api.fields import ObjectName, Part, Rule, SecretKey, Size
+from pdx_api.fields import ObjectName, Part, SecretKey, Size
 from pdx_api.names import LogFormat, Policy, PrefillFailure
 from pdx_api.routing_rules import DEADLINES_RULES, RETRIES_RULES, ROUTING_RULES
+from pdx_api.rule import Rule
 
 MEBIBYTE: Final = 1024 * 1024
 

@@ -3,10 +3,9 @@
 from fractions import Fraction
 from typing import Any, Final
 
-from pdx_api.connectors.nixl import LEASE
-from pdx_api.fields import Rule
 from pdx_api.names import Mode, PrefillFailure
 from pdx_api.quantities import quantity
+from pdx_api.rule import Rule
 
 ENGINE_KEY_VARIABLE: Final = "VLLM_API_KEY"
 """The environment variable that vLLM takes its API key from."""
@@ -68,11 +67,6 @@ def _bodies_fit(spec: Any) -> bool:
     return (size or Fraction(0)) <= (memory or Fraction(0))
 
 
-def _lease_covers_handoff(spec: Any) -> bool:
-    lease = spec.kv_transfer.config.get(LEASE)
-    return bool(lease is None or lease > spec.routing.deadlines.handoff_seconds)
-
-
 _KEY_FLAGS: Final = ("--api-k", "--api-ke", "--api-key")
 """vLLM reads the beginnings of a flag too."""
 _WITH_ARGS: Final = ("engine", "prefill", "decode", "aggregated")
@@ -113,13 +107,6 @@ REQUEST_RULES: Final = (
         ".compareTo(quantity(string(self.routing.queue.maxMemory))) <= 0",
         "the largest body would never be taken; write gateway.limits.maxBodySize up to routing.queue.maxMemory",
         _bodies_fit,
-    ),
-    Rule(
-        f"!has(self.kvTransfer.config.{LEASE})"
-        f" || self.kvTransfer.config.{LEASE} > self.routing.deadlines.handoffSeconds",
-        f"P would give up blocks that D may still fetch; write kvTransfer.config.{LEASE} above "
-        "routing.deadlines.handoffSeconds, or leave it out",
-        _lease_covers_handoff,
     ),
     Rule(
         f"!has(self.engine.apiKeySecretRef) || ({_NO_OTHER_KEY})",

@@ -1,17 +1,14 @@
 """What must hold between the fields of a spec, and which flags are PDX's own: each rule with its sentence."""
 
 import re
-from collections.abc import Iterable
 from typing import Any, Final
 
+from pdx_api.connector_rules import order_rules, spec_rules, transfer_rules
 from pdx_api.connectors import CONNECTORS
-from pdx_api.connectors.base import Connector
 from pdx_api.connectors.custom import Custom
-from pdx_api.connectors.mooncake import DEVICE, PROTOCOL, PROTOCOLS
-from pdx_api.fields import Rule
-from pdx_api.names import Mode, Order, Role
-from pdx_api.pairing_rules import SHARED_FLAGS, pairing_rules
+from pdx_api.names import Mode, Role
 from pdx_api.quantities import quantity
+from pdx_api.rule import Rule, cel_list
 
 OWNED_FLAGS: Final = (
     "--kv-transfer-config",
@@ -27,11 +24,13 @@ OWNED_FLAGS: Final = (
 REFUSED_FLAGS: Final = ("--nnodes", "-n", "--node-rank", "-r", "--headless", "--config")
 """Flags that make an engine of several nodes, and the one that would bring in any other flag."""
 
+SHARED_FLAGS: Final = (
+    *("--dtype", "--kv-cache-dtype", "--block-size", "--revision", "--quantization", "-q", "--hf-overrides"),
+    *("--attention-backend", "--disable-hybrid-kv-cache-manager", "--no-disable-hybrid-kv-cache-manager"),
+)
+"""Flags for what P's and D's KV must have in common: those of one role would make pairs that refuse or garble it."""
+
 GPU: Final = "nvidia.com/gpu"
-
-
-def _cel_list(words: Iterable[str]) -> str:
-    return f"[{', '.join(repr(str(word)) for word in words)}]"
 
 
 def _is_flag(argument: str, flags: tuple[str, ...]) -> bool:
@@ -45,8 +44,8 @@ def _is_flag(argument: str, flags: tuple[str, ...]) -> bool:
 def _no_flag_of(flags: tuple[str, ...], message: str) -> Rule:
     return Rule(
         "[self.split('=')[0].split('.')[0].replace('_', '-')].all(found, "
-        f"!(found in {_cel_list(flags)}) && !(found.startsWith('--') && found.size() > 3 && "
-        f"{_cel_list(flag for flag in flags if flag.startswith('--'))}.exists(flag, flag.startsWith(found))))",
+        f"!(found in {cel_list(flags)}) && !(found.startsWith('--') && found.size() > 3 && "
+        f"{cel_list(flag for flag in flags if flag.startswith('--'))}.exists(flag, flag.startsWith(found))))",
         message,
         lambda argument: not _is_flag(argument, flags),
     )
@@ -65,75 +64,26 @@ FLAG_IS_NOT_SHARED: Final = _no_flag_of(
     SHARED_FLAGS, f"P and D must have {', '.join(SHARED_FLAGS)} in common; write it in spec.engine, or leave it out"
 )
 
-CONNECTOR_EXISTS: Final = Rule(
-    f"self in {_cel_list(CONNECTORS)}",
-    f"there is no such connector; write one of: {', '.join(CONNECTORS)}",
-    lambda connector: connector in CONNECTORS,
+SHARED_VARIABLES: Final = ("PYTHONHASHSEED", "VLLM_KV_CACHE_LAYOUT", "VLLM_SSM_CONV_STATE_LAYOUT", "VLLM_MLA_DISABLE")
+"""Variables for the same. Pools whose keys differ by PYTHONHASHSEED miss for ever, and nothing says so."""
+
+VARIABLE_IS_NOT_SHARED: Final = Rule(
+    f"!(self.name in {cel_list(SHARED_VARIABLES)})",
+    f"P and D must have {', '.join(SHARED_VARIABLES)} in common; write it in engine.env, or leave it out",
+    lambda variable: variable.name not in SHARED_VARIABLES,
 )
 
-
-def order_rules(connectors: Iterable[Connector]) -> tuple[Rule, ...]:
-    """For each connector that does not allow every order, which ones it allows."""
-
-    def rule(connector: Connector) -> Rule:
-        return Rule(
-            f"self.connector != '{connector.name}' || !has(self.order) || self.order in {_cel_list(connector.orders)}",
-            f"connector {connector.name} does not allow this order; write one of: {', '.join(connector.orders)}",
-            lambda kv: kv.connector != connector.name or kv.order is None or kv.order in connector.orders,
-        )
-
-    return tuple(rule(connector) for connector in connectors if set(connector.orders) != set(Order))
-
-
-_STORAGE: Final = "SharedStorage"
 _CUSTOM: Final = Custom().name
-_RDMA: Final = PROTOCOLS[1]
 
 KV_TRANSFER_RULES: Final = (
     *order_rules(CONNECTORS.values()),
-    Rule(
-        f"self.connector != '{_CUSTOM}' || has(self.custom)",
-        f"connector {_CUSTOM} is one that PDX does not know; write custom: {{className: ..., modulePath: ...}}",
-        lambda kv: kv.connector != _CUSTOM or kv.custom is not None,
-    ),
     Rule(
         f"self.connector == '{_CUSTOM}' || !has(self.custom)",
         f"custom describes connector {_CUSTOM}; write connector: {_CUSTOM}, or leave out custom",
         lambda kv: kv.connector == _CUSTOM or kv.custom is None,
     ),
-    Rule(
-        f"self.connector != '{_STORAGE}' || has(self.storage)",
-        f"connector {_STORAGE} needs a volume that all engines share; write "
-        "storage: {persistentVolumeClaim: {claimName: kv}}",
-        lambda kv: kv.connector != _STORAGE or kv.storage is not None,
-    ),
-    Rule(
-        f"!has(self.config.{PROTOCOL}) || self.config.{PROTOCOL} != '{_RDMA}'"
-        f" || (has(self.config.{DEVICE}) && self.config.{DEVICE} != '')",
-        f"{PROTOCOL} {_RDMA} needs its devices; write config.{DEVICE}, for example mlx5_0, or {PROTOCOL}: "
-        f"{PROTOCOLS[0]}",
-        lambda kv: kv.config.get(PROTOCOL) != _RDMA or bool(kv.config.get(DEVICE)),
-    ),
+    *transfer_rules(CONNECTORS.values()),
 )
-
-
-def _saves_whole_prompts(role: Role) -> Rule:
-    """Its files carry no rank, and it saves a prompt's KV with the first step (docs/connectors/shared-storage.md)."""
-    pool = f"self.{role}"
-
-    def holds(spec: Any) -> bool:
-        found = getattr(spec, role)
-        if spec.kv_transfer.connector != _STORAGE or found is None:
-            return True
-        return bool(found.parallelism.tensor == 1 and found.chunked_prefill.max_batched_tokens is None)
-
-    return Rule(
-        f"self.kvTransfer.connector != '{_STORAGE}' || !has({pool})"
-        f" || ({pool}.parallelism.tensor == 1 && !has({pool}.chunkedPrefill.maxBatchedTokens))",
-        f"connector {_STORAGE} saves whole prompts of one device; leave out parallelism.tensor and "
-        f"chunkedPrefill.maxBatchedTokens of spec.{role}",
-        holds,
-    )
 
 
 def _requests_fit(resources: Any) -> bool:
@@ -223,6 +173,5 @@ SPEC_RULES: Final = (
         _tensors_pair,
     ),
     *(_whole_prompts_fit(role) for role in Role),
-    *pairing_rules(),
-    *(_saves_whole_prompts(role) for role in (Role.PREFILL, Role.DECODE)),
+    *spec_rules(CONNECTORS.values()),
 )

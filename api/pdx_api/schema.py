@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from pdx_api.fields import RULES_KEY
 from pdx_api.names import GROUP, KIND, PLURAL, SHORT_NAME, VERSION, ConditionType
+from pdx_api.rule import RULES_KEY
 from pdx_api.status import Status
 from pdx_api.types import NAME_RULE, PDDeployment, Spec
 

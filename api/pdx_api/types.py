@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from pdx_api.connector_config import ConnectorConfig
+from pdx_api.connector_rules import CONNECTOR_EXISTS
 from pdx_api.connectors import choose
 from pdx_api.connectors.base import Connector
 from pdx_api.custom import CustomConnector
@@ -18,7 +19,6 @@ from pdx_api.fields import (
     ListMap,
     Part,
     Quantities,
-    Rule,
     Size,
     Text,
     matching,
@@ -26,11 +26,10 @@ from pdx_api.fields import (
 from pdx_api.model import Model, Volume
 from pdx_api.names import STORAGE_MOUNT, Mode, Order, Role
 from pdx_api.overlay import EnginePodTemplate, GatewayPodTemplate, ServicePodTemplate
-from pdx_api.pairing_rules import VARIABLE_IS_NOT_SHARED
 from pdx_api.routing import EngineKey, GatewayAuth, GatewayLimits, GatewayLogs, Routing
 from pdx_api.routing_rules import REQUEST_RULES
+from pdx_api.rule import Rule
 from pdx_api.rules import (
-    CONNECTOR_EXISTS,
     FLAG_IS_FREE,
     FLAG_IS_NOT_SHARED,
     FLAG_IS_POSSIBLE,
@@ -38,6 +37,7 @@ from pdx_api.rules import (
     POOL_RULES,
     RESOURCES_RULES,
     SPEC_RULES,
+    VARIABLE_IS_NOT_SHARED,
 )
 
 NAME_RULE: Final = matching(
@@ -134,7 +134,7 @@ class KVTransfer(Part):
     )
     pool_size: Size | None = Field(
         default=None,
-        description="Memory of the pool that a connector's server keeps, as a quantity (LMCache). A change of it "
+        description="Memory of the pool that a connector's server keeps, as a quantity. A change of it "
         f"starts the server anew, empty. Default: {POOL_GIB}Gi.",
     )
     config: ConnectorConfig = Field(

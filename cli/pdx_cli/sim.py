@@ -31,7 +31,7 @@ OPTIONS: Final[dict[str, str]] = {
     "num_blocks": "KV blocks",
     "block_size": "tokens in a KV block",
     "lease_seconds": "how long P keeps finished blocks",
-    "storage": "SharedStorage, LMCache: the directory that engines share",
+    "storage": "where the connector is a pool, the directory that engines share",
     "shutdown_seconds": "how long a stop waits for open requests",
 }
 """Settings that are plain flags: field of SimSettings -> help."""

@@ -27,7 +27,7 @@ from pdx_sim.ports import listen_steadily
 from pdx_sim.pull import PullConnector
 from pdx_sim.push import PushConnector
 from pdx_sim.server import Api, Seen
-from pdx_sim.settings import LMCACHE, SimSettings, TransferMode
+from pdx_sim.settings import SimSettings, TransferMode
 from pdx_sim.sidechannel import Message, SideChannel
 from pdx_sim.storage import Storage, StorageConnector
 from pdx_sim.timings import Timings
@@ -87,8 +87,11 @@ class SimEngine:
         self.station.channel = SideChannel(
             self._answer_peer, settings.side_channel_seconds, settings.side_channel_timeout
         )
-        whole = settings.connector == LMCACHE
-        self.storage = Storage(settings.storage, settings.block_size, whole) if settings.shares_storage else None
+        self.storage = (
+            Storage(settings.storage, settings.block_size, settings.pool_has_server)
+            if settings.shares_storage
+            else None
+        )
         self._bootstrap: Bootstrap | None = None
         self.connector = self._connect()
         self.core = Core(self.station, self.connector, random.Random(settings.seed), self.storage)  # noqa: S311

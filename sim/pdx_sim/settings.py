@@ -7,13 +7,13 @@ from enum import StrEnum
 from typing import Final
 
 from pdx_api.connectors import choose, family_of
-from pdx_api.connectors.families import Family, KVParams, Pool, Serial
+from pdx_api.connectors.families import Family, KVParams, Pool, Rendezvous, Serial
+from pdx_api.connectors.mooncake import CONNECTOR as MOONCAKE
+from pdx_api.connectors.nixl import CONNECTOR as NIXL
 from pdx_api.names import Order, Role
 
-MOONCAKE: Final = "Mooncake"
-SHARED_STORAGE: Final = "SharedStorage"
-LMCACHE: Final = "LMCache"
-SIMULATED: Final = ("NIXL", MOONCAKE, SHARED_STORAGE, LMCACHE, "Custom")
+_NIXL: Final = NIXL.name
+_MOONCAKE: Final = MOONCAKE.name
 
 
 class OnLoadFailure(StrEnum):
@@ -83,12 +83,14 @@ class SimSettings:
     """Accepts legs of both roles, whatever `role` says (vLLM's kv_role kv_both)."""
     order: Order = Order.PREFILL_FIRST
     """PrefillFirst speaks pull, the other orders push."""
-    connector: str = "NIXL"
-    """The KV connector: one of `SIMULATED`. Custom hands over as NIXL's pull or as SharedStorage does."""
+    connector: str = _NIXL
+    """The KV connector. NIXL and Mooncake are spoken word for word; every other hands over by its family: Serial as
+    NIXL's pull does, with parameters of its own, and Pool through `storage`. No other Rendezvous is simulated."""
     protocol: str = ""
     """How Custom is spoken to (`connectors.custom`): a P leg with other parameters is a violation."""
     storage: str = ""
-    """The directory that engines share, where they hand over as SharedStorage does; for LMCache it is the server."""
+    """The directory that engines of a pool share. Where the connector has a service beside its engines, which keeps the
+    pool, it stands for that, and only what is written to its end is found."""
     model: str = "sim"
     """The served model's name; clients ask for it, and engines of another model refuse the KV handshake."""
     api_key: str = ""
@@ -154,9 +156,9 @@ class SimSettings:
             if not least <= value <= most:
                 possible = f"{least:g} or more" if most == _MOST else f"a number from {least:g} to {most:g}"
                 raise OutOfBoundsError(field, f"is {value}; write {possible}")
-        if self.connector not in SIMULATED:
-            raise ValueError(f"connector {self.connector} is not simulated; write one of: {', '.join(SIMULATED)}")
         choose(self.connector, self.order, self.protocol)
+        if isinstance(self._family, Rendezvous) and self.connector not in (_NIXL, _MOONCAKE):
+            raise ValueError(f"the rendezvous of connector {self.connector} is not simulated")
         if self.shares_storage and not self.storage:
             raise ValueError(f"connector {self.connector} needs a directory that engines share")
         if self.num_blocks * self.block_size < self.max_model_len:
@@ -168,7 +170,7 @@ class SimSettings:
     @property
     def mode(self) -> TransferMode:
         """How KV moves in this order."""
-        if self.connector == MOONCAKE:
+        if self.connector == _MOONCAKE:
             return TransferMode.MEET
         return TransferMode.PULL if self.order is Order.PREFILL_FIRST else TransferMode.PUSH
 
@@ -178,14 +180,19 @@ class SimSettings:
         return self.connected and isinstance(self._family, Pool)
 
     @property
+    def pool_has_server(self) -> bool:
+        """Whether what is shared is kept by a service beside the engines."""
+        return bool(choose(self.connector, self.order)[0].services)
+
+    @property
     def _family(self) -> Family:
         return family_of(self.connector, self.order, self.protocol)
 
     @property
     def own_prefill_params(self) -> KVParams | None:
-        """What P legs carry, all of it, where the user has said so."""
+        """What P legs carry, all of it, where the connector is no NIXL."""
         family = self._family
-        return family.prefill_params if self.connector == "Custom" and isinstance(family, Serial) else None
+        return family.prefill_params if self.connector != _NIXL and isinstance(family, Serial) else None
 
     @property
     def connected(self) -> bool:

@@ -20,7 +20,7 @@ _FILE: Final = "kv"
 class Storage:
     """The directory, as an engine with blocks of this size sees it.
 
-    `whole`: only what is written to its end is found, as where a server keeps it (LMCache).
+    `whole`: only what is written to its end is found, as where a server keeps it.
     """
 
     def __init__(self, directory: str, block_size: int, whole: bool = False) -> None:

@@ -5,11 +5,13 @@ import json
 import sys
 from dataclasses import replace
 
+import pytest
+
 import pdx_api
 from pdx_api.connectors.base import Site
 from pdx_api.engines import engine_command
 from pdx_api.names import Order, Role
-from pdx_api.parse import parse
+from pdx_api.parse import InvalidDeploymentError, parse
 from pdx_api.schema import object_schema
 from pdx_operator.manifests import children
 from pdx_proxy.pods import read_pod
@@ -19,14 +21,29 @@ from tests.component.harness import Shape, World, spec_of
 from tests.pddeployments import changed
 
 NAME = "Pigeon"
+REFUSED: list[tuple[tuple[str, str], object, str]] = [
+    (
+        ("kvTransfer", "config"),
+        {"wing_beats": 10},
+        "spec.kvTransfer.config: wing_beats is 10; write whole beats from 1 to 9.",
+    ),
+    (("kvTransfer", "poolSize"), "1Gi", "spec.kvTransfer: pigeons carry; leave out poolSize."),
+    (
+        ("engine", "args"),
+        ["--enforce-eager"],
+        "pigeons are lazy; leave out --enforce-eager in engine.args, prefill.args, decode.args.",
+    ),
+]
+"""Of an object with that connector: a field, its value, and the sentence."""
 
 
 def rendered() -> EndpointSpec:
     """The spec is taken, refused in an order that the connector lacks, and becomes engines that a gateway knows."""
     assert f"connector {NAME} does not allow this order; write one of: PrefillFirst" in json.dumps(object_schema())
-    deployment = parse(changed("spec.kvTransfer", {"connector": NAME}))
+    deployment = parse(changed("spec.kvTransfer", {"connector": NAME, "config": {"wing_beats": 5}}))
     command = engine_command(deployment.spec, Role.PREFILL, site=Site("h", {"loft": 7}), listen="h", port=1)
     assert "PigeonConnector" in " ".join(command.args)
+    assert '"wing_beats": 5' in " ".join(command.args)
     assert dict(command.env)["PIGEON_LOFT"] == "7"
     made = children(deployment, uid=None, gateway_image="gateway")
     template = next(
@@ -37,11 +54,32 @@ def rendered() -> EndpointSpec:
     return endpoint
 
 
+def refused() -> None:
+    """What the connector's file asks of an object is asked by CRD and CLI alike."""
+    transfer = object_schema()["properties"]["spec"]["properties"]["kvTransfer"]
+    setting = {"type": "integer", "minimum": 1, "maximum": 9}
+    found = transfer["properties"]["config"]["properties"]["wing_beats"]
+    assert found == {**setting, "description": f"{NAME}: how fast it flies, in beats a second."}
+    rules = json.dumps(object_schema())
+    for (part, field), value, sentence in REFUSED:
+        body = changed("spec.kvTransfer.connector", NAME)
+        body["spec"].setdefault(part, {})[field] = value
+        with pytest.raises(InvalidDeploymentError) as told:
+            parse(body)
+        assert str(told.value) == sentence
+        if field == "config":  # the schema refuses it by itself, whatever the connector
+            continue
+        assert sentence.removeprefix("spec.kvTransfer: ")[:-1] in rules
+        body["spec"]["kvTransfer"]["connector"] = "NIXL"
+        parse(body)  # nobody else is asked for it
+
+
 async def answered(endpoint: EndpointSpec) -> None:
     """Simulated engines that hand over as the connector's family says, behind a gateway that is told its name."""
     world = World(Order.PREFILL_FIRST)
     try:
-        await world.start_engines([SimSettings(role=Role.PREFILL)], [SimSettings(role=Role.DECODE)])
+        sims = [SimSettings(role=role, connector=NAME) for role in (Role.PREFILL, Role.DECODE)]
+        await world.start_engines(*([sim] for sim in sims))
         found = [replace(spec_of(e, endpoint.order), connector=endpoint.connector) for e in world.engines]
         await world.start_gateway(endpoints=tuple(found))
         reply = await world.ask()
@@ -54,4 +92,5 @@ async def answered(endpoint: EndpointSpec) -> None:
 
 if __name__ == "__main__":
     assert str(pdx_api.__file__).startswith(sys.argv[1]), pdx_api.__file__
+    refused()
     asyncio.run(answered(rendered()))

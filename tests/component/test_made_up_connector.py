@@ -14,8 +14,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pdx_api.connectors.base import EngineWiring, SideService, Site
+from pdx_api.connectors.checks import Checks, number, without_flag
 from pdx_api.connectors.families import Family, Serial
 from pdx_api.names import Order, Role
+from pdx_api.rule import Rule
+
+_CHECKS: Final = Checks(
+    settings=(number("wing_beats", "how fast it flies, in beats a second.", least=1, most=9, unit="beats"),),
+    transfer=(Rule("!has(self.poolSize)", "pigeons carry; leave out poolSize", lambda kv: kv.pool_size is None),),
+    spec=(without_flag(("--enforce-eager",), "pigeons are lazy"),),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +32,17 @@ class Pigeon:
     orders: tuple[Order, ...] = (Order.PREFILL_FIRST,)
     port_names: Mapping[str, int] = field(default_factory=lambda: {"loft": 1896}, hash=False)
     services: tuple[SideService, ...] = ()
+    checks: Checks = _CHECKS
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
-        wired = {"kv_connector": "PigeonConnector", "kv_role": "kv_both"}
+        wired = {"kv_connector": "PigeonConnector", "kv_role": "kv_both", "kv_connector_extra_config": dict(config)}
         return EngineWiring(wired, {"PIGEON_LOFT": str(site.ports["loft"])})
 
     def keeping(self, seconds: int) -> Mapping[str, Any]:
         return {}
 
     def family(self, order: Order) -> Family:
-        remote = ("remote_engine_id", "remote_block_ids", "remote_host", "remote_port")
-        return Serial({"do_remote_decode": True, "do_remote_prefill": False, **dict.fromkeys(remote)})
+        return Serial({"do_remote_decode": True, "loft": "home"})
 
 
 CONNECTOR: Final = Pigeon()

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from pdx_api.connectors.checks import Checks
 from pdx_api.connectors.families import Family
 from pdx_api.names import Order, Role
 
@@ -72,6 +73,10 @@ class Connector(Protocol):
     @property
     def services(self) -> tuple[SideService, ...]:
         """What must run beside its engines."""
+
+    @property
+    def checks(self) -> Checks:
+        """What an object must fulfil to name it, its own settings included."""
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """Wiring of one engine; `config` is `keeping` and the user's `spec.kvTransfer.config` laid over it."""

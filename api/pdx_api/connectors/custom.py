@@ -11,8 +11,10 @@ from enum import StrEnum
 from typing import Any, Final
 
 from pdx_api.connectors.base import KV_ROLES, EngineWiring, SideService, Site
+from pdx_api.connectors.checks import Checks
 from pdx_api.connectors.families import Family, KVParams, Pool, Serial
 from pdx_api.names import Order, Role
+from pdx_api.rule import Rule
 
 STORAGE_VARIABLE: Final = "PDX_KV_STORAGE"
 """Environment variable of an engine: the directory that all engines share, where there is one."""
@@ -29,6 +31,17 @@ DEFAULT_PREFILL_PARAMS: Final[KVParams] = {"do_remote_decode": True}
 """What vLLM's own connectors take as: somebody will fetch the KV of this prompt."""
 
 
+_CHECKS: Final = Checks(
+    transfer=(
+        Rule(
+            "has(self.custom)",
+            "connector Custom is one that PDX does not know; write custom: {className: ..., modulePath: ...}",
+            lambda kv: kv.custom is not None,
+        ),
+    ),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Custom:
     """`spec.kvTransfer.connector: Custom`."""
@@ -37,6 +50,7 @@ class Custom:
     orders: tuple[Order, ...] = (Order.PREFILL_FIRST,)
     port_names: Mapping[str, int] = field(default_factory=dict, hash=False)
     services: tuple[SideService, ...] = ()
+    checks: Checks = _CHECKS
     class_name: str = ""
     """vLLM's kv_connector; empty where only the protocol is known."""
     module_path: str | None = None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pdx_api.connectors.base import EngineWiring, SideService, Site
+from pdx_api.connectors.checks import Checks, without_hybrid_caches
 from pdx_api.connectors.families import Family, Pool
 from pdx_api.names import Order, Role
 
@@ -32,6 +33,9 @@ def _server(site: Site, pool_gib: float, block_size: int | None) -> tuple[str, .
     )
 
 
+_CHECKS: Final = Checks(spec=(without_hybrid_caches("LMCache"),))
+
+
 @dataclass(frozen=True, slots=True)
 class LMCache:
     """`spec.kvTransfer.connector: LMCache`."""
@@ -48,6 +52,7 @@ class LMCache:
             probe_path="/healthcheck",
         ),
     )
+    checks: Checks = _CHECKS
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """An engine whose server is gone notices it by heartbeats and works on without; it waits for no answer long."""

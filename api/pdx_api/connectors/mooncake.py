@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pdx_api.connectors.base import KV_ROLES, EngineWiring, SideService, Site
+from pdx_api.connectors.checks import Checks, choice, text
 from pdx_api.connectors.families import Asked, Family, Identity, KVParams, Rendezvous, Settles
 from pdx_api.names import Order, Role
+from pdx_api.rule import Rule
 
 BOOTSTRAP: Final = "bootstrap"
 BOOTSTRAP_PORT: Final = 8998
@@ -47,6 +49,24 @@ def _identity(registered: Any, host: str, port: int, rank: int) -> Identity:
     )
 
 
+_RDMA: Final = PROTOCOLS[1]
+_CHECKS: Final = Checks(
+    settings=(
+        choice(PROTOCOL, f"how its transfer engine moves bytes. Default: {PROTOCOLS[0]}.", PROTOCOLS),
+        text(DEVICE, "the devices of rdma, for example mlx5_0,mlx5_1."),
+    ),
+    transfer=(
+        Rule(
+            f"!has(self.config.{PROTOCOL}) || self.config.{PROTOCOL} != '{_RDMA}'"
+            f" || (has(self.config.{DEVICE}) && self.config.{DEVICE} != '')",
+            f"{PROTOCOL} {_RDMA} needs its devices; write config.{DEVICE}, for example mlx5_0, or {PROTOCOL}: "
+            f"{PROTOCOLS[0]}",
+            lambda kv: kv.config.get(PROTOCOL) != _RDMA or bool(kv.config.get(DEVICE)),
+        ),
+    ),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Mooncake:
     """`spec.kvTransfer.connector: Mooncake`."""
@@ -55,6 +75,7 @@ class Mooncake:
     orders: tuple[Order, ...] = (Order.CONCURRENT, Order.PREFILL_FIRST, Order.DECODE_FIRST)
     port_names: Mapping[str, int] = field(default_factory=lambda: {BOOTSTRAP: BOOTSTRAP_PORT}, hash=False)
     services: tuple[SideService, ...] = ()
+    checks: Checks = _CHECKS
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """Only P opens the bootstrap; its workers' ports are free ones of their own choice."""

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pdx_api.connectors.base import KV_ROLES, EngineWiring, SideService, Site
+from pdx_api.connectors.checks import DECODE, DECODE_CONTEXT, PIPELINE, PREFILL_CONTEXT, Checks, number, without_flag
 from pdx_api.connectors.families import Answered, Family, Identity, KVParams, Rendezvous, Serial, Settles
+from pdx_api.defaults import LEASE_MARGIN_SECONDS
 from pdx_api.names import Order, Role
+from pdx_api.rule import Rule
 
 SIDE_CHANNEL: Final = "side-channel"
 SIDE_CHANNEL_PORT: Final = 5600
@@ -52,6 +55,42 @@ def _identity(answer: KVParams) -> Identity:
     )
 
 
+def _lease_covers_handoff(spec: Any) -> bool:
+    lease = spec.kv_transfer.config.get(LEASE)
+    return bool(lease is None or lease > spec.routing.deadlines.handoff_seconds)
+
+
+_CHECKS: Final = Checks(
+    settings=(
+        number(
+            LEASE,
+            "how long P keeps finished blocks for D, in seconds. Default: routing.deadlines.handoffSeconds and "
+            f"{LEASE_MARGIN_SECONDS:g} s more.",
+            least=1,
+            most=86_400,
+            unit="seconds",
+        ),
+    ),
+    spec=(
+        Rule(
+            f"!has(self.kvTransfer.config.{LEASE})"
+            f" || self.kvTransfer.config.{LEASE} > self.routing.deadlines.handoffSeconds",
+            f"P would give up blocks that D may still fetch; write kvTransfer.config.{LEASE} above "
+            "routing.deadlines.handoffSeconds, or leave it out",
+            _lease_covers_handoff,
+        ),
+        # vLLM 0.32 nixl/base_worker.py and nixl/connector.py raise for the first two; push has no code for the third.
+        without_flag(PIPELINE, "D has one pipeline stage with NIXL", DECODE),
+        without_flag(PREFILL_CONTEXT, "D has no prefill context parallelism with NIXL", DECODE),
+        without_flag(
+            DECODE_CONTEXT,
+            "NIXL pushes without decode context parallelism",
+            orders=(Order.DECODE_FIRST, Order.CONCURRENT),
+        ),
+    ),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Nixl:
     """`spec.kvTransfer.connector: NIXL`."""
@@ -60,6 +99,7 @@ class Nixl:
     orders: tuple[Order, ...] = (Order.PREFILL_FIRST, Order.DECODE_FIRST, Order.CONCURRENT)
     port_names: Mapping[str, int] = field(default_factory=lambda: {SIDE_CHANNEL: SIDE_CHANNEL_PORT}, hash=False)
     services: tuple[SideService, ...] = ()
+    checks: Checks = _CHECKS
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """The side channel binds and advertises one address, so it is the pod's own and never a wildcard."""

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,11 +10,13 @@ import pytest
 from pydantic import Field
 
 from pdx_api import model, routing, types
+from pdx_api.connector_rules import order_rules, settings
+from pdx_api.connectors.checks import Checks, text
 from pdx_api.connectors.nixl import Nixl
-from pdx_api.fields import RULES_KEY, Part
+from pdx_api.fields import Part
 from pdx_api.names import Order
 from pdx_api.parse import parse
-from pdx_api.rules import order_rules
+from pdx_api.rule import RULES_KEY
 from pdx_api.schema import (
     INT_OR_STRING,
     LIST_TYPE,
@@ -167,6 +169,14 @@ def test_a_connector_that_allows_some_orders_gives_a_rule() -> None:
     assert rule.holds(transfer)
     assert not rule.holds(transfer.model_copy(update={"connector": "OnlyPull"}))
     assert rule.holds(transfer.model_copy(update={"connector": "OnlyPull", "order": None}))
+
+
+def test_a_setting_of_two_connectors_is_one() -> None:
+    both = settings([Nixl(), _OnlyPull()])
+    assert [(setting.name, whose) for setting, whose in both.items()] == [("kv_lease_duration", "NIXL, OnlyPull")]
+    other = replace(_OnlyPull(), checks=Checks(settings=(text("kv_lease_duration", "another thing."),)))
+    with pytest.raises(ValueError, match="OnlyPull and NIXL do not agree on the setting kv_lease_duration"):
+        settings([Nixl(), other])
 
 
 class _Unlike(Part):

@@ -1,0 +1,73 @@
+"""What the connectors ask, collected: each asks of the objects that name it, and of no other."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from pdx_api.connectors import CONNECTORS
+from pdx_api.connectors.base import Connector
+from pdx_api.connectors.checks import Setting
+from pdx_api.names import Mode, Order
+from pdx_api.rule import Rule, cel_list
+
+CONNECTOR_EXISTS: Final = Rule(
+    f"self in {cel_list(CONNECTORS)}",
+    f"there is no such connector; write one of: {', '.join(CONNECTORS)}",
+    lambda connector: connector in CONNECTORS,
+)
+
+
+def order_rules(connectors: Iterable[Connector]) -> tuple[Rule, ...]:
+    """For each connector that does not allow every order, which ones it allows."""
+
+    def rule(connector: Connector) -> Rule:
+        return Rule(
+            f"self.connector != '{connector.name}' || !has(self.order) || self.order in {cel_list(connector.orders)}",
+            f"connector {connector.name} does not allow this order; write one of: {', '.join(connector.orders)}",
+            lambda kv: kv.connector != connector.name or kv.order is None or kv.order in connector.orders,
+        )
+
+    return tuple(rule(connector) for connector in connectors if set(connector.orders) != set(Order))
+
+
+def transfer_rules(connectors: Iterable[Connector]) -> Iterator[Rule]:
+    """Their rules of `spec.kvTransfer`."""
+
+    def rule(name: str, asked: Rule) -> Rule:
+        return Rule(
+            f"self.connector != '{name}' || ({asked.cel})",
+            asked.message,
+            lambda kv: kv.connector != name or asked.holds(kv),
+        )
+
+    return (rule(connector.name, asked) for connector in connectors for asked in connector.checks.transfer)
+
+
+def spec_rules(connectors: Iterable[Connector]) -> Iterator[Rule]:
+    """Their rules of a whole spec."""
+
+    def rule(name: str, asked: Rule) -> Rule:
+        def holds(spec: Any) -> bool:
+            return spec.mode is not Mode.DISAGGREGATED or spec.kv_transfer.connector != name or bool(asked.holds(spec))
+
+        return Rule(
+            f"self.mode != '{Mode.DISAGGREGATED}' || self.kvTransfer.connector != '{name}' || ({asked.cel})",
+            asked.message,
+            holds,
+        )
+
+    return (rule(connector.name, asked) for connector in connectors for asked in connector.checks.spec)
+
+
+def settings(connectors: Iterable[Connector]) -> dict[Setting, str]:
+    """Every setting once, with the connectors that it is of, as a text.
+
+    Raises ValueError where two connectors mean different things by one name: the schema knows no connector.
+    """
+    found: dict[str, tuple[Setting, list[str]]] = {}
+    for connector in connectors:
+        for setting in connector.checks.settings:
+            first, names = found.setdefault(setting.name, (setting, []))
+            if first != setting:
+                raise ValueError(f"{connector.name} and {names[0]} do not agree on the setting {setting.name}")
+            names.append(connector.name)
+    return {setting: ", ".join(names) for setting, names in found.values()}
