@@ -319,6 +319,16 @@ def _gateway() -> Iterator[Row]:
             test=_ENDINGS + "the_gateway_waits_no_longer_than_its_grace_period[{order}-{shape}]",
         )
     yield Row(
+        "internal",
+        Phase.DECODE,
+        "an error of the gateway's own",
+        "500; amid an answer, a cut",
+        {Outcome.INTERNAL: 1},
+        engines="settled as if the client had left",
+        counters="a line in the log",
+        test="component/test_logs.py::test_an_error_inside_is_an_outcome_of_its_own[{order}-{shape}]",
+    )
+    yield Row(
         "worker-dies",
         Phase.ANSWER,
         "a worker is killed",

@@ -247,6 +247,7 @@ def _check_clients(ledger: Ledger) -> None:
     ledger.expect(
         saw[Saw.NOTHING] <= outcomes["broken"] + outcomes["idle"], f"{saw[Saw.NOTHING]} clients were told nothing"
     )
+    ledger.expect(not outcomes["internal"], f"{outcomes['internal']} requests met an error of the gateway's own")
     left = outcomes.pop("client_left")
     expired = outcomes.pop("expired")  # before an answer or amid it
     ledger.expect(left <= ledger.chance, f"client_left {left}, but only {ledger.chance} clients left")

@@ -41,6 +41,8 @@ class Outcome(StrEnum):
     """The whole request's time was over."""
     CLIENT_LEFT = "client_left"
     """The client was gone before the answer was complete."""
+    INTERNAL = "internal"
+    """The gateway itself failed: its log names the error."""
 
 
 class ShedReason(StrEnum):

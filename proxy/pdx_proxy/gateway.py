@@ -20,7 +20,7 @@ from pdx_proxy.keys import Keyring
 from pdx_proxy.pick import Choice
 from pdx_proxy.relay import error_of, relay
 from pdx_proxy.request import Body, RefusedError, Request, decode_body, error_body, read_body
-from pdx_proxy.request_log import RequestLog
+from pdx_proxy.request_log import NOTHING_RAISED, RequestLog, describe_raised
 from pdx_proxy.routes import ROUTES, Kind
 from pdx_proxy.trail import Trail
 from pdx_proxy.wire import forwarded_headers
@@ -33,6 +33,7 @@ _HANDOFF: Final = Phase.HANDOFF.value
 _FIRST_TOKEN: Final = Phase.FIRST_TOKEN.value
 _TOTAL: Final = Phase.TOTAL.value
 _LEFT: Final = Outcome.CLIENT_LEFT
+_INTERNAL: Final = Outcome.INTERNAL
 _SPLIT: Final = Outcome.SPLIT
 _WHOLE: Final = Outcome.WHOLE
 """Plain names of what is asked for with every request: to look a member up in its class takes as long as a call."""
@@ -66,7 +67,7 @@ class Gateway:
             return
         counters, clock = self._backend.counters, self._backend.clock
         counters.requests_in_flight += 1
-        outcome = _LEFT
+        outcome, raised = _INTERNAL, NOTHING_RAISED
         began = clock()
         trail = Trail()
         place = None
@@ -89,6 +90,12 @@ class Gateway:
         except RequestExpired as expired:
             answer(exchange, 504, error_of(expired), self._own_headers(exchange))
             outcome = Outcome.EXPIRED
+        except asyncio.CancelledError:
+            outcome = _LEFT
+            raise
+        except Exception as error:
+            raised = describe_raised(error)
+            self._answer_internal(exchange)
         finally:
             if place is not None:
                 place.leave()
@@ -98,7 +105,7 @@ class Gateway:
             counters.phases[_TOTAL].observe(seconds)
             if seconds >= self._slow_seconds or (outcome is not _SPLIT and outcome is not _WHOLE):
                 client_id = exchange.headers.get("x-request-id", "")
-                self._log.note(exchange.path, client_id, outcome, trail, seconds)
+                self._log.note(exchange.path, client_id, outcome, trail, seconds, raised)
 
     def _answer_alone(self, exchange: Exchange) -> Kind | None:
         """Answer what no engine is asked for, or say how the request is to be served."""
@@ -122,6 +129,15 @@ class Gateway:
             answer(exchange, 200, b"", {})
         else:
             answer(exchange, 503, _unavailable("No engine is ready."), {})
+
+    def _answer_internal(self, exchange: Exchange) -> None:
+        """An error of the gateway's own: the client sees a 500, or a cut of what has begun."""
+        if exchange.begun:
+            exchange.abort()
+            return
+        exchange.drop_body()
+        body = error_body(500, "The gateway failed to serve the request.", "InternalServerError")
+        answer(exchange, 500, body, self._own_headers(exchange))
 
     async def _hand_off(self, exchange: Exchange, kind: Kind, trail: Trail) -> Handoff | None:
         """The first attempt that succeeds; None when the client has been told that none did.
@@ -200,14 +216,14 @@ class Gateway:
             leg.send(method, request.path, (*request.headers, ("X-Request-Id", request_id)), body)
             request.trail.legs.append((choice.decode.name, request_id))
             await leg.opened(self._backend.deadlines.first_event)
-        except (asyncio.CancelledError, RequestExpired):
-            leg.end()
-            raise
         except EngineFailure as failure:
             leg.end()
             if not isinstance(failure, BadAnswer):
                 self._backend.suspect(choice.decode, failure)
             raise HandoffFailure(choice.decode, failure, begun=leg.begun) from failure
+        except BaseException:
+            leg.end()
+            raise
         return Handoff(leg)
 
     async def _answer(self, exchange: Exchange, handoff: Handoff, trail: Trail) -> Outcome:

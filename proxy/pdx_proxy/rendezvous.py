@@ -64,11 +64,11 @@ async def hand_off(
     try:
         await meeting.begin(order)
         answer = await meeting.decode_leg.opened(backend.deadlines.first_event)
-    except (asyncio.CancelledError, RequestExpired):
-        meeting.leave()
-        raise
     except EngineFailure as failure:
         raise meeting.fail(failure) from failure
+    except BaseException:  # mostly because nobody waits any more
+        meeting.leave()
+        raise
     if answer.status != 200:
         heard = UNHEARD not in answer.body
         meeting.decode_leg.end()

@@ -7,7 +7,9 @@ failures does not become a storm of lines: further ones of a second are counted 
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from pdx_api.logs import configure, fields
@@ -18,11 +20,17 @@ from pdx_proxy.trail import NEVER, Trail
 
 LINES_PER_SECOND: Final = 20
 """Lines that one gateway writes in a second; its workers share them, at least 1 each."""
-FAILED: Final = frozenset({Outcome.SHED, Outcome.UNAVAILABLE, Outcome.BROKEN, Outcome.IDLE, Outcome.EXPIRED})
+FAILED: Final = frozenset(
+    {Outcome.SHED, Outcome.UNAVAILABLE, Outcome.BROKEN, Outcome.IDLE, Outcome.EXPIRED, Outcome.INTERNAL}
+)
 """Outcomes that are no client's own doing."""
 _MAX_CLIENT_ID: Final = 128
 _MAX_LEGS: Final = 12
+_MAX_FRAMES: Final = 8
 _NOT_PLAIN: Final = re.compile(r"[^\x21-\x7e]")
+
+NOTHING_RAISED: Final[Mapping[str, Any]] = {}
+"""What a line says of an error where there was none."""
 
 _log: Final = logging.getLogger(__name__)
 
@@ -47,8 +55,19 @@ class RequestLog:
         self._written = 0
         self._left_out = 0
 
-    def note(self, path: str, client_id: str, outcome: Outcome, trail: Trail, seconds: float) -> None:
-        """A request that took so long in all has ended: write its line if it failed or was slow."""
+    def note(
+        self,
+        path: str,
+        client_id: str,
+        outcome: Outcome,
+        trail: Trail,
+        seconds: float,
+        raised: Mapping[str, Any] = NOTHING_RAISED,
+    ) -> None:
+        """A request that took so long in all has ended: write its line if it failed or was slow.
+
+        `raised` tells of an error of the gateway's own (`describe_raised`).
+        """
         slow = (seconds if trail.first == NEVER else trail.first) >= self.slow_seconds
         if not slow and outcome not in FAILED:
             return
@@ -58,7 +77,7 @@ class RequestLog:
         roles = {endpoint.name: str(endpoint.role) for endpoint in self._endpoints()}
         message = "request failed" if outcome in FAILED else "request was slow"
         found = describe(path, client_id, outcome, trail, seconds, roles)
-        _log.warning(message, extra=fields(**found))
+        _log.warning(message, extra=fields(**found, **raised))
 
     def _may_write(self) -> bool:
         second = int(self._clock())
@@ -75,6 +94,18 @@ class RequestLog:
     def _tell_left_out(self) -> None:
         left_out, self._left_out = self._left_out, 0
         _log.warning("further requests failed or were slow", extra=fields(left_out=left_out))
+
+
+def describe_raised(error: Exception) -> Mapping[str, Any]:
+    """What a line says of an error of the gateway's own: its kind and where it arose.
+
+    Not its message, which may quote what a client sent.
+    """
+    frames = traceback.extract_tb(error.__traceback__)[-_MAX_FRAMES:]
+    return {
+        "error": type(error).__name__,
+        "raised_in": [f"{Path(frame.filename).name}:{frame.lineno}:{frame.name}" for frame in frames],
+    }
 
 
 def describe(

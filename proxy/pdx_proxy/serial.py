@@ -102,15 +102,6 @@ async def _decode(
         leg.send("POST", request.path, (*request.headers, ("X-Request-Id", request_id)), body)
         request.trail.legs.append((decode.name, request_id))
         await leg.opened(deadlines.handoff if request.stream else deadlines.first_event)
-    except (asyncio.CancelledError, RequestExpired):
-        if params is None:
-            leg.end()
-        elif leg.begun:
-            aftercare.leave_decode(leg.detach(), pair, params, request)
-        else:
-            leg.end()
-            aftercare.release(pair, params, request)
-        raise
     except EngineFailure as failure:
         leg.end()
         if params is not None:
@@ -119,3 +110,12 @@ async def _decode(
         elif not isinstance(failure, BadAnswer):
             backend.suspect(decode, failure)
         raise HandoffFailure(decode, failure) from failure
+    except BaseException:  # mostly because nobody waits any more
+        if params is None:
+            leg.end()
+        elif leg.begun:
+            aftercare.leave_decode(leg.detach(), pair, params, request)
+        else:
+            leg.end()
+            aftercare.release(pair, params, request)
+        raise

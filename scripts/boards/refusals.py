@@ -17,7 +17,7 @@ BOARD: Final = Board(
                 Panel(
                     "Requests without an answer",
                     "shed: overload. refused and refused_by_engine: a client's mistake. unavailable, broken, idle, "
-                    "expired: engines failed. client_left: nobody's fault.",
+                    "expired: engines failed. internal: the gateway did. client_left: nobody's fault.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_requests_total", _NOT_ANSWERED, by="outcome"), "{{outcome}}"),),
                     stacked=True,

@@ -6,7 +6,7 @@ from scripts.boards.model import DECODE, OWN, Board, Kind, Panel, Query, Unit, m
 from scripts.boards.model import ratio as share
 from scripts.boards.model import total as now
 
-_FAILED: Final = f'{OWN},outcome=~"unavailable|broken|idle|expired"'
+_FAILED: Final = f'{OWN},outcome=~"unavailable|broken|idle|expired|internal"'
 _REFUSED: Final = f'{OWN},outcome=~"shed|refused|refused_by_engine"'
 _ALL: Final = rate("pdx_requests_total")
 

@@ -4,13 +4,15 @@ Every test runs twice: in the fast lane, and with all requests left to aiohttp.
 """
 
 import asyncio
+import contextlib
 import json
 from typing import Any
 
 import pytest
 
 from pdx_api.names import Order
-from pdx_proxy import lane
+from pdx_proxy import gateway, lane
+from pdx_proxy.exchange import Exchange
 from pdx_proxy.routes import ROUTES, Kind
 from pdx_proxy.server import AiohttpExchange
 from pdx_proxy.settings import Limits
@@ -263,6 +265,21 @@ def _text(body: bytes) -> str:
 
 def test_every_kind_of_route_is_named() -> None:
     assert {kind for _, kind in ROUTES.values()} == set(Kind)
+
+
+async def test_an_error_amid_an_answer_is_a_cut(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = await make_world(Order.PREFILL_FIRST)
+
+    async def fail(exchange: Exchange, *_: Any) -> None:
+        exchange.write(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n")
+        raise ValueError
+
+    monkeypatch.setattr(gateway, "relay", fail)
+    reader, writer = await world.raw(Shape().body())
+    with contextlib.suppress(ConnectionResetError):
+        assert (await reader.read()).count(b"HTTP/1.1 ") == 1, "no other answer follows"
+    writer.close()
+    assert await world.outcomes() == {"internal": 1}
 
 
 async def test_an_answer_waits_for_nobody_who_left(make_world: MakeWorld) -> None:

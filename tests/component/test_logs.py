@@ -10,6 +10,7 @@ import pytest
 from pdx_api.logs import JsonFormatter, TextFormatter
 from pdx_api.names import Order
 from pdx_proxy.counters import Outcome
+from pdx_proxy.leg import Leg
 from pdx_proxy.request_log import LINES_PER_SECOND, RequestLog
 from pdx_proxy.settings import Logs
 from pdx_proxy.trail import Trail
@@ -101,6 +102,35 @@ async def test_a_stream_that_breaks_has_a_line(make_world: MakeWorld, caplog: py
     await eventually(lambda: lines(caplog))
     assert [(line["outcome"], len(line["legs"])) for line in lines(caplog)] == [("broken", 2)]
     await world.warm()
+
+
+@pytest.mark.parametrize("form", [Shape(), Shape(stream=True)], ids=["text", "text-stream"])
+async def test_an_error_inside_is_an_outcome_of_its_own(
+    form: Shape,
+    order: Order,
+    make_world: MakeWorld,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What had begun is settled, and the line says where it arose, but not the error's words."""
+    world = await make_world(order)
+    opened = Leg.opened
+
+    async def fail_once(leg: Leg, seconds: float) -> None:
+        monkeypatch.setattr(Leg, "opened", opened)
+        raise KeyError("Tell-nobody-of-4711")
+
+    monkeypatch.setattr(Leg, "opened", fail_once)
+    reply = await world.ask(form)
+    assert (reply.status, reply.error["code"], reply.error["type"]) == (500, 500, "InternalServerError")
+    assert await world.outcomes() == {"internal": 1}
+    (line,) = lines(caplog)
+    assert (line["message"], line["outcome"], line["error"]) == ("request failed", "internal", "KeyError")
+    assert line["raised_in"][-1].startswith("test_logs.py:")
+    assert {leg["role"] for leg in line["legs"]} >= {"decode"}
+    assert "total_seconds" in line
+    assert "4711" not in everything(caplog)
+    assert (await world.ask(form)).text == form.expected()
 
 
 async def test_nothing_of_a_prompt_a_key_or_a_header_is_logged(
