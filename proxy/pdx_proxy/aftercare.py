@@ -8,7 +8,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
-from pdx_api.connectors.families import KVParams
+from pdx_api.connectors import family_of
+from pdx_api.connectors.families import KVParams, Pool
 from pdx_api.defaults import LEASE_MARGIN_SECONDS
 from pdx_proxy.backend import Backend
 from pdx_proxy.counters import Settlement
@@ -122,10 +123,15 @@ class Aftercare:
         """KV that P has held is free: now, or (`expires`) when its lease ends."""
         let_go = self._backend.counters.let_go
         if expires:
-            seconds = self._backend.deadlines.handoff + LEASE_MARGIN_SECONDS
-            asyncio.get_running_loop().call_later(seconds, let_go, prefill.name)
+            asyncio.get_running_loop().call_later(self._kept_seconds(prefill), let_go, prefill.name)
         else:
             let_go(prefill.name)
+
+    def _kept_seconds(self, prefill: Endpoint) -> float:
+        """How long P keeps what it has finished and nobody takes."""
+        family = family_of(prefill.connector, prefill.order, prefill.spec.protocol)
+        kept = None if isinstance(family, Pool) else family.kept_seconds
+        return self._backend.deadlines.handoff + LEASE_MARGIN_SECONDS if kept is None else kept
 
     async def _stop_prefill(self, leg: Leg, decode: Endpoint, request: Request) -> Settlement:
         try:

@@ -157,3 +157,22 @@ async def test_kv_that_nothing_frees_is_held_until_its_lease_ends(
     assert await held() is settlement
     assert backend.counters.held == ({prefill.name: 1} if kept else {})
     await eventually(lambda: not backend.counters.held)
+
+
+@pytest.mark.parametrize(
+    ("connector", "order", "seconds"),
+    [("NIXL", Order.PREFILL_FIRST, 12), ("NIXL", Order.CONCURRENT, 12), ("Mooncake", Order.CONCURRENT, 480)],
+)
+async def test_a_lease_is_the_connectors_own(
+    connector: str, order: Order, seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = create_backend(Settings(deadlines=Deadlines(handoff=7)), lambda _: None)
+    prefill = Endpoint(EndpointSpec(Address("p", 1), Role.PREFILL, connector=connector, order=order))
+    backend.counters.hold(prefill.name)
+    timers: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda *timer: timers.append(timer))
+    Aftercare(backend).let_go(prefill, expires=True)
+    assert backend.counters.held == {prefill.name: 1}
+    ((after, let_go, *told),) = timers
+    let_go(*told)
+    assert (after, backend.counters.held) == (seconds, {})

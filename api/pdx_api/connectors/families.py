@@ -35,6 +35,8 @@ class Serial:
     """
 
     prefill_params: KVParams
+    kept_seconds: float | None = None
+    """How long P keeps what it has finished and nobody takes; None: as long as `keeping` tells it to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ class Rendezvous:
     """Where P's identity comes from."""
     settles: Settles
     """What frees the blocks of a hand-off that nobody wants any more (docs/settling.md)."""
+    kept_seconds: float | None = None
+    """As in `Serial`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,9 @@ PROTOCOLS: Final = ("tcp", "rdma")
 """Its values, PDX's default first; vLLM's own is rdma."""
 DEVICE: Final = "device_name"
 
+_KEPT_SECONDS: Final = 480.0
+"""VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT's default: from P's end to the freeing of blocks that no D has asked for."""
+
 
 def _prefill_params(meeting: str) -> KVParams:
     return {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": meeting}
@@ -99,6 +102,7 @@ class Mooncake:
             decode_params=_decode_params,
             identity=Asked(BOOTSTRAP, "/query", _identity),
             settles=Settles.BY_MEETING,
+            kept_seconds=_KEPT_SECONDS,
         )
 
 
