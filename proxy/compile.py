@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 HOT: Final = (
-    *("admission", "aftercare", "backend", "chooser", "connection", "counters", "exchange", "gateway"),
+    *("admission", "aftercare", "awaited", "backend", "chooser", "connection", "counters", "exchange", "gateway"),
     *("handoff", "keys", "lane", "leg", "load", "lookup", "opening", "pick", "policies", "pool", "relay"),
     *("rendezvous", "request", "retries", "serial", "shared_load", "streaks", "trail", "wait", "wire"),
 )

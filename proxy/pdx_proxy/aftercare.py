@@ -67,12 +67,17 @@ class Aftercare:
         finally:
             self._backend.counters.settling -= 1
 
-    def stop_prefill(self, leg: Leg, decode: Endpoint, request: Request) -> None:
-        """The client left while a P of the serial family prefilled: stop it, and release what it finished anyway."""
-        if leg.begun:
+    def stop_prefill(self, leg: Leg, decode: Endpoint, request: Request, *, keeps: bool) -> None:
+        """The client left while an awaited P prefilled: stop it.
+
+        `keeps` says that it keeps for D what it finishes anyway, which is then released.
+        """
+        if leg.begun and keeps:
             self.settle(self._stop_prefill(leg, decode, request))
-        else:
-            leg.end()
+            return
+        if leg.begun:
+            self.count(Settlement.PREFILL_STOPPED)
+        leg.end()
 
     def release(
         self,

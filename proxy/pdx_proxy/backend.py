@@ -14,10 +14,10 @@ from pdx_proxy.leg import Leg
 from pdx_proxy.load import Load
 from pdx_proxy.news import Cause, LostHandoff, Suspicion, Tell
 from pdx_proxy.pool import Pool
+from pdx_proxy.request import Request
 from pdx_proxy.retries import RetryBudget
 from pdx_proxy.settings import Deadlines, Settings
 from pdx_proxy.streaks import Streaks
-from pdx_proxy.trail import Trail
 
 _TO_PREFILL: Final = Phase.TO_PREFILL.value
 
@@ -56,14 +56,19 @@ class Backend:
         """A leg at the endpoint, counted from now on; at `until`, in the loop's time, its request is over."""
         return Leg(self.pool, self.load, endpoint, self.streaks, until)
 
-    def sent_prefill(self, trail: Trail, prefill: Endpoint, request_id: str) -> None:
-        """A P has been sent its leg of a request."""
-        now = self.clock()
+    def send(self, leg: Leg, request: Request, body: bytes, request_id: str, method: str = "POST") -> None:
+        """Send a leg of the request under this id, and note it."""
+        leg.send(method, request.path, (*request.headers, ("X-Request-Id", request_id)), body)
+        request.trail.legs.append((leg.endpoint.name, request_id))
+
+    def send_prefill(self, leg: Leg, request: Request, body: bytes, request_id: str) -> None:
+        """The same to a P, whose time counts from now on."""
+        self.send(leg, request, body, request_id)
+        trail, now = request.trail, self.clock()
         if not trail.sent:
             trail.to_prefill = now - trail.read
             self.counters.phases[_TO_PREFILL].observe(trail.to_prefill)
         trail.sent = now
-        trail.legs.append((prefill.name, request_id))
 
     def suspect(self, endpoint: Endpoint, why: EngineFailure | str) -> None:
         """The endpoint may have died, restarted or hung: it is to be warmed anew."""

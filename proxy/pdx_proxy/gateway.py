@@ -212,9 +212,7 @@ class Gateway:
         try:
             await leg.connect()
             body = decode_body(request.body, None) if method == "POST" else b""
-            request_id = self._backend.new_id()
-            leg.send(method, request.path, (*request.headers, ("X-Request-Id", request_id)), body)
-            request.trail.legs.append((choice.decode.name, request_id))
+            self._backend.send(leg, request, body, self._backend.new_id(), method)
             await leg.opened(self._backend.deadlines.first_event)
         except EngineFailure as failure:
             leg.end()

@@ -8,14 +8,13 @@ import asyncio
 
 from pdx_api.connectors.families import Pool
 from pdx_proxy.aftercare import Aftercare
+from pdx_proxy.awaited import finish_prefill, stand_in_leg
 from pdx_proxy.backend import Backend
-from pdx_proxy.counters import Phase, Settlement
 from pdx_proxy.endpoints import Endpoint
-from pdx_proxy.failures import BadAnswer, EngineFailure, Reason, RequestExpired
-from pdx_proxy.handoff import Handoff, HandoffFailure, transfer_params
+from pdx_proxy.failures import BadAnswer, EngineFailure
+from pdx_proxy.handoff import Handoff, HandoffFailure
 from pdx_proxy.leg import Leg
-from pdx_proxy.pick import stand_in
-from pdx_proxy.request import Request, decode_body, prefill_body
+from pdx_proxy.request import Request, decode_body
 
 
 async def hand_off(
@@ -31,51 +30,25 @@ async def hand_off(
     decode_leg = backend.leg(decode, request.until)
     snapshot = backend.snapshot
     try:
-        await _prefill(backend, aftercare, prefill_leg, request)
+        await finish_prefill(backend, aftercare, prefill_leg, decode, None, request)
         finished = backend.clock()
-        request.trail.prefill = prefill_seconds = finished - request.trail.sent
-        backend.counters.phases[Phase.PREFILL].observe(prefill_seconds)
         if family.saved_after:
             await asyncio.sleep(family.saved_after)
-        if backend.snapshot is not snapshot:  # a D that has begun to leave meanwhile gets no leg any more
-            decode_leg.end()
-            decode_leg = backend.leg(stand_in(backend.snapshot, backend.load.of, decode, turn=0), request.until)
+        decode_leg = stand_in_leg(backend, snapshot, decode_leg, request)
         await _decode(backend, decode_leg, request)
     except BaseException:
         decode_leg.end()
         raise
     finally:
         prefill_leg.end()
-    return Handoff(decode_leg, prefill, prefill_seconds, backend.clock() - finished)
-
-
-async def _prefill(backend: Backend, aftercare: Aftercare, leg: Leg, request: Request) -> None:
-    try:
-        await leg.connect()
-        body = prefill_body(request.body, None)
-        request_id = backend.new_id()
-        leg.send("POST", request.path, (*request.headers, ("X-Request-Id", request_id)), body)
-        backend.sent_prefill(request.trail, leg.endpoint, request_id)
-        transfer_params(leg.endpoint, await leg.whole(backend.deadlines.prefill))
-    except (asyncio.CancelledError, RequestExpired):
-        if leg.begun:
-            aftercare.count(Settlement.PREFILL_STOPPED)
-        raise
-    except EngineFailure as failure:
-        if not (isinstance(failure, BadAnswer) and failure.reason is Reason.STATUS):
-            backend.suspect(leg.endpoint, failure)
-        raise HandoffFailure(leg.endpoint, failure, begun=leg.begun) from failure
-    leg.give_back()
+    return Handoff(decode_leg, prefill, request.trail.prefill, backend.clock() - finished)
 
 
 async def _decode(backend: Backend, leg: Leg, request: Request) -> None:
     """D may have to compute the prompt, so its first event has as long as a whole request's."""
     try:
         await leg.connect()
-        body = decode_body(request.body, None)
-        request_id = backend.new_id()
-        leg.send("POST", request.path, (*request.headers, ("X-Request-Id", request_id)), body)
-        request.trail.legs.append((leg.endpoint.name, request_id))
+        backend.send(leg, request, decode_body(request.body, None), backend.new_id())
         await leg.opened(backend.deadlines.first_event)
     except EngineFailure as failure:
         if not isinstance(failure, BadAnswer):

@@ -160,8 +160,7 @@ class _Meeting:
             if self._prefill_failure is not None:  # P has died meanwhile
                 raise self._prefill_failure
         params = self._family.decode_params(self._id, self._identity)
-        self.decode_leg.send("POST", self._request.path, self._headers, decode_body(self._request.body, params))
-        self._request.trail.legs.append((self._decode.name, self._id))
+        self._backend.send(self.decode_leg, self._request, decode_body(self._request.body, params), self._id)
         if self._prefill_ended is not None:
             self._both_since = self._backend.clock()
         if self._prefill_task is not None or (order is Order.DECODE_FIRST and await self._decode_refuses()):
@@ -248,10 +247,6 @@ class _Meeting:
             return
         stop_prefill = stop_prefill and not (self._meets and self.decode_leg.begun)
         self._aftercare.settle(self._unwind(self._prefill_task, stop_prefill, decode_waits, heard))
-
-    @property
-    def _headers(self) -> tuple[tuple[str, str], ...]:
-        return (*self._request.headers, ("X-Request-Id", self._id))
 
     async def _decode_refuses(self) -> bool:
         try:
@@ -345,8 +340,7 @@ class _Meeting:
             if not leg.connected:
                 await leg.connect()
             body = prefill_body(self._request.body, self._family.prefill_params(self._id))
-            leg.send("POST", self._request.path, self._headers, body)
-            self._backend.sent_prefill(self._request.trail, self._prefill, self._id)
+            self._backend.send_prefill(leg, self._request, body, self._id)
             answer = await leg.whole(self._backend.deadlines.prefill)
             params = handed_over(self._prefill, self._family, answer)
             self._prefill_connection = leg.connection

@@ -1,0 +1,54 @@
+"""What the families have in common that await P before D is asked: serial and pool."""
+
+import asyncio
+from typing import Final
+
+from pdx_api.connectors.families import KVParams
+from pdx_proxy.aftercare import Aftercare
+from pdx_proxy.backend import Backend
+from pdx_proxy.counters import Phase
+from pdx_proxy.endpoints import Endpoint, Snapshot
+from pdx_proxy.failures import BadAnswer, EngineFailure, Reason, RequestExpired
+from pdx_proxy.handoff import HandoffFailure, transfer_params
+from pdx_proxy.leg import Leg
+from pdx_proxy.pick import stand_in
+from pdx_proxy.request import Request, prefill_body
+
+_PREFILL: Final = Phase.PREFILL.value
+
+
+async def finish_prefill(
+    backend: Backend, aftercare: Aftercare, leg: Leg, decode: Endpoint, params: KVParams | None, request: Request
+) -> KVParams | None:
+    """P's leg to its end; what it answers for D. Raises HandoffFailure or LegRefused.
+
+    `params` are the leg's own; without them P keeps nothing for a D. The leg stays the caller's to end.
+    """
+    body = prefill_body(request.body, params)
+    try:
+        await leg.connect()
+        backend.send_prefill(leg, request, body, backend.new_id())
+        answered = transfer_params(leg.endpoint, await leg.whole(backend.deadlines.prefill))
+    except (asyncio.CancelledError, RequestExpired):
+        aftercare.stop_prefill(leg.detach(), decode, request, keeps=params is not None)
+        raise
+    except EngineFailure as failure:
+        if not (isinstance(failure, BadAnswer) and failure.reason is Reason.STATUS):
+            backend.suspect(leg.endpoint, failure)
+        raise HandoffFailure(leg.endpoint, failure, begun=leg.begun) from failure
+    leg.give_back()
+    trail = request.trail
+    trail.prefill = backend.clock() - trail.sent
+    backend.counters.phases[_PREFILL].observe(trail.prefill)
+    return answered
+
+
+def stand_in_leg(backend: Backend, then: Snapshot, leg: Leg, request: Request) -> Leg:
+    """D's leg, as long as `then` is in force; afterwards that of its stand-in.
+
+    A D that has begun to leave while P prefilled gets no leg any more.
+    """
+    if backend.snapshot is then:
+        return leg
+    leg.end()
+    return backend.leg(stand_in(backend.snapshot, backend.load.of, leg.endpoint, turn=0), request.until)
