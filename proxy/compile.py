@@ -15,8 +15,8 @@ from typing import Final
 
 HOT: Final = (
     *("admission", "aftercare", "awaited", "backend", "chooser", "connection", "counters", "exchange", "gateway"),
-    *("handoff", "keys", "lane", "leg", "load", "lookup", "opening", "pick", "policies", "pool", "relay"),
-    *("rendezvous", "request", "retries", "serial", "shared_load", "streaks", "trail", "wait", "wire"),
+    *("handoff", "keys", "lane", "leg", "load", "lookup", "opening", "parting", "pick", "policies"),
+    *("pool", "relay", "rendezvous", "request", "retries", "serial", "shared_load", "streaks", "trail", "wait", "wire"),
 )
 """Modules that every request passes, but for what goes to other processes: compiled classes cannot be pickled."""
 

@@ -130,7 +130,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "lost blocks of a D are not counted",
-        "rendezvous.py",
+        "parting.py",
         "self._backend.lost(self._decode)",
         "pass",
         "component/test_endings.py::test_a_prefill_that_dies_for_good_is_counted_against_its_decode[text-DecodeFirst]",

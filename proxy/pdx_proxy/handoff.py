@@ -1,5 +1,6 @@
 """A hand-off: the two legs of one request, run as their family wants."""
 
+from collections.abc import Container
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +15,8 @@ from pdx_proxy.prefilled import PREFILLED
 
 NO_PARAMS: Final = "answered without kv_transfer_params: is its KV connector on?"
 """What is said of a P that has no connector."""
+FULL: Final = 503
+"""What an engine answers that takes no more requests."""
 REFUSED_MAX_TOKENS: Final = 2**31 - 1
 """More tokens than any model's length: D refuses the leg, and where D tells P of it, P frees the blocks."""
 UNHEARD: Final = b'"Bad Request"'
@@ -106,6 +109,11 @@ def identity_of(endpoint: Endpoint, family: Rendezvous, params: KVParams) -> Ide
     except (KeyError, TypeError, ValueError) as error:
         detail = f"its kv_transfer_params name no identity: {error!r}"
         raise BadAnswer(endpoint.name, detail, Reason.LOST, 502, b"") from error
+
+
+def has_answered(failure: EngineFailure, statuses: Container[int]) -> bool:
+    """Whether an engine has answered with one of these; an abort, which it began, is none."""
+    return isinstance(failure, BadAnswer) and failure.reason is Reason.STATUS and failure.status in statuses
 
 
 def blame(backend: Backend, prefill: Endpoint, decode: Endpoint, failure: EngineFailure) -> None:

@@ -6,7 +6,6 @@ leaves D waiting without any time-out of vLLM's, or with one of minutes.
 """
 
 import asyncio
-from collections.abc import Container
 from math import inf
 from typing import Final
 
@@ -28,26 +27,22 @@ from pdx_proxy.failures import (
     RequestExpired,
 )
 from pdx_proxy.handoff import (
-    REFUSED_MAX_TOKENS,
+    FULL,
     UNHEARD,
     Handoff,
     HandoffFailure,
     LegRefused,
     blame,
     handed_over,
+    has_answered,
     identity_of,
 )
-from pdx_proxy.request import Request, decode_body, prefill_body, settling_body
+from pdx_proxy.parting import PUSH_SECONDS, Parting
+from pdx_proxy.request import Request, decode_body, prefill_body
 
 _REFUSAL_SECONDS: Final = 0.5
 """How long D may take to refuse what P has refused."""
-_PUSH_SECONDS: Final = 0.1
-"""How long after P's end a D whose answer shows no first event is given to take the KV."""
 _PREFILL_TRIES: Final = 2
-_FULL: Final = 503
-"""What an engine answers that takes no more requests."""
-_NOT_BEGUN: Final = (*range(400, 500), _FULL)
-"""What P answers to a leg that does not reach its engine."""
 
 
 async def hand_off(
@@ -93,6 +88,7 @@ class _Meeting:
         self._backend = backend
         self._aftercare = aftercare
         self._family = family
+        self._pair = pair
         self._prefill, self._decode = pair
         self._request = request
         self._id = backend.new_id()
@@ -117,6 +113,11 @@ class _Meeting:
         """Since when P has finished and D been told."""
         self._goes_on = False
         """Whether P's leg is sent again though its failure has ended the attempt: it frees D's blocks."""
+
+    @property
+    def _parting(self) -> Parting:
+        """What frees blocks if this ends early."""
+        return Parting(self._backend, self._aftercare, self._family, self._pair, self._request, self._id)
 
     def conclude(self) -> None:
         """D needs P no more."""
@@ -205,13 +206,13 @@ class _Meeting:
                 self.decode_leg.end()
                 self._let_go(expires=isinstance(failure, DeadlineExceeded))
                 if told:
-                    self._aftercare.settle(self._unmet())
+                    self._aftercare.settle(self._parting.unmet(failure))
             if isinstance(failure, BadAnswer) and 400 <= failure.status < 500:
                 return LegRefused()
-            if not _answers(failure, (_FULL,)):
+            if not has_answered(failure, (FULL,)):
                 self._backend.suspect(self._prefill, failure)
             return HandoffFailure(self._prefill, failure, begun=self.decode_leg.begun or self._prefill_leg.begun)
-        heard = _answers(failure, (_FULL,))
+        heard = has_answered(failure, (FULL,))
         self.decode_leg.end()
         self.unwind(
             stop_prefill=isinstance(failure, BadAnswer | ConnectFailure),
@@ -238,10 +239,10 @@ class _Meeting:
         if self._prefill_task is None:
             self._prefill_leg.end()
             if self._meets and heard:
-                self._aftercare.settle(self._unmet(refused=True))
+                self._aftercare.settle(self._parting.unmet(None, refused=True))
             return
         since = self._both_since
-        if not refused and since is not None and self._backend.clock() - since > _PUSH_SECONDS:
+        if not refused and since is not None and self._backend.clock() - since > PUSH_SECONDS:
             self._let_go()
             self._aftercare.count(Settlement.FINISHED)  # D had the KV: there is nothing left to free
             return
@@ -274,7 +275,7 @@ class _Meeting:
                     continue
                 return None
             if identity != self._prefill.identity:
-                self._aftercare.settle(self._free(params))
+                self._aftercare.settle(self._parting.free(params))
                 await self._tell_decode(LostConnection(self._prefill.name, "has restarted since it was warmed"))
                 return None
             self._prefill_ended = self._backend.clock()
@@ -315,7 +316,7 @@ class _Meeting:
         if self.over or not self.decode_leg.begun or isinstance(failure, ConnectFailure):
             return False
         if self._meets:
-            return _answers(failure, (_FULL,))
+            return has_answered(failure, (FULL,))
         return not (isinstance(failure, BadAnswer) and failure.status < 500)
 
     async def _may_ask_again(self) -> bool:
@@ -369,30 +370,21 @@ class _Meeting:
         return settlement
 
     async def _finished(self) -> Settlement:
+        parting = self._parting
         if self._prefill_task is None:
             if self.decode_leg.answer.status >= 400:
                 self._prefill_leg.end()
                 heard = self._meets and UNHEARD not in self.decode_leg.answer.body
-                return await self._unmet(refused=True) if heard else Settlement.FINISHED
+                return await parting.unmet(None, refused=True) if heard else Settlement.FINISHED
             self._prefill_task = self._aftercare.start(self._run_prefill())
         params = await self._prefill_task
         if params is None:
-            return await self._unmet()
-        if await self._decode_takes_it():
+            return await parting.unmet(self._prefill_failure)
+        if await parting.decode_takes_it(self.decode_leg):
             return Settlement.FINISHED
         if self._prefill_failure is not None:
-            return self._lost()
-        return await self._free(params)
-
-    async def _decode_takes_it(self) -> bool:
-        seconds = self._backend.deadlines.settle if self._request.stream else _PUSH_SECONDS
-        try:
-            answer = await self.decode_leg.opened(seconds)
-            return answer.status == 200 or (self._meets and UNHEARD not in answer.body)
-        except DeadlineExceeded:
-            return True
-        except EngineFailure:
-            return False
+            return parting.lost()
+        return await parting.free(params)
 
     async def _unwind(
         self, prefill_task: "asyncio.Task[KVParams | None]", stop_prefill: bool, decode_waits: bool, heard: bool
@@ -402,50 +394,12 @@ class _Meeting:
             self._prefill_leg.half_close()
         params = await prefill_task
         if params is None:
-            return await self._unmet(refused=heard) if decode_waits or heard else Settlement.PREFILL_STOPPED
+            if decode_waits or heard:
+                return await self._parting.unmet(self._prefill_failure, refused=heard)
+            return Settlement.PREFILL_STOPPED
         if self._meets and heard:
             settlement = Settlement.RELEASED
         else:
-            settlement = Settlement.FINISHED if decode_waits else await self._free(params)
+            settlement = Settlement.FINISHED if decode_waits else await self._parting.free(params)
         self._let_go(expires=settlement is Settlement.LEASE)
         return settlement
-
-    async def _unmet(self, *, refused: bool = False) -> Settlement:
-        """No leg of P's has come to its end under the id that D was told: another one may take its place.
-
-        A short one only where D has refused its leg and wants no KV: any other D would keep what P writes as the KV of
-        its own prompt.
-        """
-        failure = self._prefill_failure
-        begun = failure is not None and not _answers(failure, _NOT_BEGUN)
-        if not self._meets or begun:
-            return Settlement.LEASE if refused else self._lost()
-        params = self._family.prefill_params(self._id)
-        body = prefill_body(self._request.body, params)
-        if refused:
-            body = settling_body(self._request.path, params, 1, self._id)
-        status = await self._aftercare.call(self._prefill, self._request, body, self._id)
-        if status == 200:
-            return Settlement.FINISHED
-        return Settlement.LEASE if refused else self._lost()  # a D that refuses holds nothing
-
-    async def _free(self, params: KVParams) -> Settlement:
-        """Free what P has finished by a D leg under the same id: of one token, or one that D refuses."""
-        others = [d for d in self._backend.snapshot.decode if d.revision == self._prefill.revision]
-        decode = next((d for d in others if d.name != self._decode.name), self._decode)
-        identity = identity_of(self._prefill, self._family, params)
-        assert identity is not None, "a P that has finished is known"
-        leg_params = self._family.decode_params(self._id, identity)
-        body = settling_body(self._request.path, leg_params, REFUSED_MAX_TOKENS if self._meets else 1, self._id)
-        status = await self._aftercare.call(decode, self._request, body, self._id)
-        freed = 400 <= status < 500 if self._meets else status == 200
-        return Settlement.RELEASED if freed else Settlement.LEASE
-
-    def _lost(self) -> Settlement:
-        self._backend.lost(self._decode)
-        return Settlement.DECODE_LOST
-
-
-def _answers(failure: EngineFailure, statuses: Container[int]) -> bool:
-    """Whether an engine has answered with one of these; an abort, which it began, is none."""
-    return isinstance(failure, BadAnswer) and failure.reason is Reason.STATUS and failure.status in statuses
