@@ -61,7 +61,7 @@ async def hand_off(
         answer = await meeting.decode_leg.opened(backend.deadlines.first_event)
     except EngineFailure as failure:
         raise meeting.fail(failure) from failure
-    except BaseException:  # mostly because nobody waits any more
+    except (asyncio.CancelledError, Exception):  # mostly because nobody waits any more
         meeting.leave()
         raise
     if answer.status != 200:

@@ -4,6 +4,8 @@ Invariant: once P has finished, exactly one of these happens: D's leg takes its 
 aftercare for release.
 """
 
+import asyncio
+
 from pdx_api.connectors.families import KVParams, Serial
 from pdx_proxy.aftercare import Aftercare
 from pdx_proxy.awaited import finish_prefill, stand_in_leg
@@ -69,7 +71,7 @@ async def _decode(
         elif not isinstance(failure, BadAnswer):
             backend.suspect(decode, failure)
         raise HandoffFailure(decode, failure) from failure
-    except BaseException:  # mostly because nobody waits any more
+    except (asyncio.CancelledError, Exception):  # mostly because nobody waits any more
         if params is None:
             leg.end()
         elif leg.begun:
