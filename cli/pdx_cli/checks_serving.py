@@ -280,14 +280,27 @@ def no_token_came_from_outside(picture: Picture) -> Iterator[Finding]:
     """Requests were split, and decode engines computed every prompt by themselves."""
     split = sum(_outcomes(gateway.state).get("split", 0) for gateway in picture.gateways)
     counts = [engine.tokens for engine in picture.engines if engine.role is Role.DECODE and engine.tokens]
-    prompt, external = sum(c.prompt for c in counts), sum(c.external for c in counts)
-    if split >= ENOUGH_SPLIT and prompt >= ENOUGH_TOKENS and not external:
-        yield wrong(
-            "KVNotMoving",
-            f"{split} requests went over a prefill engine, and of the {prompt:.0f} prompt tokens of the decode engines "
-            "none came from outside: decode computes every prompt again",
-            "See the causes above; if there is none, whether the engines reach each other on every port.",
-        )
+    always = (split, sum(c.prompt for c in counts), sum(c.external for c in counts))
+    for when, (requests, prompt, external) in (("", always), ("In the last half minute ", _lately(picture))):
+        if requests >= ENOUGH_SPLIT and prompt >= ENOUGH_TOKENS and not external:
+            yield wrong(
+                "KVNotMoving",
+                f"{when}{requests} requests went over a prefill engine, and of the {prompt:.0f} prompt tokens of the "
+                "decode engines none came from outside: decode computes every prompt again",
+                "See the causes above; if there is none, whether the engines reach each other on every port.",
+            )
+            return
+
+
+def _lately(picture: Picture) -> tuple[int, float, float]:
+    """Split requests of all gateways in the last half minute; prompt tokens of D's meanwhile, and those from outside.
+
+    A D counts what comes from every gateway, so one of them is asked for it.
+    """
+    told = [(gateway.state or {}).get("arrivals") or {} for gateway in picture.gateways]
+    decode = {name: tokens for each in told for name, tokens in (each.get("decode") or {}).items()}
+    split = sum(each.get("split", 0) for each in told)
+    return split, sum(d["promptTokens"] for d in decode.values()), sum(d["outside"] for d in decode.values())
 
 
 def nothing_is_split(picture: Picture) -> Iterator[Finding]:

@@ -80,6 +80,7 @@ def describe(settings: Settings, snapshot: Snapshot, report: dict[str, Any]) -> 
         "retries": report["retries"],
         "ejections": report.get("ejections", {}),
         "sheds": report["sheds"],
+        "arrivals": report.get("arrivals", {}),
     }
 
 

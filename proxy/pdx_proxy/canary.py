@@ -20,7 +20,7 @@ from pdx_proxy.counters import Histogram
 from pdx_proxy.endpoints import Endpoint, Snapshot
 from pdx_proxy.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure, LostConnection
 from pdx_proxy.handoff import NO_PARAMS
-from pdx_proxy.trial import Trial, hand_over, serve
+from pdx_proxy.trial import Trial, hand_over, page_of, serve
 from pdx_proxy.verification import (
     Answer,
     Evidence,
@@ -327,19 +327,7 @@ class Canary:
         return Evidence(result, prefill, decode, trial.told if trial else {})
 
     async def _facts(self, endpoint: Endpoint) -> Facts:
-        return read_facts(*[await self._page(endpoint, path) for path in _PAGES])
-
-    async def _page(self, endpoint: Endpoint, path: str) -> bytes:
-        leg = self._backend.leg(endpoint)
-        try:
-            await leg.connect()
-            leg.send("GET", path, (), b"")
-            answer = await leg.whole(LEG_SECONDS)
-            return answer.body if answer.status == 200 else b""
-        except EngineFailure:
-            return b""
-        finally:
-            leg.end()
+        return read_facts(*[await page_of(self._backend, endpoint, path, LEG_SECONDS) for path in _PAGES])
 
 
 def _may_be_kv(failure: EngineFailure) -> bool:

@@ -14,8 +14,8 @@ from typing import Final
 from pdx_api.names import Policy, Role
 from pdx_proxy.backend import Backend
 from pdx_proxy.endpoints import Endpoint, Measure, Measured, Snapshot
-from pdx_proxy.failures import EngineFailure
 from pdx_proxy.settings import Address, Choosing
+from pdx_proxy.trial import page_of
 
 PAUSE_SECONDS: Final = 1.0
 """Between two rounds, a fifth more or less, so that several gateways do not ask at the same instant."""
@@ -43,19 +43,20 @@ def asked_roles(choosing: Choosing) -> frozenset[Role]:
 
 def read_measure(page: bytes, rank: int | None = None) -> Measure | None:
     """What a metrics page says of an engine, or of one of its ranks; None unless it says all of it."""
-    running, waiting, kv_use = (list(_values(page, name, rank)) for name in (_RUNNING, _WAITING, _KV_USE))
+    label = () if rank is None else (b'engine="%d"' % rank,)
+    running, waiting, kv_use = (list(values(page, name, *label)) for name in (_RUNNING, _WAITING, _KV_USE))
     if not (running and waiting and kv_use) or not all(map(isfinite, (*running, *waiting, *kv_use))):
         return None
     return Measure(sum(running), sum(waiting), sum(kv_use) / len(kv_use))
 
 
-def _values(page: bytes, start: bytes, rank: int | None) -> Iterable[float]:
-    label = None if rank is None else b'engine="%d"' % rank
+def values(page: bytes, start: bytes, *labels: bytes) -> Iterable[float]:
+    """The values of a page's lines that begin so and hold all the labels; NaN for one that is no number."""
     at = page.find(start)
     while at >= 0:
         end = page.find(b"\n", at + 1)
         line = page[at : end if end >= 0 else len(page)]
-        if label is None or label in line:
+        if all(label in line for label in labels):
             try:
                 yield float(line.rpartition(b" ")[2])
             except ValueError:
@@ -125,15 +126,7 @@ class EngineLoads:
     async def _ask(self, ranks: list[Endpoint]) -> None:
         """Ask one engine; one that does not answer has said nothing."""
         async with self._slots:
-            leg = self._backend.leg(ranks[0])
-            try:
-                await leg.connect()
-                leg.send("GET", "/metrics", (), b"")
-                page = (await leg.whole(ANSWER_SECONDS)).body
-            except EngineFailure:
-                return
-            finally:
-                leg.end()
+            page = await page_of(self._backend, ranks[0], "/metrics", ANSWER_SECONDS)
         now = self._backend.clock()
         for endpoint in ranks:
             measure = read_measure(page, endpoint.spec.rank)

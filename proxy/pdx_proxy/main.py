@@ -11,6 +11,7 @@ import uvloop
 from aiohttp import web
 
 from pdx_proxy.admin import create_admin
+from pdx_proxy.arrivals import Arrivals
 from pdx_proxy.canary import Canary
 from pdx_proxy.discovery import Discovery, DiscoveryError, say
 from pdx_proxy.door import raise_file_limit
@@ -97,6 +98,7 @@ class Control:
             self._backend, lambda: self.warmer.snapshot, lambda: self._publish(self.warmer.snapshot)
         )
         self.canary = Canary(self._backend, lambda: self.warmer.snapshot)
+        self.arrivals = Arrivals(self._backend, lambda: self.warmer.snapshot, self._workers)
         self.discovering: asyncio.Task[None] | None = None
         """Runs as long as the gateway does, unless discovery fails for good."""
         self.draining = False
@@ -130,6 +132,7 @@ class Control:
         control.warmer.start()
         control._loads.start()
         control.canary.start()
+        control.arrivals.start()
         if discovery is not None:
             control.discovering = asyncio.create_task(discovery.run(control.warmer.update))
         return control
@@ -144,6 +147,7 @@ class Control:
         """End everything, letting open requests finish: until then deletions of engines are still seen."""
         self.draining = True
         await self.canary.stop()
+        await self.arrivals.stop()
         if self._fleet is not None:
             await self._fleet.stop()
         if self.discovering is not None:
@@ -159,9 +163,12 @@ class Control:
             await self._runner.cleanup()
 
     async def _report(self) -> dict[str, Any]:
-        assert self._fleet is not None
         own = {"ejections": dict(self.warmer.ejections), "canary": self.canary.report()}
-        return {**await self._fleet.report(), **own}
+        return {**await self._workers(), **own, "arrivals": self.arrivals.as_json()}
+
+    async def _workers(self) -> dict[str, Any]:
+        assert self._fleet is not None
+        return await self._fleet.report()
 
     def _publish(self, snapshot: Snapshot) -> None:
         if self._loads.measured.round:

@@ -28,6 +28,15 @@ class _Collector:
         build = GaugeMetricFamily("pdx_build_info", "1, with the version of the gateway.", labels=["version"])
         build.add_metric([pdx_version()], 1)
         yield build
+        arrivals = GaugeMetricFamily(
+            "pdx_prompt_tokens_outside_ratio",
+            "Share of a D's prompt tokens of the last half minute that came from outside.",
+            labels=["endpoint"],
+        )
+        for name, tokens in report.get("arrivals", {}).get("decode", {}).items():
+            if tokens["promptTokens"]:
+                arrivals.add_metric([name], tokens["outside"] / tokens["promptTokens"])
+        yield arrivals
         if "canary" in report:
             yield from canary_families(report["canary"])
 

@@ -13,7 +13,7 @@ from pdx_proxy.backend import Backend
 from pdx_proxy.bootstrap import ask_identity
 from pdx_proxy.connection import Answer
 from pdx_proxy.endpoints import Endpoint
-from pdx_proxy.failures import BadAnswer, Reason
+from pdx_proxy.failures import BadAnswer, EngineFailure, Reason
 from pdx_proxy.handoff import NO_PARAMS, handed_over, identity_of, transfer_params
 from pdx_proxy.request import body_of, prefill_body
 
@@ -111,6 +111,20 @@ async def serve(
         if answer.status != 200:
             raise _failed(endpoint, answer)
         return answer
+    finally:
+        leg.end()
+
+
+async def page_of(backend: Backend, endpoint: Endpoint, path: str, seconds: float) -> bytes:
+    """What an engine tells at a path beside its API; empty when it does not answer with 200."""
+    leg = backend.leg(endpoint)
+    try:
+        await leg.connect()
+        leg.send("GET", path, (), b"")
+        answer = await leg.whole(seconds)
+        return answer.body if answer.status == 200 else b""
+    except EngineFailure:
+        return b""
     finally:
         leg.end()
 

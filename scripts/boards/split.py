@@ -80,6 +80,13 @@ BOARD: Final = Board(
                     plotted=True,
                 ),
                 Panel(
+                    "From outside, by D",
+                    "Share of each D's prompt tokens of the last half minute that came from outside, as gateways "
+                    "read it of the engine. Near 0 beside split requests: none reaches this D. Canaries are included.",
+                    Unit.SHARE,
+                    (Query(f"max by (endpoint) (pdx_prompt_tokens_outside_ratio{{{OWN}}})", "{{endpoint}}"),),
+                ),
+                Panel(
                     "Pairs, by what canaries saw",
                     "Prompts of the gateway's own, sent through pairs of P and D. One broken makes the condition "
                     "KVTransferVerified False; /pdx/canary of a gateway names the pair and the likely cause.",

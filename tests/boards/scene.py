@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
+from unittest.mock import patch
 
 import aiohttp
 from aiohttp import web
@@ -14,6 +15,7 @@ from aiohttp import web
 from pdx_api.names import Order, Role
 from pdx_operator.metrics import Metrics
 from pdx_operator.standing import Standing
+from pdx_proxy import arrivals
 from pdx_proxy.settings import Canaries, Health, Limits
 from pdx_sim import FaultKind, SimEngine, SimSettings
 from pdx_sim.settings import OnLoadFailure
@@ -167,7 +169,9 @@ async def scene(
 ) -> AsyncIterator[Scene]:
     """Everything, started and warm, for the length of a block; `p` and `d` change the settings of engines."""
     world = World(Order.PREFILL_FIRST)
+    in_short_rounds = patch.object(arrivals, "PAUSE_SECONDS", 0.5)
     try:
+        in_short_rounds.start()
         await world.start_engines(
             [replace(ENGINE, role=Role.PREFILL, seed=number, **(p or {})) for number in range(prefill)],
             [replace(ENGINE, role=Role.DECODE, seed=number, **(d or {})) for number in range(decode)],
@@ -181,6 +185,7 @@ async def scene(
         async with _page(metrics) as address:
             yield Scene(name, world, metrics, address)
     finally:
+        in_short_rounds.stop()
         await world.close()
 
 

@@ -31,4 +31,6 @@ async def test_no_panel_is_empty_and_a_split_in_name_only_is_seen(tmp_path: Path
     assert not [finding for finding in findings if finding.empty], table(findings)
     assert max(values(findings, "KV that arrives", *at["steady"])) > 0.6
     assert min(values(findings, "KV that arrives", *at["KV does not move"])) < 0.4
+    assert max(values(findings, "From outside, by D", *at["steady"])) > 0.6
+    assert min(values(findings, "From outside, by D", *at["KV does not move"])) < 0.5
     assert min(values(findings, "Warm P", *at["a P dies"])) == 1

@@ -24,7 +24,8 @@ def gateway() -> str:
     counters = Counters().report({})
     phases = {"alone": counters["phases"][Phase.TOTAL]}
     canary = {"results": {"moved": 1}, "phases": phases, "pairs": {"verified": 1}, "lastSuccess": 1.0}
-    return render({**counters, "ejections": {"lost": 0}, "canary": canary}, endpoints).decode()
+    arrivals = {"split": 1, "decode": {"d": {"promptTokens": 2, "outside": 1}}}
+    return render({**counters, "ejections": {"lost": 0}, "canary": canary, "arrivals": arrivals}, endpoints).decode()
 
 
 def operator() -> str:
