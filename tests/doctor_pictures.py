@@ -1,0 +1,157 @@
+"""Pictures of a deployment for tests of `pdx doctor`: a healthy one, and what makes it another."""
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from pdx_api.connectors.base import Site
+from pdx_api.engines import engine_command
+from pdx_api.names import API_VERSION, KIND, LABEL_REVISION, LABEL_ROLE, Mode, Role
+from pdx_api.parse import parse
+from pdx_cli.doctor import CHECKS
+from pdx_cli.findings import Finding, Severity, examine, is_healthy
+from pdx_cli.picture import Engine, Gateway, Operator, Picture, Rights, Tokens, WantedSecret
+from pdx_operator.observed import GatewayState, PodView, PoolState, pod_view
+
+NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+LONG_AGO = "2026-05-04T08:00:00Z"
+SPEC: dict[str, Any] = {
+    "model": {"name": "Qwen/Qwen3-8B"},
+    "prefill": {"resources": {"limits": {"nvidia.com/gpu": 1}}},
+    "decode": {"resources": {"limits": {"nvidia.com/gpu": 1}}},
+    "gateway": {"auth": {"secretRef": {"name": "clients"}}},
+}
+BODY: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "qwen"}, "spec": SPEC}
+DEPLOYMENT = parse(BODY)
+
+
+def condition(kind: str, status: str, reason: str, message: str = "", since: str = LONG_AGO) -> dict[str, Any]:
+    return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}
+
+
+def body(generation: int = 2, observed: int | None = 2, changed: str = LONG_AGO, **conditions: Any) -> dict[str, Any]:
+    told = {
+        "Ready": condition("Ready", "True", "Serving"),
+        "Progressing": condition("Progressing", "False", "Complete"),
+        "Degraded": condition("Degraded", "False", "NothingFound"),
+        **conditions,
+    }
+    metadata = {"name": "qwen", "generation": generation, "managedFields": [{"time": changed}]}
+    status = {"observedGeneration": observed, "conditions": list(told.values())} if observed else {}
+    return {**BODY, "metadata": metadata, "status": status}
+
+
+def args(role: Role, **changes: str) -> tuple[str, ...]:
+    site = Site(host="$(POD_IP)", ports={"side-channel": 5600})
+    return engine_command(DEPLOYMENT.spec, role, site=site, listen="0.0.0.0", port=8000).args
+
+
+def engine(role: Role, **more: Any) -> Engine:
+    known = {
+        "revision": "a",
+        "args": args(role),
+        "rendered": args(role),
+        "version": "0.32.0",
+        "model": "Qwen/Qwen3-8B",
+        "tokens": Tokens(60_000, 50_000 if role is Role.DECODE else 0),
+    }
+    return Engine(f"qwen-{role}-a-1", role, **{**known, **more})
+
+
+def endpoint(role: Role, state: str = "Warm", reason: str | None = None, **more: Any) -> dict[str, Any]:
+    name = f"qwen-{role}-a-1"
+    return {"name": name, "pod": name, "role": str(role), "state": state, "reason": reason, "lostHandoffs": 0, **more}
+
+
+def gateway(*endpoints: Mapping[str, Any], outcomes: Mapping[str, int] | None = None, log: str = "") -> Gateway:
+    state = {"endpoints": list(endpoints), "outcomes": outcomes or {"split": 90, "whole": 10}}
+    return Gateway("qwen-gateway-1", state, log=log)
+
+
+def pod(role: str, ready: bool = True, *, unschedulable: str = "", **container: Any) -> PodView:
+    conditions = [{"type": "Ready", "status": str(ready)}]
+    if unschedulable:
+        conditions.append({"type": "PodScheduled", "status": "False", "message": unschedulable})
+    status = {"name": "engine", "image": "vllm/vllm-openai:v9", "ready": ready, "restartCount": 3, **container}
+    revision = {} if role == "gateway" else {LABEL_REVISION: "a"}
+    return pod_view(
+        {
+            "metadata": {"name": f"qwen-{role}-a-1", "labels": {LABEL_ROLE: role, **revision}},
+            "spec": {} if unschedulable else {"nodeName": "n"},
+            "status": {"conditions": conditions, "containerStatuses": [status] if container else []},
+        }
+    )
+
+
+def pool(role: Role, ready: int = 1, revision: str = "a", **more: Any) -> PoolState:
+    return PoolState(f"qwen-{role}-{revision}", role, revision, 1, ready, True, **more)
+
+
+HEALTHY = Picture(
+    name="qwen",
+    now=NOW,
+    namespace="llm",
+    mode=Mode.DISAGGREGATED,
+    body=body(),
+    deployment=DEPLOYMENT,
+    operator=Operator(seen=True, ready=1, wanted=1, namespaces=("pdx-system",)),
+    pools=(pool(Role.PREFILL), pool(Role.DECODE)),
+    gateway=GatewayState(1, 1, True),
+    pods=(pod("prefill"), pod("decode"), pod("gateway")),
+    secrets=(WantedSecret("clients", "keys", "spec.gateway.auth.secretRef", True),),
+    rights=Rights(lists=True),
+    gateways=(gateway(endpoint(Role.PREFILL), endpoint(Role.DECODE)),),
+    engines=(engine(Role.PREFILL), engine(Role.DECODE)),
+)
+LOCAL = Picture(
+    name="tiny",
+    now=NOW,
+    mode=Mode.DISAGGREGATED,
+    gateways=HEALTHY.gateways,
+    engines=tuple(dataclasses.replace(e, rendered=None) for e in HEALTHY.engines),
+)
+NO_DECODE = condition("Ready", "False", "DecodeNotReady", "no decode engine is ready")
+NO_GATEWAY = condition("Ready", "False", "GatewayNotReady", "no gateway is ready")
+CRASH = {"state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}}
+
+
+def broken_decode(**container: Any) -> dict[str, Any]:
+    """Changes of the healthy picture: its D does not start."""
+    return {
+        "pools": (pool(Role.PREFILL), pool(Role.DECODE, ready=0)),
+        "pods": (pod("prefill"), pod("decode", False, **container), pod("gateway", False)),
+        "engines": (engine(Role.PREFILL),),
+        "gateways": (gateway(endpoint(Role.PREFILL, "Warming", "waits for a warm decode engine of its revision")),),
+        "body": body(Ready=NO_DECODE),
+    }
+
+
+def without_kv(role: Role) -> tuple[str, ...]:
+    given = args(role)
+    place = given.index("--kv-transfer-config")
+    return given[:place] + given[place + 2 :]
+
+
+def found(**changes: Any) -> list[Finding]:
+    """What is found of the healthy picture, so changed."""
+    return examine(dataclasses.replace(HEALTHY, **changes), CHECKS)
+
+
+def assert_named(changes: dict[str, Any], cause: str, words: list[str]) -> None:
+    """The cause is found, in these words, before what follows of it; beside it at most what another side shows."""
+    findings = found(**changes)
+    assert findings, "nothing was found"
+    named = next((finding for finding in findings if finding.cause == cause), None)
+    assert named is not None, findings
+    for word in words:
+        assert word in f"{named.sentence} {named.remedy}"
+    assert not is_healthy(findings)
+    first = findings[0]
+    assert first.cause == cause or first.severity is named.severity, "a cause comes before what follows of it"
+    causes = {each.cause for each in findings if each.severity is Severity.WRONG}
+    assert causes <= {cause, *_ALSO.get(cause, ())}, causes
+
+
+_ALSO = {"GatewayRights": ("NoEndpoints",), "ArgumentsDiffer": ("DtypesDiffer",)}
+"""What is told beside a cause, from another side."""
