@@ -4,11 +4,27 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from pdx_api.names import PrefillFailure
+from tests.failure_families import family_scenarios
+from tests.failure_mooncake import mooncake_rows
 from tests.failure_rows import rows
 from tests.failure_scenarios import scenarios
-from tests.failures import ALL, PEERS, POOL, PULL, PUSH, RETRY, SERIAL, Phase, Row, Wiring
+from tests.failures import (
+    ALL,
+    MEET,
+    MEET_FIRST,
+    MEET_TOLD,
+    PEERS,
+    POOL,
+    PULL,
+    PUSH,
+    RETRY,
+    SERIAL,
+    Phase,
+    Row,
+    Wiring,
+)
 
-BEGIN: Final = "<!-- Written by `make generate` from tests/failure_rows.py and tests/failure_scenarios.py. -->\n"
+BEGIN: Final = "<!-- Written by `make generate` from tests/failure_*.py. -->\n"
 _NAMES: Final = ("what fails", "order", "stream", "the client sees", "engines see", "counters", "test")
 _HEAD: Final = f"| {' | '.join(_NAMES)} |\n{'|---' * len(_NAMES)}|\n"
 _ORDERS: Final[Mapping[tuple[Wiring, ...], str]] = {
@@ -18,6 +34,9 @@ _ORDERS: Final[Mapping[tuple[Wiring, ...], str]] = {
     PUSH: "push",
     POOL: "pool",
     SERIAL: "PrefillFirst",
+    MEET: "Mooncake",
+    MEET_FIRST: "Mooncake, PrefillFirst",
+    MEET_TOLD: "Mooncake, D told",
 }
 
 
@@ -29,7 +48,7 @@ def failures(document: str) -> str:
 
 def matrix() -> tuple[Row, ...]:
     """Every row."""
-    return (*rows(), *scenarios())
+    return (*rows(), *mooncake_rows(), *scenarios(), *family_scenarios())
 
 
 def _section(phase: Phase) -> str:
@@ -38,7 +57,7 @@ def _section(phase: Phase) -> str:
 
 
 def _cells(row: Row) -> Iterable[str]:
-    streams = {(False, True): "both", (True,): "yes", (False,): "no"}[row.streams]
+    streams = {(False, True): "both", (True,): "yes", (False,): "no"}[row.streams] if not row.in_turn else "in turn"
     policy = "" if row.policies == RETRY else f" ({_policies(row.policies)})"
     test = f"`{row.id}`" if row.runs else f"`{row.test.partition('::')[2].partition('[')[0]}`"
     return (row.fails + policy, _ORDERS[row.orders], streams, str(row.client), _engines(row), _counters(row), test)

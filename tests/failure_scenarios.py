@@ -5,14 +5,13 @@ from typing import Final
 
 from pdx_proxy.counters import Outcome, Settlement, ShedReason
 from pdx_proxy.failures import Reason
-from tests.failures import POLICIES, POOL, PULL, PUSH, STREAM, WHOLE, Client, Phase, Row
+from tests.failures import POLICIES, PULL, PUSH, STREAM, WHOLE, Client, Phase, Row
 
 _LEFT: Final = {Outcome.CLIENT_LEFT: 1}
 _GONE: Final = "nothing: it has left"
 _LEAVING: Final = "component/test_leaving.py::test_"
 _ENDINGS: Final = "component/test_endings.py::test_"
 _CHANGING: Final = "component/test_changing_engines.py::test_"
-_LOOKUP: Final = "component/test_lookup.py::test_"
 _OVER_HTTP: Final = "component/test_http.py::test_"
 _OVERLOAD: Final = "component/test_overload.py::test_"
 _WATCHDOG: Final = "component/test_watchdog.py::test_"
@@ -129,62 +128,6 @@ def _clients() -> Iterator[Row]:
         engines="one leg each",
         test="component/test_broken_streams.py::test_an_old_client_sees_a_cut[{order}]",
     )
-
-
-def _pool() -> Iterator[Row]:
-    """What clients and engines do while KV goes through a pool."""
-    leaves = "the client leaves"
-    for id_, phase, test, settled, engines in (
-        (
-            "prefill",
-            Phase.PREFILL,
-            "a_client_that_leaves_stops_prefill[{shape}]",
-            {Settlement.PREFILL_STOPPED: 1},
-            "P is closed and stops; D nothing",
-        ),
-        ("decode", Phase.DECODE, "a_client_that_leaves_stops_decode[{shape}]", {}, "D is closed and stops"),
-    ):
-        yield Row(
-            f"left-{id_}-pool",
-            phase,
-            leaves,
-            _GONE,
-            _LEFT,
-            settled=settled,
-            orders=POOL,
-            engines=engines,
-            test=_LOOKUP + test,
-        )
-    yield Row(
-        "left-answer-pool",
-        Phase.ANSWER,
-        leaves,
-        _GONE,
-        _LEFT,
-        streams=STREAM,
-        orders=POOL,
-        engines="D is closed and stops",
-        test=_LOOKUP + "a_client_that_leaves_a_stream_ends_it",
-    )
-    for id_, phase, words, test, engines in (
-        (
-            "miss",
-            Phase.DECODE,
-            "D does not find what P saved",
-            "what_is_not_found_is_computed[{shape}]",
-            "one leg each; D computes the prompt, which its own metrics count",
-        ),
-        (
-            "deleted-decode-pool",
-            Phase.PREFILL,
-            "D is deleted; there is another",
-            "a_decode_that_leaves_during_the_prefill_gets_no_leg[{shape}]",
-            "the other D gets the leg",
-        ),
-    ):
-        yield Row(
-            id_, phase, words, Client.RIGHT, {Outcome.SPLIT: 1}, orders=POOL, engines=engines, test=_LOOKUP + test
-        )
 
 
 def _deadlines() -> Iterator[Row]:
@@ -406,4 +349,4 @@ def _limits() -> Iterator[Row]:
 
 def scenarios() -> tuple[Row, ...]:
     """The rows that tests of their own show."""
-    return (*_clients(), *_pool(), *_deadlines(), *_deleted(), *_gateway(), *_limits())
+    return (*_clients(), *_deadlines(), *_deleted(), *_gateway(), *_limits())

@@ -1,5 +1,6 @@
-"""What a row of the failure matrix is. docs/failures.md is written from all rows: tests/failure_rows.py has those that
-tests/component/test_failures.py runs as they stand, tests/failure_scenarios.py those that other tests show.
+"""What a row of the failure matrix is. docs/failures.md is written from all rows: those of tests/failure_rows.py and
+tests/failure_mooncake.py, which tests/component/test_failures.py runs as they stand, and those of
+tests/failure_scenarios.py and tests/failure_families.py, which other tests show.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,17 +17,25 @@ from pdx_sim import FaultKind
 
 
 class Wiring(StrEnum):
-    """How KV moves: NIXL in each of its orders, and through a pool."""
+    """How KV moves: NIXL in each of its orders, through a pool, and Mooncake in each of its orders."""
 
     PREFILL_FIRST = Order.PREFILL_FIRST.value
     DECODE_FIRST = Order.DECODE_FIRST.value
     CONCURRENT = Order.CONCURRENT.value
     POOL = "Pool"
+    MEET_PREFILL_FIRST = "Mooncake-PrefillFirst"
+    MEET_DECODE_FIRST = "Mooncake-DecodeFirst"
+    MEET_CONCURRENT = "Mooncake-Concurrent"
 
     @property
     def order(self) -> Order:
         """The order in which the legs are sent."""
-        return Order.PREFILL_FIRST if self is Wiring.POOL else Order(self.value)
+        return Order.PREFILL_FIRST if self is Wiring.POOL else Order(self.value.rpartition("-")[2])
+
+    @property
+    def connector(self) -> str:
+        """The connector that the rows are run with."""
+        return "SharedStorage" if self is Wiring.POOL else "Mooncake" if self in MEET else "NIXL"
 
 
 PULL: Final = (Wiring.PREFILL_FIRST,)
@@ -35,7 +44,11 @@ PEERS: Final = (*PULL, *PUSH)
 POOL: Final = (Wiring.POOL,)
 SERIAL: Final = (*PULL, *POOL)
 """P is awaited before D is asked."""
-ALL: Final = tuple(Wiring)
+ALL: Final = (*PEERS, *POOL)
+MEET_FIRST: Final = (Wiring.MEET_PREFILL_FIRST,)
+MEET_TOLD: Final = (Wiring.MEET_DECODE_FIRST, Wiring.MEET_CONCURRENT)
+"""D has been told of P before P has finished."""
+MEET: Final = (*MEET_FIRST, *MEET_TOLD)
 BOTH: Final = (False, True)
 WHOLE: Final = (False,)
 STREAM: Final = (True,)
@@ -99,6 +112,8 @@ class Row:
     """Legs that reached P, that reached D, and whole requests that reached D. None: it depends on who is faster."""
     orders: tuple[Wiring, ...] = PEERS
     streams: tuple[bool, ...] = BOTH
+    in_turn: bool = False
+    """Orders are run with and without a stream in turn, not both each."""
     policies: tuple[PrefillFailure, ...] = RETRY
     strike: Strike | None = None
     ready: tuple[int, int] = (2, 2)
@@ -128,8 +143,10 @@ class Row:
 
     def cases(self) -> Iterator["Case"]:
         """Every combination that the row speaks of."""
-        for order, stream, policy in product(self.orders, self.streams, self.policies):
-            yield Case(self, order, stream, policy)
+        for number, order in enumerate(self.orders):
+            streams = (bool(number % 2),) if self.in_turn else self.streams
+            for stream, policy in product(streams, self.policies):
+                yield Case(self, order, stream, policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,4 +167,5 @@ class Case:
             stream="stream" if self.stream else "whole",
             shape="text-stream" if self.stream else "text",
             policy=self.policy,
+            plain=self.order.order,
         )

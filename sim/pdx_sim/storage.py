@@ -31,8 +31,7 @@ class Storage:
     def found(self, prompt: Tokens) -> int:
         """Tokens of the prompt whose KV is there, or being written."""
         tokens = (len(prompt) - 2) // self._block_size * self._block_size
-        folder = self._folder(prompt[:tokens])
-        return tokens if tokens > 0 and (folder / _FILE if self._whole else folder).exists() else 0
+        return tokens if tokens > 0 and self._holds(self._folder(prompt[:tokens])) else 0
 
     def load(self, prefix: Tokens) -> Digest:
         """The digest of what was saved for these tokens; FileNotFoundError while it is being written."""
@@ -42,10 +41,13 @@ class Storage:
         """Write the prompt's whole blocks, which takes so long."""
         prefix = prompt[: (len(prompt) - 1) // self._block_size * self._block_size]
         folder = self._folder(prefix)
-        if prefix and not folder.exists():
+        if prefix and not self._holds(folder):
             folder.mkdir(parents=True, exist_ok=True)
             await asyncio.sleep(seconds)
             (folder / _FILE).write_text(digest_of(prefix))
+
+    def _holds(self, folder: Path) -> bool:
+        return (folder / _FILE if self._whole else folder).exists()
 
     def _folder(self, prefix: Tokens) -> Path:
         return self._directory / digest_of(prefix)

@@ -12,13 +12,14 @@ from pdx_proxy.settings import Retries
 from pdx_sim import FaultKind, Leg, SimEngine
 from tests.component.conftest import MakeWorld
 from tests.component.harness import PROMPT, Reply, Shape, World, eventually
+from tests.failure_mooncake import mooncake_rows
 from tests.failure_rows import rows
-from tests.failures import Case, Client, Row, Strike, Wiring
+from tests.failures import MEET, Case, Client, Row, Strike, Wiring
 
 TOKENS = 12
 LONGEST = 10.0
 """No row waits for a deadline of LONG's."""
-CASES = [case for row in rows() for case in row.cases()]
+CASES = [case for row in (*rows(), *mooncake_rows()) for case in row.cases()]
 
 
 def _id(case: Case) -> str:
@@ -94,7 +95,11 @@ async def _world(case: Case, make_world: MakeWorld, storage: Path) -> World:
         case.order.order,
         *row.ready,
         storage=storage if case.order is Wiring.POOL else None,
-        sim={"lease_seconds": 0.4 if row.lease else 30.0},
+        connector=case.order.connector,
+        sim={
+            "lease_seconds": 0.4 if row.lease else 30.0,
+            "decoder_ttl_seconds": 0.6 if row.stranded and case.order in MEET else 480.0,
+        },
         d={"decode_token_seconds": 0.002},
         deadlines=row.deadlines,
         retries=Retries(on_prefill_failure=case.policy),
@@ -129,6 +134,18 @@ async def test_row(case: Case, make_world: MakeWorld, tmp_path: Path) -> None:
     if all(row.ready):
         await world.warm()
         assert (await world.ask(shape, prompt="last", tokens=2)).text == shape.expected("last", 2)
+    if case.order in MEET:
+        await _check_meetings(row, world)
+
+
+async def _check_meetings(row: Row, world: World) -> None:
+    """No P keeps a place for a D that does not come, and an id that a P has begun is spent."""
+    await eventually(lambda: not any(engine.counts.registered_now for engine in world.engines), 5.0, "places")
+    if row.strike is None or row.strike.used or row.strike.fields.get("status") in (400, 503):  # P has not begun
+        return
+    params = [seen.body["kv_transfer_params"] for p in world.prefill for seen in p.seen if seen.leg is Leg.PREFILL]
+    ids = [each["transfer_id"] for each in params]
+    assert len(ids) == len(set(ids))
 
 
 def _check_counters(row: Row, world: World, before: dict[str, int]) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -156,3 +157,54 @@ async def test_a_decode_that_leaves_during_the_prefill_gets_no_leg(shape: Shape,
     assert reply.text == shape.expected()
     assert reply.headers["x-pdx-decode"] != world.endpoint(busy).name
     assert busy.counts.legs.total() == legs
+
+
+async def test_a_prefill_that_dies_amid_its_save(shape: Shape, make_pool: MakePool, tmp_path: Path) -> None:
+    """What it has half saved nobody finds: the pool is kept by a server, as LMCache's is."""
+    world = await make_pool(2, sim={"connector": "LMCache"}, p={"transfer_seconds": 0.3})
+    before = set(os.listdir(tmp_path))
+    task = await _begin(world, shape)
+    await eventually(lambda: set(os.listdir(tmp_path)) - before, what="P saves")
+    victim = next(p for p in world.prefill if p.counts.running_now)
+    await victim.kill()
+    assert (await task).text == shape.expected()
+    assert (await world.outcomes(), world.report["retries"]) == ({"split": 1}, {"lost": 1})
+    assert world.d.counts.prompt_tokens_external > 400, "the other P's"
+    await victim.restart()
+    await world.warm()
+
+
+async def test_a_decode_that_dies_while_it_loads(shape: Shape, make_pool: MakePool) -> None:
+    world = await make_pool(1, 2, d={"transfer_seconds": 0.3})
+    task = await _begin(world, shape)
+    await eventually(lambda: any(d.counts.loading_now for d in world.decode), what="D loads")
+    victim = next(d for d in world.decode if d.counts.loading_now)
+    computed = world.p.counts.prompt_tokens_local
+    await victim.kill()
+    assert (await task).text == shape.expected()
+    assert (await world.outcomes(), world.report["retries"]) == ({"split": 1}, {"lost": 1})
+    assert world.p.counts.prompt_tokens_local - computed < 100, "P finds what it has saved"
+    await victim.restart()
+    await world.warm()
+
+
+async def test_a_pool_that_is_gone_costs_a_prefill(
+    shape: Shape, make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines whose server is gone save nothing and find nothing; when it is back they use it again."""
+    world = await make_pool(sim={"connector": "LMCache"})
+
+    async def nowhere(*_: object) -> None:
+        pass
+
+    with monkeypatch.context() as gone:
+        for engine in world.engines:
+            gone.setattr(engine.storage, "save", nowhere)
+            gone.setattr(engine.storage, "found", lambda _: 0)
+        before = replace(world.d.counts)
+        assert (await world.ask(shape)).text == shape.expected()
+        assert world.d.counts.prompt_tokens_external == before.prompt_tokens_external
+        assert world.d.counts.prompt_tokens_local - before.prompt_tokens_local > 400
+        assert await world.outcomes() == {"split": 1}
+    assert (await world.ask(shape, prompt=f"2 {PROMPT}")).text == shape.expected(f"2 {PROMPT}")
+    assert world.d.counts.prompt_tokens_external - before.prompt_tokens_external > 400

@@ -3,22 +3,18 @@
 import argparse
 import asyncio
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pdx_api.names import Order, PrefillFailure, Role
+from pdx_api.names import Order, Role
 from pdx_cli.errors import CommandError
 from pdx_cli.gateway import add_arguments, settings_of
-from pdx_proxy.settings import Retries
-from pdx_sim import FaultKind, Leg
+from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld
 from tests.component.harness import PROMPT, SHAPES, SHORT, Shape, World, eventually
-from tests.component.test_failures import LONGEST, SEEN, TOKENS, _strike
-from tests.failure_rows import rows
-from tests.failures import LONG, PEERS, Case, Client, Phase
+from tests.failures import LONG
 
 MOONCAKE: dict[str, Any] = {"connector": "Mooncake"}
 TEXT = Shape()
@@ -32,52 +28,6 @@ async def test_kv_moves(order: Order, shape: Shape, make_world: MakeWorld) -> No
     assert world.d.counts.prompt_tokens_local == local
     assert world.d.counts.prompt_tokens_external > external
     assert await world.outcomes() == {"split": 1}
-
-
-def _cases() -> Iterator[Case]:
-    """The rows of an engine that fails before it answers, one case of each, spread over orders and shapes."""
-    struck = [row for row in rows() if row.strike is not None and row.phase is not Phase.ANSWER]
-    for turn, row in enumerate(struck):
-        cases = [case for case in row.cases() if case.policy is PrefillFailure.RETRY and case.order in PEERS]
-        if cases:
-            yield cases[turn % len(cases)]
-
-
-@pytest.mark.parametrize("case", list(_cases()), ids=lambda case: f"{case.row.id}-{case.order}-{case.stream}")
-async def test_an_engine_that_fails(case: Case, make_world: MakeWorld) -> None:
-    """The client sees what docs/failures.md says; P's blocks may wait for their lease, D's and P's places for P."""
-    row, shape = case.row, Shape(case.stream, case.stream)
-    used = row.strike is not None and row.strike.used
-    short = {"lease_seconds": 0.4, "decoder_ttl_seconds": 0.6}
-    world = await make_world(
-        case.order.order,
-        *row.ready,
-        sim=short,
-        **MOONCAKE,
-        d={"decode_token_seconds": 0.002},
-        deadlines=row.deadlines,
-        retries=Retries(on_prefill_failure=case.policy),
-        idle_seconds=4.0 if used else 0.0,
-    )
-    world.allowed.expired = world.allowed.stranded = True
-    world.allowed.orphan_tokens = 200
-    for _ in range(2):
-        assert (await world.ask(shape, prompt="first", tokens=2)).status == 200
-    assert row.strike is not None
-    struck = _strike(world, row.strike)
-    async with asyncio.timeout(LONGEST):
-        replies = [await world.ask(shape, tokens=TOKENS) for _ in range(row.asks)]
-    assert all(SEEN[Client(row.client)](reply, shape) for reply in replies), replies
-    for engine in struck:
-        engine.faults.clear()
-    await eventually(lambda: not any(world.report["inFlight"].values()), 5.0, "settled")
-    await world.warm()
-    assert (await world.ask(shape, prompt="last", tokens=2)).text == shape.expected("last", 2)
-    await eventually(lambda: not any(engine.counts.registered_now for engine in world.engines), 5.0, "places")
-    if not row.strike.used and row.strike.fields.get("status") not in (400, 503):  # P has not begun in these
-        params = [seen.body["kv_transfer_params"] for p in world.prefill for seen in p.seen if seen.leg is Leg.PREFILL]
-        ids = [each["transfer_id"] for each in params]
-        assert len(ids) == len(set(ids)), "an id that P has begun is spent"
 
 
 @pytest.mark.parametrize("more", [{"max_tokens": 2**31 - 1}, {"prompt": "too long " * 2000}], ids=["by D", "by both"])
@@ -129,6 +79,7 @@ async def test_p_is_recognised_on_a_new_connection(order: Order, make_world: Mak
     await world.p.restart()
     assert (await world.ask(TEXT)).text == TEXT.expected()
     assert not world.d.counts.load_failures
+    assert (await world.outcomes(), world.report["retries"]) == ({"whole": 1}, {"lost": 1})
     await world.warm()
     after = world.endpoint(world.p).identity
     assert before is not None
@@ -136,8 +87,8 @@ async def test_p_is_recognised_on_a_new_connection(order: Order, make_world: Mak
     assert after.engine_id == world.p.engine_id != before.engine_id
 
 
-async def test_a_p_without_a_bootstrap_is_not_picked(make_world: MakeWorld) -> None:
-    world = await make_world(Order.CONCURRENT, **MOONCAKE, gateway=False)
+async def test_a_p_without_a_bootstrap_is_not_picked(order: Order, make_world: MakeWorld) -> None:
+    world = await make_world(order, **MOONCAKE, gateway=False)
     assert world.p._bootstrap is not None
     await world.p._bootstrap.close()
     await world.start_gateway(warm=False, deadlines=SHORT)

@@ -12,7 +12,7 @@ from pdx_proxy.failures import Reason
 from pdx_sim import FaultKind
 from scripts.failures import BEGIN, failures, matrix
 from tests.documents import ROOT
-from tests.failures import PEERS, Case, Client, Phase, Wiring
+from tests.failures import ALL, MEET, PEERS, Case, Client, Phase, Wiring
 from tests.mutations import MUTATIONS, PACKAGE, Mutation
 
 DOCUMENT = ROOT / "docs/failures.md"
@@ -66,7 +66,10 @@ def _cases() -> set[tuple[Role, FaultKind, Wiring, bool]]:
 
 
 def test_whatever_an_engine_can_do_has_a_row() -> None:
-    """The simulator knows how engines fail: each way, at each side, in each order, with and without a stream."""
+    """The simulator knows how engines fail: each way, at each side, in each order, with and without a stream.
+
+    Mooncake's orders have one of the two forms each, and together both.
+    """
     wanted = {
         (role, kind, order, stream)
         for role, kind, order, stream in product((Role.PREFILL, Role.DECODE), FaultKind, Wiring, (False, True))
@@ -75,12 +78,16 @@ def test_whatever_an_engine_can_do_has_a_row() -> None:
         and not (role is Role.DECODE and kind in ONLY_AT_PREFILL)
         and not (role is Role.DECODE and kind in ONLY_IN_STREAMS and not stream)
     }
-    assert wanted - _cases() == set()
+    found = _cases()
+    assert {case for case in wanted if case[2] in ALL} - found == set()
+    meet, met = ({case for case in cases if case[2] in MEET} for cases in (wanted, found))
+    assert {case[:3] for case in meet} - {case[:3] for case in met} == set()
+    assert {(role, kind, stream) for role, kind, _, stream in meet} - {(r, k, s) for r, k, _, s in met} == set()
 
 
 def test_every_policy_has_a_row_for_every_reason() -> None:
     """What P does and what the user wants then."""
-    wanted = set(product(set(Reason) - {Reason.ERROR_EVENT}, Wiring, (False, True), PrefillFailure))
+    wanted = set(product(set(Reason) - {Reason.ERROR_EVENT}, ALL, (False, True), PrefillFailure))
     found = {
         (reason, case.order, case.stream, case.policy)
         for case in CASES
@@ -106,6 +113,9 @@ def test_clients_leave_and_gateways_end_in_every_phase() -> None:
         for order, stream in product(PEERS, (False, True)):
             cases = [c for c in CASES if words in c.row.fails and (c.order, c.stream) == (order, stream)]
             assert {case.row.phase for case in cases} >= {Phase.PREFILL, Phase.DECODE, Phase.ANSWER}, words
+    for order in MEET:
+        cases = [c for c in CASES if c.row.fails.startswith("the client leaves") and c.order is order]
+        assert {case.row.phase for case in cases} >= {Phase.PREFILL, Phase.DECODE, Phase.ANSWER}
 
 
 def test_every_sight_is_some_rows() -> None:
