@@ -302,10 +302,10 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec", {**_PAIRS, "kvTransfer": _SHARED, "engine": {"args": ["--no-disable-hybrid-kv-cache-manager"]}}, "spec",
      "SharedStorage knows no hybrid caches, so vLLM turns their manager off; leave out "
      f"--no-disable-hybrid-kv-cache-manager in {_ANYWHERE}"),
-    ("spec", {**_PAIRS, "kvTransfer": {"connector": "LMCache"},
-              "engine": {"args": ["--no-disable-hybrid-kv-cache-manager"]}}, "spec",
-     "LMCache knows no hybrid caches, so vLLM turns their manager off; leave out "
-     f"--no-disable-hybrid-kv-cache-manager in {_ANYWHERE}"),
+    *(("spec", {**_PAIRS, "kvTransfer": {"connector": connector},
+                "engine": {"args": ["--no-disable-hybrid-kv-cache-manager"]}}, "spec",
+       f"{connector} knows no hybrid caches, so vLLM turns their manager off; leave out "
+       f"--no-disable-hybrid-kv-cache-manager in {_ANYWHERE}") for connector in ("LMCache", "LMCacheP2P")),
     ("spec.engine.env", _variables("1A"), "spec.engine.env[0].name", _VARIABLE),
     ("spec.decode.env", _variables("A", "B-C"), "spec.decode.env[1].name", _VARIABLE),
     ("spec.kvTransfer.connector", "Nope", "spec.kvTransfer.connector",

@@ -71,7 +71,7 @@ def service_command(spec: Spec, service: SideService, site: Site) -> tuple[str, 
 
 
 def pool_bytes(spec: Spec) -> int:
-    """Memory of the pool that a side service keeps."""
+    """Memory of the pool that a side service holds."""
     size = spec.kv_transfer.pool_size
     found = quantity(size) if size is not None else None
     return int(found) if found is not None else POOL_GIB * 2**30
@@ -107,6 +107,7 @@ def engine_inputs(spec: Spec, role: Role) -> dict[str, Any]:
         "pool": stated(pool, without=("replicas", "disruption", "pod_template")),
         "podTemplate": pool.pod_template.overlay() if pool.pod_template else {},
         "kvTransfer": _kv_transfer(spec),
+        **_beside(spec),
     }
 
 
@@ -140,6 +141,13 @@ def _kv_transfer(spec: Spec) -> dict[str, Any]:
     if spec.routing.deadlines.handoff_seconds != HANDOFF_SECONDS:
         said["config"] = connector_config(spec)
     return said
+
+
+def _beside(spec: Spec) -> dict[str, Any]:
+    """What sizes the services in an engine's own pod."""
+    if spec.kv_transfer.pool_size is None or not any(service.beside_engine for service in side_services(spec)):
+        return {}
+    return {"poolSize": spec.kv_transfer.pool_size}
 
 
 def _wiring(spec: Spec, role: Role, site: Site) -> tuple[list[str], dict[str, str]]:

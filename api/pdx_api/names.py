@@ -53,6 +53,9 @@ PORT_HTTP: Final = "http"
 PORT_ADMIN: Final = "admin"
 """Name of the gateway's admin port."""
 
+PORT_METRICS: Final = "metrics"
+"""Name of the port at which a side service answers /metrics, and nothing else."""
+
 CLIENT_KEYS_FLAG: Final = "--client-keys"
 """Flag of the gateway: the file with the API keys of clients."""
 ENGINE_KEY_FLAG: Final = "--engine-key"

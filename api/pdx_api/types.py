@@ -134,8 +134,9 @@ class KVTransfer(Part):
     )
     pool_size: Size | None = Field(
         default=None,
-        description="Memory of the pool that a connector's server keeps, as a quantity. A change of it "
-        f"starts the server anew, empty. Default: {POOL_GIB}Gi.",
+        description="Memory of the pool that a connector's server keeps, as a quantity; with LMCacheP2P each engine "
+        "has one. A change of it starts the server anew, empty, and the engine that it is beside. "
+        f"Default: {POOL_GIB}Gi.",
     )
     config: ConnectorConfig = Field(
         default={}, description="Connector settings for vLLM's kv_connector_extra_config; they win over PDX's own."

@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -100,36 +100,65 @@ def lay_out(
     port_names = tuple(spec.connector.port_names) if spec.mode is Mode.DISAGGREGATED else ()
     if kind is EngineKind.SIM and not port_names:  # a simulated engine takes one, whatever its connector does
         port_names = (SIDE_CHANNEL,)
-    roles = [(role, i) for role, pool in spec.pools().items() for i in range(pool.replicas)]
+    names = [(role, f"{role}-{i}") for role, pool in spec.pools().items() for i in range(pool.replicas)]
     for role, pool in spec.pools().items():
         if pool.replicas == 0:
             raise CommandError(f"spec.{role}.replicas is 0; `pdx up` needs at least one engine of each role.")
-    needed = side_services(spec)
-    free = iter(allocate(len(roles) * (1 + len(port_names)) + sum(len(service.ports) for service in needed)))
-    sites = {service.name: Site(HOST, {name: next(free) for name in service.ports}) for service in needed}
+    shared, beside = _services(spec, [name for _, name in names])
+    ports = len(names) * (1 + len(port_names)) + sum(len(each.service.ports) for each in (*shared, *beside))
+    free = iter(allocate(ports))
+    common = {each.service.name: _site(each.service, free, {}) for each in shared}
+    own = {each.name: _site(each.service, free, common) for each in beside}
     code = _code(spec)
 
-    def site() -> Site:
-        return Site(HOST, {name: next(free) for name in port_names}, storage, code, sites)
+    def site(engine: str) -> Site:
+        services = {each.service.name: own[each.name] for each in beside if each.engine == engine}
+        return Site(HOST, {name: next(free) for name in port_names}, storage, code, {**common, **services})
 
-    engines = tuple(_engine(spec, role, i, kind, next(free), site()) for role, i in roles)
+    engines = tuple(_engine(spec, role, name, kind, next(free), site(name)) for role, name in names)
     gateway = _gateway(spec, engines, port, admin)
-    services = tuple(_service(spec, service, sites[service.name]) for service in needed if kind is EngineKind.VLLM)
-    return Layout(engines, gateway, Program("gateway", gateway.argv, {}, admin), services)
+    sites = {**common, **own}
+    services = [_service(spec, each, sites[each.name]) for each in (*shared, *beside)]
+    programs = tuple(services) if kind is EngineKind.VLLM else ()
+    return Layout(engines, gateway, Program("gateway", gateway.argv, {}, admin), programs)
 
 
-def _service(spec: Spec, service: SideService, site: Site) -> Program:
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A side service, and the engine that it is beside, where it is beside one."""
+
+    service: SideService
+    engine: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.service.name}-{self.engine}" if self.engine else self.service.name
+
+
+def _services(spec: Spec, engines: Sequence[str]) -> tuple[list[_Placed], list[_Placed]]:
+    """Those that all engines share, and those of each."""
+    needed = side_services(spec)
+    shared = [_Placed(service) for service in needed if not service.beside_engine]
+    return shared, [_Placed(service, engine) for service in needed if service.beside_engine for engine in engines]
+
+
+def _site(service: SideService, free: Iterator[int], others: Mapping[str, Site]) -> Site:
+    return Site(HOST, {name: next(free) for name in service.ports}, services=others)
+
+
+def _service(spec: Spec, placed: _Placed, site: Site) -> Program:
+    service = placed.service
     argv = service_command(spec, service, site)
-    return Program(service.name, argv, {}, site.ports[service.probe_port], service.probe_path)
+    return Program(placed.name, argv, {}, site.ports[service.probe_port], service.probe_path)
 
 
-def _engine(spec: Spec, role: Role, index: int, kind: EngineKind, port: int, site: Site) -> EngineProgram:
+def _engine(spec: Spec, role: Role, name: str, kind: EngineKind, port: int, site: Site) -> EngineProgram:
     command = engine_command(spec, role, site=site, listen=HOST, port=port)
     if kind is EngineKind.SIM:
         argv, env = _sim(spec, role, port, site), {}
     else:
         argv, env = ("vllm", *command.args), dict(command.env)
-    return EngineProgram(f"{role}-{index}", argv, env, port, role=role, side_ports=site.ports)
+    return EngineProgram(name, argv, env, port, role=role, side_ports=site.ports)
 
 
 def _code(spec: Spec) -> str | None:
@@ -216,8 +245,7 @@ def _check_code(spec: Spec) -> None:
 
 
 def _check_programs(spec: Spec) -> None:
-    for service in side_services(spec):
-        program = service_command(spec, service, Site(HOST, service.ports))[0]
+    for program in dict.fromkeys(service.program for service in side_services(spec)):
         if shutil.which(program, path=environment(os.environ, {})["PATH"]) is None:
             raise CommandError(
                 f"Connector {spec.connector.name} needs the program {program}, which is not installed; run "

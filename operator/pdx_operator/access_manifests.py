@@ -12,6 +12,7 @@ from pdx_api.names import (
     LABEL_ROLE,
     LABEL_SERVICE,
     OPERATOR_LABELS,
+    PORT_METRICS,
     Role,
     gateway_name,
     policy_name,
@@ -73,6 +74,7 @@ def network_policies(spec: Spec, owner: Owner, operator_namespace: str = "") -> 
             engines,
             _ingress([{"podSelector": gateway}, *scrapers], ENGINE_PORT),
             *(_ingress([{"podSelector": gateway}], port) for port in identity_ports()),
+            *(_ingress(scrapers, port) for port in _metrics_ports(spec, beside_engine=True) if scrapers),
             # KV goes over ports that the transfer chooses, so between engines all are open. In every mode: while the
             # mode is switched, engines of the older revision still pair.
             {"from": [{"podSelector": engines}]},
@@ -85,8 +87,16 @@ def network_policies(spec: Spec, owner: Owner, operator_namespace: str = "") -> 
             *([_ingress(lookers, ADMIN_PORT)] if lookers else []),
         ),
         *(
-            [_policy(owner, services_policy_name(owner.name), services, {"from": [{"podSelector": engines}]})]
-            if side_services(spec)
+            [
+                _policy(
+                    owner,
+                    services_policy_name(owner.name),
+                    services,
+                    {"from": [{"podSelector": engines}]},
+                    *(_ingress(scrapers, port) for port in _metrics_ports(spec, beside_engine=False) if scrapers),
+                )
+            ]
+            if any(not service.beside_engine for service in side_services(spec))
             else []
         ),
     )
@@ -104,6 +114,11 @@ def disruption_budgets(spec: Spec, owner: Owner) -> tuple[Manifest, ...]:
         ),
         _budget(owner, gateway_name(owner.name), gateway_labels(owner), spec.gateway.disruption),
     )
+
+
+def _metrics_ports(spec: Spec, *, beside_engine: bool) -> list[int]:
+    services = [service for service in side_services(spec) if service.beside_engine is beside_engine]
+    return [service.ports[PORT_METRICS] for service in services if PORT_METRICS in service.ports]
 
 
 def _policy(owner: Owner, name: str, pods: Manifest, *ingress: Manifest) -> Manifest:

@@ -198,14 +198,15 @@ def _ended(container: ContainerView, log: str | None, field: str) -> _Cause | No
     finding = engine_log.read(log or ending.message)
     if finding.known is not None:
         return _found("known", finding.known.reason, f"{finding.line.rstrip('.')}; {finding.known.advice}")
+    who = f"the container {container.name} beside it" if container.beside else "it"
     if ending.reason == "OOMKilled":
-        # Side services have a limit where an overlay sets one.
-        limit = (
-            f"the limit in spec.{field}.podTemplate" if field == _SERVICES else f"spec.{field}.resources.limits.memory"
-        )
-        return _found("memory", "OutOfMemory", f"it used more memory than it may and was ended; raise {limit}")
+        if container.beside or field == _SERVICES:  # they have a limit where an overlay sets one
+            limit = f"the limit in spec.{field}.podTemplate"
+        else:
+            limit = f"spec.{field}.resources.limits.memory"
+        return _found("memory", "OutOfMemory", f"{who} used more memory than it may and was ended; raise {limit}")
     said = f", saying: {finding.line}" if finding.line else "; look at its log"
-    return _found("crash", "Crashing", f"it ends with exit code {ending.exit_code}{said}")
+    return _found("crash", "Crashing", f"{who} ends with exit code {ending.exit_code}{said}")
 
 
 def _slow(pod: PodView, now: datetime) -> _Cause | None:

@@ -29,20 +29,19 @@ from pdx_api.types import KVStorage, PDDeployment, Pool, Rollout, Spec
 from pdx_operator.engine_storage import engine_env, engine_mounts, engine_volumes
 from pdx_operator.objects import (
     LEAVING_SECONDS,
+    POD_IP,
     Manifest,
     Owner,
+    address_variable,
     grace_seconds,
-    literal,
     metadata,
     resources,
     spread,
+    with_address,
 )
 from pdx_operator.overlay import overlaid
-from pdx_operator.service_manifests import service_sites
+from pdx_operator.service_manifests import beside_engine, service_sites
 from pdx_operator.template import remembered
-
-POD_IP: Final = "POD_IP"
-"""Environment variable that holds the pod's own address."""
 
 USER_ID: Final = 2000
 """User and group of an engine: the user `vllm` that the stock image brings (vLLM 0.32 `docker/Dockerfile`)."""
@@ -109,9 +108,11 @@ def engine_service(spec: Spec, owner: Owner, role: Role, revision: str) -> Manif
 
 def pod_template(spec: Spec, role: Role, pool: Pool, labels: Mapping[str, str]) -> Manifest:
     """The pod of one engine, the user's overlay merged in."""
+    beside = beside_engine(spec, labels[LABEL_DEPLOYMENT], labels[LABEL_REVISION])
     template = {
         "metadata": {"labels": dict(labels), "annotations": _annotations(spec)},
         "spec": {
+            **({"initContainers": beside} if beside else {}),
             "containers": [_container(spec, role, pool, labels)],
             "volumes": engine_volumes(spec.model, _storage(spec), _code(spec)),
             "securityContext": {
@@ -200,7 +201,7 @@ def _container(spec: Spec, role: Role, pool: Pool, labels: Mapping[str, str]) ->
         "image": engine.image,
         **({"imagePullPolicy": engine.image_pull_policy} if engine.image_pull_policy else {}),
         "command": ["vllm"],
-        "args": [_with_address(arg) for arg in command.args],
+        "args": [with_address(arg) for arg in command.args],
         "env": _env(spec, dict(command.env)),
         "ports": [{"name": name, "containerPort": port} for name, port in _ports(spec).items()],
         **_probes(),
@@ -215,18 +216,11 @@ def _container(spec: Spec, role: Role, pool: Pool, labels: Mapping[str, str]) ->
 
 
 def _env(spec: Spec, wired: Mapping[str, str]) -> list[Manifest]:
-    """The pod's address first, since Kubernetes expands $(POD_IP) only in what comes after it."""
-    address = {"name": POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     ours = [
         variable for variable in engine_env(spec.model, spec.engine.api_key_secret_ref) if variable["name"] not in wired
     ]
-    users = [{"name": name, "value": _with_address(value)} for name, value in wired.items() if name != POD_IP]
-    return [address, *ours, *users]
-
-
-def _with_address(value: str) -> str:
-    """Only the pod's address is expanded."""
-    return literal(value).replace(f"$$({POD_IP})", f"$({POD_IP})")
+    users = [{"name": name, "value": with_address(value)} for name, value in wired.items() if name != POD_IP]
+    return [address_variable(), *ours, *users]
 
 
 def _security(pool: Pool) -> dict[str, Any]:

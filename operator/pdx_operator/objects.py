@@ -14,6 +14,8 @@ Manifest = dict[str, Any]
 DEFAULT_NAMESPACE: Final = "default"
 LEAVING_SECONDS: Final = 5
 """How long a pod that is going away still serves, until everybody who sends to it has seen that."""
+POD_IP: Final = "POD_IP"
+"""Environment variable that holds the pod's own address."""
 EXIT_SECONDS: Final = 10
 """What is added to the grace period for what a program does after its last request."""
 
@@ -77,6 +79,16 @@ def grace_seconds(drain_seconds: int) -> int:
 def literal(value: str) -> str:
     """A string that Kubernetes does not expand: `$(X)` would stand for a variable."""
     return value.replace("$(", "$$(")
+
+
+def with_address(value: str) -> str:
+    """A string of which Kubernetes expands the pod's address only."""
+    return literal(value).replace(f"$$({POD_IP})", f"$({POD_IP})")
+
+
+def address_variable() -> Manifest:
+    """The variable of the pod's address: it comes first, since Kubernetes expands it only in what comes after it."""
+    return {"name": POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 
 
 def canonical(value: object) -> str:

@@ -91,6 +91,8 @@ class ContainerView:
     restarts: int
     ending: Ending | None
     """Of the latest run that has ended."""
+    beside: bool = False
+    """Whether it is one of the pod's init containers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,11 @@ def pod_view(pod: Body) -> PodView:
         unschedulable=_cut(scheduled.get("message")) if scheduled.get("status") == "False" else "",
         containers=(
             # An init container that has done its work is not ready either.
-            *(_container_view(c) for c in status.get("initContainerStatuses") or () if _is_unready(c, done=0)),
+            *(
+                _container_view(c, beside=True)
+                for c in status.get("initContainerStatuses") or ()
+                if _is_unready(c, done=0)
+            ),
             *(_container_view(c) for c in status.get("containerStatuses") or () if _is_unready(c)),
         ),
     )
@@ -212,7 +218,7 @@ def _is_unready(status: Body, done: int | None = None) -> bool:
     return not status.get("ready") and (ended is None or ended.get("exitCode") != done)
 
 
-def _container_view(status: Body) -> ContainerView:
+def _container_view(status: Body, *, beside: bool = False) -> ContainerView:
     state = status.get("state") or {}
     waiting = state.get("waiting") or {}
     return ContainerView(
@@ -224,6 +230,7 @@ def _container_view(status: Body) -> ContainerView:
         started=bool(status.get("started")),
         restarts=status.get("restartCount") or 0,
         ending=_ending(state.get("terminated") or (status.get("lastState") or {}).get("terminated")),
+        beside=beside,
     )
 
 

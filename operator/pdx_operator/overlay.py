@@ -123,11 +123,21 @@ def _check_owned(template: Template, merged: Template, container: str, where: st
         changed = next((key for key in sorted({*before, *after}) if before.get(key) != after.get(key)), None)
         if changed is not None:
             raise OverlayError(f"{where}.metadata.{kind} may not change {changed}: PDX finds its pods by it")
-    before, after = (_container(side, container) for side in (template, merged))
-    place = f"{where}.spec.containers[{container}]"
+    for kind, name in (("containers", container), *(("initContainers", each) for each in _beside(template))):
+        _check_container(template, merged, kind, name, where)
+
+
+def _beside(template: Template) -> list[str]:
+    return [container["name"] for container in template["spec"].get("initContainers", ())]
+
+
+def _check_container(template: Template, merged: Template, kind: str, name: str, where: str) -> None:
+    before, after = (_container(side, kind, name) for side in (template, merged))
+    place = f"{where}.spec.{kind}[{name}]"
     if not after:
-        raise OverlayError(f"{place} may not be removed: it is what the pod is for")
-    for field in ("command", "args"):
+        why = "it is what the pod is for" if kind == "containers" else "the engine needs it beside it"
+        raise OverlayError(f"{place} may not be removed: {why}")
+    for field in ("command", "args", "restartPolicy"):
         if before.get(field) != after.get(field):
             raise OverlayError(f"{place}.{field} may not change: PDX writes it from the other fields of spec")
     _check_ports(before, after, place)
@@ -141,8 +151,8 @@ def _owned_metadata(template: Template, kind: str) -> dict[str, Any]:
     return {key: value for key, value in (metadata.get(kind) or {}).items() if key.split("/")[0] == GROUP}
 
 
-def _container(template: Template, name: str) -> dict[str, Any]:
-    containers = (template.get("spec") or {}).get("containers") or []
+def _container(template: Template, kind: str, name: str) -> dict[str, Any]:
+    containers = (template.get("spec") or {}).get(kind) or []
     return next((container for container in containers if container.get("name") == name), {})
 
 

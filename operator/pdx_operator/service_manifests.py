@@ -1,6 +1,7 @@
-"""A connector's side services as Kubernetes objects: a Deployment of one pod and a Service for each, in each revision.
+"""A connector's side services as Kubernetes objects: for each one of a revision a Deployment of one pod and a Service,
+and for each one beside an engine a container in its pod.
 
-They are kept for as long as engines of their revision are (`decide`), since KV of another revision is worth nothing.
+Those of a revision are kept for as long as its engines are (`decide`), since KV of another revision is worth nothing.
 """
 
 from typing import Any, Final
@@ -9,25 +10,39 @@ from pdx_api.connectors.base import SideService, Site
 from pdx_api.engines import pairing_revision, pool_bytes, service_command, side_services
 from pdx_api.names import LABEL_DEPLOYMENT, LABEL_REVISION, LABEL_SERVICE, SERVICE_CONTAINER, service_name
 from pdx_api.types import PDDeployment, Spec
-from pdx_operator.objects import Manifest, Owner, grace_seconds, literal, metadata
+from pdx_operator.objects import (
+    POD_IP,
+    Manifest,
+    Owner,
+    address_variable,
+    grace_seconds,
+    literal,
+    metadata,
+    with_address,
+)
 from pdx_operator.overlay import overlaid
 
 USER_ID: Final = 2000
 """As the engines', whose image it is."""
 _OVERHEAD_BYTES: Final = 2 * 2**30
-"""What the program takes beside its pool."""
+"""What a program takes beside its pool."""
+_PROGRAM_BYTES: Final = 2**30
+"""What one takes that holds none."""
 _START_SECONDS: Final = 300
 # PyTorch asks for a user's name at import, and an image may not know our user.
 _OWN: Final = ({"name": "USER", "value": "vllm"}, {"name": "HOME", "value": "/tmp"})  # noqa: S108
 
 
 def service_sites(spec: Spec, name: str, revision: str) -> dict[str, Site]:
-    """Where engines reach the side services of their revision, by the services' names."""
-    return {s.name: Site(service_name(name, s.name, revision), s.ports) for s in side_services(spec)}
+    """Where an engine reaches the side services of its revision and those beside it, by the services' names."""
+    return {
+        s.name: Site(f"$({POD_IP})" if s.beside_engine else service_name(name, s.name, revision), s.ports)
+        for s in side_services(spec)
+    }
 
 
 def service_manifests(deployment: PDDeployment, owner: Owner) -> tuple[Manifest, ...]:
-    """Deployment and Service of each side service of this spec's revision.
+    """Deployment and Service of each side service that this spec's revision has one of.
 
     Raises OverlayError for a `podTemplate` that cannot be applied.
     """
@@ -35,8 +50,25 @@ def service_manifests(deployment: PDDeployment, owner: Owner) -> tuple[Manifest,
     return tuple(
         manifest
         for service in side_services(spec)
+        if not service.beside_engine
         for manifest in (_service(owner, service, revision), _deployment(spec, owner, service, revision))
     )
+
+
+def beside_engine(spec: Spec, name: str, revision: str) -> list[Manifest]:
+    """The side services in an engine's own pod, as init containers that go on: started before it, and anew if they end.
+
+    They have no readiness probe, since an engine serves also without them.
+    """
+    sites = service_sites(spec, name, revision)
+    return [
+        {
+            **_container(spec, service, Site(f"$({POD_IP})", service.ports, services=sites)),
+            "restartPolicy": "Always",
+        }
+        for service in side_services(spec)
+        if service.beside_engine
+    ]
 
 
 def _labels(owner: Owner, service: SideService, revision: str) -> dict[str, str]:
@@ -58,8 +90,9 @@ def _service(owner: Owner, service: SideService, revision: str) -> Manifest:
 
 def _deployment(spec: Spec, owner: Owner, service: SideService, revision: str) -> Manifest:
     labels = _labels(owner, service, revision)
+    container = _container(spec, service, Site("0.0.0.0", service.ports))  # noqa: S104
     pod = {
-        "containers": [_container(spec, service) | {"name": SERVICE_CONTAINER}],
+        "containers": [{**container, "name": SERVICE_CONTAINER, "readinessProbe": _probe(service, 5, 2)}],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
         "securityContext": {
             "runAsNonRoot": True,
@@ -93,21 +126,21 @@ def _overlaid(spec: Spec, template: Manifest) -> Manifest:
     return overlaid(template, overlay, container=SERVICE_CONTAINER, where="spec.kvTransfer.podTemplate")
 
 
-def _container(spec: Spec, service: SideService) -> Manifest:
-    command = service_command(spec, service, Site("0.0.0.0", service.ports))  # noqa: S104
+def _container(spec: Spec, service: SideService, site: Site) -> Manifest:
+    command = service_command(spec, service, site)
     policy = spec.engine.image_pull_policy
+    memory = pool_bytes(spec) + _OVERHEAD_BYTES if service.holds_pool else _PROGRAM_BYTES
     return {
         "name": service.name,
         "image": spec.engine.image,
         **({"imagePullPolicy": policy} if policy else {}),
         "command": [literal(command[0])],
-        "args": [literal(argument) for argument in command[1:]],
-        "env": [*_OWN, *_users(spec)],
+        "args": [with_address(argument) for argument in command[1:]],
+        "env": [*([address_variable()] if service.beside_engine else []), *_OWN, *_users(spec)],
         "ports": [{"name": name, "containerPort": port} for name, port in service.ports.items()],
         "startupProbe": _probe(service, 5, _START_SECONDS // 5),
-        "readinessProbe": _probe(service, 5, 2),
         "livenessProbe": _probe(service, 10, 6),
-        "resources": {"requests": {"memory": str(pool_bytes(spec) + _OVERHEAD_BYTES)}},
+        "resources": {"requests": {"memory": str(memory)}},
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -116,7 +149,7 @@ def _container(spec: Spec, service: SideService) -> Manifest:
 
 def _users(spec: Spec) -> list[dict[str, Any]]:
     """Both roles' environment is the server's too: it runs the same image."""
-    own = {each["name"] for each in _OWN}
+    own = {POD_IP, *(each["name"] for each in _OWN)}
     return [{"name": each.name, "value": literal(each.value)} for each in spec.engine.env if each.name not in own]
 
 

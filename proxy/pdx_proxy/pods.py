@@ -145,7 +145,16 @@ def _incarnation(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> str:
 
 
 def _is_ready(status: Mapping[str, Any]) -> bool:
-    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in _mappings(status, "conditions"))
+    """Also while only what runs beside the engine, as an init container that goes on, is started anew.
+
+    A node that is lost is another matter: it leaves the condition's reason as it was.
+    """
+    ready = next((c for c in _mappings(status, "conditions") if c.get("type") == "Ready"), {})
+    if ready.get("status") == "True":
+        return True
+    containers = _mappings(status, "containerStatuses")
+    started = bool(containers) and all(c.get("ready") is True for c in containers)
+    return ready.get("reason") == "ContainersNotReady" and started
 
 
 def _mapping(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:

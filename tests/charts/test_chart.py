@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pdx_api.names import OPERATOR_LABELS, PORT_ADMIN, PORT_HTTP
+from pdx_api.names import OPERATOR_LABELS, PORT_ADMIN, PORT_HTTP, PORT_METRICS
 from pdx_operator.access import ACCESS
 from pdx_operator.main import parse_arguments
 from scripts.alerts import ALERTS
@@ -227,7 +227,8 @@ def test_monitors_scrape_the_ports_that_the_pods_name(chart: Chart) -> None:
         if body["kind"] == "PodMonitor"
     }
 
-    assert ports == {"pdx-engines": [PORT_HTTP], "pdx-gateways": [PORT_ADMIN]}
+    services = [PORT_METRICS]
+    assert ports == {"pdx-engines": [PORT_HTTP, *services], "pdx-gateways": [PORT_ADMIN], "pdx-services": services}
 
 
 def test_the_operators_monitor_reaches_its_pods_through_a_headless_service(chart: Chart) -> None:

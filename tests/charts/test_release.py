@@ -164,6 +164,7 @@ def test_monitors_are_installed_once_the_cluster_knows_them(cluster: Cluster) ->
     assert _names(cluster, ",".join(MONITORS)) == {
         f"podmonitor.{group}/pdx-engines",
         f"podmonitor.{group}/pdx-gateways",
+        f"podmonitor.{group}/pdx-services",
         f"servicemonitor.{group}/pdx-operator",
     }
     assert "service/pdx-operator" in _names(cluster, "services")

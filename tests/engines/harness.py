@@ -142,16 +142,24 @@ class SideProcess:
     spec: Spec
     service: SideService
     logs: Path
+    services: "tuple[SideProcess, ...]" = ()
+    """Those that it is told of."""
     process: subprocess.Popen[bytes] | None = None
+    site: Site = field(init=False)
 
     def __post_init__(self) -> None:
-        self.site = Site("127.0.0.1", {name: free_port() for name in self.service.ports})
+        ports = {name: free_port() for name in self.service.ports}
+        self.site = Site("127.0.0.1", ports, services={each.service.name: each.site for each in self.services})
+        self.url = f"http://127.0.0.1:{ports[self.service.probe_port]}"
+        self.log = self.logs / f"{self.service.name}-{ports[self.service.probe_port]}.log"
 
     def start(self) -> None:
-        program, *args = service_command(self.spec, self.service, self.site)
-        with (self.logs / f"{self.service.name}.log").open("ab") as log:
+        command = service_command(self.spec, self.service, self.site)
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [str(Path(sys.executable).parent / program), *args],
+                command,
+                env={**os.environ, "PATH": path},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -159,11 +167,11 @@ class SideProcess:
             )
 
     def wait_until_healthy(self) -> None:
-        url = f"http://127.0.0.1:{self.site.ports[self.service.probe_port]}{self.service.probe_path}"
+        url = f"{self.url}{self.service.probe_path}"
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             assert self.process is not None
-            assert self.process.poll() is None, (self.logs / f"{self.service.name}.log").read_text()[-3000:]
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
             with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
                 return
             time.sleep(0.2)

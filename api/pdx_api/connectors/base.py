@@ -41,18 +41,28 @@ class EngineWiring:
 
 @dataclass(frozen=True, slots=True)
 class SideService:
-    """A program that the engines of one revision need beside them: one for each revision, there before they start."""
+    """A program that engines need beside them, there before they start."""
 
     name: str
-    """Short enough to end a DNS label."""
+    """At most ten characters, as it stands in names of objects."""
     ports: Mapping[str, int] = field(hash=False)
-    """The ports it opens: name -> number in a pod, where every address is its own."""
+    """The ports it opens: name -> number in a pod, where every address is its own. One called `names.PORT_METRICS`
+    answers Prometheus."""
     command: Callable[[Site, float, int | None], tuple[str, ...]]
-    """(where it listens, size of its pool in GiB, tokens in a KV block where the user says so) -> its command line."""
+    """(where it listens, size of its pool in GiB, tokens in a KV block where the user says so) -> its command line.
+
+    The site knows the services that come before it in the connector's list.
+    """
+    program: str
+    """What must be installed for it."""
     probe_port: str
     """Name of the port with its health check."""
     probe_path: str
     """Answers 200 while it serves."""
+    beside_engine: bool = False
+    """One beside each engine, in its pod, and at its address; otherwise one for each revision."""
+    holds_pool: bool = True
+    """Whether it takes `spec.kvTransfer.poolSize` of memory."""
 
 
 class Connector(Protocol):

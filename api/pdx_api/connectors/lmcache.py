@@ -12,24 +12,44 @@ from typing import Any, Final
 from pdx_api.connectors.base import EngineWiring, SideService, Site
 from pdx_api.connectors.checks import Checks, without_hybrid_caches
 from pdx_api.connectors.families import Family, Pool
-from pdx_api.names import Order, Role
+from pdx_api.names import PORT_METRICS, Order, Role
 
 SERVER: Final = "lmcache"
-_REQUESTS: Final = "requests"
-_ADMIN: Final = "admin"
-_METRICS: Final = "metrics"
+PROGRAM: Final = "lmcache"
+REQUESTS: Final = "requests"
+ADMIN: Final = "admin"
+PORTS: Final = {REQUESTS: 5555, ADMIN: 8080, PORT_METRICS: 9464}
 _CHUNK: Final = 128
 """Tokens that are saved and found as one; a multiple of every device's block (CPU 128, GPU 16)."""
 
 
-def _server(site: Site, pool_gib: float, block_size: int | None) -> tuple[str, ...]:
+def server_command(site: Site, pool_gib: float, block_size: int | None) -> tuple[str, ...]:
+    """An `lmcache server` that keeps KV in its memory."""
     chunk = _CHUNK if block_size is None or _CHUNK % block_size == 0 else block_size
     return (
-        *("lmcache", "server", "--host", site.host, "--port", str(site.ports[_REQUESTS])),
-        *("--http-host", site.host, "--http-port", str(site.ports[_ADMIN])),
-        *("--prometheus-port", str(site.ports[_METRICS]), "--disable-grpc-metrics"),
+        *(PROGRAM, "server", "--host", site.host, "--port", str(site.ports[REQUESTS])),
+        *("--http-host", site.host, "--http-port", str(site.ports[ADMIN])),
+        *("--prometheus-port", str(site.ports[PORT_METRICS]), "--disable-grpc-metrics"),
         *("--supported-transfer-mode", "engine_driven", "--chunk-size", str(chunk)),
         *("--eviction-policy", "LRU", "--l1-size-gb", f"{pool_gib:g}"),
+    )
+
+
+def engine_of(server: Site, config: Mapping[str, Any]) -> EngineWiring:
+    """An engine whose server is gone notices it by heartbeats and works on without; it waits for no answer long."""
+    return EngineWiring(
+        kv_transfer_config={
+            "kv_connector": "LMCacheMPConnector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": {
+                "lmcache.mp.host": f"tcp://{server.host}",
+                "lmcache.mp.port": server.ports[REQUESTS],
+                "lmcache.mp.mq_timeout": 10,
+                "lmcache.mp.heartbeat_interval": 2,
+                **config,
+            },
+        },
+        env={"LMCACHE_MP_TRANSFER_MODE": "engine_driven", "PYTHONHASHSEED": "0"},
     )
 
 
@@ -46,31 +66,18 @@ class LMCache:
     services: tuple[SideService, ...] = (
         SideService(
             name=SERVER,
-            ports={_REQUESTS: 5555, _ADMIN: 8080, _METRICS: 9464},
-            command=_server,
-            probe_port=_ADMIN,
+            ports=PORTS,
+            command=server_command,
+            program=PROGRAM,
+            probe_port=ADMIN,
             probe_path="/healthcheck",
         ),
     )
     checks: Checks = _CHECKS
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
-        """An engine whose server is gone notices it by heartbeats and works on without; it waits for no answer long."""
-        server = site.services[SERVER]
-        return EngineWiring(
-            kv_transfer_config={
-                "kv_connector": "LMCacheMPConnector",
-                "kv_role": "kv_both",
-                "kv_connector_extra_config": {
-                    "lmcache.mp.host": f"tcp://{server.host}",
-                    "lmcache.mp.port": server.ports[_REQUESTS],
-                    "lmcache.mp.mq_timeout": 10,
-                    "lmcache.mp.heartbeat_interval": 2,
-                    **config,
-                },
-            },
-            env={"LMCACHE_MP_TRANSFER_MODE": "engine_driven", "PYTHONHASHSEED": "0"},
-        )
+        """P and D are wired alike: both save and both look."""
+        return engine_of(site.services[SERVER], config)
 
     def keeping(self, seconds: int) -> Mapping[str, Any]:
         """Nothing is kept for a D."""

@@ -53,6 +53,18 @@ def test_side_services_have_ports_of_their_own_and_engines_know_them() -> None:
     assert all("--connector LMCache" in " ".join(engine.argv) for engine in simulated.engines)
 
 
+def test_a_server_of_its_own_stands_beside_each_engine() -> None:
+    layout = _layout(EngineKind.VLLM, "spec.kvTransfer={connector: LMCacheP2P}", "spec.prefill.replicas=2")
+    names = ["peers", "lmcache-prefill-0", "lmcache-prefill-1", "lmcache-decode-0"]
+    assert [program.name for program in layout.services] == names
+    coordinator, *servers = layout.services
+    requests = [server.argv[server.argv.index("--port") + 1] for server in servers]
+    for engine, server, port in zip(layout.engines, servers, requests, strict=True):
+        assert f'"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": {port},' in " ".join(engine.argv)
+        assert f"--coordinator-url {coordinator.url} " in " ".join(server.argv)
+    assert len({*requests, *(program.port for program in (*layout.services, *layout.engines))}) == 10
+
+
 def test_the_gateway_is_told_where_each_prefill_engine_tells_its_identity() -> None:
     layout = _layout(EngineKind.VLLM, "spec.kvTransfer={connector: Mooncake}", "spec.prefill.replicas=2")
     ports = [engine.env["VLLM_MOONCAKE_BOOTSTRAP_PORT"] for engine in layout.of(Role.PREFILL)]

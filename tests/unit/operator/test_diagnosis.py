@@ -336,6 +336,16 @@ def test_a_side_service_is_called_a_server() -> None:
     assert homeless.message.endswith("or nodeSelector and tolerations in spec.kvTransfer.podTemplate")
 
 
+def test_the_container_beside_an_engine_is_named() -> None:
+    container = {"name": "lmcache", "image": IMAGE, "restartCount": 3, "state": CRASH, "lastState": ended("boom")}
+    labels = {LABEL_ROLE: "prefill", LABEL_REVISION: "a"}
+    status = {"initContainerStatuses": [container]}
+    view = pod_view({"metadata": {"name": "s", "labels": labels}, "spec": {"nodeName": "n1"}, "status": status})
+    found = diagnose([], None, [view], {}, now=NOW)
+    assert found is not None
+    assert found.message.startswith("the prefill engine: the container lmcache beside it ends with exit code 1")
+
+
 def test_pods_that_are_ready_or_ending_are_no_matter() -> None:
     ready = pod_view({"metadata": {"name": "p"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
     ending = pod_view({"metadata": {"name": "p", "deletionTimestamp": "2026-05-04T11:59:00Z"}, "status": {}})

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
+from pdx_api.connectors import CONNECTORS
 from pdx_api.engines import pairing_revision
-from pdx_api.names import ENGINE_PORT, OPERATOR_LABELS, Mode
+from pdx_api.names import ENGINE_PORT, OPERATOR_LABELS, Mode, service_name
 from pdx_api.parse import parse
 from pdx_api.types import PDDeployment
 from pdx_cli.main import main
@@ -240,6 +241,51 @@ def test_the_size_of_the_pool_starts_no_engine_anew() -> None:
     assert before["Deployment", "lmcache"] != after["Deployment", "lmcache"]
 
 
+LMCACHE_P2P = {"connector": "LMCacheP2P", "poolSize": "8Gi"}
+
+
+def test_a_service_beside_each_engine_is_a_container_that_starts_before_it() -> None:
+    deployment = _deployment(kvTransfer=LMCACHE_P2P, engine={"image": "mine:1"})
+    made, revision = _children(deployment), pairing_revision(deployment.spec)
+    assert {name for kind, name in made if kind == "Deployment"} == {"prefill", "decode", "gateway", "peers"}
+    for role in ("prefill", "decode"):
+        (server,) = made["Deployment", role]["spec"]["template"]["spec"]["initContainers"]
+        assert (server["name"], server["image"], server["restartPolicy"]) == ("lmcache", "mine:1", "Always")
+        assert (server["command"], server["env"][0]["name"]) == (["sh"], "POD_IP")
+        said = " ".join(server["args"])
+        assert '$$(date +%s)://$0" $(POD_IP):5556 lmcache server' in said, "only the address is Kubernetes' to expand"
+        assert f"--coordinator-url http://qwen-peers-{revision}:9300 " in said
+        assert "--host $(POD_IP) --port 5555 " in said
+        assert server["startupProbe"]["httpGet"] == {"path": "/healthcheck", "port": "admin"}
+        assert "readinessProbe" not in server, "an engine serves without it"
+        assert server["resources"] == {"requests": {"memory": str(10 * 2**30)}}
+        config = next(arg for arg in _container(made["Deployment", role])["args"] if "LMCacheMPConnector" in arg)
+        assert '"lmcache.mp.host": "tcp://$(POD_IP)"' in config
+    coordinator = _container(made["Deployment", "peers"])
+    assert coordinator["resources"] == {"requests": {"memory": str(2**30)}}, "it holds no KV"
+
+
+def test_the_size_of_the_pools_beside_engines_starts_them_anew_in_place() -> None:
+    one, other = (_deployment(kvTransfer={**LMCACHE_P2P, "poolSize": size}) for size in ("8Gi", "9Gi"))
+    assert pairing_revision(one.spec) == pairing_revision(other.spec)
+    before, after = (_children(each)["Deployment", "prefill"]["metadata"]["annotations"] for each in (one, other))
+    assert before["pdx.dev/inputs"] != after["pdx.dev/inputs"]
+
+
+@pytest.mark.parametrize(
+    ("transfer", "policy"), [(LMCACHE, "services"), (LMCACHE_P2P, "engines")], ids=["its own pod", "the engine's pod"]
+)
+def test_whoever_may_scrape_reads_the_metrics_of_side_services(transfer: dict[str, Any], policy: str) -> None:
+    source = {"podLabels": {"app": "prometheus"}}
+    made = _rendered(kvTransfer=transfer, observability={"scrapeFrom": [source]})
+    rule = {
+        "from": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}],
+        "ports": [{"protocol": "TCP", "port": 9464}],
+    }
+    assert rule in made["NetworkPolicy", policy]["spec"]["ingress"]
+    assert all("9464" not in str(_rendered(kvTransfer=transfer)["NetworkPolicy", name]) for name in ("engines", policy))
+
+
 def test_aggregated_is_one_pool_without_connector() -> None:
     made = _rendered(mode="Aggregated")
     engines = made["Deployment", "aggregated"]
@@ -368,6 +414,8 @@ def test_the_longest_name_gives_names_that_kubernetes_takes() -> None:
         {"apiVersion": "pdx.dev/v1alpha1", "kind": "PDDeployment", "metadata": {"name": name}, "spec": body}
     )
     assert all(len(child["metadata"]["name"]) <= 63 for child in _children(deployment).values())
+    services = [service.name for connector in CONNECTORS.values() for service in connector.services]
+    assert all(len(service_name(name, service, pairing_revision(deployment.spec))) <= 63 for service in services)
 
 
 @pytest.mark.parametrize("mode", Mode)
@@ -376,7 +424,7 @@ def test_every_example_renders(example: Path, mode: Mode, capsys: pytest.Capture
     assert main(["render", str(example), "--set", f"spec.mode={mode}", "--namespace", "llm"]) == 0
     out = capsys.readouterr().out
     documents = list(yaml.safe_load_all(out))
-    served = 3 * (example.stem == "lmcache")  # Deployment, Service and NetworkPolicy of its side service
+    served = 3 * example.stem.startswith("lmcache")  # Deployment, Service and NetworkPolicy of its side service
     assert len(documents) == (14 + served if mode is Mode.DISAGGREGATED else 11)
     assert {document["metadata"]["namespace"] for document in documents} == {"llm"}
     assert "&id" not in out, "aliases are YAML, but nobody expects them in manifests"

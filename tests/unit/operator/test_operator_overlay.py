@@ -199,3 +199,25 @@ def test_an_overlay_that_cannot_be_applied_is_refused_with_a_sentence(overlay: d
         _overlaid(overlay)
     assert sentence in str(refused.value)
     assert str(refused.value).startswith("spec.decode.podTemplate.")
+
+
+BESIDE = {**TEMPLATE, "spec": {**TEMPLATE["spec"], "initContainers": [{"name": "lmcache", "args": ["server"]}]}}
+
+
+def test_what_runs_beside_an_engine_is_changed_by_its_name() -> None:
+    mine: list[dict[str, Any]] = [{"name": "lmcache", "resources": {"limits": {"memory": "9Gi"}}}, {"name": "fetch"}]
+    merged = overlaid(BESIDE, {"spec": {"initContainers": mine}}, container="engine", where="it")
+    assert merged["spec"]["initContainers"] == [{**mine[0], "args": ["server"]}, {"name": "fetch"}]
+
+
+@pytest.mark.parametrize(
+    ("containers", "sentence"),
+    [
+        ([{"name": "lmcache", "args": []}], "it.spec.initContainers[lmcache].args may not change: PDX writes it"),
+        ([{"name": "lmcache", "$patch": "delete"}], "[lmcache] may not be removed: the engine needs it beside it"),
+    ],
+)
+def test_what_runs_beside_an_engine_stays(containers: list[dict[str, Any]], sentence: str) -> None:
+    with pytest.raises(OverlayError) as refused:
+        overlaid(BESIDE, {"spec": {"initContainers": containers}}, container="engine", where="it")
+    assert sentence in str(refused.value)

@@ -93,6 +93,25 @@ def test_a_field_is_read(change: tuple[str, Any], fields: dict[str, Any]) -> Non
         assert name in fields or getattr(found, name) == getattr(SPEC, name)
 
 
+@pytest.mark.parametrize(
+    ("reason", "engine", "ready"),
+    [("ContainersNotReady", True, True), ("ContainersNotReady", False, False), (None, True, False)],
+    ids=["what is beside the engine", "the engine", "the node"],
+)
+def test_what_runs_beside_an_engine_does_not_take_it_away(reason: str | None, engine: bool, ready: bool) -> None:
+    condition = {"type": "Ready", "status": "False", "reason": reason}
+    beside = [{"name": "lmcache", "ready": False, "restartCount": 1}]
+    found = read_pod(
+        changed(
+            ("status conditions", [condition]),
+            ("status containerStatuses 0 ready", engine),
+            ("status initContainerStatuses", beside),
+        )
+    )
+    assert isinstance(found, EndpointSpec)
+    assert (found.ready, found.incarnation) == (ready, SPEC.incarnation)
+
+
 def test_an_aggregated_pod_needs_no_connector() -> None:
     found = read_pod(changed((ROLE, "aggregated"), ("metadata annotations", GONE)))
     assert isinstance(found, EndpointSpec)

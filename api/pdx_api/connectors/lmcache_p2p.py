@@ -1,0 +1,95 @@
+"""LMCacheP2P: each engine keeps its KV in an `lmcache server` of its own, and the servers read from each other.
+
+Servers find each other through one `lmcache coordinator` for each revision, and read by NIXL from memory to memory.
+Facts: LMCache 0.5.6 `lmcache/v1/multiprocess/modules/p2p_controller.py`, `lmcache/v1/mp_coordinator/`,
+`lmcache/v1/distributed/{l2_adapters/p2p_l2_adapter,transfer_channel/impl/nixl_impl}.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pdx_api.connectors.base import EngineWiring, SideService, Site
+from pdx_api.connectors.checks import Checks, without_hybrid_caches
+from pdx_api.connectors.families import Family, Pool
+from pdx_api.connectors.lmcache import ADMIN, PORTS, PROGRAM, REQUESTS, SERVER, engine_of, server_command
+from pdx_api.names import Order, Role
+
+COORDINATOR: Final = "peers"
+_HTTP: Final = "http"
+_CHANNEL: Final = "channel"
+_HEARTBEAT_SECONDS: Final = 1
+"""A server drops a peer that it has missed at four of them in a row."""
+_SILENT_SECONDS: Final = 5
+"""How long without a heartbeat until the coordinator forgets a server; meanwhile each look-up waits 3 s for it."""
+_READ_SECONDS: Final = 10
+_START: Final = 'exec "$@" --p2p-advertise-url "start-$(date +%s)://$0"'
+"""A peer keeps what it knows of a server for as long as its URL is the same, and reads in vain from one that was
+started anew. LMCache ignores the scheme, so it tells the starts apart."""
+
+
+def _coordinator(site: Site, pool_gib: float, block_size: int | None) -> tuple[str, ...]:
+    return (
+        *(PROGRAM, "coordinator", "--host", site.host, "--port", str(site.ports[_HTTP])),
+        *("--instance-timeout", str(_SILENT_SECONDS), "--health-check-interval", "1"),
+    )
+
+
+def _server(site: Site, pool_gib: float, block_size: int | None) -> tuple[str, ...]:
+    coordinator = site.services[COORDINATOR]
+    return (
+        *("sh", "-c", _START, f"{site.host}:{site.ports[_CHANNEL]}"),
+        *server_command(site, pool_gib, block_size),
+        *("--no-l1-use-lazy", "--instance-id", f"{site.host}:{site.ports[REQUESTS]}"),
+        *("--p2p-lookup-timeout", str(_READ_SECONDS), "--p2p-load-timeout", str(_READ_SECONDS)),
+        *("--coordinator-url", f"http://{coordinator.host}:{coordinator.ports[_HTTP]}"),
+        *("--coordinator-advertise-ip", site.host, "--coordinator-heartbeat-interval", str(_HEARTBEAT_SECONDS)),
+    )
+
+
+_CHECKS: Final = Checks(spec=(without_hybrid_caches("LMCacheP2P"),))
+
+
+@dataclass(frozen=True, slots=True)
+class LMCacheP2P:
+    """`spec.kvTransfer.connector: LMCacheP2P`."""
+
+    name: str = "LMCacheP2P"
+    orders: tuple[Order, ...] = (Order.PREFILL_FIRST,)
+    port_names: Mapping[str, int] = field(default_factory=dict, hash=False)
+    services: tuple[SideService, ...] = (
+        SideService(
+            name=COORDINATOR,
+            ports={_HTTP: 9300},
+            command=_coordinator,
+            program=PROGRAM,
+            probe_port=_HTTP,
+            probe_path="/healthz",
+            holds_pool=False,
+        ),
+        SideService(
+            name=SERVER,
+            ports={**PORTS, _CHANNEL: 5556},
+            command=_server,
+            program=PROGRAM,
+            probe_port=ADMIN,
+            probe_path="/healthcheck",
+            beside_engine=True,
+        ),
+    )
+    checks: Checks = _CHECKS
+
+    def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
+        """An engine speaks to the server beside it only."""
+        return engine_of(site.services[SERVER], config)
+
+    def keeping(self, seconds: int) -> Mapping[str, Any]:
+        """Nothing is kept for a D: a server drops what it has used least lately, and never what a peer reads."""
+        return {}
+
+    def family(self, order: Order) -> Family:
+        """P has saved before it answers, and D's server asks its peers when D looks."""
+        return Pool()
+
+
+CONNECTOR: Final = LMCacheP2P()

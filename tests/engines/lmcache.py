@@ -1,0 +1,88 @@
+"""What the tests of LMCache's connectors ask of a pair of engines."""
+
+import asyncio
+import importlib.util
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import aiohttp
+import pytest
+
+from tests.engines.conftest import Pair
+from tests.engines.harness import Answer, Engine, Gateway, ask, eventually, words
+from tests.engines.mooncake import libraries
+
+CHUNK: Final = 128
+"""Tokens that are saved and found as one."""
+needs_lmcache: Final = pytest.mark.skipif(
+    importlib.util.find_spec("lmcache") is None, reason="LMCache is not installed: run `make install-lmcache`"
+)
+
+
+def tokens(answer: Answer) -> int:
+    """Length of its prompt."""
+    return int(answer.usage["prompt_tokens"])
+
+
+def environment(patch: pytest.MonkeyPatch) -> None:
+    """Where Mooncake's package is installed too, LMCache loads it, and needs its libraries."""
+    for name, value in libraries().items():
+        patch.setenv(name, value)
+
+
+async def check(session: aiohttp.ClientSession, front: Gateway, pair: Pair, body: dict[str, Any]) -> bool:
+    """P's own text, and every whole chunk from outside; False for a prompt that ends with a chunk."""
+    before = pair.decode.external_tokens
+    got = await ask(session, front.url, body)
+    alone = await ask(session, pair.prefill.url, body)  # P has computed the prompt, and decodes over its own KV
+    assert (got.status, got.complete, got.text) == (200, True, alone.text)
+    assert len(alone.text) > 10, "a text that shows nothing proves nothing"
+    moved = tokens(got) // CHUNK * CHUNK
+    assert moved > 0
+    if tokens(got) % CHUNK == 0:
+        return False
+    await eventually(lambda: pair.decode.external_tokens - before == moved, 5, f"{moved} tokens did not come")
+    return True
+
+
+async def check_shape(
+    session: aiohttp.ClientSession, front: Gateway, pair: Pair, seeds: Iterator[int], *, chat: bool, stream: bool
+) -> None:
+    """A request of this shape, as `check` has it."""
+    for number in seeds:
+        prompt = words(number, 120)
+        body: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
+        body |= {"max_tokens": 24, "stream": stream, **({"stream_options": {"include_usage": True}} if stream else {})}
+        if await check(session, front, pair, body):
+            return
+
+
+async def check_alone(session: aiohttp.ClientSession, pair: Pair, prompt: str) -> None:
+    """What D is asked alone it computes: the counter counts nothing that has not come."""
+    before = pair.decode.metrics()
+    answer = await ask(session, pair.decode.url, {"prompt": prompt, "max_tokens": 8})
+    after = pair.decode.metrics()
+    assert after["external_kv_transfer"] == before["external_kv_transfer"]
+    assert after["local_compute"] - before["local_compute"] == tokens(answer)
+
+
+async def check_serves(session: aiohttp.ClientSession, front: Gateway, single: Engine, prompt: str) -> None:
+    """A single engine's text within a minute, wherever D's KV is from."""
+    body = {"prompt": prompt, "max_tokens": 16}
+    async with asyncio.timeout(60):
+        got = await ask(session, front.url, body)
+    assert (got.status, got.text) == (200, (await ask(session, single.url, body)).text)
+
+
+async def check_moves_again(
+    session: aiohttp.ClientSession, front: Gateway, pair: Pair, seeds: Iterator[int], seconds: float = 60
+) -> None:
+    """Prompts come from outside again, within that time."""
+    deadline = time.monotonic() + seconds
+    for number in seeds:
+        before = pair.decode.external_tokens
+        await ask(session, front.url, {"prompt": words(number, 120), "max_tokens": 4})
+        if pair.decode.external_tokens > before:
+            return
+        assert time.monotonic() < deadline, "KV does not move again"
