@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -68,6 +69,8 @@ class Engine:
     services: "tuple[SideProcess, ...]" = ()
     process: subprocess.Popen[bytes] | None = None
     env: dict[str, str] = field(default_factory=dict)
+    sockets: tempfile.TemporaryDirectory[str] | None = None
+    """Where its sockets are: an engine that is killed removes none. Their paths may have 107 characters only."""
 
     @property
     def url(self) -> str:
@@ -81,7 +84,8 @@ class Engine:
         site = Site("127.0.0.1", ports, self.storage, code, services)
         command = engine_command(self.spec, self.role, site=site, listen="127.0.0.1", port=self.port)
         bin_directory = Path(sys.executable).parent
-        environment = {**os.environ, **self.env, **dict(command.env)}
+        self.sockets = tempfile.TemporaryDirectory(prefix="pdx-")
+        environment = {**os.environ, "VLLM_RPC_BASE_PATH": self.sockets.name, **self.env, **dict(command.env)}
         environment["PATH"] = f"{bin_directory}:{environment['PATH']}"
         with (self.logs / f"{self.role}-{self.port}.log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -110,6 +114,8 @@ class Engine:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+        if self.sockets is not None:
+            self.sockets.cleanup()
 
     def log_tail(self) -> str:
         return (self.logs / f"{self.role}-{self.port}.log").read_text(errors="replace")[-3000:]

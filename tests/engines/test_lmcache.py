@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 
 from pdx_api.connectors.lmcache import LMCache
 from pdx_api.names import Order, Role
-from tests.engines.campaign import fresh
+from pdx_cli.main import main as pdx
+from tests.engines.campaign import fresh, revive
 from tests.engines.conftest import Pair
-from tests.engines.harness import Engine, Gateway, SideProcess, gateway, running, tiny_spec, words
+from tests.engines.harness import Engine, Gateway, SideProcess, ask, eventually, gateway, running, tiny_spec, words
 from tests.engines.lmcache import (
     check,
     check_alone,
@@ -37,7 +39,10 @@ class Served(Pair):
 def pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     spec, logs = tiny_spec(tiny_model, connector="LMCache", poolSize="1Gi"), tmp_path_factory.mktemp("lmcache")
     server = SideProcess(spec, LMCache().services[0], logs)
-    prefill, decode = (Engine(spec, role, logs, services=(server,)) for role in (Role.PREFILL, Role.DECODE))
+    prefill, decode = (
+        Engine(spec, role, logs, services=(server,), env={"VLLM_SERVER_DEV_MODE": "1"})
+        for role in (Role.PREFILL, Role.DECODE)
+    )
     with pytest.MonkeyPatch.context() as patch:
         environment(patch)
         with running(server), running(prefill, decode):
@@ -73,6 +78,33 @@ async def test_without_prefill_nothing_comes_from_outside(
     await check_alone(session, pair, words(next(_seeds), 120))
 
 
+async def test_foreign_kv_shows_in_the_text(
+    session: aiohttp.ClientSession, pair: Served, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: KV is named by the prompt, so P makes foreign KV of the same prompt, with other weights."""
+    foreign = tmp_path / "foreign"
+    monkeypatch.setattr("pdx_cli.tiny_model.SEED", 1)
+    assert pdx(["tiny-model", str(foreign)]) == 0
+    body = {"prompt": words(fresh() + 900, 120), "max_tokens": 24}
+    alone = await ask(session, pair.decode.url, {**body, "cache_salt": "alone"})
+    await _take_weights(session, pair.prefill, foreign)
+    try:
+        assert (await ask(session, pair.prefill.url, {**body, "max_tokens": 1})).status == 200
+    finally:
+        await _take_weights(session, pair.prefill, tiny_model)
+    before = pair.decode.external_tokens
+    over_foreign = await ask(session, pair.decode.url, body)
+    await eventually(lambda: pair.decode.external_tokens > before, 5, "D has not taken P's KV")
+    assert over_foreign.status == 200
+    assert over_foreign.text != alone.text
+
+
+async def _take_weights(session: aiohttp.ClientSession, engine: Engine, model: Path) -> None:
+    call = {"method": "reload_weights", "kwargs": {"weights_path": str(model)}}
+    async with session.post(f"{engine.url}/collective_rpc", json=call) as answer:
+        assert answer.status == 200, await answer.text()
+
+
 async def test_a_dead_server_costs_time_and_comes_back(
     session: aiohttp.ClientSession, front: Gateway, pair: Served
 ) -> None:
@@ -82,3 +114,32 @@ async def test_a_dead_server_costs_time_and_comes_back(
     pair.server.start()
     await asyncio.to_thread(pair.server.wait_until_healthy)
     await check_moves_again(session, front, pair, _seeds)
+
+
+async def test_a_dead_prefill_is_survived(session: aiohttp.ClientSession, front: Gateway, pair: Served) -> None:
+    """D serves alone, and finds what P has stored before its end. P does not come back."""
+    await revive(pair.prefill)
+    body = {"prompt": words(fresh() + 41, 120), "max_tokens": 16}
+    expected = (await ask(session, pair.prefill.url, body)).text
+    await asyncio.to_thread(pair.prefill.kill)
+    before = pair.decode.external_tokens
+    got = await ask(session, front.url, body)
+    assert (got.status, got.text) == (200, expected)
+    await eventually(lambda: pair.decode.external_tokens > before, 5, "what P has stored is gone with it")
+
+
+async def test_a_dead_decode_takes_no_kv_with_it(session: aiohttp.ClientSession, front: Gateway, pair: Served) -> None:
+    """The only D: clients are told to come back. When it has been started anew it finds what it had stored."""
+    await revive(pair.decode)
+    body = {"prompt": words(fresh() + 51, 120), "max_tokens": 16}
+    expected = (await ask(session, pair.decode.url, body)).text
+    await asyncio.to_thread(pair.decode.kill)
+    refused = await ask(session, front.url, body)
+    assert (refused.status, "retry-after" in refused.headers) == (503, True)
+    await revive(pair.decode)
+    deadline = time.monotonic() + 60
+    while (got := await ask(session, front.url, body)).status != 200:
+        assert time.monotonic() < deadline, got
+        await asyncio.sleep(0.5)
+    assert got.text == expected
+    assert pair.decode.external_tokens > 0

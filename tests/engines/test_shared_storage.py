@@ -2,14 +2,18 @@
 
 import asyncio
 import itertools
+import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from pdx_api.connectors.base import Site
+from pdx_api.engines import engine_command
 from pdx_api.names import Order, Role
 from tests.engines.conftest import Pair
 from tests.engines.harness import Answer, Engine, Gateway, ask, eventually, gateway, running, tiny_spec, words
@@ -99,6 +103,33 @@ async def test_foreign_kv_shows_in_the_text(
     assert over_foreign.status == 200
     assert over_foreign.text != alone.text
     _wipe(storage)
+
+
+async def test_a_custom_pool_is_spoken_to_alike(
+    session: aiohttp.ClientSession, pair: Pair, storage: Path, tiny_model: Path
+) -> None:
+    """`connector: Custom` of family Pool would start these engines, but for kv_role, which ExampleConnector ignores."""
+    described = {"className": "ExampleConnector", "family": "Pool"}
+    config = {"shared_storage_path": str(storage)}
+    spec = tiny_spec(tiny_model, connector="Custom", custom=described, config=config)
+    ends = [replace(engine, spec=spec) for engine in (pair.prefill, pair.decode)]
+    for one, other in zip(ends, (pair.prefill, pair.decode), strict=True):
+        assert {**_told(one), "kv_role": "kv_both"} == _told(other)
+    body = {"prompt": [10 + 7 * number**2 % 400 for number in range(300)], "max_tokens": 24}
+    alone = await _alone(session, pair, storage, body)
+    with gateway(Order.PREFILL_FIRST, ends[:1], ends[1:], pair.logs) as front:
+        before = pair.decode.external_tokens
+        got = await ask(session, front.url, body)
+        assert (got.status, got.text) == (200, alone.text)
+        await eventually(lambda: pair.decode.external_tokens - before == _moved(got), 5, "the blocks did not come")
+        assert front.state()["outcomes"]["split"] == 1
+
+
+def _told(engine: Engine) -> dict[str, Any]:
+    site = Site("127.0.0.1", {}, engine.storage)
+    args = engine_command(engine.spec, engine.role, site=site, listen="127.0.0.1", port=engine.port).args
+    told: dict[str, Any] = json.loads(args[args.index("--kv-transfer-config") + 1])
+    return told
 
 
 async def test_a_wiped_directory_costs_a_local_prefill(
