@@ -204,6 +204,7 @@ _WHOLE = (
     "chunkedPrefill.maxBatchedTokens of spec."
 )
 _SHARED: Final[Body] = {"connector": "SharedStorage", "storage": {"persistentVolumeClaim": {"claimName": "kv"}}}
+_STORE: Final[Body] = {"connector": "MooncakeStore"}
 _SCRAPE = "an entry without labels would let everybody in; write podLabels or namespaceLabels"
 
 _NO_CUSTOM = "connector Custom is one that PDX does not know; write custom: {className: ..., modulePath: ...}"
@@ -306,6 +307,16 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
                 "engine": {"args": ["--no-disable-hybrid-kv-cache-manager"]}}, "spec",
        f"{connector} knows no hybrid caches, so vLLM turns their manager off; leave out "
        f"--no-disable-hybrid-kv-cache-manager in {_ANYWHERE}") for connector in ("LMCache", "LMCacheP2P")),
+    ("spec", {**_PAIRS, "kvTransfer": _STORE, "prefill": {"parallelism": {"tensor": 2}}}, "spec",
+     "MooncakeStore saves each rank's part by itself; write one parallelism.tensor for prefill and decode, or "
+     "kvTransfer.config.store_tp_size"),
+    ("spec", {**_PAIRS, "kvTransfer": _STORE, "decode": {"args": ["-pp", "2"]}}, "spec",
+     "P and D of MooncakeStore have the same ranks; leave out --pipeline-parallel-size in prefill.args, decode.args"),
+    ("spec.kvTransfer", {**_STORE, "order": "DecodeFirst"}, "spec.kvTransfer",
+     "connector MooncakeStore does not allow this order; write one of: PrefillFirst"),
+    ("spec.kvTransfer", {**_STORE, "config": {"mooncake_protocol": "rdma"}}, "spec.kvTransfer",
+     "mooncake_protocol rdma needs its devices; write config.device_name, for example mlx5_0, or mooncake_protocol: "
+     "tcp"),
     ("spec.engine.env", _variables("1A"), "spec.engine.env[0].name", _VARIABLE),
     ("spec.decode.env", _variables("A", "B-C"), "spec.decode.env[1].name", _VARIABLE),
     ("spec.kvTransfer.connector", "Nope", "spec.kvTransfer.connector",
@@ -588,6 +599,12 @@ ERRORS: Final[list[tuple[str, object, str, str, str]]] = [
     ("spec.kvTransfer.config", {"mooncake_protocol": "nvlink"}, "spec.kvTransfer.config.mooncake_protocol",
      'Unsupported value: "nvlink": supported values: "tcp", "rdma"',
      "spec.kvTransfer.config: mooncake_protocol is 'nvlink'; write tcp or rdma."),
+    ("spec.kvTransfer.config", {"master_server_address": "http://pool:50051"},
+     "spec.kvTransfer.config.master_server_address",
+     'Invalid value: "http://pool:50051": spec.kvTransfer.config.master_server_address in body should match '
+     "'^[^ :/]{1,253}:[0-9]{1,5}$'",
+     "spec.kvTransfer.config: master_server_address is 'http://pool:50051'; write host:port, for example "
+     "mooncake.llm:50051."),
     ("spec.rollout.maxSurge", 0.5, "spec.rollout.maxSurge",
      'Invalid value: "number": spec.rollout.maxSurge in body must be of type integer,string: "number"',
      "spec.rollout.maxSurge is 0.5: write a whole number or a text."),

@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pydantic import BaseModel
 
-from pdx_api.connectors.base import SideService, Site
+from pdx_api.connectors.base import EngineWiring, SideService, Site
 from pdx_api.defaults import HANDOFF_SECONDS, LEASE_MARGIN_SECONDS, POOL_GIB
 from pdx_api.names import Mode, Role
 from pdx_api.quantities import quantity
@@ -26,6 +26,8 @@ class EngineCommand:
     args: tuple[str, ...]
     """What follows `vllm`."""
     env: tuple[tuple[str, str], ...]
+    files: tuple[tuple[str, str], ...] = ()
+    """Name and content of each file in the site's directory for them."""
 
 
 def engine_command(
@@ -36,11 +38,11 @@ def engine_command(
     `shutdown_seconds`: how long it may finish open requests when it is stopped; 0 ends them at once, as vLLM does.
     """
     pool = spec.pools()[role]
-    wiring_args, wiring_env = _wiring(spec, role, site)
-    env = {"VLLM_HOST_IP": site.host, **wiring_env}
+    wiring = _wiring(spec, role, site)
+    env = {"VLLM_HOST_IP": site.host, **wiring.env}
     for variable in (*spec.engine.env, *pool.env):
         env[variable.name] = variable.value
-    if (code := wiring_env.get(_SEARCH_PATH)) is not None and env[_SEARCH_PATH] != code:
+    if (code := wiring.env.get(_SEARCH_PATH)) is not None and env[_SEARCH_PATH] != code:
         env[_SEARCH_PATH] = f"{code}:{env[_SEARCH_PATH]}"
     args = [
         "serve",
@@ -53,16 +55,19 @@ def engine_command(
         *_model_flags(spec),
         *_pool_flags(pool),
         *(("--shutdown-timeout", str(shutdown_seconds)) if shutdown_seconds else ()),
-        *wiring_args,
+        *wiring.args,
         *spec.engine.args,
         *pool.args,
     ]
-    return EngineCommand(role=role, args=tuple(args), env=tuple(sorted(env.items())))
+    files = tuple(sorted(wiring.files.items()))
+    return EngineCommand(role=role, args=tuple(args), env=tuple(sorted(env.items())), files=files)
 
 
 def side_services(spec: Spec) -> tuple[SideService, ...]:
     """What must run beside the engines."""
-    return () if spec.mode is Mode.AGGREGATED else spec.connector.services
+    if spec.mode is Mode.AGGREGATED:
+        return ()
+    return tuple(one for one in spec.connector.services if one.replaced_by not in spec.kv_transfer.config)
 
 
 def service_command(spec: Spec, service: SideService, site: Site) -> tuple[str, ...]:
@@ -71,7 +76,7 @@ def service_command(spec: Spec, service: SideService, site: Site) -> tuple[str, 
 
 
 def pool_bytes(spec: Spec) -> int:
-    """Memory of the pool that a side service holds."""
+    """Memory of the pool that a side service holds, or of what each prefill engine gives to one."""
     size = spec.kv_transfer.pool_size
     found = quantity(size) if size is not None else None
     return int(found) if found is not None else POOL_GIB * 2**30
@@ -106,12 +111,12 @@ def engine_inputs(spec: Spec, role: Role) -> dict[str, Any]:
         "engine": stated(spec.engine),
         "pool": stated(pool, without=("replicas", "disruption", "pod_template")),
         "podTemplate": pool.pod_template.overlay() if pool.pod_template else {},
-        "kvTransfer": _kv_transfer(spec),
+        "kvTransfer": {**_kv_transfer(spec), **_pool_of(spec, role)},
         **_beside(spec),
     }
 
 
-def stated(part: BaseModel, without: Sequence[str] = ()) -> dict[str, Any]:
+def stated(part: BaseModel, without: Collection[str] = ()) -> dict[str, Any]:
     """The fields of a part that say something: None, empty lists and empty parts are left out.
 
     So a field that PDX learns later changes nothing in a spec that does not use it, as long as its default is one of
@@ -150,12 +155,22 @@ def _beside(spec: Spec) -> dict[str, Any]:
     return {"poolSize": spec.kv_transfer.pool_size}
 
 
-def _wiring(spec: Spec, role: Role, site: Site) -> tuple[list[str], dict[str, str]]:
+def _pool_of(spec: Spec, role: Role) -> dict[str, Any]:
+    """The pool's size, where it is the engines' memory."""
+    services = spec.connector.services if role is Role.PREFILL else ()
+    if not services or any(service.holds_pool for service in services):
+        return {}
+    return stated(spec.kv_transfer, without=set(type(spec.kv_transfer).model_fields) - {"pool_size"})
+
+
+def _wiring(spec: Spec, role: Role, site: Site) -> EngineWiring:
+    """What the connector adds, its --kv-transfer-config among the flags."""
     if role is Role.AGGREGATED:
-        return [], {}
+        return EngineWiring({})
     wiring = spec.connector.engine(role, spec.order, site, connector_config(spec))
-    transfer = {**wiring.kv_transfer_config, "kv_load_failure_policy": spec.kv_transfer.on_load_failure.lower()}
-    return ["--kv-transfer-config", json.dumps(transfer), *wiring.args], dict(wiring.env)
+    transfer = dict(wiring.kv_transfer_config)
+    transfer.setdefault("kv_load_failure_policy", spec.kv_transfer.on_load_failure.lower())
+    return replace(wiring, args=("--kv-transfer-config", json.dumps(transfer), *wiring.args))
 
 
 def _model_flags(spec: Spec) -> list[str]:

@@ -126,7 +126,7 @@ class KVTransfer(Part):
     on_load_failure: Literal["Fail", "Recompute"] = Field(
         default="Fail",
         description="What D does when KV does not arrive. Fail: D answers an error, and the gateway retries and "
-        "counts it. Recompute: D prefills by itself, and only latency shows it.",
+        "counts it. Recompute: D prefills by itself, and only latency shows it; MooncakeStore always does.",
     )
     storage: KVStorage | None = Field(
         default=None,
@@ -135,8 +135,8 @@ class KVTransfer(Part):
     pool_size: Size | None = Field(
         default=None,
         description="Memory of the pool that a connector's server keeps, as a quantity; with LMCacheP2P each engine "
-        "has one. A change of it starts the server anew, empty, and the engine that it is beside. "
-        f"Default: {POOL_GIB}Gi.",
+        "has one, with MooncakeStore each prefill engine gives as much of its own. A change of it starts the server "
+        f"anew, empty, and the engines that it is beside or that hold it. Default: {POOL_GIB}Gi.",
     )
     config: ConnectorConfig = Field(
         default={}, description="Connector settings for vLLM's kv_connector_extra_config; they win over PDX's own."

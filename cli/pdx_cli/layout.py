@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -12,7 +12,14 @@ from typing import Final
 from pdx_api.connectors.base import SideService, Site
 from pdx_api.connectors.families import Asked, Rendezvous
 from pdx_api.connectors.nixl import LEASE, SIDE_CHANNEL
-from pdx_api.engines import connector_config, engine_command, service_command, side_services
+from pdx_api.engines import (
+    connector_config,
+    engine_command,
+    pairing_revision,
+    pool_bytes,
+    service_command,
+    side_services,
+)
 from pdx_api.gateway_flags import gateway_flags
 from pdx_api.names import Mode, Role
 from pdx_api.types import PDDeployment, Spec
@@ -61,6 +68,8 @@ class EngineProgram(Program):
     role: Role
     side_ports: Mapping[str, int]
     """Where its connector listens, by the connector's names."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """What it reads: path -> content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +103,8 @@ def lay_out(
 ) -> Layout:
     """Programs of the engines and of the gateway.
 
-    `storage` is a directory for KV that engines share by files; `allocate(count)` gives ports that are free.
+    `storage` is a directory of the run alone, for KV that engines share by files and for files that each of them reads;
+    `allocate(count)` gives ports that are free.
     """
     spec = deployment.spec
     port_names = tuple(spec.connector.port_names) if spec.mode is Mode.DISAGGREGATED else ()
@@ -112,8 +122,10 @@ def lay_out(
     code = _code(spec)
 
     def site(engine: str) -> Site:
-        services = {each.service.name: own[each.name] for each in beside if each.engine == engine}
-        return Site(HOST, {name: next(free) for name in port_names}, storage, code, {**common, **services})
+        services = {**common, **{each.service.name: own[each.name] for each in beside if each.engine == engine}}
+        at = {name: next(free) for name in port_names}
+        files = f"{storage}/{engine}"
+        return Site(HOST, at, storage, code, services, files, pool_bytes(spec), pairing_revision(spec))
 
     engines = tuple(_engine(spec, role, name, kind, next(free), site(name)) for role, name in names)
     gateway = _gateway(spec, engines, port, admin)
@@ -158,7 +170,8 @@ def _engine(spec: Spec, role: Role, name: str, kind: EngineKind, port: int, site
         argv, env = _sim(spec, role, port, site), {}
     else:
         argv, env = ("vllm", *command.args), dict(command.env)
-    return EngineProgram(name, argv, env, port, role=role, side_ports=site.ports)
+    files = {f"{site.files}/{file}": content for file, content in command.files}
+    return EngineProgram(name, argv, env, port, role=role, side_ports=site.ports, files=files)
 
 
 def _code(spec: Spec) -> str | None:
@@ -249,5 +262,5 @@ def _check_programs(spec: Spec) -> None:
         if shutil.which(program, path=environment(os.environ, {})["PATH"]) is None:
             raise CommandError(
                 f"Connector {spec.connector.name} needs the program {program}, which is not installed; run "
-                f"`make install-{program}`, or use simulated engines with --engine sim."
+                f"`make install-{program.partition('_')[0]}`, or use simulated engines with --engine sim."
             )

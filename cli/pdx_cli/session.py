@@ -16,7 +16,7 @@ from pdx_cli import startup
 from pdx_cli.client import Client
 from pdx_cli.evidence import gather
 from pdx_cli.fleet import Fleet
-from pdx_cli.layout import EngineKind, Layout, Program, environment
+from pdx_cli.layout import EngineKind, EngineProgram, Layout, Program, environment
 from pdx_cli.proof import Proof, judge
 from pdx_cli.record import Process, Run, RunDirectory
 
@@ -70,6 +70,8 @@ class Session:
             await self.fleet.guard(startup.healthy(client, programs, self.directory, self.start_timeout, show))
 
     async def _start(self, program: Program) -> None:
+        if isinstance(program, EngineProgram):
+            _write(program.files)
         env = environment(os.environ, {"VLLM_RPC_BASE_PATH": str(self.sockets), **program.env})
         await self.fleet.start(program.name, program.argv, env, self.directory.log(program.name))
         self.directory.write(self._record())
@@ -99,6 +101,12 @@ class Session:
             admin=self.layout.admin.url,
             processes=tuple(Process(c.name, c.pid, urls[c.name], str(c.log)) for c in self.fleet.children),
         )
+
+
+def _write(files: Mapping[str, str]) -> None:
+    for path, content in files.items():
+        Path(path).parent.mkdir(exist_ok=True)
+        Path(path).write_text(content)
 
 
 def _names(programs: Sequence[Program]) -> str:

@@ -8,14 +8,16 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pdx_api.connectors.base import Site
-from pdx_api.engines import engine_command, pairing_revision
+from pdx_api.engines import EngineCommand, engine_command, pairing_revision, pool_bytes
 from pdx_api.names import (
     ANNOTATION_CONNECTOR,
+    ANNOTATION_FILE,
     ANNOTATION_ORDER,
     ANNOTATION_PROTOCOL,
     CODE_MOUNT,
     ENGINE_CONTAINER,
     ENGINE_PORT,
+    FILES_MOUNT,
     LABEL_DEPLOYMENT,
     LABEL_REVISION,
     LABEL_ROLE,
@@ -109,12 +111,14 @@ def engine_service(spec: Spec, owner: Owner, role: Role, revision: str) -> Manif
 def pod_template(spec: Spec, role: Role, pool: Pool, labels: Mapping[str, str]) -> Manifest:
     """The pod of one engine, the user's overlay merged in."""
     beside = beside_engine(spec, labels[LABEL_DEPLOYMENT], labels[LABEL_REVISION])
+    command = _command(spec, role, labels)
+    files = {f"{ANNOTATION_FILE}{name}": content for name, content in command.files}
     template = {
-        "metadata": {"labels": dict(labels), "annotations": _annotations(spec)},
+        "metadata": {"labels": dict(labels), "annotations": {**_annotations(spec), **files}},
         "spec": {
             **({"initContainers": beside} if beside else {}),
-            "containers": [_container(spec, role, pool, labels)],
-            "volumes": engine_volumes(spec.model, _storage(spec), _code(spec)),
+            "containers": [_container(spec, pool, command)],
+            "volumes": engine_volumes(spec.model, _storage(spec), _code(spec), dict(command.files)),
             "securityContext": {
                 "runAsNonRoot": True,
                 "runAsUser": USER_ID,
@@ -181,21 +185,27 @@ def _strategy(rollout: Rollout) -> Manifest:
     return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}
 
 
-def _container(spec: Spec, role: Role, pool: Pool, labels: Mapping[str, str]) -> Manifest:
-    engine, revision = spec.engine, labels[LABEL_REVISION]
+def _command(spec: Spec, role: Role, labels: Mapping[str, str]) -> EngineCommand:
+    revision = labels[LABEL_REVISION]
     # KV of one model is nothing to another's engines, and no file says whose it is.
     storage = posixpath.join(STORAGE_MOUNT, revision) if _storage(spec) is not None else ""
     code = CODE_MOUNT if _code(spec) is not None else None
     services = service_sites(spec, labels[LABEL_DEPLOYMENT], revision)
-    site = Site(f"$({POD_IP})", _connector_ports(spec), storage, code, services)
-    command = engine_command(
+    site = Site(
+        f"$({POD_IP})", _connector_ports(spec), storage, code, services, FILES_MOUNT, pool_bytes(spec), revision
+    )
+    return engine_command(
         spec,
         role,
         site=site,
         listen="0.0.0.0",  # noqa: S104
         port=ENGINE_PORT,
-        shutdown_seconds=engine.shutdown_seconds,
+        shutdown_seconds=spec.engine.shutdown_seconds,
     )
+
+
+def _container(spec: Spec, pool: Pool, command: EngineCommand) -> Manifest:
+    engine = spec.engine
     return {
         "name": ENGINE_CONTAINER,
         "image": engine.image,
@@ -208,7 +218,7 @@ def _container(spec: Spec, role: Role, pool: Pool, labels: Mapping[str, str]) ->
         # vLLM answers whatever reaches it after SIGTERM with an abort.
         "lifecycle": {"preStop": {"sleep": {"seconds": LEAVING_SECONDS}}},
         "resources": resources(pool.resources),
-        "volumeMounts": engine_mounts(spec.model, _storage(spec), _code(spec)),
+        "volumeMounts": engine_mounts(spec.model, _storage(spec), _code(spec), dict(command.files)),
         "securityContext": _security(pool),
         # Says why an engine crashed to whoever reads the pod's status.
         "terminationMessagePolicy": "FallbackToLogsOnError",

@@ -1,9 +1,10 @@
 """Where an engine's pod reads its model and its connector's code, and writes its caches."""
 
+from collections.abc import Collection
 from typing import Final
 
 from pdx_api.model import Model
-from pdx_api.names import CODE_MOUNT, MODEL_MOUNT, STORAGE_MOUNT
+from pdx_api.names import ANNOTATION_FILE, CODE_MOUNT, FILES_MOUNT, MODEL_MOUNT, STORAGE_MOUNT
 from pdx_api.routing import EngineKey
 from pdx_api.routing_rules import ENGINE_KEY_VARIABLE
 from pdx_api.types import KVStorage
@@ -14,7 +15,7 @@ HOME: Final = "/home/vllm"
 HUB_CACHE: Final = f"{HOME}/.cache/huggingface"
 
 _HOME, _TMP, _SHM, _HUB = "home", "tmp", "shm", "hub-cache"
-_MODEL, _KV, _CODE = "model", "kv", "connector"
+_MODEL, _KV, _CODE, _FILES = "model", "kv", "connector", "files"
 
 _PATHS: Final = {
     "HOME": HOME,
@@ -40,8 +41,13 @@ def engine_env(model: Model, api_key: EngineKey | None = None) -> list[Manifest]
     return env
 
 
-def engine_volumes(model: Model, storage: KVStorage | None = None, code: str | None = None) -> list[Manifest]:
-    """The volumes of an engine's pod; `code` names a ConfigMap with the code of its connector."""
+def engine_volumes(
+    model: Model, storage: KVStorage | None = None, code: str | None = None, files: Collection[str] = ()
+) -> list[Manifest]:
+    """The volumes of an engine's pod; `code` names a ConfigMap with the code of its connector.
+
+    `files` are names of files whose contents are annotations of the pod.
+    """
     cache = model.cache.persistent_volume_claim if model.cache else None
     volumes: list[Manifest] = [
         {"name": _HOME, "emptyDir": {}},
@@ -60,10 +66,18 @@ def engine_volumes(model: Model, storage: KVStorage | None = None, code: str | N
         volumes.append({"name": _KV, "persistentVolumeClaim": {"claimName": claim_name}})
     if code is not None:
         volumes.append({"name": _CODE, "configMap": {"name": code}})
+    if files:
+        items = [
+            {"path": name, "fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_FILE}{name}']"}}
+            for name in files
+        ]
+        volumes.append({"name": _FILES, "downwardAPI": {"items": items}})
     return volumes
 
 
-def engine_mounts(model: Model, storage: KVStorage | None = None, code: str | None = None) -> list[Manifest]:
+def engine_mounts(
+    model: Model, storage: KVStorage | None = None, code: str | None = None, files: Collection[str] = ()
+) -> list[Manifest]:
     """Where they are mounted."""
     mounts: list[Manifest] = [
         {"name": _HOME, "mountPath": HOME},
@@ -78,4 +92,6 @@ def engine_mounts(model: Model, storage: KVStorage | None = None, code: str | No
         mounts.append({"name": _KV, "mountPath": STORAGE_MOUNT})
     if code is not None:
         mounts.append({"name": _CODE, "mountPath": CODE_MOUNT, "readOnly": True})
+    if files:
+        mounts.append({"name": _FILES, "mountPath": FILES_MOUNT, "readOnly": True})
     return mounts

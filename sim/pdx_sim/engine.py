@@ -87,17 +87,17 @@ class SimEngine:
         self.station.channel = SideChannel(
             self._answer_peer, settings.side_channel_seconds, settings.side_channel_timeout
         )
-        self.storage = (
-            Storage(settings.storage, settings.block_size, settings.pool_has_server)
-            if settings.shares_storage
-            else None
-        )
+        self.storage = self._shared_storage() if settings.shares_storage else None
         self._bootstrap: Bootstrap | None = None
         self.connector = self._connect()
         self.core = Core(self.station, self.connector, random.Random(settings.seed), self.storage)  # noqa: S311
         self.station.on_death = self.die
         self.core.wake()
         self.draining = self.dead = False
+
+    def _shared_storage(self) -> Storage:
+        settings = self.settings
+        return Storage(settings.storage, settings.block_size, settings.pool_has_server, settings.saves_behind)
 
     def _connect(self) -> KVConnector:
         if self.storage is not None:

@@ -185,6 +185,12 @@ class SimSettings:
         return bool(choose(self.connector, self.order)[0].services)
 
     @property
+    def saves_behind(self) -> bool:
+        """Whether P may answer before what it saves can be found."""
+        family = self._family
+        return isinstance(family, Pool) and family.saved_after > 0
+
+    @property
     def _family(self) -> Family:
         return family_of(self.connector, self.order, self.protocol)
 

@@ -21,12 +21,15 @@ class Storage:
     """The directory, as an engine with blocks of this size sees it.
 
     `whole`: only what is written to its end is found, as where a server keeps it.
+    `behind`: a prompt is saved behind the engine's back, which may answer before.
     """
 
-    def __init__(self, directory: str, block_size: int, whole: bool = False) -> None:
+    def __init__(self, directory: str, block_size: int, whole: bool = False, behind: bool = False) -> None:
         self._directory = Path(directory)
         self._block_size = block_size
         self._whole = whole
+        self._behind = behind
+        self._saving: set[asyncio.Task[None]] = set()
 
     def found(self, prompt: Tokens) -> int:
         """Tokens of the prompt whose KV is there, or being written."""
@@ -39,6 +42,20 @@ class Storage:
 
     async def save(self, prompt: Tokens, seconds: float) -> None:
         """Write the prompt's whole blocks, which takes so long."""
+        saving = asyncio.create_task(self._save(prompt, seconds))
+        if not self._behind:
+            await saving
+            return
+        self._saving.add(saving)
+        saving.add_done_callback(self._saving.discard)
+
+    async def close(self) -> None:
+        """Give up what is not saved yet."""
+        for saving in tuple(self._saving):
+            saving.cancel()
+        await asyncio.gather(*self._saving, return_exceptions=True)
+
+    async def _save(self, prompt: Tokens, seconds: float) -> None:
         prefix = prompt[: (len(prompt) - 1) // self._block_size * self._block_size]
         folder = self._folder(prefix)
         if prefix and not self._holds(folder):
@@ -94,4 +111,5 @@ class StorageConnector:
         """Nothing is ever due."""
 
     async def close(self) -> None:
-        """Nothing runs in the background."""
+        """Saves under way are given up."""
+        await self._storage.close()

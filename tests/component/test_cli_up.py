@@ -119,7 +119,7 @@ def test_once_proves_a_connector_of_the_users_own(family: str, up: Callable[...,
     assert "  order      PrefillFirst (Custom)" in out
 
 
-@pytest.mark.parametrize("connector", ["SharedStorage", "LMCache", "LMCacheP2P"])
+@pytest.mark.parametrize("connector", ["SharedStorage", "LMCache", "LMCacheP2P", "MooncakeStore"])
 def test_once_proves_that_kv_went_through_a_pool(connector: str, up: Callable[..., Run]) -> None:
     storage = "storage: {persistentVolumeClaim: {claimName: kv}}"
     run = up("--once", "--set", f"spec.kvTransfer={{connector: {connector}, {storage}}}")

@@ -112,6 +112,18 @@ async def test_decode_is_asked_when_the_save_is_over(
     assert float(reply.headers["server-timing"].rpartition("dur=")[2]) >= 400
 
 
+@pytest.mark.parametrize(("seconds", "found"), [(0.01, True), (5.0, False)])
+async def test_a_save_behind_the_answer(make_pool: MakePool, seconds: float, *, found: bool) -> None:
+    """P saves behind its answer, as MooncakeStore does: D finds what is there in time, and computes what is late."""
+    store = {"connector": "MooncakeStore", "transfer_seconds": seconds}
+    world = await make_pool(p=store, d={"connector": "MooncakeStore"}, gateway=False)
+    pool = tuple(replace(spec, connector="MooncakeStore") for spec in world.settings().endpoints)
+    await world.start_gateway(endpoints=pool)
+    before = world.d.counts.prompt_tokens_external
+    assert (await world.ask()).text == Shape().expected()
+    assert (world.d.counts.prompt_tokens_external > before) is found
+
+
 async def test_a_client_that_leaves_stops_prefill(shape: Shape, make_pool: MakePool) -> None:
     world = await make_pool(p=SLOW_PREFILL)
     legs = world.d.counts.legs.total()

@@ -22,7 +22,7 @@ import yaml
 
 from pdx_api.connectors.base import SideService, Site
 from pdx_api.connectors.families import Asked, Rendezvous
-from pdx_api.engines import engine_command, service_command
+from pdx_api.engines import engine_command, pairing_revision, pool_bytes, service_command
 from pdx_api.names import Mode, Order, Role
 from pdx_api.parse import parse
 from pdx_api.types import Spec
@@ -81,8 +81,13 @@ class Engine:
         code = custom.code.directory if custom is not None and custom.code is not None else None
         services = {each.service.name: each.site for each in self.services}
         ports = dict.fromkeys(self.spec.connector.port_names, self.side_port)
-        site = Site("127.0.0.1", ports, self.storage, code, services)
+        files = self.logs / f"{self.role}-{self.port}"
+        revision = pairing_revision(self.spec)
+        site = Site("127.0.0.1", ports, self.storage, code, services, str(files), pool_bytes(self.spec), revision)
         command = engine_command(self.spec, self.role, site=site, listen="127.0.0.1", port=self.port)
+        for name, content in command.files:
+            files.mkdir(exist_ok=True)
+            (files / name).write_text(content)
         bin_directory = Path(sys.executable).parent
         self.sockets = tempfile.TemporaryDirectory(prefix="pdx-")
         environment = {**os.environ, "VLLM_RPC_BASE_PATH": self.sockets.name, **self.env, **dict(command.env)}

@@ -11,6 +11,7 @@ from tests.engines.harness import ROOT
 from tests.engines.mooncake import libraries
 
 MOVED = "KV moved: yes"
+WITH_MOONCAKE = ("connectors/lmcache", "connectors/mooncake-store")
 NONE = "KV moved: none, as mode Aggregated means it"
 
 
@@ -24,6 +25,7 @@ NONE = "KV moved: none, as mode Aggregated means it"
         pytest.param("connectors/shared-storage", "spec.prefill.replicas=1", MOVED, marks=pytest.mark.soak),
         ("connectors/custom", "spec.prefill.replicas=1", MOVED),
         ("connectors/lmcache", "spec.prefill.replicas=1", MOVED),
+        ("connectors/mooncake-store", "spec.prefill.replicas=1", MOVED),
     ],
 )
 def test_the_proof(tiny_model: Path, tmp_path: Path, example: str, setting: str, verdict: str) -> None:
@@ -31,7 +33,7 @@ def test_the_proof(tiny_model: Path, tmp_path: Path, example: str, setting: str,
         *(sys.executable, "-m", "pdx_cli", "up", str(ROOT / f"examples/{example}.yaml"), "--once"),
         *("--set", f"spec.model.source.path={tiny_model}", "--set", setting, "--run-dir", str(tmp_path / "run")),
     ]
-    env = {**os.environ, **(libraries() if example == "connectors/lmcache" else {})}
-    ended = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    env = {**os.environ, **(libraries() if example in WITH_MOONCAKE else {})}
+    ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
     assert ended.stdout.splitlines()[-1] == verdict

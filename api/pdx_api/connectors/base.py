@@ -26,6 +26,12 @@ class Site:
     """Directory with the code of a connector of the user's own, where PDX brings it."""
     services: Mapping[str, "Site"] = field(default_factory=dict)
     """Where the connector's side services are reached, by their names."""
+    files: str = ""
+    """Directory where the engine finds its `EngineWiring.files`; of no other engine of the machine."""
+    pool_bytes: int = 0
+    """Size of a pool, or of what each engine gives to one."""
+    revision: str = ""
+    """Names what engines must have in common to use each other's KV."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,8 @@ class EngineWiring:
     env: Mapping[str, str] = field(default_factory=dict)
     args: tuple[str, ...] = ()
     """Flags of `vllm serve` that the connector cannot do without."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """What the engine reads in `Site.files`: name -> content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,9 @@ class SideService:
     beside_engine: bool = False
     """One beside each engine, in its pod, and at its address; otherwise one for each revision."""
     holds_pool: bool = True
-    """Whether it takes `spec.kvTransfer.poolSize` of memory."""
+    """Whether it takes `spec.kvTransfer.poolSize` of memory. Where no service does, each prefill engine does."""
+    replaced_by: str = ""
+    """The setting of `spec.kvTransfer.config` that names the user's own; with it none is started."""
 
 
 class Connector(Protocol):

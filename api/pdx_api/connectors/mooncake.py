@@ -53,7 +53,7 @@ def _identity(registered: Any, host: str, port: int, rank: int) -> Identity:
 
 
 _RDMA: Final = PROTOCOLS[1]
-_CHECKS: Final = Checks(
+CHECKS: Final = Checks(
     settings=(
         choice(PROTOCOL, f"how its transfer engine moves bytes. Default: {PROTOCOLS[0]}.", PROTOCOLS),
         text(DEVICE, "the devices of rdma, for example mlx5_0,mlx5_1."),
@@ -68,6 +68,7 @@ _CHECKS: Final = Checks(
         ),
     ),
 )
+"""What the transfer engine asks, whichever class of vLLM uses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class Mooncake:
     orders: tuple[Order, ...] = (Order.CONCURRENT, Order.PREFILL_FIRST, Order.DECODE_FIRST)
     port_names: Mapping[str, int] = field(default_factory=lambda: {BOOTSTRAP: BOOTSTRAP_PORT}, hash=False)
     services: tuple[SideService, ...] = ()
-    checks: Checks = _CHECKS
+    checks: Checks = CHECKS
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """Only P opens the bootstrap; its workers' ports are free ones of their own choice."""

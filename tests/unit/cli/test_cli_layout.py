@@ -1,5 +1,6 @@
 """What one run starts: names, addresses and command lines."""
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -63,6 +64,21 @@ def test_a_server_of_its_own_stands_beside_each_engine() -> None:
         assert f'"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": {port},' in " ".join(engine.argv)
         assert f"--coordinator-url {coordinator.url} " in " ".join(server.argv)
     assert len({*requests, *(program.port for program in (*layout.services, *layout.engines))}) == 10
+
+
+def test_engines_read_files_of_their_own() -> None:
+    layout = _layout(EngineKind.VLLM, "spec.kvTransfer={connector: MooncakeStore}", "spec.prefill.replicas=2")
+    (master,) = layout.services
+    assert " ".join(master.argv).startswith("mooncake_master ")
+    paths = [engine.env["MOONCAKE_CONFIG_PATH"] for engine in layout.engines]
+    assert len(set(paths)) == 3
+    sockets = set()
+    for engine, path in zip(layout.engines, paths, strict=True):
+        assert json.loads(engine.files[path])["master_server_address"] == "127.0.0.1:9000"
+        transfer = json.loads(engine.argv[engine.argv.index("--kv-transfer-config") + 1])
+        sockets.add(transfer["kv_connector_extra_config"]["lookup_rpc_port"])
+        assert transfer["kv_load_failure_policy"] == "recompute"
+    assert len(sockets) == 3
 
 
 def test_the_gateway_is_told_where_each_prefill_engine_tells_its_identity() -> None:

@@ -1,5 +1,6 @@
 """A PDDeployment's children as Kubernetes objects."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +287,49 @@ def test_whoever_may_scrape_reads_the_metrics_of_side_services(transfer: dict[st
     assert all("9464" not in str(_rendered(kvTransfer=transfer)["NetworkPolicy", name]) for name in ("engines", policy))
 
 
+STORE = {"connector": "MooncakeStore", "poolSize": "8Gi"}
+
+
+def _file_of(engines: dict[str, Any]) -> dict[str, Any]:
+    """What the connector reads in the pod."""
+    path = _env(engines)["MOONCAKE_CONFIG_PATH"]
+    (item,) = _mounts(engines)[path.rpartition("/")[0]]["downwardAPI"]["items"]
+    assert item["path"] == path.rpartition("/")[2]
+    annotations = engines["spec"]["template"]["metadata"]["annotations"]
+    name = item["fieldRef"]["fieldPath"].removeprefix("metadata.annotations['").removesuffix("']")
+    found: dict[str, Any] = json.loads(annotations[name])
+    return found
+
+
+def test_a_connectors_file_is_an_annotation_that_the_pod_mounts() -> None:
+    deployment = _deployment(kvTransfer=STORE)
+    made = _children(deployment)
+    master = f"qwen-mooncake-{pairing_revision(deployment.spec)}:50051"
+    prefill, decode = _file_of(made["Deployment", "prefill"]), _file_of(made["Deployment", "decode"])
+    assert prefill["master_server_address"] == decode["master_server_address"] == master
+    assert (prefill["mode"], prefill["global_segment_size"]) == ("embedded", 8 * 2**30)
+    assert (decode["mode"], decode["global_segment_size"]) == ("standalone-store", 0)
+    assert _container(made["Deployment", "mooncake"])["command"] == ["mooncake_master"]
+    memory = _container(made["Deployment", "mooncake"])["resources"]["requests"]["memory"]
+    assert memory == str(2**30), "the pool is the engines' memory"
+
+
+def test_a_pool_of_the_engines_restarts_those_that_hold_it() -> None:
+    one, other = (_children(_deployment(kvTransfer={**STORE, "poolSize": size})) for size in ("8Gi", "9Gi"))
+    changed = {key for key in one if one[key] != other[key]}
+    assert changed == {("Deployment", "prefill")}
+    inputs = [each["Deployment", "prefill"]["metadata"]["annotations"]["pdx.dev/inputs"] for each in (one, other)]
+    assert inputs[0] != inputs[1]
+
+
+def test_who_has_a_master_gets_none() -> None:
+    made = _rendered(kvTransfer={**STORE, "config": {"master_server_address": "pool.llm:50051", "cache_prefix": "a"}})
+    assert not {"mooncake", "services"} & {name for _, name in made}
+    assert _file_of(made["Deployment", "decode"])["master_server_address"] == "pool.llm:50051"
+    (transfer,) = [arg for arg in _container(made["Deployment", "decode"])["args"] if "MooncakeStoreConnector" in arg]
+    assert json.loads(transfer)["kv_connector_extra_config"]["cache_prefix"] == "a"
+
+
 def test_aggregated_is_one_pool_without_connector() -> None:
     made = _rendered(mode="Aggregated")
     engines = made["Deployment", "aggregated"]
@@ -424,7 +468,8 @@ def test_every_example_renders(example: Path, mode: Mode, capsys: pytest.Capture
     assert main(["render", str(example), "--set", f"spec.mode={mode}", "--namespace", "llm"]) == 0
     out = capsys.readouterr().out
     documents = list(yaml.safe_load_all(out))
-    served = 3 * example.stem.startswith("lmcache")  # Deployment, Service and NetworkPolicy of its side service
+    # Deployment, Service and NetworkPolicy of its side service.
+    served = 3 * example.stem.startswith(("lmcache", "mooncake-store"))
     assert len(documents) == (14 + served if mode is Mode.DISAGGREGATED else 11)
     assert {document["metadata"]["namespace"] for document in documents} == {"llm"}
     assert "&id" not in out, "aliases are YAML, but nobody expects them in manifests"

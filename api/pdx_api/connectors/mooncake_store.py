@@ -1,0 +1,173 @@
+"""MooncakeStore: engines keep KV in a pool of their own memory that a `mooncake_master` allots.
+
+vLLM's class is `MooncakeStoreConnector`. Each P gives memory to the pool and saves into it; D finds a prompt's blocks
+through the master and fetches them from whoever holds them. Facts: vLLM 0.32 `vllm/distributed/mooncake_store.py`,
+`vllm/distributed/kv_transfer/kv_connector/v1/mooncake/store/{scheduler,worker}.py`, Mooncake 0.3.13 `mooncake_master`.
+"""
+
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pdx_api.connectors.base import KV_ROLES, EngineWiring, SideService, Site
+from pdx_api.connectors.checks import DECODE_CONTEXT, PIPELINE, PREFILL_CONTEXT, Checks, Setting, number, without_flag
+from pdx_api.connectors.families import Family, Pool
+from pdx_api.connectors.mooncake import CHECKS, DEVICE, PROTOCOL, PROTOCOLS
+from pdx_api.names import Order, Role
+from pdx_api.rule import Rule
+
+MASTER: Final = "mooncake"
+MASTER_ADDRESS: Final = "master_server_address"
+"""Setting that names a master of the user's own, as host:port."""
+_PROGRAM: Final = "mooncake_master"
+_REQUESTS: Final = "requests"
+_ADMIN: Final = "admin"
+
+_FILE: Final = "mooncake.json"
+_SEGMENT: Final = "global_segment_size"
+_BUFFER: Final = "local_buffer_size"
+_SAVED_AFTER: Final = 0.05
+"""Seconds to write the KV of one step, some thousand tokens, over a fast network; earlier steps are saved by then."""
+_BUFFER_BYTES: Final = 64 * 2**20
+"""vLLM registers its own KV memory and copies through no buffer; its default of 4 GiB would be taken in vain."""
+_OF_THE_FILE: Final = (MASTER_ADDRESS, "metadata_server", _SEGMENT, _BUFFER, DEVICE, "enable_offload", "tenant_id")
+"""Settings that vLLM reads from the file."""
+
+
+def _master(site: Site, pool_gib: float, block_size: int | None) -> tuple[str, ...]:
+    return (
+        *(_PROGRAM, "--logtostderr", "--enable_metric_reporting=false"),
+        *("--rpc_address", site.host, "--rpc_port", str(site.ports[_REQUESTS])),
+        *("--metrics_host", site.host, "--metrics_port", str(site.ports[_ADMIN])),
+    )
+
+
+def _file(role: Role, site: Site, config: Mapping[str, Any]) -> str:
+    """A D gives no memory, so that nothing is lost with it."""
+    master = site.services.get(MASTER)
+    segment = config.get(_SEGMENT, site.pool_bytes) if role is Role.PREFILL else 0
+    said = {name: config[name] for name in _OF_THE_FILE if name in config}
+    return json.dumps(
+        {
+            "metadata_server": "P2PHANDSHAKE",
+            **({MASTER_ADDRESS: f"{master.host}:{master.ports[_REQUESTS]}"} if master is not None else {}),
+            _BUFFER: _BUFFER_BYTES,
+            **said,
+            "mode": "embedded" if segment else "standalone-store",
+            _SEGMENT: segment,
+            "protocol": config.get(PROTOCOL, PROTOCOLS[0]),
+        },
+        sort_keys=True,
+    )
+
+
+def _ranks_agree(spec: Any) -> bool:
+    """Otherwise D would take a part of P's KV for the whole, or find nothing for ever."""
+    if spec.prefill is None or spec.decode is None:
+        return True
+    equal = spec.prefill.parallelism.tensor == spec.decode.parallelism.tensor
+    return bool(equal or _STORE_TENSOR in spec.kv_transfer.config)
+
+
+_ADDRESS: Final = re.compile(r"[^ :/]{1,253}:[0-9]{1,5}")
+_STORE_TENSOR: Final = "store_tp_size"
+_CHECKS: Final = Checks(
+    settings=(
+        *CHECKS.settings,
+        Setting(
+            MASTER_ADDRESS,
+            {
+                "type": "string",
+                "maxLength": 259,
+                "pattern": f"^{_ADDRESS.pattern}$",
+                "description": "a mooncake_master of your own, as host:port; PDX then runs none.",
+            },
+            lambda value: isinstance(value, str) and _ADDRESS.fullmatch(value) is not None,
+            "write host:port, for example mooncake.llm:50051",
+        ),
+        number(
+            _STORE_TENSOR,
+            "the tensor parallelism to save for, a multiple of prefill's and of decode's, where these differ.",
+            least=1,
+            most=16,
+            unit="devices",
+        ),
+    ),
+    transfer=CHECKS.transfer,
+    spec=(
+        Rule(
+            "!has(self.prefill) || !has(self.decode)"
+            " || self.prefill.parallelism.tensor == self.decode.parallelism.tensor"
+            f" || has(self.kvTransfer.config.{_STORE_TENSOR})",
+            "MooncakeStore saves each rank's part by itself; write one parallelism.tensor for prefill and decode, or "
+            f"kvTransfer.config.{_STORE_TENSOR}",
+            _ranks_agree,
+        ),
+        *(
+            without_flag(flags, "P and D of MooncakeStore have the same ranks", ("prefill", "decode"))
+            for flags in (PIPELINE, DECODE_CONTEXT, PREFILL_CONTEXT)
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MooncakeStore:
+    """`spec.kvTransfer.connector: MooncakeStore`."""
+
+    name: str = "MooncakeStore"
+    orders: tuple[Order, ...] = (Order.PREFILL_FIRST,)
+    port_names: Mapping[str, int] = field(default_factory=dict, hash=False)
+    services: tuple[SideService, ...] = (
+        SideService(
+            name=MASTER,
+            ports={_REQUESTS: 50051, _ADMIN: 9003},
+            command=_master,
+            program=_PROGRAM,
+            probe_port=_ADMIN,
+            probe_path="/health",
+            holds_pool=False,
+            replaced_by=MASTER_ADDRESS,
+        ),
+    )
+    checks: Checks = _CHECKS
+
+    def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
+        """A load that fails is computed anew, whatever the spec says.
+
+        The master forgets the memory of an engine that died only after a while, in which every other attempt would
+        find the same blocks and fail too. The look-up does not hold up the scheduler, since a master may be gone.
+        """
+        extra = {name: value for name, value in config.items() if name not in (*_OF_THE_FILE, PROTOCOL)}
+        return EngineWiring(
+            kv_transfer_config={
+                "kv_connector": "MooncakeStoreConnector",
+                "kv_role": KV_ROLES[role],
+                "kv_load_failure_policy": "recompute",
+                "kv_connector_extra_config": {
+                    "load_async": True,
+                    "lookup_async": True,
+                    # Names a socket of the engine's own in a directory that engines of one machine share.
+                    "lookup_rpc_port": zlib.crc32(site.files.encode()),
+                    # Its keys say the model's last name and the blocks' contents, and nothing of dtype or layout.
+                    "cache_prefix": site.revision,
+                    **extra,
+                },
+            },
+            env={"MOONCAKE_CONFIG_PATH": f"{site.files}/{_FILE}", "PYTHONHASHSEED": "0"},
+            files={_FILE: _file(role, site, config)},
+        )
+
+    def keeping(self, seconds: int) -> Mapping[str, Any]:
+        """Nothing is kept for a D."""
+        return {}
+
+    def family(self, order: Order) -> Family:
+        """P saves behind its answer, and nothing tells when it has: a D that looks too early computes anew."""
+        return Pool(saved_after=_SAVED_AFTER)
+
+
+CONNECTOR: Final = MooncakeStore()
