@@ -73,3 +73,15 @@ def test_the_guide_names_every_cause(module: ModuleType) -> None:
     assert not causes & set(Cause), "what canaries name has its word in one place"
     for cause in causes | set(Cause):
         assert f"`{cause}`" in guide or f"`{cause}`" in operators, cause
+
+
+def test_every_set_up_of_the_guide_is_broken_in_its_test() -> None:
+    guide = (ROOT / "docs" / "doctor.md").read_text()
+    rows = re.findall(r"^\| (.+) \| `(\w+)` \| .+ \| `(\S+)::(\w+)` \|$", guide, re.MULTILINE)
+    table = guide[guide.index("| set-up |") :].split("\n\n")[0].splitlines()[2:]
+    assert len(rows) == len(table) >= 10, "a row is written in another way"
+    words = {cause.value: f"Cause.{cause.name}" for cause in Cause}
+    for set_up, cause, file, name in rows:
+        text = (ROOT / file).read_text()
+        assert re.search(rf"^(async )?def {name}\(", text, re.MULTILINE), set_up
+        assert f'"{cause}"' in text or words.get(cause, "-") in text, set_up
