@@ -138,8 +138,13 @@ async def _received(channel: "aiohttp.ClientWebSocketResponse") -> bytes:
 
 def _is_whole(data: bytearray) -> bool:
     head, found, body = bytes(data).partition(b"\r\n\r\n")
+    length = _length(head)
+    return bool(found) and length is not None and len(body) >= length
+
+
+def _length(head: bytes) -> int | None:
     lengths = [line.split(b":", 1)[1] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
-    return bool(found and lengths) and len(body) >= int(lengths[0])
+    return int(lengths[0]) if lengths else None
 
 
 def _parsed(data: bytes) -> tuple[int, bytes]:
@@ -147,6 +152,8 @@ def _parsed(data: bytes) -> tuple[int, bytes]:
     words = head.split(b"\r\n", 1)[0].split()
     if not found or len(words) < 2 or not words[1].isdigit():
         raise PodAnswerError("it closes the connection without an answer")
+    if len(body) < (_length(head) or 0):
+        raise PodAnswerError("it closes the connection before the end of its answer")
     return int(words[1]), body
 
 

@@ -14,6 +14,7 @@ from pdx_cluster.cluster import Cluster
 from tests.cluster.runtime.harness import Api, install, uninstall
 from tests.cluster.test_node import pod
 
+pytestmark = pytest.mark.timeout(150)
 SERVE = """
 import http.server
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -21,7 +22,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = b"x" * 300000 if self.path == "/big" else b"hello"
         self.send_response(404 if self.path == "/none" else 200)
         if self.path != "/big":
-            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Length", str(len(body) + (self.path == "/cut")))
         self.end_headers()
         self.wfile.write(body)
 http.server.HTTPServer(("", 8080), Handler).serve_forever()
@@ -76,6 +77,9 @@ async def test_a_pod_answers(node_cluster: Cluster, namespace: str, web: str, tm
             assert await kube.ask_pod(namespace, web, 8080, "/big") == b"x" * 300000, name
             with pytest.raises(PodAnswerError, match="404"):
                 await kube.ask_pod(namespace, web, 8080, "/none")
+            if FORWARD in rules:
+                with pytest.raises(PodAnswerError, match="before the end of its answer"):
+                    await kube.ask_pod(namespace, web, 8080, "/cut")
             with pytest.raises(PodAnswerError) as unanswered:
                 await kube.ask_pod(namespace, web, 8081, "/")
             assert unanswered.value.asked == (FORWARD in rules), "the proxy cannot tell who has refused"
