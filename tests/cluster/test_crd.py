@@ -15,7 +15,9 @@ from pdx_api.parse import parse
 from pdx_api.status import Condition, GatewayStatus, PoolStatus, Status
 from pdx_cluster.cluster import Cluster
 from pdx_cluster.errors import ClusterError
-from tests.pddeployments import ERRORS, FULL, GOOD, RULES, UNKNOWN, Body, changed
+from tests.broken_rules import RULES
+from tests.pddeployments import FULL, GOOD, Body, changed
+from tests.wrong_shapes import ERRORS, UNKNOWN
 
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / f"{GROUP}_{PLURAL}.yaml"

@@ -15,7 +15,9 @@ from pdx_api.engines import engine_command, pairing_revision, service_command, s
 from pdx_api.names import Mode, Order, Role
 from pdx_api.parse import InvalidDeploymentError, parse
 from pdx_api.types import PDDeployment, Spec
-from tests.pddeployments import ERRORS, FULL, GONE, GOOD, RULES, UNKNOWN, changed
+from tests.broken_rules import RULES
+from tests.pddeployments import FULL, GONE, GOOD, changed
+from tests.wrong_shapes import ERRORS, UNKNOWN
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))

@@ -1,0 +1,365 @@
+"""Objects that break a rule, each with the sentence for its user."""
+
+from typing import Any, Final
+
+from pdx_api.connectors import CONNECTORS
+from pdx_api.connectors.custom import FamilyName
+from tests.pddeployments import GONE, Body, custom
+
+
+def _overlay(**container: Any) -> Body:
+    return {"spec": {"containers": [container]}}
+
+
+def _variables(*names: str) -> list[Body]:
+    return [{"name": name, "value": ""} for name in names]
+
+
+_PATH = "write an absolute path, for example /models/qwen"
+
+_INNER_PATH = "write a path inside the volume, with neither / at the start nor .. in it"
+
+_OBJECT = "write the name of an object: lower-case letters, digits, - and ., for example hub-token"
+
+_KEY = "write a key of a secret: letters, digits, -, _ and ., for example token"
+
+_VARIABLE = "write a variable's name: letters, digits and _, no digit first"
+
+_QUANTITY = "write a quantity, for example 2, 500m or 16Gi"
+
+_COUNT = "write a number from 0 to 1024, or a percentage, for example 25%"
+
+_LABEL = "write a label's value: at most 63 letters, digits, -, _ and ., with a letter or digit at both ends"
+
+_LABEL_KEY = "write keys as name or domain/name, for example app or example.org/app"
+
+_NOTE = "write keys as name or domain/name, for example example.org/note"
+
+_RESOURCE = "write resources as name or domain/name, for example cpu or nvidia.com/gpu"
+
+_OWN_KEYS = "keys that begin with pdx.dev/ are PDX's own; leave them out"
+
+_NAME = (
+    "write at most 41 lower-case letters, digits and -, a letter first and no - at the end: names of children carry it"
+)
+
+_SOURCE = "write either path or persistentVolumeClaim"
+
+_TOKEN = "tokenSecretRef is for models from the Hugging Face Hub; leave out tokenSecretRef, or source"
+
+_OWN_FLAG = (
+    "PDX writes --kv-transfer-config, --host, --port, --model, --served-model-name, --tensor-parallel-size, -tp, "
+    "--shutdown-timeout itself from the other fields of spec; leave it out"
+)
+
+_NO_FLAG = (
+    "an engine of several nodes (--nnodes, --node-rank, --headless) and flags from a file (--config) are not in this "
+    "version; leave it out"
+)
+
+_ENGINE = "PDX writes command and args of the container engine; leave them out"
+
+_ENGINE_PORTS = "PDX writes these ports of the container engine: http, bootstrap, side-channel; leave them out"
+
+_GATEWAY = "PDX writes command and args of the container gateway; leave them out"
+
+_SERVICE = "PDX writes command and args of the container service; leave them out"
+
+_GATEWAY_PORTS = "PDX writes these ports of the container gateway: http, admin; leave them out"
+
+_REQUEST = "a request is above its limit; write requests up to limits"
+
+_DEVICES = "an engine needs parallelism.tensor devices; write as many as nvidia.com/gpu in resources.limits"
+
+_NODES = "an engine of several nodes is not in this version; write nodes: 1"
+
+_PAIR = "these engines cannot pair; write parallelism.tensor of prefill and decode so that one divides the other"
+
+_CHUNKS = (
+    "without chunks a step of spec.decode holds whole prompts; write chunkedPrefill.maxBatchedTokens of at least "
+    "engine.maxModelLen, or leave it out"
+)
+
+_SIZE = "write an amount of memory from 1Ki to 1Ti, for example 256Mi"
+
+_HANDOFF = "a hand-off ends with the first event; write handoffSeconds up to firstEventSeconds"
+
+_TOTAL = (
+    "no wait is longer than the whole request; write connectSeconds, prefillSeconds, firstEventSeconds, idleSeconds "
+    "up to totalSeconds"
+)
+
+_BUDGET = "without a budget nothing is tried again; write budgetPercent or free above 0, or attempts: 1"
+
+_WAIT = "waiting is part of the whole request; write queue.maxWaitSeconds up to deadlines.totalSeconds"
+
+_ATTEMPTS = (
+    "trying again takes a second attempt; write routing.retries.attempts of at least 2, or "
+    "routing.onPrefillFailure: Fail"
+)
+
+_SPLIT = "no prompt would be split; write routing.disaggregateAboveTokens below engine.maxModelLen"
+
+_BODIES = "the largest body would never be taken; write gateway.limits.maxBodySize up to routing.queue.maxMemory"
+
+_LEASE = (
+    "P would give up blocks that D may still fetch; write kvTransfer.config.kv_lease_duration above "
+    "routing.deadlines.handoffSeconds, or leave it out"
+)
+
+_ENGINE_KEY = "engines take their key from engine.apiKeySecretRef; leave out VLLM_API_KEY and --api-key"
+
+_CONNECTOR = f"there is no such connector; write one of: {', '.join(CONNECTORS)}"
+
+_STORAGE = (
+    "connector SharedStorage needs a volume that all engines share; write "
+    "storage: {persistentVolumeClaim: {claimName: kv}}"
+)
+
+_WHOLE = (
+    "connector SharedStorage saves whole prompts of one device; leave out parallelism.tensor and "
+    "chunkedPrefill.maxBatchedTokens of spec."
+)
+
+_SHARED: Final[Body] = {"connector": "SharedStorage", "storage": {"persistentVolumeClaim": {"claimName": "kv"}}}
+
+_STORE: Final[Body] = {"connector": "MooncakeStore"}
+
+_SCRAPE = "an entry without labels would let everybody in; write podLabels or namespaceLabels"
+
+_NO_CUSTOM = "connector Custom is one that PDX does not know; write custom: {className: ..., modulePath: ...}"
+
+_CUSTOM_BESIDE = "custom describes connector Custom; write connector: Custom, or leave out custom"
+
+_CUSTOM_ORDER = "connector Custom does not allow this order; write one of: PrefillFirst"
+
+_CUSTOM_CODE = "code is imported by the name of its module; write modulePath, or leave out code"
+
+_CUSTOM_POOL = "in a pool no leg carries parameters; leave out prefillParams, or write family: Serial"
+
+_CUSTOM_SERIAL = "D waits for P's answer and for nothing more; leave out savedAfterMilliseconds, or write family: Pool"
+
+_CUSTOM_FAMILY = (
+    f"write one of: {', '.join(FamilyName)}; for a Rendezvous the gateway would have to know P's identity beforehand, "
+    "which only a connector in PDX can tell it"
+)
+
+_CLASS = "write the name of a Python class, for example FolderConnector"
+
+_MODULE = "write a module as Python imports it, for example my_package.connector"
+
+_SHARED_FLAG = (
+    "P and D must have --dtype, --kv-cache-dtype, --block-size, --revision, --quantization, -q, --hf-overrides, "
+    "--attention-backend, --disable-hybrid-kv-cache-manager, --no-disable-hybrid-kv-cache-manager in common; write "
+    "it in spec.engine, or leave it out"
+)
+
+_SHARED_VARIABLE = (
+    "P and D must have PYTHONHASHSEED, VLLM_KV_CACHE_LAYOUT, VLLM_SSM_CONV_STATE_LAYOUT, VLLM_MLA_DISABLE in common; "
+    "write it in engine.env, or leave it out"
+)
+
+_ANYWHERE = "engine.args, prefill.args, decode.args"
+
+_PIPELINE = "D has one pipeline stage with NIXL; leave out --pipeline-parallel-size in engine.args, decode.args"
+
+_CONTEXT = f"NIXL pushes without decode context parallelism; leave out --decode-context-parallel-size in {_ANYWHERE}"
+
+_ONE_DEVICE = "SharedStorage keeps the KV of one device; leave out "
+
+_PAIRS: Final[Body] = {"model": {"name": "m"}, "prefill": {}, "decode": {}}
+
+RULES: Final[list[tuple[str, object, str, str]]] = [
+    ("metadata.name", "x" * 42, "metadata.name", _NAME),
+    ("metadata.name", "1qwen", "metadata.name", _NAME),
+    ("metadata.name", "qwen.8b", "metadata.name", _NAME),
+    ("spec.prefill", GONE, "spec", "mode Disaggregated needs spec.prefill; write prefill: {replicas: 1}"),
+    ("spec.decode", GONE, "spec", "mode Disaggregated needs spec.decode; write decode: {replicas: 1}"),
+    ("spec.prefill", None, "spec", "mode Disaggregated needs spec.prefill; write prefill: {replicas: 1}"),
+    ("spec", {"model": {"name": "m"}, "mode": "Aggregated"}, "spec",
+     "mode Aggregated needs spec.aggregated; write aggregated: {replicas: 1}"),
+    ("spec", {"model": {"name": "m"}, "mode": "Aggregated", "prefill": {}}, "spec",
+     "mode Aggregated needs spec.aggregated; write aggregated: {replicas: 1}"),
+    ("spec.model.source", {}, "spec.model.source", _SOURCE),
+    ("spec.model.source", {"path": "/m", "persistentVolumeClaim": {"claimName": "c"}}, "spec.model.source", _SOURCE),
+    ("spec.model.source", {"path": "models/qwen"}, "spec.model.source.path", _PATH),
+    ("spec.model.source", {"persistentVolumeClaim": {"claimName": "Models"}},
+     "spec.model.source.persistentVolumeClaim.claimName", _OBJECT),
+    ("spec.model.source", {"persistentVolumeClaim": {"claimName": "c", "path": "/qwen"}},
+     "spec.model.source.persistentVolumeClaim.path", _INNER_PATH),
+    ("spec.model.source", {"persistentVolumeClaim": {"claimName": "c", "path": "a/../../b"}},
+     "spec.model.source.persistentVolumeClaim.path", _INNER_PATH),
+    ("spec.model", {"name": "m", "source": {"path": "/m"}, "tokenSecretRef": {"name": "t"}}, "spec.model", _TOKEN),
+    ("spec.model.tokenSecretRef", {"name": "Hub_Token"}, "spec.model.tokenSecretRef.name", _OBJECT),
+    ("spec.model.tokenSecretRef", {"name": "hub", "key": "a token"}, "spec.model.tokenSecretRef.key", _KEY),
+    ("spec.model.cache", {"persistentVolumeClaim": {"claimName": "-"}},
+     "spec.model.cache.persistentVolumeClaim.claimName", _OBJECT),
+    ("spec.engine.args", ["--port=1"], "spec.engine.args[0]", _OWN_FLAG),
+    ("spec.engine.args", ["--enforce-eager", "--host", "::"], "spec.engine.args[1]", _OWN_FLAG),
+    ("spec.engine.args", ["--kv_transfer_config", "{}"], "spec.engine.args[0]", _OWN_FLAG),
+    ("spec.prefill.args", ["--kv-transfer-config.kv_role=x"], "spec.prefill.args[0]", _OWN_FLAG),
+    ("spec.decode.args", ["--tensor-parallel", "2"], "spec.decode.args[0]", _OWN_FLAG),
+    ("spec.aggregated.args", ["-tp=2"], "spec.aggregated.args[0]", _OWN_FLAG),
+    ("spec.decode.args", ["--shutdown_timeout=1"], "spec.decode.args[0]", _OWN_FLAG),
+    ("spec.engine.args", ["--served-model-name=x"], "spec.engine.args[0]", _OWN_FLAG),
+    ("spec.prefill.args", ["--nnodes=2"], "spec.prefill.args[0]", _NO_FLAG),
+    ("spec.engine.args", ["-r", "1"], "spec.engine.args[0]", _NO_FLAG),
+    ("spec.engine.args", ["--config", "/etc/vllm.yaml"], "spec.engine.args[0]", _NO_FLAG),
+    ("spec.decode.env", [{"name": "A", "value": ""}, {"name": "PYTHONHASHSEED", "value": "1"}], "spec.decode.env[1]",
+     _SHARED_VARIABLE),
+    ("spec.prefill.env", _variables("VLLM_KV_CACHE_LAYOUT"), "spec.prefill.env[0]", _SHARED_VARIABLE),
+    ("spec.prefill.args", ["--dtype=float16"], "spec.prefill.args[0]", _SHARED_FLAG),
+    ("spec.decode.args", ["--enforce-eager", "--block_size", "32"], "spec.decode.args[1]", _SHARED_FLAG),
+    ("spec.decode.args", ["--kv-cache-dtype", "fp8"], "spec.decode.args[0]", _SHARED_FLAG),
+    ("spec.prefill.args", ["-q", "fp8"], "spec.prefill.args[0]", _SHARED_FLAG),
+    ("spec.decode.args", ["--no-disable-hybrid-kv-cache-manager"], "spec.decode.args[0]", _SHARED_FLAG),
+    ("spec.decode.args", ["--pipeline-parallel-size=2"], "spec", _PIPELINE),
+    ("spec.engine.args", ["-pp", "2"], "spec", _PIPELINE),
+    ("spec.decode.args", ["--prefill_context_parallel_size", "2"], "spec",
+     "D has no prefill context parallelism with NIXL; leave out --prefill-context-parallel-size in engine.args, "
+     "decode.args"),
+    ("spec", {**_PAIRS, "kvTransfer": {"order": "Concurrent"}, "engine": {"args": ["-dcp=2"]}}, "spec", _CONTEXT),
+    ("spec", {**_PAIRS, "kvTransfer": {"order": "DecodeFirst"},
+              "prefill": {"args": ["--decode-context-parallel-size", "2"]}}, "spec", _CONTEXT),
+    ("spec", {**_PAIRS, "kvTransfer": _SHARED, "prefill": {"args": ["--pipeline-parallel-size", "2"]}}, "spec",
+     f"{_ONE_DEVICE}--pipeline-parallel-size in {_ANYWHERE}"),
+    ("spec", {**_PAIRS, "kvTransfer": _SHARED, "decode": {"args": ["-dcp", "2"]}}, "spec",
+     f"{_ONE_DEVICE}--decode-context-parallel-size in {_ANYWHERE}"),
+    ("spec", {**_PAIRS, "kvTransfer": _SHARED, "engine": {"args": ["--prefill-context-parallel-size=2"]}}, "spec",
+     f"{_ONE_DEVICE}--prefill-context-parallel-size in {_ANYWHERE}"),
+    ("spec", {**_PAIRS, "kvTransfer": _SHARED, "engine": {"args": ["--no-disable-hybrid-kv-cache-manager"]}}, "spec",
+     "SharedStorage knows no hybrid caches, so vLLM turns their manager off; leave out "
+     f"--no-disable-hybrid-kv-cache-manager in {_ANYWHERE}"),
+    *(("spec", {**_PAIRS, "kvTransfer": {"connector": connector},
+                "engine": {"args": ["--no-disable-hybrid-kv-cache-manager"]}}, "spec",
+       f"{connector} knows no hybrid caches, so vLLM turns their manager off; leave out "
+       f"--no-disable-hybrid-kv-cache-manager in {_ANYWHERE}") for connector in ("LMCache", "LMCacheP2P")),
+    ("spec", {**_PAIRS, "kvTransfer": _STORE, "prefill": {"parallelism": {"tensor": 2}}}, "spec",
+     "MooncakeStore saves each rank's part by itself; write one parallelism.tensor for prefill and decode, or "
+     "kvTransfer.config.store_tp_size"),
+    ("spec", {**_PAIRS, "kvTransfer": _STORE, "decode": {"args": ["-pp", "2"]}}, "spec",
+     "P and D of MooncakeStore have the same ranks; leave out --pipeline-parallel-size in prefill.args, decode.args"),
+    ("spec.kvTransfer", {**_STORE, "order": "DecodeFirst"}, "spec.kvTransfer",
+     "connector MooncakeStore does not allow this order; write one of: PrefillFirst"),
+    ("spec.kvTransfer", {**_STORE, "config": {"mooncake_protocol": "rdma"}}, "spec.kvTransfer",
+     "mooncake_protocol rdma needs its devices; write config.device_name, for example mlx5_0, or mooncake_protocol: "
+     "tcp"),
+    ("spec.engine.env", _variables("1A"), "spec.engine.env[0].name", _VARIABLE),
+    ("spec.decode.env", _variables("A", "B-C"), "spec.decode.env[1].name", _VARIABLE),
+    ("spec.kvTransfer.connector", "Nope", "spec.kvTransfer.connector",
+     _CONNECTOR),
+    ("spec.kvTransfer.connector", "nixl", "spec.kvTransfer.connector",
+     _CONNECTOR),
+    ("spec.kvTransfer", {"connector": "SharedStorage"}, "spec.kvTransfer", _STORAGE),
+    ("spec.kvTransfer", {**_SHARED, "order": "Concurrent"}, "spec.kvTransfer",
+     "connector SharedStorage does not allow this order; write one of: PrefillFirst"),
+    ("spec", {"model": {"name": "m"}, "kvTransfer": _SHARED, "decode": {}, "prefill": {"parallelism": {"tensor": 2}}},
+     "spec", f"{_WHOLE}prefill"),
+    ("spec", {"model": {"name": "m"}, "kvTransfer": _SHARED, "prefill": {},
+              "decode": {"chunkedPrefill": {"maxBatchedTokens": 512}}}, "spec", f"{_WHOLE}decode"),
+    ("spec.kvTransfer.poolSize", "1Ti1", "spec.kvTransfer.poolSize", _SIZE),
+    ("spec.kvTransfer.storage", {"persistentVolumeClaim": {"claimName": "K"}},
+     "spec.kvTransfer.storage.persistentVolumeClaim.claimName", _OBJECT),
+    ("spec.kvTransfer", {"connector": "Custom"}, "spec.kvTransfer", _NO_CUSTOM),
+    ("spec.kvTransfer.custom", {"className": "MyConnector"}, "spec.kvTransfer", _CUSTOM_BESIDE),
+    ("spec.kvTransfer", {**custom(), "order": "DecodeFirst"}, "spec.kvTransfer", _CUSTOM_ORDER),
+    ("spec.kvTransfer", {**custom(), "order": "Concurrent"}, "spec.kvTransfer", _CUSTOM_ORDER),
+    ("spec.kvTransfer", custom(modulePath=None, code={"configMap": {"name": "c"}}), "spec.kvTransfer.custom",
+     _CUSTOM_CODE),
+    ("spec.kvTransfer", custom(family="Rendezvous"), "spec.kvTransfer.custom.family", _CUSTOM_FAMILY),
+    ("spec.kvTransfer", custom(family="Pool", prefillParams={}), "spec.kvTransfer.custom", _CUSTOM_POOL),
+    ("spec.kvTransfer", custom(savedAfterMilliseconds=5), "spec.kvTransfer.custom", _CUSTOM_SERIAL),
+    ("spec.kvTransfer", custom(className="my.Connector"), "spec.kvTransfer.custom.className", _CLASS),
+    ("spec.kvTransfer", custom(modulePath="my/connector.py"), "spec.kvTransfer.custom.modulePath", _MODULE),
+    ("spec.kvTransfer", custom(code={"configMap": {"name": "My_Code"}}), "spec.kvTransfer.custom.code.configMap.name",
+     _OBJECT),
+    ("spec.decode.resources", {"limits": {"cpu": "lots"}}, "spec.decode.resources.limits[cpu]", _QUANTITY),
+    ("spec.decode.resources", {"limits": {"cpu": -1}}, "spec.decode.resources.limits[cpu]", _QUANTITY),
+    ("spec.decode.resources", {"requests": {"memory": "16 GiB"}}, "spec.decode.resources.requests[memory]", _QUANTITY),
+    ("spec.gateway.resources", {"requests": {"memory": "16GB"}}, "spec.gateway.resources.requests[memory]", _QUANTITY),
+    ("spec.prefill.resources", {"requests": {"cpu": "1500m"}, "limits": {"cpu": 1}}, "spec.prefill.resources",
+     _REQUEST),
+    ("spec.gateway.resources", {"requests": {"memory": "1Gi"}, "limits": {"memory": "1G"}}, "spec.gateway.resources",
+     _REQUEST),
+    ("spec.decode", {"parallelism": {"tensor": 2}, "resources": {"limits": {"nvidia.com/gpu": 1}}}, "spec.decode",
+     _DEVICES),
+    ("spec.prefill", {"parallelism": {"tensor": 4}, "resources": {"limits": {"nvidia.com/gpu": "2"}}}, "spec.prefill",
+     _DEVICES),
+    ("spec.decode.parallelism", {"nodes": 2}, "spec.decode.parallelism.nodes", _NODES),
+    ("spec.aggregated", {"parallelism": {"nodes": 4}}, "spec.aggregated.parallelism.nodes", _NODES),
+    ("spec", {"model": {"name": "m"}, "prefill": {"parallelism": {"tensor": 2}},
+              "decode": {"parallelism": {"tensor": 3}}}, "spec", _PAIR),
+    ("spec", {"model": {"name": "m"}, "engine": {"maxModelLen": 4096}, "prefill": {},
+              "decode": {"chunkedPrefill": {"enabled": False, "maxBatchedTokens": 2048}}}, "spec", _CHUNKS),
+    ("spec.decode.podTemplate", _overlay(name="engine", command=["bash"]), "spec.decode.podTemplate", _ENGINE),
+    ("spec.prefill.podTemplate", _overlay(name="engine", args=[]), "spec.prefill.podTemplate", _ENGINE),
+    ("spec.decode.podTemplate", _overlay(name="engine", ports=[{"name": "http", "containerPort": 1}]),
+     "spec.decode.podTemplate", _ENGINE_PORTS),
+    ("spec.aggregated.podTemplate", _overlay(name="engine", ports=[{"name": "side-channel", "containerPort": 1}]),
+     "spec.aggregated.podTemplate", _ENGINE_PORTS),
+    ("spec.gateway.podTemplate", _overlay(name="gateway", args=["--help"]), "spec.gateway.podTemplate", _GATEWAY),
+    ("spec.gateway.podTemplate", _overlay(name="gateway", ports=[{"name": "admin", "containerPort": 1}]),
+     "spec.gateway.podTemplate", _GATEWAY_PORTS),
+    ("spec.kvTransfer.podTemplate", _overlay(name="service", args=[]), "spec.kvTransfer.podTemplate", _SERVICE),
+    ("spec.decode.podTemplate", {"metadata": {"labels": {"pdx.dev/role": "prefill"}}},
+     "spec.decode.podTemplate.metadata.labels", _OWN_KEYS),
+    ("spec.gateway.podTemplate", {"metadata": {"annotations": {"pdx.dev/order": "x"}}},
+     "spec.gateway.podTemplate.metadata.annotations", _OWN_KEYS),
+    ("spec.decode.podTemplate", {"metadata": {"labels": {"team": "a b"}}},
+     "spec.decode.podTemplate.metadata.labels[team]", _LABEL),
+    ("spec.decode.podTemplate", {"metadata": {"annotations": {"a b": "c"}}},
+     "spec.decode.podTemplate.metadata.annotations", _NOTE),
+    ("spec.gateway.service", {"annotations": {"/x": ""}}, "spec.gateway.service.annotations", _NOTE),
+    ("spec.observability.scrapeFrom", [{"podLabels": {"app/": "x"}}],
+     "spec.observability.scrapeFrom[0].podLabels", _LABEL_KEY),
+    ("spec.decode.resources", {"limits": {"nvidia.com/gpu/x": 1}}, "spec.decode.resources.limits", _RESOURCE),
+    ("spec.decode.resources", {"limits": {"x" * 318: 1}}, "spec.decode.resources.limits", _RESOURCE),
+    ("spec.decode.disruption", {"maxUnavailable": "half"}, "spec.decode.disruption.maxUnavailable", _COUNT),
+    ("spec.gateway.disruption", {"maxUnavailable": -1}, "spec.gateway.disruption.maxUnavailable", _COUNT),
+    ("spec.rollout.maxSurge", "101%", "spec.rollout.maxSurge", _COUNT),
+    ("spec.rollout.maxSurge", "1", "spec.rollout.maxSurge", _COUNT),
+    ("spec.rollout.maxUnavailable", 1025, "spec.rollout.maxUnavailable", _COUNT),
+    ("spec.rollout.maxUnavailable", "-5%", "spec.rollout.maxUnavailable", _COUNT),
+    ("spec.routing.deadlines", {"handoffSeconds": 601}, "spec.routing.deadlines", _HANDOFF),
+    ("spec.routing.deadlines", {"handoffSeconds": 30, "firstEventSeconds": 29}, "spec.routing.deadlines", _HANDOFF),
+    ("spec.routing.deadlines", {"totalSeconds": 599}, "spec.routing.deadlines", _TOTAL),
+    ("spec.routing.deadlines", {"connectSeconds": 3601}, "spec.routing.deadlines", _TOTAL),
+    ("spec.routing.deadlines", {"prefillSeconds": 3601}, "spec.routing.deadlines", _TOTAL),
+    ("spec.routing.deadlines", {"idleSeconds": 3601}, "spec.routing.deadlines", _TOTAL),
+    ("spec.routing.retries", {"budgetPercent": 0, "free": 0}, "spec.routing.retries", _BUDGET),
+    ("spec.routing", {"queue": {"maxWaitSeconds": 601}, "deadlines": {"totalSeconds": 600}}, "spec.routing", _WAIT),
+    ("spec.routing.retries", {"attempts": 1}, "spec", _ATTEMPTS),
+    ("spec.routing", {"onPrefillFailure": "Local", "retries": {"attempts": 1}}, "spec", _ATTEMPTS),
+    ("spec", {"model": {"name": "m"}, "prefill": {}, "decode": {}, "engine": {"maxModelLen": 4096},
+              "routing": {"disaggregateAboveTokens": 4096}}, "spec", _SPLIT),
+    ("spec.gateway.limits", {"maxBodySize": "512Mi"}, "spec", _BODIES),
+    ("spec.routing.queue", {"maxMemory": 1048576}, "spec", _BODIES),
+    ("spec.gateway.limits", {"maxBodySize": "lots"}, "spec.gateway.limits.maxBodySize", _SIZE),
+    ("spec.gateway.limits", {"maxBodySize": "64MB"}, "spec.gateway.limits.maxBodySize", _SIZE),
+    ("spec.gateway.limits", {"maxBodySize": -1}, "spec.gateway.limits.maxBodySize", _SIZE),
+    ("spec.gateway.limits", {"maxBodySize": "1e6"}, "spec.gateway.limits.maxBodySize", _SIZE),
+    ("spec.gateway.limits", {"maxBodySize": "0.5Ki"}, "spec.gateway.limits.maxBodySize", _SIZE),
+    ("spec.routing.queue", {"maxMemory": "1.5Ti"}, "spec.routing.queue.maxMemory", _SIZE),
+    ("spec.routing.queue", {"maxMemory": 1024**4 + 1}, "spec.routing.queue.maxMemory", _SIZE),
+    ("spec.kvTransfer.config", {"kv_lease_duration": 25}, "spec", _LEASE),
+    ("spec.kvTransfer", {"connector": "Mooncake", "config": {"mooncake_protocol": "rdma"}}, "spec.kvTransfer",
+     "mooncake_protocol rdma needs its devices; write config.device_name, for example mlx5_0, or mooncake_protocol: "
+     "tcp"),
+    ("spec.kvTransfer", {"connector": "Mooncake", "config": {"mooncake_protocol": "rdma", "device_name": ""}},
+     "spec.kvTransfer",
+     "mooncake_protocol rdma needs its devices; write config.device_name, for example mlx5_0, or mooncake_protocol: "
+     "tcp"),
+    ("spec", {"model": {"name": "m"}, "prefill": {}, "decode": {}, "kvTransfer": {"config": {"kv_lease_duration": 60}},
+              "routing": {"deadlines": {"handoffSeconds": 60}}}, "spec", _LEASE),
+    ("spec.engine", {"apiKeySecretRef": {"name": "k"}, "env": _variables("VLLM_API_KEY")}, "spec", _ENGINE_KEY),
+    ("spec", {"model": {"name": "m"}, "prefill": {}, "decode": {"args": ["--api_key=x"]},
+              "engine": {"apiKeySecretRef": {"name": "k"}}}, "spec", _ENGINE_KEY),
+    ("spec.engine.apiKeySecretRef", {"name": "A_B"}, "spec.engine.apiKeySecretRef.name", _OBJECT),
+    ("spec.gateway.auth", {"secretRef": {"name": "k", "key": "a b"}}, "spec.gateway.auth.secretRef.key", _KEY),
+    ("spec.observability.scrapeFrom", [{}], "spec.observability.scrapeFrom[0]", _SCRAPE),
+    ("spec.observability.scrapeFrom", [{"podLabels": {"a": "b"}}, {"namespaceLabels": {}}],
+     "spec.observability.scrapeFrom[1]", _SCRAPE),
+    ("spec.observability.scrapeFrom", [{"podLabels": {"app": "-"}}],
+     "spec.observability.scrapeFrom[0].podLabels[app]", _LABEL),
+]  # fmt: skip
+"""What breaks a rule: path, value, where the API server tells it, and the sentence, which it shares with `parse`."""
