@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from images.build import BuildError
 from pdx_cluster import cluster, kwok, programs
 from pdx_cluster.cluster import Cluster
 from pdx_cluster.errors import ClusterError, MissingError
+from tests.cluster.tiny import steps
 
 NEEDS = {
     "control_plane": (*programs.CONTROL_PLANE, programs.HELM),
@@ -65,6 +67,21 @@ def node_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A Kubernetes with a node that runs containers; `node_cluster.node` imports their images."""
     with running(tmp_path_factory.mktemp("node") / "state", with_node=True) as begun:
         yield begun
+
+
+@pytest.fixture(scope="module")
+def served_cluster(node_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The cluster with the chart installed, for engines that are real vLLM; the chart goes after the file's tests."""
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    folder = tmp_path_factory.mktemp("images")
+    try:
+        steps.prepare(folder)
+    except BuildError as error:
+        pytest.skip(str(error))
+    steps.load_images(node_cluster, folder)
+    steps.install(node_cluster, steps.FIRST)
+    yield node_cluster
+    node_cluster.helm("uninstall", steps.RELEASE, "--namespace", steps.SYSTEM, "--wait")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`pdx up --once`, as `make run ONCE=1` runs it: examples with real vLLM, tiny-cpu.yaml in every order and mode."""
+"""`pdx up --once`, as `make run ONCE=1` runs it: examples with real vLLM, NIXL in every order, and mode Aggregated."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ NONE = "KV moved: none, as mode Aggregated means it"
 @pytest.mark.parametrize(
     ("example", "setting", "verdict"),
     [
-        ("tiny-cpu", "spec.kvTransfer.order=PrefillFirst", MOVED),
+        ("connectors/nixl", "spec.prefill.replicas=1", MOVED),
         ("tiny-cpu", "spec.kvTransfer.order=DecodeFirst", MOVED),
         ("tiny-cpu", "spec.kvTransfer.order=Concurrent", MOVED),
         ("tiny-cpu", "spec.mode=Aggregated", NONE),

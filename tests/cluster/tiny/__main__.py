@@ -11,6 +11,7 @@ from pathlib import Path
 from images.build import BuildError
 from pdx_cluster import cluster
 from pdx_cluster.errors import ClusterError
+from tests.cluster import connectors
 from tests.cluster.tiny import steps
 from tests.cluster.tiny.scene import Scene
 
@@ -65,10 +66,16 @@ def _prove(folder: Path, report: Callable[[str], None]) -> str:
     upgraded = steps.upgrade(scene)
     report(f"{upgraded} requests, none failed, no engine restarted; kubectl delete")
     steps.remove(scene)
+    moved = []
+    for name in connectors.EXAMPLES:
+        report(f"kubectl apply of examples/connectors/{name}.yaml")
+        found = connectors.prove(Scene(running, NAMESPACE, report, name))
+        moved.append(f"{name} {found.external_tokens} of {found.prompt_tokens}")
     return (
         "helm install and kubectl apply served real vLLM prefill and decode pods through the gateway's Service, "
         f"{served.external_tokens} of {served.prompt_tokens} prompt tokens came as KV, the text was a single engine's; "
-        f"no request of {switched + upgraded} failed during a change of order and an upgrade, and nothing was left."
+        f"no request of {switched + upgraded} failed during a change of order and an upgrade, and nothing was left. "
+        f"Other connectors' examples moved tokens too: {', '.join(moved)}."
     )
 
 

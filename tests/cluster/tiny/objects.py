@@ -1,10 +1,12 @@
-"""The objects of the run with real engines: examples/tiny-cpu.yaml with the test's engine image, and the client's pod.
+"""The objects of the run with real engines: examples with the test's engine image, and the client's pod.
 
 No engine image of gigabytes is built: the image is empty, and the pods mount the machine's own Python environment.
 """
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import yaml
@@ -18,23 +20,35 @@ CLIENT: Final = "client"
 SCRIPT: Final = Path(__file__).with_name("client.py")
 PYTHON: Final = str(Path(sys.prefix) / "bin" / "python")
 
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
 Manifest = dict[str, Any]
 
 
 def tiny() -> Manifest:
-    """The example, with an overlay that names the test's engine image and mounts."""
-    example: Manifest = yaml.safe_load((CHECKOUT / "examples" / "tiny-cpu.yaml").read_text())
-    spec = example["spec"]
+    """The example of one prefill and one decode engine."""
+    return example("tiny-cpu")
+
+
+def example(name: str, folders: Sequence[Path] = (), env: Mapping[str, str] = _NOTHING) -> Manifest:
+    """An example with an overlay that names the test's engine image and mounts.
+
+    `folders` of the machine and `env` are what its connector needs beside Python's environment. Relative paths of the
+    example are the checkout's, as for `pdx up`.
+    """
+    found: Manifest = yaml.safe_load((CHECKOUT / "examples" / f"{name}.yaml").read_text())
+    spec = found["spec"]
     spec["engine"] |= {"image": ENGINE_IMAGE.reference, "imagePullPolicy": "Never", "shutdownSeconds": 20}
     spec["engine"]["env"] += [
         {"name": "PATH", "value": f"{Path(sys.prefix) / 'bin'}:/usr/bin:/bin"},
         {"name": "UCX_TLS", "value": "tcp,self"},
+        *({"name": name, "value": value} for name, value in env.items()),
     ]
-    mounted = pods.host_folders([*pods.SYSTEM, *_python(), MODEL])
-    container = {"name": "engine", "volumeMounts": mounted.mounts}
-    for role in ("prefill", "decode"):
-        spec[role]["podTemplate"] = {"spec": {"containers": [container], "volumes": mounted.volumes}}
-    return example
+    mounted = pods.host_folders([*pods.SYSTEM, *_python(), MODEL, *folders])
+    for part, container in (("prefill", "engine"), ("decode", "engine"), ("kvTransfer", "service")):
+        patch = {"name": container, "volumeMounts": mounted.mounts, "workingDir": str(CHECKOUT)}
+        spec.setdefault(part, {})["podTemplate"] = {"spec": {"containers": [patch], "volumes": mounted.volumes}}
+    return found
 
 
 def client() -> Manifest:

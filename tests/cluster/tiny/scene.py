@@ -14,11 +14,10 @@ from pdx_cluster.errors import ClusterError
 from tests.cluster.tiny import objects
 
 NAME: Final = "tiny"
-SERVICE: Final = f"http://{NAME}-gateway"
+MODEL: Final = "tiny"
 PROMPT: Final = "The quick brown fox jumps over the lazy dog and runs into the woods. " * 6
 SHORT_PROMPT: Final = "The quick brown fox."
 """For steady requests: four engines of a rollout share the machine's few cores."""
-ENGINES: Final = f"pdx.dev/deployment={NAME},pdx.dev/role!=gateway"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +33,18 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The example in one namespace of a cluster."""
+    """An example in one namespace of a cluster."""
 
     cluster: Cluster
     namespace: str
     report: Callable[[str], None]
+    name: str = NAME
+    """Of the PDDeployment."""
+
+    @property
+    def service(self) -> str:
+        """Where the gateway's Service answers."""
+        return f"http://{self.name}-gateway"
 
     def kubectl(self, *arguments: str, stdin: str | None = None, seconds: float = 120.0) -> str:
         """kubectl in the namespace."""
@@ -55,14 +61,14 @@ class Scene:
 
     def patch(self, spec: dict[str, Any]) -> None:
         """Change the spec."""
-        self.kubectl("patch", "pdd", NAME, "--type=merge", "-p", json.dumps({"spec": spec}))
+        self.kubectl("patch", "pdd", self.name, "--type=merge", "-p", json.dumps({"spec": spec}))
 
     def wait_until_settled(self, seconds: float) -> float:
         """Until the object says of its newest spec that it is Ready and done; the seconds it took."""
         began = time.monotonic()
         last = ""
         while time.monotonic() < began + seconds:
-            body = self.read("pdd", NAME)
+            body = self.read("pdd", self.name)
             status = body.get("status") or {}
             conditions = {c["type"]: c for c in status.get("conditions") or ()}
             line = "; ".join(f"{name}={c['status']} {c.get('message', '')}" for name, c in conditions.items())
@@ -78,9 +84,9 @@ class Scene:
             time.sleep(0.5)
         raise ClusterError(f"not settled after {seconds:.0f} s: {last}\n{self.kubectl('get', 'pods', '-o', 'wide')}")
 
-    def pods(self, selector: str = ENGINES) -> list[dict[str, Any]]:
-        """Pods of that label."""
-        return list(self.read("pods", "-l", selector)["items"])
+    def pods(self, selector: str = "pdx.dev/role in (prefill,decode)") -> list[dict[str, Any]]:
+        """The object's pods of that label, by default its engines."""
+        return list(self.read("pods", "-l", f"pdx.dev/deployment={self.name},{selector}")["items"])
 
     def engine_starts(self) -> set[tuple[str, int]]:
         """Every engine pod with the number of its restarts: equal before and after means that none was touched."""
@@ -106,7 +112,7 @@ class Scene:
     def external_tokens(self) -> int:
         """Prompt tokens that came to decode engines through the connector, by vLLM's own counters."""
         total = 0
-        for pod in self.pods(f"pdx.dev/deployment={NAME},pdx.dev/role=decode"):
+        for pod in self.pods("pdx.dev/role=decode"):
             url = f"http://{pod['status']['podIP']}:8000/metrics"
             told = json.loads(self.client("ask", url))["text"]
             total += external_tokens(told)
@@ -116,31 +122,37 @@ class Scene:
         """A chat request through the gateway's Service, and the same at a prefill engine by itself."""
         for attempt in range(3):
             messages = [{"role": "user", "content": f"{seed}.{attempt}. {PROMPT}"}]
-            body = {"model": NAME, "messages": messages, "max_tokens": 24, "temperature": 0}
-            before = self.external_tokens()
-            answer = self.ask(SERVICE, "/v1/chat/completions", body)
-            came = self.external_tokens() - before
-            if came <= answer["usage"]["prompt_tokens"]:  # otherwise a canary came between
+            found = self.compare("/v1/chat/completions", {"messages": messages})
+            if found.external_tokens <= found.prompt_tokens:  # otherwise a canary came between
                 break
-        engine = self.pods(f"pdx.dev/deployment={NAME},pdx.dev/role=prefill")[0]["status"]["podIP"]
-        alone = self.ask(f"http://{engine}:8000", "/v1/chat/completions", {**body, "cache_salt": "alone"})
-        return Transfer(
-            text=answer["choices"][0]["message"]["content"],
-            alone=alone["choices"][0]["message"]["content"],
-            prompt_tokens=answer["usage"]["prompt_tokens"],
-            external_tokens=came,
-        )
+        return found
+
+    def compare(self, path: str, prompt: dict[str, Any]) -> Transfer:
+        """A prompt through the gateway's Service, and the same at a prefill engine by itself."""
+        body = {"model": MODEL, **prompt, "max_tokens": 24, "temperature": 0}
+        before = self.external_tokens()
+        answer = self.ask(self.service, path, body)
+        came = self.external_tokens() - before
+        engine = self.pods("pdx.dev/role=prefill")[0]["status"]["podIP"]
+        alone = self.ask(f"http://{engine}:8000", path, {**body, "cache_salt": "alone"})
+        return Transfer(_text(answer), _text(alone), answer["usage"]["prompt_tokens"], came)
 
     @contextmanager
     def steady_requests(self) -> Iterator[list[dict[str, Any]]]:
         """A request every 100 ms meanwhile; afterwards the list holds what became of each."""
         stop = f"/tmp/stop-{time.monotonic_ns()}"
-        body = json.dumps({"model": NAME, "prompt": SHORT_PROMPT, "max_tokens": 2, "temperature": 0})
+        body = json.dumps({"model": MODEL, "prompt": SHORT_PROMPT, "max_tokens": 2, "temperature": 0})
         answers: list[dict[str, Any]] = []
         with ThreadPoolExecutor(1) as pool:
-            told = pool.submit(self.client, "steady", f"{SERVICE}/v1/completions", body, stop, seconds=1200)
+            told = pool.submit(self.client, "steady", f"{self.service}/v1/completions", body, stop, seconds=1200)
             try:
                 yield answers
             finally:
                 self.kubectl("exec", objects.CLIENT, "--", "/usr/bin/touch", stop)
             answers += [json.loads(line) for line in told.result(400).splitlines()]
+
+
+def _text(answer: dict[str, Any]) -> str:
+    choice = answer["choices"][0]
+    text: str = choice["message"]["content"] if "message" in choice else choice["text"]
+    return text

@@ -1,0 +1,49 @@
+"""The files of examples/connectors on a cluster: one connector peer to peer, and one with a side service."""
+
+from pathlib import Path
+from typing import Final
+
+from pdx_api.engines import side_services
+from pdx_api.parse import parse
+from pdx_cluster.errors import ClusterError
+from tests.cluster.tiny import objects, steps
+from tests.cluster.tiny.scene import Scene, Transfer
+from tests.engines import mooncake
+
+EXAMPLES: Final = {"mooncake": 0, "lmcache": 1}
+"""Name of the object -> tokens of a prompt that D computes whatever it finds."""
+LENGTH: Final = 257
+"""Tokens of a prompt: two of LMCache's chunks and one."""
+
+
+def prove(scene: Scene) -> Transfer:
+    """The example of the scene's name: whole prompts from outside, a single engine's texts, and nothing is left.
+
+    The single engine is P, asked with a `cache_salt`: it is part of LMCache's keys, so P finds nothing in the pool.
+    """
+    try:
+        env = mooncake.libraries()  # LMCache loads Mooncake too
+    except ImportError as error:
+        raise ClusterError(str(error)) from error
+    folders = [Path(folder) for folder in env.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    example = objects.example(f"connectors/{scene.name}", [mooncake.PLUGIN, *folders], env)
+    steps.bring_up(scene, example)
+    _check_services(scene, example)
+    found = [steps.checked(each, EXAMPLES[scene.name]) for each in _transfers(scene)]
+    steps.remove(scene)
+    return found[0]
+
+
+def _check_services(scene: Scene, example: objects.Manifest) -> None:
+    wanted = [service.name for service in side_services(parse(example).spec)]
+    running = [pod["metadata"]["labels"]["pdx.dev/service"] for pod in scene.pods("pdx.dev/service")]
+    if running != wanted:
+        raise ClusterError(f"side services: {running}, not {wanted}")
+
+
+def _transfers(scene: Scene) -> list[Transfer]:
+    """Several prompts, one behind the other; those between which and their count a canary came are left out."""
+    prompts = [[3 + (seed + 37 * n) % 500 for n in range(LENGTH)] for seed in range(4)]
+    found = [scene.compare("/v1/completions", {"prompt": prompt}) for prompt in prompts]
+    clean = [each for each in found if each.external_tokens <= each.prompt_tokens]
+    return clean or found

@@ -1,0 +1,20 @@
+"""Examples of connectors with real vLLM engines as pods: the files that `pdx up` runs are applied."""
+
+import pytest
+
+from pdx_cluster.cluster import Cluster
+from tests.cluster import connectors
+from tests.cluster.tiny.scene import Scene
+from tests.engines import mooncake
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", connectors.EXAMPLES)
+def test_an_example_moves_whole_prompts_and_leaves_nothing(name: str, served_cluster: Cluster, namespace: str) -> None:
+    try:
+        mooncake.libraries()
+    except ImportError as error:
+        pytest.skip(str(error))
+    found = connectors.prove(Scene(served_cluster, namespace, print, name))
+    assert found.text == found.alone
+    assert found.external_tokens >= connectors.LENGTH - 1
