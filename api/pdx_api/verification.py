@@ -42,9 +42,11 @@ class Cause(StrEnum):
     NOT_TOLD = "NotReported"
 
 
+_LOST: Final = "if it stays when that is mended, delete D's pod: NIXL takes up no connection that it has lost"
 ADVICE: Final[Mapping[Cause, str]] = MappingProxyType(
     {
-        Cause.NO_CONNECTOR: "look for --kv-transfer-config among its arguments: podTemplate or `args` may replace it",
+        Cause.NO_CONNECTOR: "look for --kv-transfer-config among its arguments: a policy, a webhook or its image may "
+        "have taken it away",
         Cause.VERSION: "the two run different versions of vLLM, which refuse each other's KV; give them one image",
         Cause.MODEL: "the two were started with different model strings, which vLLM compares; give them one",
         Cause.BLOCK_SIZE: "the two have KV blocks of different sizes; give both one (spec.engine.blockSize)",
@@ -53,9 +55,9 @@ ADVICE: Final[Mapping[Cause, str]] = MappingProxyType(
         Cause.SIDE_CHANNEL_HOST: "P tells an address that is not its own; correct VLLM_NIXL_SIDE_CHANNEL_HOST",
         Cause.POOL: "the two do not share their store of KV; look whether both reach it",
         Cause.PORTS: "one does not reach the other; between engines all ports must be open (network policies, "
-        "firewalls), and both logs name the error",
+        f"firewalls), and both logs name the error; {_LOST}",
         Cause.TRANSFER: "the two reach each other, and the transfer fails; KV goes over ports and devices that the "
-        "connector's transport chooses (UCX_TLS, UCX_NET_DEVICES), and RDMA needs its memlock limit",
+        f"connector's transport chooses (UCX_TLS, UCX_NET_DEVICES), and RDMA needs its memlock limit; {_LOST}",
         Cause.WRONG_KV: "the KV that arrives is not that of the prompt; take this pair out of service and look for "
         "differences between its engines",
         Cause.NOT_TOLD: "start the engines with --enable-prompt-tokens-details, as those of a new revision are",

@@ -23,7 +23,7 @@ PAIRED_FLAGS: Final = {
 _PORTS: Final = (
     "Let engine pods reach each other on every port (NIXL's side channel is 5600): see NetworkPolicies, firewalls "
     "between nodes, and VLLM_NIXL_SIDE_CHANNEL_HOST, which must be the pod's own address; where KV goes through a "
-    "store, see whether both reach it."
+    "store, see whether both reach it. If it stays then, delete D's pod: NIXL takes up no connection that it has lost."
 )
 ENOUGH_SPLIT: Final = 5
 ENOUGH_TOKENS: Final = 1000
@@ -124,8 +124,8 @@ def _without_connector(who: str, seen: str) -> Finding:
     return wrong(
         Cause.NO_CONNECTOR,
         f"The {who} runs without a KV connector ({seen}), so decode engines compute every prompt again",
-        f"Let it have {KV_FLAG} as `pdx render` shows it: take what replaces `args` out of podTemplate, and undo "
-        "changes of the engines' Deployment.",
+        f"Let it have {KV_FLAG} as `pdx render` shows it: find what rewrites its pod (a policy, a webhook) or what "
+        "its image makes of arguments, undo changes of the engines' Deployment, and delete the pod.",
     )
 
 

@@ -12,7 +12,7 @@ from images.build import BuildError
 from pdx_cluster import cluster
 from pdx_cluster.errors import ClusterError
 from tests.cluster import connectors
-from tests.cluster.tiny import steps
+from tests.cluster.tiny import steps, verified
 from tests.cluster.tiny.scene import Scene
 
 NAMESPACE = "tiny"
@@ -58,6 +58,9 @@ def _prove(folder: Path, report: Callable[[str], None]) -> str:
     report("kubectl apply of the example, with real vLLM engines")
     served = steps.serve(scene)
     report(f"text equal to a single engine's; {served.external_tokens} of {served.prompt_tokens} tokens came as KV")
+    report(f"KVTransferVerified is True after {verified.wait_until_verified(scene):.0f} s more")
+    for way in verified.BREAKS:
+        report(verified.broken_and_mended(scene, way))
     report("another order, a request every 100 ms meanwhile")
     switched = steps.switch_order(scene, "DecodeFirst")
     report(f"{switched} requests, none failed; other numbers of engines")
@@ -74,6 +77,7 @@ def _prove(folder: Path, report: Callable[[str], None]) -> str:
     return (
         "helm install and kubectl apply served real vLLM prefill and decode pods through the gateway's Service, "
         f"{served.external_tokens} of {served.prompt_tokens} prompt tokens came as KV, the text was a single engine's; "
+        f"KVTransferVerified and `pdx doctor` named each of {len(verified.BREAKS)} breaks, and its mend; "
         f"no request of {switched + upgraded} failed during a change of order and an upgrade, and nothing was left. "
         f"Other connectors' examples moved tokens too: {', '.join(moved)}."
     )

@@ -1,0 +1,136 @@
+"""Does KV travel: broken in each of several ways and mended, and what KVTransferVerified and `pdx doctor` say of it."""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pdx_api.connectors.nixl import SIDE_CHANNEL_PORT
+from pdx_api.names import ConditionType, Role
+from pdx_api.verification import Cause
+from pdx_cluster.errors import ClusterError
+from tests.cluster.tiny import breaks, objects
+from tests.cluster.tiny.scene import Scene
+
+WITHIN_SECONDS: Final = 60.0
+"""From a break, or from when the engine that brings it is Ready, to the condition that says so."""
+_MENDED_SECONDS: Final = 240.0
+_CONDITION: Final = ConditionType.KV_TRANSFER_VERIFIED
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """One way to keep KV from travelling."""
+
+    what: str
+    made: Callable[[Scene], AbstractContextManager[None]]
+    """In force inside of it."""
+    causes: tuple[Cause, ...]
+    """What may be named, each as right as the other."""
+    before: Role | None = None
+    """Whose engine is replaced for the break to be felt."""
+    after: Role | None = None
+    """Whose engine is replaced for the mend to be felt."""
+
+
+MODEL: Final = Break(
+    "D started with another model string",
+    lambda scene: breaks.rewritten_pods(scene, Role.DECODE, breaks.OTHER_MODEL),
+    (Cause.MODEL,),
+    before=Role.DECODE,
+    after=Role.DECODE,
+)
+CONNECTOR: Final = Break(
+    "P started without its connector",
+    lambda scene: breaks.rewritten_pods(scene, Role.PREFILL, breaks.NO_CONNECTOR),
+    (Cause.NO_CONNECTOR,),
+    before=Role.PREFILL,
+    after=Role.PREFILL,
+)
+SIDE_CHANNEL: Final = Break(
+    "P's side channel blocked, and D started anew",  # a D that knows P already needs it no more, and KV travels on
+    lambda scene: breaks.blocked_ports(scene, Role.PREFILL, "--destination-port", str(SIDE_CHANNEL_PORT)),
+    (Cause.PORTS,),
+    before=Role.DECODE,
+)
+EVERY_PORT: Final = Break(
+    "every port of P but the API's blocked, under a pair that works",
+    lambda scene: breaks.blocked_ports(scene, Role.PREFILL, "!", "--destination-port", "8000"),
+    (Cause.PORTS, Cause.TRANSFER),
+    after=Role.DECODE,  # NIXL takes up no connection that it has given up
+)
+BREAKS: Final = (EVERY_PORT, SIDE_CHANNEL, MODEL, CONNECTOR)
+
+
+def wait_until_verified(scene: Scene) -> float:
+    """As a user waits; the seconds it took."""
+    began = time.monotonic()
+    _wait(scene, "True", _MENDED_SECONDS)
+    return time.monotonic() - began
+
+
+def broken_and_mended(scene: Scene, way: Break) -> str:
+    """The condition turns False and names the cause, then True again; the doctor says so too. One line of how long."""
+    with way.made(scene):
+        if way.before is not None:
+            breaks.replace_engine(scene, way.before)
+        began = time.monotonic()
+        _wait(scene, "False", WITHIN_SECONDS)
+        to_false = time.monotonic() - began
+        told = _condition(scene)
+        _check_doctor(scene, way)
+    if told["reason"] not in way.causes:
+        raise ClusterError(f"{way.what}: the condition says {told['reason']}: {told['message']}")
+    if way.after is not None:
+        breaks.replace_engine(scene, way.after)
+    to_true = wait_until_verified(scene)
+    _wait_until_healthy(scene)
+    since = "the engine was Ready" if way.before is not None else "the break"
+    return f"{way.what}: False {to_false:.0f} s after {since} ({told['reason']}); mended: True after {to_true:.0f} s"
+
+
+def _wait(scene: Scene, status: str, seconds: float) -> None:
+    """`kubectl wait`; ClusterError with the condition as it is when the time is over."""
+    limit = f"--timeout={seconds:.0f}s"
+    try:
+        scene.kubectl(
+            "wait", f"--for=condition={_CONDITION}={status}", f"pdd/{scene.name}", limit, seconds=seconds + 30
+        )
+    except ClusterError as error:
+        raise ClusterError(f"{error}: {_condition(scene)}\n{scene.kubectl('get', 'pods', '-o', 'wide')}") from error
+
+
+def _condition(scene: Scene) -> dict[str, Any]:
+    conditions = scene.read("pdd", scene.name)["status"]["conditions"]
+    return next(condition for condition in conditions if condition["type"] == _CONDITION)
+
+
+def _check_doctor(scene: Scene, way: Break) -> None:
+    code, found = doctor(scene)
+    named = {finding["cause"] for finding in found["findings"] if finding["severity"] == "wrong"}
+    if code != 1 or not named & set(way.causes):
+        raise ClusterError(f"{way.what}: `pdx doctor` ends with {code} and says {json.dumps(found)}")
+
+
+def _wait_until_healthy(scene: Scene) -> None:
+    """A pod that is still going away is no finding, and a moment passes until all agree."""
+    deadline = time.monotonic() + 30
+    while (told := doctor(scene))[0] != 0:
+        if time.monotonic() > deadline:
+            raise ClusterError(f"all is mended, and `pdx doctor` ends with {told[0]} and says {json.dumps(told[1])}")
+        time.sleep(1.0)
+
+
+def doctor(scene: Scene) -> tuple[int, dict[str, Any]]:
+    """`pdx doctor --json` as a user of the cluster runs it: its exit code and what it has printed."""
+    command = [objects.PYTHON, "-m", "pdx_cli", "doctor", scene.name, "-n", scene.namespace, "--json"]
+    environment = {**os.environ, "KUBECONFIG": str(scene.cluster.kubeconfig)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    if done.returncode not in (0, 1):
+        raise ClusterError(f"`pdx doctor` ended with {done.returncode}: {done.stderr.strip()}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return done.returncode, found
