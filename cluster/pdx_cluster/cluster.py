@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from pdx_cluster import cgroups, control_plane, network, packages, programs
 from pdx_cluster.control_plane import ControlPlane
@@ -14,6 +15,10 @@ from pdx_cluster.node import Node, remove_mount_points
 from pdx_cluster.processes import Supervisor, wait_until
 from pdx_cluster.programs import Report
 from pdx_cluster.shell import run
+
+_NAMESPACE_SECONDS: Final = 180.0
+"""How long a network namespace may outlive its processes: TCP connections that nobody owns any more and that nobody
+answers hold it while they send again, for some 100 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +143,7 @@ def _end(folder: Path) -> None:
     device = network.recorded_device(folder)
     if device is None:
         return
-    if not wait_until(lambda: not network.exists(device), 60):
+    if not wait_until(lambda: not network.exists(device), _NAMESPACE_SECONDS):
         raise ClusterError(f"The interface {device} outlives its processes: see `lsns -t net`.")
     if not cgroups.remove(device):
         raise ClusterError(f"The control group {device} under {cgroups.ROOT} still holds processes.")
