@@ -4,17 +4,21 @@ import asyncio
 import importlib.util
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 import pytest
 
+from pdx_cli.main import main as pdx
 from tests.engines.conftest import Pair
 from tests.engines.harness import Answer, Engine, Gateway, ask, eventually, words
 from tests.engines.mooncake import libraries
 
 CHUNK: Final = 128
 """Tokens that are saved and found as one."""
+RELOADS: Final = {"VLLM_SERVER_DEV_MODE": "1"}
+"""Lets an engine take other weights: `check_foreign`."""
 needs_lmcache: Final = pytest.mark.skipif(
     importlib.util.find_spec("lmcache") is None, reason="LMCache is not installed: run `make install-lmcache`"
 )
@@ -65,6 +69,31 @@ async def check_alone(session: aiohttp.ClientSession, pair: Pair, prompt: str) -
     after = pair.decode.metrics()
     assert after["external_kv_transfer"] == before["external_kv_transfer"]
     assert after["local_compute"] - before["local_compute"] == tokens(answer)
+
+
+async def check_foreign(session: aiohttp.ClientSession, pair: Pair, prompt: str, own: Path, foreign: Path) -> None:
+    """The negative control: KV is named by the prompt, so P makes foreign KV of the same prompt, with other weights."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pdx_cli.tiny_model.SEED", 1)
+        assert pdx(["tiny-model", str(foreign)]) == 0
+    body = {"prompt": prompt, "max_tokens": 24}
+    alone = await ask(session, pair.decode.url, {**body, "cache_salt": "alone"})
+    await _take_weights(session, pair.prefill, foreign)
+    try:
+        assert (await ask(session, pair.prefill.url, {**body, "max_tokens": 1})).status == 200
+    finally:
+        await _take_weights(session, pair.prefill, own)
+    before = pair.decode.external_tokens
+    over_foreign = await ask(session, pair.decode.url, body)
+    await eventually(lambda: pair.decode.external_tokens > before, 5, "D has not taken P's KV")
+    assert over_foreign.status == 200
+    assert over_foreign.text != alone.text
+
+
+async def _take_weights(session: aiohttp.ClientSession, engine: Engine, model: Path) -> None:
+    call = {"method": "reload_weights", "kwargs": {"weights_path": str(model)}}
+    async with session.post(f"{engine.url}/collective_rpc", json=call) as answer:
+        assert answer.status == 200, await answer.text()
 
 
 async def check_serves(session: aiohttp.ClientSession, front: Gateway, single: Engine, prompt: str) -> None:

@@ -12,13 +12,14 @@ import pytest
 
 from pdx_api.connectors.lmcache import LMCache
 from pdx_api.names import Order, Role
-from pdx_cli.main import main as pdx
 from tests.engines.campaign import fresh, revive
 from tests.engines.conftest import Pair
 from tests.engines.harness import Engine, Gateway, SideProcess, ask, eventually, gateway, running, tiny_spec, words
 from tests.engines.lmcache import (
+    RELOADS,
     check,
     check_alone,
+    check_foreign,
     check_moves_again,
     check_serves,
     check_shape,
@@ -40,8 +41,7 @@ def pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     spec, logs = tiny_spec(tiny_model, connector="LMCache", poolSize="1Gi"), tmp_path_factory.mktemp("lmcache")
     server = SideProcess(spec, LMCache().services[0], logs)
     prefill, decode = (
-        Engine(spec, role, logs, services=(server,), env={"VLLM_SERVER_DEV_MODE": "1"})
-        for role in (Role.PREFILL, Role.DECODE)
+        Engine(spec, role, logs, services=(server,), env=RELOADS) for role in (Role.PREFILL, Role.DECODE)
     )
     with pytest.MonkeyPatch.context() as patch:
         environment(patch)
@@ -79,30 +79,9 @@ async def test_without_prefill_nothing_comes_from_outside(
 
 
 async def test_foreign_kv_shows_in_the_text(
-    session: aiohttp.ClientSession, pair: Served, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: aiohttp.ClientSession, pair: Served, tiny_model: Path, tmp_path: Path
 ) -> None:
-    """The negative control: KV is named by the prompt, so P makes foreign KV of the same prompt, with other weights."""
-    foreign = tmp_path / "foreign"
-    monkeypatch.setattr("pdx_cli.tiny_model.SEED", 1)
-    assert pdx(["tiny-model", str(foreign)]) == 0
-    body = {"prompt": words(fresh() + 900, 120), "max_tokens": 24}
-    alone = await ask(session, pair.decode.url, {**body, "cache_salt": "alone"})
-    await _take_weights(session, pair.prefill, foreign)
-    try:
-        assert (await ask(session, pair.prefill.url, {**body, "max_tokens": 1})).status == 200
-    finally:
-        await _take_weights(session, pair.prefill, tiny_model)
-    before = pair.decode.external_tokens
-    over_foreign = await ask(session, pair.decode.url, body)
-    await eventually(lambda: pair.decode.external_tokens > before, 5, "D has not taken P's KV")
-    assert over_foreign.status == 200
-    assert over_foreign.text != alone.text
-
-
-async def _take_weights(session: aiohttp.ClientSession, engine: Engine, model: Path) -> None:
-    call = {"method": "reload_weights", "kwargs": {"weights_path": str(model)}}
-    async with session.post(f"{engine.url}/collective_rpc", json=call) as answer:
-        assert answer.status == 200, await answer.text()
+    await check_foreign(session, pair, words(next(_seeds), 120), tiny_model, tmp_path / "foreign")
 
 
 async def test_a_dead_server_costs_time_and_comes_back(

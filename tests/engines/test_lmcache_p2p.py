@@ -1,5 +1,6 @@
 """LMCacheP2P: P's server keeps the KV, D's reads it. Real vLLM engines, servers and coordinator, over TCP."""
 
+import asyncio
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,10 +11,19 @@ import pytest
 
 from pdx_api.connectors.lmcache_p2p import LMCacheP2P
 from pdx_api.names import Order, Role
-from tests.engines.campaign import fresh
+from tests.engines.campaign import fresh, revive
 from tests.engines.conftest import Pair
-from tests.engines.harness import Engine, Gateway, SideProcess, gateway, running, tiny_spec
-from tests.engines.lmcache import check_shape, environment, needs_lmcache
+from tests.engines.harness import Engine, Gateway, SideProcess, ask, gateway, running, tiny_spec, words
+from tests.engines.lmcache import (
+    RELOADS,
+    check_alone,
+    check_foreign,
+    check_moves_again,
+    check_serves,
+    check_shape,
+    environment,
+    needs_lmcache,
+)
 
 pytestmark = needs_lmcache
 _seeds = itertools.count(fresh() + 3_000_000)
@@ -32,7 +42,9 @@ def pair(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     found_by, server = LMCacheP2P().services
     coordinator = SideProcess(spec, found_by, logs)
     servers = {role: SideProcess(spec, server, logs, (coordinator,)) for role in (Role.PREFILL, Role.DECODE)}
-    prefill, decode = (Engine(spec, role, logs, services=(coordinator, own)) for role, own in servers.items())
+    prefill, decode = (
+        Engine(spec, role, logs, services=(coordinator, own), env=RELOADS) for role, own in servers.items()
+    )
     with pytest.MonkeyPatch.context() as patch:
         environment(patch)
         with running(coordinator, *servers.values()), running(prefill, decode):
@@ -51,3 +63,52 @@ async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
     chat: bool, stream: bool, session: aiohttp.ClientSession, front: Gateway, pair: Served
 ) -> None:
     await check_shape(session, front, pair, _seeds, chat=chat, stream=stream)
+
+
+async def test_foreign_kv_shows_in_the_text(
+    session: aiohttp.ClientSession, pair: Served, tiny_model: Path, tmp_path: Path
+) -> None:
+    await check_foreign(session, pair, words(next(_seeds), 120), tiny_model, tmp_path / "foreign")
+
+
+async def test_without_prefill_nothing_comes_from_outside(
+    session: aiohttp.ClientSession, front: Gateway, pair: Served
+) -> None:
+    await check_alone(session, pair, words(next(_seeds), 120))
+
+
+async def test_a_dead_coordinator_is_survived(session: aiohttp.ClientSession, front: Gateway, pair: Served) -> None:
+    await asyncio.to_thread(pair.coordinator.kill)
+    await check_serves(session, front, pair.prefill, words(next(_seeds), 120))
+    await start(pair.coordinator)
+    await check_moves_again(session, front, pair, _seeds)
+
+
+@pytest.mark.parametrize("role", [Role.DECODE, Role.PREFILL])
+async def test_a_dead_server_is_survived(
+    role: Role, session: aiohttp.ClientSession, front: Gateway, pair: Served
+) -> None:
+    """Its engine computes by itself, and so does D without what P's holds. It comes back at the address it had."""
+    await asyncio.to_thread(pair.servers[role].kill)
+    await check_serves(session, front, pair.prefill, words(next(_seeds), 120))
+    await start(pair.servers[role])
+    await check_moves_again(session, front, pair, _seeds)
+
+
+async def test_a_dead_peer_is_survived(session: aiohttp.ClientSession, front: Gateway, pair: Served) -> None:
+    """P and its server, as when a node dies: D computes by itself. They do not come back."""
+    await revive(pair.prefill)
+    await start(pair.servers[Role.PREFILL])
+    body = {"prompt": words(next(_seeds), 120), "max_tokens": 16}
+    expected = (await ask(session, pair.prefill.url, {**body, "cache_salt": "alone"})).text
+    await asyncio.to_thread(pair.prefill.kill)
+    await asyncio.to_thread(pair.servers[Role.PREFILL].kill)
+    got = await ask(session, front.url, body)
+    assert (got.status, got.text) == (200, expected)
+
+
+async def start(server: SideProcess) -> None:
+    """Start it if it is dead."""
+    if server.process is None or server.process.poll() is not None:
+        server.start()
+        await asyncio.to_thread(server.wait_until_healthy)

@@ -11,7 +11,7 @@ from tests.engines.harness import ROOT
 from tests.engines.mooncake import libraries
 
 MOVED = "KV moved: yes"
-WITH_MOONCAKE = ("connectors/lmcache", "connectors/mooncake-store")
+WITH_MOONCAKE = ("connectors/lmcache", "connectors/lmcache-p2p", "connectors/mooncake-store")
 NONE = "KV moved: none, as mode Aggregated means it"
 
 
@@ -25,6 +25,7 @@ NONE = "KV moved: none, as mode Aggregated means it"
         pytest.param("connectors/shared-storage", "spec.prefill.replicas=1", MOVED, marks=pytest.mark.soak),
         ("connectors/custom", "spec.prefill.replicas=1", MOVED),
         ("connectors/lmcache", "spec.prefill.replicas=1", MOVED),
+        ("connectors/lmcache-p2p", "spec.prefill.replicas=1", MOVED),
         ("connectors/mooncake-store", "spec.prefill.replicas=1", MOVED),
     ],
 )
