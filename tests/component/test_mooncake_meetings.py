@@ -115,7 +115,7 @@ async def test_a_prefill_that_dies_while_decode_waits(order: Order, form: Shape,
 async def test_a_prefill_that_dies_behind_its_answer(order: Order, form: Shape, make_world: MakeWorld) -> None:
     """Its write is under way: nothing but the end of P's connection tells that D waits in vain."""
     world = await make_world(
-        order, sim=TTL, p={"transfer_seconds": 2.0, "lease_seconds": 30.0}, deadlines=LONG, **MOONCAKE
+        order, sim=TTL, p={"transfer_seconds": 1.0, "lease_seconds": 30.0}, deadlines=LONG, **MOONCAKE
     )
     world.allowed.stranded = world.allowed.expired = True
     task = await _begin(world, form, "decode")
