@@ -13,8 +13,13 @@ REAL_TIME = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test in real time that fails is run again, and the summary names it: a busy machine is no defect."""
+    """A test in real time that fails is run again, and the summary names it: a busy machine is no defect.
+
+    A soak is not: what it looks for is rare.
+    """
     for item in items:
+        if item.get_closest_marker("soak"):
+            continue
         for folder, reruns in REAL_TIME.items():
             if item.nodeid.startswith(folder):
                 item.add_marker(pytest.mark.flaky(reruns=reruns))
