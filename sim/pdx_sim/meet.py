@@ -9,6 +9,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 
+from pdx_sim.arrivals import Arrivals
 from pdx_sim.bootstrap import BootstrapError, find_worker
 from pdx_sim.connector import LoadError, Station, StrandedError
 from pdx_sim.counts import Violation
@@ -52,8 +53,7 @@ class MeetConnector:
         """P: internal id of what was finished, by transfer id."""
         self._workers: dict[str, tuple[str, int]] = {}
         """D: address of a P's worker, by engine id; never asked again."""
-        self._arrivals: dict[str, asyncio.Future[Digest]] = {}
-        """D: legs that wait for a write, by internal id."""
+        self._arrivals = Arrivals()
 
     async def load(self, seq: Sequence) -> None:
         """Tell P and wait for the write. A D leg that goes before it has told P still tells it that it has gone."""
@@ -62,8 +62,7 @@ class MeetConnector:
         told = False
         try:
             await self._find(seq.params)
-            arrival: asyncio.Future[Digest] = asyncio.get_running_loop().create_future()
-            self._arrivals[seq.internal_id] = arrival
+            arrival = self._arrivals.expect(seq.internal_id)
             told = True
             with suppress(PeerUnreachableError, PeerRefusedError):  # vLLM waits for a worker that is gone
                 await self._tell(seq.params, seq.internal_id, self._station.pool.of(seq.internal_id), seq.digest)
@@ -74,10 +73,12 @@ class MeetConnector:
             if not told:
                 self.refused(seq.params)
                 raise
+            if self._arrivals.has_come(seq.internal_id):
+                raise
             self._station.stranded[seq.internal_id] = self._station.now() + self._station.settings.decoder_ttl_seconds
             raise StrandedError(seq.internal_id) from None
         finally:
-            self._arrivals.pop(seq.internal_id, None)
+            self._arrivals.forget(seq.internal_id)
 
     def finish(self, seq: Sequence) -> None:
         """Park, say nothing, and write if D waits already."""
@@ -211,11 +212,8 @@ class MeetConnector:
         return True
 
     def _arrive(self, request_id: str, digest: Digest | None) -> None:
-        arrival = self._arrivals.get(request_id)
-        if arrival is not None and not arrival.done():
-            if digest is None:
-                arrival.set_exception(LoadError("P has less than was asked for, or gave up waiting"))
-            else:
-                arrival.set_result(digest)
-        elif self._station.stranded.pop(request_id, None) is not None:
+        nothing = LoadError("P has less than was asked for, or gave up waiting")
+        if self._arrivals.come(request_id, nothing if digest is None else digest):
+            return
+        if self._station.stranded.pop(request_id, None) is not None:
             self._station.free(request_id)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from pdx_sim.arrivals import Arrivals
 from pdx_sim.connector import LoadError, Station, StrandedError
 from pdx_sim.counts import Violation
 from pdx_sim.leases import Parked
@@ -48,32 +49,30 @@ class PushConnector:
         """P: the D that waits under a meeting key."""
         self._used: set[str] = set()
         """P: meeting keys that have met."""
-        self._arrivals: dict[str, asyncio.Future[Digest]] = {}
-        """D: legs that wait for a write, by internal id."""
+        self._arrivals = Arrivals()
         self._waiting: dict[str, KVParams] = {}
         """D: parameters of those legs, for the heartbeat."""
         self._next_beat = 0.0
 
     async def load(self, seq: Sequence) -> None:
         """Register and wait for the write."""
-        arrival: asyncio.Future[Digest] = asyncio.get_running_loop().create_future()
+        arrival = self._arrivals.expect(seq.internal_id)
         registered = False
         try:
             with suppress(PeerUnreachableError):  # vLLM waits for a port that nobody listens on
                 await self._greet(seq.params)
                 registered = True
-                self._arrivals[seq.internal_id] = arrival
                 self._waiting[seq.internal_id] = seq.params
                 await self._register(seq)
             registered = True
             seq.digest = await arrival
         except asyncio.CancelledError:
-            if not registered:
+            if not registered or self._arrivals.has_come(seq.internal_id):
                 raise
             self._station.stranded[seq.internal_id] = self._station.now() + self._station.settings.decoder_ttl_seconds
             raise StrandedError(seq.internal_id) from None
         finally:
-            self._arrivals.pop(seq.internal_id, None)
+            self._arrivals.forget(seq.internal_id)
             self._waiting.pop(seq.internal_id, None)
 
     async def _greet(self, params: KVParams) -> None:
@@ -190,10 +189,9 @@ class PushConnector:
             self._station.counts.pushed += 1
 
     def _answer_write(self, request_id: str, digest: Digest) -> Message:
-        arrival = self._arrivals.get(request_id)
-        if arrival is not None and not arrival.done():
-            arrival.set_result(digest)
-        elif self._station.stranded.pop(request_id, None) is not None:
+        if self._arrivals.come(request_id, digest):
+            return {}
+        if self._station.stranded.pop(request_id, None) is not None:
             self._station.free(request_id)
         else:
             return {"error": f"nobody waits for {request_id}"}

@@ -6,6 +6,7 @@ import pytest
 
 from pdx_api.names import Order
 from pdx_sim import expected_text, tokenize
+from pdx_sim.sidechannel import Message
 from tests.unit.sim.conftest import PROMPT, Answer, MakePair, Pair, hang_up, until
 
 EXPECTED = expected_text(tokenize(PROMPT), 5)
@@ -31,6 +32,24 @@ async def abort_prefill(pair: Pair) -> None:
     await until(lambda: pair.p.counts.prompt_tokens_local > before)
     await hang_up(task)
     await until(lambda: pair.p.counts.prefills_aborted)
+
+
+async def close_at_the_write(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, waiting: "asyncio.Task[Answer]", *, after: bool
+) -> None:
+    """D's leg is closed right before or after P writes, before it has noticed either: nothing stays held."""
+    answer = pair.d.connector.answer
+
+    def closing(message: Message) -> Message:
+        written = answer(message) if after else {}
+        pair.d.core.abort_all()
+        return written if after else answer(message)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pair.d.connector, "answer", closing)
+        await asyncio.gather(waiting, pair.prefill())
+    await until(pair.is_clean)
+    assert not pair.p.counts.push_failures
 
 
 async def test_legs_meet_in_either_order_or_at_once(make_pair: MakePair, order: Order) -> None:
@@ -90,6 +109,14 @@ async def test_closed_decode_is_free_once_prefill_has_finished(make_pair: MakePa
     await until(lambda: pair.d.counts.blocks_stranded_now == 44)
     await pair.prefill()
     await until(pair.is_clean)
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_decode_closed_in_the_moment_of_the_write_is_free(
+    make_pair: MakePair, order: Order, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    pair = await make_pair(order, lease_seconds=30.0)
+    await close_at_the_write(pair, monkeypatch, await waiting_decode(pair), after=after)
 
 
 async def test_aborted_prefill_strands_a_closed_decode_until_a_whole_prefill(make_pair: MakePair, order: Order) -> None:
