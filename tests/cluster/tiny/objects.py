@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import yaml
 
+from pdx_api.engines import side_services
+from pdx_api.parse import parse
 from pdx_cluster import pods
 
 CHECKOUT: Final = Path(__file__).resolve().parents[3]
@@ -48,6 +50,10 @@ def example(name: str, folders: Sequence[Path] = (), env: Mapping[str, str] = _N
     for part, container in (("prefill", "engine"), ("decode", "engine"), ("kvTransfer", "service")):
         patch = {"name": container, "volumeMounts": mounted.mounts, "workingDir": str(CHECKOUT)}
         spec.setdefault(part, {})["podTemplate"] = {"spec": {"containers": [patch], "volumes": mounted.volumes}}
+    beside = [each.name for each in side_services(parse(found).spec) if each.beside_engine]
+    for part in ("prefill", "decode"):
+        patches = [{**patch, "name": name} for name in beside]
+        spec[part]["podTemplate"]["spec"] |= {"initContainers": patches} if patches else {}
     return found
 
 
