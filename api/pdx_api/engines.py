@@ -67,7 +67,8 @@ def side_services(spec: Spec) -> tuple[SideService, ...]:
     """What must run beside the engines."""
     if spec.mode is Mode.AGGREGATED:
         return ()
-    return tuple(one for one in spec.connector.services if one.replaced_by not in spec.kv_transfer.config)
+    config = spec.kv_transfer.config
+    return tuple(one for one in spec.connector.services if not one.replaced_by or one.replaced_by not in config)
 
 
 def service_command(spec: Spec, service: SideService, site: Site) -> tuple[str, ...]:

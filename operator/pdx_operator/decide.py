@@ -26,7 +26,7 @@ from pdx_operator import manifests, rollout, template
 from pdx_operator.difference import differs
 from pdx_operator.kinds import DEPLOYMENT, KIND_OF, Kind
 from pdx_operator.objects import Manifest
-from pdx_operator.observed import GatewayState, PoolState, gateway_state, pool_state
+from pdx_operator.observed import GatewayState, PoolState, ServiceState, gateway_state, pool_state, service_state
 from pdx_operator.overlay import OverlayError
 from pdx_operator.rollout import Budget, Plan
 from pdx_operator.store import Body, ChildKey, Snapshot
@@ -90,6 +90,8 @@ class Decision:
     plan: Plan | None = None
     pools: tuple[PoolState, ...] = ()
     gateway: GatewayState | None = None
+    services: tuple[ServiceState, ...] = ()
+    """Side services that have a Deployment, of every revision."""
     changes: tuple[Change, ...] = ()
     removals: tuple[Removal, ...] = ()
     foreign: tuple[ChildKey, ...] = ()
@@ -108,7 +110,8 @@ class Decision:
         if self.plan is None:
             return False
         gateway = self.gateway
-        return not (self.plan.done and gateway and gateway.settled and gateway.ready >= gateway.replicas)
+        complete = self.plan.done and gateway and gateway.settled and gateway.ready >= gateway.replicas
+        return not (complete and all(service.ready >= service.replicas for service in self.services))
 
 
 def decide(snapshot: Snapshot, *, gateway_image: str, operator_namespace: str = "") -> Decision:
@@ -134,6 +137,7 @@ def decide(snapshot: Snapshot, *, gateway_image: str, operator_namespace: str = 
         plan=plan,
         pools=pools,
         gateway=gateway_state(gateway) if gateway else None,
+        services=tuple(_services(live)),
         changes=tuple(_changes({key: m for key, m in wanted.items() if key not in blocked}, live)),
         removals=tuple(
             Removal(key, body["metadata"]["uid"])
@@ -170,6 +174,12 @@ def _pools(live: Mapping[ChildKey, Body]) -> Iterator[PoolState]:
     for key, body in live.items():
         if key.kind == DEPLOYMENT.name and (pool := pool_state(body)) is not None:
             yield pool
+
+
+def _services(live: Mapping[ChildKey, Body]) -> Iterator[ServiceState]:
+    for key, body in live.items():
+        if key.kind == DEPLOYMENT.name and (service := service_state(body)) is not None:
+            yield service
 
 
 def _plan(deployment: PDDeployment, pools: tuple[PoolState, ...]) -> Plan:

@@ -1,4 +1,4 @@
-"""Why engines or gateways are not ready: one sentence that a person can act on.
+"""Why engines, gateways or side services are not ready: one sentence that a person can act on.
 
 Texts change only when the cause does. A crashing engine is waiting, starting or ended in turn and an image is being
 pulled or backed off from, so what is said comes from what these states share.
@@ -12,9 +12,10 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Final
 
+from pdx_api.connectors.lmcache_p2p import COORDINATOR
 from pdx_api.names import ROLE_GATEWAY, Role
 from pdx_operator import engine_log
-from pdx_operator.observed import ContainerView, GatewayState, PodView, PoolState
+from pdx_operator.observed import ContainerView, GatewayState, PodView, PoolState, ServiceState
 
 SLOW_MINUTES: Final = (60, 30, 20, 10)
 """After how long a start that goes on is spoken of, and how its length is then given."""
@@ -66,6 +67,8 @@ class _Group:
 _ROLES: Final = frozenset(Role)
 _SERVICES: Final = "kvTransfer"
 """Field of the spec that side services come from."""
+_CALLED: Final = {ROLE_GATEWAY: "gateway", COORDINATOR: "lmcache coordinator"}
+"""What is called neither "ROLE engine" nor "SERVICE server"."""
 _RANKS: Final = ("known", "image", "config", "volume", "refused", "memory", "start", "crash", "place", "node", "wait")
 
 
@@ -78,6 +81,7 @@ def diagnose(
     now: datetime,
     may_use_surge: bool = False,
     fields: Mapping[str, str] = MappingProxyType({}),
+    services: Sequence[ServiceState] = (),
 ) -> Diagnosis | None:
     """The most informative cause, with how many pods it holds up; None when nothing is found.
 
@@ -92,7 +96,7 @@ def diagnose(
         field = fields.get(pod.role, pod.role if pod.role in _ROLES or pod.role == ROLE_GATEWAY else _SERVICES)
         if cause := _cause(pod, logs.get(pod.name), now, may_use_surge, field):
             causes[_Group(pod.role, pod.revision), cause] += 1
-    for group, missing, failure in _refusals(pools, gateway):
+    for group, missing, failure in _refusals(pools, gateway, services):
         causes[group, _refused(failure)] += missing
     if not causes:
         return None
@@ -228,12 +232,17 @@ def _minutes(since: str, now: datetime) -> float:
     return (now - datetime.fromisoformat(since)).total_seconds() / 60 if since else 0.0
 
 
-def _refusals(pools: Sequence[PoolState], gateway: GatewayState | None) -> Iterator[tuple[_Group, int, str]]:
+def _refusals(
+    pools: Sequence[PoolState], gateway: GatewayState | None, services: Sequence[ServiceState]
+) -> Iterator[tuple[_Group, int, str]]:
     for pool in pools:
         if pool.failure:
             yield _Group(pool.role, pool.revision), max(1, pool.replicas - pool.pods), pool.failure
     if gateway is not None and gateway.failure:
         yield _Group(ROLE_GATEWAY, ""), max(1, gateway.replicas - gateway.ready), gateway.failure
+    for service in services:
+        if service.failure:
+            yield _Group(service.name, service.revision), max(1, service.replicas - service.ready), service.failure
 
 
 def _refused(failure: str) -> _Cause:
@@ -256,7 +265,7 @@ def _totals(pools: Sequence[PoolState], gateway: GatewayState | None, pods: Sequ
 
 
 def _who(group: _Group, count: int, total: int, several_revisions: bool) -> str:
-    kind = "gateway" if group.role == ROLE_GATEWAY else f"{group.role} {'engine' if group.role in _ROLES else 'server'}"
+    kind = _CALLED.get(group.role) or f"{group.role} {'engine' if group.role in _ROLES else 'server'}"
     of = f" of revision {group.revision}" if several_revisions else ""
     total = max(count, total)
     return f"the {kind}{of}" if total == 1 else f"{count} of {total} {kind}s{of}"

@@ -13,7 +13,7 @@ from pdx_operator.cluster import ApiError, AwayError, Cluster
 from pdx_operator.decide import Decision
 from pdx_operator.diagnosis import LogRequest, logs_wanted
 from pdx_operator.kinds import POD
-from pdx_operator.observed import PodView, pod_view
+from pdx_operator.observed import PodView, PoolState, ServiceState, pod_view
 from pdx_operator.settings import Pace
 from pdx_operator.store import Key
 
@@ -57,7 +57,8 @@ class Looks:
         if not decision.awaits:
             self._state, self._seen, self._logs = None, Look(), {}
             return Look(done=True), None
-        state = tuple((pool.name, pool.replicas, pool.ready) for pool in decision.pools)
+        parts: tuple[PoolState | ServiceState, ...] = (*decision.pools, *decision.services)
+        state = tuple((part.name, part.revision, part.replicas, part.ready) for part in parts)
         if written or self._state not in (None, state):
             # Something moves: what is not ready may well be in a moment.
             self._due = self._clock() + self._delay

@@ -55,6 +55,18 @@ class GatewayState:
 
 
 @dataclass(frozen=True, slots=True)
+class ServiceState:
+    """A side service of one revision, as its Deployment says."""
+
+    name: str
+    """Value of the service label."""
+    revision: str
+    replicas: int
+    ready: int
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Heard:
     """What an object's gateways have said so far."""
 
@@ -148,6 +160,21 @@ def gateway_state(deployment: Body) -> GatewayState:
         replicas=_replicas(deployment),
         ready=status.get("availableReplicas") or 0,
         settled=_settled(deployment),
+        failure=_failure(status),
+    )
+
+
+def service_state(deployment: Body) -> ServiceState | None:
+    """Read a Deployment; None when it holds no side service."""
+    labels = (deployment.get("metadata") or {}).get("labels") or {}
+    if not labels.get(LABEL_SERVICE):
+        return None
+    status = deployment.get("status") or {}
+    return ServiceState(
+        name=labels[LABEL_SERVICE],
+        revision=labels.get(LABEL_REVISION, ""),
+        replicas=_replicas(deployment),
+        ready=status.get("availableReplicas") or 0,
         failure=_failure(status),
     )
 

@@ -51,6 +51,7 @@ def _troubles(sifted: Sifted, look: Look, now: datetime) -> list[Diagnosis]:
         now=now,
         may_use_surge=surges or any(pool.surging for pool in decision.pools),
         fields={role: written_as(decision.deployment.spec, role) for role in Role} if decision.deployment else {},
+        services=decision.services,
     )
     found += [cause] if cause else []
     return found + [conditions.undone_child(*undone.child, path=undone.path) for undone in sifted.undone]

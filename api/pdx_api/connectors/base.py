@@ -49,7 +49,7 @@ class EngineWiring:
 
 @dataclass(frozen=True, slots=True)
 class SideService:
-    """A program that engines need beside them, there before they start."""
+    """A program that engines need beside them. On Kubernetes one of a revision is made together with them."""
 
     name: str
     """At most ten characters, as it stands in names of objects."""

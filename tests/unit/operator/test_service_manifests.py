@@ -17,7 +17,9 @@ def test_a_side_service_is_a_deployment_and_a_service_of_the_revision() -> None:
     revision, made = pairing_revision(deployment.spec), children_of(deployment)
     kinds = [(m["kind"], m["metadata"]["name"]) for m in children(deployment, uid="7", gateway_image="g:1")]
     server = ("Deployment", f"qwen-lmcache-{revision}")
-    assert kinds.index(server) < kinds.index(("Deployment", f"qwen-prefill-{revision}")), "there before the engines"
+    assert kinds.index(server) < kinds.index(("Deployment", f"qwen-prefill-{revision}")), (
+        "made with the engines, not behind them"
+    )
     manifest, service = made["Deployment", "lmcache"], made["Service", "lmcache"]
     container = container_of(manifest)
     assert (container["image"], container["imagePullPolicy"], container["command"]) == ("mine:1", "Never", ["lmcache"])
@@ -159,3 +161,8 @@ def test_who_has_a_master_gets_none() -> None:
     assert _file_of(made["Deployment", "decode"])["master_server_address"] == "pool.llm:50051"
     (transfer,) = [arg for arg in container_of(made["Deployment", "decode"])["args"] if "MooncakeStoreConnector" in arg]
     assert json.loads(transfer)["kv_connector_extra_config"]["cache_prefix"] == "a"
+
+
+@pytest.mark.parametrize("transfer", [LMCACHE, LMCACHE_P2P])
+def test_an_empty_setting_stands_for_nobodys_service(transfer: dict[str, Any]) -> None:
+    assert rendered(kvTransfer={**transfer, "config": {"": 1}}).keys() == rendered(kvTransfer=transfer).keys()
