@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Generator
+from typing import Final
 
 import pytest
 
@@ -12,13 +13,23 @@ REAL_TIME = {
 """How often tests whose pace is not their own are run again: engines, clusters, containers, sockets under load."""
 
 
+CLUSTERS_END_WITHIN: Final = 400.0
+"""Seconds. The clusters of a session end in the teardown of its last test, whatever that is about."""
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Give the last test the time that the end of the clusters may take."""
+    if session.items:
+        session.items[-1].add_marker(pytest.mark.timeout(CLUSTERS_END_WITHIN))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test in real time that fails is run again, and the summary names it: a busy machine is no defect.
 
-    A soak is not: what it looks for is rare.
+    A soak is not: what it looks for is rare. A test that takes minutes says itself how often.
     """
     for item in items:
-        if item.get_closest_marker("soak"):
+        if item.get_closest_marker("soak") or item.get_closest_marker("flaky"):
             continue
         for folder, reruns in REAL_TIME.items():
             if item.nodeid.startswith(folder):

@@ -236,6 +236,6 @@ async def break_decode(scene: Scene) -> None:
 ACTS: Final = (
     Act("steady", 4.0, 16),
     Act("a P dies", 5.0, 16, kill_prefill, restart_prefill),
-    Act("KV does not move", 7.0, 16, block_transfers, mend_transfers),
+    Act("KV does not move", 10.0, 16, block_transfers, mend_transfers),
     Act("overload", 4.0, 64, break_decode),
 )

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from images.build import BuildError
-from pdx_cluster import cluster, kwok, programs
+from pdx_cluster import cluster, kwok, packages, programs
 from pdx_cluster.cluster import Cluster
 from pdx_cluster.errors import ClusterError, MissingError
 from tests.cluster.tiny import steps
@@ -73,11 +72,12 @@ def node_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def served_cluster(node_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """The cluster with the chart installed, for engines that are real vLLM; the chart goes after the file's tests."""
     pytest.importorskip("vllm", reason="vLLM is not installed")
-    folder = tmp_path_factory.mktemp("images")
     try:
-        steps.prepare(folder)
-    except BuildError as error:
-        pytest.skip(str(error))
+        packages.require(packages.IMAGE_COMMANDS, print)
+    except MissingError as error:
+        pytest.skip(f"images cannot be built: {error}")
+    folder = tmp_path_factory.mktemp("images")
+    steps.prepare(folder)
     steps.load_images(node_cluster, folder)
     steps.install(node_cluster, steps.FIRST)
     yield node_cluster

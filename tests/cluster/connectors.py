@@ -43,8 +43,8 @@ def _check_services(scene: Scene, example: objects.Manifest) -> None:
 
 
 def _transfers(scene: Scene) -> list[Transfer]:
-    """Several prompts, one behind the other; those between which and their count a canary came are left out."""
+    """Several prompts, one behind the other; those amid which a canary was counted are left out, seldom one."""
     prompts = [[3 + (seed + 37 * n) % 500 for n in range(LENGTH)] for seed in range(4)]
     found = [scene.compare("/v1/completions", {"prompt": prompt}) for prompt in prompts]
     clean = [each for each in found if each.external_tokens <= each.prompt_tokens]
-    return clean or found
+    return clean if len(clean) > 2 else found

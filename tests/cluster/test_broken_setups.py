@@ -1,6 +1,7 @@
 """`pdx doctor` names what keeps pods from starting, where a real scheduler and a real kubelet say it."""
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from pdx_cli.findings import Finding, Severity, examine
 from pdx_cli.target import InCluster
 from pdx_cluster import pods
 from pdx_cluster.cluster import Cluster
-from tests.cluster.runtime.harness import Api, Body, Operator, eventually, grant, install, uninstall
+from tests.cluster.runtime.harness import Api, Body, Operator, eventually, grant, install, revoke, uninstall
 
 pytestmark = pytest.mark.timeout(240)
 SECONDS = 120.0
@@ -22,18 +23,18 @@ SECONDS = 120.0
 
 @pytest.fixture(scope="module")
 def installed(node_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The cluster with the CRD, an operator and the empty image."""
+    """The cluster with the CRD, an operator and the empty image; as it was, afterwards."""
     assert node_cluster.node is not None
     node_cluster.node.import_image(pods.empty_image())
-    install(node_cluster)
     folder = tmp_path_factory.mktemp("operator")
-    operator = Operator.start(grant(node_cluster, folder), folder)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(uninstall, node_cluster)
+        install(node_cluster)
+        stack.callback(revoke, node_cluster)
+        operator = Operator.start(grant(node_cluster, folder), folder)
+        stack.callback(operator.end)
         operator.wait_until_working()
         yield node_cluster
-    finally:
-        operator.end()
-        uninstall(node_cluster)
 
 
 def spec(engine: Body | None = None, model: Body | None = None, **pool: Any) -> Body:

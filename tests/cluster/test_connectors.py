@@ -8,7 +8,8 @@ from tests.cluster.tiny.scene import Scene
 from tests.engines import mooncake
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.flaky(reruns=1)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", [*connectors.EXAMPLES, pytest.param("lmcache-p2p", marks=pytest.mark.soak)])
 def test_an_example_moves_whole_prompts_and_leaves_nothing(name: str, served_cluster: Cluster, namespace: str) -> None:
     try:

@@ -12,6 +12,8 @@ from pdx_cluster.errors import MissingError
 from pdx_cluster.processes import is_alive, wait_until
 from pdx_cluster.shell import run
 
+pytestmark = pytest.mark.timeout(300)
+
 
 def traces(folder: Path, device: str) -> list[str]:
     """Everything on the machine that names the cluster."""

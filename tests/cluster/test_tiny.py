@@ -10,7 +10,8 @@ SHORT = (verified.SIDE_CHANNEL, verified.CONNECTOR)
 """The others are for `make soak` and `make cluster-e2e`."""
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.flaky(reruns=1)
+@pytest.mark.timeout(1200)
 def test_the_example_serves_tells_of_kv_that_does_not_travel_and_leaves_nothing(
     served_cluster: Cluster, namespace: str
 ) -> None:

@@ -97,8 +97,8 @@ async def test_a_dead_server_is_survived(
 
 async def test_a_dead_peer_is_survived(session: aiohttp.ClientSession, front: Gateway, pair: Served) -> None:
     """P and its server, as when a node dies: D computes by itself. They do not come back."""
-    await revive(pair.prefill)
     await start(pair.servers[Role.PREFILL])
+    await revive(pair.prefill)
     body = {"prompt": words(next(_seeds), 120), "max_tokens": 16}
     expected = (await ask(session, pair.prefill.url, {**body, "cache_salt": "alone"})).text
     await asyncio.to_thread(pair.prefill.kill)

@@ -22,7 +22,7 @@ NONE = "KV moved: none, as mode Aggregated means it"
         ("tiny-cpu", "spec.kvTransfer.order=DecodeFirst", MOVED),
         ("tiny-cpu", "spec.kvTransfer.order=Concurrent", MOVED),
         ("tiny-cpu", "spec.mode=Aggregated", NONE),
-        pytest.param("connectors/shared-storage", "spec.prefill.replicas=1", MOVED, marks=pytest.mark.soak),
+        ("connectors/shared-storage", "spec.prefill.replicas=1", MOVED),
         ("connectors/custom", "spec.prefill.replicas=1", MOVED),
         ("connectors/lmcache", "spec.prefill.replicas=1", MOVED),
         ("connectors/lmcache-p2p", "spec.prefill.replicas=1", MOVED),

@@ -331,6 +331,12 @@ def uninstall(cluster: Cluster) -> None:
     cluster.kubectl("delete", "-f", str(_CRDS), "--ignore-not-found", "--wait")
 
 
+def revoke(cluster: Cluster) -> None:
+    """Without what `grant` has made: the chart's objects have these names, and Helm takes none that it has not made."""
+    names = (f"clusterrolebinding/{OPERATOR}", f"clusterrole/{OPERATOR}", f"serviceaccount/{OPERATOR}")
+    cluster.kubectl("delete", *names, "--namespace", SYSTEM, "--ignore-not-found", "--wait")
+
+
 def grant(cluster: Cluster, folder: Path) -> Path:
     """The kubeconfig of a service account that may do what `ACCESS` says, and nothing else."""
     metadata = {"name": OPERATOR, "namespace": SYSTEM}

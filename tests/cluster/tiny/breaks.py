@@ -7,7 +7,7 @@ arguments into new pods, as a policy engine, a mutating webhook or an image with
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -51,7 +51,8 @@ def blocked_ports(scene: Scene, role: Role, *which: str) -> Iterator[None]:
     try:
         yield
     finally:
-        network.iptables("--delete", *rule)
+        with suppress(ClusterError):  # the pod may be gone, and the rule with it
+            network.iptables("--delete", *rule)
 
 
 def _network(scene: Scene, pod: dict[str, Any]) -> _Network:

@@ -63,7 +63,7 @@ def bring_up(scene: Scene, example: objects.Manifest) -> None:
     """Apply an example, and wait as a user does."""
     scene.apply(objects.client())
     scene.apply(example)
-    scene.wait_until_settled(300)
+    scene.wait_until_settled(500)
     scene.kubectl("wait", "--for=condition=Ready", f"pdd/{scene.name}", "--timeout=10s")
     scene.kubectl("wait", "--for=condition=Ready", f"pod/{objects.CLIENT}", "--timeout=60s")
 

@@ -118,7 +118,7 @@ def _check_doctor(scene: Scene, way: Break) -> None:
 
 def _wait_until_healthy(scene: Scene) -> None:
     """A pod that is still going away is no finding, and a moment passes until all agree."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while (told := doctor(scene))[0] != 0:
         if time.monotonic() > deadline:
             raise ClusterError(f"all is mended, and `pdx doctor` ends with {told[0]} and says {json.dumps(told[1])}")
