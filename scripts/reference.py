@@ -61,7 +61,7 @@ def _body(schema: Schema) -> str:
     if PRESERVE in schema:
         parts.append("\nEvery other field that Kubernetes knows here may be written too.\n")
     if RULES_KEY in schema:
-        parts += ["\nRefused with:\n\n", *(f"* {rule['message']}\n" for rule in schema[RULES_KEY])]
+        parts += ["\nRefused with:\n\n", *dict.fromkeys(f"* {rule['message']}\n" for rule in schema[RULES_KEY])]
     return "".join(parts)
 
 

@@ -167,6 +167,11 @@ _CONTEXT = f"NIXL pushes without decode context parallelism; leave out --decode-
 
 _ONE_DEVICE = "SharedStorage keeps the KV of one device; leave out "
 
+_RANKS = (
+    "MooncakeStore saves each rank's part by itself; write one parallelism.tensor for prefill and decode, or "
+    "kvTransfer.config.store_tp_size, a multiple of both"
+)
+
 _PAIRS: Final[Body] = {"model": {"name": "m"}, "prefill": {}, "decode": {}}
 
 RULES: Final[list[tuple[str, object, str, str]]] = [
@@ -234,9 +239,11 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
                 "engine": {"args": ["--no-disable-hybrid-kv-cache-manager"]}}, "spec",
        f"{connector} knows no hybrid caches, so vLLM turns their manager off; leave out "
        f"--no-disable-hybrid-kv-cache-manager in {_ANYWHERE}") for connector in ("LMCache", "LMCacheP2P")),
-    ("spec", {**_PAIRS, "kvTransfer": _STORE, "prefill": {"parallelism": {"tensor": 2}}}, "spec",
-     "MooncakeStore saves each rank's part by itself; write one parallelism.tensor for prefill and decode, or "
-     "kvTransfer.config.store_tp_size"),
+    ("spec", {**_PAIRS, "kvTransfer": _STORE, "prefill": {"parallelism": {"tensor": 2}}}, "spec", _RANKS),
+    ("spec", {**_PAIRS, "kvTransfer": {**_STORE, "config": {"store_tp_size": 3}},
+              "prefill": {"parallelism": {"tensor": 2}}}, "spec", _RANKS),
+    ("spec", {**_PAIRS, "kvTransfer": {**_STORE, "config": {"store_tp_size": 2}},
+              "decode": {"parallelism": {"tensor": 4}}}, "spec", _RANKS),
     ("spec", {**_PAIRS, "kvTransfer": _STORE, "decode": {"args": ["-pp", "2"]}}, "spec",
      "P and D of MooncakeStore have the same ranks; leave out --pipeline-parallel-size in prefill.args, decode.args"),
     ("spec.kvTransfer", {**_STORE, "order": "DecodeFirst"}, "spec.kvTransfer",

@@ -1,13 +1,14 @@
 """The PDDeployment: every field with its default, unit and consequence. The source of truth for CRD, CLI and docs."""
 
+from collections.abc import Callable
 from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from pdx_api.connector_config import ConnectorConfig
 from pdx_api.connector_rules import CONNECTOR_EXISTS
-from pdx_api.connectors import choose
-from pdx_api.connectors.base import Connector
+from pdx_api.connectors import CONNECTORS, choose
+from pdx_api.connectors.base import Connector, SideService
 from pdx_api.custom import CustomConnector
 from pdx_api.defaults import POOL_GIB
 from pdx_api.fields import (
@@ -110,6 +111,11 @@ class KVStorage(Part):
     )
 
 
+def _only(has: Callable[[SideService], bool]) -> str:
+    names = [name for name, connector in CONNECTORS.items() if any(has(service) for service in connector.services)]
+    return f"Only {' and '.join(filter(None, (', '.join(names[:-1]), names[-1])))} read it."
+
+
 class KVTransfer(Part):
     """How KV travels from prefill to decode. Connector and order belong together."""
 
@@ -136,7 +142,8 @@ class KVTransfer(Part):
         default=None,
         description="Memory of the pool that a connector's server keeps, as a quantity; with LMCacheP2P each engine "
         "has one, with MooncakeStore each prefill engine gives as much of its own. A change of it starts the server "
-        f"anew, empty, and the engines that it is beside or that hold it. Default: {POOL_GIB}Gi.",
+        f"anew, empty, and the engines that it is beside or that hold it. {_only(lambda service: True)} "
+        f"Default: {POOL_GIB}Gi.",
     )
     config: ConnectorConfig = Field(
         default={}, description="Connector settings for vLLM's kv_connector_extra_config; they win over PDX's own."
@@ -147,7 +154,9 @@ class KVTransfer(Part):
     pod_template: ServicePodTemplate | None = Field(
         default=None,
         description="Merged onto the pod templates of the connector's side services as `kubectl patch` merges "
-        "(strategically). Their container is called service. A change starts them anew, empty. Not for `pdx up`.",
+        "(strategically). Their container is called service. What runs beside each engine is an init container of its "
+        "pod: initContainers in podTemplate of prefill and decode, for LMCacheP2P named lmcache. A change starts them "
+        f"anew, empty. {_only(lambda service: not service.beside_engine)} Not for `pdx up`.",
     )
 
 

@@ -24,7 +24,10 @@ class Verdict(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why KV does not travel between two engines, in the words of canaries, of conditions and of `pdx doctor`."""
+    """Why KV does not travel between two engines, in the words of canaries, of conditions and of `pdx doctor`.
+
+    DTYPE, ENGINES and TRANSFER the doctor alone finds: they take engines' arguments and logs.
+    """
 
     NO_CONNECTOR = "ConnectorOff"
     VERSION = "VersionsDiffer"

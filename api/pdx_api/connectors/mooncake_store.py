@@ -68,12 +68,14 @@ def _ranks_agree(spec: Any) -> bool:
     """Otherwise D would take a part of P's KV for the whole, or find nothing for ever."""
     if spec.prefill is None or spec.decode is None:
         return True
-    equal = spec.prefill.parallelism.tensor == spec.decode.parallelism.tensor
-    return bool(equal or _STORE_TENSOR in spec.kv_transfer.config)
+    tensors = [pool.parallelism.tensor for pool in (spec.prefill, spec.decode)]
+    saved_for = spec.kv_transfer.config.get(_STORE_TENSOR)
+    return tensors[0] == tensors[1] or (saved_for is not None and not any(saved_for % tensor for tensor in tensors))
 
 
 _ADDRESS: Final = re.compile(r"[^ :/]{1,253}:[0-9]{1,5}")
 _STORE_TENSOR: Final = "store_tp_size"
+_SAVED_FOR: Final = f"self.kvTransfer.config.{_STORE_TENSOR}"
 _CHECKS: Final = Checks(
     settings=(
         *CHECKS.settings,
@@ -101,9 +103,11 @@ _CHECKS: Final = Checks(
         Rule(
             "!has(self.prefill) || !has(self.decode)"
             " || self.prefill.parallelism.tensor == self.decode.parallelism.tensor"
-            f" || has(self.kvTransfer.config.{_STORE_TENSOR})",
+            f" || (has({_SAVED_FOR})"
+            f" && {_SAVED_FOR} % self.prefill.parallelism.tensor == 0"
+            f" && {_SAVED_FOR} % self.decode.parallelism.tensor == 0)",
             "MooncakeStore saves each rank's part by itself; write one parallelism.tensor for prefill and decode, or "
-            f"kvTransfer.config.{_STORE_TENSOR}",
+            f"kvTransfer.config.{_STORE_TENSOR}, a multiple of both",
             _ranks_agree,
         ),
         *(

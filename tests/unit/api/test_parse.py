@@ -63,6 +63,13 @@ def test_a_broken_rule_is_told_with_its_field(path: str, value: object, field: s
     assert text.startswith(place) or (field == "spec" and text == f"{told}.")
 
 
+@pytest.mark.parametrize(("prefill", "decode", "saved_for"), [(2, 1, 2), (2, 4, 8), (2, 2, 3)])
+def test_mooncake_store_saves_for_a_multiple_of_both(prefill: int, decode: int, saved_for: int) -> None:
+    tensors = {role: {"parallelism": {"tensor": count}} for role, count in (("prefill", prefill), ("decode", decode))}
+    transfer = {"connector": "MooncakeStore", "config": {"store_tp_size": saved_for}}
+    parse(changed("spec", {"model": {"name": "m"}, "kvTransfer": transfer, **tensors}))
+
+
 @pytest.mark.parametrize("body", [None, 5, "text", [], [GOOD]])
 def test_what_is_no_mapping(body: object) -> None:
     with pytest.raises(InvalidDeploymentError, match="This is not a PDDeployment"):

@@ -82,6 +82,13 @@ def test_every_reason_is_explained_and_no_other() -> None:
     assert ready | others | proof == verdicts | set(Phase) | set(Cause)
 
 
+def test_causes_that_canaries_cannot_name_are_marked() -> None:
+    marked = set(re.findall(r"^\| `(\w+)` \| . \| `pdx doctor` alone names it: ", GUIDE, re.MULTILINE))
+    named = set(re.findall(r"\bCause\.(\w+)", (ROOT / "proxy/pdx_proxy/verification.py").read_text()))
+
+    assert marked == {cause.value for cause in Cause if cause.name not in named}
+
+
 @pytest.mark.parametrize(("module", "call"), [(conditions, "Transition"), (loop, "Step")])
 def test_every_event_is_named(module: object, call: str) -> None:
     told = GUIDE[GUIDE.index("Events carry these reasons") :].split("\n\n")[0]
