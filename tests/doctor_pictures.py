@@ -7,7 +7,7 @@ from typing import Any
 
 from pdx_api.connectors.base import Site
 from pdx_api.engines import engine_command
-from pdx_api.names import API_VERSION, KIND, LABEL_REVISION, LABEL_ROLE, Mode, Role
+from pdx_api.names import API_VERSION, KIND, LABEL_REVISION, LABEL_ROLE, LABEL_SERVICE, Mode, Role
 from pdx_api.parse import parse
 from pdx_cli.doctor import CHECKS
 from pdx_cli.findings import Finding, Severity, examine, is_healthy
@@ -54,7 +54,7 @@ def engine(role: Role, **more: Any) -> Engine:
         "rendered": args(role),
         "version": "0.32.0",
         "model": "Qwen/Qwen3-8B",
-        "tokens": Tokens(60_000, 50_000 if role is Role.DECODE else 0),
+        "tokens": Tokens(60_000, *((50_000, 10_000) if role is Role.DECODE else (0, 60_000))),
     }
     return Engine(f"qwen-{role}-a-1", role, **{**known, **more})
 
@@ -75,9 +75,10 @@ def pod(role: str, ready: bool = True, *, unschedulable: str = "", **container: 
         conditions.append({"type": "PodScheduled", "status": "False", "message": unschedulable})
     status = {"name": "engine", "image": "vllm/vllm-openai:v9", "ready": ready, "restartCount": 3, **container}
     revision = {} if role == "gateway" else {LABEL_REVISION: "a"}
+    label = LABEL_ROLE if role in (*Role, "gateway") else LABEL_SERVICE
     return pod_view(
         {
-            "metadata": {"name": f"qwen-{role}-a-1", "labels": {LABEL_ROLE: role, **revision}},
+            "metadata": {"name": f"qwen-{role}-a-1", "labels": {label: role, **revision}},
             "spec": {} if unschedulable else {"nodeName": "n"},
             "status": {"conditions": conditions, "containerStatuses": [status] if container else []},
         }
@@ -113,7 +114,7 @@ LOCAL = Picture(
 )
 NO_DECODE = condition("Ready", "False", "DecodeNotReady", "no decode engine is ready")
 NO_GATEWAY = condition("Ready", "False", "GatewayNotReady", "no gateway is ready")
-CRASH = {"state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}}
+CRASH: dict[str, Any] = {"state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}}
 
 
 def broken_decode(**container: Any) -> dict[str, Any]:

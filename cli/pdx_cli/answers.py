@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from pdx_cli.evidence import COUNTER, EXTERNAL
+from pdx_cli.evidence import COMPUTED, COUNTER, EXTERNAL
 from pdx_cli.picture import Tokens
 
 CANARY_PATH: Final = "/pdx/canary"
@@ -36,7 +36,7 @@ def tokens_of(page: bytes) -> Tokens | None:
                     counts[source] = counts.get(source, 0.0) + sample.value
     except ValueError:
         return None
-    return Tokens(sum(counts.values()), counts.get(EXTERNAL, 0.0)) if counts else None
+    return Tokens(sum(counts.values()), counts.get(EXTERNAL, 0.0), counts.get(COMPUTED, 0.0)) if counts else None
 
 
 def parsed(body: bytes) -> dict[str, Any]:

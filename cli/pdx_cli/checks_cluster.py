@@ -108,10 +108,12 @@ def secrets_are_missing(picture: Picture) -> Iterator[Finding]:
 
 
 def pods_do_not_start(picture: Picture) -> Iterator[Finding]:
-    """Why engines and gateways are not ready, role by role, as the operator diagnoses it."""
+    """Why engines, gateways and side services are not ready, role by role, as the operator diagnoses it."""
     spec = picture.deployment.spec if picture.deployment else None
     fields = {str(role): str(written_as(spec, role)) for role in spec.pools()} if spec else {}
-    for role in (*map(str, Role), ROLE_GATEWAY):
+    known = (*map(str, Role), ROLE_GATEWAY)
+    services = sorted({pod.role for pod in picture.pods} - {*known, ""})
+    for role in (*known, *services):
         found = diagnose(
             [pool for pool in picture.pools if pool.role == role],
             picture.gateway if role == ROLE_GATEWAY else None,

@@ -10,7 +10,7 @@ from pdx_api.names import ConditionType, Mode, Role
 from pdx_api.verification import ADVICE, Cause, Verdict
 from pdx_api.verification import Finding as Canaries
 from pdx_cli.findings import Finding, Severity, listed, wrong
-from pdx_cli.picture import Body, Engine, Gateway, Picture
+from pdx_cli.picture import Body, Engine, Gateway, Picture, Tokens
 from pdx_operator import engine_log
 
 KV_FLAG: Final = "--kv-transfer-config"
@@ -27,7 +27,9 @@ _PORTS: Final = (
 )
 ENOUGH_SPLIT: Final = 5
 ENOUGH_TOKENS: Final = 1000
-"""Split requests, and prompt tokens on decode engines, from which on tokens from outside must have been seen."""
+"""Split requests, and prompt tokens computed by decode engines, from which on some must have come from outside."""
+LARGEST_BLOCK: Final = 128
+"""Tokens: of a prompt that D's own prefix cache holds, D still computes what fills no block."""
 CUT: Final = 300
 
 
@@ -277,30 +279,37 @@ _NOT_ASKED: Final = ("Aggregated", "SwitchedOff", "NotTriedYet")
 
 
 def no_token_came_from_outside(picture: Picture) -> Iterator[Finding]:
-    """Requests were split, and decode engines computed every prompt by themselves."""
+    """Requests were split, and decode engines computed their prompts by themselves."""
     split = sum(_outcomes(gateway.state).get("split", 0) for gateway in picture.gateways)
     counts = [engine.tokens for engine in picture.engines if engine.role is Role.DECODE and engine.tokens]
-    always = (split, sum(c.prompt for c in counts), sum(c.external for c in counts))
-    for when, (requests, prompt, external) in (("", always), ("In the last half minute ", _lately(picture))):
-        if requests >= ENOUGH_SPLIT and prompt >= ENOUGH_TOKENS and not external:
+    total = Tokens(sum(c.prompt for c in counts), sum(c.external for c in counts), sum(c.computed for c in counts))
+    for when, (requests, tokens) in (("", (split, total)), ("In the last half minute ", _lately(picture))):
+        if requests >= ENOUGH_SPLIT and _computes_again(requests, tokens):
             yield wrong(
                 "KVNotMoving",
-                f"{when}{requests} requests went over a prefill engine, and of the {prompt:.0f} prompt tokens of the "
-                "decode engines none came from outside: decode computes every prompt again",
+                f"{when}{requests} requests went over a prefill engine, and of the {tokens.prompt:.0f} prompt tokens "
+                f"of the decode engines none came from outside: decode computed {tokens.computed:.0f} of them again",
                 "See the causes above; if there is none, whether the engines reach each other on every port.",
             )
             return
 
 
-def _lately(picture: Picture) -> tuple[int, float, float]:
-    """Split requests of all gateways in the last half minute; prompt tokens of D's meanwhile, and those from outside.
+def _computes_again(requests: int, tokens: Tokens) -> bool:
+    """Whether D's have computed more than what their own prefix caches leave of prompts that they hold."""
+    left = min(tokens.prompt / 2, requests * LARGEST_BLOCK)
+    return not tokens.external and tokens.computed >= max(ENOUGH_TOKENS, left)
+
+
+def _lately(picture: Picture) -> tuple[int, Tokens]:
+    """Split requests of all gateways in the last half minute, and the prompt tokens of D's meanwhile.
 
     A D counts what comes from every gateway, so one of them is asked for it.
     """
     told = [(gateway.state or {}).get("arrivals") or {} for gateway in picture.gateways]
     decode = {name: tokens for each in told for name, tokens in (each.get("decode") or {}).items()}
     split = sum(each.get("split", 0) for each in told)
-    return split, sum(d["promptTokens"] for d in decode.values()), sum(d["outside"] for d in decode.values())
+    sums = {key: sum(d.get(key, 0) for d in decode.values()) for key in ("promptTokens", "outside", "computed")}
+    return split, Tokens(*sums.values())
 
 
 def nothing_is_split(picture: Picture) -> Iterator[Finding]:

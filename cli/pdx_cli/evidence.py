@@ -35,6 +35,7 @@ CANARY_SECONDS: Final = 10.0
 """How long the first canaries are waited for."""
 COUNTER: Final = "vllm:prompt_tokens_by_source_total"
 EXTERNAL: Final = "external_kv_transfer"
+COMPUTED: Final = "local_compute"
 
 
 async def gather(client: Client, layout: Layout, spec: Spec) -> Evidence:

@@ -13,10 +13,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Coroutine, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from pdx_cli import keeper
 from pdx_cli.errors import CommandError
@@ -26,6 +27,9 @@ Result = TypeVar("Result")
 
 KEEPER: Final = (sys.executable, "-I", "-S", keeper.__file__)
 
+FIRST_PAUSE_SECONDS: Final = 1.0
+LONGEST_PAUSE_SECONDS: Final = 60.0
+"""Before a child is started again: twice as long each time, up to this."""
 LAST_LINES: Final = 15
 """Lines of a dead process's log that are shown."""
 
@@ -56,6 +60,9 @@ class Fleet:
     def __init__(self, grace_seconds: float = keeper.GRACE_SECONDS) -> None:
         self._grace_seconds = grace_seconds
         self.children: list[Child] = []
+        self.again: dict[str, Callable[[], Awaitable[Child]]] = {}
+        """Children whose death is survived, by name: what starts each anew."""
+        self._deaths: Counter[str] = Counter()
         reading, self._pipe = os.pipe()
         self._keeper = subprocess.Popen(
             KEEPER,
@@ -67,8 +74,8 @@ class Fleet:
         os.close(reading)
 
     async def start(self, name: str, argv: tuple[str, ...], env: Mapping[str, str], log: Path) -> Child:
-        """Start one child; its output goes to the log, which begins anew."""
-        with log.open("wb") as output:
+        """Start one child; its output goes to the log, which begins anew unless this is a child started again."""
+        with log.open("ab" if name in self.again else "wb") as output:
             process = await asyncio.create_subprocess_exec(
                 *KEEPER,
                 str(self._pipe),
@@ -81,20 +88,41 @@ class Fleet:
                 pass_fds=(self._pipe,),
             )
         child = Child(name, process, log)
-        self.children.append(child)
+        self.children = [*(other for other in self.children if other.name != name), child]
         return child
 
     async def guard(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Do the work while every child lives; raises CommandError for the first that exits."""
+        """Do the work while every child lives; raises CommandError for the first that exits.
+
+        Children of `again` are started anew meanwhile.
+        """
         task = asyncio.ensure_future(work)
-        exits = {asyncio.ensure_future(child.process.wait()): child for child in self.children}
+        vital = [child for child in self.children if child.name not in self.again]
+        exits = {asyncio.ensure_future(child.process.wait()): child for child in vital}
+        kept = [asyncio.ensure_future(self._keep(child)) for child in self.children if child.name in self.again]
         try:
-            done, _ = await asyncio.wait([task, *exits], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([task, *exits, *kept], return_when=asyncio.FIRST_COMPLETED)
             if task in done:
                 return task.result()
+            for failed in done.intersection(kept):
+                failed.result()
             raise next(child for exit_, child in exits.items() if exit_ in done).death()
         finally:
-            await _cancel(task, *exits)
+            await _cancel(task, *exits, *kept)
+
+    async def _keep(self, child: Child) -> NoReturn:
+        while True:
+            await child.process.wait()
+            pause = min(FIRST_PAUSE_SECONDS * 2 ** self._deaths[child.name], LONGEST_PAUSE_SECONDS)
+            told = f"{child.name} {_ending(child.process.returncode)}; it is started again in {pause:g} s ({child.log})"
+            print(told, file=sys.stderr, flush=True)
+            await asyncio.sleep(pause)
+            # What the dead one has left behind may hold its ports.
+            while self._lives(child.pid):
+                keeper.signal_group(child.pid, signal.SIGKILL)
+                await asyncio.sleep(0.05)
+            self._deaths[child.name] += 1
+            child = await self.again[child.name]()
 
     async def stop(self) -> None:
         """SIGTERM to every group at once, SIGKILL after the grace, until no group has a member."""

@@ -161,7 +161,8 @@ def _site(service: SideService, free: Iterator[int], others: Mapping[str, Site])
 def _service(spec: Spec, placed: _Placed, site: Site) -> Program:
     service = placed.service
     argv = service_command(spec, service, site)
-    return Program(placed.name, argv, {}, site.ports[service.probe_port], service.probe_path)
+    env = {variable.name: variable.value for variable in spec.engine.env}
+    return Program(placed.name, argv, env, site.ports[service.probe_port], service.probe_path)
 
 
 def _engine(spec: Spec, role: Role, name: str, kind: EngineKind, port: int, site: Site) -> EngineProgram:

@@ -35,6 +35,8 @@ class Tokens:
     prompt: float
     external: float
     """Those that came through the connector."""
+    computed: float
+    """Those that it has computed; the others were in its own prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)

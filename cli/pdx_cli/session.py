@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from pdx_api.names import Mode
@@ -15,7 +16,7 @@ from pdx_api.types import PDDeployment
 from pdx_cli import startup
 from pdx_cli.client import Client
 from pdx_cli.evidence import gather
-from pdx_cli.fleet import Fleet
+from pdx_cli.fleet import Child, Fleet
 from pdx_cli.layout import EngineKind, EngineProgram, Layout, Program, environment
 from pdx_cli.proof import Proof, judge
 from pdx_cli.record import Process, Run, RunDirectory
@@ -45,6 +46,8 @@ class Session:
             if self.layout.services:
                 _say(f"Starting {_names(self.layout.services)}, which the engines need")
                 await self._bring_up(client, self.layout.services)
+                # Engines compute by themselves while one is away.
+                self.fleet.again = {program.name: partial(self._start, program) for program in self.layout.services}
             _say(f"Starting {_names(self.layout.engines)} ({self.kind}); logs in {self.directory.logs}")
             await self._bring_up(client, self.layout.engines)
             _say("Starting the gateway, which warms the engines")
@@ -54,7 +57,7 @@ class Session:
             return judge(await self.fleet.guard(gather(client, self.layout, self.deployment.spec)))
 
     async def serve(self) -> Proof:
-        """Bring everything up, say how to use it, and stay until cancelled or until a process dies."""
+        """Bring everything up, say how to use it, and stay until cancelled or until an engine or the gateway dies."""
         proof = await self.prove()
         self.serving = True
         print(f"\nEndpoint\n  {self.layout.gateway.url}/v1\n\nTry\n  {self._curl()}\n\n{proof}\n", flush=True)
@@ -69,12 +72,13 @@ class Session:
         with startup.display() as show:
             await self.fleet.guard(startup.healthy(client, programs, self.directory, self.start_timeout, show))
 
-    async def _start(self, program: Program) -> None:
+    async def _start(self, program: Program) -> Child:
         if isinstance(program, EngineProgram):
             _write(program.files)
         env = environment(os.environ, {"VLLM_RPC_BASE_PATH": str(self.sockets), **program.env})
-        await self.fleet.start(program.name, program.argv, env, self.directory.log(program.name))
+        child = await self.fleet.start(program.name, program.argv, env, self.directory.log(program.name))
         self.directory.write(self._record())
+        return child
 
     def _curl(self) -> str:
         spec = self.deployment.spec

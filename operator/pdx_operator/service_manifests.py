@@ -136,7 +136,7 @@ def _container(spec: Spec, service: SideService, site: Site) -> Manifest:
         **({"imagePullPolicy": policy} if policy else {}),
         "command": [literal(command[0])],
         "args": [with_address(argument) for argument in command[1:]],
-        "env": [*([address_variable()] if service.beside_engine else []), *_OWN, *_users(spec)],
+        "env": [*([address_variable()] if service.beside_engine else []), *_OWN, *_users(spec, service)],
         "ports": [{"name": name, "containerPort": port} for name, port in service.ports.items()],
         "startupProbe": _probe(service, 5, _START_SECONDS // 5),
         "livenessProbe": _probe(service, 10, 6),
@@ -147,10 +147,11 @@ def _container(spec: Spec, service: SideService, site: Site) -> Manifest:
     }
 
 
-def _users(spec: Spec) -> list[dict[str, Any]]:
+def _users(spec: Spec, service: SideService) -> list[dict[str, Any]]:
     """Both roles' environment is the server's too: it runs the same image."""
     own = {POD_IP, *(each["name"] for each in _OWN)}
-    return [{"name": each.name, "value": literal(each.value)} for each in spec.engine.env if each.name not in own]
+    written = with_address if service.beside_engine else literal
+    return [{"name": each.name, "value": written(each.value)} for each in spec.engine.env if each.name not in own]
 
 
 def _probe(service: SideService, period: int, failures: int) -> Manifest:

@@ -28,6 +28,7 @@ _ROUNDS: Final = 4
 _AT_A_TIME: Final = 16
 _TOKENS: Final = b"\nvllm:prompt_tokens_by_source_total{"
 _OUTSIDE: Final = b'source="external_kv_transfer"'
+_COMPUTED: Final = b'source="local_compute"'
 _log: Final = logging.getLogger(__name__)
 
 Key = tuple[str, int]
@@ -41,6 +42,8 @@ class Count:
     prompt: float
     outside: float
     """Prompt tokens that came through its connector."""
+    computed: float
+    """Those that it has computed; the others were in its own prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class Arrived:
 
     prompt: int
     outside: int
+    computed: int
 
 
 def read_count(page: bytes, rank: int | None = None) -> Count | None:
@@ -57,12 +61,17 @@ def read_count(page: bytes, rank: int | None = None) -> Count | None:
     every, outside = list(values(page, _TOKENS, *label)), list(values(page, _TOKENS, _OUTSIDE, *label))
     if not outside or not all(map(isfinite, every)):
         return None
-    return Count(sum(every), sum(outside))
+    return Count(sum(every), sum(outside), sum(values(page, _TOKENS, _COMPUTED, *label)))
 
 
 def arrived(counts: "deque[Count]") -> Arrived:
     """What lies between the first and the last of them."""
-    return Arrived(round(counts[-1].prompt - counts[0].prompt), round(counts[-1].outside - counts[0].outside))
+    first, last = counts[0], counts[-1]
+    return Arrived(
+        round(last.prompt - first.prompt),
+        round(last.outside - first.outside),
+        round(last.computed - first.computed),
+    )
 
 
 def counted(before: "deque[Count] | None", count: Count) -> "deque[Count]":
@@ -109,7 +118,10 @@ class Arrivals:
 
     def as_json(self) -> dict[str, Any]:
         """As JSON values."""
-        told = {name: {"promptTokens": d.prompt, "outside": d.outside} for name, d in self.decode.items()}
+        told = {
+            name: {"promptTokens": d.prompt, "outside": d.outside, "computed": d.computed}
+            for name, d in self.decode.items()
+        }
         return {"split": self.split, "decode": told}
 
     async def _run(self) -> None:

@@ -19,9 +19,14 @@ BOARD: Final = Board(
             (
                 Panel(
                     "Scrapes that answer",
-                    "0: the pod does not answer Prometheus; it is down, or a network policy keeps Prometheus out.",
+                    "0: the container does not answer: it is down, or a network policy keeps Prometheus out.",
                     Unit.COUNT,
-                    (Query(f"min by (pod, pdx_dev_role) (up{{{OWN}}})", "{{pod}} ({{pdx_dev_role}})"),),
+                    (
+                        Query(
+                            f"min by (pod, container, pdx_dev_role) (up{{{OWN}}})",
+                            "{{pod}} {{container}} ({{pdx_dev_role}})",
+                        ),
+                    ),
                     bad_below=1,
                 ),
                 Panel(

@@ -77,9 +77,9 @@ class Scene:
         for engine, pod in named(self.name, self.world):
             more = {"pod": pod, "container": "engine", "endpoint": "http", "pdx_dev_role": engine.settings.role.value}
             targets.append(Target(f"127.0.0.1:{engine.port}", "pdx-system/pdx-engines", {**own, **more}))
-        gateway = {**own, "pod": f"{self.name}-gateway-0", "endpoint": "admin", "pdx_dev_role": "gateway"}
+        more = {"pod": f"{self.name}-gateway-0", "container": "gateway", "endpoint": "admin", "pdx_dev_role": "gateway"}
         address = str(self.world.gateway.admin)
-        return [*targets, Target(address, "pdx-system/pdx-gateways", gateway, honor_labels=True)]
+        return [*targets, Target(address, "pdx-system/pdx-gateways", {**own, **more}, honor_labels=True)]
 
     async def play(self, acts: Sequence[Act]) -> None:
         """One act after the other."""

@@ -105,3 +105,31 @@ async def test_a_program_that_is_not_there(short: Fleet, tmp_path: Path) -> None
         await short.guard(asyncio.Event().wait())
     assert raised.value.details == ("/nowhere/vllm cannot be started: No such file or directory",)
     await short.stop()
+
+
+async def test_a_child_whose_death_is_survived_is_started_again(
+    short: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lives = "import signal; print('ready', flush=True); signal.pause()"
+    held = tmp_path / "held"
+    dies = f"{LEAVES_CHILD}; print('dying', flush=True); raise SystemExit(7)"
+    code = f"import os\nif os.path.exists({str(held)!r}):\n  {lives}\nelse:\n  open({str(held)!r}, 'w')\n  {dies}"
+
+    async def again() -> Child:
+        return await _start(short, code, tmp_path)
+
+    first = await again()
+    short.again = {"engine": again}
+    work = asyncio.ensure_future(short.guard(asyncio.Event().wait()))
+    while first in short.children:  # noqa: ASYNC110 - the fleet tells nobody
+        await asyncio.sleep(0.01)
+    (second,) = short.children
+    await _ready(second)
+    assert not keeper.has_members(first.pid), "what it left behind is ended"
+    assert "dying" in second.log.read_text(), "the log goes on"
+    assert "engine exited with code 7; it is started again in 1 s" in capsys.readouterr().err
+    assert not work.done()
+    work.cancel()
+    await asyncio.wait([work])
+    await short.stop()
+    assert not keeper.has_members(second.pid)

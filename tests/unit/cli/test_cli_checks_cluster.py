@@ -9,6 +9,7 @@ from pdx_cli.findings import Severity, is_healthy
 from pdx_cli.picture import Happening, Operator, Rights, WantedSecret
 from tests.doctor_pictures import (
     CRASH,
+    HEALTHY,
     NO_GATEWAY,
     assert_named,
     body,
@@ -50,6 +51,17 @@ SETUPS: list[Any] = [
         "Crashing",
         ["exit code 1, saying: Error: odd"],
         id="6 a crash loop with its last line",
+    ),
+    pytest.param(
+        {
+            "pods": (
+                *HEALTHY.pods,
+                pod("lmcache", False, **CRASH, lastState={"terminated": {"exitCode": 1, "message": "Error: odd"}}),
+            )
+        },
+        "Crashing",
+        ["The lmcache server: it ends with exit code 1, saying: Error: odd"],
+        id="6 a side service in a crash loop",
     ),
     pytest.param(broken_decode(**KILLED), "OutOfMemory", ["resources.limits.memory"], id="7 killed for its memory"),
     pytest.param(

@@ -40,9 +40,10 @@ SEEN = Broken("qwen-prefill-a-1", "qwen-decode-a-1", "D has computed the prompt 
 CANARIES = {"finding": Canaries(Verdict.BROKEN, possible=1, broken=(SEEN,), broken_pairs=1).as_json()}
 
 
-def lately(name: str, split: int, prompt: int, outside: int = 0) -> Gateway:
+def lately(name: str, split: int, prompt: int, outside: int = 0, cached: int = 0) -> Gateway:
     """A gateway that has served since a week, with what its D's have counted in the last half minute."""
-    arrivals = {"split": split, "decode": {"qwen-decode-a-1": {"promptTokens": prompt, "outside": outside}}}
+    counted = {"promptTokens": prompt, "outside": outside, "computed": prompt - outside - cached}
+    arrivals = {"split": split, "decode": {"qwen-decode-a-1": counted}}
     served = gateway(endpoint(Role.PREFILL), endpoint(Role.DECODE))
     return Gateway(name, {**(served.state or {}), "arrivals": arrivals})
 
@@ -123,7 +124,7 @@ SETUPS: list[Any] = [
     ),
     pytest.param(
         {
-            "engines": (engine(Role.PREFILL), engine(Role.DECODE, tokens=Tokens(60_000, 0))),
+            "engines": (engine(Role.PREFILL), engine(Role.DECODE, tokens=Tokens(60_000, 0, 60_000))),
         },
         "KVNotMoving",
         ["90 requests went over a prefill engine", "60000 prompt tokens", "none came from outside"],
@@ -134,6 +135,12 @@ SETUPS: list[Any] = [
         "KVNotMoving",
         ["In the last half minute 7 requests", "of the 3000 prompt tokens", "none came from outside"],
         id="14 decode has begun to compute everything again",
+    ),
+    pytest.param(
+        {"gateways": (lately("one", 20, 40_000, cached=24_000),)},
+        "KVNotMoving",
+        ["decode computed 16000 of them again"],
+        id="14 decode computes again what follows of a prompt's beginning that it holds",
     ),
     pytest.param(
         {"engines": (engine(Role.PREFILL), engine(Role.DECODE, version="0.31.0"))},
@@ -197,6 +204,14 @@ def test_that_nothing_is_known_of_kv_is_at_most_noted(reason: str, told: list[st
 @pytest.mark.parametrize(("split", "prompt", "outside"), [(4, 4000, 0), (9, 900, 0), (9, 4000, 3000), (0, 0, 0)])
 def test_that_little_came_lately_is_no_cause(split: int, prompt: int, outside: int) -> None:
     assert found(gateways=(lately("one", split, prompt, outside),)) == []
+
+
+@pytest.mark.parametrize("left", [0, 2_000])
+def test_prompts_that_decode_holds_in_its_own_cache_are_no_cause(left: int) -> None:
+    """D still computes what fills no block."""
+    assert found(gateways=(lately("one", 20, 40_000, cached=40_000 - left),)) == []
+    held = engine(Role.DECODE, tokens=Tokens(60_000, 0, left))
+    assert found(engines=(engine(Role.PREFILL), held)) == []
 
 
 def test_prompts_served_whole_are_only_noted() -> None:

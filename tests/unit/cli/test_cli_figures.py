@@ -95,11 +95,11 @@ def test_several_gateways_are_one_and_the_worst_state_is_shown() -> None:
 @pytest.mark.parametrize(
     ("then", "now", "share"),
     [
-        (Tokens(1000, 0), Tokens(2000, 900), 0.9),
-        (Tokens(1000, 500), Tokens(1000, 500), 0.5),
-        (None, Tokens(1000, 250), 0.25),
-        (Tokens(1000, 500), Tokens(100, 100), 1.0),
-        (None, Tokens(0, 0), None),
+        (Tokens(1000, 0, 1000), Tokens(2000, 900, 1100), 0.9),
+        (Tokens(1000, 500, 500), Tokens(1000, 500, 500), 0.5),
+        (None, Tokens(1000, 250, 750), 0.25),
+        (Tokens(1000, 500, 500), Tokens(100, 100, 0), 1.0),
+        (None, Tokens(0, 0, 0), None),
         (None, None, None),
     ],
 )

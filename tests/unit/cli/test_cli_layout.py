@@ -66,6 +66,14 @@ def test_a_server_of_its_own_stands_beside_each_engine() -> None:
     assert len({*requests, *(program.port for program in (*layout.services, *layout.engines))}) == 10
 
 
+@pytest.mark.parametrize("connector", ["LMCache", "LMCacheP2P", "MooncakeStore"])
+def test_the_engines_environment_is_the_side_services_too(connector: str) -> None:
+    said = ["spec.engine.env=[{name: UCX_TLS, value: tcp}]", f"spec.kvTransfer={{connector: {connector}}}"]
+    services = _layout(EngineKind.VLLM, *said).services
+    assert services
+    assert all(service.env == {"UCX_TLS": "tcp"} for service in services)
+
+
 def test_engines_read_files_of_their_own() -> None:
     layout = _layout(EngineKind.VLLM, "spec.kvTransfer={connector: MooncakeStore}", "spec.prefill.replicas=2")
     (master,) = layout.services

@@ -99,6 +99,15 @@ def test_a_service_beside_each_engine_is_a_container_that_starts_before_it() -> 
     assert coordinator["resources"] == {"requests": {"memory": str(2**30)}}, "it holds no KV"
 
 
+def test_the_pods_address_in_the_users_environment_is_there_for_a_service_beside_the_engine_too() -> None:
+    env = [{"name": "UCX_HOST", "value": "$(POD_IP) $(HOME)"}]
+    made = children_of(deployment_of(kvTransfer=LMCACHE_P2P, engine={"env": env}))
+    pod = made["Deployment", "decode"]["spec"]["template"]["spec"]
+    wanted = {"name": "UCX_HOST", "value": "$(POD_IP) $$(HOME)"}
+    assert wanted in pod["initContainers"][0]["env"]
+    assert wanted in container_of(made["Deployment", "decode"])["env"]
+
+
 def test_the_size_of_the_pools_beside_engines_starts_them_anew_in_place() -> None:
     one, other = (deployment_of(kvTransfer={**LMCACHE_P2P, "poolSize": size}) for size in ("8Gi", "9Gi"))
     assert pairing_revision(one.spec) == pairing_revision(other.spec)
