@@ -92,6 +92,8 @@ class Arrivals:
     """The sum of the workers' reports."""
     rng: random.Random = field(default_factory=random.Random)
     _counts: "dict[Key, deque[Count]]" = field(default_factory=dict)
+    _asked: "dict[Key, float]" = field(default_factory=dict)
+    """When each told its last count, by the backend's clock."""
     _splits: "deque[int]" = field(default_factory=lambda: deque(maxlen=_ROUNDS))
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_A_TIME))
     _task: "asyncio.Task[None] | None" = None
@@ -133,12 +135,13 @@ class Arrivals:
                 _log.exception("Asking engines where their prompts came from failed.")
 
     async def ask_all(self) -> None:
-        """One round. Of an engine that does not answer the counts of before are kept."""
+        """One round. Of an engine that does not answer the counts of before are kept, but not for ever."""
         decode = [e for e in self.snapshot().everything if e.role is Role.DECODE]
         await asyncio.gather(*(self._ask(endpoint) for endpoint in decode if endpoint.warm))
+        oldest = self.backend.clock() - _ROUNDS * PAUSE_SECONDS
         keys = {(endpoint.name, endpoint.start) for endpoint in decode}
-        for key in self._counts.keys() - keys:
-            del self._counts[key]
+        for key in [key for key, at in self._asked.items() if key not in keys or at < oldest]:
+            del self._counts[key], self._asked[key]
         self._splits.append((await self.report())["outcomes"][Outcome.SPLIT])
 
     async def _ask(self, endpoint: Endpoint) -> None:
@@ -148,3 +151,4 @@ class Arrivals:
         if count is not None:
             key = (endpoint.name, endpoint.start)
             self._counts[key] = counted(self._counts.get(key), count)
+            self._asked[key] = self.backend.clock()

@@ -8,8 +8,8 @@ from pdx_proxy.aftercare import Aftercare
 from pdx_proxy.backend import Backend
 from pdx_proxy.counters import Phase
 from pdx_proxy.endpoints import Endpoint, Snapshot
-from pdx_proxy.failures import BadAnswer, EngineFailure, Reason, RequestExpired
-from pdx_proxy.handoff import HandoffFailure, transfer_params
+from pdx_proxy.failures import BadAnswer, EngineFailure, Reason
+from pdx_proxy.handoff import HandoffFailure, LegRefused, transfer_params
 from pdx_proxy.leg import Leg
 from pdx_proxy.pick import stand_in
 from pdx_proxy.request import Request, prefill_body
@@ -29,13 +29,15 @@ async def finish_prefill(
         await leg.connect()
         backend.send_prefill(leg, request, body, backend.new_id())
         answered = transfer_params(leg.endpoint, await leg.whole(backend.deadlines.prefill))
-    except (asyncio.CancelledError, RequestExpired):
-        aftercare.stop_prefill(leg.detach(), decode, request, keeps=params is not None)
-        raise
     except EngineFailure as failure:
         if not (isinstance(failure, BadAnswer) and failure.reason is Reason.STATUS):
             backend.suspect(leg.endpoint, failure)
         raise HandoffFailure(leg.endpoint, failure, begun=leg.begun) from failure
+    except LegRefused:
+        raise
+    except (asyncio.CancelledError, Exception):  # mostly because nobody waits any more
+        aftercare.stop_prefill(leg.detach(), decode, request, keeps=params is not None)
+        raise
     leg.give_back()
     trail = request.trail
     trail.prefill = backend.clock() - trail.sent

@@ -282,14 +282,18 @@ class Canary:
             return True
         return self._backend.clock() - self._compared.get(pair[1].name, 0.0) >= self._usual
 
-    async def _alone(self, decode: Endpoint, body: Mapping[str, Any], tried: Tried) -> Answer | None:
-        """D's own answer. Under another salt, or its prefix cache would answer with what came from P."""
+    async def _alone(self, engine: Endpoint, body: Mapping[str, Any], tried: Tried | None = None) -> Answer | None:
+        """An engine's own answer, with its time in `tried`.
+
+        Under another salt, or D's prefix cache would answer with what came from P.
+        """
         began = self._backend.clock()
         try:
-            answer = await serve(self._backend, decode, {**body, "cache_salt": os.urandom(8).hex()}, LEG_SECONDS)
+            answer = await serve(self._backend, engine, {**body, "cache_salt": os.urandom(8).hex()}, LEG_SECONDS)
         except EngineFailure:
             return None
-        tried.seconds["alone"] = self._backend.clock() - began
+        if tried is not None:
+            tried.seconds["alone"] = self._backend.clock() - began
         return read_answer(answer.body)
 
     async def _take_failure(self, pair: Pair, body: Mapping[str, Any], failure: EngineFailure, tried: Tried) -> None:
@@ -308,11 +312,11 @@ class Canary:
     async def _take_prefill_failure(
         self, prefill: Endpoint, body: Mapping[str, Any], failure: EngineFailure, tried: Tried
     ) -> None:
-        """P has failed: that proves something only where it has no connector."""
+        """P has failed: that proves something only where it has no connector. One that hangs is not asked again."""
         if failure.detail == NO_PARAMS:
             tried.result, tried.seen = Result.FAILED, "P answers without kv_transfer_params"
             tried.evidence = Evidence(Result.FAILED, connector_off=True)
-        elif await self._alone(prefill, body, tried) is not None:
+        elif not isinstance(failure, DeadlineExceeded) and await self._alone(prefill, body) is not None:
             facts = await self._facts(prefill)  # of a P that has now computed a prompt
             if facts.connector is False:
                 tried.result, tried.evidence = Result.FAILED, Evidence(Result.FAILED, facts)

@@ -20,7 +20,7 @@ from pdx_proxy.keys import Keyring
 from pdx_proxy.pick import Choice
 from pdx_proxy.relay import error_of, relay
 from pdx_proxy.request import Body, RefusedError, Request, decode_body, error_body, read_body
-from pdx_proxy.request_log import NOTHING_RAISED, RequestLog, describe_raised
+from pdx_proxy.request_log import RequestLog
 from pdx_proxy.routes import ROUTES, Kind
 from pdx_proxy.trail import Trail
 from pdx_proxy.wire import forwarded_headers
@@ -67,7 +67,8 @@ class Gateway:
             return
         counters, clock = self._backend.counters, self._backend.clock
         counters.requests_in_flight += 1
-        outcome, raised = _INTERNAL, NOTHING_RAISED
+        outcome = _INTERNAL
+        raised: Exception | None = None
         began = clock()
         trail = Trail()
         place = None
@@ -94,7 +95,7 @@ class Gateway:
             outcome = _LEFT
             raise
         except Exception as error:
-            raised = describe_raised(error)
+            raised = error
             self._answer_internal(exchange)
         finally:
             if place is not None:
@@ -106,6 +107,7 @@ class Gateway:
             if seconds >= self._slow_seconds or (outcome is not _SPLIT and outcome is not _WHOLE):
                 client_id = exchange.headers.get("x-request-id", "")
                 self._log.note(exchange.path, client_id, outcome, trail, seconds, raised)
+            raised = None  # its traceback holds this frame
 
     def _answer_alone(self, exchange: Exchange) -> Kind | None:
         """Answer what no engine is asked for, or say how the request is to be served."""

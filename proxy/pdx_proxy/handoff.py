@@ -111,7 +111,7 @@ def identity_of(endpoint: Endpoint, family: Rendezvous, params: KVParams) -> Ide
         raise BadAnswer(endpoint.name, detail, Reason.LOST, 502, b"") from error
 
 
-def has_answered(failure: EngineFailure, statuses: Container[int]) -> bool:
+def has_answered(failure: Exception, statuses: Container[int]) -> bool:
     """Whether an engine has answered with one of these; an abort, which it began, is none."""
     return isinstance(failure, BadAnswer) and failure.reason is Reason.STATUS and failure.status in statuses
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from pdx_proxy.connection import Answer, Connection
 from pdx_proxy.endpoints import Endpoint
-from pdx_proxy.failures import BadAnswer, EngineFailure, LostConnection
+from pdx_proxy.failures import BadAnswer, LostConnection
 from pdx_proxy.load import Load
 from pdx_proxy.opening import opened
 from pdx_proxy.pool import Pool
@@ -49,7 +49,7 @@ class Leg:
         self._connection: Connection | None = None
         self._head = self._body = b""
         self._unwanted = False
-        self._interruption: EngineFailure | None = None
+        self._interruption: Exception | None = None
         self.endpoint = endpoint
         self.begun = False
         """Whether the engine may know of the request."""
@@ -146,7 +146,7 @@ class Leg:
         if self._connection is not None:
             self._connection.half_close()
 
-    def interrupt(self, failure: EngineFailure) -> None:
+    def interrupt(self, failure: Exception) -> None:
         """End the wait for the answer: what it depends on has failed elsewhere."""
         self._interruption = failure
         if self._connection is not None:
@@ -198,6 +198,8 @@ class Leg:
         self._connection = await self._pool.connect(self.endpoint)
         if self._interruption is not None:
             raise self._interruption
+        if self._unwanted:
+            raise LostConnection(self.endpoint.name, "lost, and nobody wants it any more")
         self.connection.send(self._head, self._body)
         self.connection.allow(left, self.until)
         await self.connection.head()

@@ -51,7 +51,7 @@ class Parting:
         except EngineFailure:
             return False
 
-    async def unmet(self, failure: EngineFailure | None, *, refused: bool = False) -> Settlement:
+    async def unmet(self, failure: Exception | None, *, refused: bool = False) -> Settlement:
         """No leg of P's has come to its end under the id that D was told: another one may take its place.
 
         A short one only where D has refused its leg and wants no KV: any other D would keep what P writes as the KV of

@@ -96,7 +96,8 @@ class _Meeting:
         self._identity = self._prefill.identity
         self._prefill_leg = backend.leg(self._prefill)
         self._prefill_task: asyncio.Task[KVParams | None] | None = None
-        self._prefill_failure: EngineFailure | None = None
+        self._prefill_failure: Exception | None = None
+        """An engine's failure, or an error of the gateway's own."""
         self.decode_leg = backend.leg(self._decode, request.until)
         self._prefill_ended: float | None = None
         self.prefill_seconds = 0.0
@@ -257,6 +258,16 @@ class _Meeting:
         return answer.status >= 400
 
     async def _run_prefill(self) -> KVParams | None:
+        """P's whole leg; an error of the gateway's own ends it like a failure of P, and D's wait raises it."""
+        try:
+            return await self._prefill_whole()
+        except Exception as error:
+            self._prefill_failure = error
+            if not self.over:
+                self.decode_leg.interrupt(error)
+            return None
+
+    async def _prefill_whole(self) -> KVParams | None:
         """P's whole leg, sent once more under the same id if it is lost while D waits.
 
         Unless it is to be tried again, the client is answered at once; the second leg is then for D's blocks alone.
@@ -389,17 +400,22 @@ class _Meeting:
     async def _unwind(
         self, prefill_task: "asyncio.Task[KVParams | None]", stop_prefill: bool, decode_waits: bool, heard: bool
     ) -> Settlement:
-        if stop_prefill:
-            await asyncio.wait([prefill_task], timeout=self._backend.deadlines.nearly_done)
-            self._prefill_leg.half_close()
-        params = await prefill_task
+        settlement = Settlement.LEASE
+        try:
+            if stop_prefill:
+                await asyncio.wait([prefill_task], timeout=self._backend.deadlines.nearly_done)
+                self._prefill_leg.half_close()
+            params = await prefill_task
+            settlement = await self._unwound(params, decode_waits, heard)
+        finally:
+            self._let_go(expires=settlement is Settlement.LEASE)
+        return settlement
+
+    async def _unwound(self, params: KVParams | None, decode_waits: bool, heard: bool) -> Settlement:
         if params is None:
             if decode_waits or heard:
                 return await self._parting.unmet(self._prefill_failure, refused=heard)
             return Settlement.PREFILL_STOPPED
         if self._meets and heard:
-            settlement = Settlement.RELEASED
-        else:
-            settlement = Settlement.FINISHED if decode_waits else await self._parting.free(params)
-        self._let_go(expires=settlement is Settlement.LEASE)
-        return settlement
+            return Settlement.RELEASED
+        return Settlement.FINISHED if decode_waits else await self._parting.free(params)

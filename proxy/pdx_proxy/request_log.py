@@ -29,9 +29,6 @@ _MAX_LEGS: Final = 12
 _MAX_FRAMES: Final = 8
 _NOT_PLAIN: Final = re.compile(r"[^\x21-\x7e]")
 
-NOTHING_RAISED: Final[Mapping[str, Any]] = {}
-"""What a line says of an error where there was none."""
-
 _log: Final = logging.getLogger(__name__)
 
 
@@ -62,11 +59,11 @@ class RequestLog:
         outcome: Outcome,
         trail: Trail,
         seconds: float,
-        raised: Mapping[str, Any] = NOTHING_RAISED,
+        raised: Exception | None = None,
     ) -> None:
         """A request that took so long in all has ended: write its line if it failed or was slow.
 
-        `raised` tells of an error of the gateway's own (`describe_raised`).
+        `raised` is an error of the gateway's own.
         """
         slow = (seconds if trail.first == NEVER else trail.first) >= self.slow_seconds
         if not slow and outcome not in FAILED:
@@ -77,7 +74,8 @@ class RequestLog:
         roles = {endpoint.name: str(endpoint.role) for endpoint in self._endpoints()}
         message = "request failed" if outcome in FAILED else "request was slow"
         found = describe(path, client_id, outcome, trail, seconds, roles)
-        _log.warning(message, extra=fields(**found, **raised))
+        error = {} if raised is None else describe_raised(raised)
+        _log.warning(message, extra=fields(**found, **error))
 
     def _may_write(self) -> bool:
         second = int(self._clock())
@@ -101,7 +99,7 @@ def describe_raised(error: Exception) -> Mapping[str, Any]:
 
     Not its message, which may quote what a client sent.
     """
-    frames = traceback.extract_tb(error.__traceback__)[-_MAX_FRAMES:]
+    frames = traceback.extract_tb(error.__traceback__, limit=-_MAX_FRAMES)
     return {
         "error": type(error).__name__,
         "raised_in": [f"{Path(frame.filename).name}:{frame.lineno}:{frame.name}" for frame in frames],

@@ -11,10 +11,10 @@ FIRST_TOKEN: Final = "2.5"  # noqa: S105 (not a secret)
 
 
 def late(window: str) -> str:
-    """Share of requests whose first token was late, or that got none because no engine could be had."""
+    """Share of requests whose first token was late, or that got none: no engine could be had, or the gateway failed."""
     good = rate(f'pdx_phase_seconds_bucket{{phase="first_token",le="{FIRST_TOKEN}"}}', window)
     answered = rate('pdx_phase_seconds_count{phase="first_token"}', window)
-    unanswered = rate('pdx_requests_total{outcome=~"shed|unavailable"}', window)
+    unanswered = rate('pdx_requests_total{outcome=~"shed|unavailable|internal"}', window)
     return f"1 - {good} / ({answered} + {unanswered} > 0)"
 
 

@@ -73,12 +73,13 @@ def handoffs(within_one: int, within_five: int) -> dict[str, str]:
     return {f'{name}{{{_QWEN},phase="handoff",le="{le}"}}': f"0+{count}x480" for le, count in counts.items()}
 
 
-def first_tokens(in_time: int, answered: int, shed: int = 0) -> dict[str, str]:
-    """Streams answered in time, all streams answered, requests shed; every 15 s for eight hours."""
+def first_tokens(in_time: int, answered: int, shed: int = 0, internal: int = 0) -> dict[str, str]:
+    """Streams answered in time, all streams answered, requests shed, and those answered 500; every 15 s, 8 hours."""
     return {
         f'pdx_phase_seconds_bucket{{{_QWEN},phase="first_token",le="2.5"}}': f"0+{in_time}x1920",
         f'pdx_phase_seconds_count{{{_QWEN},phase="first_token"}}': f"0+{answered}x1920",
         f'pdx_requests_total{{{_QWEN},outcome="shed"}}': f"0+{shed}x1920",
+        f'pdx_requests_total{{{_QWEN},outcome="internal"}}': f"0+{internal}x1920",
     }
 
 
@@ -131,6 +132,7 @@ CASES: Final = (
     Case("PDXRatioWrong", "both full, seen from D", False, engines(p=(9, 4), d=(4, 8)), 35, _MORE_D),
     Case(_BURN, "a third is late", True, first_tokens(10, 15), 70, _FAST),
     Case(_BURN, "all is shed", True, first_tokens(0, 0, shed=15), 70, _FAST),
+    Case(_BURN, "all is answered 500", True, first_tokens(0, 0, internal=15), 70, _FAST),
     Case(_BURN, "a tenth is late", False, first_tokens(90, 100), 70, _FAST),
     Case(_BURN, "a tenth is late for hours", True, first_tokens(90, 100), 420, _SLOW),
     Case(_BURN, "two of a hundred are late for hours", False, first_tokens(98, 100), 420, _SLOW),

@@ -54,6 +54,21 @@ async def test_a_transfer_that_stops_is_seen(make_world: MakeWorld) -> None:
     assert world.d.counts.prompt_tokens_external, "since its start much came"
 
 
+async def test_what_is_no_longer_of_late_is_forgotten(make_world: MakeWorld) -> None:
+    """Or the share of a D that is not asked any more would stay what it was, and hide that nothing comes."""
+    world = await make_world(Order.PREFILL_FIRST, 1, 2)
+    for _ in range(2):
+        await serve(world, 2)
+    found, name = world.gateway.arrivals, world.endpoint(world.d).name
+    await world.d.stop()
+    await serve(world, 1)
+    assert len(found.decode) == 2, "what is known is kept"
+    (key,) = [key for key in found._asked if key[0] == name]
+    found._asked[key] -= 5 * arrivals.PAUSE_SECONDS
+    await serve(world, 1)
+    assert list(found.decode) == [world.endpoint(world.decode[1]).name]
+
+
 async def test_engines_that_are_gone_or_do_not_tell_are_forgotten(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, 1, 2)
     for _ in range(2):

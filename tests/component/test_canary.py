@@ -196,6 +196,27 @@ async def test_a_decode_that_is_too_busy_proves_nothing(make_world: MakeWorld, m
     await found(world, Verdict.BROKEN, Cause.PORTS)
 
 
+@pytest.mark.parametrize(
+    ("kind", "asked"), [(FaultKind.HANG_BEFORE_HEAD, False), (FaultKind.STATUS, True)], ids=["hangs", "answers-500"]
+)
+async def test_a_prefill_that_fails_is_asked_alone_unless_it_hangs(
+    kind: FaultKind, asked: bool, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take the canary's time twice; and what P takes alone is not counted as D's."""
+    monkeypatch.setattr(canaries, "LEG_SECONDS", 0.3)
+    world = await make_world(Order.PREFILL_FIRST, sim={"lease_seconds": 1.0}, **ON)
+    world.allowed.expired = True
+    await found(world, Verdict.VERIFIED)
+    canary = world.gateway.canary
+    counted = sum(canary.phases["alone"].counts)
+    world.fault(world.p, kind, count=None)
+    busy = canary.results[verification.Result.BUSY]
+    await eventually(lambda: canary.results[verification.Result.BUSY] >= busy + 2)
+    alone = [seen for seen in world.p.seen if "logprobs" in seen.body and "cache_salt" in seen.body]
+    assert bool(alone) is asked
+    assert sum(canary.phases["alone"].counts) == counted
+
+
 async def test_a_decode_that_does_not_tell(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, d={"prompt_tokens_details": False}, **ON)
     await found(world, Verdict.UNKNOWN, Cause.NOT_TOLD)

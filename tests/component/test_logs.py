@@ -9,8 +9,11 @@ import pytest
 
 from pdx_api.logs import JsonFormatter, TextFormatter
 from pdx_api.names import Order
+from pdx_proxy import request_log
+from pdx_proxy.backend import Backend
 from pdx_proxy.counters import Outcome
 from pdx_proxy.leg import Leg
+from pdx_proxy.request import Request
 from pdx_proxy.request_log import LINES_PER_SECOND, RequestLog
 from pdx_proxy.settings import Logs
 from pdx_proxy.trail import Trail
@@ -133,6 +136,32 @@ async def test_an_error_inside_is_an_outcome_of_its_own(
     assert (await world.ask(form)).text == form.expected()
 
 
+async def test_an_error_inside_ps_leg_is_settled(
+    order: Order,
+    make_world: MakeWorld,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """D waits for a push that will not come: its client is told at once, and what had begun is settled."""
+    world = await make_world(order)
+    world.allowed.stranded = not world.pull
+    send = Backend.send_prefill
+
+    def fail_once(backend: Backend, leg: Leg, request: Request, body: bytes, request_id: str) -> None:
+        monkeypatch.setattr(Backend, "send_prefill", send)
+        send(backend, leg, request, body, request_id)
+        raise KeyError("Tell-nobody-of-4711")
+
+    monkeypatch.setattr(Backend, "send_prefill", fail_once)
+    reply = await asyncio.wait_for(world.ask(), 10.0)
+    assert (reply.status, reply.error["type"]) == (500, "InternalServerError")
+    assert await world.outcomes() == {"internal": 1}
+    await eventually(lambda: sum(world.report["settlements"].values()) == 1, what="it is settled")
+    (line,) = lines(caplog)
+    assert (line["outcome"], line["error"]) == ("internal", "KeyError")
+    assert "4711" not in everything(caplog)
+
+
 async def test_nothing_of_a_prompt_a_key_or_a_header_is_logged(
     order: Order, make_world: MakeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -191,6 +220,22 @@ async def test_a_storm_is_told_of_in_few_lines(caplog: pytest.LogCaptureFixture)
     fail(3)
     await asyncio.sleep(0)
     assert len(lines(caplog)) == 3
+
+
+async def test_an_error_is_described_where_a_line_is_written(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = RequestLog(Logs(), 1, tuple, lambda: 100.0)
+    described: list[Exception] = []
+
+    def describe(error: Exception) -> dict[str, str]:
+        described.append(error)
+        return {}
+
+    monkeypatch.setattr(request_log, "describe_raised", describe)
+    for _ in range(1000):
+        log.note("/v1/completions", "", Outcome.INTERNAL, Trail(), 0.1, KeyError())
+    assert len(described) == len(lines(caplog)) == LINES_PER_SECOND
 
 
 def test_workers_share_the_lines(caplog: pytest.LogCaptureFixture) -> None:

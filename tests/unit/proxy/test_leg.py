@@ -62,6 +62,22 @@ async def test_what_is_lost_at_once_is_sent_again(pool: Kept) -> None:
     leg.end()
 
 
+async def test_what_nobody_wants_any_more_is_not_sent_again(pool: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    leg, connect = await _sent(pool), pool.connect
+
+    async def while_the_client_leaves(endpoint: Endpoint) -> Connection:
+        leg.half_close()
+        return await connect(endpoint)
+
+    monkeypatch.setattr(pool, "connect", while_the_client_leaves)
+    pool.kept.connection_lost(None)
+    with pytest.raises(LostConnection, match="nobody wants it"):
+        await leg.whole(5.0)
+    assert pool.made == 1
+    assert not leg.connection.reusable, "it is closed with the leg"
+    leg.end()
+
+
 async def test_what_is_lost_behind_an_earlier_wait_is_not(pool: Kept) -> None:
     """At once is counted from the sending: the engine has had the request since, however short the present wait is."""
     leg = await _sent(pool)
