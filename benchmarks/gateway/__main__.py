@@ -77,20 +77,24 @@ def start_gateways(
 
 
 def measure_rounds(bench: Bench, loads: list[Load], wanted: list[Gateway], rounds: int, seconds: float) -> list[Any]:
-    """Every load on every gateway, round by round; the order of the gateways turns."""
-    found = []
+    """Every load on every gateway, round by round; the order of the gateways turns.
+
+    A load that a round measures several times has the others than the first in entries of their own.
+    """
+    found: list[Any] = []
     for turn in range(rounds):
-        results: dict[str, dict[str, Any]] = {}
-        order = wanted[turn % len(wanted) :] + wanted[: turn % len(wanted)]
-        for load in loads:
-            for gateway in order:
-                if load.only and gateway.name not in load.only:
-                    continue
-                result = run(bench, gateway, load, seconds)
-                results.setdefault(gateway.name, {})[load.name] = result
-                say(f"round {turn + 1}/{rounds} {load.name:14} {gateway.name:14} {_summary(result)}")
-                time.sleep(_SETTLE)
-        found.append(results)
+        for again in range(max(load.times for load in loads)):
+            at = len(found) % len(wanted)
+            results: dict[str, dict[str, Any]] = {}
+            for load in (load for load in loads if load.times > again):
+                for gateway in wanted[at:] + wanted[:at]:
+                    if load.only and gateway.name not in load.only:
+                        continue
+                    result = run(bench, gateway, load, seconds)
+                    results.setdefault(gateway.name, {})[load.name] = result
+                    say(f"round {turn + 1}/{rounds} {load.name:14} {gateway.name:14} {_summary(result)}")
+                    time.sleep(_SETTLE)
+            found.append(results)
     return found
 
 

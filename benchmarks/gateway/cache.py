@@ -14,7 +14,7 @@ _FLAGS: Final = ("-std=gnu17", "-O2", "-Wall", "-Wextra")
 _SHARED: Final = ("wire.c",)
 _PROGRAMS: Final = {
     "engine": ("engine.c", "ledger.c", "json.c", "answers.c", "wheel.c"),
-    "generator": ("generator.c", "histogram.c", "reader.c"),
+    "generator": ("generator.c", "histogram.c", "reader.c", "wheel.c"),
 }
 
 

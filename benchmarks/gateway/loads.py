@@ -19,10 +19,16 @@ class Load:
     """Events per second of each stream; 0: as fast as the connection takes them."""
     burst: int = 1
     """Events that an engine writes at once, when there is no rate."""
+    pause: float = 0
+    """Seconds at most, a random part of which passes before a connection's next request. Without it streams of one
+    length that were held up together once go on in step, and the times to the first token tell how many they are."""
     seconds: float | None = None
     """How long it is measured; None: as long as the run says."""
     warmup: float = 1.0
     """Seconds before; connections are opened in the first half of it."""
+    times: int = 1
+    """How often a round measures it, all gateways in turn: a p99 is a few requests, and what a machine does beside hits
+    some of them."""
     only: frozenset[str] = frozenset()
     """The gateways that it is for; empty: all."""
 
@@ -36,6 +42,7 @@ class Load:
             "stream": int(self.stream),
             "rate": self.rate,
             "burst": self.burst,
+            "pause": self.pause,
             "seconds": self.seconds or seconds,
             "warmup": self.warmup,
         }
@@ -44,13 +51,28 @@ class Load:
 
 _ONE: Final = frozenset({"direct", "pdx", "vllm-router", "sglang-router", "nginx"})
 _PDX: Final = frozenset({"direct", "pdx"})
+PACED_TIMES: Final = 8
+PACED_SECONDS: Final = 2.0
+"""How often a round measures the loads that tell times to the first token and gaps, and how long each time."""
 
 LOADS: Final = (
     Load("plain"),
     Load("stream", stream=True, tokens=128, burst=4, only=_ONE),
     Load("stream-single", stream=True, tokens=128, only=_ONE),
-    Load("paced-64", stream=True, tokens=50, rate=50, only=_ONE),
-    Load("paced-256", connections=256, stream=True, tokens=50, rate=50, only=_ONE),
+    *(
+        Load(
+            f"paced-{streams}",
+            connections=streams,
+            stream=True,
+            tokens=50,
+            rate=50,
+            pause=0.1,
+            seconds=PACED_SECONDS,
+            times=PACED_TIMES,
+            only=_ONE,
+        )
+        for streams in (64, 256)
+    ),
     Load("prompt-100k", prompt=100_000, only=_ONE),
     Load("prompt-1m", prompt=1_000_000, only=_ONE),
     Load("open-2000", connections=2000, stream=True, tokens=40, rate=10, warmup=5, only=_ONE),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.gateway.gateways import GATEWAYS
-from benchmarks.gateway.loads import LOADS
+from benchmarks.gateway.loads import LOADS, PACED_SECONDS, PACED_TIMES
 from benchmarks.gateway.rows import Cell, Row, Verdict
 
 HERE: Final = Path(__file__).parent
@@ -112,7 +112,8 @@ def write_readme(document: Mapping[str, Any], verdicts: Sequence[Verdict], plot:
     notes = [
         f"Measured on {document['date']}: {found['cpu']}, {found['cores']} cores, {found['memory']}, "
         f"Linux {found['kernel']}, Python {found['python']}; {versions}. {document['options']['rounds']} rounds of "
-        f"{document['options']['seconds']:g} s; medians ± half of the spread. "
+        f"{document['options']['seconds']:g} s (added times: {PACED_TIMES} times {PACED_SECONDS:g} s in each); medians ± half of the "
+        "spread. "
         "Ratio: pdx to the best Rust gateway of the run.",
         *(f"\nNot measured: {name}: {why}." for name, why in document["missing"].items()),
         *(f"\n{line}" for line in document["remarks"]),
@@ -166,8 +167,8 @@ def _unfilled(rounds: Sequence[Mapping[str, Mapping[str, Mapping[str, Any]]]]) -
     shares: dict[str, list[str]] = {}
     for load in LOADS:
         for gateway in dict.fromkeys(name for runs in rounds for name in runs):
-            found = [runs.get(gateway, {}).get(load.name, {}).get("cpu_share", 0.0) for runs in rounds]
-            share = statistics.median(found)
+            results = [runs[gateway][load.name] for runs in rounds if load.name in runs.get(gateway, {})]
+            share = statistics.median([result.get("cpu_share", 0.0) for result in results] or [0.0])
             if gateway != "direct" and not load.rate and 0 < share < _FULL:
                 shares.setdefault(load.name, []).append(f"{gateway} {100 * share:.0f} %")
     if not shares:

@@ -4,10 +4,11 @@
  * window, then lets what is open finish, then prints one line of JSON: counts of the window, durations in microseconds.
  *
  * usage: generator key=value...   ports=P[,P...] connections= prompt=BYTES tokens= stream=0|1 rate=TOKENS_PER_SECOND
- *                                 burst= seconds= warmup= path= */
+ *                                 burst= pause=SECONDS seconds= warmup= path= */
 #define _GNU_SOURCE
 #include "histogram.h"
 #include "reader.h"
+#include "wheel.h"
 #include "wire.h"
 
 #include <errno.h>
@@ -22,13 +23,13 @@
 #include <unistd.h>
 
 enum { MAX_PORTS = 16, RECEIVE = 1 << 18, DRAIN_SECONDS = 15, MOST_ERRORS = 100000 };
-static const uint64_t SECOND = 1000000000;
+static const uint64_t SECOND = 1000000000, TICK = 1000000;
 
 struct options {
     int ports[MAX_PORTS], port_count;
     int connections, tokens, stream, burst;
     size_t prompt;
-    double rate, seconds, warmup;
+    double rate, pause, seconds, warmup; /* pause: the longest before the next request */
     const char *path;
 };
 
@@ -39,6 +40,7 @@ struct client {
     uint64_t began, last; /* ns: the request was begun; bytes of body came last */
     uint64_t events;      /* of this answer, as counted when bytes came last */
     struct reader reader;
+    struct timer timer; /* the next request waits for it */
 };
 
 static struct options options = {.connections = 64, .prompt = 4096, .tokens = 16, .burst = 1, .seconds = 5, .warmup = 1,
@@ -71,6 +73,8 @@ static void read_options(int count, char **arguments) {
             options.burst = atoi(value);
         } else if (!strcmp(key, "rate")) {
             options.rate = atof(value);
+        } else if (!strcmp(key, "pause")) {
+            options.pause = atof(value);
         } else if (!strcmp(key, "seconds")) {
             options.seconds = atof(value);
         } else if (!strcmp(key, "warmup")) {
@@ -151,6 +155,7 @@ static void connect_client(struct client *c) {
 }
 
 static void disconnect(struct client *c) {
+    wheel_remove(&c->timer);
     close(c->fd);
     c->open = c->busy = false;
 }
@@ -188,8 +193,17 @@ static void finish(struct client *c, uint64_t now) {
         reconnects++;
         if (now < window_ends) connect_client(c);
     } else if (now < window_ends) {
-        begin(c, now);
+        if (options.pause > 0)
+            wheel_add(&c->timer, now + (uint64_t)(drand48() * options.pause * (double)SECOND));
+        else
+            begin(c, now);
     }
+}
+
+/* Streams of one length that were held up together once would go on in step: random pauses part them. */
+static void on_timer(struct timer *timer) {
+    uint64_t now = now_ns();
+    if (now < window_ends) begin(timer->owner, now);
 }
 
 /* Count the events that have just come. */
@@ -272,12 +286,15 @@ static void run(void) {
         if (!said && now >= window_begins) said = 1, puts("measuring"), fflush(stdout);
         if (said == 1 && now >= window_ends) said = 2, puts("measured"), fflush(stdout);
         if (now >= window_ends && (!count_busy() || now >= window_ends + DRAIN_SECONDS * SECOND)) return;
-        int n = epoll_wait(poller, ready, 1024, 1);
+        struct timespec wait, tick = {0, TICK};
+        bool sooner = wheel_wait(now_ns(), &wait) && wait.tv_nsec < tick.tv_nsec;
+        int n = epoll_pwait2(poller, ready, 1024, sooner ? &wait : &tick, NULL);
         now = now_ns();
         for (int i = 0; i < n; i++) {
             if (n > 16 && !(i & 7)) now = now_ns();
             on_event(&ready[i], now);
         }
+        wheel_turn(now_ns(), on_timer);
     }
 }
 
@@ -293,7 +310,11 @@ int main(int count, char **arguments) {
     poller = epoll_create1(EPOLL_CLOEXEC);
     clients = calloc((size_t)options.connections, sizeof *clients);
     if (!clients) die("no memory for %d connections", options.connections);
-    for (int i = 0; i < options.connections; i++) clients[i].port = options.ports[i % options.port_count];
+    for (int i = 0; i < options.connections; i++) {
+        clients[i].port = options.ports[i % options.port_count];
+        clients[i].timer.owner = &clients[i];
+    }
+    wheel_start(now_ns());
     run();
     printf("{\"seconds\":%g,\"requests\":%" PRIu64 ",\"events\":%" PRIu64 ",\"errors\":%" PRIu64
            ",\"reconnects\":%" PRIu64 ",\"unfinished\":%d,",
