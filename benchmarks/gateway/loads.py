@@ -27,8 +27,8 @@ class Load:
     warmup: float = 1.0
     """Seconds before; connections are opened in the first half of it."""
     times: int = 1
-    """How often a round measures it, all gateways in turn: a p99 is a few requests, and what a machine does beside hits
-    some of them."""
+    """How often a round measures it, all gateways in turn: what a machine does beside costs a run some percent, and a
+    p99 is a few requests, of which it hits some."""
     only: frozenset[str] = frozenset()
     """The gateways that it is for; empty: all."""
 
@@ -51,12 +51,12 @@ class Load:
 
 _ONE: Final = frozenset({"direct", "pdx", "vllm-router", "sglang-router", "nginx"})
 _PDX: Final = frozenset({"direct", "pdx"})
-PACED_TIMES: Final = 8
+PACED_TIMES: Final = 6
 PACED_SECONDS: Final = 2.0
 """How often a round measures the loads that tell times to the first token and gaps, and how long each time."""
 
 LOADS: Final = (
-    Load("plain"),
+    Load("plain", times=3),
     Load("stream", stream=True, tokens=128, burst=4, only=_ONE),
     Load("stream-single", stream=True, tokens=128, only=_ONE),
     *(

@@ -112,8 +112,8 @@ def write_readme(document: Mapping[str, Any], verdicts: Sequence[Verdict], plot:
     notes = [
         f"Measured on {document['date']}: {found['cpu']}, {found['cores']} cores, {found['memory']}, "
         f"Linux {found['kernel']}, Python {found['python']}; {versions}. {document['options']['rounds']} rounds of "
-        f"{document['options']['seconds']:g} s (added times: {PACED_TIMES} times {PACED_SECONDS:g} s in each); medians ± half of the "
-        "spread. "
+        f"{document['options']['seconds']:g} s (added times: {PACED_TIMES} times {PACED_SECONDS:g} s in each); medians "
+        "± half of the spread. "
         "Ratio: pdx to the best Rust gateway of the run.",
         *(f"\nNot measured: {name}: {why}." for name, why in document["missing"].items()),
         *(f"\n{line}" for line in document["remarks"]),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pdx_api.names import Order, Role
+from tests.component.changing import Changing, MakeChanging
 from tests.component.harness import FAST, ORDERS, SHAPES, Shape, World
 
 MakeWorld = Callable[..., Coroutine[Any, Any, World]]
@@ -63,3 +64,30 @@ async def make_world() -> AsyncIterator[MakeWorld]:
         for world in worlds:
             if world.control is not None:
                 await world.check()
+
+
+@pytest.fixture
+async def make_changing() -> AsyncIterator[MakeChanging]:
+    """Make a world of the pods named; it is checked and taken down at the end."""
+    worlds: list[Changing] = []
+
+    async def make(
+        order: Order, *names: str, warm: bool = True, sim: dict[str, Any] | None = None, **more: Any
+    ) -> Changing:
+        world = Changing(order)
+        worlds.append(world)
+        await world.start_engines([], [])
+        for name in names:
+            await world.add(name, **(sim or {}))
+        await world.start_gateway(warm=False, discovery=world.pods, debug_headers=True, **{"endpoints": (), **more})
+        if warm:
+            await world.all_warm()
+        return world
+
+    try:
+        yield make
+        for world in worlds:
+            await world.check()
+    finally:
+        for world in worlds:
+            await world.close()

@@ -1,169 +1,17 @@
 """Engines that come, go, leave and restart while requests run: none of these fails."""
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
-from typing import Any
-
-import pytest
+from contextlib import suppress
 
 from pdx_api.names import Order, Role
-from pdx_proxy.discovery import Tell
-from pdx_proxy.endpoints import Endpoint, State
+from pdx_proxy.endpoints import State
 from pdx_proxy.main import Control
 from pdx_proxy.settings import Address, Canaries, Deadlines, EndpointSpec, Settings
-from pdx_sim import FaultKind, SimEngine
-from tests.component.harness import FAST, SHAPES, Reply, Shape, World, eventually, request_of, spec_of
+from pdx_sim import FaultKind
+from tests.component.changing import MakeChanging
+from tests.component.harness import Reply, Shape, eventually, request_of
 
-AT_ONCE = 6
-DRAINS = {"shutdown_seconds": 5.0, "decode_token_seconds": 1e-3, "prefill_base_seconds": 0.01, "lease_seconds": 10.0}
 SHORT_SETTLING = Deadlines(settle=1.0)
-
-
-class Pods:
-    """Pods as a cluster would tell of them, changed by a test."""
-
-    def __init__(self) -> None:
-        self.specs: dict[str, EndpointSpec] = {}
-        self._tells: list[Tell] = []
-
-    async def run(self, tell: Tell) -> None:
-        self._tells.append(tell)
-        tell(self.specs.values())
-        await asyncio.Event().wait()
-
-    def put(self, name: str, spec: EndpointSpec) -> None:
-        self.specs[name] = replace(spec, pod=name)
-        self.tell()
-
-    def change(self, name: str, **changes: Any) -> None:
-        self.put(name, replace(self.specs[name], **changes))
-
-    def remove(self, name: str) -> None:
-        del self.specs[name]
-        self.tell()
-
-    def tell(self) -> None:
-        for each in self._tells:
-            each(list(self.specs.values()))
-
-
-class Changing(World):
-    """A gateway in front of pods that come and go. An engine's pod is named after its role, revision and number."""
-
-    def __init__(self, order: Order) -> None:
-        super().__init__(order)
-        self.pods = Pods()
-        self.engine: dict[str, SimEngine] = {}
-
-    async def add(self, name: str, order: Order | None = None, **more: Any) -> SimEngine:
-        """Start an engine and its pod; `name` is like prefill-a-0."""
-        role, revision, _ = name.split("-")
-        wanted = order or self.order
-        settings = replace(FAST, **{**DRAINS, "role": Role(role), "order": wanted, "seed": len(self.engine), **more})
-        engine = self.engine[name] = SimEngine(settings)
-        await engine.start()
-        (self.prefill if engine.settings.role is Role.PREFILL else self.decode).append(engine)
-        self.pods.put(name, replace(spec_of(engine, wanted), revision=revision))
-        return engine
-
-    async def leave(self, name: str) -> None:
-        """What a cluster does with a pod that is deleted: told at once, then preStop, SIGTERM and the end.
-
-        What was picked before may still be on its way to it; only a D that is its revision's last gets more, for the KV
-        that was made for it.
-        """
-        self.pods.change(name, leaving=True)
-        group = name.rpartition("-")[0]
-        last = sum(each.startswith(group) and not spec.leaving for each, spec in self.pods.specs.items()) == 0
-        await asyncio.sleep(0.2)
-        engine = self.engine[name]
-        legs = engine.counts.legs.total()
-        await asyncio.sleep(0.1)
-        assert last or engine.counts.legs.total() == legs, f"{name} has got a leg while it was leaving"
-        await engine.stop()
-        assert last or engine.counts.legs.total() == legs, f"{name} has got a leg while it was leaving"
-        self.pods.remove(name)
-
-    async def restart(self, name: str) -> None:
-        """What a cluster tells of a container that dies and is started again."""
-        engine = self.engine[name]
-        await engine.kill()
-        self.pods.change(name, ready=False)
-        await asyncio.sleep(0.05)
-        await engine.restart()
-        spec = self.pods.specs[name]
-        self.pods.change(name, incarnation=f"{spec.incarnation}+", ready=True)
-
-    async def all_warm(self) -> None:
-        await eventually(lambda: {e.name for e in self.known if e.warm} == self.pods.specs.keys(), 10.0, "all warm")
-
-    async def all_warm_but(self, *leaving: str) -> None:
-        warm = self.pods.specs.keys() - set(leaving)
-        await eventually(lambda: {e.name for e in self.known if e.warm} == warm, 10.0, "all others warm")
-
-    @property
-    def known(self) -> tuple[Endpoint, ...]:
-        return self.gateway.warmer.snapshot.everything
-
-    def find(self, name: str) -> Endpoint:
-        return next(e for e in self.known if e.name == name)
-
-    @asynccontextmanager
-    async def steady_requests(self, shapes: list[Shape] = SHAPES) -> AsyncIterator[list[Reply]]:
-        """Requests of every kind until the end of the block; every answer must be whole and right."""
-        stop, replies, rng = asyncio.Event(), [], random.Random(1)
-
-        async def client(number: int) -> None:
-            count = 0
-            while not stop.is_set():
-                count += 1
-                prompt, tokens, shape = f"{number}.{count} " + "x" * rng.randrange(400), rng.randrange(1, 20), shapes
-                chosen = rng.choice(shape)
-                reply = await self.ask(chosen, prompt=prompt, tokens=tokens)
-                assert (reply.status, reply.text) == (200, chosen.expected(prompt, tokens)), reply
-                replies.append(reply)
-
-        async with asyncio.TaskGroup() as group:
-            for number in range(AT_ONCE):
-                group.create_task(client(number))
-            try:
-                yield replies
-                await asyncio.sleep(0.1)
-            finally:
-                stop.set()
-
-
-MakeChanging = Callable[..., Awaitable[Changing]]
-
-
-@pytest.fixture
-async def make_changing() -> AsyncIterator[MakeChanging]:
-    """Make a world of the pods named; it is checked and taken down at the end."""
-    worlds: list[Changing] = []
-
-    async def make(
-        order: Order, *names: str, warm: bool = True, sim: dict[str, Any] | None = None, **more: Any
-    ) -> Changing:
-        world = Changing(order)
-        worlds.append(world)
-        await world.start_engines([], [])
-        for name in names:
-            await world.add(name, **(sim or {}))
-        await world.start_gateway(warm=False, discovery=world.pods, debug_headers=True, **{"endpoints": (), **more})
-        if warm:
-            await world.all_warm()
-        return world
-
-    try:
-        yield make
-        for world in worlds:
-            await world.check()
-    finally:
-        for world in worlds:
-            await world.close()
 
 
 def _revision(reply: Reply, side: str) -> str | None:

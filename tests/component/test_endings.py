@@ -8,11 +8,10 @@ import aiohttp
 import pytest
 
 from pdx_api.names import Order
+from tests.component.changing import Changing, MakeChanging
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Reply, Shape, World, eventually
-from tests.component.test_changing_engines import Changing, MakeChanging, make_changing
 
-__all__ = ["make_changing"]
 PHASES = ["prefill", "decode", "answer"]
 PUSH = [Order.DECODE_FIRST, Order.CONCURRENT]
 SLOW: dict[str, dict[str, Any]] = {
