@@ -18,9 +18,13 @@ CLUSTERS_END_WITHIN: Final = 400.0
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Give the last test the time that the end of the clusters may take."""
-    if session.items:
-        session.items[-1].add_marker(pytest.mark.timeout(CLUSTERS_END_WITHIN))
+    """Give the last test the time that the end of the clusters may take, unless it has more; a soak ends by itself."""
+    if not session.items:
+        return
+    last = session.items[-1]
+    own = last.get_closest_marker("timeout")
+    if not last.get_closest_marker("soak") and (own is None or own.args[0] < CLUSTERS_END_WITHIN):
+        last.add_marker(pytest.mark.timeout(CLUSTERS_END_WITHIN))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
