@@ -267,12 +267,18 @@ async def _exchange_all(world: World, inputs: list[bytes]) -> list[Outcome]:
     return outcomes
 
 
+_TURNS: Final = 10
+"""Turns of the event loop between two looks: in 10 ms of a busy machine there may be one, and an answer takes more."""
+
+
 async def _quiet(world: World, received: list[bytearray]) -> None:
     """Wait until nothing has been answered for three looks in a row and no answer is being made."""
     calm, last = 0, -1
     async with asyncio.timeout(10):
         while calm < 3:
             await asyncio.sleep(0.01)
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
             now = sum(map(len, received))
             busy = any(engine.counts.running_now or engine.counts.waiting_now for engine in world.engines)
             calm = calm + 1 if now == last and not busy else 0
