@@ -91,7 +91,9 @@ def read_head(head: bytes, max_body_bytes: int) -> tuple[dict[str, str], int, bo
     if "host" not in found.headers:
         return None
     size = int(length)
-    return (found.headers, size, parser.should_keep_alive()) if size <= max_body_bytes else None
+    if not 0 < size <= max_body_bytes:  # with an empty body a request is over, and its parser has forgotten `close`
+        return None
+    return found.headers, size, parser.should_keep_alive()
 
 
 class Lane:

@@ -151,6 +151,18 @@ async def test_a_connection_that_the_client_wants_closed_is(make_world: MakeWorl
     writer.close()
 
 
+async def test_an_empty_request_whose_client_wants_the_connection_closed(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST)
+    listen = world.gateway.listen
+    reader, writer = await asyncio.open_connection(listen.host, listen.port)
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+    world.sent += 1
+    async with asyncio.timeout(5):
+        answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
 async def test_a_client_that_closes_its_sending_half_has_left(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, p={"prefill_base_seconds": 0.2})
     reader, writer = await world.raw(Shape().body())
