@@ -2,6 +2,7 @@
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import signal
@@ -82,19 +83,19 @@ def measure_rounds(bench: Bench, loads: list[Load], wanted: list[Gateway], round
     A load that a round measures several times has the others than the first in entries of their own.
     """
     found: list[Any] = []
-    for turn in range(rounds):
-        for again in range(max(load.times for load in loads)):
-            at = len(found) % len(wanted)
-            results: dict[str, dict[str, Any]] = {}
-            for load in (load for load in loads if load.times > again):
-                for gateway in wanted[at:] + wanted[:at]:
-                    if load.only and gateway.name not in load.only:
-                        continue
-                    result = run(bench, gateway, load, seconds)
-                    results.setdefault(gateway.name, {})[load.name] = result
-                    say(f"round {turn + 1}/{rounds} {load.name:14} {gateway.name:14} {_summary(result)}")
-                    time.sleep(_SETTLE)
-            found.append(results)
+    most = max(load.times for load in loads)
+    for turn, again in itertools.product(range(rounds), range(most)):
+        at = len(found) % len(wanted)
+        results: dict[str, dict[str, Any]] = {}
+        for load in [each for each in loads if each.times > again]:
+            for gateway in wanted[at:] + wanted[:at]:
+                if load.only and gateway.name not in load.only:
+                    continue
+                result = run(bench, gateway, load, seconds)
+                results.setdefault(gateway.name, {})[load.name] = result
+                say(f"round {turn + 1}/{rounds} {load.name:14} {gateway.name:14} {_summary(result)}")
+                time.sleep(_SETTLE)
+        found.append(results)
     return found
 
 
