@@ -2,7 +2,8 @@
 
 It reads whole POSTs of the hot routes, in HTTP/1.1 and with a Content-Length: where such a request ends is known from
 its head. A connection that sends anything else (another route or version, chunks, no body, `Expect`, a repeated header,
-what is no HTTP) is aiohttp's from that request on, with every byte that has not been answered. So nothing unusual is read here.
+what is no HTTP) is aiohttp's from that request on, with every byte that has not been answered. So nothing unusual is
+read here.
 """
 
 import asyncio
