@@ -17,21 +17,30 @@ _LOST: Final = {Settlement.DECODE_LOST: 1}
 
 def _pool() -> Iterator[Row]:
     """What clients and engines do while KV goes through a pool."""
-    leaves = "the client leaves"
-    for id_, phase, test, settled, engines in (
+    leaves, unstoppable = "the client leaves", "the client leaves; P may not be stopped (LMCache)"
+    for id_, phase, what, test, settled, engines in (
         (
             "prefill",
             Phase.PREFILL,
+            leaves,
             "a_client_that_leaves_stops_prefill[{shape}]",
             {Settlement.PREFILL_STOPPED: 1},
             "P is closed and stops; D nothing",
         ),
-        ("decode", Phase.DECODE, "a_client_that_leaves_stops_decode[{shape}]", {}, "D is closed and stops"),
+        (
+            "unstoppable-prefill",
+            Phase.PREFILL,
+            unstoppable,
+            "a_prefill_that_may_not_be_stopped_finishes[{shape}]",
+            {Settlement.FINISHED: 1},
+            "P finishes and saves; D nothing",
+        ),
+        ("decode", Phase.DECODE, leaves, "a_client_that_leaves_stops_decode[{shape}]", {}, "D is closed and stops"),
     ):
         yield Row(
             f"left-{id_}-pool",
             phase,
-            leaves,
+            what,
             _GONE,
             _LEFT,
             settled=settled,

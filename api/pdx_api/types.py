@@ -132,7 +132,8 @@ class KVTransfer(Part):
     on_load_failure: Literal["Fail", "Recompute"] = Field(
         default="Fail",
         description="What D does when KV does not arrive. Fail: D answers an error, and the gateway retries and "
-        "counts it. Recompute: D prefills by itself, and only latency shows it; MooncakeStore always does.",
+        "counts it. Recompute: D prefills by itself, and only latency shows it; LMCache, LMCacheP2P and "
+        "MooncakeStore always do.",
     )
     storage: KVStorage | None = Field(
         default=None,

@@ -14,6 +14,8 @@ from pdx_proxy.settings import Address
 from pdx_sim import chat_tokens, expected_text, tokenize
 
 _RESET: Final = struct.pack("ii", 1, 0)
+_DAWDLES: Final = 5.0
+"""Seconds of an answer in which a slow client pauses; on a busy machine each pause is longer than it is meant."""
 _LOST: Final = "The engine was lost while it answered."
 _MORE: Final[tuple[dict[str, Any], ...]] = (
     {},
@@ -153,10 +155,12 @@ async def _read_length(reader: asyncio.StreamReader, answer: Answer, length: int
 
 
 async def _read_chunks(reader: asyncio.StreamReader, answer: Answer, pause: float) -> None:
+    clock = asyncio.get_running_loop().time
+    dawdles_until = clock() + _DAWDLES
     while size := int(await reader.readuntil(b"\r\n"), 16):
         answer.body += await reader.readexactly(size)
         await reader.readexactly(2)
-        if pause:
+        if pause and clock() < dawdles_until:
             await asyncio.sleep(pause)
     await reader.readuntil(b"\r\n")
 

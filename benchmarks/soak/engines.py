@@ -155,13 +155,14 @@ class Engines:
         self._busy.discard(name)
 
     async def _revive(self, name: str) -> bool:
-        """Start a dead engine again; one whose port somebody else has taken meanwhile is gone for good."""
+        """Start a dead engine again; for one whose port somebody else has taken meanwhile there comes another."""
         try:
             await self.live[name].restart()
         except ListenError:
-            self.gone.append(self.live.pop(name))
+            lost = self.live.pop(name)
+            self.gone.append(lost)
             self.specs.pop(name, None)
-            self.tell(self.specs.values())
+            await self.add(lost.settings.role)
             return False
         return True
 

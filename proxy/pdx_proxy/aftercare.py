@@ -33,6 +33,12 @@ _ARRIVAL_SECONDS: Final = 1.0
 Result = TypeVar("Result")
 
 
+def _stops(prefill: Endpoint) -> bool:
+    """Whether a P may be stopped while it works."""
+    family = family_of(prefill.connector, prefill.order, prefill.spec.protocol)
+    return not isinstance(family, Pool) or family.stops_prefill
+
+
 class Aftercare:
     """Owner of the tasks that settle hand-offs."""
 
@@ -68,16 +74,19 @@ class Aftercare:
             self._backend.counters.settling -= 1
 
     def stop_prefill(self, leg: Leg, decode: Endpoint, request: Request, *, keeps: bool) -> None:
-        """The client left while an awaited P prefilled: stop it.
+        """The client left while an awaited P prefilled: stop it, if its connector lets it be stopped.
 
         `keeps` says that it keeps for D what it finishes anyway, which is then released.
         """
-        if leg.begun and keeps:
+        if not leg.begun:
+            leg.end()
+        elif keeps:
             self.settle(self._stop_prefill(leg, decode, request))
-            return
-        if leg.begun:
+        elif _stops(leg.endpoint):
             self.count(Settlement.PREFILL_STOPPED)
-        leg.end()
+            leg.end()
+        else:
+            self.settle(self._finish_prefill(leg))
 
     def release(
         self,
@@ -137,6 +146,15 @@ class Aftercare:
         family = family_of(prefill.connector, prefill.order, prefill.spec.protocol)
         kept = None if isinstance(family, Pool) else family.kept_seconds
         return self._backend.deadlines.handoff + LEASE_MARGIN_SECONDS if kept is None else kept
+
+    async def _finish_prefill(self, leg: Leg) -> Settlement:
+        try:
+            await leg.whole(self._backend.deadlines.prefill)
+        except EngineFailure:
+            return Settlement.PREFILL_STOPPED
+        finally:
+            leg.end()
+        return Settlement.FINISHED
 
     async def _stop_prefill(self, leg: Leg, decode: Endpoint, request: Request) -> Settlement:
         try:

@@ -64,7 +64,7 @@ class Settlement(StrEnum):
     RELEASED = "released"
     """P had finished; a D leg made it free its blocks."""
     FINISHED = "finished"
-    """D had been told to wait: P was left to finish, then D was closed."""
+    """P was left to finish: D had been told to wait, and was closed then; or P may not be stopped."""
     LEASE = "lease"
     """P's blocks wait for the end of their lease."""
     DECODE_LOST = "decode_lost"

@@ -1,7 +1,8 @@
 """The pool family: P saves what it computes, and D, asked with the whole request, looks it up.
 
-Nothing is kept for a D, so a hand-off that nobody wants any more is settled by stopping P. What D does not find it
-computes; the gateway does not see that, the engine counts it.
+Nothing is kept for a D, so a hand-off that nobody wants any more is settled by stopping P, or, where that would harm
+its engine, by leaving it to finish. What D does not find it computes; the gateway does not see that, the engine counts
+it.
 """
 
 import asyncio

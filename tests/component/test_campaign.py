@@ -41,7 +41,9 @@ async def test_random_faults(order: Order, workers: int, soak: bool, tmp_path: P
     gc.collect()  # a simulated engine that is killed may drop a connection that it was just accepting
     tell("faults", ledger.line())
     grown = ledger.memory["end"] / ledger.memory["early"] - 1
+    outcomes = ledger.state["outcomes"]
     ledger.expect(SECONDS[soak] < 600 or grown < MAY_GROW, f"memory has grown: {ledger.memory}")
+    ledger.expect(SECONDS[soak] < 600 or outcomes["split"] > 2 * outcomes["whole"], f"too little was split: {outcomes}")
     assert not ledger.failures, f"SEED={seed}\n" + "\n".join(ledger.failures)
     if soak:
         record("faults", ledger.line())

@@ -14,7 +14,8 @@ from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.families import Pool
 from pdx_api.connectors.shared_storage import SharedStorage
 from pdx_api.names import Order
-from pdx_sim import Leg
+from pdx_proxy.settings import Deadlines
+from pdx_sim import FaultKind, Leg
 from tests.component.conftest import MakeWorld
 from tests.component.harness import PROMPT, Shape, World, eventually
 
@@ -132,6 +133,33 @@ async def test_a_client_that_leaves_stops_prefill(shape: Shape, make_pool: MakeP
     await _leave(world, task)
     await eventually(lambda: world.p.counts.prefills_aborted)
     assert world.d.counts.legs.total() == legs
+    assert await world.settlements() == {"prefill_stopped": 1}
+    assert await world.outcomes() == {"client_left": 1}
+
+
+async def test_a_prefill_that_may_not_be_stopped_finishes(shape: Shape, make_pool: MakePool) -> None:
+    """LMCache's, which may be loading: what it saves serves whoever asks next."""
+    world = await make_pool(p=SLOW_PREFILL, sim={"connector": "LMCache"})
+    legs = world.d.counts.legs.total()
+    task = await _begin(world, shape)
+    await eventually(lambda: world.p.counts.running_now)
+    computed = world.p.counts.prefills_finished
+    await _leave(world, task)
+    assert world.p.counts.prefills_finished == computed + 1
+    assert (world.p.counts.prefills_aborted, world.p.counts.running_now) == (0, 0)
+    assert world.d.counts.legs.total() == legs
+    assert await world.settlements() == {"finished": 1}
+    assert await world.outcomes() == {"client_left": 1}
+
+
+@pytest.mark.parametrize("kind", [FaultKind.HANG_BEFORE_HEAD, FaultKind.LOSE_ANSWER])
+async def test_a_prefill_that_fails_for_nobody_is_given_up(kind: FaultKind, make_pool: MakePool) -> None:
+    deadlines = Deadlines(prefill=0.3)
+    world = await make_pool(p=SLOW_PREFILL, sim={"connector": "LMCache"}, deadlines=deadlines)
+    world.p.faults.add(kind, seconds=2.0)
+    task = await _begin(world, Shape())
+    await eventually(lambda: world.p.counts.faults or world.p.counts.running_now)
+    await _leave(world, task)
     assert await world.settlements() == {"prefill_stopped": 1}
     assert await world.outcomes() == {"client_left": 1}
 

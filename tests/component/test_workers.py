@@ -119,6 +119,15 @@ async def _start(programs: list[Program], world: World, workers: int, *more: str
     return program
 
 
+async def _replaced(program: Program, victim: int) -> None:
+    """Wait until another of two workers has come for a dead one."""
+
+    def is_replaced(workers: list[int]) -> bool:
+        return len(workers) == 2 and victim not in workers
+
+    await eventually(lambda: is_replaced(program.workers()), 10.0, "a new worker")
+
+
 async def test_two_workers_share_the_port(order: Order, make_world: MakeWorld, programs: list[Program]) -> None:
     world = await make_world(order, gateway=False)
     program = await _start(programs, world, 2)
@@ -134,7 +143,7 @@ async def test_two_workers_share_the_port(order: Order, make_world: MakeWorld, p
     await _check_metrics(program)
     first, second = program.workers()
     os.kill(first, signal.SIGKILL)
-    await eventually(lambda: len(program.workers()) == 2 and first not in program.workers(), 10.0, "a new worker")
+    await _replaced(program, first)
     assert second in program.workers()
     await _check_metrics(program)  # those of the dead one are still counted
     assert [await program.ask(Shape()) for _ in range(12)] == [Shape().expected()] * 12
@@ -169,7 +178,7 @@ async def test_all_processes_write_json(make_world: MakeWorld, programs: list[Pr
     await program.state()  # every worker answers it after what it was at: its lines are written
     victim = program.workers()[0]
     os.kill(victim, signal.SIGKILL)
-    await eventually(lambda: len(program.workers()) == 2 and victim not in program.workers(), 10.0, "a new worker")
+    await _replaced(program, victim)
     program.child.send_signal(signal.SIGTERM)
     code, errors = await program.end()
     lines = [json.loads(line) for line in errors.splitlines()]

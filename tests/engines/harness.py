@@ -89,6 +89,8 @@ class Engine:
             files.mkdir(exist_ok=True)
             (files / name).write_text(content)
         bin_directory = Path(sys.executable).parent
+        if self.sockets is not None:  # of a process that has ended by itself
+            self.sockets.cleanup()
         self.sockets = tempfile.TemporaryDirectory(prefix="pdx-")
         environment = {**os.environ, "VLLM_RPC_BASE_PATH": self.sockets.name, **self.env, **dict(command.env)}
         environment["PATH"] = f"{bin_directory}:{environment['PATH']}"

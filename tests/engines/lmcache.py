@@ -1,7 +1,9 @@
 """What the tests of LMCache's connectors ask of a pair of engines."""
 
 import asyncio
+import contextlib
 import importlib.util
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ import aiohttp
 import pytest
 
 from pdx_cli.main import main as pdx
+from tests.engines.campaign import hang_up_at_random
 from tests.engines.conftest import Pair
 from tests.engines.harness import Answer, Engine, Gateway, ask, eventually, words
 from tests.engines.mooncake import libraries
@@ -96,6 +99,36 @@ async def _take_weights(session: aiohttp.ClientSession, engine: Engine, model: P
         assert answer.status == 200, await answer.text()
 
 
+async def check_hang_ups(session: aiohttp.ClientSession, front: Gateway, pair: Pair, seeds: Iterator[int]) -> None:
+    """Clients that leave at any moment, also while P or D loads, end no engine and leave nothing held."""
+    outcomes = await hang_up_at_random(session, front, 200, seed=next(seeds))
+    assert outcomes["left"] > 20
+    rng = random.Random(next(seeds))
+    prompts = [words(next(seeds), 400) for _ in range(20)]
+    for prompt in prompts:
+        await ask(session, pair.prefill.url, {"prompt": prompt, "max_tokens": 1})
+    before = pair.prefill.external_tokens
+
+    async def leave(prompt: str) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(rng.uniform(0.0, 0.15)):
+                await ask(session, front.url, {"prompt": prompt, "max_tokens": 1})
+                return False
+        return True
+
+    left = 0
+    for _ in range(5):
+        async with session.post(f"{pair.prefill.url}/reset_prefix_cache") as answer:
+            assert answer.status == 200, await answer.text()
+        for pairs in zip(prompts[::2], prompts[1::2], strict=True):
+            left += sum(await asyncio.gather(*map(leave, pairs)))
+        await eventually(lambda: not any(front.state()["inFlight"].values()), 15, "the gateway does not come to rest")
+    assert left > 5
+    assert pair.prefill.external_tokens > before, "P has loaded nothing, which proves nothing"
+    await check_serves(session, front, pair.prefill, words(next(seeds), 120))
+    assert (pair.prefill.kv_usage, pair.decode.kv_usage) == (0, 0)
+
+
 async def check_serves(session: aiohttp.ClientSession, front: Gateway, single: Engine, prompt: str) -> None:
     """A single engine's text within a minute, wherever D's KV is from."""
     body = {"prompt": prompt, "max_tokens": 16}
@@ -107,11 +140,11 @@ async def check_serves(session: aiohttp.ClientSession, front: Gateway, single: E
 async def check_moves_again(
     session: aiohttp.ClientSession, front: Gateway, pair: Pair, seeds: Iterator[int], seconds: float = 60
 ) -> None:
-    """Prompts come from outside again, within that time."""
+    """Prompts come from outside again, within that time, and no load that fails meanwhile fails a request."""
     deadline = time.monotonic() + seconds
     for number in seeds:
         before = pair.decode.external_tokens
-        await ask(session, front.url, {"prompt": words(number, 120), "max_tokens": 4})
+        assert (await ask(session, front.url, {"prompt": words(number, 120), "max_tokens": 4})).status == 200
         if pair.decode.external_tokens > before:
             return
         assert time.monotonic() < deadline, "KV does not move again"

@@ -20,6 +20,7 @@ from tests.engines.lmcache import (
     check,
     check_alone,
     check_foreign,
+    check_hang_ups,
     check_moves_again,
     check_serves,
     check_shape,
@@ -84,15 +85,41 @@ async def test_foreign_kv_shows_in_the_text(
     await check_foreign(session, pair, words(next(_seeds), 120), tiny_model, tmp_path / "foreign")
 
 
+async def test_clients_that_leave_end_no_engine(session: aiohttp.ClientSession, front: Gateway, pair: Served) -> None:
+    for engine in (pair.prefill, pair.decode):
+        await revive(engine)
+    await check_hang_ups(session, front, pair, _seeds)
+
+
 async def test_a_dead_server_costs_time_and_comes_back(
     session: aiohttp.ClientSession, front: Gateway, pair: Served
 ) -> None:
     """Engines compute by themselves while it is away, and use it again without a restart."""
+    for engine in (pair.prefill, pair.decode):
+        await revive(engine)
     await asyncio.to_thread(pair.server.kill)
     await check_serves(session, front, pair.prefill, words(next(_seeds), 120))
     pair.server.start()
     await asyncio.to_thread(pair.server.wait_until_healthy)
     await check_moves_again(session, front, pair, _seeds)
+
+
+async def test_a_dead_decode_takes_no_kv_with_it(session: aiohttp.ClientSession, front: Gateway, pair: Served) -> None:
+    """The only D: clients are told to come back. When it has been started anew it finds what P has stored."""
+    for engine in (pair.prefill, pair.decode):
+        await revive(engine)
+    body = {"prompt": words(fresh() + 51, 120), "max_tokens": 16}
+    expected = (await ask(session, pair.prefill.url, body)).text
+    await asyncio.to_thread(pair.decode.kill)
+    refused = await ask(session, front.url, body)
+    assert (refused.status, "retry-after" in refused.headers) == (503, True)
+    await revive(pair.decode)
+    deadline = time.monotonic() + 60
+    while (got := await ask(session, front.url, body)).status != 200:
+        assert time.monotonic() < deadline, got
+        await asyncio.sleep(0.5)
+    assert got.text == expected
+    assert pair.decode.external_tokens > 0
 
 
 async def test_a_dead_prefill_is_survived(session: aiohttp.ClientSession, front: Gateway, pair: Served) -> None:
@@ -105,20 +132,3 @@ async def test_a_dead_prefill_is_survived(session: aiohttp.ClientSession, front:
     got = await ask(session, front.url, body)
     assert (got.status, got.text) == (200, expected)
     await eventually(lambda: pair.decode.external_tokens > before, 5, "what P has stored is gone with it")
-
-
-async def test_a_dead_decode_takes_no_kv_with_it(session: aiohttp.ClientSession, front: Gateway, pair: Served) -> None:
-    """The only D: clients are told to come back. When it has been started anew it finds what it had stored."""
-    await revive(pair.decode)
-    body = {"prompt": words(fresh() + 51, 120), "max_tokens": 16}
-    expected = (await ask(session, pair.decode.url, body)).text
-    await asyncio.to_thread(pair.decode.kill)
-    refused = await ask(session, front.url, body)
-    assert (refused.status, "retry-after" in refused.headers) == (503, True)
-    await revive(pair.decode)
-    deadline = time.monotonic() + 60
-    while (got := await ask(session, front.url, body)).status != 200:
-        assert time.monotonic() < deadline, got
-        await asyncio.sleep(0.5)
-    assert got.text == expected
-    assert pair.decode.external_tokens > 0

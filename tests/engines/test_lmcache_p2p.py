@@ -18,6 +18,7 @@ from tests.engines.lmcache import (
     RELOADS,
     check_alone,
     check_foreign,
+    check_hang_ups,
     check_moves_again,
     check_serves,
     check_shape,
@@ -75,6 +76,12 @@ async def test_without_prefill_nothing_comes_from_outside(
     session: aiohttp.ClientSession, front: Gateway, pair: Served
 ) -> None:
     await check_alone(session, pair, words(next(_seeds), 120))
+
+
+async def test_clients_that_leave_end_no_engine(session: aiohttp.ClientSession, front: Gateway, pair: Served) -> None:
+    for engine in (pair.prefill, pair.decode):
+        await revive(engine)
+    await check_hang_ups(session, front, pair, _seeds)
 
 
 async def test_a_dead_coordinator_is_survived(session: aiohttp.ClientSession, front: Gateway, pair: Served) -> None:

@@ -99,6 +99,8 @@ class Pool:
 
     saved_after: float = 0.0
     """Seconds from P's answer until what it saves can be found; D is asked only then. 0: P saves before it answers."""
+    stops_prefill: bool = True
+    """Whether P may be stopped when a client leaves; False: P is left to finish, and what it saves serves the next."""
 
 
 Family = Serial | Rendezvous | Pool

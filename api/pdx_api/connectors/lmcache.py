@@ -35,12 +35,21 @@ def server_command(site: Site, pool_gib: float, block_size: int | None) -> tuple
     )
 
 
-def engine_of(server: Site, config: Mapping[str, Any]) -> EngineWiring:
-    """An engine whose server is gone notices it by heartbeats and works on without; it waits for no answer long."""
+_KV_ROLES: Final = {Role.PREFILL: "kv_both", Role.DECODE: "kv_consumer"}
+
+
+def engine_of(role: Role, server: Site, config: Mapping[str, Any]) -> EngineWiring:
+    """An engine whose server is gone notices it by heartbeats and works on without; it waits for no answer long.
+
+    P saves and looks, D only looks, and a load that fails is computed anew, whatever the spec says: in an engine that
+    saves, a request that ends while its KV is loaded, because it fails or its client has left, may end the whole engine
+    (github.com/LMCache/LMCache/issues/4938, github.com/vllm-project/vllm/issues/43226).
+    """
     return EngineWiring(
         kv_transfer_config={
             "kv_connector": "LMCacheMPConnector",
-            "kv_role": "kv_both",
+            "kv_role": _KV_ROLES[role],
+            "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": {
                 "lmcache.mp.host": f"tcp://{server.host}",
                 "lmcache.mp.port": server.ports[REQUESTS],
@@ -76,16 +85,16 @@ class LMCache:
     checks: Checks = _CHECKS
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
-        """P and D are wired alike: both save and both look."""
-        return engine_of(site.services[SERVER], config)
+        """See `engine_of`."""
+        return engine_of(role, site.services[SERVER], config)
 
     def keeping(self, seconds: int) -> Mapping[str, Any]:
         """Nothing is kept for a D."""
         return {}
 
     def family(self, order: Order) -> Family:
-        """P's engine-driven store ends before P answers."""
-        return Pool()
+        """P's engine-driven store ends before P answers. A P that also looks may not be stopped: see `engine_of`."""
+        return Pool(stops_prefill=False)
 
 
 CONNECTOR: Final = LMCache()

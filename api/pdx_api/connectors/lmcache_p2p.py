@@ -81,15 +81,15 @@ class LMCacheP2P:
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """An engine speaks to the server beside it only."""
-        return engine_of(site.services[SERVER], config)
+        return engine_of(role, site.services[SERVER], config)
 
     def keeping(self, seconds: int) -> Mapping[str, Any]:
         """Nothing is kept for a D: a server drops what it has used least lately, and never what a peer reads."""
         return {}
 
     def family(self, order: Order) -> Family:
-        """P has saved before it answers, and D's server asks its peers when D looks."""
-        return Pool()
+        """P has saved before it answers, and D's server asks its peers when D looks. For the rest as LMCache."""
+        return Pool(stops_prefill=False)
 
 
 CONNECTOR: Final = LMCacheP2P()
