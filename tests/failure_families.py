@@ -17,12 +17,12 @@ _LOST: Final = {Settlement.DECODE_LOST: 1}
 
 def _pool() -> Iterator[Row]:
     """What clients and engines do while KV goes through a pool."""
-    leaves, unstoppable = "the client leaves", "the client leaves; P may not be stopped (LMCache)"
+    leaves = "the client leaves"
     for id_, phase, what, test, settled, engines in (
         (
             "prefill",
             Phase.PREFILL,
-            leaves,
+            f"{leaves}; P may be stopped",
             "a_client_that_leaves_stops_prefill[{shape}]",
             {Settlement.PREFILL_STOPPED: 1},
             "P is closed and stops; D nothing",
@@ -30,7 +30,7 @@ def _pool() -> Iterator[Row]:
         (
             "unstoppable-prefill",
             Phase.PREFILL,
-            unstoppable,
+            f"{leaves}; P may not be stopped (LMCache)",
             "a_prefill_that_may_not_be_stopped_finishes[{shape}]",
             {Settlement.FINISHED: 1},
             "P finishes and saves; D nothing",

@@ -108,6 +108,13 @@ MUTATIONS: Final = (
         "component/test_leaving.py::test_while_prefill_computes[PrefillFirst-text-used-connections]",
     ),
     Mutation(
+        "a P that may not be stopped is stopped",
+        "aftercare.py",
+        "elif _stops(leg.endpoint):",
+        "elif True:",
+        "component/test_lookup.py::test_a_prefill_that_may_not_be_stopped_finishes[text]",
+    ),
+    Mutation(
         "a push that does not come is waited for",
         "rendezvous.py",
         "if not self._request.stream:",

@@ -149,12 +149,12 @@ class Aftercare:
 
     async def _finish_prefill(self, leg: Leg) -> Settlement:
         try:
-            await leg.whole(self._backend.deadlines.prefill)
+            answer = await leg.whole(self._backend.deadlines.prefill)
         except EngineFailure:
             return Settlement.PREFILL_STOPPED
         finally:
             leg.end()
-        return Settlement.FINISHED
+        return Settlement.FINISHED if answer.status == 200 else Settlement.PREFILL_STOPPED
 
     async def _stop_prefill(self, leg: Leg, decode: Endpoint, request: Request) -> Settlement:
         try:

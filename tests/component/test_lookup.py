@@ -152,8 +152,8 @@ async def test_a_prefill_that_may_not_be_stopped_finishes(shape: Shape, make_poo
     assert await world.outcomes() == {"client_left": 1}
 
 
-@pytest.mark.parametrize("kind", [FaultKind.HANG_BEFORE_HEAD, FaultKind.LOSE_ANSWER])
-async def test_a_prefill_that_fails_for_nobody_is_given_up(kind: FaultKind, make_pool: MakePool) -> None:
+@pytest.mark.parametrize("kind", [FaultKind.HANG_BEFORE_HEAD, FaultKind.LOSE_ANSWER, FaultKind.ERROR_EVENT])
+async def test_a_prefill_that_fails_for_nobody_has_not_finished(kind: FaultKind, make_pool: MakePool) -> None:
     deadlines = Deadlines(prefill=0.3)
     world = await make_pool(p=SLOW_PREFILL, sim={"connector": "LMCache"}, deadlines=deadlines)
     world.p.faults.add(kind, seconds=2.0)

@@ -23,6 +23,13 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
+def _is_worker(command: Path) -> bool:
+    try:
+        return b"pdx_proxy.worker_process" in command.read_bytes()
+    except OSError:  # it has just ended
+        return False
+
+
 class Program:
     """`pdx gateway` as a child of this process."""
 
@@ -88,8 +95,7 @@ class Program:
     def workers(self) -> list[int]:
         """Pids of the worker processes."""
         children = Path(f"/proc/{self.child.pid}/task/{self.child.pid}/children").read_text().split()
-        commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
-        return [pid for pid, command in commands.items() if b"pdx_proxy.worker_process" in command]
+        return [int(pid) for pid in children if _is_worker(Path(f"/proc/{pid}/cmdline"))]
 
     async def end(self) -> tuple[int, str]:
         """Its exit code and what it wrote to stderr."""
