@@ -97,6 +97,7 @@ async def test_a_dead_server_costs_time_and_comes_back(
     """Engines compute by themselves while it is away, and use it again without a restart."""
     for engine in (pair.prefill, pair.decode):
         await revive(engine)
+    await check_moves_again(session, front, pair, _seeds)  # from its first load on D looks after its server
     await asyncio.to_thread(pair.server.kill)
     await check_serves(session, front, pair.prefill, words(next(_seeds), 120))
     pair.server.start()
