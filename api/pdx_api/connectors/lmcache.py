@@ -44,8 +44,7 @@ def engine_of(role: Role, server: Site, config: Mapping[str, Any]) -> EngineWiri
     P saves and looks, D only looks: in an engine that saves, a request that ends while its KV is loaded, because the
     load fails or its client has left, may end the whole engine (github.com/LMCache/LMCache/issues/4938,
     github.com/vllm-project/vllm/issues/43226). A load that fails is computed anew, whatever the spec says, by D too:
-    for seconds after a server's return every other attempt would fail alike. vLLM's own copy of the class is not taken:
-    with it a D that only looks is no safer.
+    for seconds after a server's return every other attempt would fail alike.
     """
     return EngineWiring(
         kv_transfer_config={
@@ -60,7 +59,7 @@ def engine_of(role: Role, server: Site, config: Mapping[str, Any]) -> EngineWiri
                 **config,
             },
         },
-        env={"LMCACHE_MP_TRANSFER_MODE": "engine_driven", "LMCACHE_USE_UPSTREAM_MP": "", "PYTHONHASHSEED": "0"},
+        env={"LMCACHE_MP_TRANSFER_MODE": "engine_driven", "PYTHONHASHSEED": "0"},
     )
 
 
