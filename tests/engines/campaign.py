@@ -31,11 +31,12 @@ def fresh() -> int:
     return 10_000_000 * next(_ROUNDS)
 
 
-async def revive(engine: Engine) -> None:
-    """Start it if it is dead: a test that kills it may be run again."""
-    if engine.process is None or engine.process.poll() is not None:
-        engine.start()
-        await asyncio.to_thread(engine.wait_until_healthy)
+async def revive(*engines: Engine) -> None:
+    """Start those that are dead, one after the other: a test that kills one may be run again."""
+    for engine in engines:
+        if engine.process is None or engine.process.poll() is not None:
+            engine.start()
+            await asyncio.to_thread(engine.wait_until_healthy)
 
 
 def say(lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,8 +86,7 @@ async def test_foreign_kv_shows_in_the_text(
 
 
 async def test_clients_that_leave_end_no_engine(session: aiohttp.ClientSession, front: Gateway, pair: Served) -> None:
-    for engine in (pair.prefill, pair.decode):
-        await revive(engine)
+    await revive(pair.prefill, pair.decode)
     await check_hang_ups(session, front, pair, _seeds)
 
 
@@ -95,8 +94,7 @@ async def test_a_dead_server_costs_time_and_comes_back(
     session: aiohttp.ClientSession, front: Gateway, pair: Served
 ) -> None:
     """Engines compute by themselves while it is away, and use it again without a restart."""
-    for engine in (pair.prefill, pair.decode):
-        await revive(engine)
+    await revive(pair.prefill, pair.decode)
     await check_moves_again(session, front, pair, _seeds)  # from its first load on D looks after its server
     await asyncio.to_thread(pair.server.kill)
     await check_serves(session, front, pair.prefill, words(next(_seeds), 120))
@@ -107,8 +105,7 @@ async def test_a_dead_server_costs_time_and_comes_back(
 
 async def test_a_dead_decode_takes_no_kv_with_it(session: aiohttp.ClientSession, front: Gateway, pair: Served) -> None:
     """The only D: clients are told to come back. When it has been started anew it finds what P has stored."""
-    for engine in (pair.prefill, pair.decode):
-        await revive(engine)
+    await revive(pair.prefill, pair.decode)
     body = {"prompt": words(fresh() + 51, 120), "max_tokens": 16}
     expected = (await ask(session, pair.prefill.url, body)).text
     await asyncio.to_thread(pair.decode.kill)

@@ -79,8 +79,7 @@ async def test_without_prefill_nothing_comes_from_outside(
 
 
 async def test_clients_that_leave_end_no_engine(session: aiohttp.ClientSession, front: Gateway, pair: Served) -> None:
-    for engine in (pair.prefill, pair.decode):
-        await revive(engine)
+    await revive(pair.prefill, pair.decode)
     await check_hang_ups(session, front, pair, _seeds)
 
 
