@@ -4,11 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from pdx_api.names import PrefillFailure
-from tests.failure_families import family_scenarios
-from tests.failure_mooncake import mooncake_rows
-from tests.failure_rows import rows
-from tests.failure_scenarios import scenarios
-from tests.failures import (
+from tests.failure_matrix.families import family_scenarios
+from tests.failure_matrix.mooncake import mooncake_rows
+from tests.failure_matrix.row import (
     ALL,
     MEET,
     MEET_FIRST,
@@ -23,6 +21,8 @@ from tests.failures import (
     Row,
     Wiring,
 )
+from tests.failure_matrix.rows import rows
+from tests.failure_matrix.scenarios import scenarios
 
 BEGIN: Final = "<!-- Written by `make generate` from tests/failure_*.py. -->\n"
 _NAMES: Final = ("what fails", "order", "stream", "the client sees", "engines see", "counters", "test")

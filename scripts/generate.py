@@ -9,7 +9,7 @@ from typing import Final
 import yaml
 
 from pdx_api.names import GROUP, PLURAL
-from pdx_api.schema import custom_resource_definition, object_schema
+from pdx_api.spec.schema import custom_resource_definition, object_schema
 from scripts.alerts import rules_file
 from scripts.boards import dashboards
 from scripts.failures import failures

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from pdx_api.names import API_VERSION, KIND
 from pdx_api.rule import RULES_KEY
-from pdx_api.schema import INT_OR_STRING, PRESERVE
+from pdx_api.spec.schema import INT_OR_STRING, PRESERVE
 
 Schema = Mapping[str, Any]
 

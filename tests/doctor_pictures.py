@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pdx_api.connectors.base import Site
-from pdx_api.engines import engine_command
 from pdx_api.names import API_VERSION, KIND, LABEL_REVISION, LABEL_ROLE, LABEL_SERVICE, Mode, Role
-from pdx_api.parse import parse
-from pdx_cli.doctor import CHECKS
-from pdx_cli.findings import Finding, Severity, examine, is_healthy
-from pdx_cli.picture import Engine, Gateway, Operator, Picture, Rights, Tokens, WantedSecret
-from pdx_operator.observed import GatewayState, PodView, PoolState, pod_view
+from pdx_api.render.engines import engine_command
+from pdx_api.spec.parse import parse
+from pdx_cli.checks.findings import Finding, Severity, examine, is_healthy
+from pdx_cli.commands.doctor import CHECKS
+from pdx_cli.sources.picture import Engine, Gateway, Operator, Picture, Rights, Tokens, WantedSecret
+from pdx_operator.observed.workloads import GatewayState, PodView, PoolState, pod_view
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 LONG_AGO = "2026-05-04T08:00:00Z"

@@ -15,7 +15,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = ROOT / "proxy/pdx_proxy"
-_ROW: Final = "component/test_failures.py::test_row"
+_ROW: Final = "component/handoff/test_failures.py::test_row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,115 +32,115 @@ class Mutation:
 MUTATIONS: Final = (
     Mutation(
         "P's failure is told at once",
-        "gateway.py",
+        "serving/gateway.py",
         "if tries and failure.begun and not self._backend.may_retry():",
         "if True:",
         f"{_ROW}[prefill-500-PrefillFirst-whole-Retry]",
     ),
     Mutation(
         "Fail goes on",
-        "gateway.py",
+        "serving/gateway.py",
         "if retries.on_prefill_failure is PrefillFailure.FAIL:\n",
         "if False:\n",
         f"{_ROW}[prefill-500-fail-PrefillFirst-whole-Fail]",
     ),
     Mutation(
         "Local asks another P",
-        "gateway.py",
+        "serving/gateway.py",
         "request = request.whole()\n                if tries",
         "pass\n                if tries",
         f"{_ROW}[prefill-dies-local-PrefillFirst-stream-Local]",
     ),
     Mutation(
         "a P is not asked again while D waits",
-        "rendezvous.py",
+        "handoff/push.py",
         "_PREFILL_TRIES: Final = 2",
         "_PREFILL_TRIES: Final = 1",
         f"{_ROW}[prefill-abort-again-DecodeFirst-whole-Retry]",
     ),
     Mutation(
         "a D that failed leaves P's blocks to their lease",
-        "serial.py",
+        "handoff/pull.py",
         "aftercare.release(pair, params, request, failure, begun=leg.begun)",
         "pass",
         f"{_ROW}[decode-503-PrefillFirst-whole-Retry]",
     ),
     Mutation(
         "an error event is an answer",
-        "opening.py",
+        "payload/first_event.py",
         "if event.find(b'\"error\"') >= 0:",
         "if False:",
         f"{_ROW}[decode-load-fails-event-Concurrent-stream-Retry]",
     ),
     Mutation(
         "a kept connection that was closed is a failure",
-        "leg.py",
+        "engines/leg.py",
         "if not connection.used or",
         "if True or",
         f"{_ROW}[prefill-stale-PrefillFirst-whole-Retry]",
     ),
     Mutation(
         "a stream that is cut inside an event gets an end",
-        "relay.py",
+        "serving/relay.py",
         "if last.endswith(_EVENT_END):",
         "if True:",
         f"{_ROW}[stream-dies-in-event-DecodeFirst-stream-Retry]",
     ),
     Mutation(
         "a silent engine is waited for",
-        "wait.py",
+        "http/upstream/deadline.py",
         "return self._quiet >= _LOOKS or awaited.complete",
         "return awaited.complete",
         f"{_ROW}[stream-hangs-PrefillFirst-stream-Retry]",
     ),
     Mutation(
         "the whole request's deadline is none",
-        "wait.py",
+        "http/upstream/deadline.py",
         "expires if expires < until else until",
         "expires",
         f"{_ROW}[decode-expires-Concurrent-whole-Retry]",
     ),
     Mutation(
         "a prefill for nobody goes on",
-        "aftercare.py",
+        "handoff/settlement.py",
         "leg.half_close()",
         "pass",
-        "component/test_leaving.py::test_while_prefill_computes[PrefillFirst-text-used-connections]",
+        "component/handoff/test_leaving.py::test_while_prefill_computes[PrefillFirst-text-used-connections]",
     ),
     Mutation(
         "a P that may not be stopped is stopped",
-        "aftercare.py",
+        "handoff/settlement.py",
         "elif _stops(leg.endpoint):",
         "elif True:",
-        "component/test_lookup.py::test_a_prefill_that_may_not_be_stopped_finishes[text]",
+        "component/handoff/test_pool.py::test_a_prefill_that_may_not_be_stopped_finishes[text]",
     ),
     Mutation(
         "a push that does not come is waited for",
-        "rendezvous.py",
+        "handoff/push.py",
         "if not self._request.stream:",
         "if True:",
-        "component/test_watchdog.py::test_a_push_that_does_not_come_is_given_up[Concurrent]",
+        "component/process/test_watchdog.py::test_a_push_that_does_not_come_is_given_up[Concurrent]",
     ),
     Mutation(
         "a P that dies behind its answer is not noticed",
-        "rendezvous.py",
+        "handoff/push.py",
         "self._prefill_connection.on_lost.add(self._lose_prefill)",
         "pass",
-        "component/test_endings.py::test_a_prefill_that_dies_behind_its_answer[text-DecodeFirst]",
+        "component/handoff/test_endings.py::test_a_prefill_that_dies_behind_its_answer[text-DecodeFirst]",
     ),
     Mutation(
         "the budget refuses nothing",
-        "retries.py",
+        "admission/retry_budget.py",
         "return False",
         "return True",
-        "component/test_retries.py::test_failures_become_no_storm[PrefillFirst]",
+        "component/admission/test_retries.py::test_failures_become_no_storm[PrefillFirst]",
     ),
     Mutation(
         "lost blocks of a D are not counted",
-        "parting.py",
+        "handoff/push_settlement.py",
         "self._backend.lost(self._decode)",
         "pass",
-        "component/test_endings.py::test_a_prefill_that_dies_for_good_is_counted_against_its_decode[text-DecodeFirst]",
+        "component/handoff/test_endings.py::test_a_prefill_that_dies_for_good_is_counted_against_its_decode[text-DecodeFirst]",
     ),
 )
 

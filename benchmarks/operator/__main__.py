@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.operator.watcher import Watcher
-from pdx_cluster import cluster as clusters
-from pdx_cluster import kwok
-from pdx_cluster.cluster import Cluster
-from pdx_operator.kinds import CHILD_KINDS, DEPLOYMENT, PDDEPLOYMENT, POD
+from pdx_cluster.app import cluster as clusters
+from pdx_cluster.app import kwok
+from pdx_cluster.app.cluster import Cluster
+from pdx_operator.kube.resources import CHILD_KINDS, DEPLOYMENT, PDDEPLOYMENT, POD
 from tests.cluster.runtime.harness import CHILDREN, Api, Operator, grant, install
 
 README: Final = Path(__file__).parent / "README.md"

@@ -8,8 +8,8 @@ import urllib.request
 from collections import defaultdict
 
 from pdx_api.names import LABEL_DEPLOYMENT
-from pdx_cluster.cluster import Cluster
-from pdx_operator.kinds import CHILD_KINDS, Kind
+from pdx_cluster.app.cluster import Cluster
+from pdx_operator.kube.resources import CHILD_KINDS, Kind
 
 
 class Watcher:

@@ -1,1 +1,4 @@
-"""Long runs against simulated engines: random faults, and overload. `tests/component/test_campaign.py` starts them."""
+"""Long runs against simulated engines: random faults, and overload.
+
+`tests/component/soak/test_campaign.py` starts them.
+"""

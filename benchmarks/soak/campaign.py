@@ -16,7 +16,7 @@ from benchmarks.soak.manners import some_client, write_rubbish
 from benchmarks.soak.program import GatewayProcess
 from pdx_api.defaults import ATTEMPTS
 from pdx_api.names import Order, Role
-from pdx_proxy.settings import Canaries, Deadlines, Settings
+from pdx_proxy.config.settings import Canaries, Deadlines, Settings
 from pdx_sim import FaultKind, Violation
 
 DEADLINES: Final = Deadlines(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from pdx_proxy.settings import Address
+from pdx_proxy.config.settings import Address
 from pdx_sim import chat_tokens, expected_text, tokenize
 
 _RESET: Final = struct.pack("ii", 1, 0)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pdx_api.names import Order, Role
-from pdx_proxy.settings import Address, EndpointSpec
+from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_sim import FaultKind, Leg, SimEngine, SimSettings
+from pdx_sim.api.server import Seen
 from pdx_sim.engine import ListenError
-from pdx_sim.server import Seen
 
 BASE: Final = SimSettings(
     prefill_base_seconds=0.01,

@@ -10,9 +10,9 @@ import pickle
 import sys
 from typing import Final
 
-from pdx_proxy.discovery import Tell
-from pdx_proxy.main import run
-from pdx_proxy.settings import Settings
+from pdx_proxy.config.settings import Settings
+from pdx_proxy.discovery.pod_watcher import Tell
+from pdx_proxy.process.main import run
 
 TASKS: Final = "tasks"
 

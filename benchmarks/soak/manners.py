@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from benchmarks.soak.clients import Answer, Ask, Saw, connect, drop, judge, read_answer, some_ask
-from pdx_proxy.settings import Address
+from pdx_proxy.config.settings import Address
 
 PATIENCE: Final = 25.0
 """Seconds that a client waits for the end of its answer: longer than any deadline of the gateway allows."""

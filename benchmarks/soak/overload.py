@@ -15,7 +15,7 @@ from benchmarks.soak.clients import Answer, Ask, Saw, connect, drop, judge, read
 from benchmarks.soak.engines import BASE, Engines
 from benchmarks.soak.program import GatewayProcess
 from pdx_api.names import Order, Role
-from pdx_proxy.settings import Canaries, Limits, Settings
+from pdx_proxy.config.settings import Canaries, Limits, Settings
 
 TIMES: Final = 10
 _SIM: Final = replace(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from benchmarks.soak.gateway import TASKS, packed
-from pdx_proxy.settings import Address, EndpointSpec, Settings
+from pdx_proxy.config.settings import Address, EndpointSpec, Settings
 
 ROOT: Final = Path(__file__).parents[2]
 _HOST: Final = "127.0.0.1"

@@ -15,14 +15,17 @@ from pdx_api.version import pdx_version
 from pdx_cli.errors import CommandError
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "up": ("pdx_cli.up", "Run a PDDeployment as local processes and prove that KV moves."),
-    "status": ("pdx_cli.status", "Show what `pdx up` runs on this machine."),
-    "top": ("pdx_cli.top", "Watch a deployment live: engines, pairs, phases, outcomes."),
-    "doctor": ("pdx_cli.doctor", "Say what is wrong with a deployment, and what to do."),
-    "render": ("pdx_cli.render", "Print what the operator would apply to a cluster, as YAML."),
-    "gateway": ("pdx_cli.gateway", "Run the gateway alone, in front of engines that someone else started."),
-    "sim": ("pdx_cli.sim", "Run a simulated engine: vLLM's API and KV protocols, no model."),
-    "tiny-model": ("pdx_cli.tiny_model", "Make a tiny model with random weights, to try PDX without a download."),
+    "up": ("pdx_cli.commands.up", "Run a PDDeployment as local processes and prove that KV moves."),
+    "status": ("pdx_cli.commands.status", "Show what `pdx up` runs on this machine."),
+    "top": ("pdx_cli.commands.top", "Watch a deployment live: engines, pairs, phases, outcomes."),
+    "doctor": ("pdx_cli.commands.doctor", "Say what is wrong with a deployment, and what to do."),
+    "render": ("pdx_cli.commands.render", "Print what the operator would apply to a cluster, as YAML."),
+    "gateway": ("pdx_cli.commands.gateway", "Run the gateway alone, in front of engines that someone else started."),
+    "sim": ("pdx_cli.commands.sim", "Run a simulated engine: vLLM's API and KV protocols, no model."),
+    "tiny-model": (
+        "pdx_cli.commands.tiny_model",
+        "Make a tiny model with random weights: try PDX without a download.",
+    ),
 }
 """Name of a command -> its module and what it does."""
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from pdx_cluster.main import main
+from pdx_cluster.app.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

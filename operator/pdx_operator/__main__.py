@@ -2,6 +2,6 @@
 
 import sys
 
-from pdx_operator.main import main
+from pdx_operator.app.main import main
 
 sys.exit(main())

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from pdx_api.names import ADMIN_PORT, GATEWAY_PORT
-from pdx_proxy.discovery import PodDiscovery
-from pdx_proxy.flags import FlagsError, Parser, add_flags, seconds, with_flags
-from pdx_proxy.main import run
-from pdx_proxy.settings import MAX_WORKERS, Address, Settings, parse_address
+from pdx_proxy.config.flags import FlagsError, Parser, add_flags, seconds, with_flags
+from pdx_proxy.config.settings import MAX_WORKERS, Address, Settings, parse_address
+from pdx_proxy.discovery.pod_watcher import PodDiscovery
+from pdx_proxy.process.main import run
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 

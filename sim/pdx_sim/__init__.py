@@ -1,11 +1,11 @@
 """A simulated engine: vLLM's HTTP API and the KV protocols, strictly, with timings and faults and no model."""
 
-from pdx_sim.counts import Counts, Violation
+from pdx_sim.core.counters import Counts, Violation
+from pdx_sim.core.sequence import Leg
+from pdx_sim.core.tokens import chat_tokens, expected_text, tokenize
 from pdx_sim.engine import SimEngine
 from pdx_sim.faults import Fault, FaultKind, Faults
-from pdx_sim.sequence import Leg
 from pdx_sim.settings import OnLoadFailure, SimSettings
-from pdx_sim.tokens import chat_tokens, expected_text, tokenize
 
 __all__ = [
     "Counts",

@@ -15,22 +15,22 @@ from typing import Any, Final, Self
 from aiohttp import web
 
 from pdx_api.names import Role
-from pdx_sim.blocks import BlockPool
-from pdx_sim.bootstrap import Bootstrap
-from pdx_sim.connector import KVConnector, Station
-from pdx_sim.core import Core
-from pdx_sim.counts import Counts
+from pdx_sim.api.server import Api, Seen
+from pdx_sim.core.blocks import BlockPool
+from pdx_sim.core.counters import Counts
+from pdx_sim.core.engine_core import Core
+from pdx_sim.core.timings import Timings
 from pdx_sim.faults import Faults
-from pdx_sim.leases import Leases
-from pdx_sim.meet import MeetConnector
-from pdx_sim.ports import listen_steadily
-from pdx_sim.pull import PullConnector
-from pdx_sim.push import PushConnector
-from pdx_sim.server import Api, Seen
 from pdx_sim.settings import SimSettings, TransferMode
-from pdx_sim.sidechannel import Message, SideChannel
-from pdx_sim.storage import Storage, StorageConnector
-from pdx_sim.timings import Timings
+from pdx_sim.transfer.bootstrap import Bootstrap
+from pdx_sim.transfer.connector import KVConnector, Station
+from pdx_sim.transfer.leases import Leases
+from pdx_sim.transfer.mooncake import MeetConnector
+from pdx_sim.transfer.ports import listen_steadily
+from pdx_sim.transfer.pull import PullConnector
+from pdx_sim.transfer.push import PushConnector
+from pdx_sim.transfer.side_channel import Message, SideChannel
+from pdx_sim.transfer.storage import Storage, StorageConnector
 
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of zero seconds: a close sends RST."""

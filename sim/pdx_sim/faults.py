@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from pdx_sim.sequence import Leg
+from pdx_sim.core.sequence import Leg
 
 
 class FaultKind(StrEnum):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pdx_cluster.errors import ClusterError, MissingError
-from pdx_cluster.prometheus import prometheus_programs
+from pdx_cluster.programs.prometheus import prometheus_programs
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -13,10 +13,10 @@ import aiohttp
 from aiohttp import web
 
 from pdx_api.names import Order, Role
-from pdx_operator.metrics import Metrics
-from pdx_operator.standing import Standing
-from pdx_proxy import arrivals
-from pdx_proxy.settings import Canaries, Health, Limits
+from pdx_operator.app.metrics import Metrics
+from pdx_operator.observed.condition_summary import Standing
+from pdx_proxy.config.settings import Canaries, Health, Limits
+from pdx_proxy.health import transfer_share
 from pdx_sim import FaultKind, SimEngine, SimSettings
 from pdx_sim.settings import OnLoadFailure
 from tests.boards.server import Target
@@ -169,7 +169,7 @@ async def scene(
 ) -> AsyncIterator[Scene]:
     """Everything, started and warm, for the length of a block; `p` and `d` change the settings of engines."""
     world = World(Order.PREFILL_FIRST)
-    in_short_rounds = patch.object(arrivals, "PAUSE_SECONDS", 0.5)
+    in_short_rounds = patch.object(transfer_share, "PAUSE_SECONDS", 0.5)
     try:
         in_short_rounds.start()
         await world.start_engines(

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from pdx_cluster.prometheus import prometheus_programs
+from pdx_cluster.programs.prometheus import prometheus_programs
 
 SCRAPE_SECONDS: Final = 0.5
 _LISTENING: Final = re.compile(rb'msg="Listening on" address=(\S+)')

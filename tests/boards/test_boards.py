@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pdx_operator.metrics import Metrics
-from pdx_sim import timings
+from pdx_operator.app.metrics import Metrics
+from pdx_sim.core import timings
 from scripts.boards import BOARDS, dashboards
 from scripts.boards.model import Board, Panel, Query, Unit
 from tests.boards.survey import filled

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pdx_cluster import prometheus
 from pdx_cluster.errors import MissingError
-from pdx_cluster.prometheus import PROGRAMS, prometheus_programs
+from pdx_cluster.programs import prometheus
+from pdx_cluster.programs.prometheus import PROGRAMS, prometheus_programs
 
 
 @pytest.fixture(autouse=True)

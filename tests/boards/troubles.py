@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pdx_proxy.settings import Limits
+from pdx_proxy.config.settings import Limits
 from scripts.alerts import rules_file
 from tests.boards.scene import Act, Scene, block_transfers, scene, standing
 from tests.boards.server import PrometheusServer, prometheus

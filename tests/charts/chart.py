@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import yaml
 
-from pdx_cluster.cluster import Cluster
-from pdx_cluster.programs import HELM, cluster_programs
+from pdx_cluster.app.cluster import Cluster
+from pdx_cluster.programs.kubernetes import HELM, cluster_programs
 
 ROOT: Final = Path(__file__).parents[2]
 CHART: Final = ROOT / "charts" / "pdx"

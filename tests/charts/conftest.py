@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pdx_cluster.cluster import Cluster
-from pdx_cluster.processes import wait_until
+from pdx_cluster.app.cluster import Cluster
+from pdx_cluster.system.processes import wait_until
 from tests.charts.chart import CRD, NAMESPACE, Chart
 from tests.cluster.conftest import helm_program, namespace, pytest_collection_finish, running
 

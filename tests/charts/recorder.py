@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
 
-from pdx_operator.main import main
+from pdx_operator.app.main import main
 
 _VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
 

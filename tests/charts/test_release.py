@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pdx_cluster.cluster import Cluster
+from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.errors import ClusterError
 from tests.charts.chart import CHART, CRD, NAMESPACE, OLDER, SETS, Chart, install
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from pdx_cluster.cluster import Cluster
+from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.errors import ClusterError
-from pdx_operator.access import ACCESS
+from pdx_operator.app.permissions import ACCESS
 from tests.charts.chart import NAMESPACE, install
 from tests.cluster.runtime.harness import SPEC, Api, Operator, kubelets
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from pdx_api.names import API_VERSION, KIND, LABEL_DEPLOYMENT, ConditionType, gateway_name
-from pdx_cluster.cluster import Cluster
-from pdx_operator.access import ACCESS, GIVEN_AWAY
-from pdx_operator.kinds import CHILD_KINDS, PDDEPLOYMENT, POD
+from pdx_cluster.app.cluster import Cluster
+from pdx_operator.app.permissions import ACCESS, GIVEN_AWAY
+from pdx_operator.kube.resources import CHILD_KINDS, PDDEPLOYMENT, POD
 from tests.charts.chart import ROOT, install
 from tests.charts.recorder import verbs
 from tests.charts.test_rights import kubeconfig

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from pdx_cluster import cluster, kwok, packages, programs
-from pdx_cluster.cluster import Cluster
+from pdx_cluster.app import cluster, kwok
+from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.errors import ClusterError, MissingError
+from pdx_cluster.programs import kubernetes, packages
 from tests.cluster.tiny import steps
 
 NEEDS = {
-    "control_plane": (*programs.CONTROL_PLANE, programs.HELM),
-    "simulated_cluster": (*programs.CONTROL_PLANE, programs.HELM, programs.KWOK),
-    "node_cluster": (*programs.CONTROL_PLANE, *programs.NODE, programs.HELM),
-    "helm_program": (programs.HELM,),
+    "control_plane": (*kubernetes.CONTROL_PLANE, kubernetes.HELM),
+    "simulated_cluster": (*kubernetes.CONTROL_PLANE, kubernetes.HELM, kubernetes.KWOK),
+    "node_cluster": (*kubernetes.CONTROL_PLANE, *kubernetes.NODE, kubernetes.HELM),
+    "helm_program": (kubernetes.HELM,),
 }
 """Fixture -> the programs it takes."""
 
@@ -30,7 +31,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     reporter = session.config.pluginmanager.getplugin("terminalreporter")
     with contextlib.suppress(ClusterError):  # the fixture skips or fails with the reason
         for fixture in NEEDS.keys() & used:
-            programs.cluster_programs(NEEDS[fixture], lambda line: reporter.write_line(line) if reporter else None)
+            kubernetes.cluster_programs(NEEDS[fixture], lambda line: reporter.write_line(line) if reporter else None)
 
 
 @contextlib.contextmanager
@@ -103,6 +104,6 @@ def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
 def helm_program() -> Path:
     """Helm alone, for tests that render."""
     try:
-        return programs.cluster_programs([programs.HELM])["helm"]
+        return kubernetes.cluster_programs([kubernetes.HELM])["helm"]
     except MissingError as error:
         pytest.skip(f"no helm: {error}")

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Final
 
-from pdx_api.engines import side_services
-from pdx_api.parse import parse
+from pdx_api.render.engines import side_services
+from pdx_api.spec.parse import parse
 from pdx_cluster.errors import ClusterError
 from tests.cluster.tiny import objects, steps
 from tests.cluster.tiny.scene import Scene, Transfer
-from tests.engines import mooncake
+from tests.engines.support import mooncake
 
 EXAMPLES: Final = ("mooncake", "lmcache")
 _COMPUTED: Final = {"mooncake": 0, "lmcache": 1, "lmcache-p2p": 1}

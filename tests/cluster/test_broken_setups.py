@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pdx_cli.doctor import CHECKS, look
-from pdx_cli.findings import Finding, Severity, examine
-from pdx_cli.target import InCluster
-from pdx_cluster import pods
-from pdx_cluster.cluster import Cluster
+from pdx_cli.checks.findings import Finding, Severity, examine
+from pdx_cli.commands.doctor import CHECKS, look
+from pdx_cli.inputs.target import InCluster
+from pdx_cluster.app.cluster import Cluster
+from pdx_cluster.node import pods
 from tests.cluster.runtime.harness import Api, Body, Operator, eventually, grant, install, revoke, uninstall
 
 pytestmark = pytest.mark.timeout(240)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from pdx_cluster.cluster import Cluster
+from pdx_cluster.app.cluster import Cluster
 from tests.cluster import connectors
 from tests.cluster.tiny.scene import Scene
-from tests.engines import mooncake
+from tests.engines.support import mooncake
 
 
 @pytest.mark.flaky(reruns=1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pdx_cluster.cluster import Cluster
+from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.errors import ClusterError
 
 

@@ -11,9 +11,9 @@ import yaml
 from kubernetes import client
 
 from pdx_api.names import API_VERSION, GROUP, KIND, PLURAL, VERSION, ConditionType, Mode, Order
-from pdx_api.parse import parse
-from pdx_api.status import Condition, GatewayStatus, PoolStatus, Status
-from pdx_cluster.cluster import Cluster
+from pdx_api.spec.parse import parse
+from pdx_api.spec.status import Condition, GatewayStatus, PoolStatus, Status
+from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.errors import ClusterError
 from tests.broken_rules import RULES
 from tests.pddeployments import FULL, GOOD, Body, changed

@@ -21,10 +21,10 @@ import yaml
 from kubernetes.aio import client, config
 
 from pdx_api.names import Order, Role
-from pdx_cluster.cluster import Cluster
-from pdx_proxy.cluster import ExpiredError, PodApi
-from pdx_proxy.discovery import Follower, PodDiscovery
-from pdx_proxy.endpoints import Endpoint, State
+from pdx_cluster.app.cluster import Cluster
+from pdx_proxy.discovery.pod_api import ExpiredError, PodApi
+from pdx_proxy.discovery.pod_watcher import Follower, PodDiscovery
+from pdx_proxy.endpoints.snapshot import Endpoint, State
 from pdx_sim import SimEngine
 from tests.component.harness import FAST, Shape, World, eventually, request_of
 
@@ -306,7 +306,7 @@ async def test_what_it_may_not_do_is_said_once_and_tried_again(
     await world.kubectl("apply", "-f", "-", stdin=access("gateway", RULES))
     await world.all_warm("decode-a-0")
     assert (await world.call("GET", f"{world.admin}/readyz")).status == 200
-    said = [record.getMessage() for record in caplog.records if record.name == "pdx_proxy.discovery"]
+    said = [record.getMessage() for record in caplog.records if record.name == "pdx_proxy.discovery.pod_watcher"]
     assert len(said) == 2, said
     assert "cannot watch pods" in said[0]
     assert "pods is forbidden" in said[0]

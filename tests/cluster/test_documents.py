@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pdx_cluster.cluster import Cluster
+from pdx_cluster.app.cluster import Cluster
 from tests.cluster.runtime.harness import install
 from tests.documents import BLOCKS
 

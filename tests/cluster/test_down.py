@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pdx_cluster import cgroups, cluster, network, node_config
-from pdx_cluster.cluster import Cluster
+from pdx_cluster.app import cluster
+from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.errors import MissingError
-from pdx_cluster.processes import is_alive, wait_until
-from pdx_cluster.shell import run
+from pdx_cluster.node import cgroups, network, node_config
+from pdx_cluster.system.processes import is_alive, wait_until
+from pdx_cluster.system.shell import run
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -60,9 +61,8 @@ def test_down_leaves_nothing(doomed: Cluster, killed: frozenset[str] | None) -> 
             wait_until(lambda process=process: not is_alive(process), 5)  # type: ignore[misc]
     cluster.down(folder)
     assert traces(folder, device) == []
-    assert network.any_is_up() or not [
-        name for name in node_config.MACHINE_FOLDERS if Path(name, ".pdx-cluster").exists()
-    ]
+    marked = [name for name in node_config.MACHINE_FOLDERS if Path(name, ".pdx-cluster").exists()]
+    assert network.any_is_up() or not marked
 
 
 def test_down_without_a_cluster_does_nothing(tmp_path: Path) -> None:

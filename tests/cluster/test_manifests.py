@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import yaml
 
-from pdx_api.parse import parse
-from pdx_cluster.cluster import Cluster
+from pdx_api.spec.parse import parse
+from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.errors import ClusterError
-from pdx_operator.difference import differs
-from pdx_operator.manifests import children
-from pdx_operator.merge_keys import POD_TEMPLATE, UNIONS
-from pdx_operator.overlay import overlaid
-from pdx_operator.template import in_force, rescaled, stamped
-from tests.unit.operator.test_operator_golden import SPECS
-from tests.unit.operator.test_operator_overlay import MERGES, TEMPLATE
+from pdx_operator.plan.drift import differs
+from pdx_operator.render.children import children
+from pdx_operator.render.merge_keys import POD_TEMPLATE, UNIONS
+from pdx_operator.render.overlay import overlaid
+from pdx_operator.render.pinned_template import in_force, rescaled, stamped
+from tests.unit.operator.render.test_golden import SPECS
+from tests.unit.operator.render.test_overlay import MERGES, TEMPLATE
 
 Manifest = dict[str, Any]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pdx_cluster import pods
-from pdx_cluster.cluster import Cluster
-from pdx_cluster.network import Addresses
+from pdx_cluster.app.cluster import Cluster
+from pdx_cluster.node import pods
+from pdx_cluster.node.network import Addresses
 
 SERVE = """
 import http.server, pathlib, sys

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pdx_cli.kube import Kube, PodAnswerError
 from pdx_cli.main import main
-from pdx_cluster import pods
-from pdx_cluster.cluster import Cluster
+from pdx_cli.sources.kube import Kube, PodAnswerError
+from pdx_cluster.app.cluster import Cluster
+from pdx_cluster.node import pods
 from tests.cluster.runtime.harness import Api, install, uninstall
 from tests.cluster.test_node import pod
 

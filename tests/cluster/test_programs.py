@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pdx_cluster import cluster, images, kind, packages, programs
+from pdx_cluster.app import cluster, kind
 from pdx_cluster.errors import ClusterError, MissingError
-from pdx_cluster.images import Image
-from pdx_cluster.programs import ETCD, KUBECTL
+from pdx_cluster.node import images
+from pdx_cluster.node.images import Image
+from pdx_cluster.programs import kubernetes, packages
+from pdx_cluster.programs.kubernetes import ETCD, KUBECTL
 
 
 def write_program(path: Path, says: str) -> Path:
@@ -42,26 +44,26 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_version_is_read_from_what_a_program_says(text: str, version: str) -> None:
-    assert programs.parse_version(text) == version
+    assert kubernetes.parse_version(text) == version
 
 
 def test_a_program_on_path_of_the_right_version_is_used(bare: Path) -> None:
     etcd = write_program(bare / "bin" / "etcd", "etcd Version: 3.6.9")
-    assert programs.cluster_programs([ETCD]) == {"etcd": etcd}
+    assert kubernetes.cluster_programs([ETCD]) == {"etcd": etcd}
 
 
 def test_ready_made_assets_come_before_path(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_program(bare / "bin" / "etcd", "etcd Version: 3.6.9")
     etcd = write_program(bare / "assets" / "etcd", "etcd Version: 3.6.8")
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(bare / "assets"))
-    assert programs.cluster_programs([ETCD]) == {"etcd": etcd}
+    assert kubernetes.cluster_programs([ETCD]) == {"etcd": etcd}
 
 
 def test_another_version_is_named_and_passed_over(bare: Path) -> None:
     kubectl = write_program(bare / "bin" / "kubectl", "Client Version: v1.32.4")
     said: list[str] = []
     with pytest.raises(MissingError, match=r"kubectl not found .* there is no Go to build with: install Go 1\.26\."):
-        programs.cluster_programs([KUBECTL], said.append)
+        kubernetes.cluster_programs([KUBECTL], said.append)
     assert said == [f"{kubectl} is version 1.32.4; kubectl 1.36.x is wanted, so it is not used."]
 
 
@@ -69,10 +71,10 @@ def test_what_a_build_leaves_is_whole_and_found_again(bare: Path) -> None:
     go = bare / "bin" / "go"
     go.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nprintf whole > "$2/etcd"\n')
     go.chmod(0o755)
-    built = programs.cluster_programs([ETCD])["etcd"]
+    built = kubernetes.cluster_programs([ETCD])["etcd"]
     assert built.read_text() == "whole"
     go.unlink()
-    assert programs.cluster_programs([ETCD]) == {"etcd": built}
+    assert kubernetes.cluster_programs([ETCD]) == {"etcd": built}
 
 
 def test_a_build_that_fails_leaves_nothing_and_says_why(bare: Path) -> None:
@@ -80,17 +82,17 @@ def test_a_build_that_fails_leaves_nothing_and_says_why(bare: Path) -> None:
     go.write_text("#!/bin/sh\necho 'main.go:1: no such thing' >&2\nexit 1\n")
     go.chmod(0o755)
     with pytest.raises(ClusterError, match=r"main\.go:1: no such thing"):
-        programs.cluster_programs([ETCD])
+        kubernetes.cluster_programs([ETCD])
     assert [path for path in (bare / "cache").rglob("*") if path.name != ".lock" and path.is_file()] == []
 
 
 def test_the_cache_is_another_when_a_locked_dependency_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "TOOLS", tmp_path)
+    monkeypatch.setattr(kubernetes, "TOOLS", tmp_path)
     (tmp_path / "etcd").mkdir()
     folders = set()
     for content in ("one", "two"):
         (tmp_path / "etcd" / "go.sum").write_text(content)
-        folders.add(programs.cache_folder("etcd", tmp_path))
+        folders.add(kubernetes.cache_folder("etcd", tmp_path))
     assert len(folders) == 2
 
 

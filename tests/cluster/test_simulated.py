@@ -1,6 +1,6 @@
 """Simulated nodes."""
 
-from pdx_cluster.cluster import Cluster
+from pdx_cluster.app.cluster import Cluster
 
 
 def test_a_deployment_rolls_out_on_simulated_nodes(simulated_cluster: Cluster, namespace: str) -> None:

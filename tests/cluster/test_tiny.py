@@ -2,7 +2,7 @@
 
 import pytest
 
-from pdx_cluster.cluster import Cluster
+from pdx_cluster.app.cluster import Cluster
 from tests.cluster.tiny import steps, verified
 from tests.cluster.tiny.scene import Scene
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pdx_api.names import Order, Role
-from pdx_proxy.discovery import Tell
-from pdx_proxy.endpoints import Endpoint
-from pdx_proxy.settings import EndpointSpec
+from pdx_proxy.config.settings import EndpointSpec
+from pdx_proxy.discovery.pod_watcher import Tell
+from pdx_proxy.endpoints.snapshot import Endpoint
 from pdx_sim import SimEngine
 from tests.component.harness import FAST, SHAPES, Reply, Shape, World, eventually, spec_of
 

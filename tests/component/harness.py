@@ -11,13 +11,13 @@ from typing import Any, Self
 import aiohttp
 
 from pdx_api.names import Order, Role
-from pdx_proxy.discovery import Discovery
-from pdx_proxy.endpoints import Endpoint
-from pdx_proxy.fleet import LocalFleet
-from pdx_proxy.main import Control
-from pdx_proxy.pool import Pool
-from pdx_proxy.settings import Address, Canaries, Deadlines, EndpointSpec, Settings
-from pdx_proxy.worker import Worker
+from pdx_proxy.config.settings import Address, Canaries, Deadlines, EndpointSpec, Settings
+from pdx_proxy.discovery.pod_watcher import Discovery
+from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.http.upstream.connection_pool import Pool
+from pdx_proxy.process.main import Control
+from pdx_proxy.process.worker import Worker
+from pdx_proxy.process.workers import LocalFleet
 from pdx_sim import Fault, FaultKind, Leg, SimEngine, SimSettings, chat_tokens, expected_text, tokenize
 from pdx_sim.settings import TransferMode
 

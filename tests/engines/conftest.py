@@ -12,7 +12,7 @@ import pytest
 
 from pdx_api.names import Role
 from pdx_cli.main import main as pdx
-from tests.engines.harness import Engine, Gateway, running, tiny_spec
+from tests.engines.support.harness import Engine, Gateway, running, tiny_spec
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

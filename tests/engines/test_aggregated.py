@@ -7,9 +7,9 @@ import aiohttp
 import pytest
 
 from pdx_api.names import Mode, Order, Role
-from pdx_api.types import ChunkedPrefill, Pool
-from tests.engines import campaign
-from tests.engines.harness import Engine, Gateway, gateway, running, tiny_spec
+from pdx_api.spec.types import ChunkedPrefill, Pool
+from tests.engines.support import campaign
+from tests.engines.support.harness import Engine, Gateway, gateway, running, tiny_spec
 
 CHUNK = 128
 

@@ -10,9 +10,20 @@ import aiohttp
 import pytest
 
 from pdx_api.names import Order, Role
-from tests.engines import campaign
 from tests.engines.conftest import Pair
-from tests.engines.harness import ROOT, Answer, Engine, Gateway, ask, eventually, gateway, running, tiny_spec, words
+from tests.engines.support import campaign
+from tests.engines.support.harness import (
+    ROOT,
+    Answer,
+    Engine,
+    Gateway,
+    ask,
+    eventually,
+    gateway,
+    running,
+    tiny_spec,
+    words,
+)
 
 CODE = ROOT / "examples" / "connectors" / "write-your-own"
 KEEP_SECONDS = 4

@@ -12,10 +12,20 @@ import pytest
 
 from pdx_api.connectors.lmcache import LMCache
 from pdx_api.names import Order, Role
-from tests.engines.campaign import fresh, revive
 from tests.engines.conftest import Pair
-from tests.engines.harness import Engine, Gateway, SideProcess, ask, eventually, gateway, running, tiny_spec, words
-from tests.engines.lmcache import (
+from tests.engines.support.campaign import fresh, revive
+from tests.engines.support.harness import (
+    Engine,
+    Gateway,
+    SideProcess,
+    ask,
+    eventually,
+    gateway,
+    running,
+    tiny_spec,
+    words,
+)
+from tests.engines.support.lmcache import (
     RELOADS,
     check,
     check_alone,

@@ -11,10 +11,10 @@ import pytest
 
 from pdx_api.connectors.lmcache_p2p import LMCacheP2P
 from pdx_api.names import Order, Role
-from tests.engines.campaign import fresh, revive
 from tests.engines.conftest import Pair
-from tests.engines.harness import Engine, Gateway, SideProcess, ask, gateway, running, tiny_spec, words
-from tests.engines.lmcache import (
+from tests.engines.support.campaign import fresh, revive
+from tests.engines.support.harness import Engine, Gateway, SideProcess, ask, gateway, running, tiny_spec, words
+from tests.engines.support.lmcache import (
     RELOADS,
     check_alone,
     check_foreign,

@@ -17,9 +17,9 @@ import pytest
 from pdx_api.connectors.families import Asked, Rendezvous
 from pdx_api.connectors.mooncake import Mooncake
 from pdx_api.names import Order
-from tests.engines import campaign, mooncake
 from tests.engines.conftest import Pair, running_pair
-from tests.engines.harness import ROOT, Gateway, ask, eventually, gateway, words
+from tests.engines.support import campaign, mooncake
+from tests.engines.support.harness import ROOT, Gateway, ask, eventually, gateway, words
 
 TIMEOUT = "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT"
 FAMILY = Mooncake().family(Order.CONCURRENT)

@@ -16,10 +16,10 @@ import pytest
 
 from pdx_api.connectors.mooncake_store import MooncakeStore
 from pdx_api.names import Order, Role
-from tests.engines import campaign, mooncake
-from tests.engines.campaign import fresh
 from tests.engines.conftest import Pair
-from tests.engines.harness import (
+from tests.engines.support import campaign, mooncake
+from tests.engines.support.campaign import fresh
+from tests.engines.support.harness import (
     Answer,
     Engine,
     Gateway,

@@ -11,11 +11,11 @@ import pytest
 from pdx_api.connectors.families import Serial
 from pdx_api.connectors.nixl import Nixl
 from pdx_api.names import Order
-from tests.engines import campaign
-from tests.engines.api_table import ApiTable
 from tests.engines.conftest import Pair, running_pair
-from tests.engines.harness import Gateway, ask, eventually, gateway, words
-from tests.engines.openai_client import OpenAIClient
+from tests.engines.support import campaign
+from tests.engines.support.api_table import ApiTable
+from tests.engines.support.harness import Gateway, ask, eventually, gateway, words
+from tests.engines.support.openai_client import OpenAIClient
 
 
 @pytest.fixture(scope="module")

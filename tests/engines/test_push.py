@@ -7,11 +7,11 @@ import aiohttp
 import pytest
 
 from pdx_api.names import Order
-from tests.engines import campaign
-from tests.engines.api_table import ApiTable
 from tests.engines.conftest import Pair, running_pair
-from tests.engines.harness import Gateway, gateway
-from tests.engines.openai_client import OpenAIClient
+from tests.engines.support import campaign
+from tests.engines.support.api_table import ApiTable
+from tests.engines.support.harness import Gateway, gateway
+from tests.engines.support.openai_client import OpenAIClient
 
 
 @pytest.fixture(scope="module")

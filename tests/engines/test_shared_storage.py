@@ -13,10 +13,10 @@ import aiohttp
 import pytest
 
 from pdx_api.connectors.base import Site
-from pdx_api.engines import engine_command
 from pdx_api.names import Order, Role
+from pdx_api.render.engines import engine_command
 from tests.engines.conftest import Pair
-from tests.engines.harness import Answer, Engine, Gateway, ask, eventually, gateway, running, tiny_spec, words
+from tests.engines.support.harness import Answer, Engine, Gateway, ask, eventually, gateway, running, tiny_spec, words
 
 BLOCK = 128
 """Tokens in a KV block on the CPU."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.harness import ROOT
-from tests.engines.mooncake import libraries
+from tests.engines.support.harness import ROOT
+from tests.engines.support.mooncake import libraries
 
 MOVED = "KV moved: yes"
 WITH_MOONCAKE = ("connectors/lmcache", "connectors/lmcache-p2p", "connectors/mooncake-store")

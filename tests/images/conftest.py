@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from images.build import BASE, PACKAGES, Built, Request, build, cache_root, pip_conf, store_of, wants_stand_in
-from pdx_cluster import packages
 from pdx_cluster.errors import MissingError
+from pdx_cluster.programs import packages
 
 TAG = "test"
 SCRIPT = """

@@ -18,8 +18,8 @@ FILES = {
     "images/operator.Dockerfile": "FROM x",
     "requirements/operator.lock": "kopf==1",
     "api/pdx_api/names.py": "A = 1",
-    "operator/pdx_operator/main.py": "B = 1",
-    "proxy/pdx_proxy/main.py": "C = 1",
+    "operator/pdx_operator/app/main.py": "B = 1",
+    "proxy/pdx_proxy/process/main.py": "C = 1",
     "api/pdx_api/__pycache__/names.pyc": "",
     "docs/install.md": "",
 }
@@ -47,7 +47,7 @@ def test_every_builder_is_given_the_same_arguments() -> None:
 
 def test_the_inputs_are_what_dockerignore_lets_pass(root: Path) -> None:
     assert {str(path) for path in inputs(root, "operator")} == set(FILES) - {
-        "proxy/pdx_proxy/main.py",
+        "proxy/pdx_proxy/process/main.py",
         "api/pdx_api/__pycache__/names.pyc",
         "docs/install.md",
     }

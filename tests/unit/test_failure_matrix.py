@@ -7,12 +7,12 @@ from itertools import product
 import pytest
 
 from pdx_api.names import PrefillFailure, Role
-from pdx_proxy.counters import Outcome, Settlement, ShedReason
-from pdx_proxy.failures import Reason
+from pdx_proxy.http.upstream.failures import Reason
+from pdx_proxy.telemetry.counters import Outcome, Settlement, ShedReason
 from pdx_sim import FaultKind
 from scripts.failures import BEGIN, failures, matrix
 from tests.documents import ROOT
-from tests.failures import ALL, MEET, PEERS, Case, Client, Phase, Wiring
+from tests.failure_matrix.row import ALL, MEET, PEERS, Case, Client, Phase, Wiring
 from tests.mutations import MUTATIONS, PACKAGE, Mutation
 
 DOCUMENT = ROOT / "docs/failures.md"
@@ -38,7 +38,7 @@ def test_every_row_has_a_test(collected: set[str]) -> None:
 
 
 def test_every_test_is_one_rows(collected: set[str]) -> None:
-    rows = {test for test in collected if test.startswith("component/test_failures.py::test_row[")}
+    rows = {test for test in collected if test.startswith("component/handoff/test_failures.py::test_row[")}
     assert rows == {case.test for case in CASES if case.row.runs}
 
 

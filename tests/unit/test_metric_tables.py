@@ -6,12 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from pdx_api.names import Role
-from pdx_operator.metrics import Metrics
-from pdx_operator.standing import Standing
-from pdx_proxy.counters import Counters, Phase
-from pdx_proxy.endpoints import Endpoint
-from pdx_proxy.metrics import render
-from pdx_proxy.settings import Address, EndpointSpec
+from pdx_operator.app.metrics import Metrics
+from pdx_operator.observed.condition_summary import Standing
+from pdx_proxy.config.settings import Address, EndpointSpec
+from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.process.exposition import render
+from pdx_proxy.telemetry.counters import Counters, Phase
 from tests.documents import ROOT
 
 _TYPE = re.compile(r"^# TYPE (\S+) (\S+)$", re.MULTILINE)

@@ -1,4 +1,4 @@
-{{/* What the operator may do: the table in operator/pdx_operator/access.py, no more and no less. */}}
+{{/* What the operator may do: the table in operator/pdx_operator/app/permissions.py, no more and no less. */}}
 {{- define "pdx.rules" -}}
 - apiGroups: [pdx.dev]
   resources: [pddeployments]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pdx_cluster.cluster import Cluster
+from pdx_cluster.app.cluster import Cluster
 from tests.cluster.runtime.harness import Api, Operator, grant, install
 
 StartOperator = Callable[..., Operator]

@@ -20,9 +20,9 @@ from typing import Any, Self
 from urllib.parse import urlencode
 
 from pdx_api.names import API_VERSION, KIND, LABEL_DEPLOYMENT
-from pdx_cluster.cluster import Cluster
-from pdx_operator.access import ACCESS
-from pdx_operator.kinds import CHILD_KINDS, PDDEPLOYMENT, POD, Kind
+from pdx_cluster.app.cluster import Cluster
+from pdx_operator.app.permissions import ACCESS
+from pdx_operator.kube.resources import CHILD_KINDS, PDDEPLOYMENT, POD, Kind
 
 Body = dict[str, Any]
 

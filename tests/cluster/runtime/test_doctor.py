@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from pdx_api.names import ENGINE_CONTAINER, LABEL_ROLE
-from pdx_cli.doctor import CHECKS, look
-from pdx_cli.findings import Finding, examine
-from pdx_cli.picture import Picture
-from pdx_cli.target import InCluster
-from pdx_cluster.cluster import Cluster
-from pdx_operator.kinds import DEPLOYMENT, KIND_OF, POD, Kind
+from pdx_cli.checks.findings import Finding, examine
+from pdx_cli.commands.doctor import CHECKS, look
+from pdx_cli.inputs.target import InCluster
+from pdx_cli.sources.picture import Picture
+from pdx_cluster.app.cluster import Cluster
+from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, POD, Kind
 from tests.cluster.runtime.harness import SPEC, Api, Body, Operator, eventually, kubelets
 from tests.documents import BLOCKS
 

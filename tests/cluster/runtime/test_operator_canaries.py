@@ -11,7 +11,7 @@ import pytest
 
 from pdx_api.names import ADMIN_PORT
 from pdx_api.verification import VERDICT_PATH, Broken, Cause, Finding, Verdict
-from pdx_operator.kinds import PDDEPLOYMENT
+from pdx_operator.kube.resources import PDDEPLOYMENT
 from tests.cluster.runtime.harness import Api, Operator, eventually, kubelets
 
 WELL = Finding(Verdict.VERIFIED, pairs=1, possible=1)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from pdx_cluster.cluster import Cluster
-from pdx_operator.kinds import DEPLOYMENT, KIND_OF
+from pdx_cluster.app.cluster import Cluster
+from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF
 from tests.cluster.runtime.harness import Api, Operator, eventually, kubelets
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"

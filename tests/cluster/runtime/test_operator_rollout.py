@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from pdx_api.names import ANNOTATION_APPLIED, ANNOTATION_TEMPLATE, FIELD_MANAGER, LABEL_REVISION, LABEL_ROLE
-from pdx_operator.kinds import DEPLOYMENT, KIND_OF, POD
+from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, POD
 from tests.cluster.runtime.harness import Api, Operator, Sampled, eventually, kubelets
 
 TWO = {"model": {"name": "m"}, "prefill": {"replicas": 2}, "decode": {"replicas": 2}}

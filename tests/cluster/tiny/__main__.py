@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from images.build import BuildError
-from pdx_cluster import cluster
+from pdx_cluster.app import cluster
 from pdx_cluster.errors import ClusterError
 from tests.cluster import connectors
 from tests.cluster.tiny import steps, verified

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pdx_api.names import LABEL_DEPLOYMENT, LABEL_ROLE, Role
 from pdx_cluster.errors import ClusterError
-from pdx_cluster.shell import run
+from pdx_cluster.system.shell import run
 from tests.cluster.tiny import objects
 from tests.cluster.tiny.scene import Scene
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import yaml
 
-from pdx_api.engines import side_services
-from pdx_api.parse import parse
-from pdx_cluster import pods
+from pdx_api.render.engines import side_services
+from pdx_api.spec.parse import parse
+from pdx_cluster.node import pods
 
 CHECKOUT: Final = Path(__file__).resolve().parents[3]
 MODEL: Final = Path("/tmp/pdx/models/tiny")

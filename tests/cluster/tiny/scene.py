@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pdx_cli.evidence import external_tokens
-from pdx_cluster.cluster import Cluster
+from pdx_cli.local.evidence import external_tokens
+from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.errors import ClusterError
 from tests.cluster.tiny import objects
 

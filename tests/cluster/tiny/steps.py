@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from images import build
-from pdx_cluster.cluster import Cluster
+from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.errors import ClusterError
 from tests.cluster.tiny import objects
 from tests.cluster.tiny.scene import Scene, Transfer

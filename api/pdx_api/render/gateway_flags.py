@@ -1,0 +1,74 @@
+"""What a spec says of requests as flags of the gateway: those whose values are not its defaults. Pure.
+
+`pdx_proxy.config.flags` reads them. The operator writes them into pods, `pdx up` starts its gateway with them.
+"""
+
+from collections.abc import Mapping
+
+from pdx_api.quantities import quantity
+from pdx_api.spec.routing import GatewayLimits, GatewayLogs, Routing
+from pdx_api.spec.types import Spec
+
+Values = Mapping[str, str]
+
+
+def gateway_flags(spec: Spec) -> tuple[str, ...]:
+    """The flags for what `spec.routing`, `spec.gateway.limits` and `.logs` say, each as `--name=value`."""
+    values = _values(spec.routing, spec.gateway.limits, spec.gateway.logs)
+    usual = _values(Routing(), GatewayLimits(), GatewayLogs())
+    return tuple(f"{flag}={value}" for flag, value in values.items() if value != usual[flag])
+
+
+def _values(routing: Routing, limits: GatewayLimits, logs: GatewayLogs) -> Values:
+    told = {"--log-format": str(logs.format), "--slow-seconds": str(logs.slow_seconds)}
+    return {**_choosing(routing), **_deadlines(routing), **_queue(routing, limits), **_health(routing), **told}
+
+
+def _choosing(routing: Routing) -> Values:
+    return {
+        "--prefill-policy": str(routing.prefill_policy),
+        "--decode-policy": str(routing.decode_policy),
+        "--disaggregate-above-tokens": str(routing.disaggregate_above_tokens),
+        "--on-prefill-failure": str(routing.on_prefill_failure),
+        "--attempts": str(routing.retries.attempts),
+        "--retry-budget-percent": str(routing.retries.budget_percent),
+        "--free-retries": str(routing.retries.free),
+    }
+
+
+def _deadlines(routing: Routing) -> Values:
+    deadlines = routing.deadlines
+    return {
+        "--connect-seconds": str(deadlines.connect_seconds),
+        "--prefill-seconds": str(deadlines.prefill_seconds),
+        "--handoff-seconds": str(deadlines.handoff_seconds),
+        "--first-event-seconds": str(deadlines.first_event_seconds),
+        "--idle-seconds": str(deadlines.idle_seconds),
+        "--total-seconds": str(deadlines.total_seconds),
+    }
+
+
+def _queue(routing: Routing, limits: GatewayLimits) -> Values:
+    queue = routing.queue
+    return {
+        "--max-queued-requests": str(queue.max_requests),
+        "--max-wait-seconds": str(queue.max_wait_seconds),
+        "--max-in-flight-per-decode": str(queue.max_in_flight_per_decode),
+        "--max-memory": _bytes(queue.max_memory),
+        "--max-body-size": _bytes(limits.max_body_size),
+        "--max-requests-per-client": str(limits.max_requests_per_client),
+    }
+
+
+def _health(routing: Routing) -> Values:
+    return {
+        "--consecutive-failures": str(routing.ejection.consecutive_failures),
+        "--slow-start-seconds": str(routing.slow_start_seconds),
+        "--canary-seconds": str(routing.canary_seconds),
+    }
+
+
+def _bytes(size: int | str) -> str:
+    found = quantity(size)
+    assert found is not None, "the field's rule lets quantities pass only"
+    return str(int(found))

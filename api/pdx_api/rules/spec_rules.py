@@ -1,0 +1,177 @@
+"""What must hold between the fields of a spec, and which flags are PDX's own: each rule with its sentence."""
+
+import re
+from typing import Any, Final
+
+from pdx_api.connectors import CONNECTORS
+from pdx_api.connectors.custom import Custom
+from pdx_api.names import Mode, Role
+from pdx_api.quantities import quantity
+from pdx_api.rule import Rule, cel_list
+from pdx_api.rules.connector_rules import order_rules, spec_rules, transfer_rules
+
+OWNED_FLAGS: Final = (
+    "--kv-transfer-config",
+    "--host",
+    "--port",
+    "--model",
+    "--served-model-name",
+    "--tensor-parallel-size",
+    "-tp",
+    "--shutdown-timeout",
+)
+"""vLLM flags that PDX writes itself, so that nobody can mis-wire a pair."""
+REFUSED_FLAGS: Final = ("--nnodes", "-n", "--node-rank", "-r", "--headless", "--config")
+"""Flags that make an engine of several nodes, and the one that would bring in any other flag."""
+
+SHARED_FLAGS: Final = (
+    *("--dtype", "--kv-cache-dtype", "--block-size", "--revision", "--quantization", "-q", "--hf-overrides"),
+    *("--attention-backend", "--disable-hybrid-kv-cache-manager", "--no-disable-hybrid-kv-cache-manager"),
+)
+"""Flags for what P's and D's KV must have in common: those of one role would make pairs that refuse or garble it."""
+
+GPU: Final = "nvidia.com/gpu"
+
+
+def _is_flag(argument: str, flags: tuple[str, ...]) -> bool:
+    """Whether vLLM reads the argument as one of the flags: it takes _ for -, keys after a dot, and beginnings."""
+    found = argument.split("=")[0].split(".")[0].replace("_", "-")
+    return found in flags or (
+        found.startswith("--") and len(found) > 3 and any(flag.startswith(found) for flag in flags)
+    )
+
+
+def _no_flag_of(flags: tuple[str, ...], message: str) -> Rule:
+    return Rule(
+        "[self.split('=')[0].split('.')[0].replace('_', '-')].all(found, "
+        f"!(found in {cel_list(flags)}) && !(found.startsWith('--') && found.size() > 3 && "
+        f"{cel_list(flag for flag in flags if flag.startswith('--'))}.exists(flag, flag.startsWith(found))))",
+        message,
+        lambda argument: not _is_flag(argument, flags),
+    )
+
+
+FLAG_IS_FREE: Final = _no_flag_of(
+    OWNED_FLAGS, f"PDX writes {', '.join(OWNED_FLAGS)} itself from the other fields of spec; leave it out"
+)
+FLAG_IS_POSSIBLE: Final = _no_flag_of(
+    REFUSED_FLAGS,
+    "an engine of several nodes (--nnodes, --node-rank, --headless) and flags from a file (--config) are not in this "
+    "version; leave it out",
+)
+
+FLAG_IS_NOT_SHARED: Final = _no_flag_of(
+    SHARED_FLAGS, f"P and D must have {', '.join(SHARED_FLAGS)} in common; write it in spec.engine, or leave it out"
+)
+
+SHARED_VARIABLES: Final = ("PYTHONHASHSEED", "VLLM_KV_CACHE_LAYOUT", "VLLM_SSM_CONV_STATE_LAYOUT", "VLLM_MLA_DISABLE")
+"""Variables for the same. Pools whose keys differ by PYTHONHASHSEED miss for ever, and nothing says so."""
+
+VARIABLE_IS_NOT_SHARED: Final = Rule(
+    f"!(self.name in {cel_list(SHARED_VARIABLES)})",
+    f"P and D must have {', '.join(SHARED_VARIABLES)} in common; write it in engine.env, or leave it out",
+    lambda variable: variable.name not in SHARED_VARIABLES,
+)
+
+_CUSTOM: Final = Custom().name
+
+KV_TRANSFER_RULES: Final = (
+    *order_rules(CONNECTORS.values()),
+    Rule(
+        f"self.connector == '{_CUSTOM}' || !has(self.custom)",
+        f"custom describes connector {_CUSTOM}; write connector: {_CUSTOM}, or leave out custom",
+        lambda kv: kv.connector == _CUSTOM or kv.custom is None,
+    ),
+    *transfer_rules(CONNECTORS.values()),
+)
+
+
+def _requests_fit(resources: Any) -> bool:
+    requests, limits = resources.requests, resources.limits
+    return not any(_is_above(requests[name], limits[name]) for name in requests.keys() & limits.keys())
+
+
+def _is_above(wanted: int | str, limit: int | str) -> bool:
+    numbers = quantity(wanted), quantity(limit)
+    # An exponent of four digits is no number here; the API server judges it.
+    return numbers[0] is not None and numbers[1] is not None and numbers[0] > numbers[1]
+
+
+RESOURCES_RULES: Final = (
+    Rule(
+        "!has(self.requests) || !has(self.limits) || self.requests.all(name, !(name in self.limits) || "
+        "quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",
+        "a request is above its limit; write requests up to limits",
+        _requests_fit,
+    ),
+)
+
+
+def _enough_devices(pool: Any) -> bool:
+    count = str(pool.resources.limits.get(GPU, ""))
+    return re.fullmatch(r"[0-9]{1,6}", count) is None or int(count) >= pool.parallelism.tensor
+
+
+POOL_RULES: Final = (
+    Rule(
+        f"!('{GPU}' in self.resources.limits)"
+        f" || !string(self.resources.limits['{GPU}']).matches('^[0-9]{{1,6}}$')"
+        f" || int(string(self.resources.limits['{GPU}'])) >= self.parallelism.tensor",
+        f"an engine needs parallelism.tensor devices; write as many as {GPU} in resources.limits",
+        _enough_devices,
+    ),
+)
+
+
+def _needs(role: Role) -> Rule:
+    return Rule(
+        f"self.mode != '{Mode.DISAGGREGATED}' || has(self.{role})",
+        f"mode {Mode.DISAGGREGATED} needs spec.{role}; write {role}: {{replicas: 1}}",
+        lambda spec: spec.mode is not Mode.DISAGGREGATED or getattr(spec, role) is not None,
+    )
+
+
+def _whole_prompts_fit(role: Role) -> Rule:
+    """vLLM refuses the contrary (`config/scheduler.py`)."""
+    chunks = f"self.{role}.chunkedPrefill"
+
+    def holds(spec: Any) -> bool:
+        pool, longest = getattr(spec, role), spec.engine.max_model_len
+        if pool is None or longest is None or pool.chunked_prefill.max_batched_tokens is None:
+            return True
+        return bool(pool.chunked_prefill.enabled or pool.chunked_prefill.max_batched_tokens >= longest)
+
+    return Rule(
+        f"!has(self.{role}) || {chunks}.enabled || !has({chunks}.maxBatchedTokens) || !has(self.engine.maxModelLen)"
+        f" || {chunks}.maxBatchedTokens >= self.engine.maxModelLen",
+        f"without chunks a step of spec.{role} holds whole prompts; write chunkedPrefill.maxBatchedTokens of at least "
+        "engine.maxModelLen, or leave it out",
+        holds,
+    )
+
+
+def _tensors_pair(spec: Any) -> bool:
+    if spec.mode is not Mode.DISAGGREGATED or spec.prefill is None or spec.decode is None:
+        return True
+    prefill, decode = spec.prefill.parallelism.tensor, spec.decode.parallelism.tensor
+    return bool(prefill % decode == 0 or decode % prefill == 0)
+
+
+SPEC_RULES: Final = (
+    _needs(Role.PREFILL),
+    _needs(Role.DECODE),
+    Rule(
+        f"self.mode != '{Mode.AGGREGATED}' || has(self.aggregated) || has(self.decode)",
+        f"mode {Mode.AGGREGATED} needs spec.aggregated; write aggregated: {{replicas: 1}}",
+        lambda spec: spec.mode is not Mode.AGGREGATED or spec.aggregated is not None or spec.decode is not None,
+    ),
+    Rule(
+        f"self.mode != '{Mode.DISAGGREGATED}' || !has(self.prefill) || !has(self.decode)"
+        " || self.prefill.parallelism.tensor % self.decode.parallelism.tensor == 0"
+        " || self.decode.parallelism.tensor % self.prefill.parallelism.tensor == 0",
+        "these engines cannot pair; write parallelism.tensor of prefill and decode so that one divides the other",
+        _tensors_pair,
+    ),
+    *(_whole_prompts_fit(role) for role in Role),
+    *spec_rules(CONNECTORS.values()),
+)

@@ -1,0 +1,127 @@
+"""`spec.kvTransfer.custom`: a KV connector of the user's own, described."""
+
+from typing import Annotated, Any, ClassVar, Final
+
+from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
+
+from pdx_api.connectors.custom import DEFAULT_PREFILL_PARAMS, Custom, FamilyName
+from pdx_api.names import CODE_MOUNT
+from pdx_api.rule import Rule
+from pdx_api.spec.fields import ObjectName, Part, Text, matching, without_null
+
+_FAMILIES: Final = ", ".join(FamilyName)
+
+PrefillParams = Annotated[
+    dict[str, Any],
+    Field(max_length=64),
+    BeforeValidator(without_null),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "maxProperties": 64,
+            "properties": {"do_remote_decode": {"type": "boolean", "description": "vLLM's own word for it."}},
+            "additionalProperties": True,
+        }
+    ),
+]
+
+
+class CodeConfigMap(Part):
+    """Files of Python code."""
+
+    name: ObjectName = Field(description="Name of a ConfigMap in the namespace of the object; each key is a file.")
+
+
+class ConnectorCode(Part):
+    """Where engines find a module that their image does not hold. Both fields may stand: each is for its own place."""
+
+    config_map: CodeConfigMap | None = Field(
+        default=None,
+        description=f"In a cluster: mounted at {CODE_MOUNT}, which comes first on the engines' PYTHONPATH. Running "
+        "engines go on with what they imported: changed code belongs into a ConfigMap of another name.",
+    )
+    directory: Text | None = Field(
+        default=None,
+        description="For `pdx up`: a directory that comes first on the engines' PYTHONPATH; a relative one starts from "
+        "the object's file. A cluster does not read it.",
+    )
+
+
+class CustomConnector(Part):
+    """A KV connector of your own: docs/connectors/write-your-own.md."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "!has(self.code) || has(self.modulePath)",
+            "code is imported by the name of its module; write modulePath, or leave out code",
+            lambda custom: custom.code is None or custom.module_path is not None,
+        ),
+        Rule(
+            f"self.family != '{FamilyName.POOL}' || !has(self.prefillParams)",
+            "in a pool no leg carries parameters; leave out prefillParams, or write family: Serial",
+            lambda custom: custom.family != FamilyName.POOL or custom.prefill_params is None,
+        ),
+        Rule(
+            f"self.family == '{FamilyName.POOL}' || self.savedAfterMilliseconds == 0",
+            "D waits for P's answer and for nothing more; leave out savedAfterMilliseconds, or write family: Pool",
+            lambda custom: custom.family == FamilyName.POOL or custom.saved_after_milliseconds == 0,
+        ),
+    )
+
+    class_name: Annotated[
+        str,
+        StringConstraints(max_length=256),
+        matching(r"^[A-Za-z_][A-Za-z0-9_]*$", "write the name of a Python class, for example FolderConnector"),
+    ] = Field(description="The class, a KVConnectorBase_V1 (vLLM's kv_connector).")
+    module_path: (
+        Annotated[
+            str,
+            StringConstraints(max_length=256),
+            matching(
+                r"^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*$",
+                "write a module as Python imports it, for example my_package.connector",
+            ),
+        ]
+        | None
+    ) = Field(
+        default=None,
+        description="The module that holds it (vLLM's kv_connector_module_path). Default: a class that vLLM knows.",
+    )
+    code: ConnectorCode | None = Field(
+        default=None, description="Where the module comes from. Default: the engines' image holds it."
+    )
+    family: Annotated[
+        Text,
+        Rule(
+            f"self in [{', '.join(repr(str(name)) for name in FamilyName)}]",
+            f"write one of: {_FAMILIES}; for a Rendezvous the gateway would have to know P's identity beforehand, "
+            "which only a connector in PDX can tell it",
+            lambda family: family in list(FamilyName),
+        ),
+    ] = Field(
+        default=str(FamilyName.SERIAL),
+        description="How the gateway speaks to it. Serial: P is called with prefillParams and awaited; the "
+        "kv_transfer_params that it answers go to D. Pool: P saves and D looks up, both by the prompt; no leg carries "
+        "parameters.",
+    )
+    prefill_params: PrefillParams | None = Field(
+        default=None,
+        description="Serial: the kv_transfer_params of P's leg. Default: {do_remote_decode: true}.",
+    )
+
+    saved_after_milliseconds: Annotated[int, Field(strict=True, ge=0, le=60_000)] = Field(
+        default=0,
+        description="Pool: how long after P's answer what it saves can be found, in milliseconds; D is asked then.",
+    )
+
+    @property
+    def connector(self) -> Custom:
+        """The connector so described."""
+        params = DEFAULT_PREFILL_PARAMS if self.prefill_params is None else self.prefill_params
+        return Custom(
+            class_name=self.class_name,
+            module_path=self.module_path,
+            speaks=FamilyName(self.family),
+            prefill_params=params,
+            saved_after=self.saved_after_milliseconds / 1000,
+        )

@@ -1,0 +1,76 @@
+"""From a plain mapping to a PDDeployment, or to one sentence that says what to write instead."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from pdx_api.names import API_VERSION, KIND
+from pdx_api.spec.types import PDDeployment
+
+
+class InvalidDeploymentError(ValueError):
+    """The object cannot be used. Its text is one sentence for the user."""
+
+
+def parse(body: object) -> PDDeployment:
+    """Read a PDDeployment; raises InvalidDeploymentError for the first thing that is wrong."""
+    if not isinstance(body, Mapping):
+        raise InvalidDeploymentError(
+            "This is not a PDDeployment: write a mapping with apiVersion, kind, metadata and spec."
+        )
+    for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if body.get(key) != expected:
+            raise InvalidDeploymentError(f"{key} is {body.get(key)!r}; write {key}: {expected}.")
+    if "status" in body:
+        body = {key: value for key, value in body.items() if key != "status"}
+    try:
+        return PDDeployment.model_validate(body)
+    except ValidationError as error:
+        raise InvalidDeploymentError(_sentence(error.errors(include_url=False)[0])) from error
+
+
+def _sentence(error: ErrorDetails) -> str:
+    path = ".".join(str(step) for step in error["loc"])
+    match error["type"]:
+        case "extra_forbidden":
+            near = difflib.get_close_matches(str(error["loc"][-1]), _fields_at(error["loc"][:-1]), n=1)
+            hint = (
+                f"; did you mean {near[0]}?" if near else f"; it may hold: {', '.join(_fields_at(error['loc'][:-1]))}."
+            )
+            return f"{path} does not exist{hint}"
+        case "missing":
+            return f"{path} is missing."
+        case "value_error" if len(error["loc"]) < 2:
+            return f"{error['ctx']['error']}."
+        case "value_error" if isinstance(error["input"], str | int | float):
+            return f"{path} is {error['input']!r:.80}: {error['ctx']['error']}."
+        case "value_error":
+            return f"{path}: {error['ctx']['error']}."
+        case "too_long" | "string_too_long":
+            unit = "entries" if error["type"] == "too_long" else "characters"
+            return f"{path} is too long; write at most {error['ctx']['max_length']} {unit}."
+        case "model_type" | "dict_type":
+            return f"{path} is {error['input']!r:.80}; write a mapping."
+        case "list_type":
+            return f"{path} is {error['input']!r:.80}; write a list."
+        case _:
+            return f"{path}: {error['msg'][0].lower()}{error['msg'][1:]}, not {error['input']!r:.80}."
+
+
+def _fields_at(path: Sequence[int | str]) -> list[str]:
+    model: type[BaseModel] | None = PDDeployment
+    for step in path:
+        if isinstance(step, int) or model is None:
+            continue
+        model = next((_model_of(f.annotation) for f in model.model_fields.values() if f.alias == step), None)
+    if model is None:
+        return []
+    return [str(field.alias or name) for name, field in model.model_fields.items()]
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    candidates = [annotation, *getattr(annotation, "__args__", ())]
+    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)

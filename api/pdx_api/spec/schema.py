@@ -1,0 +1,182 @@
+"""From the types to the CustomResourceDefinition: a structural schema with rules, bounds and defaults. Pure."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic.json_schema import GenerateJsonSchema
+
+from pdx_api.names import GROUP, KIND, PLURAL, SHORT_NAME, VERSION, ConditionType
+from pdx_api.rule import RULES_KEY
+from pdx_api.spec.status import Status
+from pdx_api.spec.types import NAME_RULE, PDDeployment, Spec
+
+Schema = dict[str, Any]
+
+INT_OR_STRING: Final = "x-kubernetes-int-or-string"
+PRESERVE: Final = "x-kubernetes-preserve-unknown-fields"
+LIST_TYPE: Final = "x-kubernetes-list-type"
+
+_KEPT: Final = (
+    *("type", "format", "description", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength"),
+    *("minItems", "maxItems", "minProperties", "maxProperties"),
+    *(INT_OR_STRING, LIST_TYPE, "x-kubernetes-list-map-keys", RULES_KEY),
+)
+"""What passes from JSON schema to the structural schema as it is."""
+_READ: Final = (
+    *("title", "default", "const", "anyOf", "items", "properties", "required", "additionalProperties", "propertyNames"),
+    "readOnly",
+)
+"""What is translated, or says nothing that the API server would check."""
+
+
+class NotStructuralError(TypeError):
+    """A type has no counterpart in a structural schema. Names the field."""
+
+
+def custom_resource_definition() -> Schema:
+    """The CRD, ready to be written as YAML."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": PLURAL,
+                "singular": KIND.lower(),
+                "shortNames": [SHORT_NAME],
+            },
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": object_schema()},
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": printer_columns(),
+                }
+            ],
+        },
+    }
+
+
+def object_schema() -> Schema:
+    """The structural schema of a PDDeployment."""
+    assert PDDeployment.__doc__ is not None
+    name_rule = {
+        "rule": NAME_RULE.cel.replace("self", "self.metadata.name"),
+        "message": NAME_RULE.message,
+        "fieldPath": ".metadata.name",
+    }
+    return {
+        "type": "object",
+        "description": PDDeployment.__doc__,
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string", "description": f"{GROUP}/{VERSION}."},
+            "kind": {"type": "string", "description": f"{KIND}."},
+            "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
+            "spec": structural(_json_schema(Spec), "spec"),
+            "status": structural(_json_schema(Status), "status"),
+        },
+        RULES_KEY: [name_rule],
+    }
+
+
+def printer_columns() -> list[Schema]:
+    """What `kubectl get pdd` shows; columns of priority 1 with -o wide."""
+
+    def column(name: str, path: str, description: str, *, kind: str = "string", priority: int = 0) -> Schema:
+        return {"name": name, "type": kind, "jsonPath": path, "description": description, "priority": priority}
+
+    def condition(name: ConditionType) -> str:
+        return f'.status.conditions[?(@.type=="{name}")].status'
+
+    return [
+        column("Mode", ".spec.mode", "Disaggregated or Aggregated."),
+        column("Connector", ".status.connector", "The KV connector in force."),
+        column("Order", ".status.order", "Which leg is sent first."),
+        column("P", ".status.prefill.summary", "Prefill engines: ready/desired."),
+        column("D", ".status.decode.summary", "Decode engines: ready/desired."),
+        column("A", ".status.aggregated.summary", "Engines of mode Aggregated: ready/desired.", priority=1),
+        column("Ready", condition(ConditionType.READY), "Whether requests are answered."),
+        column("KV Verified", condition(ConditionType.KV_TRANSFER_VERIFIED), "Whether KV was seen to travel."),
+        column("URL", ".status.url", "Where the gateway serves, inside the cluster.", priority=1),
+        column("Revision", ".status.revision", "Hash of all that P and D must agree on.", priority=1),
+        column("Age", ".metadata.creationTimestamp", "Time since it was created.", kind="date"),
+    ]
+
+
+def structural(schema: Mapping[str, Any], path: str) -> Schema:
+    """A JSON schema of pydantic as structural schema; raises NotStructuralError with the path of what cannot be one."""
+    schema = _without_null(schema, path)
+    unknown = [key for key in schema if key not in _KEPT and key not in _READ]
+    if unknown:
+        raise NotStructuralError(f"{path}: {', '.join(unknown)}")
+    found: Schema = {key: schema[key] for key in _KEPT if key in schema}
+    if "const" in schema:
+        found["enum"] = [schema["const"]]
+    if schema.get("default") is not None:
+        # The API server judges a default by the object's own rules before it fills in the defaults within.
+        inner = found.get("type") == "object" and RULES_KEY not in found
+        found["default"] = {} if inner else _stated(schema["default"])
+    if found.get("type") == "array":
+        found["items"] = structural(schema["items"], f"{path}[]")
+        found.setdefault(LIST_TYPE, "atomic")
+    if found.get("type") == "object":
+        found |= _object(schema, path)
+    return found
+
+
+def _stated(default: Any) -> Any:
+    """A default without what is null, which the API server does not take."""
+    if not isinstance(default, Mapping):
+        return default
+    return {name: _stated(value) for name, value in default.items() if value is not None}
+
+
+def _object(schema: Mapping[str, Any], path: str) -> Schema:
+    further = schema.get("additionalProperties")
+    if "properties" in schema:
+        properties = {name: structural(inner, f"{path}.{name}") for name, inner in schema["properties"].items()}
+        required = [name for name in schema.get("required", ()) if not schema["properties"][name].get("readOnly")]
+        return {
+            **({"required": required} if required else {}),
+            "properties": properties,
+            **({PRESERVE: True} if further is True else {}),
+        }
+    if isinstance(further, Mapping):
+        return {"additionalProperties": structural(further, f"{path}.*")}
+    if further is True:
+        return {"additionalProperties": {PRESERVE: True}}
+    raise NotStructuralError(f"{path}: an object without properties")
+
+
+def _without_null(schema: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """`T | None` is an optional T: the API server drops null."""
+    if "anyOf" not in schema:
+        return schema
+    kinds = [kind for kind in schema["anyOf"] if kind != {"type": "null"}]
+    if len(kinds) != 1:
+        raise NotStructuralError(f"{path}: a choice of {len(kinds)} types")
+    return {**kinds[0], **{key: value for key, value in schema.items() if key != "anyOf"}}
+
+
+def _json_schema(model: type[Spec | Status]) -> Schema:
+    generator = GenerateJsonSchema(by_alias=True)
+    found = generator.generate(model.__pydantic_core_schema__, mode="serialization")
+    return dict(_inlined(found, found.get("$defs", {})))
+
+
+def _inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:
+    """The schema with every reference replaced by what it refers to."""
+    if isinstance(schema, list):
+        return [_inlined(entry, definitions) for entry in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    if "$ref" in schema:
+        schema = {**definitions[schema["$ref"].rsplit("/", 1)[-1]], **{k: v for k, v in schema.items() if k != "$ref"}}
+    return {key: _inlined(value, definitions) for key, value in schema.items() if key != "$defs"}

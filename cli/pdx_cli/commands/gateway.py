@@ -1,0 +1,176 @@
+"""`pdx gateway`: the gateway alone, in front of engines that someone else started."""
+
+import argparse
+from typing import Final
+from urllib.parse import urlsplit
+
+from pdx_api.connectors import CONNECTORS, choose
+from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, Order, Role
+from pdx_cli.errors import CommandError
+from pdx_proxy.config.flags import FlagsError, add_flags, with_flags
+from pdx_proxy.config.settings import MAX_WORKERS, Address, EndpointSpec, Settings, parse_address
+from pdx_proxy.process.main import run as run_gateway
+
+EPILOG: Final = """\
+examples:
+  pdx gateway --prefill http://10.0.0.1:8000 --decode http://10.0.0.2:8000
+  pdx gateway --listen 0.0.0.0:8080 --prefill http://p0:8000 http://p1:8000 --decode http://d0:8000 \\
+              --connector NIXL --order Concurrent --workers 2
+  pdx gateway --aggregated http://10.0.0.1:8000 http://10.0.0.2:8000
+  pdx gateway --prefill http://p0:8000 --decode http://d0:8000 --on-prefill-failure Local --handoff-seconds 60 \\
+              --client-keys keys.txt
+
+The engines must be wired for the connector and order named here; `pdx render FILE` shows how. Start them with
+--enable-prompt-tokens-details, or canaries (--canary-seconds) tell nothing.
+Clients are served on --listen (/health and /ready too); --admin answers /metrics, /pdx/state and /pdx/canary."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's flags."""
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "--listen",
+        default=f"127.0.0.1:{GATEWAY_PORT}",
+        metavar="HOST:PORT",
+        help="where clients are served (%(default)s)",
+    )
+    parser.add_argument(
+        "--admin",
+        default=None,
+        metavar="HOST:PORT",
+        help=f"where /metrics and /pdx/state are (port {ADMIN_PORT} of 127.0.0.1)",
+    )
+    parser.add_argument("--prefill", nargs="+", default=[], metavar="URL", help="engines that prefill")
+    parser.add_argument(
+        "--prefill-ranks",
+        type=int,
+        default=1,
+        metavar="N",
+        help="data-parallel ranks of each that prefills, --data-parallel-size (%(default)s)",
+    )
+    parser.add_argument(
+        "--identity-ports",
+        nargs="+",
+        type=int,
+        default=[],
+        metavar="PORT",
+        help="for each that prefills, where it tells its identity: Mooncake's bootstrap (the connector's own port)",
+    )
+    parser.add_argument("--decode", nargs="+", default=[], metavar="URL", help="engines that decode")
+    parser.add_argument("--aggregated", nargs="+", default=[], metavar="URL", help="engines that do both")
+    parser.add_argument(
+        "--connector", default="NIXL", help=f"KV connector of the engines: {', '.join(CONNECTORS)} (%(default)s)"
+    )
+    parser.add_argument(
+        "--order", default=None, help=f"order they are wired for: {', '.join(Order)} (the connector's first)"
+    )
+    parser.add_argument(
+        "--protocol",
+        default="",
+        metavar="JSON",
+        help="how connector Custom is spoken to, for example "
+        """{"family": "Serial", "prefillParams": {"do_remote_decode": true}}""",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="processes that share the port (%(default)s)"
+    )
+    parser.add_argument(
+        "--debug-headers",
+        action="store_true",
+        help="name engines and phases in answers: x-pdx-prefill, x-pdx-decode, server-timing",
+    )
+    add_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal."""
+    return run_gateway(settings_of(args))
+
+
+def settings_of(args: argparse.Namespace) -> Settings:
+    """The gateway's settings from the flags; raises CommandError."""
+    if args.workers < 1 or args.workers > MAX_WORKERS:
+        raise CommandError(f"--workers is {args.workers}; write a number from 1 to {MAX_WORKERS}.")
+    admin = args.admin or f"127.0.0.1:{ADMIN_PORT}"
+    if admin == args.listen:
+        raise CommandError(f"--listen and --admin are both {admin}; name two addresses.")
+    settings = Settings(
+        listen=_address("--listen", args.listen),
+        admin=_address("--admin", admin),
+        endpoints=_endpoints(args),
+        workers=args.workers,
+        debug_headers=args.debug_headers,
+    )
+    try:
+        return with_flags(settings, args)
+    except FlagsError as error:
+        raise CommandError(f"{error}.") from error
+
+
+def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
+    if args.aggregated and (args.prefill or args.decode):
+        raise CommandError("--aggregated stands alone: leave out --prefill and --decode.")
+    if not args.aggregated and not (args.prefill and args.decode):
+        raise CommandError("The gateway needs engines: write --prefill URL and --decode URL, or --aggregated URL.")
+    if args.order is not None and args.order not in list(Order):
+        raise CommandError(f"--order {args.order} does not exist; write one of: {', '.join(Order)}.")
+    try:
+        connector, order = choose(args.connector, Order(args.order) if args.order else None, args.protocol)
+    except ValueError as error:
+        raise CommandError(f"{error}.") from error
+    if args.prefill_ranks < 1:
+        raise CommandError(f"--prefill-ranks is {args.prefill_ranks}; write 1 or more.")
+    identity_ports = _identity_ports(args)
+    ranks = {Role.PREFILL: args.prefill_ranks}
+    by_role = {Role.PREFILL: args.prefill, Role.DECODE: args.decode, Role.AGGREGATED: args.aggregated}
+    specs = tuple(
+        EndpointSpec(
+            _url(url),
+            role,
+            connector=connector.name,
+            order=order,
+            protocol=args.protocol,
+            identity_port=identity_ports.get(url, 0),
+            ranks=ranks.get(role, 1),
+        )
+        for role, urls in by_role.items()
+        for url in urls
+    )
+    names = [spec.name for spec in specs]
+    for name in names:
+        if names.count(name) > 1:
+            raise CommandError(f"{name} is named twice; every engine is named once, in one role.")
+    return specs
+
+
+def _identity_ports(args: argparse.Namespace) -> dict[str, int]:
+    """By URL of an engine that prefills."""
+    ports = args.identity_ports
+    if ports and len(ports) != len(args.prefill):
+        raise CommandError(f"--identity-ports names {len(ports)} ports; write one for each of --prefill.")
+    for port in ports:
+        if not 0 < port < 65536:
+            raise CommandError(f"--identity-ports: {port} is no port; write a number from 1 to 65535.")
+    return dict(zip(args.prefill, ports, strict=False))
+
+
+def _url(text: str) -> Address:
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, 80 if parts.port is None else parts.port
+    except ValueError as error:
+        raise _no_url(text) from error
+    if parts.scheme != "http" or not host or not port or parts.path not in ("", "/") or parts.query or "@" in text:
+        raise _no_url(text)
+    return Address(host, port)
+
+
+def _no_url(text: str) -> CommandError:
+    return CommandError(f"{text} is no engine's URL; write http://HOST:PORT.")
+
+
+def _address(flag: str, text: str) -> Address:
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise CommandError(f"{flag} {error}.") from error

@@ -1,0 +1,155 @@
+"""`pdx status`: what every `pdx up` of this user runs on this machine."""
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pdx_api.names import Mode
+from pdx_api.verification import Finding, Verdict
+from pdx_cli.local import reaper
+from pdx_cli.local.run_record import Process, Run, default_root, directories
+from pdx_cli.sources.client import AnswerError, Client
+
+EPILOG: Final = """\
+examples:
+  pdx status
+  pdx status --json | jq '.[].endpoint'"""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A run and what its gateway says now."""
+
+    run: Run
+    state: Mapping[str, Any] | None
+    """The gateway's /pdx/state; None when it does not answer (yet)."""
+    now: float
+    """Unix time, seconds."""
+
+    @property
+    def uptime(self) -> int:
+        """Seconds since the start."""
+        return max(0, int(self.now - self.run.started))
+
+    def endpoint(self, process: Process) -> Mapping[str, Any]:
+        """What the gateway knows of an engine; empty for one it does not know."""
+        found = (e for e in (self.state or {}).get("endpoints", ()) if e["url"].rstrip("/") == process.url)
+        return next(found, {})
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for programs."""
+        processes = [
+            {**dataclasses.asdict(p), "alive": reaper.has_members(p.pid), "state": self.endpoint(p).get("state")}
+            for p in self.run.processes
+        ]
+        run = {**dataclasses.asdict(self.run), "processes": processes}
+        return {**run, "uptimeSeconds": self.uptime, "gateway": self.state}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `pdx status`."""
+    parser.add_argument("--json", action="store_true", help="print a JSON list with one entry for each run")
+    parser.add_argument(
+        "--run-dir",
+        type=Path,
+        default=default_root(),
+        metavar="DIR",
+        help="a run's directory, or the parent of several (default: %(default)s)",
+    )
+    parser.epilog = EPILOG
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the living runs; records of dead ones are removed on the way."""
+    runs = [run for directory in directories(args.run_dir) if (run := directory.living()) is not None]
+    reports = asyncio.run(_ask(runs))
+    if args.json:
+        print(json.dumps([report.as_json() for report in reports], indent=2))
+    elif not reports:
+        print("Nothing runs.")
+    else:
+        for report in reports:
+            _print(report)
+    return 0
+
+
+async def _ask(runs: list[Run]) -> list[Report]:
+    async with Client() as client:
+        states = await asyncio.gather(*(_state(client, run) for run in runs))
+    return [Report(run, state, time.time()) for run, state in zip(runs, states, strict=True)]
+
+
+async def _state(client: Client, run: Run) -> Mapping[str, Any] | None:
+    try:
+        state: Mapping[str, Any] = await client.json(f"{run.admin}/pdx/state", seconds=2.0)
+    except AnswerError:
+        return None
+    return state
+
+
+def _print(report: Report) -> None:
+    run = report.run
+    wiring = f"{run.connector} {run.order}" if run.connector else run.mode
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(Text(f"{run.name}: {run.model}, {wiring}, {run.engine}, up {_duration(report.uptime)}", "bold"))
+    console.print(Text(f"  {run.endpoint}/v1   {_in_flight(report.state)}"))
+    if kv := _kv(report.state):
+        console.print(Text(f"  {kv}"))
+    table = Table(box=None, pad_edge=False, padding=(0, 2), show_edge=False)
+    for column in ("  process", "pid", "state", "in flight", "url", "log"):
+        table.add_column(column, no_wrap=True, header_style="dim")
+    for process in run.processes:
+        endpoint = report.endpoint(process)
+        in_flight = str(endpoint.get("inFlight", ""))
+        cells = (f"  {process.name}", str(process.pid), _liveness(report, process), in_flight, process.url, process.log)
+        table.add_row(*(Text(cell) for cell in cells))
+    # A table is cut to the terminal; what is piped on keeps its columns.
+    Console(highlight=False, width=None if console.is_terminal else 300).print(table)
+
+
+def _liveness(report: Report, process: Process) -> str:
+    if not reaper.has_members(process.pid):
+        return "dead"
+    endpoint = report.endpoint(process)
+    if not endpoint:
+        return "running"
+    reason = endpoint.get("reason")
+    return f"{endpoint['state']}: {reason}" if reason else str(endpoint["state"])
+
+
+def _in_flight(state: Mapping[str, Any] | None) -> str:
+    if state is None:
+        return "(the gateway does not answer yet)"
+    ready = "ready" if state["ready"] else "not ready"
+    flight = ", ".join(f"{count} {name}" for name, count in state["inFlight"].items())
+    return f"{ready}; in flight: {flight}"
+
+
+def _kv(state: Mapping[str, Any] | None) -> str:
+    """What the gateway's canaries have shown; empty where there is nothing to be shown."""
+    told = (state or {}).get("kvTransfer")
+    if told is None or (state or {}).get("mode") != Mode.DISAGGREGATED:
+        return ""
+    finding = Finding.read(told)
+    match finding.verdict:
+        case Verdict.VERIFIED:
+            return f"KV travels: seen in {finding.pairs} of {finding.possible} pairs"
+        case Verdict.BROKEN:
+            return f"KV does not travel: {finding.broken[0].sentence}"
+    return f"KV: {finding.why}"
+
+
+def _duration(seconds: int) -> str:
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

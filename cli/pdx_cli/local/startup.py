@@ -1,0 +1,146 @@
+"""Waiting until engines are healthy and the gateway has warmed them, with something to look at meanwhile."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from pdx_cli.errors import CommandError
+from pdx_cli.local.layout import Layout, Program
+from pdx_cli.local.logs import tail
+from pdx_cli.local.run_record import RunDirectory
+from pdx_cli.sources.client import AnswerError, Client
+
+PAUSE_SECONDS: Final = 0.2
+PLAIN_SECONDS: Final = 10.0
+"""How often a state that does not change is repeated where no live display is possible."""
+WARM_SECONDS: Final = 120.0
+"""How long the gateway may take to warm the engines: the first forward pass of an engine may compile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One engine on its way."""
+
+    name: str
+    healthy: bool
+    seconds: float
+    """Since the start; for a healthy engine, how long it took."""
+    last_line: str
+    """Of its log."""
+
+    @property
+    def state(self) -> str:
+        """In a word."""
+        return "healthy" if self.healthy else "loading"
+
+
+Show = Callable[[Sequence[Progress]], None]
+
+
+@contextlib.contextmanager
+def display() -> Iterator[Show]:
+    """A way to show progress on stderr: a live table on a terminal, else a line now and then."""
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield _plain()
+        return
+    with Live(console=console, refresh_per_second=4) as live:
+        yield lambda progress: live.update(_table(progress), refresh=True)
+
+
+async def healthy(client: Client, engines: Sequence[Program], logs: RunDirectory, limit: float, show: Show) -> None:
+    """Wait until every engine's /health is 200; CommandError after `limit` seconds."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    done: dict[str, float] = {}
+    while True:
+        waiting = [engine for engine in engines if engine.name not in done]
+        answers = await asyncio.gather(*(client.is_ok(f"{engine.url}{engine.health}") for engine in waiting))
+        now = loop.time() - began
+        done |= {engine.name: now for engine, ok in zip(waiting, answers, strict=True) if ok}
+        show([_progress(engine, done, now, logs) for engine in engines])
+        if len(done) == len(engines):
+            return
+        if now > limit:
+            late = next(engine for engine in engines if engine.name not in done)
+            log = logs.log(late.name)
+            raise CommandError(
+                f"{late.name} was not healthy after {limit:g} s (--start-timeout); {log} ends with:", tail(log, 15)
+            )
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def warm(client: Client, layout: Layout, limit: float = WARM_SECONDS) -> None:
+    """Wait until the gateway is ready and has warmed every engine; CommandError after `limit` seconds."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + limit
+    while True:
+        cold = await _cold(client, layout)
+        if cold is None:
+            return
+        if loop.time() > deadline:
+            raise CommandError(f"The gateway was not ready within {limit:g} s: {cold}.")
+        await asyncio.sleep(PAUSE_SECONDS / 2)
+
+
+async def _cold(client: Client, layout: Layout) -> str | None:
+    """Why the gateway is not ready; None when it is."""
+    try:
+        state = await client.json(f"{layout.admin.url}/pdx/state")
+        for endpoint in state["endpoints"]:
+            if endpoint["state"] != "Warm":
+                return _reason(layout, endpoint)
+        await client.text(f"{layout.gateway.url}/ready")
+    except AnswerError as error:
+        return str(error)
+    return None
+
+
+def _reason(layout: Layout, endpoint: dict[str, Any]) -> str:
+    address = str(endpoint["url"]).removeprefix("http://").rstrip("/")
+    reason = str(endpoint["reason"] or "no reason given").rstrip(".")
+    return f"{layout.name_of(address) or address} is {endpoint['state']}: {reason}"
+
+
+def _progress(program: Program, done: dict[str, float], now: float, logs: RunDirectory) -> Progress:
+    last = "".join(tail(logs.log(program.name), 1))
+    return Progress(program.name, program.name in done, done.get(program.name, now), last)
+
+
+def _table(progress: Sequence[Progress]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, justify="right")
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for one in progress:
+        colour = "green" if one.healthy else "yellow"
+        last = "" if one.healthy else one.last_line
+        table.add_row(one.name, f"[{colour}]{one.state}", f"{one.seconds:.0f} s", _escaped(last))
+    return table
+
+
+def _escaped(line: str) -> str:
+    return line.replace("[", r"\[")
+
+
+def _plain() -> Show:
+    shown: dict[str, tuple[str, float]] = {}
+
+    def show(progress: Sequence[Progress]) -> None:
+        for one in progress:
+            state, at = shown.get(one.name, ("", 0.0))
+            if state == one.state and (one.healthy or one.seconds - at < PLAIN_SECONDS):
+                continue
+            shown[one.name] = (one.state, one.seconds)
+            last = "" if one.healthy or not one.last_line else f"  {one.last_line[:100]}"
+            print(f"{one.name}: {one.state}, {one.seconds:.0f} s{last}", file=sys.stderr, flush=True)
+
+    return show

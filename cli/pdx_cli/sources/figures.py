@@ -1,0 +1,289 @@
+"""Two looks at a deployment's gateways -> the figures that `pdx top` shows. Pure; time is seconds of one clock."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from pdx_cli.sources.picture import Body, Tokens
+
+QUANTILES: Final = (0.5, 0.9, 0.99)
+PHASES: Final = "pdx_phase_seconds_bucket"
+_STATES: Final = ("Warm", "Warming", "Suspect", "Cold", "NotReady", "Leaving")
+
+Buckets = Mapping[float, float]
+"""Upper bound in seconds -> how many took at most so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One gateway at one moment."""
+
+    name: str
+    state: Body
+    """Its /pdx/state."""
+    phases: Mapping[str, Buckets] = field(default_factory=dict)
+    canary: Body | None = None
+    """Its /pdx/canary; None where it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """All gateways at one moment."""
+
+    at: float
+    """Seconds."""
+    readings: tuple[Reading, ...] = ()
+    silent: tuple[str, ...] = ()
+    """Gateways that did not answer, with why."""
+    tokens: Mapping[str, Tokens] = field(default_factory=dict)
+    """Prompt tokens of decode engines, by endpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseFigures:
+    """How long requests were in one phase, between two samples."""
+
+    name: str
+    rate: float
+    """Per second."""
+    quantiles: tuple[float, ...]
+    """Seconds, for QUANTILES."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointFigures:
+    """One engine, as all gateways see it."""
+
+    name: str
+    role: str
+    revision: str
+    state: str
+    """The worst that a gateway says."""
+    reason: str
+    legs: int
+    outside: float | None
+    """Share of its prompt tokens that came from outside, 0 to 1; None where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairFigures:
+    """One pair, as the canaries found it."""
+
+    prefill: str
+    decode: str
+    verdict: str
+    outside: float | None
+    """Share of the canary's prompt that came from outside."""
+    seconds: Mapping[str, float]
+    age: float
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Everything that is shown."""
+
+    mode: str
+    wiring: str
+    gateways: int
+    ready: int
+    silent: tuple[str, ...]
+    in_flight: Mapping[str, int]
+    seconds: float
+    """Time between the two samples; 0 when there is one only, and then no rates."""
+    outcomes: Mapping[str, tuple[float, int]]
+    """By outcome: per second, and since the gateways' start."""
+    troubles: Mapping[str, tuple[float, int]]
+    """Retries, sheds and ejections, by what and why."""
+    phases: tuple[PhaseFigures, ...]
+    endpoints: tuple[EndpointFigures, ...]
+    pairs: tuple[PairFigures, ...]
+    kv: str
+    """What the canaries say, in a few words; empty where there are none."""
+
+
+def figures(before: Sample | None, now: Sample, names: Mapping[str, str] = MappingProxyType({})) -> Figures:
+    """What has happened between two samples; without the first, what there is.
+
+    `names` says what an endpoint is called here; one that is not in it is called as the gateway calls it.
+    """
+    states = [reading.state for reading in now.readings]
+    seconds = now.at - before.at if before else 0.0
+    endpoints = tuple(replace(e, name=names.get(e.name, e.name)) for e in _endpoints(before, now))
+    pairs = tuple(
+        replace(p, prefill=names.get(p.prefill, p.prefill), decode=names.get(p.decode, p.decode))
+        for p in _pairs(now.readings)
+    )
+    wirings = {f"{e.get('connector')} {e.get('order')}" for s in states for e in s["endpoints"] if e.get("connector")}
+    return Figures(
+        mode=next((str(state["mode"]) for state in states if state.get("mode")), "no engines"),
+        wiring=", ".join(sorted(wirings)),
+        gateways=len(now.readings) + len(now.silent),
+        ready=sum(bool(state.get("ready")) for state in states),
+        silent=now.silent,
+        in_flight=_sum(state["inFlight"] for state in states),
+        seconds=seconds,
+        outcomes=_rates(before, now, seconds, lambda state: state["outcomes"]),
+        troubles=_rates(before, now, seconds, _troubles),
+        phases=_phases(before, now, seconds),
+        endpoints=endpoints,
+        pairs=pairs,
+        kv=_canaries(now.readings),
+    )
+
+
+def read_phases(page: str) -> dict[str, dict[float, float]]:
+    """The histograms of phases on a gateway's /metrics."""
+    phases: dict[str, dict[float, float]] = {}
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            if sample.name == PHASES:
+                phases.setdefault(sample.labels["phase"], {})[float(sample.labels["le"])] = sample.value
+    return phases
+
+
+def quantile(buckets: Buckets, share: float) -> float:
+    """The value below which that share of a histogram lies, even within a bucket; NaN of nothing."""
+    bounds = sorted(buckets)
+    total = buckets[bounds[-1]] if bounds else 0.0
+    if total <= 0:
+        return math.nan
+    low, below = 0.0, 0.0
+    for bound in bounds:
+        count = buckets[bound]
+        if count >= share * total:
+            if math.isinf(bound):
+                return low
+            return low + (bound - low) * (share * total - below) / max(count - below, 1e-9)
+        low, below = bound, count
+    return low
+
+
+def _former(before: Sample | None, name: str) -> Reading | None:
+    return next((r for r in before.readings if r.name == name), None) if before else None
+
+
+def _grown(then: float, now: float) -> float:
+    """By how much a counter has grown; one that fell has begun anew."""
+    return now - then if now >= then else now
+
+
+def _rates(before: Sample | None, now: Sample, seconds: float, of: Any) -> dict[str, tuple[float, int]]:
+    totals: dict[str, tuple[float, int]] = {}
+    for reading in now.readings:
+        former = _former(before, reading.name)
+        then: Mapping[str, int] = of(former.state) if former else {}
+        for name, count in of(reading.state).items():
+            grown = _grown(then.get(name, 0), count) if former else 0
+            rate, total = totals.get(name, (0.0, 0))
+            totals[name] = (rate + (grown / seconds if seconds else 0.0), total + count)
+    return totals
+
+
+def _troubles(state: Body) -> dict[str, int]:
+    kinds = (("retries", "retried"), ("sheds", "shed"), ("ejections", "left out"), ("settlements", "settled"))
+    return {f"{word}: {why}": n for kind, word in kinds for why, n in (state.get(kind) or {}).items()}
+
+
+def _phases(before: Sample | None, now: Sample, seconds: float) -> tuple[PhaseFigures, ...]:
+    grown: dict[str, dict[float, float]] = {}
+    for reading in now.readings:
+        former = _former(before, reading.name)
+        for phase, buckets in reading.phases.items():
+            then = former.phases.get(phase, {}) if former else {}
+            restarted = bool(then) and buckets.get(math.inf, 0.0) < then.get(math.inf, 0.0)
+            into = grown.setdefault(phase, {})
+            for bound, count in buckets.items():
+                into[bound] = into.get(bound, 0.0) + (count if restarted else count - then.get(bound, 0.0))
+    return tuple(
+        PhaseFigures(
+            phase,
+            buckets.get(math.inf, 0.0) / seconds if seconds else 0.0,
+            tuple(quantile(buckets, share) for share in QUANTILES),
+        )
+        for phase, buckets in grown.items()
+    )
+
+
+def _endpoints(before: Sample | None, now: Sample) -> tuple[EndpointFigures, ...]:
+    by_name: dict[str, list[Body]] = {}
+    for reading in now.readings:
+        for endpoint in reading.state["endpoints"]:
+            by_name.setdefault(str(endpoint["name"]), []).append(endpoint)
+    found = []
+    for name, views in by_name.items():
+        worst = max(views, key=lambda view: _rank(str(view["state"])))
+        found.append(
+            EndpointFigures(
+                name=name,
+                role=str(worst["role"]),
+                revision=str(worst.get("revision") or ""),
+                state=str(worst["state"]),
+                reason=str(worst.get("reason") or ""),
+                legs=sum(int(view["inFlight"]) for view in views),
+                outside=_outside(before.tokens.get(name) if before else None, now.tokens.get(name)),
+            )
+        )
+    order = ("prefill", "decode", "aggregated")
+    return tuple(sorted(found, key=lambda e: (order.index(e.role) if e.role in order else 9, e.revision, e.name)))
+
+
+def _rank(state: str) -> int:
+    return _STATES.index(state) if state in _STATES else len(_STATES)
+
+
+def _outside(then: Tokens | None, now: Tokens | None) -> float | None:
+    """Between the samples, or since the engine's start where it had no prompt between them."""
+    if now is None:
+        return None
+    prompt, external = now.prompt, now.external
+    if then is not None and now.prompt > then.prompt:
+        prompt, external = now.prompt - then.prompt, now.external - then.external
+    return external / prompt if prompt else None
+
+
+def _pairs(readings: Sequence[Reading]) -> tuple[PairFigures, ...]:
+    """Each pair once, by the gateway that tried it last."""
+    found: dict[tuple[str, str], PairFigures] = {}
+    for pair in (pair for reading in readings for pair in (reading.canary or {}).get("pairs") or ()):
+        tokens = pair.get("tokens") or 0
+        told = PairFigures(
+            prefill=str(pair["prefill"]),
+            decode=str(pair["decode"]),
+            verdict=str(pair["verdict"]),
+            outside=pair.get("outside", 0) / tokens if tokens else None,
+            seconds=pair.get("seconds") or {},
+            age=float(pair.get("ageSeconds") or 0),
+            detail=": ".join(str(pair[key]) for key in ("cause", "seen") if pair.get(key)),
+        )
+        known = found.get((told.prefill, told.decode))
+        if known is None or told.age < known.age:
+            found[told.prefill, told.decode] = told
+    return tuple(sorted(found.values(), key=lambda p: (p.verdict == "verified", p.prefill, p.decode)))
+
+
+def _canaries(readings: Sequence[Reading]) -> str:
+    findings = [reading.canary["finding"] for reading in readings if reading.canary and "finding" in reading.canary]
+    if not findings:
+        return ""
+    order = ("broken", "verified", "unknown")
+    worst = min(findings, key=lambda f: order.index(f["verdict"]) if f["verdict"] in order else len(order))
+    match worst["verdict"]:
+        case "verified":
+            return f"KV moves: {worst.get('pairs')} of {worst.get('possible')} pairs verified by canaries"
+        case "broken":
+            return f"KV DOES NOT MOVE between {worst.get('broken_pairs')} of {worst.get('possible')} pairs"
+        case _:
+            return f"KV not verified: {worst.get('why') or 'no canary has come through yet'}"
+
+
+def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for each in counts:
+        for name, count in each.items():
+            total[name] = total.get(name, 0) + count
+    return total

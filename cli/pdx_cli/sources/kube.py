@@ -1,0 +1,173 @@
+"""The cluster as a user of `pdx` reaches it: by kubeconfig and context, with the user's own rights.
+
+Pods are asked through the API server's port-forward, which needs no network between here and them and which
+NetworkPolicies let through; where the right to that is lacking, through its proxy of pods.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Final, Self
+
+import aiohttp
+import yaml
+from kubernetes.aio import client, config
+
+from pdx_cli.errors import CommandError
+from pdx_operator.kube.client import ApiError, Cluster
+from pdx_operator.kube.resources import POD
+
+REQUESTS: Final = 8
+"""Open at the same time."""
+PROTOCOL: Final = "v4.channel.k8s.io"
+"""Port-forward over a WebSocket: the first byte of a message names its channel."""
+_DATA: Final = 0
+_ERROR: Final = 1
+ANSWER_SECONDS: Final = 10.0
+
+
+class PodAnswerError(Exception):
+    """A pod gave no 200. Its text says why."""
+
+    def __init__(self, message: str, *, asked: bool = True) -> None:
+        super().__init__(message)
+        self.asked = asked
+        """False when the question did not come so far as the pod, so that nothing is known of it."""
+
+
+class Kube(Cluster):
+    """Requests to one API server; see `Cluster`."""
+
+    @classmethod
+    async def of(cls, kubeconfig: str | None, context: str | None) -> tuple[Self, str]:
+        """Connect as kubectl would; also the namespace of the context. Raises CommandError with code 2."""
+        settings = client.Configuration()
+        _check(kubeconfig)
+        try:
+            await config.load_kube_config(kubeconfig, context=context, client_configuration=settings)  # type: ignore[no-untyped-call]
+            known, active = config.list_kube_config_contexts(kubeconfig)  # type: ignore[no-untyped-call]
+        except (config.ConfigException, yaml.YAMLError, OSError, TypeError, ValueError, AttributeError) as error:
+            said = " ".join(str(error).split())[:200]
+            raise CommandError(
+                f"No cluster is configured: {said.rstrip('.')}; name a file with --kubeconfig, or set KUBECONFIG.",
+                code=2,
+            ) from error
+        chosen = next((c for c in known if c["name"] == context), active) or {}
+        settings.client_session_kwargs = {"trust_env": False}
+        api = client.ApiClient(settings)
+        api.user_agent = "pdx"
+        return cls(api, REQUESTS, lambda _verb, _status: None), (chosen.get("context") or {}).get(
+            "namespace", "default"
+        ) or "default"
+
+    async def lines(self, namespace: str, pod: str, container: str, *, count: int, seconds: int) -> str:
+        """The newest lines that a running container has logged within so many seconds."""
+        query = {"container": container, "tailLines": str(count), "sinceSeconds": str(seconds)}
+        async with self._slots, self._open("GET", POD.path(namespace, pod, "log"), query) as answer:
+            return (await answer.read()).decode(errors="replace")
+
+    async def ask_pod(self, namespace: str, pod: str, port: int, path: str) -> bytes:
+        """The body of a pod's 200 to a GET; raises PodAnswerError."""
+        try:
+            async with self._slots, asyncio.timeout(ANSWER_SECONDS):
+                status, body = await self._forward(namespace, pod, port, path)
+        except (PodAnswerError, ApiError, aiohttp.ClientError, OSError, TimeoutError, ValueError) as refused:
+            try:
+                return await self._proxy(namespace, pod, port, path)
+            except (ApiError, TimeoutError) as error:
+                if answered := _proxied(path, error):
+                    raise PodAnswerError(answered) from error
+                raise PodAnswerError(
+                    _words(refused), asked=isinstance(refused, PodAnswerError | TimeoutError)
+                ) from refused
+        if status != 200:
+            raise PodAnswerError(f"{path} answered {status}")
+        return body
+
+    async def _proxy(self, namespace: str, pod: str, port: int, path: str) -> bytes:
+        asked = self._open("GET", POD.path(namespace, f"{pod}:{port}", f"proxy{path}"))
+        async with self._slots, asyncio.timeout(ANSWER_SECONDS), asked as answer:
+            return await answer.read()
+
+    async def _forward(self, namespace: str, pod: str, port: int, path: str) -> tuple[int, bytes]:
+        _, url, headers, _, _ = await self._api.param_serialize(
+            "GET", POD.path(namespace, pod, "portforward"), header_params={}, auth_settings=["BearerToken"]
+        )
+        rest = self._api.rest_client
+        if rest.pool_manager is None:
+            rest.pool_manager = rest._create_pool_manager()
+        opened = rest.pool_manager.ws_connect(f"{url}?ports={port}", protocols=(PROTOCOL,), headers=headers)
+        async with opened as channel:
+            # HTTP/1.0: the answer ends with the connection, and is in one piece.
+            request = f"GET {path} HTTP/1.0\r\nHost: {pod}\r\nAccept: */*\r\n\r\n"
+            try:
+                await channel.send_bytes(bytes([_DATA]) + request.encode())
+                return _parsed(await _received(channel))
+            except (aiohttp.ClientError, OSError) as error:
+                # The channel stood, so what ended it is the pod's end.
+                raise PodAnswerError(f"nothing answers on its port {port}") from error
+
+
+def _check(kubeconfig: str | None) -> None:
+    """Refuse what names no file: the library would print a line of its own."""
+    named = kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    if not any(Path(file).expanduser().is_file() for file in named.split(os.pathsep) if file):
+        raise CommandError(f"No cluster is configured: {named} does not exist; name a file with --kubeconfig.", code=2)
+
+
+async def _received(channel: "aiohttp.ClientWebSocketResponse") -> bytes:
+    """What comes over the data channel; raises PodAnswerError for what comes over that of errors."""
+    heard: set[int] = set()
+    data = bytearray()
+    async for message in channel:
+        if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
+            continue
+        number, content = message.data[0], message.data[1:]
+        if number not in heard:
+            # The first message of each channel repeats the port.
+            heard.add(number)
+            content = content[2:]
+        if number == _ERROR and content:
+            raise PodAnswerError(content.decode(errors="replace").strip())
+        if number == _DATA:
+            data += content
+            if _is_whole(data):
+                break
+    return bytes(data)
+
+
+def _is_whole(data: bytearray) -> bool:
+    head, found, body = bytes(data).partition(b"\r\n\r\n")
+    length = _length(head)
+    return bool(found) and length is not None and len(body) >= length
+
+
+def _length(head: bytes) -> int | None:
+    lengths = [line.split(b":", 1)[1] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
+    return int(lengths[0]) if lengths else None
+
+
+def _parsed(data: bytes) -> tuple[int, bytes]:
+    head, found, body = data.partition(b"\r\n\r\n")
+    words = head.split(b"\r\n", 1)[0].split()
+    if not found or len(words) < 2 or not words[1].isdigit():
+        raise PodAnswerError("it closes the connection without an answer")
+    if len(body) < (_length(head) or 0):
+        raise PodAnswerError("it closes the connection before the end of its answer")
+    return int(words[1]), body
+
+
+def _proxied(path: str, error: Exception) -> str:
+    """What the pod itself answered through the proxy; empty when that did not reach it."""
+    status = error.status if isinstance(error, ApiError) else 0
+    return "" if status in (0, 403) or "trying to reach service" in str(error) else f"{path} answered {status}"
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {ANSWER_SECONDS:g} s"
+    if isinstance(error, aiohttp.WSServerHandshakeError):
+        if error.status == 403:
+            return "you may neither use port-forward nor the proxy of pods (pods/portforward, pods/proxy)"
+        return f"the API server answered {error.status} to a port-forward"
+    return " ".join(str(error).split()) or type(error).__name__

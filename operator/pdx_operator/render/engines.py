@@ -1,0 +1,263 @@
+"""A role's engines as Kubernetes objects: one Deployment and one headless Service for each role and revision.
+
+The engines are those of `pdx_api.render.engines`, which `pdx up` runs as processes.
+"""
+
+import posixpath
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pdx_api.connectors.base import Site
+from pdx_api.names import (
+    ANNOTATION_CONNECTOR,
+    ANNOTATION_FILE,
+    ANNOTATION_ORDER,
+    ANNOTATION_PROTOCOL,
+    CODE_MOUNT,
+    ENGINE_CONTAINER,
+    ENGINE_PORT,
+    FILES_MOUNT,
+    LABEL_DEPLOYMENT,
+    LABEL_REVISION,
+    LABEL_ROLE,
+    PORT_HTTP,
+    STORAGE_MOUNT,
+    Mode,
+    Role,
+    engines_name,
+)
+from pdx_api.render.engines import EngineCommand, engine_command, pairing_revision, pool_bytes
+from pdx_api.spec.types import KVStorage, PDDeployment, Pool, Rollout, Spec
+from pdx_operator.render.objects import (
+    LEAVING_SECONDS,
+    POD_IP,
+    Manifest,
+    Owner,
+    address_variable,
+    grace_seconds,
+    metadata,
+    resources,
+    spread,
+    with_address,
+)
+from pdx_operator.render.overlay import overlaid
+from pdx_operator.render.pinned_template import remembered
+from pdx_operator.render.side_services import beside_engine, service_sites
+from pdx_operator.render.storage import engine_env, engine_mounts, engine_volumes
+
+USER_ID: Final = 2000
+"""User and group of an engine: the user `vllm` that the stock image brings (vLLM 0.32 `docker/Dockerfile`)."""
+
+STARTUP_SECONDS: Final = 1800
+"""How long an engine may load before it is started anew; weights of hundreds of GB take that long from a slow store."""
+WARM_SECONDS: Final = 10
+"""How long an engine is ready before it counts as available: the gateways warm it in the meantime, and a rollout that
+did not wait would take the old engines away from under them."""
+PROGRESS_SECONDS: Final = STARTUP_SECONDS + 600
+"""After how long without progress Kubernetes calls a Deployment stuck: loading, and pulling the image before it."""
+
+
+def engine_manifests(deployment: PDDeployment, owner: Owner) -> tuple[Manifest, ...]:
+    """The engines' Services and Deployments in the revision of this spec, role by role.
+
+    Raises OverlayError for a `podTemplate` that cannot be applied.
+    """
+    spec, revision = deployment.spec, pairing_revision(deployment.spec)
+    return tuple(
+        manifest
+        for role, pool in spec.pools().items()
+        for manifest in (
+            engine_service(spec, owner, role, revision),
+            engine_deployment(spec, owner, role, pool, revision),
+        )
+    )
+
+
+def engine_deployment(spec: Spec, owner: Owner, role: Role, pool: Pool, revision: str) -> Manifest:
+    """The engines of one role, with the inputs of their pod template written down."""
+    labels = _labels(owner, role, revision)
+    manifest = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(owner, engines_name(owner.name, role, revision), labels, _annotations(spec)),
+        "spec": {
+            "replicas": pool.replicas,
+            "strategy": _strategy(spec.rollout),
+            "minReadySeconds": WARM_SECONDS,
+            "progressDeadlineSeconds": PROGRESS_SECONDS,
+            "revisionHistoryLimit": 1,
+            "selector": {"matchLabels": labels},
+            "template": pod_template(spec, role, pool, labels),
+        },
+    }
+    return remembered(manifest, spec, role)
+
+
+def engine_service(spec: Spec, owner: Owner, role: Role, revision: str) -> Manifest:
+    """A headless Service, which gives the engines of one role names."""
+    labels = _labels(owner, role, revision)
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(owner, engines_name(owner.name, role, revision), labels, _annotations(spec)),
+        "spec": {
+            "clusterIP": "None",
+            "selector": labels,
+            "ports": [{"name": name, "port": port, "targetPort": name} for name, port in _ports(spec).items()],
+        },
+    }
+
+
+def pod_template(spec: Spec, role: Role, pool: Pool, labels: Mapping[str, str]) -> Manifest:
+    """The pod of one engine, the user's overlay merged in."""
+    beside = beside_engine(spec, labels[LABEL_DEPLOYMENT], labels[LABEL_REVISION])
+    command = _command(spec, role, labels)
+    files = {f"{ANNOTATION_FILE}{name}": content for name, content in command.files}
+    template = {
+        "metadata": {"labels": dict(labels), "annotations": {**_annotations(spec), **files}},
+        "spec": {
+            **({"initContainers": beside} if beside else {}),
+            "containers": [_container(spec, pool, command)],
+            "volumes": engine_volumes(spec.model, _storage(spec), _code(spec), dict(command.files)),
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER_ID,
+                "runAsGroup": USER_ID,
+                "fsGroup": USER_ID,
+                # A cache of terabytes is not walked through at every start.
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "terminationGracePeriodSeconds": grace_seconds(spec.engine.shutdown_seconds),
+            "topologySpreadConstraints": spread(labels),
+            "automountServiceAccountToken": False,
+            # A Service named `vllm` would set VLLM_PORT, which vLLM reads.
+            "enableServiceLinks": False,
+        },
+    }
+    if pool.pod_template is None:
+        return template
+    where = f"spec.{written_as(spec, role)}.podTemplate"
+    return overlaid(template, pool.pod_template.overlay(), container=ENGINE_CONTAINER, where=where)
+
+
+def written_as(spec: Spec, role: Role) -> Role:
+    """The field of the spec that a role's pool comes from."""
+    return Role.DECODE if role is Role.AGGREGATED and spec.aggregated is None else role
+
+
+def _labels(owner: Owner, role: Role, revision: str) -> dict[str, str]:
+    return {LABEL_DEPLOYMENT: owner.name, LABEL_ROLE: str(role), LABEL_REVISION: revision}
+
+
+def _annotations(spec: Spec) -> dict[str, str]:
+    if spec.mode is Mode.AGGREGATED:
+        return {}
+    wiring = {ANNOTATION_CONNECTOR: spec.connector.name, ANNOTATION_ORDER: str(spec.order)}
+    return {**wiring, ANNOTATION_PROTOCOL: spec.protocol} if spec.protocol else wiring
+
+
+def _connector_ports(spec: Spec) -> dict[str, int]:
+    return {} if spec.mode is Mode.AGGREGATED else dict(spec.connector.port_names)
+
+
+def _storage(spec: Spec) -> KVStorage | None:
+    return None if spec.mode is Mode.AGGREGATED else spec.kv_transfer.storage
+
+
+def _code(spec: Spec) -> str | None:
+    """Name of the ConfigMap with the connector's code."""
+    custom = spec.kv_transfer.custom if spec.mode is Mode.DISAGGREGATED else None
+    if custom is None or custom.code is None or custom.code.config_map is None:
+        return None
+    return custom.code.config_map.name
+
+
+def _ports(spec: Spec) -> dict[str, int]:
+    return {PORT_HTTP: ENGINE_PORT, **_connector_ports(spec)}
+
+
+def _strategy(rollout: Rollout) -> Manifest:
+    """How a role's pods are replaced by a change that leaves the revision as it is."""
+    surge, unavailable = rollout.max_surge, rollout.max_unavailable
+    if {surge, unavailable} <= {0, "0%"}:
+        unavailable = 1  # Kubernetes refuses a Deployment that may do neither.
+    return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}
+
+
+def _command(spec: Spec, role: Role, labels: Mapping[str, str]) -> EngineCommand:
+    revision = labels[LABEL_REVISION]
+    # KV of one model is nothing to another's engines, and no file says whose it is.
+    storage = posixpath.join(STORAGE_MOUNT, revision) if _storage(spec) is not None else ""
+    code = CODE_MOUNT if _code(spec) is not None else None
+    services = service_sites(spec, labels[LABEL_DEPLOYMENT], revision)
+    site = Site(
+        f"$({POD_IP})", _connector_ports(spec), storage, code, services, FILES_MOUNT, pool_bytes(spec), revision
+    )
+    return engine_command(
+        spec,
+        role,
+        site=site,
+        listen="0.0.0.0",  # noqa: S104
+        port=ENGINE_PORT,
+        shutdown_seconds=spec.engine.shutdown_seconds,
+    )
+
+
+def _container(spec: Spec, pool: Pool, command: EngineCommand) -> Manifest:
+    engine = spec.engine
+    return {
+        "name": ENGINE_CONTAINER,
+        "image": engine.image,
+        **({"imagePullPolicy": engine.image_pull_policy} if engine.image_pull_policy else {}),
+        "command": ["vllm"],
+        "args": [with_address(arg) for arg in command.args],
+        "env": _env(spec, dict(command.env)),
+        "ports": [{"name": name, "containerPort": port} for name, port in _ports(spec).items()],
+        **_probes(),
+        # vLLM answers whatever reaches it after SIGTERM with an abort.
+        "lifecycle": {"preStop": {"sleep": {"seconds": LEAVING_SECONDS}}},
+        "resources": resources(pool.resources),
+        "volumeMounts": engine_mounts(spec.model, _storage(spec), _code(spec), dict(command.files)),
+        "securityContext": _security(pool),
+        # Says why an engine crashed to whoever reads the pod's status.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+
+
+def _env(spec: Spec, wired: Mapping[str, str]) -> list[Manifest]:
+    ours = [
+        variable for variable in engine_env(spec.model, spec.engine.api_key_secret_ref) if variable["name"] not in wired
+    ]
+    users = [{"name": name, "value": with_address(value)} for name, value in wired.items() if name != POD_IP]
+    return [address_variable(), *ours, *users]
+
+
+def _security(pool: Pool) -> dict[str, Any]:
+    """The root file system stays writable: what compiles kernels while vLLM serves writes beside its own code.
+
+    RDMA pins memory. Linux gives the capability for that to root only; another user, as here, gets as much as the
+    node's memlock limit allows, and an overlay that sets runAsUser: 0 gets all of it.
+    """
+    rdma = any(name.startswith("rdma/") for name in pool.resources.limits)
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"], **({"add": ["IPC_LOCK"]} if rdma else {})},
+    }
+
+
+def _probes() -> Manifest:
+    def probe(period: int, failures: int, timeout: int) -> Manifest:
+        return {
+            "httpGet": {"path": "/health", "port": PORT_HTTP},
+            "periodSeconds": period,
+            "timeoutSeconds": timeout,
+            "failureThreshold": failures,
+        }
+
+    return {
+        "startupProbe": probe(5, STARTUP_SECONDS // 5, 5),
+        "readinessProbe": probe(5, 2, 5),
+        # /health waits for the engine's event loop, which a very long step may hold up: only a minute means dead.
+        "livenessProbe": probe(10, 6, 10),
+    }

@@ -1,0 +1,163 @@
+"""A connector's side services as Kubernetes objects: for each one of a revision a Deployment of one pod and a Service,
+and for each one beside an engine a container in its pod.
+
+Those of a revision are kept for as long as its engines are (`decide`), since KV of another revision is worth nothing.
+"""
+
+from typing import Any, Final
+
+from pdx_api.connectors.base import SideService, Site
+from pdx_api.names import LABEL_DEPLOYMENT, LABEL_REVISION, LABEL_SERVICE, SERVICE_CONTAINER, service_name
+from pdx_api.render.engines import pairing_revision, pool_bytes, service_command, side_services
+from pdx_api.spec.types import PDDeployment, Spec
+from pdx_operator.render.objects import (
+    POD_IP,
+    Manifest,
+    Owner,
+    address_variable,
+    grace_seconds,
+    literal,
+    metadata,
+    with_address,
+)
+from pdx_operator.render.overlay import overlaid
+
+USER_ID: Final = 2000
+"""As the engines', whose image it is."""
+_OVERHEAD_BYTES: Final = 2 * 2**30
+"""What a program takes beside its pool."""
+_PROGRAM_BYTES: Final = 2**30
+"""What one takes that holds none."""
+_START_SECONDS: Final = 300
+# PyTorch asks for a user's name at import, and an image may not know our user.
+_OWN: Final = ({"name": "USER", "value": "vllm"}, {"name": "HOME", "value": "/tmp"})  # noqa: S108
+
+
+def service_sites(spec: Spec, name: str, revision: str) -> dict[str, Site]:
+    """Where an engine reaches the side services of its revision and those beside it, by the services' names."""
+    return {
+        s.name: Site(f"$({POD_IP})" if s.beside_engine else service_name(name, s.name, revision), s.ports)
+        for s in side_services(spec)
+    }
+
+
+def service_manifests(deployment: PDDeployment, owner: Owner) -> tuple[Manifest, ...]:
+    """Deployment and Service of each side service that this spec's revision has one of.
+
+    Raises OverlayError for a `podTemplate` that cannot be applied.
+    """
+    spec, revision = deployment.spec, pairing_revision(deployment.spec)
+    return tuple(
+        manifest
+        for service in side_services(spec)
+        if not service.beside_engine
+        for manifest in (_service(owner, service, revision), _deployment(spec, owner, service, revision))
+    )
+
+
+def beside_engine(spec: Spec, name: str, revision: str) -> list[Manifest]:
+    """The side services in an engine's own pod, as init containers that go on: started before it, and anew if they end.
+
+    They have no readiness probe, since an engine serves also without them.
+    """
+    sites = service_sites(spec, name, revision)
+    return [
+        {
+            **_container(spec, service, Site(f"$({POD_IP})", service.ports, services=sites)),
+            "restartPolicy": "Always",
+        }
+        for service in side_services(spec)
+        if service.beside_engine
+    ]
+
+
+def _labels(owner: Owner, service: SideService, revision: str) -> dict[str, str]:
+    return {LABEL_DEPLOYMENT: owner.name, LABEL_SERVICE: service.name, LABEL_REVISION: revision}
+
+
+def _service(owner: Owner, service: SideService, revision: str) -> Manifest:
+    labels = _labels(owner, service, revision)
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(owner, service_name(owner.name, service.name, revision), labels),
+        "spec": {
+            "selector": labels,
+            "ports": [{"name": name, "port": port, "targetPort": name} for name, port in service.ports.items()],
+        },
+    }
+
+
+def _deployment(spec: Spec, owner: Owner, service: SideService, revision: str) -> Manifest:
+    labels = _labels(owner, service, revision)
+    container = _container(spec, service, Site("0.0.0.0", service.ports))  # noqa: S104
+    pod = {
+        "containers": [{**container, "name": SERVICE_CONTAINER, "readinessProbe": _probe(service, 5, 2)}],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "terminationGracePeriodSeconds": grace_seconds(0),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(owner, service_name(owner.name, service.name, revision), labels),
+        "spec": {
+            "replicas": 1,
+            # Two at a time would hold half of the KV each.
+            "strategy": {"type": "Recreate"},
+            "revisionHistoryLimit": 1,
+            "selector": {"matchLabels": labels},
+            "template": _overlaid(spec, {"metadata": {"labels": labels}, "spec": pod}),
+        },
+    }
+
+
+def _overlaid(spec: Spec, template: Manifest) -> Manifest:
+    if spec.kv_transfer.pod_template is None:
+        return template
+    overlay = spec.kv_transfer.pod_template.overlay()
+    return overlaid(template, overlay, container=SERVICE_CONTAINER, where="spec.kvTransfer.podTemplate")
+
+
+def _container(spec: Spec, service: SideService, site: Site) -> Manifest:
+    command = service_command(spec, service, site)
+    policy = spec.engine.image_pull_policy
+    memory = pool_bytes(spec) + _OVERHEAD_BYTES if service.holds_pool else _PROGRAM_BYTES
+    return {
+        "name": service.name,
+        "image": spec.engine.image,
+        **({"imagePullPolicy": policy} if policy else {}),
+        "command": [literal(command[0])],
+        "args": [with_address(argument) for argument in command[1:]],
+        "env": [*([address_variable()] if service.beside_engine else []), *_OWN, *_users(spec, service)],
+        "ports": [{"name": name, "containerPort": port} for name, port in service.ports.items()],
+        "startupProbe": _probe(service, 5, _START_SECONDS // 5),
+        "livenessProbe": _probe(service, 10, 6),
+        "resources": {"requests": {"memory": str(memory)}},
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+
+
+def _users(spec: Spec, service: SideService) -> list[dict[str, Any]]:
+    """Both roles' environment is the server's too: it runs the same image."""
+    own = {POD_IP, *(each["name"] for each in _OWN)}
+    written = with_address if service.beside_engine else literal
+    return [{"name": each.name, "value": written(each.value)} for each in spec.engine.env if each.name not in own]
+
+
+def _probe(service: SideService, period: int, failures: int) -> Manifest:
+    return {
+        "httpGet": {"path": service.probe_path, "port": service.probe_port},
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }

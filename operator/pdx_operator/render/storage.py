@@ -1,0 +1,97 @@
+"""Where an engine's pod reads its model and its connector's code, and writes its caches."""
+
+from collections.abc import Collection
+from typing import Final
+
+from pdx_api.names import ANNOTATION_FILE, CODE_MOUNT, FILES_MOUNT, MODEL_MOUNT, STORAGE_MOUNT
+from pdx_api.rules.routing_rules import ENGINE_KEY_VARIABLE
+from pdx_api.spec.model import Model
+from pdx_api.spec.routing import EngineKey
+from pdx_api.spec.types import KVStorage
+from pdx_operator.render.objects import Manifest
+
+HOME: Final = "/home/vllm"
+"""Home of the stock image's user; an emptyDir lies over it."""
+HUB_CACHE: Final = f"{HOME}/.cache/huggingface"
+
+_HOME, _TMP, _SHM, _HUB = "home", "tmp", "shm", "hub-cache"
+_MODEL, _KV, _CODE, _FILES = "model", "kv", "connector", "files"
+
+_PATHS: Final = {
+    "HOME": HOME,
+    "XDG_CACHE_HOME": f"{HOME}/.cache",
+    "XDG_CONFIG_HOME": f"{HOME}/.config",
+    "HF_HOME": HUB_CACHE,
+    "VLLM_CACHE_ROOT": f"{HOME}/.cache/vllm",
+    "TRITON_CACHE_DIR": f"{HOME}/.cache/triton",
+    "TORCHINDUCTOR_CACHE_DIR": f"{HOME}/.cache/torchinductor",
+}
+"""Said even where they are the default, so that an image that says otherwise still writes where it may."""
+
+
+def engine_env(model: Model, api_key: EngineKey | None = None) -> list[Manifest]:
+    """Variables that say where to write, the Hub's token, and the key that the engine asks for."""
+    # PyTorch asks for a user's name at import, and an image may not know our user.
+    variables: dict[str, str] = {"USER": "vllm", **_PATHS}
+    env: list[Manifest] = [{"name": name, "value": value} for name, value in variables.items()]
+    for name, secret in (("HF_TOKEN", model.token_secret_ref), (ENGINE_KEY_VARIABLE, api_key)):
+        if secret is not None:
+            reference = {"secretKeyRef": {"name": secret.name, "key": secret.key}}
+            env.append({"name": name, "valueFrom": reference})
+    return env
+
+
+def engine_volumes(
+    model: Model, storage: KVStorage | None = None, code: str | None = None, files: Collection[str] = ()
+) -> list[Manifest]:
+    """The volumes of an engine's pod; `code` names a ConfigMap with the code of its connector.
+
+    `files` are names of files whose contents are annotations of the pod.
+    """
+    cache = model.cache.persistent_volume_claim if model.cache else None
+    volumes: list[Manifest] = [
+        {"name": _HOME, "emptyDir": {}},
+        {"name": _TMP, "emptyDir": {}},
+        # What is in it counts as the container's memory, whose limit bounds it.
+        {"name": _SHM, "emptyDir": {"medium": "Memory"}},
+    ]
+    if cache is not None:
+        volumes.append({"name": _HUB, "persistentVolumeClaim": {"claimName": cache.claim_name}})
+    source = model.source.persistent_volume_claim if model.source else None
+    if source is not None:
+        claim = {"claimName": source.claim_name, "readOnly": True}
+        volumes.append({"name": _MODEL, "persistentVolumeClaim": claim})
+    if storage is not None:
+        claim_name = storage.persistent_volume_claim.claim_name
+        volumes.append({"name": _KV, "persistentVolumeClaim": {"claimName": claim_name}})
+    if code is not None:
+        volumes.append({"name": _CODE, "configMap": {"name": code}})
+    if files:
+        items = [
+            {"path": name, "fieldRef": {"fieldPath": f"metadata.annotations['{ANNOTATION_FILE}{name}']"}}
+            for name in files
+        ]
+        volumes.append({"name": _FILES, "downwardAPI": {"items": items}})
+    return volumes
+
+
+def engine_mounts(
+    model: Model, storage: KVStorage | None = None, code: str | None = None, files: Collection[str] = ()
+) -> list[Manifest]:
+    """Where they are mounted."""
+    mounts: list[Manifest] = [
+        {"name": _HOME, "mountPath": HOME},
+        {"name": _TMP, "mountPath": "/tmp"},  # noqa: S108
+        {"name": _SHM, "mountPath": "/dev/shm"},  # noqa: S108
+    ]
+    if model.cache is not None:
+        mounts.append({"name": _HUB, "mountPath": HUB_CACHE})
+    if model.source is not None and model.source.persistent_volume_claim is not None:
+        mounts.append({"name": _MODEL, "mountPath": MODEL_MOUNT, "readOnly": True})
+    if storage is not None:
+        mounts.append({"name": _KV, "mountPath": STORAGE_MOUNT})
+    if code is not None:
+        mounts.append({"name": _CODE, "mountPath": CODE_MOUNT, "readOnly": True})
+    if files:
+        mounts.append({"name": _FILES, "mountPath": FILES_MOUNT, "readOnly": True})
+    return mounts

@@ -1,0 +1,280 @@
+"""Why engines, gateways or side services are not ready: one sentence that a person can act on.
+
+Texts change only when the cause does. A crashing engine is waiting, starting or ended in turn and an image is being
+pulled or backed off from, so what is said comes from what these states share.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import Final
+
+from pdx_api.connectors.lmcache_p2p import COORDINATOR
+from pdx_api.names import ROLE_GATEWAY, Role
+from pdx_operator.observed import engine_log
+from pdx_operator.observed.workloads import ContainerView, GatewayState, PodView, PoolState, ServiceState
+
+SLOW_MINUTES: Final = (60, 30, 20, 10)
+"""After how long a start that goes on is spoken of, and how its length is then given."""
+CREATE_MINUTES: Final = (30, 20, 10, 5)
+"""After how long a container that is still not made is spoken of; only the longest counts as a failure.
+
+An image of 10 GB takes its time to be pulled, and the kubelet says when that fails.
+"""
+CUT: Final = 700
+"""Characters of a diagnosis; an Event's note may hold 1024."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Why something is not ready."""
+
+    reason: str
+    """One word in CamelCase."""
+    message: str
+    """One sentence, without a full stop."""
+    failing: bool = True
+    """False while patience is all that is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRequest:
+    """A container whose last lines would help."""
+
+    pod: str
+    container: str
+    previous: bool
+    """Of the run that has ended, not of the present one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cause:
+    rank: int
+    reason: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    role: str
+    revision: str
+
+
+# The most informative first: what names its own remedy before what only says that something is wrong.
+_ROLES: Final = frozenset(Role)
+_SERVICES: Final = "kvTransfer"
+"""Field of the spec that side services come from."""
+_CALLED: Final = {ROLE_GATEWAY: "gateway", COORDINATOR: "lmcache coordinator"}
+"""What is called neither "ROLE engine" nor "SERVICE server"."""
+_RANKS: Final = ("known", "image", "config", "volume", "refused", "memory", "start", "crash", "place", "node", "wait")
+
+
+def diagnose(
+    pools: Sequence[PoolState],
+    gateway: GatewayState | None,
+    pods: Sequence[PodView],
+    logs: Mapping[str, str],
+    *,
+    now: datetime,
+    may_use_surge: bool = False,
+    fields: Mapping[str, str] = MappingProxyType({}),
+    services: Sequence[ServiceState] = (),
+) -> Diagnosis | None:
+    """The most informative cause, with how many pods it holds up; None when nothing is found.
+
+    `logs` holds the last lines of a pod's ended run by the name of the pod; without them the termination message is
+    read. `may_use_surge` says that a rollout uses devices beyond those of the desired replicas. `fields` names the
+    field of the spec that a role's engines come from, where that is not the role.
+    """
+    causes: Counter[tuple[_Group, _Cause]] = Counter()
+    for pod in pods:
+        if pod.ready or pod.terminating:
+            continue
+        field = fields.get(pod.role, pod.role if pod.role in _ROLES or pod.role == ROLE_GATEWAY else _SERVICES)
+        if cause := _cause(pod, logs.get(pod.name), now, may_use_surge, field):
+            causes[_Group(pod.role, pod.revision), cause] += 1
+    for group, missing, failure in _refusals(pools, gateway, services):
+        causes[group, _refused(failure)] += missing
+    if not causes:
+        return None
+    totals = _totals(pools, gateway, pods)
+    # Counts come last: they change while the cause stays.
+    group, cause = min(causes, key=lambda found: (found[1].rank, found[0].role, found[0].revision, found[1].text))
+    several = len({g.revision for g in totals if g.role == group.role}) > 1
+    count = sum(n for (other, same), n in causes.items() if other == group and same.reason == cause.reason)
+    message = f"{_who(group, count, totals.get(group, count), several)}: {cause.text}"
+    return Diagnosis(cause.reason, _cut(message), failing=cause.rank != _RANKS.index("wait"))
+
+
+def logs_wanted(pods: Sequence[PodView], most: int = 2) -> tuple[LogRequest, ...]:
+    """Whose logs would say more than their pods do, at most one of each role and revision."""
+    found: dict[_Group, LogRequest] = {}
+    for pod in sorted(pods, key=lambda pod: pod.name):
+        container = next((c for c in pod.containers if c.ending and c.ending.exit_code), None)
+        if container is not None and not pod.ready and not pod.terminating:
+            request = LogRequest(pod.name, container.name, previous=container.restarts > 0)
+            found.setdefault(_Group(pod.role, pod.revision), request)
+    return tuple(found.values())[:most]
+
+
+def _cause(pod: PodView, log: str | None, now: datetime, may_use_surge: bool, field: str) -> _Cause | None:
+    if pod.unschedulable:
+        return _unplaced(pod, may_use_surge, field)
+    if pod.reason or pod.phase == "Failed":
+        said = f": {_sentence(pod.message)}" if pod.message else ""
+        return _found("node", pod.reason or "PodFailed", f"the node gave the pod up ({pod.reason or 'Failed'}){said}")
+    for container in pod.containers:
+        cause = _not_made(container) or _ended(container, log, field)
+        if cause is not None:
+            return cause
+    return _slow(pod, now)
+
+
+def _found(kind: str, reason: str, text: str) -> _Cause:
+    return _Cause(_RANKS.index(kind), reason, text)
+
+
+def _unplaced(pod: PodView, may_use_surge: bool, field: str) -> _Cause:
+    words = _sentence(pod.unschedulable)
+    if "ersistent" in words:
+        return _found("volume", "VolumeNotFound", f"its volume is not there ({words}); create or correct the claim")
+    lacking = re.findall(r"Insufficient ([\w./-]+)", words)
+    # A device that is lacking says more than the memory which another node lacks.
+    what = next((name for name in lacking if "/" in name), lacking[0] if lacking else "")
+    if not what:
+        remedy = f"change the nodes, or nodeSelector and tolerations in spec.{field}.podTemplate"
+        return _found("place", "Unschedulable", f"no node may take it ({words}); {remedy}")
+    surge = ", or set spec.rollout.maxSurge: 0 to replace engines in their places" if may_use_surge else ""
+    return _found("place", "Unschedulable", f"no node has a free {what} ({words}); free one or add a node{surge}")
+
+
+_NO_IMAGE: Final = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "RegistryUnavailable"}
+_NO_CONFIG: Final = {"CreateContainerConfigError"}
+_NO_START: Final = {
+    "CreateContainerError",
+    "RunContainerError",
+    "StartError",
+    "ContainerCannotRun",
+    "PostStartHookError",
+}
+_DENIED: Final = re.compile(r"unauthorized|authentication|denied|forbidden|\b40[13]\b", re.IGNORECASE)
+
+
+def _not_made(container: ContainerView) -> _Cause | None:
+    image, message = container.image, container.message
+    if container.waiting == "InvalidImageName":
+        return _found("image", "InvalidImageName", f"{image!r} is no name of an image; correct it")
+    if container.waiting in _NO_IMAGE:
+        return _no_image(image, message)
+    if container.waiting in _NO_CONFIG:
+        missing = re.search(r'(secret|configmap) "([^"]+)" not found', message)
+        if missing:
+            kind = "Secret" if missing[1] == "secret" else "ConfigMap"
+            text = f"the {kind} {missing[2]} does not exist; create it in this namespace"
+            return _found("config", f"{kind}NotFound", text)
+        return _found("config", "ConfigNotUsable", f"its container cannot be configured: {_sentence(message)}")
+    if container.waiting in _NO_START:
+        return _found("start", "ContainerCannotStart", f"its container cannot start: {_sentence(message)}")
+    return None
+
+
+def _no_image(image: str, message: str) -> _Cause:
+    words = re.sub(r'^Back-off pulling image "[^"]*"(: )?', "", message)
+    words = re.sub(r"^(ErrImagePull|ImagePullBackOff): ", "", words)
+    # The runtime repeats the image before the registry's own words.
+    words = words.split(f"{image}: ")[-1].removeprefix("failed to resolve reference ").strip()
+    said = f": {_sentence(words)}" if words else ""
+    hint = "correct the name, or set imagePullSecrets in podTemplate if the registry wants to know who asks"
+    if _DENIED.search(words):
+        hint = "if the image is private, set imagePullSecrets in podTemplate"
+    return _found("image", "ImagePullFailed", f"the image {image} cannot be pulled{said}; {hint}")
+
+
+def _ended(container: ContainerView, log: str | None, field: str) -> _Cause | None:
+    ending = container.ending
+    if ending is None:
+        return None
+    if ending.reason in _NO_START:
+        return _found("start", "ContainerCannotStart", f"its container cannot start: {_sentence(ending.message)}")
+    finding = engine_log.read(log or ending.message)
+    if finding.known is not None:
+        return _found("known", finding.known.reason, f"{finding.line.rstrip('.')}; {finding.known.advice}")
+    who = f"the container {container.name} beside it" if container.beside else "it"
+    if ending.reason == "OOMKilled":
+        if container.beside or field == _SERVICES:  # they have a limit where an overlay sets one
+            limit = f"the limit in spec.{field}.podTemplate"
+        else:
+            limit = f"spec.{field}.resources.limits.memory"
+        return _found("memory", "OutOfMemory", f"{who} used more memory than it may and was ended; raise {limit}")
+    said = f", saying: {finding.line}" if finding.line else "; look at its log"
+    return _found("crash", "Crashing", f"{who} ends with exit code {ending.exit_code}{said}")
+
+
+def _slow(pod: PodView, now: datetime) -> _Cause | None:
+    running = next((c.running_since for c in pod.containers if c.running_since and not c.started), "")
+    if running:
+        minutes = next((m for m in SLOW_MINUTES if _minutes(running, now) >= m), 0)
+        more = f" for more than {minutes} minutes" if minutes else ""
+        return _found("wait", "Loading", f"it has been starting{more}" if more else "it is starting")
+    if not pod.node or any(c.running_since for c in pod.containers):
+        return None
+    minutes = next((m for m in CREATE_MINUTES if _minutes(pod.placed, now) >= m), 0)
+    text = f"its container has not been made for more than {minutes} minutes; kubectl describe pod {pod.name}"
+    kind = "volume" if minutes == max(CREATE_MINUTES) else "wait"
+    what = f"{text} says what is missing (an image being pulled, a volume)"
+    return _found(kind, "ContainerNotCreated", what) if minutes else None
+
+
+def _minutes(since: str, now: datetime) -> float:
+    return (now - datetime.fromisoformat(since)).total_seconds() / 60 if since else 0.0
+
+
+def _refusals(
+    pools: Sequence[PoolState], gateway: GatewayState | None, services: Sequence[ServiceState]
+) -> Iterator[tuple[_Group, int, str]]:
+    for pool in pools:
+        if pool.failure:
+            yield _Group(pool.role, pool.revision), max(1, pool.replicas - pool.pods), pool.failure
+    if gateway is not None and gateway.failure:
+        yield _Group(ROLE_GATEWAY, ""), max(1, gateway.replicas - gateway.ready), gateway.failure
+    for service in services:
+        if service.failure:
+            yield _Group(service.name, service.revision), max(1, service.replicas - service.ready), service.failure
+
+
+def _refused(failure: str) -> _Cause:
+    # Every attempt has another name.
+    words = re.sub(r'^pods "[^"]*" is forbidden: ', "", failure)
+    if "exceeded quota" in words:
+        text = f"the namespace's quota refuses its pod ({_sentence(words)}); raise the quota or free something"
+        return _found("refused", "QuotaExceeded", text)
+    return _found("refused", "PodRefused", f"the cluster refuses its pod: {_sentence(words)}")
+
+
+def _totals(pools: Sequence[PoolState], gateway: GatewayState | None, pods: Sequence[PodView]) -> Mapping[_Group, int]:
+    totals = Counter(_Group(pod.role, pod.revision) for pod in pods if not pod.terminating)
+    for pool in pools:
+        if pool.replicas:
+            totals[_Group(pool.role, pool.revision)] = pool.replicas
+    if gateway is not None:
+        totals[_Group(ROLE_GATEWAY, "")] = gateway.replicas
+    return totals
+
+
+def _who(group: _Group, count: int, total: int, several_revisions: bool) -> str:
+    kind = _CALLED.get(group.role) or f"{group.role} {'engine' if group.role in _ROLES else 'server'}"
+    of = f" of revision {group.revision}" if several_revisions else ""
+    total = max(count, total)
+    return f"the {kind}{of}" if total == 1 else f"{count} of {total} {kind}s{of}"
+
+
+def _sentence(text: str) -> str:
+    """The first sentence of a text, on one line."""
+    return re.split(r"\.\s", " ".join(text.split()), maxsplit=1)[0].rstrip(".")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= CUT else text[: CUT - 1] + "…"

@@ -1,0 +1,223 @@
+"""The gateway's flags for how it treats requests, for every program that runs it. Pure.
+
+`pdx_api.render.gateway_flags` writes the same flags from a PDDeployment.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, NoReturn, TypeVar
+
+from pdx_api.names import CLIENT_KEYS_FLAG, ENGINE_KEY_FLAG, LogFormat, Policy, PrefillFailure
+from pdx_api.quantities import quantity
+from pdx_proxy.config.settings import Settings
+
+MAX_SECONDS: Final = 24 * 3600.0
+_MAX_AMOUNT: Final = 1_000_000
+_MAX_TOKENS: Final = 16_777_216
+_SMALLEST, _LARGEST = 1024, 1024**4
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+class FlagsError(ValueError):
+    """Flags that contradict each other. Its text is one sentence without a full stop."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that tells what is wrong in one sentence, without the list of all flags."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say it on stderr and exit with 2."""
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def seconds(text: str) -> float:
+    """Seconds, 0 or more; raises ArgumentTypeError with a sentence."""
+    return _seconds(text, least=0.0)
+
+
+def _some_seconds(text: str) -> float:
+    return _seconds(text, least=0.001)
+
+
+def _seconds(text: str, least: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not least <= value <= MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text} is no time; write seconds from {least:g} to {MAX_SECONDS:g}")
+    return value
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdigit()) or len(text) > 12 or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text} is not possible; write a whole number from {least} to {most}")
+        return int(text)
+
+    return read
+
+
+def _one_of(kind: type[Choice]) -> Callable[[str], Choice]:
+    def read(text: str) -> Choice:
+        if text not in list(kind):
+            raise argparse.ArgumentTypeError(f"{text} does not exist; write one of: {', '.join(kind)}")
+        return kind(text)
+
+    return read
+
+
+def _size(text: str) -> int:
+    value = quantity(text)
+    if value is None or not _SMALLEST <= value <= _LARGEST:
+        raise argparse.ArgumentTypeError(f"{text} is no size; write bytes from 1Ki to 1Ti, for example 256Mi")
+    return int(value)
+
+
+def _file(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("an empty name is no file")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag and the setting it writes."""
+
+    name: str
+    part: str
+    """Field of `Settings`."""
+    field: str
+    """Field of that part; its default is the flag's."""
+    read: Callable[[str], Any]
+    """Raises ArgumentTypeError with a sentence."""
+    metavar: str
+    help: str
+
+    @property
+    def dest(self) -> str:
+        """Its name in the parsed arguments."""
+        return self.name.removeprefix("--").replace("-", "_")
+
+
+_POLICY: Final = _one_of(Policy)
+_PERCENT: Final = _whole(0, 100)
+_AMOUNT: Final = _whole(0, _MAX_AMOUNT)
+_POLICIES: Final = "|".join(Policy)
+
+FLAGS: Final[dict[str, tuple[Flag, ...]]] = {
+    "choosing engines": (
+        Flag("--prefill-policy", "choosing", "prefill_policy", _POLICY, "POLICY", f"how P is chosen: {_POLICIES}"),
+        Flag("--decode-policy", "choosing", "decode_policy", _POLICY, "POLICY", "how D is chosen; the same values"),
+        Flag("--disaggregate-above-tokens", "choosing", "disaggregate_above_tokens", _whole(0, _MAX_TOKENS), "N",
+             "prompts of at most N tokens, as estimated, are served by D alone; 0 splits all"),
+    ),
+    "failures": (
+        Flag("--on-prefill-failure", "retries", "on_prefill_failure", _one_of(PrefillFailure), "WHAT",
+             "when P fails: Retry (another P, at last D alone), Local (D alone at once) or Fail (tell the client)"),
+        Flag("--attempts", "retries", "attempts", _whole(1, 10), "N",
+             "most times a request is tried before the first event of its answer"),
+        Flag("--retry-budget-percent", "retries", "budget_percent", _PERCENT, "N",
+             "retries of the last ten seconds as a percentage of its requests"),
+        Flag("--free-retries", "retries", "free", _whole(0, 10_000), "N",
+             "retries in ten seconds that the percentage does not apply to"),
+        Flag("--consecutive-failures", "health", "failures_in_a_row", _whole(1, 1000), "N",
+             "answers of 500 and above, one after the other, until an engine is left out and probed"),
+        Flag("--slow-start-seconds", "health", "slow_start_seconds", seconds, "S",
+             "how long a new engine gets less than its share"),
+    ),
+    "deadlines": (
+        Flag("--connect-seconds", "deadlines", "connect", _some_seconds, "S", "a connection to an engine"),
+        Flag("--prefill-seconds", "deadlines", "prefill", _some_seconds, "S", "P's whole part of a request"),
+        Flag("--handoff-seconds", "deadlines", "handoff", _some_seconds, "S",
+             "P's answer to D's first event; the engines' kv_lease_duration must be longer"),
+        Flag("--first-event-seconds", "deadlines", "first_event", _some_seconds, "S",
+             "D's part of a request to its first event, or without a stream to its end"),
+        Flag("--idle-seconds", "deadlines", "idle", _some_seconds, "S", "a stream without a byte of its engine"),
+        Flag("--total-seconds", "deadlines", "total", _some_seconds, "S", "a whole request"),
+    ),
+    "limits of this gateway, which its workers share": (
+        Flag("--max-in-flight-per-decode", "limits", "in_flight_per_decode", _whole(1, _MAX_AMOUNT), "N",
+             "requests at each engine that answers clients; further ones wait"),
+        Flag("--max-queued-requests", "limits", "queued_requests", _AMOUNT, "N",
+             "requests that wait; further ones are shed"),
+        Flag("--max-wait-seconds", "limits", "queue_seconds", seconds, "S", "longest wait; then a request is shed"),
+        Flag("--max-memory", "limits", "held_bytes", _size, "SIZE",
+             "bodies that wait or are being sent, for example 256Mi; what is beyond it is shed"),
+        Flag("--max-body-size", "limits", "max_body_bytes", _size, "SIZE",
+             "largest body, for example 64Mi; a larger one gets 413"),
+        Flag("--max-requests-per-client", "limits", "requests_per_client", _AMOUNT, "N",
+             "open requests of one API key, or else of one address; 0: no limit"),
+    ),
+    "the log, on stderr": (
+        Flag("--log-format", "logs", "format", _one_of(LogFormat), "FORMAT", "how lines are written: Text or JSON"),
+        Flag("--slow-seconds", "logs", "slow_seconds", seconds, "S",
+             "a request whose answer has not begun by then gets a line, as one that failed does; 0: every request"),
+    ),
+    "canaries": (
+        Flag("--canary-seconds", "canary", "seconds", seconds, "S",
+             "between two prompts of the gateway's own that show whether KV travels to or from an engine; 0: none"),
+    ),
+    "API keys": (
+        Flag(CLIENT_KEYS_FLAG, "keys", "clients", _file, "FILE",
+             "who may use the gateway: lines of `sha256:HEX NAME`; read again when it changes"),
+        Flag(ENGINE_KEY_FLAG, "keys", "engines", _file, "FILE",
+             "the key that engines ask for (vLLM's --api-key); read again when it changes"),
+    ),
+}  # fmt: skip
+"""All flags by what they are about."""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare them."""
+    usual = Settings()
+    for title, flags in FLAGS.items():
+        group = parser.add_argument_group(title)
+        for flag in flags:
+            default = getattr(getattr(usual, flag.part), flag.field)
+            told = f" ({_shown(flag, default)})" if default is not None else ""
+            help_text = f"{flag.help}{told}".replace("%", "%%")
+            group.add_argument(flag.name, type=flag.read, default=default, metavar=flag.metavar, help=help_text)
+
+
+def with_flags(settings: Settings, args: argparse.Namespace) -> Settings:
+    """The settings with what the flags say; raises FlagsError for flags that contradict each other."""
+    parts: dict[str, dict[str, Any]] = {}
+    for flag in (flag for flags in FLAGS.values() for flag in flags):
+        parts.setdefault(flag.part, {})[flag.field] = getattr(args, flag.dest)
+    told = {part: dataclasses.replace(getattr(settings, part), **fields) for part, fields in parts.items()}
+    found = dataclasses.replace(settings, **told)
+    _check(found)
+    return found
+
+
+def flags_of(argv: Sequence[str]) -> Settings:
+    """The settings that these flags alone give."""
+    parser = Parser(allow_abbrev=False)
+    add_flags(parser)
+    return with_flags(Settings(), parser.parse_args(argv))
+
+
+def _check(settings: Settings) -> None:
+    deadlines, limits = settings.deadlines, settings.limits
+    if deadlines.handoff > deadlines.first_event:
+        raise FlagsError("a hand-off ends with the first event; write --handoff-seconds up to --first-event-seconds")
+    if max(deadlines.connect, deadlines.prefill, deadlines.first_event, deadlines.idle) > deadlines.total:
+        raise FlagsError(
+            "no wait is longer than the whole request; write --connect-seconds, --prefill-seconds, "
+            "--first-event-seconds and --idle-seconds up to --total-seconds"
+        )
+    if limits.queue_seconds > deadlines.total:
+        raise FlagsError("waiting is part of the whole request; write --max-wait-seconds up to --total-seconds")
+    if limits.max_body_bytes > limits.held_bytes:
+        raise FlagsError("the largest body would never be taken; write --max-body-size up to --max-memory")
+
+
+def _shown(flag: Flag, default: Any) -> str:
+    if flag.read is _size:
+        return f"{default // 1024**2}Mi"
+    return f"{default:g}" if isinstance(default, float) else str(default)

@@ -1,0 +1,44 @@
+"""Failures in a row: an engine that answers, but only that it failed."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from pdx_proxy.endpoints.events import Cause, Suspicion, Tell
+from pdx_proxy.endpoints.snapshot import Endpoint
+
+
+@dataclass(slots=True)
+class Streaks:
+    """One worker's count. An answer that succeeds ends a streak; one that says "busy" (503) or 4xx changes nothing."""
+
+    limit: int
+    """Failures in a row that make the endpoint suspect; 0: none do."""
+    tell: Tell
+    counts: dict[tuple[str, int], int] = field(default_factory=dict)
+    """By name and start, never zero: while no engine fails there is nothing to look up."""
+
+    def failed(self, endpoint: Endpoint, detail: str) -> None:
+        """One answer more that says that the engine failed."""
+        key = (endpoint.name, endpoint.start)
+        count = self.counts.get(key, 0) + 1
+        if count == self.limit:
+            self.counts.pop(key, None)
+            self.tell(Suspicion(*key, f"{count} failures in a row, the last: {detail}", Cause.FAILURES))
+        elif self.limit:
+            self.counts[key] = count
+
+    def forgive(self, endpoint: Endpoint) -> None:
+        """The last failure was not its own."""
+        key = (endpoint.name, endpoint.start)
+        left = self.counts.pop(key, 0) - 1
+        if left > 0:
+            self.counts[key] = left
+
+    def succeeded(self, endpoint: Endpoint) -> None:
+        """The engine has answered as it should."""
+        self.counts.pop((endpoint.name, endpoint.start), None)
+
+    def keep(self, starts: Collection[tuple[str, int]]) -> None:
+        """Forget endpoints that are gone and starts that are over."""
+        if self.counts:
+            self.counts = {key: count for key, count in self.counts.items() if key in starts}

@@ -1,0 +1,82 @@
+"""The serial family: P is called and awaited, what it answers goes to D, and D pulls.
+
+Invariant: once P has finished, exactly one of these happens: D's leg takes its parameters, or they are given to
+aftercare for release.
+"""
+
+import asyncio
+
+from pdx_api.connectors.families import KVParams, Serial
+from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.engines.backend import Backend
+from pdx_proxy.engines.leg import Leg
+from pdx_proxy.handoff.base import UNHEARD, Handoff, HandoffFailure, LegRefused, blame
+from pdx_proxy.handoff.prefill_first import finish_prefill, stand_in_leg
+from pdx_proxy.handoff.settlement import Aftercare
+from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure
+from pdx_proxy.payload.request import Request, decode_body
+
+
+async def hand_off(
+    backend: Backend, aftercare: Aftercare, family: Serial, pair: tuple[Endpoint, Endpoint], request: Request
+) -> Handoff:
+    """Run both legs until D's answer is open; raises HandoffFailure or LegRefused."""
+    prefill, decode = pair
+    prefill_leg = backend.leg(prefill, request.until)
+    # D is counted from its choice on, or all that is chosen during a prefill would be sent to the same one.
+    decode_leg = backend.leg(decode, request.until)
+    snapshot = backend.snapshot
+    try:
+        params = await finish_prefill(backend, aftercare, prefill_leg, decode, family.prefill_params, request)
+        if params is not None:
+            backend.counters.hold(prefill.name)
+        finished = backend.clock()
+        decode_leg = stand_in_leg(backend, snapshot, decode_leg, request)
+        await _decode(backend, aftercare, prefill, decode_leg, params, request)
+    except BaseException:
+        decode_leg.end()
+        raise
+    finally:
+        prefill_leg.end()
+    if params is None:
+        return Handoff(decode_leg)
+    decode = decode_leg.endpoint
+    if decode_leg.answer.status != 200:
+        unheard = UNHEARD in decode_leg.answer.body
+        decode_leg.end()
+        if unheard or not backend.knows(prefill, decode):
+            aftercare.release((prefill, decode), params, request)
+        else:
+            backend.counters.let_go(prefill.name)
+        raise LegRefused
+    backend.counters.let_go(prefill.name)
+    backend.acquaint(prefill, decode)
+    return Handoff(decode_leg, prefill, request.trail.prefill, backend.clock() - finished)
+
+
+async def _decode(
+    backend: Backend, aftercare: Aftercare, prefill: Endpoint, leg: Leg, params: KVParams | None, request: Request
+) -> None:
+    decode, deadlines = leg.endpoint, backend.deadlines
+    pair = (prefill, decode)
+    try:
+        await leg.connect()
+        backend.send(leg, request, decode_body(request.body, params), backend.new_id())
+        await leg.opened(deadlines.handoff if request.stream else deadlines.first_event)
+    except EngineFailure as failure:
+        leg.end()
+        if params is not None:
+            aftercare.release(pair, params, request, failure, begun=leg.begun)
+            blame(backend, prefill, decode, failure)
+        elif not isinstance(failure, BadAnswer):
+            backend.suspect(decode, failure)
+        raise HandoffFailure(decode, failure) from failure
+    except (asyncio.CancelledError, Exception):  # mostly because nobody waits any more
+        if params is None:
+            leg.end()
+        elif leg.begun:
+            aftercare.leave_decode(leg.detach(), pair, params, request)
+        else:
+            leg.end()
+            aftercare.release(pair, params, request)
+        raise

@@ -1,0 +1,218 @@
+"""aiohttp beneath the handlers: it reads the requests that the fast lane leaves to it.
+
+Answers are written to its transport as bytes.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from aiohttp import HttpVersion10, HttpVersion11, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.streams import StreamReader
+from aiohttp.web_protocol import RequestHandler
+
+from pdx_proxy.http.downstream.exchange import Handler, Source, body_seconds, body_too_slow, cut, peer_of
+from pdx_proxy.http.messages import answer_head
+from pdx_proxy.payload.request import RefusedError, error_body
+
+_IDLE_SECONDS: Final = 75.0
+"""How long a connection may wait for a whole head, from the end of the request before."""
+
+
+class _Protocol(RequestHandler):
+    """aiohttp's connection, which passes the client's pace on to whatever feeds it."""
+
+    __slots__ = ("source",)
+
+    source: Source | None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self.source is not None:
+            self.source.pause()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.source is not None:
+            self.source.resume()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What is not HTTP gets an answer in vLLM's shape, and no traceback: any client can send it."""
+        if status >= 500:
+            return super().handle_error(request, status, exc, message)
+        body = error_body(status, (message or "Invalid HTTP request received.").strip(), "Bad Request")
+        framing = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+        if self.transport is not None:
+            self.transport.write(answer_head(status, (), framing) + body)
+        answer = _Written()
+        answer.force_close()
+        return answer
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """Nothing of a body that is found to be broken while it is thrown away."""
+        if not isinstance(kw.get("exc_info"), web.RequestPayloadError):
+            super().log_exception(*args, **kw)
+
+
+class _Written(web.StreamResponse):
+    """An answer that has been written already."""
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        return None
+
+    async def write_eof(self, data: bytes | bytearray | memoryview = b"") -> None:
+        return None
+
+
+class AiohttpExchange:
+    """An Exchange over aiohttp's request."""
+
+    __slots__ = ("_protocol", "_request", "_take", "begun", "keep_alive")
+
+    def __init__(self, request: web.BaseRequest, protocol: _Protocol) -> None:
+        self._request = request
+        self._protocol = protocol
+        self._take: Callable[[int], None] | None = None
+        self.keep_alive = request.keep_alive
+        self.begun = False
+
+    @property
+    def method(self) -> str:
+        return self._request.method
+
+    @property
+    def path(self) -> str:
+        return self._request.raw_path.split("?", 1)[0]
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._request.headers
+
+    @property
+    def chunks(self) -> bool:
+        return self._request.version >= HttpVersion11
+
+    @property
+    def closes(self) -> bool:
+        return not self.keep_alive
+
+    @property
+    def size(self) -> int | None:
+        request = self._request
+        if request.content_length is None or "content-encoding" in request.headers:
+            return None if request.body_exists else 0
+        return request.content_length
+
+    @property
+    def peer(self) -> str:
+        return peer_of(self._protocol.transport)
+
+    def count_body(self, take: Callable[[int], None]) -> None:
+        self._take = take
+
+    def drop_body(self) -> None:
+        if not self._request.content.is_eof():
+            self.keep_alive = False
+
+    async def body(self) -> bytes:
+        if self._request.headers.get("expect", "").lower() == "100-continue" and self._protocol.transport is not None:
+            self._protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        try:
+            return await self._read()
+        except TimeoutError:
+            self.keep_alive = False
+            raise body_too_slow() from None
+        except web.RequestPayloadError as error:
+            self.keep_alive = False
+            raise RefusedError(400, f"The request body can not be read: {error}", "Bad Request") from None
+
+    async def _read(self) -> bytes:
+        largest = self._request._client_max_size
+        if (self._request.content_length or 0) > largest:
+            raise self._too_large()
+        began, body = asyncio.get_running_loop().time(), bytearray()
+        async with asyncio.timeout(body_seconds(0)) as limit:
+            while piece := await self._request.content.readany():
+                body += piece
+                if len(body) > largest:
+                    raise self._too_large()
+                if self._take is not None:
+                    self._take(len(piece))
+                limit.reschedule(began + body_seconds(len(body)))
+        return bytes(body)
+
+    def _too_large(self) -> RefusedError:
+        self.keep_alive = False
+        message = f"The request body is too large: at most {self._request._client_max_size} bytes are taken."
+        return RefusedError(413, message, "Request Entity Too Large")
+
+    def write(self, data: bytes) -> None:
+        transport = self._protocol.transport
+        if transport is not None:
+            self.begun = True
+            transport.write(data)
+
+    def feed_from(self, source: Source | None) -> None:
+        self._protocol.source = source
+        if source is not None and self._protocol.writing_paused:
+            source.pause()
+
+    def close_after(self) -> None:
+        self.keep_alive = False
+
+    def abort(self) -> None:
+        self.keep_alive = False
+        transport = self._protocol.transport
+        if transport is not None:
+            cut(transport)
+
+
+class Server(web.Server):
+    """aiohttp's protocol factory; the handler is cancelled when its client leaves."""
+
+    def __init__(self, handler: Handler, *, max_body_bytes: int) -> None:
+        async def serve(request: web.BaseRequest) -> web.StreamResponse:
+            protocol = request.protocol
+            assert isinstance(protocol, _Protocol)
+            if request.version < HttpVersion10:
+                return protocol.handle_error(request, 400, message="HTTP/1.0 and HTTP/1.1 are spoken here.")
+            exchange = AiohttpExchange(request, protocol)
+            try:
+                await handler(exchange)
+            finally:
+                protocol.source = None
+            written = _Written()
+            if not exchange.keep_alive:
+                written.force_close()
+            else:
+                written._keep_alive = True
+            return written
+
+        self._options: dict[str, Any] = {"access_log": None, "keepalive_timeout": _IDLE_SECONDS}
+        self._max_body_bytes = max_body_bytes
+        super().__init__(serve, handler_cancellation=True, request_factory=self._request, **self._options)
+
+    def __call__(self) -> RequestHandler:
+        protocol = _Protocol(self, loop=self._loop, **self._options)
+        protocol.source = None
+        return protocol
+
+    def _request(
+        self,
+        message: RawRequestMessage,
+        payload: StreamReader,
+        protocol: RequestHandler,
+        writer: AbstractStreamWriter,
+        task: "asyncio.Task[None]",
+    ) -> web.BaseRequest:
+        return web.BaseRequest(
+            message, payload, protocol, writer, task, self._loop, client_max_size=self._max_body_bytes
+        )

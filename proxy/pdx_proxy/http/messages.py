@@ -1,0 +1,48 @@
+"""HTTP/1.1 as bytes: requests towards engines and answers towards clients."""
+
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Final
+
+from pdx_proxy.config.settings import Keys
+
+_AUTHORIZATION: Final = "authorization"
+_FORWARDED: Final = ("traceparent", "tracestate")
+"""What of a client's head reaches an engine. Request ids, ranks and priorities speak to its inside and do not."""
+
+_DROPPED_ANSWER_HEADERS: Final = frozenset(
+    {b"connection", b"content-length", b"date", b"keep-alive", b"server", b"transfer-encoding", b"x-request-id"}
+)
+_STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+
+
+def forwarded_headers(keys: Keys) -> tuple[str, ...]:
+    """Names of what of a client's head goes on. Where the gateway knows keys, its clients' are no engine's business."""
+    return _FORWARDED if keys.clients is not None or keys.engines is not None else (_AUTHORIZATION, *_FORWARDED)
+
+
+def request_head(
+    method: str, path: str, host: str, headers: Iterable[tuple[str, str]], size: int, own: str = ""
+) -> bytes:
+    """The head of a request to an engine with a body of `size` bytes; `own` holds whole lines of the gateway's."""
+    head = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{own}"
+    for name, value in headers:
+        head += f"{name}: {value}\r\n"
+    body = f"Content-Type: application/json\r\nContent-Length: {size}\r\n\r\n" if size else "\r\n"
+    return (head + body).encode("latin-1")
+
+
+def answer_head(status: int, headers: Iterable[tuple[bytes, bytes]], added: Mapping[str, str]) -> bytes:
+    """Status line and headers of an answer to a client; `added` holds the framing and the gateway's own headers.
+
+    Names are in lower case.
+    """
+    parts = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
+    for name, value in headers:
+        if name not in _DROPPED_ANSWER_HEADERS:
+            parts += (name, b": ", value, b"\r\n")
+    own = ""
+    for key, text in added.items():
+        own += f"{key}: {text}\r\n"
+    parts.append((own + "\r\n").encode("latin-1"))
+    return b"".join(parts)

@@ -1,0 +1,113 @@
+"""The admin port: probes for the kubelet, /metrics for Prometheus, /pdx/state and /pdx/canary for people.
+
+The operator asks for the verdict of the canaries."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from pdx_api.names import Mode, Role
+from pdx_api.verification import VERDICT_PATH
+from pdx_proxy.config.settings import Settings
+from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot
+from pdx_proxy.process.exposition import render
+from pdx_proxy.verification.prober import Canary
+
+GetSnapshot = Callable[[], Snapshot]
+GetReport = Callable[[], Awaitable[dict[str, Any]]]
+"""The sum of the workers' reports (see `Counters.report`)."""
+
+
+def create_admin(
+    settings: Settings, snapshot: GetSnapshot, report: GetReport, draining: Callable[[], bool], canary: Canary
+) -> web.Application:
+    """The admin application."""
+
+    async def metrics(_: web.Request) -> web.Response:
+        page = render(await report(), snapshot().everything)
+        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def state(_: web.Request) -> web.Response:
+        told = describe(settings, snapshot(), await report())
+        return web.json_response({**told, "kvTransfer": canary.finding.as_json()})
+
+    async def canaries(_: web.Request) -> web.Response:
+        return web.json_response(canary.describe())
+
+    async def verdict(request: web.Request) -> web.Response:
+        try:
+            wait = float(request.query.get("wait", "0"))
+        except ValueError:
+            raise web.HTTPBadRequest(text="write wait as seconds") from None
+        return web.json_response(await canary.news(request.query.get("after", ""), wait))
+
+    async def alive(_: web.Request) -> web.Response:
+        return web.Response()
+
+    async def ready(_: web.Request) -> web.Response:
+        why_not = "going away" if draining() else None if snapshot().decode else "no engine that can answer is warm"
+        return web.Response(status=503 if why_not else 200, text=why_not)
+
+    app = web.Application()
+    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/pdx/state", state)
+    app.router.add_get("/pdx/canary", canaries)
+    app.router.add_get(VERDICT_PATH, verdict)
+    for path in ("/healthz", "/health"):
+        app.router.add_get(path, alive)
+    app.router.add_get("/readyz", ready)
+    return app
+
+
+def describe(settings: Settings, snapshot: Snapshot, report: dict[str, Any]) -> dict[str, Any]:
+    """The gateway's state as JSON values."""
+    legs = report["legs"]
+    in_flight = {
+        **report["inFlight"],
+        "prefill": sum(legs.get(e.name, 0) for e in snapshot.everything if e.role is Role.PREFILL),
+        "decode": sum(legs.get(e.name, 0) for e in snapshot.everything if e.role is not Role.PREFILL),
+    }
+    return {
+        "ready": bool(snapshot.decode),
+        "mode": mode_of(snapshot),
+        "workers": settings.workers,
+        "endpoints": [_describe_endpoint(endpoint, legs.get(endpoint.name, 0)) for endpoint in snapshot.everything],
+        "inFlight": in_flight,
+        "outcomes": report["outcomes"],
+        "settlements": report["settlements"],
+        "retries": report["retries"],
+        "ejections": report.get("ejections", {}),
+        "sheds": report["sheds"],
+        "arrivals": report.get("arrivals", {}),
+    }
+
+
+def mode_of(snapshot: Snapshot) -> Mode | None:
+    """What the engines are; Disaggregated as long as some of them are that, None without engines."""
+    roles = {endpoint.role for endpoint in snapshot.everything}
+    if not roles:
+        return None
+    return Mode.AGGREGATED if roles == {Role.AGGREGATED} else Mode.DISAGGREGATED
+
+
+def _describe_endpoint(endpoint: Endpoint, legs: int) -> dict[str, Any]:
+    identity = endpoint.identity
+    return {
+        "url": f"http://{endpoint.address}",
+        "name": endpoint.name,
+        "role": endpoint.role,
+        "pod": endpoint.spec.pod or None,
+        "rank": endpoint.spec.rank,
+        "revision": endpoint.revision,
+        "connector": endpoint.connector,
+        "order": endpoint.order,
+        "state": endpoint.state,
+        "reason": endpoint.reason,
+        "starts": endpoint.start,
+        "ejections": endpoint.ejections,
+        "lostHandoffs": endpoint.lost,
+        "engineId": identity.engine_id if identity else None,
+        "inFlight": legs,
+    }

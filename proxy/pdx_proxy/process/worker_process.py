@@ -1,0 +1,39 @@
+"""A worker as a process of its own: `python -m pdx_proxy.process.worker_process LISTENER_FD LINK_FD LOAD_FD NUMBER`."""
+
+import signal
+import socket
+import sys
+
+import uvloop
+
+from pdx_proxy.balancing.shared_load import SharedLoad
+from pdx_proxy.config.settings import Settings
+from pdx_proxy.endpoints.snapshot import Snapshot
+from pdx_proxy.process.channel import Drain, Link, Report, ReportRequest
+from pdx_proxy.process.worker import Worker, keep_memory, spare_collector
+from pdx_proxy.telemetry.access_log import configure_logs
+
+
+async def _work(listener_fd: int, link_fd: int, load_fd: int, number: int) -> None:
+    link = await Link.over(socket.socket(fileno=link_fd))
+    settings = await link.receive()
+    assert isinstance(settings, Settings), "the first message holds the settings"
+    configure_logs(settings)
+    worker = Worker(settings, link.send, SharedLoad.over(load_fd, number, settings.workers))
+    await worker.start(socket.socket(fileno=listener_fd))
+    keep_memory()
+    spare_collector()
+    while (message := await link.receive()) is not None:
+        if isinstance(message, Snapshot):
+            worker.apply(message)
+        elif isinstance(message, Drain):
+            worker.drain()
+        elif isinstance(message, ReportRequest):
+            link.send(Report(worker.report()))
+    await worker.stop()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    uvloop.run(_work(*map(int, sys.argv[1:5])))

@@ -1,0 +1,148 @@
+"""vLLM's answers as JSON: whole and as stream chunks."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from pdx_sim.api.request import Call
+from pdx_sim.core.sequence import Finish, Leg, Sequence
+from pdx_sim.core.tokens import detokenize, pieces
+
+
+@dataclass(slots=True)
+class Choice:
+    """One choice of an answer, with the text of its sequence."""
+
+    index: int
+    seq: Sequence
+    sent: int = 0
+    """Tokens already told in a stream."""
+    ended: bool = False
+    """Whether the stream has told how it ended."""
+    _pieces: list[str] = field(default_factory=list)
+
+    def text(self, begin: int, end: int) -> str:
+        """The text of some of its tokens."""
+        if len(self._pieces) < end:
+            self._pieces = pieces(self.seq.digest, self.seq.last_token)
+        return "".join(self._pieces[begin:end])
+
+
+class Writer:
+    """Writes the answer to one call."""
+
+    def __init__(self, call: Call, model: str, details: bool) -> None:
+        self._call = call
+        self._details = details
+        kind = "chat.completion" if call.chat else "text_completion"
+        self._head = {"id": call.answer_id, "object": kind, "created": int(time.time()), "model": model}
+
+    def whole(self, choices: list[Choice], with_params: bool = True) -> dict[str, Any]:
+        """A complete answer."""
+        params = choices[0].seq.answer_params if with_params else None
+        return {
+            **self._head,
+            "choices": [self._choice(choice) for choice in choices],
+            "usage": self.usage(choices),
+            "kv_transfer_params": params,
+        }
+
+    def _choice(self, choice: Choice) -> dict[str, Any]:
+        seq = choice.seq
+        text = "" if seq.finish is Finish.ABORT else choice.text(0, seq.produced)
+        ids = list(seq.prompt) if self._call.return_token_ids else None
+        shared = {
+            "index": choice.index,
+            "logprobs": self._logprobs(choice, 0, seq.produced),
+            "finish_reason": seq.finish,
+            "stop_reason": None,
+            "token_ids": None,
+        }
+        if self._call.chat:
+            message = {"role": "assistant", "content": text}
+            return {**shared, "message": message}
+        text = detokenize(seq.prompt) + text if self._call.echo else text
+        return {**shared, "text": text, "prompt_logprobs": None, "prompt_token_ids": ids}
+
+    def usage(self, choices: list[Choice]) -> dict[str, Any]:
+        """Token counts; a prompt with several choices counts once."""
+        prompt = sum(len(choice.seq.prompt) for choice in choices[:: self._call.n])
+        completion = sum(choice.seq.produced for choice in choices)
+        return {
+            "prompt_tokens": prompt,
+            "total_tokens": prompt + completion,
+            "completion_tokens": completion,
+            "prompt_tokens_details": self._prompt_details(choices) if self._details else None,
+        }
+
+    def _prompt_details(self, choices: list[Choice]) -> dict[str, int | None]:
+        rest = dict.fromkeys(("created_cache_tokens", "multimodal_tokens"))
+        return {"cached_tokens": self._cached(choices), **rest}
+
+    def _cached(self, choices: list[Choice]) -> int:
+        """Tokens that were not computed here. A D that is told how many P had cached says that instead."""
+        told = self._call.params.get("remote_prefill_cached_tokens")
+        own = choices[-1].seq.cached
+        return told if self._call.leg is Leg.DECODE and isinstance(told, int) else own
+
+    def opening(self, choice: Choice) -> dict[str, Any] | None:
+        """What a stream says before the first token: a chat's role, an echoed prompt."""
+        if self._call.chat:
+            return self._chunk({"index": choice.index, "delta": {"role": "assistant", "content": ""}})
+        if self._call.echo:
+            return self._chunk({"index": choice.index, "text": detokenize(choice.seq.prompt)})
+        return None
+
+    def token(self, choice: Choice) -> dict[str, Any]:
+        """The chunk of the next untold token, with the finish reason if it is the last."""
+        seq, position = choice.seq, choice.sent
+        choice.sent += 1
+        last = seq.finish is not None and choice.sent == seq.produced
+        choice.ended = choice.ended or last
+        return self._piece(choice, choice.text(position, position + 1), seq.finish if last else None, position)
+
+    def ending(self, choice: Choice) -> dict[str, Any]:
+        """The chunk that tells how a choice ended when no token is left to carry it."""
+        choice.ended = True
+        return self._piece(choice, "", choice.seq.finish, choice.sent)
+
+    def closing(self, choices: list[Choice]) -> dict[str, Any]:
+        """The chunk with the usage."""
+        return {**self._head, "object": self._chunk_kind, "choices": [], "usage": self.usage(choices)}
+
+    def _piece(self, choice: Choice, text: str, finish: Finish | None, position: int) -> dict[str, Any]:
+        logprobs = self._logprobs(choice, position, position + 1) if text else None
+        content = {"delta": {"content": text}} if self._call.chat else {"text": text}
+        return self._chunk(
+            {
+                "index": choice.index,
+                **content,
+                "logprobs": logprobs,
+                "finish_reason": finish,
+                "stop_reason": None,
+                "token_ids": None,
+            }
+        )
+
+    @property
+    def _chunk_kind(self) -> str:
+        return "chat.completion.chunk" if self._call.chat else "text_completion"
+
+    def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
+        choice.setdefault("logprobs", None)
+        choice.setdefault("finish_reason", None)
+        return {**self._head, "object": self._chunk_kind, "choices": [choice]}
+
+    def _logprobs(self, choice: Choice, begin: int, end: int) -> dict[str, Any] | None:
+        if not self._call.logprobs:
+            return None
+        texts = [choice.text(position, position + 1) for position in range(begin, end)]
+        if self._call.chat:
+            content = [{"token": text, "logprob": 0.0, "bytes": list(text.encode())} for text in texts]
+            return {"content": [{**each, "top_logprobs": []} for each in content]}
+        return {
+            "tokens": texts,
+            "token_logprobs": [0.0] * len(texts),
+            "top_logprobs": [{text: 0.0} for text in texts],
+            "text_offset": [len(choice.text(0, position)) for position in range(begin, end)],
+        }

@@ -1,0 +1,143 @@
+"""How an answer leaves: whole or as a stream, with the faults that spoil it on its way."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import orjson
+from aiohttp import web
+
+from pdx_sim.api.answers import Choice, Writer
+from pdx_sim.api.request import APIError, Call
+from pdx_sim.core.sequence import Finish
+from pdx_sim.faults import Fault, FaultKind
+
+_DONE: Final = b"data: [DONE]\n\n"
+_STREAM_HEADERS: Final = {"Content-Type": "text/event-stream; charset=utf-8"}
+_BAD_EVENT: Final = b"data: {not json\n\n"
+_LOAD_ERROR: Final = APIError(500, "Internal server error", "InternalServerError")
+
+
+def json_answer(content: dict[str, Any], status: int = 200) -> web.Response:
+    """A JSON answer."""
+    return web.Response(body=orjson.dumps(content), status=status, content_type="application/json")
+
+
+def event(content: dict[str, Any]) -> bytes:
+    """One server-sent event."""
+    return b"data: " + orjson.dumps(content) + b"\n\n"
+
+
+class ConnectionCutError(Exception):
+    """A fault has closed the connection."""
+
+
+async def cut(request: web.Request, last_words: bytes = b"") -> None:
+    """Close the connection after what was written, and these bytes."""
+    transport = request.transport
+    if transport is not None:
+        transport.write(last_words)
+        await asyncio.sleep(0)  # uvloop writes at the end of its turn
+        transport.close()
+    raise ConnectionCutError
+
+
+async def deliver_whole(
+    request: web.Request, call: Call, choices: list[Choice], writer: Writer, fault: Fault | None
+) -> web.StreamResponse:
+    """Await the end and answer."""
+    changed = choices[0].seq.changed
+    while any(choice.seq.finish is None for choice in choices):
+        changed.clear()
+        await changed.wait()
+    kind = fault.kind if fault else None
+    if kind is FaultKind.ERROR_EVENT or any(choice.seq.finish is Finish.ERROR for choice in choices):
+        return json_answer(_LOAD_ERROR.as_json(), 500)
+    body = orjson.dumps(writer.whole(choices, kind is not FaultKind.NO_PARAMS))
+    match kind:
+        case FaultKind.LOSE_ANSWER:
+            await cut(request)
+        case FaultKind.GARBAGE_JSON:
+            body = body[: len(body) // 2]
+        case FaultKind.HANG_AFTER_HEAD | FaultKind.DIE_AFTER_HEAD | FaultKind.DIE_AFTER_EVENTS | FaultKind.DIE_IN_EVENT:
+            assert fault is not None
+            return await _half(request, body, fault)
+    return web.Response(body=body, content_type="application/json")
+
+
+async def _half(request: web.Request, body: bytes, fault: Fault) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    response.content_length = len(body)
+    await response.prepare(request)
+    if fault.kind is FaultKind.HANG_AFTER_HEAD:
+        await asyncio.sleep(fault.seconds)
+        await response.write(body)
+    else:
+        await response.write(body[: len(body) // 2])
+        await cut(request)
+    return response
+
+
+async def deliver_stream(
+    request: web.Request, call: Call, choices: list[Choice], writer: Writer, fault: Fault | None
+) -> web.StreamResponse:
+    """Send the head, then one HTTP chunk for each event. The head goes out before any KV has arrived."""
+    response = web.StreamResponse(headers=_STREAM_HEADERS)
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+    if fault is not None and fault.kind is FaultKind.DIE_AFTER_HEAD:
+        await cut(request)
+    sent = 0
+    async for content in _events(call, choices, writer):
+        if fault is not None and sent == fault.events:
+            content = await _spoil(request, fault, content)
+        await response.write(content)
+        sent += 1
+    await response.write_eof()
+    return response
+
+
+async def _spoil(request: web.Request, fault: Fault, content: bytes) -> bytes:
+    """What a fault makes of the event it strikes."""
+    match fault.kind:
+        case FaultKind.HANG_AFTER_HEAD:
+            await asyncio.sleep(fault.seconds)
+        case FaultKind.DIE_AFTER_EVENTS | FaultKind.LOSE_ANSWER:
+            await cut(request)
+        case FaultKind.DIE_IN_EVENT:
+            await cut(request, b"%x\r\n" % len(content) + content[: len(content) // 2])
+        case FaultKind.GARBAGE_JSON:
+            return _BAD_EVENT
+        case FaultKind.ERROR_EVENT:
+            await _last(request, event(_LOAD_ERROR.as_json()) + _DONE)
+    return content
+
+
+async def _last(request: web.Request, content: bytes) -> None:
+    await cut(request, b"%x\r\n" % len(content) + content + b"\r\n0\r\n\r\n")
+
+
+async def _events(call: Call, choices: list[Choice], writer: Writer) -> AsyncIterator[bytes]:
+    changed = choices[0].seq.changed
+    opened: set[int] = set()
+    while not all(choice.ended for choice in choices):
+        changed.clear()
+        for choice in choices:
+            if choice.seq.finish is Finish.ERROR:
+                yield event(_LOAD_ERROR.as_json())
+                yield _DONE
+                return
+            if choice.index not in opened and (choice.seq.produced or choice.seq.finish):
+                opened.add(choice.index)
+                opening = writer.opening(choice)
+                if opening is not None:
+                    yield event(opening)
+            while choice.sent < choice.seq.produced:
+                yield event(writer.token(choice))
+            if choice.seq.finish is not None and not choice.ended:
+                yield event(writer.ending(choice))
+        if not changed.is_set() and not all(choice.ended for choice in choices):
+            await changed.wait()
+    if call.include_usage:
+        yield event(writer.closing(choices))
+    yield _DONE

@@ -1,0 +1,197 @@
+"""A generation request, validated as vLLM validates it."""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from pdx_sim.core.sequence import KVParams, Leg
+from pdx_sim.core.tokens import MAX_TOKEN, Tokens, chat_tokens, tokenize
+from pdx_sim.settings import SimSettings
+
+_DEFAULT_TOKENS = 16
+"""vLLM's max_tokens for completions."""
+
+
+class APIError(Exception):
+    """A refusal in vLLM's shape."""
+
+    def __init__(self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.param = param
+
+    def as_json(self) -> dict[str, Any]:
+        """The error object."""
+        return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.status}}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is asked."""
+
+    chat: bool
+    request_id: str
+    """X-Request-Id, or body request_id, or a random one."""
+    prompts: tuple[Tokens, ...]
+    max_tokens: int
+    stream: bool
+    include_usage: bool
+    n: int
+    echo: bool
+    logprobs: bool
+    ignore_eos: bool
+    min_tokens: int
+    return_token_ids: bool
+    leg: Leg
+    params: KVParams
+
+    @property
+    def answer_id(self) -> str:
+        """The `id` of the answer."""
+        return f"{'chatcmpl' if self.chat else 'cmpl'}-{self.request_id}"
+
+    def internal_id(self, index: int, suffix: str) -> str:
+        """vLLM's own id of the prompt with this index."""
+        return f"{self.answer_id}-{suffix}" if self.chat else f"{self.answer_id}-{index}-{suffix}"
+
+
+def decode_body(raw: bytes, content_type: str) -> dict[str, Any]:
+    """The JSON object in a body. Raises APIError."""
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        message = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
+        raise APIError(400, message, "Bad Request")
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        where = f"body.{error.pos}"
+        detail = {
+            "type": "json_invalid",
+            "loc": where,
+            "msg": "JSON decode error",
+            "input": "<dict of 0 items>",
+            "ctx": {"error": "Expecting value"},
+        }
+        raise APIError(400, f"1 validation error:\n  {detail}", "Bad Request", where) from error
+    if not isinstance(body, dict):
+        detail = {"type": "model_attributes_type", "loc": "body", "msg": "Input should be a valid dictionary"}
+        raise APIError(400, f"1 validation error:\n  {detail}", "Bad Request", "body")
+    return body
+
+
+def leg_of(body: Mapping[str, Any]) -> Leg:
+    """What a request asks of the engine, by its kv_transfer_params."""
+    params = body.get("kv_transfer_params")
+    if not isinstance(params, dict):
+        return Leg.PLAIN
+    if params.get("do_remote_prefill"):
+        return Leg.DECODE
+    return Leg.PREFILL if params.get("do_remote_decode") else Leg.PLAIN
+
+
+def read_call(body: Mapping[str, Any], chat: bool, header_id: str | None, settings: SimSettings) -> Call:
+    """Validate a body in vLLM's order. Raises APIError."""
+    name = "messages" if chat else "prompt"
+    if name not in body:
+        raise _invalid("missing", name, "Field required")
+    model = body.get("model")
+    if model not in (None, settings.model):
+        message = f"The model `{model}` does not exist. Valid aliases: {settings.model}."
+        raise APIError(404, message, "NotFoundError", "model")
+    if body.get("stream_options") and not body.get("stream"):
+        message = "Stream options can only be defined when `stream=True`. (parameter=stream_options)"
+        raise APIError(400, message, param="stream_options")
+    prompts = (_chat_prompt(body),) if chat else _prompts(body["prompt"])
+    max_tokens = _max_tokens(body, chat, max(map(len, prompts)), settings.max_model_len)
+    min_tokens = _integer(body, "min_tokens", 0)
+    if min_tokens > max_tokens:
+        message = f"min_tokens must be less than or equal to max_tokens={max_tokens}, got {min_tokens}."
+        raise APIError(400, message, param="min_tokens")
+    n = _integer(body, "n", 1)
+    if n < 1:
+        raise APIError(400, f"n must be at least 1, got {n}. (parameter=n, value={n})", param="n")
+    params = body.get("kv_transfer_params")
+    return Call(
+        chat=chat,
+        request_id=header_id or str(body.get("request_id") or uuid.uuid4().hex),
+        prompts=prompts,
+        max_tokens=max_tokens,
+        stream=bool(body.get("stream")),
+        include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
+        n=n,
+        echo=bool(body.get("echo")) and not chat,
+        logprobs=bool(body.get("logprobs")) or (not chat and body.get("logprobs") is not None),
+        ignore_eos=bool(body.get("ignore_eos")),
+        min_tokens=min_tokens,
+        return_token_ids=bool(body.get("return_token_ids")),
+        leg=leg_of(body),
+        params=params if isinstance(params, dict) else {},
+    )
+
+
+def _chat_prompt(body: Mapping[str, Any]) -> Tokens:
+    messages = body["messages"]
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise _invalid("list_type", "messages", "Input should be a valid list")
+    if not messages:
+        raise APIError(400, "messages must not be empty", param="messages")
+    return chat_tokens(messages, body.get("tools"))
+
+
+def _prompts(prompt: object) -> tuple[Tokens, ...]:
+    several = isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list)
+    items = prompt if several and isinstance(prompt, list) else [prompt]
+    prompts = tuple(tokenize(item) if isinstance(item, str) else _ids(item) for item in items)
+    if not all(prompts):
+        raise APIError(400, "Either prompt or prompt_embeds must be provided and non-empty.", param="prompt")
+    return prompts
+
+
+def _ids(item: object) -> Tokens:
+    if isinstance(item, list) and all(type(token) is int and 0 <= token <= MAX_TOKEN for token in item):
+        return tuple(item)
+    raise _invalid("string_type", "prompt", "Input should be a valid string")
+
+
+def _max_tokens(body: Mapping[str, Any], chat: bool, prompt_tokens: int, longest: int) -> int:
+    asked = None
+    for name in ("max_completion_tokens", "max_tokens") if chat else ("max_tokens",):
+        if asked is None and body.get(name) is not None:
+            asked = _integer(body, name, 0)
+    rest = longest - prompt_tokens
+    if asked is not None and asked < 1:
+        message = f"max_tokens must be at least 1, got {asked}. (parameter=max_tokens, value={asked})"
+        raise APIError(400, message, param="max_tokens")
+    if asked is not None and asked > longest:
+        message = (
+            f"max_tokens={asked} cannot be greater than max_model_len={longest}. Please request fewer output tokens. "
+            f"(parameter=max_tokens, value={asked})"
+        )
+        raise APIError(400, message, param="max_tokens")
+    wanted = asked if asked is not None else max(1, rest) if chat else min(_DEFAULT_TOKENS, max(1, rest))
+    if wanted > rest:
+        message = (
+            f"This model's maximum context length is {longest} tokens. However, you requested {wanted} output tokens "
+            f"and your prompt contains {prompt_tokens} input tokens, for a total of {prompt_tokens + wanted} tokens. "
+            "Please reduce the length of the input prompt or the number of requested output tokens. "
+            f"(parameter=input_tokens, value={prompt_tokens})"
+        )
+        raise APIError(400, message, param="input_tokens")
+    return wanted
+
+
+def _integer(body: Mapping[str, Any], name: str, default: int) -> int:
+    value = body.get(name)
+    if value is None:
+        return default
+    if type(value) is not int:
+        raise _invalid("int_parsing", name, "Input should be a valid integer")
+    return value
+
+
+def _invalid(kind: str, name: str, message: str) -> APIError:
+    detail = {"type": kind, "loc": ("body", name), "msg": message}
+    return APIError(400, f"1 validation error:\n  {detail}", "Bad Request", name)

@@ -1,0 +1,305 @@
+"""vLLM's HTTP API over the core."""
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from aiohttp import web
+
+from pdx_api.names import Role
+from pdx_sim.api.answers import Choice, Writer
+from pdx_sim.api.delivery import ConnectionCutError, cut, deliver_stream, deliver_whole, json_answer
+from pdx_sim.api.legs import accepts, violations
+from pdx_sim.api.request import APIError, Call, decode_body, leg_of, read_call
+from pdx_sim.core.counters import Violation, metrics_text
+from pdx_sim.core.engine_core import Core
+from pdx_sim.core.sequence import Finish, Leg, Sequence
+from pdx_sim.core.tokens import chat_tokens, detokenize, digest_of, tokenize
+from pdx_sim.faults import Fault, FaultKind, Faults, fault_of
+from pdx_sim.transfer.connector import KVConnector, Station
+from pdx_sim.transfer.storage import Storage
+
+_MAX_BODY: Final = 64 << 20
+_GARBAGE: Final = b"\x16\x03\x01\x00\xff not http\r\n\r\n"
+_REASONS: Final[dict[int, str]] = {
+    400: "BadRequestError",
+    404: "NotFoundError",
+    429: "RateLimitError",
+    503: "ServiceUnavailableError",
+}
+_DEAD: Final = APIError(
+    500,
+    "EngineCore encountered an issue. See stack trace (above) for the root cause.",
+    "InternalServerError",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A generation request as it arrived."""
+
+    path: str
+    headers: dict[str, str]
+    """By lower-case name."""
+    body: dict[str, Any]
+    leg: Leg
+    raw: bytes
+    """The body's bytes."""
+
+
+class Host(Protocol):
+    """What the API reads and changes of its engine."""
+
+    station: Station
+    core: Core
+    connector: KVConnector
+    storage: Storage | None
+    faults: Faults
+    seen: deque[Seen]
+    draining: bool
+    dead: bool
+
+    def die(self) -> None:
+        """The EngineCore dies."""
+
+    def state(self) -> dict[str, Any]:
+        """For /sim/state."""
+
+
+class Api:
+    """The routes of one start of an engine."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._station = host.station
+        self._settings = host.station.settings
+        self._counts = host.station.counts
+
+    def application(self) -> web.Application:
+        """The web application."""
+        app = web.Application(client_max_size=_MAX_BODY, middlewares=[_shape_errors, self._authenticate])
+        app.add_routes(
+            [
+                web.get("/health", self._health),
+                web.get("/ping", self._health),
+                web.get("/load", self._load),
+                web.get("/version", self._version),
+                web.get("/metrics", self._metrics),
+                web.get("/v1/models", self._models),
+                web.post("/v1/completions", self._completions),
+                web.post("/v1/chat/completions", self._chat),
+                web.post("/v1/embeddings", self._embeddings),
+                web.post("/tokenize", self._tokenize),
+                web.post("/detokenize", self._detokenize),
+                web.get("/sim/state", self._state),
+                web.post("/sim/faults", self._set_faults),
+            ]
+        )
+        return app
+
+    @web.middleware
+    async def _authenticate(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        """Ask for the key as vLLM does, and count who comes without it."""
+        key = self._settings.api_key
+        if key and request.path.startswith("/v1") and request.headers.get("Authorization") != f"Bearer {key}":
+            self._counts.unauthorized += 1
+            return web.json_response({"error": "Unauthorized"}, status=401)
+        response: web.StreamResponse = await handler(request)
+        return response
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.Response(status=503 if self._host.dead else 200)
+
+    async def _load(self, request: web.Request) -> web.Response:
+        return json_answer({"server_load": self._host.core.live})
+
+    async def _version(self, request: web.Request) -> web.Response:
+        return json_answer({"version": self._settings.version})
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        text = metrics_text(self._counts, self._settings.model, self._settings.num_blocks)
+        text += self._host.station.timings.text()
+        return web.Response(text=text, content_type="text/plain", charset="utf-8")
+
+    async def _models(self, request: web.Request) -> web.Response:
+        name = self._settings.model
+        card = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "vllm", "root": name}
+        card |= {"parent": None, "max_model_len": self._settings.max_model_len, "permission": []}
+        return json_answer({"object": "list", "data": [card]})
+
+    async def _state(self, request: web.Request) -> web.Response:
+        return json_answer(self._host.state())
+
+    async def _set_faults(self, request: web.Request) -> web.Response:
+        """A fault, a list of them, or {"faults": [...]}; all of them replace what was set. [] clears."""
+        try:
+            body = await request.json()
+            items = body.get("faults", [body]) if isinstance(body, dict) else body
+            faults = [fault_of(item) for item in items]
+        except (KeyError, TypeError, ValueError) as error:
+            return json_answer(APIError(400, f"no fault: {error!r}").as_json(), 400)
+        self._host.faults.clear()
+        for fault in faults:
+            self._host.faults.put(fault)
+        return json_answer({"faults": len(faults)})
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        body = await self._body(request)
+        tokens = chat_tokens(body["messages"]) if "messages" in body else tokenize(str(body.get("prompt", "")))
+        return json_answer({"count": len(tokens), "max_model_len": self._settings.max_model_len, "tokens": tokens})
+
+    async def _detokenize(self, request: web.Request) -> web.Response:
+        return json_answer({"prompt": detokenize((await self._body(request)).get("tokens", []))})
+
+    async def _embeddings(self, request: web.Request) -> web.Response:
+        self._counts.requests[request.path] += 1
+        texts = (await self._body(request)).get("input", "")
+        items = texts if isinstance(texts, list) and texts and not isinstance(texts[0], int) else [texts]
+        data = [{"object": "embedding", "index": index, "embedding": [0.0, 1.0]} for index in range(len(items))]
+        usage = {"prompt_tokens": len(items), "total_tokens": len(items), "completion_tokens": 0}
+        return json_answer({"object": "list", "model": self._settings.model, "data": data, "usage": usage})
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, chat=False)
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, chat=True)
+
+    async def _body(self, request: web.Request) -> dict[str, Any]:
+        return decode_body(await request.read(), request.headers.get("Content-Type", ""))
+
+    async def _generate(self, request: web.Request, chat: bool) -> web.StreamResponse:
+        self._counts.requests[request.path] += 1
+        raw = await request.read()
+        body = decode_body(raw, request.headers.get("Content-Type", ""))
+        leg = self._leg(body, chat)
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        self._host.seen.append(Seen(request.path, headers, body, leg, raw))
+        if self._host.dead:
+            raise _DEAD
+        fault = self._strike(leg)
+        try:
+            if fault is not None:
+                await self._fail_early(request, fault, body)
+            call = self._read(body, chat, request.headers.get("X-Request-Id"), leg)
+            return await self._answer(request, call, fault)
+        except ConnectionCutError:
+            return web.Response()  # written to nobody
+
+    def _leg(self, body: dict[str, Any], chat: bool) -> Leg:
+        """What a request asks for. Where KV is shared by files it does not say: P's role does, and what D finds."""
+        storage = self._host.storage
+        if storage is None:
+            return leg_of(body)
+        try:
+            call = read_call(body, chat, None, self._settings)
+        except APIError:
+            return Leg.PLAIN
+        if self._settings.role is Role.PREFILL:
+            return Leg.PREFILL if call.max_tokens == 1 and not call.stream else Leg.PLAIN
+        return Leg.DECODE if any(map(storage.found, call.prompts)) else Leg.PLAIN
+
+    def _strike(self, leg: Leg) -> Fault | None:
+        fault = self._host.faults.take(leg)
+        if fault is not None:
+            self._counts.faults[fault.kind.value] += 1
+        return fault
+
+    async def _fail_early(self, request: web.Request, fault: Fault, body: dict[str, Any]) -> None:
+        """The faults that come before any work."""
+        match fault.kind:
+            case FaultKind.STATUS:
+                if fault.status in _REASONS:
+                    self._refuse(body)
+                kind = _REASONS.get(fault.status, "InternalServerError")
+                raise APIError(fault.status, "simulated fault", kind)
+            case FaultKind.HANG_BEFORE_HEAD:
+                await asyncio.sleep(fault.seconds)
+            case FaultKind.DIE_BEFORE_HEAD:
+                await cut(request)
+            case FaultKind.GARBAGE_BYTES:
+                await cut(request, _GARBAGE)
+
+    def _read(self, body: dict[str, Any], chat: bool, header_id: str | None, leg: Leg) -> Call:
+        """Validate, count violations, and let those that kill kill."""
+        try:
+            call = read_call(body, chat, header_id, self._settings)
+        except APIError:
+            self._refuse(body)
+            raise
+        has_id = header_id is not None or body.get("request_id") is not None
+        found = list(violations(call, body, has_id, self._settings))
+        for violation in found:
+            self._counts.violate(violation)
+        if Violation.ENGINE_KILLED in found:
+            self._host.die()
+            raise _DEAD
+        if Violation.DECODE_LEG_AT_PREFILL in found:
+            raise APIError(500, "Internal server error", "InternalServerError")
+        if self._host.storage is not None:
+            call = replace(call, leg=leg)
+        self._counts.legs[call.leg.value] += 1
+        return call if accepts(call.leg, self._settings) else replace(call, leg=Leg.PLAIN)
+
+    def _refuse(self, body: dict[str, Any]) -> None:
+        """A request refused by validation or admission: the connector may tell P that D needs its blocks no more."""
+        self._counts.refused += 1
+        if leg_of(body) is Leg.DECODE and self._settings.connected:
+            self._host.connector.refused(body["kv_transfer_params"])
+
+    async def _answer(self, request: web.Request, call: Call, fault: Fault | None) -> web.StreamResponse:
+        choices = self._choices(call, fault)
+        deliver = deliver_stream if call.stream else deliver_whole
+        aborts = self._host.draining or (fault is not None and fault.kind is FaultKind.ABORT)
+        for choice in choices:
+            if aborts:
+                choice.seq.end(Finish.ABORT)
+            else:
+                self._host.core.start(choice.seq)
+        try:
+            return await deliver(request, call, choices, self._writer(call), fault)
+        except ConnectionResetError as error:
+            raise ConnectionCutError from error
+        finally:
+            for choice in choices:
+                self._host.core.hang_up(choice.seq)
+
+    def _writer(self, call: Call) -> Writer:
+        return Writer(call, self._settings.model, self._settings.prompt_tokens_details)
+
+    def _choices(self, call: Call, fault: Fault | None) -> list[Choice]:
+        changed = asyncio.Event()
+        slowness = fault.factor if fault is not None and fault.kind is FaultKind.SLOW else 1.0
+        stops_at = 0 if call.ignore_eos else max(self._settings.answer_tokens, call.min_tokens)
+        choices: list[Choice] = []
+        for index, prompt in enumerate(call.prompts):
+            digest = digest_of(prompt)
+            for _ in range(call.n):
+                seq = Sequence(
+                    internal_id=call.internal_id(index, secrets.token_hex(4)),
+                    prompt=prompt,
+                    digest=digest,
+                    max_tokens=call.max_tokens,
+                    leg=call.leg,
+                    params=call.params,
+                    stops_at=stops_at if self._settings.answer_tokens else 0,
+                    slowness=slowness,
+                    changed=changed,
+                )
+                choices.append(Choice(len(choices), seq))
+        return choices
+
+
+@web.middleware
+async def _shape_errors(request: web.Request, handler: Any) -> web.StreamResponse:
+    """Errors in vLLM's shapes."""
+    try:
+        response: web.StreamResponse = await handler(request)
+    except APIError as error:
+        return json_answer(error.as_json(), error.status)
+    except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
+        return json_answer({"detail": error.reason}, error.status)
+    return response

@@ -1,0 +1,140 @@
+"""API keys through the gateway: the clients' stop there, and the engines' go on every leg."""
+
+import asyncio
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from pdx_api.names import Order
+from pdx_proxy.admission import api_keys as keys_module
+from pdx_proxy.config.settings import Address, Keys, Limits, Settings
+from pdx_proxy.process.main import run
+from tests.component.conftest import MakeWorld
+from tests.component.harness import Shape, World, eventually, request_of
+
+ALICE = {"Authorization": "Bearer alice-key"}
+BOB = {"x-api-key": "bob-key"}
+
+
+def _line(name: str) -> str:
+    return f"sha256:{sha256(f'{name}-key'.encode()).hexdigest()} {name}\n"
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Keys:
+    monkeypatch.setattr(keys_module, "_LOOK_SECONDS", 0.02)
+    (tmp_path / "clients").write_text(_line("alice") + _line("bob"))
+    (tmp_path / "engines").write_text("engine-key\n")
+    return Keys(clients=str(tmp_path / "clients"), engines=str(tmp_path / "engines"))
+
+
+def _seen(world: World) -> list[dict[str, str]]:
+    return [each.headers for engine in world.engines for each in engine.seen]
+
+
+async def test_who_may_use_it(order: Order, shape: Shape, files: Keys, make_world: MakeWorld) -> None:
+    world = await make_world(order, keys=Keys(clients=files.clients))
+    before = [engine.counts.requests.total() for engine in world.engines]
+    for wrong in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "alice-key"}, {"x-api-key": "alice"}):
+        reply = await world.ask(shape, wrong)
+        assert (reply.status, reply.json) == (401, {"error": "Unauthorized"})
+        assert reply.headers["www-authenticate"] == "Bearer"
+        world.sent += 1
+        assert (await world.call("GET", f"{world.url}/v1/models", headers=wrong)).status == 401
+    assert [engine.counts.requests.total() for engine in world.engines] == before
+    for path in ("/health", "/ready"):
+        assert (await world.call("GET", f"{world.url}{path}")).status == 200
+    for right in (ALICE, BOB):
+        assert (await world.ask(shape, right)).text == shape.expected()
+    world.sent += 1
+    assert (await world.call("GET", f"{world.url}/v1/models", headers=BOB)).status == 200
+    assert await world.outcomes() == {"refused": 8, "split": 2, "whole": 1}
+    assert not [headers for headers in _seen(world) if {"authorization", "x-api-key"} & headers.keys()]
+
+
+async def test_without_keys_the_clients_goes_on(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, sim={"api_key": "alice-key"}, warm=False)
+    await eventually(lambda: all(engine.counts.unauthorized for engine in world.engines), 5.0, "warm-ups are refused")
+    assert not world.gateway.warmer.snapshot.decode
+    world = await make_world(Order.PREFILL_FIRST)
+    assert (await world.ask(headers=ALICE)).status == 200
+    shown = [headers["authorization"] for headers in _seen(world) if "authorization" in headers]
+    assert shown == ["Bearer alice-key"] * 2
+
+
+async def test_the_engines_key_is_on_every_leg(order: Order, files: Keys, make_world: MakeWorld) -> None:
+    """Warm-ups, both legs, and what settles a hand-off whose client has left."""
+    sim = {"api_key": "engine-key"}
+    slow = {"prefill_base_seconds": 0.05, **sim}
+    world = await make_world(order, sim=sim, p=slow, keys=Keys(engines=files.engines))
+    assert (await world.ask(headers=ALICE)).text == Shape().expected()
+    world.sent += 1
+    assert (await world.call("GET", f"{world.url}/v1/models")).status == 200
+    _, writer = await world.raw(Shape().body(tokens=500), head="Authorization: Bearer alice-key\r\n")
+    await eventually(lambda: world.d.counts.running_now)
+    writer.close()
+    _, writer = await world.raw(Shape().body("another"))
+    await eventually(lambda: world.p.counts.running_now)
+    writer.close()
+    await eventually(lambda: not any(world.report["inFlight"].values()))
+    assert all(engine.counts.unauthorized == 0 for engine in world.engines)
+    assert {headers["authorization"] for headers in _seen(world)} == {"Bearer engine-key"}
+
+
+async def test_keys_change_while_it_serves(files: Keys, make_world: MakeWorld, tmp_path: Path) -> None:
+    world = await make_world(Order.PREFILL_FIRST, keys=files)
+    assert (await world.ask(headers=ALICE)).status == 200
+    (tmp_path / "clients").write_text(_line("carol"))
+    (tmp_path / "engines").write_text("another-key")
+
+    async def status(headers: dict[str, str]) -> int:
+        return (await world.ask(headers=headers)).status
+
+    async with asyncio.timeout(5):
+        while await status(ALICE) != 401:
+            pass
+        while _seen(world)[-1]["authorization"] != "Bearer another-key":
+            assert await status({"x-api-key": "carol-key"}) == 200
+    for path in ("clients", "engines"):
+        (tmp_path / path).unlink()
+    await asyncio.sleep(0.1)
+    assert await status({"x-api-key": "carol-key"}) == 200
+
+
+async def test_a_key_has_a_limit_of_its_own(files: Keys, make_world: MakeWorld) -> None:
+    world = await make_world(
+        Order.PREFILL_FIRST, d={"decode_token_seconds": 0.02}, keys=files, limits=Limits(requests_per_client=1)
+    )
+    first = asyncio.create_task(world.ask(headers=ALICE, tokens=20))
+    await eventually(lambda: world.d.counts.running_now)
+    assert (await world.ask(headers=ALICE)).status == 429
+    assert (await world.ask(headers=BOB)).status == 200
+    assert (await first).status == 200
+
+
+async def test_every_worker_knows_the_keys(files: Keys, make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, sim={"api_key": "engine-key"}, keys=files, workers=2)
+    close = {"Connection": "close"}
+    for _ in range(6):
+        assert (await world.ask(headers={**BOB, **close})).status == 200
+        assert (await world.ask(headers=close)).status == 401
+
+
+async def test_an_unknown_client_is_not_read(files: Keys, make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, keys=files)
+    reader, writer = await asyncio.open_connection(world.gateway.listen.host, world.gateway.listen.port)
+    writer.write(request_of({}).partition(b"Content-Length")[0] + b"Content-Length: 60000000\r\n\r\n{")
+    world.sent += 1
+    answer = await reader.read(-1)
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert b"\r\nconnection: close\r\n" in answer
+    assert answer.endswith(b'{"error":"Unauthorized"}')
+    writer.close()
+
+
+def test_a_missing_file_at_the_start_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    free = Address("127.0.0.1", 0)
+    path = str(tmp_path / "nothing")
+    assert run(Settings(listen=free, admin=free, keys=Keys(clients=path))) == 2
+    assert capsys.readouterr().err == f"pdx gateway: cannot use the key file {path}: No such file or directory.\n"

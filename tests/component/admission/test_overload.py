@@ -1,0 +1,233 @@
+"""More than the gateway takes on: who waits, who is shed, and with what words."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from pdx_api.names import Order
+from pdx_proxy.config.settings import Limits
+from tests.component.conftest import MakeWorld
+from tests.component.harness import Reply, Shape, World, eventually, request_of
+
+SLOW = {"decode_token_seconds": 0.01}
+
+
+def _requests(world: World) -> int:
+    return sum(engine.counts.requests.total() for engine in world.engines)
+
+
+def _queued(world: World) -> int:
+    return int(world.report["inFlight"]["queued"])
+
+
+async def _ask_in_order(world: World, count: int, done: list[int]) -> "list[asyncio.Task[Reply]]":
+    """Ask so many times, each once the one before is in the gateway."""
+    tasks: list[asyncio.Task[Reply]] = []
+
+    async def one(number: int) -> Reply:
+        reply = await world.ask(tokens=10)
+        done.append(number)
+        return reply
+
+    for number in range(count):
+        tasks.append(asyncio.create_task(one(number)))
+        await eventually(lambda: world.report["inFlight"]["requests"] + len(done) >= len(tasks))
+    return tasks
+
+
+async def test_requests_wait_in_order_and_further_ones_are_shed(order: Order, make_world: MakeWorld) -> None:
+    world = await make_world(order, d=SLOW, limits=Limits(in_flight_per_decode=1, queued_requests=3))
+    done: list[int] = []
+    tasks = await _ask_in_order(world, 4, done)
+    assert _queued(world) == 3
+    before = _requests(world)
+    reply = await world.ask()
+    assert (reply.status, reply.error["code"], reply.error["type"]) == (503, 503, "ServiceUnavailableError")
+    assert "queue is full" in reply.error["message"]
+    assert 1 <= int(reply.headers["retry-after"]) <= 60
+    assert (await world.call("GET", f"{world.url}/health")).status == 200
+    assert (await world.call("GET", f"{world.url}/ready")).status == 200
+    assert _requests(world) == before
+    assert {reply.text for reply in await asyncio.gather(*tasks)} == {Shape().expected(tokens=10)}
+    assert done == [0, 1, 2, 3]
+    assert await world.outcomes() == {"split": 4, "shed": 1}
+    state = await world.state()
+    assert {reason: count for reason, count in state["sheds"].items() if count} == {"queue_full": 1}
+    assert sum(world.report["phases"]["queue"]["counts"]) == 3
+
+
+async def test_who_waits_too_long_is_shed(make_world: MakeWorld) -> None:
+    limits = Limits(in_flight_per_decode=1, queue_seconds=0.05)
+    world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=limits)
+    first = asyncio.create_task(world.ask(tokens=40))
+    await eventually(lambda: world.d.counts.running_now)
+    reply = await world.ask()
+    assert (reply.status, first.done()) == (503, False)
+    assert "waited too long" in reply.error["message"]
+    assert (await first).status == 200
+    assert world.report["sheds"]["queue_timeout"] == 1
+
+
+async def test_a_client_that_leaves_the_queue_frees_its_place(make_world: MakeWorld) -> None:
+    limits = Limits(in_flight_per_decode=1, queued_requests=1)
+    world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=limits)
+    first = asyncio.create_task(world.ask(tokens=60))
+    await eventually(lambda: world.d.counts.running_now)
+    _, writer = await world.raw(Shape().body())
+    await eventually(lambda: _queued(world) == 1)
+    before = _requests(world)
+    writer.close()
+    await eventually(lambda: _queued(world) == 0)
+    assert not first.done()
+    second = asyncio.create_task(world.ask())
+    await eventually(lambda: _queued(world) == 1)
+    assert (await first).status == (await second).status == 200
+    assert _requests(world) == before + 2, "nothing of the one that left"
+    assert await world.outcomes() == {"split": 2, "client_left": 1}
+
+
+async def test_one_client_has_a_limit_of_its_own(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=Limits(requests_per_client=2))
+    tasks = await _ask_in_order(world, 2, [])
+    reply = await world.ask(headers={"X-Forwarded-For": "10.1.2.3"})
+    assert (reply.status, reply.error["code"], reply.error["type"]) == (429, 429, "RateLimitError")
+    assert "retry-after" in reply.headers
+    assert [reply.status for reply in await asyncio.gather(*tasks)] == [200, 200]
+    assert (await world.ask()).status == 200
+    assert world.report["sheds"]["client_limit"] == 1
+
+
+CHUNKED = (
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+
+
+async def _answer(reader: asyncio.StreamReader) -> tuple[bytes, dict[str, Any]]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    return head, json.loads(await reader.readexactly(length))
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
+async def test_bodies_are_bounded(chunked: bool, make_world: MakeWorld) -> None:
+    """The one that is too much is answered at once, without having been read, and no engine hears of it."""
+    world = await make_world(Order.PREFILL_FIRST, limits=Limits(held_bytes=1 << 20))
+    _reader, writer = await asyncio.open_connection(world.gateway.listen.host, world.gateway.listen.port)
+    half = b'{"prompt":"' + b"x" * (600 << 10)
+    head = CHUNKED if chunked else request_of({}).partition(b"Content-Length")[0] + b"Content-Length: 800000\r\n\r\n"
+    writer.write(head + (b"%x\r\n" % len(half) if chunked else b"") + half)
+    world.sent += 1
+    await eventually(lambda: world.worker._admission.standing.held >= (600 << 10))
+    before = _requests(world)
+    for second_chunked in (False, True):
+        world.sent += 1
+        other_reader, other = await asyncio.open_connection(world.gateway.listen.host, world.gateway.listen.port)
+        if second_chunked:
+            other.write(CHUNKED + b"%x\r\n" % len(half) + half)
+        else:
+            other.write(request_of({}).partition(b"Content-Length")[0] + b"Content-Length: 60000000\r\n\r\n" + half)
+        answer, body = await _answer(other_reader)
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nconnection: close\r\n" in answer
+        assert "too many request bodies" in body["error"]["message"]
+        other.close()
+    assert (await world.ask()).status == 200, "a small one still fits"
+    assert _requests(world) == before + 2
+    writer.close()
+    await eventually(lambda: not world.report["inFlight"]["requests"])
+    assert world.worker._admission.standing.held == 0
+    assert world.report["sheds"]["bytes"] == 2
+
+
+async def test_a_body_is_not_held_while_its_answer_is_relayed(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=Limits(in_flight_per_decode=1))
+    reader, writer = await world.raw(Shape(stream=True).body(tokens=100))
+    await reader.readuntil(b"data: ")
+    standing = world.worker._admission.standing
+    assert (standing.in_flight, standing.held) == (1, 0)
+    waiting = asyncio.create_task(world.ask())
+    await eventually(lambda: _queued(world) == 1)
+    assert standing.held > 1000
+    await reader.readuntil(b"[DONE]")
+    assert (await waiting).status == 200
+    assert (standing.in_flight, standing.held) == (0, 0)
+    writer.close()
+
+
+async def test_a_client_that_sends_on_still_reads_its_refusal(make_world: MakeWorld) -> None:
+    """What comes of an unwanted body is thrown away; the connection is not cut beneath the answer."""
+    world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=Limits(requests_per_client=1))
+    tasks = await _ask_in_order(world, 1, [])
+    reader, writer = await asyncio.open_connection(world.gateway.listen.host, world.gateway.listen.port)
+    size = 20 << 20
+    writer.write(request_of({}).partition(b"Content-Length")[0] + b"Content-Length: %d\r\n\r\n" % size)
+    world.sent += 1
+    for _ in range(size >> 18):
+        writer.write(b"x" * (1 << 18))
+        await writer.drain()
+    head, _body = await _answer(reader)
+    assert head.startswith(b"HTTP/1.1 429 ")
+    assert await reader.read(-1) == b""
+    writer.close()
+    await asyncio.gather(*tasks)
+
+
+async def test_two_workers_share_the_limits(make_world: MakeWorld) -> None:
+    """Each worker has half of them, so that together they never take on more."""
+    world = await make_world(
+        Order.PREFILL_FIRST,
+        d={"decode_token_seconds": 0.02},
+        workers=2,
+        limits=Limits(in_flight_per_decode=4, queued_requests=2),
+    )
+    tasks = [asyncio.create_task(_alone(world)) for _ in range(24)]
+    most = 0
+    while not all(task.done() for task in tasks):
+        most = max(most, world.d.counts.running_now)
+        await asyncio.sleep(0.005)
+    statuses = [task.result() for task in tasks]
+    assert most <= 4
+    assert set(statuses) == {200, 503}
+    assert statuses.count(200) >= 4
+    state = await world.state()
+    assert state["outcomes"]["shed"] == statuses.count(503)
+
+
+async def _alone(world: World) -> int:
+    """A request on a connection of its own; only its status."""
+    world.sent += 1
+    reply = await world.call("POST", f"{world.url}/v1/completions", Shape().body(tokens=20), {"Connection": "close"})
+    return reply.status
+
+
+async def test_ten_times_too_much(make_world: MakeWorld) -> None:
+    """For some seconds: it serves on, and what waits and what is held stay bounded."""
+    limits = Limits(in_flight_per_decode=8, queued_requests=8, queue_seconds=1.0)
+    world = await make_world(Order.PREFILL_FIRST, d={"decode_token_seconds": 0.002}, limits=limits)
+    loop = asyncio.get_running_loop()
+    statuses: dict[int, int] = {200: 0, 503: 0}
+    ends = loop.time() + 3.0
+
+    async def client(pause: float) -> None:
+        while loop.time() < ends:
+            reply = await world.ask(tokens=10)
+            statuses[reply.status] += 1
+            if reply.status != 200:
+                await asyncio.sleep(pause)
+
+    async def watch() -> None:
+        while loop.time() < ends:
+            standing = world.worker._admission.standing
+            assert standing.in_flight <= 8
+            assert standing.waiting <= 8
+            assert standing.held <= 17 * 4096
+            await asyncio.sleep(0.01)
+
+    await asyncio.gather(watch(), *(client(0.1) for _ in range(80)))
+    assert statuses[503] > 100, "it was an overload"
+    assert statuses[200] > 200
+    report = world.report
+    assert report["outcomes"]["shed"] == statuses[503]
+    assert report["outcomes"]["split"] == statuses[200]

@@ -1,0 +1,139 @@
+"""Policies against simulated engines: who is called, as clients and engines see it."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from pdx_api.names import Order, Policy
+from pdx_proxy.config.settings import Choosing
+from pdx_proxy.process.workers import ProcessFleet
+from tests.component.conftest import MakeWorld
+from tests.component.harness import PROMPT, Reply, Shape, World, eventually
+
+CHAT = Shape(chat=True)
+
+
+def choosing(**fields: Any) -> dict[str, Any]:
+    return {"choosing": Choosing(**fields), "debug_headers": True}
+
+
+def engines_of(replies: list[Reply], header: str) -> Counter[str]:
+    assert {reply.status for reply in replies} == {200}, replies
+    return Counter(reply.headers.get(header, "none") for reply in replies)
+
+
+async def ask_in_turn(world: World, count: int, **more: Any) -> list[Reply]:
+    return [await world.ask(**more) for _ in range(count)]
+
+
+async def test_the_same_beginning_of_a_prompt_goes_to_the_same_p(make_world: MakeWorld, order: Order) -> None:
+    world = await make_world(order, 3, 2, **choosing(prefill_policy=Policy.PREFIX_AFFINITY))
+    same = [await world.ask(prompt=f"{PROMPT} {n}?") for n in range(5)]
+    assert list(engines_of(same, "x-pdx-prefill").values()) == [5]
+    assert len(engines_of(same, "x-pdx-decode")) == 2, "D has its own policy"
+    different = [await world.ask(prompt=f"{n}: {PROMPT}") for n in range(24)]
+    assert len(engines_of(different, "x-pdx-prefill")) == 3
+    assert world.report["affinity"]["prefill"] == {"kept": 29, "moved": 0}
+    assert world.report["affinity"]["decode"] == {"kept": 0, "moved": 0}
+
+
+async def test_a_conversation_stays_where_its_first_turn_was(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, 4, 1, **choosing(prefill_policy=Policy.PREFIX_AFFINITY))
+    talks = []
+    for number in range(6):
+        messages = [{"role": "user", "content": f"Question {number}"}]
+        replies = []
+        for _ in range(3):
+            replies.append(await world.post(CHAT.path, {"model": "sim", "messages": messages, "max_tokens": 4}))
+            messages += [{"role": "assistant", "content": replies[-1].text}, {"role": "user", "content": "And then?"}]
+        talks.append(engines_of(replies, "x-pdx-prefill"))
+    assert all(list(talk.values()) == [3] for talk in talks), talks
+    assert len(Counter(name for talk in talks for name in talk)) > 1
+
+
+async def test_a_session_stays_with_its_d(make_world: MakeWorld, order: Order) -> None:
+    world = await make_world(order, 1, 3, **choosing(decode_policy=Policy.SESSION_AFFINITY))
+    mine = await ask_in_turn(world, 5, headers={"X-Session-Id": "mine"})
+    assert list(engines_of(mine, "x-pdx-decode").values()) == [5]
+    every = [await world.ask(headers={"x-session-id": f"session {n}"}) for n in range(24)]
+    assert len(engines_of(every, "x-pdx-decode")) == 3
+    nobodys = await ask_in_turn(world, 6)
+    assert engines_of(nobodys, "x-pdx-decode") == dict.fromkeys(engines_of(every, "x-pdx-decode"), 2)
+    assert world.report["affinity"]["decode"] == {"kept": 29, "moved": 0}
+    assert all("x-session-id" not in seen.headers for engine in world.engines for seen in engine.seen)
+
+
+async def test_a_session_that_asks_for_too_much_is_shared(make_world: MakeWorld, order: Order) -> None:
+    world = await make_world(
+        order,
+        *(1, 3),
+        d={"decode_token_seconds": 5e-3},
+        **choosing(decode_policy=Policy.SESSION_AFFINITY),
+    )
+    asks = (world.ask(Shape(stream=True), {"x-session-id": "mine"}, tokens=60) for _ in range(12))
+    shares = engines_of(list(await asyncio.gather(*asks)), "x-pdx-decode")
+    assert len(shares) == 3
+    assert max(shares.values()) <= 6, "1.25 of the average, and one"
+    assert world.report["affinity"]["decode"]["moved"] > 3
+
+
+async def test_a_burst_is_shared_though_its_prefills_are_not_done(make_world: MakeWorld, order: Order) -> None:
+    """One D is behind; were D counted from its own leg on, all of the burst would go to the other."""
+    slow = {"decode_token_seconds": 5e-3}
+    world = await make_world(order, 1, 2, p={"prefill_base_seconds": 0.1}, d=slow, debug_headers=True)
+    first = asyncio.create_task(world.ask(Shape(stream=True), tokens=200))
+    await eventually(lambda: any(world.report["legs"].get(world.endpoint(d).name) for d in world.decode))
+    burst = await asyncio.gather(*(world.ask(tokens=2) for _ in range(9)))
+    shares = engines_of([await first, *burst], "x-pdx-decode")
+    assert sorted(shares.values()) == [5, 5]
+
+
+async def test_workers_agree_on_the_engine_of_a_session_and_hear_of_the_engines_load(make_world: MakeWorld) -> None:
+    policies = {"prefill_policy": Policy.LEAST_LOAD, "decode_policy": Policy.SESSION_AFFINITY}
+    world = await make_world(Order.PREFILL_FIRST, 2, 4, workers=2, **choosing(**policies))
+    await eventually(lambda: len(world.gateway._loads.measured.engines) == 2)
+    anew = {"Connection": "close", "x-session-id": "mine"}
+    replies = [await world.ask(headers=anew) for _ in range(24)]
+    assert list(engines_of(replies, "x-pdx-decode").values()) == [24]
+    fleet = world.gateway._fleet
+    assert isinstance(fleet, ProcessFleet)
+    shares = [(report or {})["affinity"]["decode"]["kept"] for report in [await seat.report() for seat in fleet._seats]]
+    assert sum(shares) == 24
+    assert all(shares), "so many connections reach both workers"
+
+
+LIMIT = 100
+SHORT: list[dict[str, Any]] = [{"prompt": "A few words. " * 10}, {"prompt": [7] * LIMIT}]
+LONG: list[dict[str, Any]] = [{"prompt": "Quite a few more words. " * 40}, {"prompt": [7] * (LIMIT + 1)}]
+
+
+async def test_short_prompts_are_served_by_d_alone(make_world: MakeWorld, order: Order) -> None:
+    world = await make_world(order, **choosing(disaggregate_above_tokens=LIMIT))
+    prefills = world.p.counts.legs.total()
+    replies = [await world.post("/v1/completions", {"model": "sim", "max_tokens": 4, **body}) for body in SHORT]
+    replies.append(await world.ask(CHAT, prompt="A short question?"))
+    assert engines_of(replies, "x-pdx-prefill") == {"none": 3}
+    assert world.p.counts.legs.total() == prefills
+    assert {**world.report["notSplit"]} == {"path": 0, "parameters": 0, "short": 3, "no_prefill": 0}
+    replies = [await world.post("/v1/completions", {"model": "sim", "max_tokens": 4, **body}) for body in LONG]
+    replies.append(await world.ask(CHAT))
+    assert engines_of(replies, "x-pdx-prefill")["none"] == 0
+    assert world.report["outcomes"]["split"] == world.report["notSplit"]["short"] == 3
+
+
+async def test_what_is_not_split_is_counted_on_the_metrics_page(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST)
+    await world.ask(n=2)
+    await world.post("/v1/embeddings", {"model": "sim", "input": "x"})
+    await world.p.kill()
+    assert (await world.ask()).status == 200
+    assert (await world.ask()).status == 200
+    page = (await world.call("GET", f"{world.admin}/metrics")).raw.decode()
+    counts = dict(line.rsplit(" ", 1) for line in page.splitlines() if line.startswith("pdx_not_split_total"))
+    assert counts == {
+        'pdx_not_split_total{reason="path"}': "1.0",
+        'pdx_not_split_total{reason="parameters"}': "1.0",
+        'pdx_not_split_total{reason="short"}': "0.0",
+        'pdx_not_split_total{reason="no_prefill"}': "1.0",
+    }, "the request whose P was lost was meant to be split"
+    assert 'pdx_affinity_total{result="kept",role="prefill"} 0.0' in page

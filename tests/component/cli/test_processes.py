@@ -1,0 +1,135 @@
+"""The fleet: processes that resist, that leave children behind, and that cannot be started."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pdx_cli.commands.up import Interrupted, _supervised
+from pdx_cli.errors import CommandError
+from pdx_cli.local import reaper
+from pdx_cli.local.processes import Child, Fleet
+
+DEAF = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); signal.pause()"
+"""A program that ignores SIGTERM."""
+LEAVES_CHILD = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {DEAF!r}])"
+"""A program that ends and leaves a deaf child in its group."""
+LONG = 600.0
+"""A grace that no test waits for."""
+
+
+@pytest.fixture
+def short() -> Iterator[Fleet]:
+    fleet = Fleet(grace_seconds=0.2)
+    yield fleet
+    fleet.close()
+
+
+@pytest.fixture
+def patient() -> Iterator[Fleet]:
+    fleet = Fleet(grace_seconds=LONG)
+    yield fleet
+    fleet.close()
+
+
+async def _start(fleet: Fleet, code: str, tmp_path: Path) -> Child:
+    return await fleet.start("engine", (sys.executable, "-c", code), os.environ, tmp_path / "engine.log")
+
+
+async def _ready(child: Child) -> None:
+    while "ready" not in child.log.read_text():  # noqa: ASYNC110 - another process writes it
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("code", [DEAF, LEAVES_CHILD])
+async def test_what_does_not_hear_is_killed_after_the_grace(code: str, short: Fleet, tmp_path: Path) -> None:
+    child = await _start(short, code, tmp_path)
+    await _ready(child)
+    assert reaper.has_members(child.pid)
+    await short.stop()
+    assert not reaper.has_members(child.pid)
+
+
+async def test_the_keeper_ends_what_was_not_stopped(patient: Fleet, tmp_path: Path) -> None:
+    child = await _start(patient, LEAVES_CHILD, tmp_path)
+    await _ready(child)
+    await child.process.wait()
+    assert reaper.has_members(child.pid)
+    patient.close()
+    assert not reaper.has_members(child.pid)
+
+
+async def test_a_second_signal_kills_at_once(patient: Fleet, tmp_path: Path) -> None:
+    async def work() -> None:
+        child = await _start(patient, DEAF, tmp_path)
+        await _ready(child)
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.1, os.kill, os.getpid(), signal.SIGINT)
+        loop.call_later(0.3, os.kill, os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+
+    with pytest.raises(Interrupted) as interrupted:
+        await asyncio.wait_for(_supervised(work(), patient), LONG / 20)
+    assert interrupted.value.number is signal.SIGINT
+    assert patient.children == []
+
+
+async def test_a_failure_stops_everything(patient: Fleet, tmp_path: Path) -> None:
+    pids = []
+
+    async def work() -> None:
+        pids.append((await _start(patient, "import time; time.sleep(600)", tmp_path)).pid)
+        raise CommandError("Broken.")
+
+    with pytest.raises(CommandError, match=r"Broken\."):
+        await _supervised(work(), patient)
+    assert not reaper.has_members(pids[0])
+
+
+async def test_guard_tells_of_a_death_with_the_end_of_the_log(short: Fleet, tmp_path: Path) -> None:
+    await _start(short, "print('one'); print('two'); raise SystemExit(7)", tmp_path)
+    with pytest.raises(CommandError) as raised:
+        await short.guard(asyncio.Event().wait())
+    assert str(raised.value) == f"engine exited with code 7; {tmp_path}/engine.log ends with:"
+    assert raised.value.details == ("one", "two")
+    await short.stop()
+
+
+async def test_a_program_that_is_not_there(short: Fleet, tmp_path: Path) -> None:
+    await short.start("engine", ("/nowhere/vllm",), os.environ, tmp_path / "engine.log")
+    with pytest.raises(CommandError) as raised:
+        await short.guard(asyncio.Event().wait())
+    assert raised.value.details == ("/nowhere/vllm cannot be started: No such file or directory",)
+    await short.stop()
+
+
+async def test_a_child_whose_death_is_survived_is_started_again(
+    short: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lives = "import signal; print('ready', flush=True); signal.pause()"
+    held = tmp_path / "held"
+    dies = f"{LEAVES_CHILD}; print('dying', flush=True); raise SystemExit(7)"
+    code = f"import os\nif os.path.exists({str(held)!r}):\n  {lives}\nelse:\n  open({str(held)!r}, 'w')\n  {dies}"
+
+    async def again() -> Child:
+        return await _start(short, code, tmp_path)
+
+    first = await again()
+    short.again = {"engine": again}
+    work = asyncio.ensure_future(short.guard(asyncio.Event().wait()))
+    while first in short.children:  # noqa: ASYNC110 - the fleet tells nobody
+        await asyncio.sleep(0.01)
+    (second,) = short.children
+    await _ready(second)
+    assert not reaper.has_members(first.pid), "what it left behind is ended"
+    assert "dying" in second.log.read_text(), "the log goes on"
+    assert "engine exited with code 7; it is started again in 1 s" in capsys.readouterr().err
+    assert not work.done()
+    work.cancel()
+    await asyncio.wait([work])
+    await short.stop()
+    assert not reaper.has_members(second.pid)

@@ -1,0 +1,138 @@
+"""Mooncake through the gateway: every order, and what settles a hand-off where a leg is missing."""
+
+import argparse
+import asyncio
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pdx_api.names import Order, Role
+from pdx_cli.commands.gateway import add_arguments, settings_of
+from pdx_cli.errors import CommandError
+from pdx_sim import FaultKind
+from tests.component.conftest import MakeWorld
+from tests.component.harness import PROMPT, SHAPES, SHORT, Shape, World, eventually
+from tests.failure_matrix.row import LONG
+
+MOONCAKE: dict[str, Any] = {"connector": "Mooncake"}
+TEXT = Shape()
+STREAM = Shape(chat=True, stream=True)
+
+
+async def test_kv_moves(order: Order, shape: Shape, make_world: MakeWorld) -> None:
+    world = await make_world(order, **MOONCAKE)
+    local, external = world.d.counts.prompt_tokens_local, world.d.counts.prompt_tokens_external
+    assert (await world.ask(shape)).text == shape.expected()
+    assert world.d.counts.prompt_tokens_local == local
+    assert world.d.counts.prompt_tokens_external > external
+    assert await world.outcomes() == {"split": 1}
+
+
+@pytest.mark.parametrize("more", [{"max_tokens": 2**31 - 1}, {"prompt": "too long " * 2000}], ids=["by D", "by both"])
+async def test_what_is_refused_leaves_no_place_at_p(order: Order, more: dict[str, Any], make_world: MakeWorld) -> None:
+    """D tells P of every leg it refuses, and P keeps a place for each until its own leg has ended: there are 20."""
+    world = await make_world(order, **MOONCAKE)
+    for _ in range(3):
+        reply = await world.post(TEXT.path, {**TEXT.body(), **more})
+        assert reply.status == 400
+    assert (await world.ask(TEXT)).text == TEXT.expected()
+    await eventually(lambda: not world.p.counts.registered_now and not world.p.counts.blocks_held_now, 3.0, "places")
+
+
+async def test_a_p_whose_d_has_refused_is_left_to_finish(make_world: MakeWorld) -> None:
+    """D has told it of the id: a P leg that is aborted would leave its place held."""
+    world = await make_world(Order.CONCURRENT, p={"prefill_base_seconds": 0.4}, deadlines=SHORT, **MOONCAKE)
+    reply = await world.post(TEXT.path, {**TEXT.body(), "max_tokens": 2**31 - 1})
+    assert reply.status == 400
+    await eventually(lambda: world.p.counts.released == 1, 3.0, "P frees what D has refused")
+    assert not world.p.counts.prefills_aborted
+
+
+async def test_the_whole_requests_deadline_holds_while_p_goes_first(make_world: MakeWorld) -> None:
+    deadlines = replace(LONG, total=0.3)
+    world = await make_world(Order.PREFILL_FIRST, p={"prefill_base_seconds": 2.0}, deadlines=deadlines, **MOONCAKE)
+    assert (await world.ask(TEXT)).status == 504
+    await eventually(lambda: world.p.counts.prefills_aborted == 1, 5.0, "P is stopped")
+
+
+async def test_a_full_p_is_asked_again_under_the_id_and_d_gets_its_kv(make_world: MakeWorld) -> None:
+    world = await make_world(Order.CONCURRENT, **MOONCAKE)
+    world.fault(world.p, FaultKind.STATUS, status=503, count=1)
+    assert (await world.ask(TEXT)).text == TEXT.expected()
+    assert world.d.counts.load_failures == 0
+
+
+async def test_a_full_p_is_met_by_a_short_leg_when_it_is_full_again(make_world: MakeWorld) -> None:
+    world = await make_world(Order.CONCURRENT, **MOONCAKE)
+    world.fault(world.p, FaultKind.STATUS, status=503, count=2)
+    assert (await world.ask(TEXT)).text == TEXT.expected()
+    await eventually(lambda: not world.d.counts.blocks_held_now, 3.0, "D's blocks are free")
+    assert not (await world.settlements()).get("decode_lost")
+
+
+async def test_p_is_recognised_on_a_new_connection(order: Order, make_world: MakeWorld) -> None:
+    """D told of the P that was would wait for minutes: nothing answers at the old worker's port."""
+    world = await make_world(order, **MOONCAKE, deadlines=LONG)
+    before = world.endpoint(world.p).identity
+    await world.p.restart()
+    assert (await world.ask(TEXT)).text == TEXT.expected()
+    assert not world.d.counts.load_failures
+    assert (await world.outcomes(), world.report["retries"]) == ({"whole": 1}, {"lost": 1})
+    await world.warm()
+    after = world.endpoint(world.p).identity
+    assert before is not None
+    assert after is not None
+    assert after.engine_id == world.p.engine_id != before.engine_id
+
+
+async def test_a_p_without_a_bootstrap_is_not_picked(order: Order, make_world: MakeWorld) -> None:
+    world = await make_world(order, **MOONCAKE, gateway=False)
+    assert world.p._bootstrap is not None
+    await world.p._bootstrap.close()
+    await world.start_gateway(warm=False, deadlines=SHORT)
+    await eventually(lambda: "its bootstrap" in str(world.endpoint(world.p).reason), 5.0, "the reason")
+    assert (await world.ask(TEXT)).text == TEXT.expected()
+    assert await world.outcomes() == {"whole": 1}
+
+
+async def test_clients_that_leave_at_any_moment(order: Order, make_world: MakeWorld) -> None:
+    world = await make_world(order, 2, 2, sim={"prefill_token_seconds": 2e-5, "transfer_seconds": 0.01}, **MOONCAKE)
+    rng = random.Random(7)
+
+    async def leave(number: int) -> None:
+        shape = SHAPES[number % len(SHAPES)]
+        _, writer = await world.raw(shape.body(f"{number} {PROMPT}", tokens=20), shape.path)
+        await asyncio.sleep(rng.uniform(0.0, 0.08))
+        writer.transport.abort()
+
+    for batch in range(4):
+        await asyncio.gather(*(leave(batch * 10 + number) for number in range(10)))
+    world.allowed.orphan_tokens = 40 * 20
+    await eventually(lambda: world.report["inFlight"]["requests"] == 0, 5.0, "all have left")
+    assert (await world.ask(STREAM)).text == STREAM.expected()
+
+
+async def test_the_wrong_engine_is_killed_not_the_right_one(make_world: MakeWorld) -> None:
+    """What the gateway never does: the simulator is as strict as vLLM's assertion."""
+    world: World = await make_world(Order.CONCURRENT, **MOONCAKE, gateway=False)
+    leg = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": "x"}
+    reply = await world.direct(world.d, TEXT, tokens=1, kv_transfer_params=leg, ignore_eos=True)
+    assert (reply.status, world.d.dead, world.d.settings.role) == (500, True, Role.DECODE)
+
+
+def _endpoints(*ports: str) -> list[int]:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    flags = ["--prefill", "http://p:1", "http://q:1", "--decode", "http://d:1", "--connector", "Mooncake"]
+    found = settings_of(parser.parse_args([*flags, "--identity-ports", *ports])).endpoints
+    return [spec.identity_port for spec in found]
+
+
+def test_the_flag() -> None:
+    assert _endpoints("8998", "8999") == [8998, 8999, 0]
+    with pytest.raises(CommandError, match="names 1 ports; write one for each of --prefill"):
+        _endpoints("8998")
+    with pytest.raises(CommandError, match="0 is no port"):
+        _endpoints("8998", "0")

@@ -1,0 +1,159 @@
+"""Mooncake: a client that leaves, an engine that goes, in each phase of a hand-off. Rows of docs/failures.md."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pdx_api.names import Order
+from pdx_proxy.config.settings import Deadlines
+from tests.component.conftest import MakeWorld
+from tests.component.handoff.test_endings import _begin
+from tests.component.harness import PROMPT, Shape, World, eventually
+from tests.failure_matrix.row import LONG, MEET, MEET_FIRST, MEET_TOLD, Wiring
+
+MOONCAKE: dict[str, Any] = {"connector": "Mooncake"}
+TTL: dict[str, Any] = {"decoder_ttl_seconds": 0.6, "lease_seconds": 0.6}
+"""Short time-outs of what is lost: it is counted, and does not outlast a test."""
+TOKENS = 20
+
+
+def _cases(*wirings: Wiring) -> pytest.MarkDecorator:
+    """Each order with one form of a request, in turn with and without a stream."""
+    cases = [pytest.param(w.order, Shape(stream=bool(n % 2)), id=w.value) for n, w in enumerate(wirings)]
+    return pytest.mark.parametrize(("order", "form"), cases)
+
+
+async def _leave(world: World, task: "asyncio.Task[Any]", *, settled: int = 1) -> None:
+    """The client leaves, and so many hand-offs are settled."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await eventually(lambda: sum(world.report["settlements"].values()) == settled, 8.0, "settled")
+    await eventually(lambda: not any(world.report["inFlight"].values()), 8.0, "nothing in flight")
+    assert await world.outcomes() == {"client_left": 1}
+
+
+async def _freed(world: World) -> None:
+    """No P keeps a place or blocks, no D waits."""
+    counts = [engine.counts for engine in world.engines]
+    await eventually(lambda: not any(c.registered_now or c.blocks_held_now for c in counts), 5.0, "all is free")
+
+
+async def _served(world: World, task: "asyncio.Task[Any]", form: Shape, **outcomes: int) -> None:
+    async with asyncio.timeout(8):
+        reply = await task
+    assert (reply.status, reply.text) == (200, form.expected(tokens=TOKENS))
+    assert await world.outcomes() == outcomes
+
+
+@_cases(*MEET)
+async def test_a_client_that_leaves_while_prefill_computes(order: Order, form: Shape, make_world: MakeWorld) -> None:
+    """Where P goes first nobody waits for it; a P that a D waits for is left to finish."""
+    slow = {"prefill_token_seconds": 5e-4, "prefill_chunk": 16}
+    world = await make_world(order, p=slow, deadlines=Deadlines(nearly_done=0.1), **MOONCAKE)
+    await _leave(world, await _begin(world, form, "prefill"))
+    told = order is not Order.PREFILL_FIRST
+    assert await world.settlements() == {"finished" if told else "prefill_stopped": 1}
+    await eventually(lambda: world.p.counts.prefills_aborted == (not told), what="P has stopped")
+    await _freed(world)
+
+
+@_cases(*MEET_FIRST)
+async def test_a_client_that_leaves_between_the_legs(order: Order, form: Shape, make_world: MakeWorld) -> None:
+    """P has finished, and D's connection takes its time: a leg that D refuses frees P."""
+    world = await make_world(order, idle_seconds=0.0, **MOONCAKE)
+    connect = world.pool.connect
+    reached, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(endpoint: Any) -> Any:
+        if endpoint.address.port == world.d.port and not reached.is_set():
+            reached.set()
+            await go_on.wait()
+        return await connect(endpoint)
+
+    world.pool.connect = slow  # type: ignore[method-assign]
+    task = asyncio.create_task(world.ask(form, tokens=TOKENS))
+    await reached.wait()
+    await _leave(world, task)
+    assert await world.settlements() == {"released": 1}
+    await _freed(world)
+
+
+@_cases(*MEET)
+async def test_a_client_that_leaves_while_decode_waits(order: Order, form: Shape, make_world: MakeWorld) -> None:
+    world = await make_world(order, p={"transfer_seconds": 0.3}, **MOONCAKE)
+    await _leave(world, await _begin(world, form, "decode"))
+    assert (await world.settlements()).keys() <= {"finished", "released"}
+    await _freed(world)
+
+
+@_cases(*MEET)
+async def test_a_client_that_leaves_an_answer(order: Order, form: Shape, make_world: MakeWorld) -> None:
+    world = await make_world(order, d={"decode_token_seconds": 0.002}, **MOONCAKE)
+    task = await _begin(world, form, "answer", tokens=3000)
+    await _leave(world, task, settled=0)
+    await eventually(lambda: world.d.counts.aborted == 1)
+    assert world.d.counts.generation_tokens < 1500
+
+
+@_cases(*MEET_TOLD)
+async def test_a_prefill_that_dies_while_decode_waits(order: Order, form: Shape, make_world: MakeWorld) -> None:
+    """D keeps its blocks until its own time-out; it is closed, and serves the request alone."""
+    world = await make_world(order, sim=TTL, p={"prefill_base_seconds": 0.3}, **MOONCAKE)
+    world.allowed.stranded = world.allowed.expired = True
+    task = await _begin(world, form, "prefill")
+    await eventually(lambda: world.d.counts.blocks_held_now)
+    await world.p.kill()
+    await _served(world, task, form, whole=1)
+    assert (await world.settlements(), world.report["retries"]) == ({"decode_lost": 1}, {"lost": 1})
+    await _freed(world)
+    await world.p.restart()
+    await world.warm()
+
+
+@_cases(*MEET)
+async def test_a_prefill_that_dies_behind_its_answer(order: Order, form: Shape, make_world: MakeWorld) -> None:
+    """Its write is under way: nothing but the end of P's connection tells that D waits in vain."""
+    world = await make_world(
+        order, sim=TTL, p={"transfer_seconds": 1.0, "lease_seconds": 30.0}, deadlines=LONG, **MOONCAKE
+    )
+    world.allowed.stranded = world.allowed.expired = True
+    task = await _begin(world, form, "decode")
+    await eventually(lambda: world.d.counts.loading_now, what="D has been told")
+    await asyncio.sleep(0.05)  # P's answer is here
+    await world.p.kill()
+    await _served(world, task, form, whole=1)
+    assert (await world.settlements(), world.report["retries"]) == ({"decode_lost": 1}, {"lost": 1})
+    await _freed(world)
+    await world.p.restart()
+    await world.warm()
+
+
+@_cases(*MEET)
+async def test_a_bootstrap_that_stops_answering(order: Order, form: Shape, make_world: MakeWorld) -> None:
+    """P serves on, but on a new connection nobody can tell whether it is the P that was warmed: another P is asked."""
+    world = await make_world(order, 2, idle_seconds=0.0, **MOONCAKE)
+    assert world.p._bootstrap is not None
+    await world.p._bootstrap.close()
+    legs = world.p.counts.legs["prefill"]
+    for number in (1, 2):  # one of the two would have gone to this P
+        await _served(world, asyncio.create_task(world.ask(form, tokens=TOKENS)), form, split=number)
+    assert world.p.counts.legs["prefill"] == legs
+    assert world.report["retries"] == {"connect": 1}
+    assert "bootstrap" in str(world.endpoint(world.p).reason)
+
+
+@_cases(*MEET)
+async def test_a_decode_that_dies_while_it_waits(order: Order, form: Shape, make_world: MakeWorld) -> None:
+    """P may have to write to nobody: what it has finished is freed through the other D."""
+    world = await make_world(order, 1, 2, sim=TTL, p={"prefill_base_seconds": 0.2}, **MOONCAKE)
+    world.allowed.stranded = world.allowed.expired = True
+    task = await _begin(world, form, "prefill" if order is not Order.PREFILL_FIRST else "decode")
+    await eventually(lambda: any(PROMPT in str(seen.body) for d in world.decode for seen in d.seen), what="D is asked")
+    victim = next(d for d in world.decode if any(PROMPT in str(seen.body) for seen in d.seen))
+    await victim.kill()
+    await _served(world, task, form, split=1)
+    assert world.report["retries"] == {"lost": 1}
+    await _freed(world)
+    await victim.restart()
+    await world.warm()

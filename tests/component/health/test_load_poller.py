@@ -1,0 +1,99 @@
+"""The engines' own numbers, from their metrics pages to the choice."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from pdx_api.names import Order, Policy, Role
+from pdx_proxy.config.settings import Choosing
+from pdx_proxy.endpoints.snapshot import Measure, Measured, Snapshot
+from pdx_proxy.health import load_poller
+from pdx_proxy.health.load_poller import EngineLoads
+from pdx_sim import SimEngine
+from tests.component.conftest import MakeWorld
+from tests.component.harness import Shape, World, eventually
+
+STREAM = Shape(stream=True)
+
+
+@pytest.fixture(autouse=True)
+def _in_short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_poller, "PAUSE_SECONDS", 0.05)
+
+
+def told(world: World) -> Measured:
+    """What the worker has been told."""
+    return world.worker._backend.snapshot.measured
+
+
+def said_of(world: World, engine: SimEngine) -> Measure | None:
+    return told(world).engines.get(world.endpoint(engine).name)
+
+
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
+async def test_an_engine_that_others_keep_busy_is_avoided(make_world: MakeWorld, role: Role) -> None:
+    prefill = role is Role.PREFILL
+    by_load = Choosing(prefill_policy=Policy.LEAST_LOAD) if prefill else Choosing(decode_policy=Policy.LEAST_LOAD)
+    slow = {"decode_token_seconds": 5e-3}
+    world = await make_world(Order.PREFILL_FIRST, 2, 2, sim=slow, choosing=by_load, debug_headers=True)
+    busy = world.p if prefill else world.d
+    foreign = [asyncio.create_task(world.direct(busy, STREAM, prompt=f"{n} a b", tokens=200)) for n in range(3)]
+    await eventually(lambda: (found := said_of(world, busy)) and found.running + found.waiting == 3, what="told")
+    replies = await asyncio.gather(*(world.ask(prompt=f"{n}?", tokens=2) for n in range(2)))
+    called = Counter(reply.headers[f"x-pdx-{role}"] for reply in replies)
+    assert (called.total(), called[world.endpoint(busy).name]) == (2, 0)
+    await asyncio.gather(*foreign)
+
+
+async def test_nobody_is_asked_and_nothing_published_without_the_policy(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, choosing=Choosing(Policy.PREFIX_AFFINITY, Policy.SESSION_AFFINITY))
+    assert world.gateway._loads._task is None
+    assert told(world) == Measured()
+
+
+async def test_idle_engines_are_no_news(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, choosing=Choosing(decode_policy=Policy.LEAST_LOAD))
+    await eventually(lambda: said_of(world, world.d) == Measure(0, 0, 0.0), what="idle and told")
+    assert said_of(world, world.p) is None, "its policy needs no numbers"
+    known, snapshot = told(world), world.worker._backend.snapshot
+    loads = world.gateway._loads
+    for _ in range(3):
+        await loads.ask_all()
+    assert loads.measured is known
+    assert world.worker._backend.snapshot is snapshot
+
+
+async def test_old_numbers_are_dropped(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, choosing=Choosing(decode_policy=Policy.LEAST_LOAD))
+    backend, decode, late = world.gateway._backend, world.endpoint(world.d), 0.0
+    clock = backend.clock
+    backend.clock = lambda: clock() + late
+    published: list[Measured] = []
+    loads = EngineLoads(backend, lambda: Snapshot.of([decode]), lambda: published.append(loads.measured))
+    await loads.ask_all()
+    await world.d.kill()
+    await loads.ask_all()
+    late = load_poller.OLDEST_SECONDS - 0.5
+    await loads.ask_all()
+    assert [set(each.engines) for each in published] == [{decode.name}], "an engine that is silent for a moment"
+    late = load_poller.OLDEST_SECONDS + 0.1
+    await loads.ask_all()
+    assert [set(each.engines) for each in published] == [{decode.name}, set()]
+    await world.d.restart()
+
+
+async def test_an_engine_that_does_not_tell_its_load_is_used(make_world: MakeWorld) -> None:
+    world = await make_world(
+        *(Order.PREFILL_FIRST, 1, 2), choosing=Choosing(decode_policy=Policy.LEAST_LOAD), debug_headers=True
+    )
+    backend, snapshot = world.worker._backend, world.gateway.warmer.snapshot
+    silent = world.endpoint(world.d).name
+    await eventually(lambda: len(told(world).engines) == 2)
+    others = {name: each for name, each in told(world).engines.items() if name != silent}
+    await world.gateway._loads.stop()
+    world.gateway._loads.measured = Measured(99, others)
+    world.gateway._publish(snapshot)
+    assert backend.snapshot.measured.round == 99
+    called = Counter([(await world.ask()).headers["x-pdx-decode"] for _ in range(6)])
+    assert called[silent] == 3

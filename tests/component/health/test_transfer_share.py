@@ -1,0 +1,84 @@
+"""A transfer that stops while clients are served shows in the D's own counters, and the doctor says so."""
+
+import pytest
+
+from pdx_api.names import Order
+from pdx_cli.checks.findings import Finding, examine
+from pdx_cli.commands.doctor import CHECKS, look
+from pdx_cli.sources.local import Local
+from pdx_proxy.health import transfer_share
+from pdx_sim.settings import OnLoadFailure
+from tests.component.conftest import MakeWorld
+from tests.component.harness import PROMPT, World, eventually
+
+
+@pytest.fixture(autouse=True)
+def _by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer_share, "PAUSE_SECONDS", 3600.0)
+
+
+async def serve(world: World, count: int) -> None:
+    """Requests with prompts that nobody knows; then D's are asked."""
+    for number in range(count):
+        reply = await world.ask(prompt=f"{world.sent} {number} {PROMPT}")
+        assert reply.status == 200
+    await world.gateway.arrivals.ask_all()
+
+
+async def shares(world: World) -> list[str]:
+    """What the metrics page says of it."""
+    page = (await world.call("GET", f"{world.admin}/metrics")).raw.decode()
+    name = "pdx_prompt_tokens_outside_ratio{"
+    return [line.rpartition(" ")[2] for line in page.splitlines() if line.startswith(name)]
+
+
+async def causes(world: World) -> dict[str, Finding]:
+    return {found.cause: found for found in examine(await look(Local("world", world.admin)), CHECKS)}
+
+
+async def test_a_transfer_that_stops_is_seen(make_world: MakeWorld) -> None:
+    sim = {"lease_seconds": 0.5, "on_load_failure": OnLoadFailure.RECOMPUTE}
+    world = await make_world(Order.PREFILL_FIRST, sim=sim)
+    world.allowed.expired = True
+    await serve(world, 0)
+    assert await shares(world) == [], "there has been no prompt between two counts"
+    await serve(world, 6)
+    assert await shares(world) == ["1.0"]
+    assert "KVNotMoving" not in await causes(world)
+    await world.p.station.channel.close()
+    world.d.station.known.clear()
+    for _ in range(4):
+        await serve(world, 2)
+    assert await shares(world) == ["0.0"]
+    assert "In the last half minute 6 requests" in (await causes(world))["KVNotMoving"].sentence
+    assert world.d.counts.prompt_tokens_external, "since its start much came"
+
+
+async def test_what_is_no_longer_of_late_is_forgotten(make_world: MakeWorld) -> None:
+    """Or the share of a D that is not asked any more would stay what it was, and hide that nothing comes."""
+    world = await make_world(Order.PREFILL_FIRST, 1, 2)
+    for _ in range(2):
+        await serve(world, 2)
+    found, name = world.gateway.arrivals, world.endpoint(world.d).name
+    await world.d.stop()
+    await serve(world, 1)
+    assert len(found.decode) == 2, "what is known is kept"
+    (key,) = [key for key in found._asked if key[0] == name]
+    found._asked[key] -= 5 * transfer_share.PAUSE_SECONDS
+    await serve(world, 1)
+    assert list(found.decode) == [world.endpoint(world.decode[1]).name]
+
+
+async def test_engines_that_are_gone_or_do_not_tell_are_forgotten(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, 1, 2)
+    for _ in range(2):
+        await serve(world, 2)
+    assert len(world.gateway.arrivals.decode) == 2
+    await world.d.stop()
+    await serve(world, 1)
+    assert len(world.gateway.arrivals.decode) == 2, "what is known is kept"
+    gone = world.endpoint(world.d)
+    world.gateway.warmer.update([e.spec for e in world.gateway.warmer.snapshot.everything if e.name != gone.name])
+    await eventually(lambda: len(world.gateway.warmer.snapshot.everything) == 2, what="the D is gone")
+    await serve(world, 1)
+    assert list(world.gateway.arrivals.decode) == [world.endpoint(world.decode[1]).name]

@@ -1,0 +1,254 @@
+"""The gateway's log: who gets a line, what it says, and what it never says."""
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from pdx_api.logs import JsonFormatter, TextFormatter
+from pdx_api.names import Order
+from pdx_proxy.config.settings import Logs
+from pdx_proxy.engines.backend import Backend
+from pdx_proxy.engines.leg import Leg
+from pdx_proxy.payload.request import Request
+from pdx_proxy.telemetry import access_log
+from pdx_proxy.telemetry.access_log import LINES_PER_SECOND, RequestLog
+from pdx_proxy.telemetry.counters import Outcome
+from pdx_proxy.telemetry.timeline import Trail
+from pdx_sim import FaultKind
+from tests.component.conftest import MakeWorld
+from tests.component.harness import SHORT, Shape, eventually
+
+LOGGER = "pdx_proxy.telemetry.access_log"
+EVERY = Logs(slow_seconds=0.0)
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """The lines about requests, read back from JSON."""
+    formatter = JsonFormatter()
+    return [json.loads(formatter.format(record)) for record in caplog.records if record.name == LOGGER]
+
+
+def everything(caplog: pytest.LogCaptureFixture) -> str:
+    """All that was logged, in both forms."""
+    forms = (JsonFormatter(), TextFormatter("%(name)s %(message)s"))
+    return "\n".join(form.format(record) for record in caplog.records for form in forms)
+
+
+async def test_a_request_that_is_fine_has_no_line(
+    order: Order, make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = await make_world(order)
+    assert (await world.ask()).status == 200
+    assert (await world.ask(tokens=0)).status == 400  # the client's own doing
+    assert (await world.post("/v1/completions", b"{")).status == 400
+    assert lines(caplog) == []
+
+
+async def test_a_slow_request_has_its_phases_and_legs(
+    order: Order, make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = await make_world(order, logs=EVERY)
+    reply = await world.ask(headers={"X-Request-Id": "mine"})
+    await eventually(lambda: lines(caplog))
+    (line,) = lines(caplog)
+    names = [world.endpoint(engine).name for engine in (world.p, world.d)]
+    legs = {leg["role"]: leg for leg in line["legs"]}
+    assert [legs[role]["endpoint"] for role in ("prefill", "decode")] == names
+    assert legs["decode"]["id"] == reply.json["id"].removeprefix("cmpl-").split("-")[0]
+    assert (legs["prefill"]["id"] == legs["decode"]["id"]) is not world.pull, "push: the id is the rendezvous"
+    found = (line["outcome"], line["client_id"], line["path"], line["stream"], line["failures"], line["level"])
+    assert found == ("split", "mine", "/v1/completions", False, [], "warning")
+    assert line["message"] == "request was slow"
+    times = [line[f"{phase}_seconds"] for phase in ("to_prefill", "prefill", "handoff", "first_token", "total")]
+    assert all(time >= 0 for time in times)
+    assert times[-1] == max(times)
+
+
+async def test_what_is_slow_is_the_beginning_of_an_answer(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow = {"decode_token_seconds": 0.05}
+    world = await make_world(Order.PREFILL_FIRST, d=slow, logs=Logs(slow_seconds=1.5))
+    assert (await world.ask(Shape(stream=True), tokens=40)).done  # 2 s, but at once
+    assert lines(caplog) == []
+    assert (await world.ask(tokens=40)).status == 200
+    await eventually(lambda: lines(caplog))
+    assert [line["message"] for line in lines(caplog)] == ["request was slow"]
+
+
+async def test_a_failed_request_says_what_was_tried(
+    order: Order, make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = await make_world(order, deadlines=SHORT)
+    world.allowed.stranded = world.allowed.expired = True
+    for engine in world.engines:
+        await engine.kill()
+    assert (await world.ask()).status == 503
+    await eventually(lambda: lines(caplog))
+    (line,) = lines(caplog)
+    assert (line["message"], line["outcome"]) == ("request failed", "unavailable")
+    assert set(line["failures"]) <= {"connect", "lost"}
+    assert line["failures"]
+    assert "first_token_seconds" not in line
+    for engine in world.engines:
+        await engine.restart()
+    await world.warm()
+
+
+async def test_a_stream_that_breaks_has_a_line(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
+    world = await make_world(Order.PREFILL_FIRST)
+    world.fault(world.d, FaultKind.DIE_AFTER_EVENTS, events=3)
+    await world.ask(Shape(stream=True), tokens=20)
+    await eventually(lambda: lines(caplog))
+    assert [(line["outcome"], len(line["legs"])) for line in lines(caplog)] == [("broken", 2)]
+    await world.warm()
+
+
+@pytest.mark.parametrize("form", [Shape(), Shape(stream=True)], ids=["text", "text-stream"])
+async def test_an_error_inside_is_an_outcome_of_its_own(
+    form: Shape,
+    order: Order,
+    make_world: MakeWorld,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What had begun is settled, and the line says where it arose, but not the error's words."""
+    world = await make_world(order)
+    opened = Leg.opened
+
+    async def fail_once(leg: Leg, seconds: float) -> None:
+        monkeypatch.setattr(Leg, "opened", opened)
+        raise KeyError("Tell-nobody-of-4711")
+
+    monkeypatch.setattr(Leg, "opened", fail_once)
+    reply = await world.ask(form)
+    assert (reply.status, reply.error["code"], reply.error["type"]) == (500, 500, "InternalServerError")
+    assert await world.outcomes() == {"internal": 1}
+    (line,) = lines(caplog)
+    assert (line["message"], line["outcome"], line["error"]) == ("request failed", "internal", "KeyError")
+    assert line["raised_in"][-1].startswith("test_logs.py:")
+    assert {leg["role"] for leg in line["legs"]} >= {"decode"}
+    assert "total_seconds" in line
+    assert "4711" not in everything(caplog)
+    assert (await world.ask(form)).text == form.expected()
+
+
+async def test_an_error_inside_ps_leg_is_settled(
+    order: Order,
+    make_world: MakeWorld,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """D waits for a push that will not come: its client is told at once, and what had begun is settled."""
+    world = await make_world(order)
+    world.allowed.stranded = not world.pull
+    send = Backend.send_prefill
+
+    def fail_once(backend: Backend, leg: Leg, request: Request, body: bytes, request_id: str) -> None:
+        monkeypatch.setattr(Backend, "send_prefill", send)
+        send(backend, leg, request, body, request_id)
+        raise KeyError("Tell-nobody-of-4711")
+
+    monkeypatch.setattr(Backend, "send_prefill", fail_once)
+    reply = await asyncio.wait_for(world.ask(), 10.0)
+    assert (reply.status, reply.error["type"]) == (500, "InternalServerError")
+    assert await world.outcomes() == {"internal": 1}
+    await eventually(lambda: sum(world.report["settlements"].values()) == 1, what="it is settled")
+    (line,) = lines(caplog)
+    assert (line["outcome"], line["error"]) == ("internal", "KeyError")
+    assert "4711" not in everything(caplog)
+
+
+async def test_nothing_of_a_prompt_a_key_or_a_header_is_logged(
+    order: Order, make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    secret = "Tell-nobody-of-4711"
+    short = {"lease_seconds": 1.0}  # whose answer cannot be read keeps its blocks
+    world = await make_world(order, sim=short, logs=EVERY, deadlines=SHORT)
+    world.allowed.stranded = world.allowed.expired = True
+    headers = {
+        "Authorization": f"Bearer {secret}",
+        "x-api-key": secret,
+        "x-session-id": secret,
+        "X-Request-Id": "ours",
+        "traceparent": secret,
+    }
+    for body in ({"prompt": secret}, {"prompt": secret, "stream": True, "user": secret}, {"prompt": secret, "n": 2}):
+        await world.post(f"/v1/completions?{secret}", {"model": secret, "max_tokens": 4, **body}, headers)
+    for kind in (FaultKind.GARBAGE_BYTES, FaultKind.GARBAGE_JSON, FaultKind.STATUS):
+        world.fault(world.p, kind)
+        await world.post("/v1/completions", {"prompt": secret, "max_tokens": 4}, headers)
+        await world.warm()
+    await world.post(f"/v1/{secret}", {}, headers, counted=False)
+    await world.post("/v1/completions", f'{{"prompt": "{secret}'.encode(), headers)
+    await eventually(lambda: len(lines(caplog)) >= 7)
+    assert "ours" in everything(caplog)
+    assert secret.lower() not in everything(caplog).lower()
+
+
+async def test_a_client_id_is_cut_and_cleaned(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
+    world = await make_world(Order.PREFILL_FIRST, logs=EVERY)
+    await world.ask(headers={"X-Request-Id": "a b\té" + "x" * 500})
+    await eventually(lambda: lines(caplog))
+    (line,) = lines(caplog)
+    assert line["client_id"].startswith("a?b?")
+    assert len(line["client_id"]) == 128
+    assert line["client_id"].isascii()
+    text = TextFormatter("%(message)s").format(next(r for r in caplog.records if r.name == LOGGER))
+    assert text.startswith("request was slow outcome=split path=/v1/completions ")
+    assert text.count("\n") == 0
+
+
+async def test_a_storm_is_told_of_in_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    now = [100.0]
+    log = RequestLog(Logs(), 1, tuple, lambda: now[0])
+
+    def fail(times: int) -> None:
+        for _ in range(times):
+            log.note("/v1/completions", "", Outcome.SHED, Trail(), 0.1)
+
+    fail(1000)
+    assert len(lines(caplog)) == LINES_PER_SECOND
+    await eventually(lambda: len(lines(caplog)) > LINES_PER_SECOND)
+    assert lines(caplog)[-1]["left_out"] == 1000 - LINES_PER_SECOND
+    now[0] += 1.0
+    caplog.clear()
+    fail(3)
+    await asyncio.sleep(0)
+    assert len(lines(caplog)) == 3
+
+
+async def test_an_error_is_described_where_a_line_is_written(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = RequestLog(Logs(), 1, tuple, lambda: 100.0)
+    described: list[Exception] = []
+
+    def describe(error: Exception) -> dict[str, str]:
+        described.append(error)
+        return {}
+
+    monkeypatch.setattr(access_log, "describe_raised", describe)
+    for _ in range(1000):
+        log.note("/v1/completions", "", Outcome.INTERNAL, Trail(), 0.1, KeyError())
+    assert len(described) == len(lines(caplog)) == LINES_PER_SECOND
+
+
+def test_workers_share_the_lines(caplog: pytest.LogCaptureFixture) -> None:
+    log = RequestLog(EVERY, 2 * LINES_PER_SECOND, tuple, lambda: 100.0)
+    log.note("/v1/completions", "", Outcome.WHOLE, Trail(), 0.1)
+    assert len(lines(caplog)) == 1
+    assert log._may_write() is False
+
+
+async def test_what_is_fine_asks_nothing_of_the_log(make_world: MakeWorld) -> None:
+    """All that a request pays for the log is the comparison with a number that the gateway keeps."""
+    world = await make_world(Order.PREFILL_FIRST)
+    del world.worker._gateway._log
+    assert (await world.ask()).status == 200
+    assert (await world.ask(n=2)).status == 200
+    assert (await world.ask(Shape(stream=True))).done

@@ -1,0 +1,178 @@
+"""Each metric moves when what it counts happens, and only then."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from pdx_api.names import Order, Policy, PrefillFailure, Role
+from pdx_proxy.config.settings import Address, Choosing, Deadlines, EndpointSpec, Limits, Retries, Settings
+from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.handoff.settlement import Aftercare
+from pdx_proxy.process.worker import create_backend
+from pdx_proxy.telemetry.counters import Settlement
+from pdx_sim import FaultKind
+from tests.component.conftest import MakeWorld
+from tests.component.harness import Shape, World, eventually
+
+STREAM = Shape(stream=True)
+Series = dict[tuple[str, ...], float]
+
+
+async def page(world: World) -> dict[str, Series]:
+    """The samples that are not 0, by name and values of labels (sorted by the labels' names)."""
+    text = (await world.call("GET", f"{world.admin}/metrics")).raw.decode()
+    found: dict[str, Series] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            values = tuple(value for _, value in sorted(sample.labels.items()))
+            found.setdefault(sample.name, {})
+            if sample.value:
+                found[sample.name][values] = sample.value
+    return found
+
+
+async def test_phases_choices_and_pieces(order: Order, make_world: MakeWorld) -> None:
+    world = await make_world(order)
+    streamed, whole, alone = await world.ask(STREAM, tokens=20), await world.ask(), await world.ask(n=2)
+    assert {streamed.status, whole.status, alone.status} == {200}
+    found = await page(world)
+    assert found["pdx_phase_seconds_count"] == {
+        ("to_prefill",): 2,
+        ("prefill",): 2,
+        ("handoff",): 1,  # of streams, as the next
+        ("first_token",): 1,
+        ("total",): 3,
+    }
+    sums = found["pdx_phase_seconds_sum"]
+    assert sums["first_token",] < sums["total",]
+    assert found["pdx_choices_total"] == {("LeastRequests", "prefill"): 2, ("LeastRequests", "decode"): 3}
+    assert 3 <= found["pdx_chunks_total"][()] <= len(streamed.events) + 3
+    assert found["pdx_local_prefills_total"] == {}
+    assert found["pdx_held_kv"] == {}
+    assert list(found["pdx_build_info"].values()) == [1]
+
+
+async def test_a_stream_is_counted_while_it_runs(order: Order, make_world: MakeWorld) -> None:
+    world = await make_world(order, d={"decode_token_seconds": 0.01})
+    asked = asyncio.create_task(world.ask(STREAM, tokens=60))
+    await eventually(lambda: world.report["chunks"] > 5)
+    assert not asked.done()
+    found = await page(world)
+    assert (("first_token",) in found["pdx_phase_seconds_count"], found["pdx_requests_in_flight"]) == (True, {(): 1})
+    await asked
+
+
+async def test_the_wait_for_a_turn_is_part_of_the_first_token(make_world: MakeWorld) -> None:
+    slow = {"decode_token_seconds": 0.01}
+    world = await make_world(Order.PREFILL_FIRST, d=slow, limits=Limits(in_flight_per_decode=1))
+    await asyncio.gather(*(world.ask(STREAM, tokens=20) for _ in range(2)))
+    found = await page(world)
+    sums = found["pdx_phase_seconds_sum"]
+    assert found["pdx_phase_seconds_count"]["queue",] == 1
+    assert sums["first_token",] > sums["queue",] > 0.1
+
+
+async def test_which_policy_decided(order: Order, make_world: MakeWorld) -> None:
+    world = await make_world(order, choosing=Choosing(Policy.PREFIX_AFFINITY, Policy.SESSION_AFFINITY))
+    await world.ask()
+    await world.ask(headers={"x-session-id": "me"})
+    assert (await page(world))["pdx_choices_total"] == {
+        ("PrefixAffinity", "prefill"): 2,
+        ("SessionAffinity", "decode"): 1,
+        ("LeastRequests", "decode"): 1,
+    }
+
+
+LOCAL = {
+    "no_prefill": (None, PrefillFailure.RETRY),
+    "failed": (FaultKind.DIE_BEFORE_HEAD, PrefillFailure.LOCAL),
+    "refused": (FaultKind.STATUS, PrefillFailure.RETRY),
+    "nothing": (FaultKind.NO_PARAMS, PrefillFailure.RETRY),
+}
+
+
+@pytest.mark.parametrize("reason", LOCAL)
+async def test_why_decode_prefilled(reason: str, make_world: MakeWorld) -> None:
+    kind, policy = LOCAL[reason]
+    retries = Retries(on_prefill_failure=policy)
+    short = {"lease_seconds": 0.2}  # without parameters nobody can free what P keeps
+    world = await make_world(Order.PREFILL_FIRST, 0 if kind is None else 1, 1, sim=short, retries=retries)
+    world.allowed.expired = True
+    if kind is not None:
+        world.fault(world.p, kind, **({"status": 400} if kind is FaultKind.STATUS else {}))
+    assert (await world.ask()).text == Shape().expected()
+    assert await world.outcomes() == {"whole": 1}
+    assert (await page(world))["pdx_local_prefills_total"] == {(reason,): 1}
+    await world.warm()
+
+
+async def test_the_last_attempt_is_a_local_prefill(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, 2, 1, retries=Retries(attempts=2))
+    for prefill in world.prefill:
+        world.fault(prefill, FaultKind.DIE_BEFORE_HEAD)
+    assert (await world.ask()).status == 200
+    found = await page(world)
+    assert (found["pdx_local_prefills_total"], found["pdx_retries_total"]) == ({("failed",): 1}, {("lost",): 1})
+
+
+async def test_what_nobody_could_split_is_no_local_prefill(make_world: MakeWorld) -> None:
+    """Neither what asks for it, nor what D refuses too, nor what aggregated engines serve."""
+    world = await make_world(Order.PREFILL_FIRST)
+    assert (await world.ask(n=2)).status == 200
+    assert (await world.ask(tokens=0)).status == 400
+    alone = await make_world(Order.PREFILL_FIRST, 0, 1, sim={"role": Role.AGGREGATED}, d={"role": Role.AGGREGATED})
+    assert (await alone.ask()).status == 200
+    for each in (world, alone):
+        assert (await page(each))["pdx_local_prefills_total"] == {}
+
+
+async def test_kv_is_held_until_decode_has_it(order: Order, make_world: MakeWorld) -> None:
+    world = await make_world(order, p={"transfer_seconds": 1.5}, d={"transfer_seconds": 1.5})
+    name = world.endpoint(world.p).name
+    asked = [asyncio.create_task(world.ask(STREAM)) for _ in range(2)]
+    await eventually(lambda: world.report["held"] == {name: 2})
+    assert (await page(world))["pdx_held_kv"] == {(name,): 2}
+    await asyncio.gather(*asked)
+    assert world.report["held"] == {}
+
+
+@pytest.mark.parametrize(("settlement", "kept"), [(Settlement.RELEASED, False), (Settlement.LEASE, True)])
+async def test_kv_that_nothing_frees_is_held_until_its_lease_ends(
+    settlement: Settlement, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pdx_proxy.handoff.settlement.LEASE_MARGIN_SECONDS", 0.0)
+    backend = create_backend(Settings(deadlines=Deadlines(handoff=0.2)), lambda _: None)
+    aftercare, prefill = Aftercare(backend), Endpoint(EndpointSpec(Address("p", 1), Role.PREFILL))
+
+    async def work() -> Settlement:
+        return settlement
+
+    def held() -> Coroutine[Any, Any, Settlement]:
+        return aftercare._held(prefill, work())
+
+    backend.counters.hold(prefill.name)
+    assert await held() is settlement
+    assert backend.counters.held == ({prefill.name: 1} if kept else {})
+    await eventually(lambda: not backend.counters.held)
+
+
+@pytest.mark.parametrize(
+    ("connector", "order", "seconds"),
+    [("NIXL", Order.PREFILL_FIRST, 12), ("NIXL", Order.CONCURRENT, 12), ("Mooncake", Order.CONCURRENT, 480)],
+)
+async def test_a_lease_is_the_connectors_own(
+    connector: str, order: Order, seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = create_backend(Settings(deadlines=Deadlines(handoff=7)), lambda _: None)
+    prefill = Endpoint(EndpointSpec(Address("p", 1), Role.PREFILL, connector=connector, order=order))
+    backend.counters.hold(prefill.name)
+    timers: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda *timer: timers.append(timer))
+    Aftercare(backend).let_go(prefill, expires=True)
+    assert backend.counters.held == {prefill.name: 1}
+    ((after, let_go, *told),) = timers
+    let_go(*told)
+    assert (after, backend.counters.held) == (seconds, {})

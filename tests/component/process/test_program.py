@@ -1,0 +1,35 @@
+"""`python -m pdx_proxy` where there is no cluster."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.component.process.test_workers import free_port
+
+CASES = [
+    ({}, "no service account and no usable KUBECONFIG: Service host/port is not set"),
+    ({"KUBECONFIG": "/nowhere/kubeconfig"}, "KUBECONFIG is /nowhere/kubeconfig, which is no file"),
+]
+
+
+@pytest.mark.parametrize(("env", "says"), CASES)
+def test_without_a_cluster_it_ends_with_one_sentence(env: dict[str, str], says: str, tmp_path: Path) -> None:
+    ports = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("KUBE", "PYTHON"))}
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "pdx_proxy", "--deployment", "tiny", "--namespace", "models"),
+            *("--listen", ports[0], "--admin", ports[1]),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        cwd=tmp_path,
+        env={**clean, **env},
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr == f"pdx gateway: cannot reach a cluster: {says}.\n"

@@ -1,0 +1,30 @@
+"""The ports of simulated engines."""
+
+import asyncio
+
+import pytest
+
+from pdx_sim.transfer.ports import listen_steadily
+
+
+def _listen(port: int) -> "asyncio.Future[asyncio.Server]":
+    return asyncio.ensure_future(asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", port))
+
+
+def _lowest_of_connections() -> int:
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+        return int(file.read().split()[0])
+
+
+async def test_a_port_of_its_own_is_none_that_a_connection_takes() -> None:
+    one, other = await listen_steadily(_listen, 0), await listen_steadily(_listen, 0)
+    ports = [server.sockets[0].getsockname()[1] for server in (one, other)]
+    assert ports[0] != ports[1]
+    assert max(ports) < max(30_000, _lowest_of_connections())
+    one.close()
+    again = await listen_steadily(_listen, ports[0])
+    assert again.sockets[0].getsockname()[1] == ports[0]
+    with pytest.raises(OSError, match="in use"):
+        await listen_steadily(_listen, ports[1])
+    again.close()
+    other.close()

@@ -1,0 +1,127 @@
+"""Random faults, hang-ups and overload against simulated engines: two minutes always, over an hour in `make soak`."""
+
+import asyncio
+import gc
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.soak import overload
+from benchmarks.soak.campaign import Plan, run
+from benchmarks.soak.results import record, tell
+from pdx_api.names import Order
+from pdx_proxy.config.settings import Deadlines
+from tests.component.conftest import MakeWorld
+from tests.component.harness import Shape, World, eventually
+
+AT_ONCE = 16
+LONG = 50_000
+ALWAYS = pytest.mark.timeout(180)
+SOAK = [pytest.mark.soak, pytest.mark.timeout(3600)]
+SECONDS = {False: 16.0, True: float(os.environ.get("SECONDS_EACH", "600"))}
+"""Of each part of the random faults, always and in `make soak`."""
+MAY_GROW = 0.05
+"""Share by which the gateway's memory may grow from minute 5 to the end."""
+
+
+@pytest.mark.parametrize(
+    ("order", "workers", "soak"),
+    [
+        *(pytest.param(order, 1 + (order is Order.DECODE_FIRST), False, marks=ALWAYS) for order in Order),
+        *(pytest.param(order, workers, True, marks=SOAK) for order in Order for workers in (1, 2)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+async def test_random_faults(order: Order, workers: int, soak: bool, tmp_path: Path) -> None:
+    seed = int(os.environ.get("SEED") or random.SystemRandom().randrange(1 << 32))
+    ledger = await run(Plan(order, SECONDS[soak], seed, workers), tmp_path / "gateway.log")
+    gc.collect()  # a simulated engine that is killed may drop a connection that it was just accepting
+    tell("faults", ledger.line())
+    grown = ledger.memory["end"] / ledger.memory["early"] - 1
+    outcomes = ledger.state["outcomes"]
+    ledger.expect(SECONDS[soak] < 600 or grown < MAY_GROW, f"memory has grown: {ledger.memory}")
+    ledger.expect(SECONDS[soak] < 600 or outcomes["split"] > 2 * outcomes["whole"], f"too little was split: {outcomes}")
+    assert not ledger.failures, f"SEED={seed}\n" + "\n".join(ledger.failures)
+    if soak:
+        record("faults", ledger.line())
+
+
+async def _one(world: World, number: int, rng: random.Random) -> str:
+    """One client; what became of it, as it sees it."""
+    shape = Shape(chat=rng.random() < 0.5, stream=rng.random() < 0.5)
+    long = 13_000 if rng.random() < 0.04 else 0
+    prompt = f"{number} " + "x" * (long + rng.randrange(10, 2000))
+    tokens = rng.randrange(1, 30)
+    patience = rng.uniform(0.0, 0.16) if long or rng.random() < 0.5 else None
+    task = asyncio.create_task(world.ask(shape, prompt=prompt, tokens=tokens))
+    done, _ = await asyncio.wait([task], timeout=patience)
+    if not done:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return "left"
+    reply = task.result()
+    assert (reply.status, reply.text) == (200, shape.expected(prompt, tokens))
+    return "answered"
+
+
+@pytest.mark.parametrize(
+    "requests", [pytest.param(2000, marks=ALWAYS), pytest.param(LONG, marks=SOAK)], ids=["short", "long"]
+)
+async def test_hang_ups(order: Order, make_world: MakeWorld, requests: int) -> None:
+    """Fewer than 1 in 500 finished prefills wait for their lease, and long prefills are stopped where that may be."""
+    timings = {"prefill_base_seconds": 0.02, "prefill_token_seconds": 1e-4, "decode_token_seconds": 1e-3}
+    # No engine dies here, so a side channel that answers late answers yet.
+    sim = {**timings, "jitter": 0.3, "prefill_slots": 16, "lease_seconds": 5.0, "side_channel_timeout": 60.0}
+    world = await make_world(order, 2, 2, sim=sim, deadlines=Deadlines(nearly_done=0.1))
+    world.allowed.expired = True
+    world.allowed.orphan_tokens = requests
+    rng = random.Random(7)
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def client(number: int) -> str:
+        async with gate:
+            return await _one(world, number, rng)
+
+    seen = Counter(await asyncio.gather(*(client(number) for number in range(requests))))
+    assert min(seen["left"], seen["answered"]) > requests / 10, seen
+    await eventually(lambda: not any(world.report["inFlight"].values()), 15.0, "all settled")
+    report = world.report
+    # a client that left before its request was read was never there
+    left, answered = report["outcomes"]["client_left"], report["outcomes"]["split"] + report["outcomes"]["whole"]
+    assert seen["answered"] <= answered <= requests - left
+    assert seen["left"] >= left
+    world.sent = left + answered
+    assert report["outcomes"]["whole"] < requests / 100, report["retries"]
+    assert sum(report["outcomes"].values()) == world.sent
+    await eventually(lambda: not any(e.counts.blocks_held_now for e in world.engines), 8.0, "nothing held")
+    finished = sum(engine.counts.prefills_finished for engine in world.prefill)
+    expired = sum(engine.counts.expired for engine in world.prefill)
+    stopped = sum(engine.counts.prefills_aborted for engine in world.prefill)
+    stranded = sum(engine.counts.blocks_stranded_now for engine in world.decode)
+    assert expired < max(4, finished / 500), (expired, finished, report["settlements"])
+    assert (stopped > requests / 100) is world.pull, "a P that pushes is left to finish, a P that is pulled from is not"
+    assert stranded == 0
+    assert sum(engine.counts.orphan_tokens for engine in world.decode) <= seen["left"] * 2
+    told = {"order": order, "clients": seen, "leasesExpired": expired, "finished": finished, "stopped": stopped}
+    tell("hang-ups", told)
+    if requests == LONG:
+        record("hang-ups", {**told, "settlements": report["settlements"]})
+
+
+@pytest.mark.parametrize(
+    ("order", "seconds"),
+    [
+        pytest.param(Order.PREFILL_FIRST, 6.0, marks=ALWAYS),
+        *(pytest.param(order, 600.0, marks=SOAK) for order in Order),
+    ],
+)
+async def test_overload(order: Order, seconds: float, tmp_path: Path) -> None:
+    keeps = 0.9 if seconds > 60 else 0.7  # of a few seconds, on a machine that has other work
+    report = await overload.run(overload.Overload(order, seconds, 1, keeps), tmp_path / "gateway.log")
+    tell("overload", report.line())
+    assert not report.failures, "\n".join(report.failures)
+    if seconds > 60:
+        record("overload", report.line())

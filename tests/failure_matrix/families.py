@@ -1,0 +1,240 @@
+"""The rows of docs/failures.md of one family's own that tests of their own show: pools, and Mooncake's meetings."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pdx_proxy.http.upstream.failures import Reason
+from pdx_proxy.telemetry.counters import Outcome, Settlement
+from tests.failure_matrix.row import MEET, MEET_FIRST, MEET_TOLD, POOL, STREAM, Client, Phase, Row, Wiring
+
+_LEFT: Final = {Outcome.CLIENT_LEFT: 1}
+_GONE: Final = "nothing: it has left"
+_LOOKUP: Final = "component/handoff/test_pool.py::test_"
+_MEETINGS: Final = "component/handoff/test_mooncake_transfers.py::test_"
+_MOONCAKE: Final = "component/handoff/test_mooncake.py::test_"
+_LOST: Final = {Settlement.DECODE_LOST: 1}
+
+
+def _pool() -> Iterator[Row]:
+    """What clients and engines do while KV goes through a pool."""
+    leaves = "the client leaves"
+    for id_, phase, what, test, settled, engines in (
+        (
+            "prefill",
+            Phase.PREFILL,
+            f"{leaves}; P may be stopped",
+            "a_client_that_leaves_stops_prefill[{shape}]",
+            {Settlement.PREFILL_STOPPED: 1},
+            "P is closed and stops; D nothing",
+        ),
+        (
+            "unstoppable-prefill",
+            Phase.PREFILL,
+            f"{leaves}; P may not be stopped (LMCache)",
+            "a_prefill_that_may_not_be_stopped_finishes[{shape}]",
+            {Settlement.FINISHED: 1},
+            "P finishes and saves; D nothing",
+        ),
+        ("decode", Phase.DECODE, leaves, "a_client_that_leaves_stops_decode[{shape}]", {}, "D is closed and stops"),
+    ):
+        yield Row(
+            f"left-{id_}-pool",
+            phase,
+            what,
+            _GONE,
+            _LEFT,
+            settled=settled,
+            orders=POOL,
+            engines=engines,
+            test=_LOOKUP + test,
+        )
+    yield Row(
+        "left-answer-pool",
+        Phase.ANSWER,
+        leaves,
+        _GONE,
+        _LEFT,
+        streams=STREAM,
+        orders=POOL,
+        engines="D is closed and stops",
+        test=_LOOKUP + "a_client_that_leaves_a_stream_ends_it",
+    )
+    for id_, phase, words, test, engines in (
+        (
+            "miss",
+            Phase.DECODE,
+            "D does not find what P saved",
+            "what_is_not_found_is_computed[{shape}]",
+            "one leg each; D computes the prompt, which its own metrics count",
+        ),
+        (
+            "service-gone",
+            Phase.PREFILL,
+            "what keeps the pool is gone, for P and D alike",
+            "a_pool_that_is_gone_costs_a_prefill[{shape}]",
+            "one leg each; D computes the prompt. When it is back it is used again",
+        ),
+        (
+            "deleted-decode-pool",
+            Phase.PREFILL,
+            "D is deleted; there is another",
+            "a_decode_that_leaves_during_the_prefill_gets_no_leg[{shape}]",
+            "the other D gets the leg",
+        ),
+    ):
+        yield Row(
+            id_, phase, words, Client.RIGHT, {Outcome.SPLIT: 1}, orders=POOL, engines=engines, test=_LOOKUP + test
+        )
+    lost: dict[str, Any] = {"orders": POOL, "retries": {Reason.LOST: 1}, "outcomes": {Outcome.SPLIT: 1}}
+    yield Row(
+        "prefill-killed-pool",
+        Phase.PREFILL,
+        "P dies for good amid its save; there is another",
+        Client.RIGHT,
+        engines="what is half saved nobody finds where a server keeps the pool; the other P computes",
+        test=_LOOKUP + "a_prefill_that_dies_amid_its_save[{shape}]",
+        **lost,
+    )
+    yield Row(
+        "decode-killed-pool",
+        Phase.DECODE,
+        "D dies for good while it loads; there is another",
+        Client.RIGHT,
+        engines="P is asked again, and finds what it has saved; the other D loads it",
+        test=_LOOKUP + "a_decode_that_dies_while_it_loads[{shape}]",
+        **lost,
+    )
+
+
+def _leaves() -> Iterator[Row]:
+    """A client leaves while KV goes through Mooncake."""
+    ended = (Settlement.FINISHED, Settlement.RELEASED)
+    for id_, phase, orders, settled, engines, test in (
+        (
+            "prefill-first",
+            Phase.PREFILL,
+            MEET_FIRST,
+            {Settlement.PREFILL_STOPPED: 1},
+            "P is closed after 1 s, unless it finishes before; D nothing",
+            "while_prefill_computes",
+        ),
+        (
+            "prefill-told",
+            Phase.PREFILL,
+            MEET_TOLD,
+            {Settlement.FINISHED: 1},
+            "P finishes; then D is closed",
+            "while_prefill_computes",
+        ),
+        (
+            "between",
+            Phase.BETWEEN,
+            MEET_FIRST,
+            {Settlement.RELEASED: 1},
+            "D refuses a leg, whereupon P frees its blocks",
+            "between_the_legs",
+        ),
+        ("decode", Phase.DECODE, MEET, ended, "D is closed; nothing stays held", "while_decode_waits"),
+        ("answer", Phase.ANSWER, MEET, {}, "D is closed and stops", "an_answer"),
+    ):
+        left = f"{_MEETINGS}a_client_that_leaves_{test}[{{order}}]"
+        yield _mooncake(f"left-{id_}", phase, "the client leaves", _GONE, _LEFT, left, engines, orders, settled=settled)
+
+
+def _engines_go() -> Iterator[Row]:
+    """An engine goes for good, or is another one than the gateway knows."""
+    whole, split, right = {Outcome.WHOLE: 1}, {Outcome.SPLIT: 1}, Client.RIGHT
+    lost: dict[str, Any] = {"retries": {Reason.LOST: 1}}
+    yield _mooncake(
+        "prefill-killed",
+        Phase.PREFILL,
+        "P dies for good while D waits",
+        right,
+        whole,
+        _MEETINGS + "a_prefill_that_dies_while_decode_waits[{order}]",
+        "D is closed and keeps blocks until its time-out; D whole 1",
+        MEET_TOLD,
+        settled=_LOST,
+        **lost,
+    )
+    yield _mooncake(
+        "prefill-killed-late",
+        Phase.DECODE,
+        "P dies behind its answer, its write under way",
+        right,
+        whole,
+        _MEETINGS + "a_prefill_that_dies_behind_its_answer[{order}]",
+        "D is closed and keeps blocks until its time-out; D whole 1",
+        settled=_LOST,
+        **lost,
+    )
+    yield _mooncake(
+        "decode-killed",
+        Phase.DECODE,
+        "D dies for good while it waits; there is another",
+        right,
+        split,
+        _MEETINGS + "a_decode_that_dies_while_it_waits[{order}]",
+        "what P has finished is freed through the other D, which is then asked with P anew",
+        settled=(Settlement.RELEASED, Settlement.FINISHED, Settlement.LEASE, Settlement.DECODE_LOST, None),
+        **lost,
+    )
+    yield _mooncake(
+        "bootstrap-silent",
+        Phase.QUEUE,
+        "P's bootstrap stops answering, and P is connected to anew",
+        right,
+        split,
+        _MEETINGS + "a_bootstrap_that_stops_answering[{order}]",
+        "P nothing: it may be another start than the one that was warmed; another P is asked",
+        retries={Reason.CONNECT: 1},
+    )
+    yield _mooncake(
+        "no-bootstrap",
+        Phase.QUEUE,
+        "P's bootstrap has never answered",
+        right,
+        whole,
+        _MOONCAKE + "a_p_without_a_bootstrap_is_not_picked[{plain}]",
+        "D whole 1",
+    )
+    yield _mooncake(
+        "prefill-restarted",
+        Phase.QUEUE,
+        "P has restarted since it was warmed",
+        right,
+        whole,
+        _MOONCAKE + "p_is_recognised_on_a_new_connection[{plain}]",
+        "D whole 1: no D is told of the P that was",
+        **lost,
+    )
+
+
+def _mooncake(
+    id_: str,
+    phase: Phase,
+    fails: str,
+    client: Client | str,
+    outcomes: dict[Outcome, int],
+    test: str,
+    engines: str,
+    orders: tuple[Wiring, ...] = MEET,
+    **more: Any,
+) -> Row:
+    return Row(
+        f"mooncake-{id_}",
+        phase,
+        fails,
+        client,
+        outcomes,
+        engines=engines,
+        orders=orders,
+        in_turn=True,
+        test=test,
+        **more,
+    )
+
+
+def family_scenarios() -> tuple[Row, ...]:
+    """The rows that tests of their own show."""
+    return (*_pool(), *_leaves(), *_engines_go())

@@ -1,0 +1,266 @@
+"""The rows of docs/failures.md of Mooncake's own: tests/component/handoff/test_failures.py runs each of them.
+
+Where P goes first it fails as in every connector. A D that has been told waits: P is asked again only where it has not
+begun, and otherwise D's blocks are lost until its own time-out (docs/settling.md).
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pdx_api.names import PrefillFailure, Role
+from pdx_proxy.http.upstream.failures import Reason
+from pdx_proxy.telemetry.counters import Outcome, Settlement
+from pdx_sim import FaultKind as K
+from tests.failure_matrix.row import (
+    LONG,
+    MEET,
+    MEET_FIRST,
+    MEET_TOLD,
+    SHORT,
+    STREAM,
+    TOTAL,
+    WHOLE,
+    Client,
+    Phase,
+    Row,
+    Strike,
+)
+from tests.failure_matrix.rows import (
+    ALONE,
+    DECODE_WAYS,
+    HANGS_LATE,
+    IDLE_WAYS,
+    NO_PARAMS,
+    NONE,
+    REFUSED,
+    REFUSES,
+    SPLIT,
+    WORKED_WAYS,
+    Way,
+)
+
+_FULL: Final = next(way for way in IDLE_WAYS if way.id == "503")
+_LOST: Final = {Settlement.DECODE_LOST: 1}
+_RIGHT: Final = Client.RIGHT
+_FREED: Final = (Settlement.RELEASED, Settlement.FINISHED, Settlement.LEASE)
+_IN_VAIN: Final = (Settlement.DECODE_LOST, Settlement.FINISHED)
+"""Of a D that hangs nobody knows whether it waits."""
+
+
+def _row(role: Role, way: Way, suffix: str, words: str, client: Client, **more: Any) -> Row:
+    """A row of one way; what P has finished may wait for its lease. `stranded`: and D for its own time-out."""
+    prefill = role is Role.PREFILL
+    strike = Strike(role, way.kind, more.pop("always", False), more.pop("used", False), way.fields)
+    return Row(
+        f"mooncake-{role}-{way.id}{suffix}",
+        Phase.PREFILL if prefill else Phase.DECODE,
+        f"{'P' if prefill else 'D'} {way.words}{words}",
+        client,
+        **{
+            "strike": strike,
+            "lease": True,
+            "deadlines": SHORT if way.hangs else LONG,
+            "in_turn": more.get("streams") is None,
+            **more,
+        },
+    )
+
+
+def _prefill(way: Way, suffix: str, words: str, client: Client = _RIGHT, **more: Any) -> Row:
+    return _row(Role.PREFILL, way, suffix, words, client, **more)
+
+
+def _decode(way: Way, suffix: str, words: str, client: Client = _RIGHT, **more: Any) -> Row:
+    return _row(Role.DECODE, way, suffix, words, client, **more)
+
+
+def _prefill_first() -> Iterator[Row]:
+    """P fails before D has been told of it."""
+    for number, way in enumerate((*IDLE_WAYS, *WORKED_WAYS, HANGS_LATE)):
+        yield _prefill(
+            way,
+            "-first",
+            "; another P does not",
+            outcomes=SPLIT,
+            retries={way.reason: 1},
+            legs=(2, 1, 0),
+            orders=MEET_FIRST,
+            streams=STREAM if number % 2 else WHOLE,
+        )
+    yield _prefill(REFUSED, "-first", "", outcomes=ALONE, legs=(1, 0, 1), orders=MEET_FIRST, streams=STREAM)
+
+
+def _prefill_of_a_told_decode() -> Iterator[Row]:
+    """P fails and D waits for it."""
+    for way in (*IDLE_WAYS, *WORKED_WAYS):
+        if way is not _FULL:
+            yield _prefill(
+                way,
+                "-told",
+                "; another pair does not, and the first D waits in vain",
+                outcomes=SPLIT,
+                retries={way.reason: 1},
+                settled=_LOST,
+                legs=(2, 2, 0),
+                orders=MEET_TOLD,
+                stranded=True,
+            )
+    yield _prefill(
+        _FULL, "-told", "; asked again under the id, it does not", outcomes=SPLIT, legs=(2, 1, 0), orders=MEET_TOLD
+    )
+    yield _prefill(HANGS_LATE, "-told", "; D has its KV", outcomes=SPLIT, legs=(1, 1, 0), orders=MEET_TOLD)
+    finished = {Settlement.FINISHED: 1}
+    words = "; a short leg under the id frees D"
+    yield _prefill(REFUSED, "-told", words, outcomes=ALONE, settled=finished, legs=(2, 1, 1), orders=MEET_TOLD)
+    dies = next(way for way in IDLE_WAYS if way.id == "dies")
+    for way, count in ((dies, 2), (_FULL, 6)):
+        yield _prefill(
+            way,
+            "-told-always",
+            ", and so does every P",
+            always=True,
+            outcomes=ALONE,
+            retries={way.reason: 2},
+            settled={Settlement.DECODE_LOST: 2},
+            legs=(count, 2, 1),
+            orders=MEET_TOLD,
+            stranded=True,
+        )
+    for way in (dies, _FULL):
+        for policy, told, outcome in (
+            (PrefillFailure.LOCAL, _RIGHT, ALONE),
+            (PrefillFailure.FAIL, Client.ENGINES if way is _FULL else Client.UNAVAILABLE, NONE),
+        ):
+            yield _prefill(
+                way,
+                f"-told-{policy.lower()}",
+                "; a short leg under the id frees D" if way is _FULL else "; D waits in vain",
+                told,
+                outcomes=outcome,
+                retries={way.reason: 1},
+                settled=finished if way is _FULL else _LOST,
+                legs=(2 if way is _FULL else 1, 1, int(policy is PrefillFailure.LOCAL)),
+                orders=MEET_TOLD,
+                policies=(policy,),
+                stranded=way is dies,
+            )
+
+
+def _prefill_in_any_order() -> Iterator[Row]:
+    """What does not depend on who is told first."""
+    connect = {Reason.CONNECT: 1}
+    words = ", as every P of Mooncake does"
+    yield _prefill(NO_PARAMS, "", words, outcomes=SPLIT, legs=(1, 1, 0), orders=MEET)
+    yield _prefill(
+        REFUSES,
+        "",
+        "; another P does not",
+        outcomes={Outcome.SPLIT: 2},
+        retries=connect,
+        legs=(2, 2, 0),
+        asks=2,
+        orders=MEET,
+    )
+    always: dict[str, Any] = {"always": True, "retries": {Reason.CONNECT: 2}, "legs": (0, 0, 1), "orders": MEET}
+    yield _prefill(REFUSES, "-always", ", and so does every P", outcomes=ALONE, **always)
+
+
+def _decode_fails() -> Iterator[Row]:
+    """D fails before its first event: another pair is asked. A D that hangs may have told P."""
+    other = "; another D does not"
+    for number, way in enumerate(DECODE_WAYS):
+        # Of a 503, D tells P, and whatever was begun is met: nothing may wait for a time-out.
+        shared: dict[str, Any] = {"outcomes": SPLIT, "retries": {way.reason: 1}, "stranded": way is not _FULL}
+        settled = _IN_VAIN if way.hangs else (Settlement.RELEASED,)
+        streams = STREAM if number % 2 else WHOLE
+        yield _decode(
+            way, "-first", other, settled=settled, legs=(2, 2, 0), orders=MEET_FIRST, streams=streams, **shared
+        )
+        told = _IN_VAIN if way.hangs else (*_FREED, None)
+        yield _decode(way, "-told", other, settled=told, legs=(None, 2, 0), orders=MEET_TOLD, **shared)
+    load = Way("load-fails", "could not load the KV", K.ERROR_EVENT, Reason.STATUS)
+    for suffix, words, reason, streams in (
+        ("", ": 500", Reason.STATUS, WHOLE),
+        ("-event", ": an error event in its 200", Reason.ERROR_EVENT, STREAM),
+    ):
+        shared = {"outcomes": SPLIT, "retries": {reason: 1}, "settled": _FREED, "streams": streams}
+        shared["stranded"] = True
+        yield _decode(load, suffix, f"{words}{other}", legs=(2, 2, 0), orders=MEET, **shared)
+    json = Way("garbage-json", "answers what is no JSON", K.GARBAGE_JSON, Reason.LOST)
+    yield _decode(json, "", "", Client.AS_IT_CAME, outcomes=SPLIT, legs=(1, 1, 0), orders=MEET)
+    released = {Settlement.RELEASED: 1}
+    refused: dict[str, Any] = {"outcomes": ALONE, "streams": STREAM, "settled": released}
+    yield _decode(REFUSED, "-first", "", legs=(1, 1, 1), orders=MEET_FIRST, **refused)
+    yield _decode(REFUSED, "-told", "", outcomes=ALONE, settled=_FREED, legs=(None, 1, 1), orders=MEET_TOLD)
+    refuses: dict[str, Any] = {"outcomes": {Outcome.SPLIT: 2}, "retries": {Reason.CONNECT: 1}, "asks": 2}
+    yield _decode(
+        REFUSES, "-first", other, settled=released, legs=(3, 2, 0), orders=MEET_FIRST, streams=WHOLE, **refuses
+    )
+    yield _decode(REFUSES, "-told", other, legs=(2, 2, 0), orders=MEET_TOLD, **refuses)
+    every, no = ", and so does every D", Client.UNAVAILABLE
+    gone: dict[str, Any] = {"outcomes": NONE, "retries": {Reason.CONNECT: 3}, "always": True}
+    lease = {Settlement.LEASE: 2}
+    yield _decode(
+        REFUSES, "-first-always", every, no, settled=lease, legs=(2, 0, 0), orders=MEET_FIRST, streams=STREAM, **gone
+    )
+    yield _decode(REFUSES, "-told-always", every, no, legs=(0, 0, 0), orders=MEET_TOLD, **gone)
+
+
+def _used_connections() -> Iterator[Row]:
+    """An engine closes a kept connection in the instant in which it is used again."""
+    stale = Way("stale", "closes a kept connection as it is used again", K.DIE_BEFORE_HEAD, Reason.LOST)
+    yield _prefill(stale, "", "", used=True, outcomes=SPLIT, legs=(2, 1, 0), orders=MEET)
+    yield _decode(stale, "", "", used=True, outcomes=SPLIT, legs=(1, 2, 0), orders=MEET)
+
+
+def _stream_fails() -> Iterator[Row]:
+    """D fails behind its first event: nothing is sent twice."""
+    for id_, words, kind, client in (
+        ("dies", "dies between two events", K.DIE_AFTER_EVENTS, Client.EVENT),
+        ("dies-in-event", "dies inside an event", K.DIE_IN_EVENT, Client.CUT),
+    ):
+        yield Row(
+            f"mooncake-stream-{id_}",
+            Phase.ANSWER,
+            f"D {words}",
+            client,
+            outcomes={Outcome.BROKEN: 1},
+            legs=(1, 1, 0),
+            streams=STREAM,
+            strike=Strike(Role.DECODE, kind, fields={"events": 3}),
+            orders=MEET,
+        )
+
+
+def _expires() -> Iterator[Row]:
+    """The whole request's deadline passes before the first event."""
+    hangs = next(way for way in IDLE_WAYS if way.hangs)
+    late: dict[str, Any] = {"outcomes": {Outcome.EXPIRED: 1}, "deadlines": TOTAL, "stranded": True}
+    words = " until the whole request's deadline passes"
+    stopped = {Settlement.PREFILL_STOPPED: 1}
+    yield _prefill(
+        hangs,
+        "-expires-first",
+        words,
+        Client.LATE,
+        legs=(1, 0, 0),
+        settled=stopped,
+        orders=MEET_FIRST,
+        streams=WHOLE,
+        **late,
+    )
+    yield _prefill(hangs, "-expires-told", words, Client.LATE, legs=(1, 1, 0), settled=_LOST, orders=MEET_TOLD, **late)
+    yield _decode(hangs, "-expires", words, Client.LATE, legs=(1, 1, 0), settled=_FREED, orders=MEET, **late)
+
+
+def mooncake_rows() -> tuple[Row, ...]:
+    """The rows that are run as they stand."""
+    return (
+        *_prefill_in_any_order(),
+        *_prefill_first(),
+        *_prefill_of_a_told_decode(),
+        *_decode_fails(),
+        *_used_connections(),
+        *_stream_fails(),
+        *_expires(),
+    )

@@ -1,0 +1,172 @@
+"""What a row of the failure matrix is. docs/failures.md is written from all rows.
+
+`tests/component/handoff/test_failures.py` runs the rows of `rows` and `mooncake` as they stand; other tests show those
+of `scenarios` and `families`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import product
+from typing import Any, Final
+
+from pdx_api.names import Order, PrefillFailure, Role
+from pdx_proxy.config.settings import Deadlines
+from pdx_proxy.http.upstream.failures import Reason
+from pdx_proxy.telemetry.counters import Outcome, Settlement
+from pdx_sim import FaultKind
+
+
+class Wiring(StrEnum):
+    """How KV moves: NIXL in each of its orders, through a pool, and Mooncake in each of its orders."""
+
+    PREFILL_FIRST = Order.PREFILL_FIRST.value
+    DECODE_FIRST = Order.DECODE_FIRST.value
+    CONCURRENT = Order.CONCURRENT.value
+    POOL = "Pool"
+    MEET_PREFILL_FIRST = "Mooncake-PrefillFirst"
+    MEET_DECODE_FIRST = "Mooncake-DecodeFirst"
+    MEET_CONCURRENT = "Mooncake-Concurrent"
+
+    @property
+    def order(self) -> Order:
+        """The order in which the legs are sent."""
+        return Order.PREFILL_FIRST if self is Wiring.POOL else Order(self.value.rpartition("-")[2])
+
+    @property
+    def connector(self) -> str:
+        """The connector that the rows are run with."""
+        return "SharedStorage" if self is Wiring.POOL else "Mooncake" if self in MEET else "NIXL"
+
+
+PULL: Final = (Wiring.PREFILL_FIRST,)
+PUSH: Final = (Wiring.DECODE_FIRST, Wiring.CONCURRENT)
+PEERS: Final = (*PULL, *PUSH)
+POOL: Final = (Wiring.POOL,)
+SERIAL: Final = (*PULL, *POOL)
+"""P is awaited before D is asked."""
+ALL: Final = (*PEERS, *POOL)
+MEET_FIRST: Final = (Wiring.MEET_PREFILL_FIRST,)
+MEET_TOLD: Final = (Wiring.MEET_DECODE_FIRST, Wiring.MEET_CONCURRENT)
+"""D has been told of P before P has finished."""
+MEET: Final = (*MEET_FIRST, *MEET_TOLD)
+BOTH: Final = (False, True)
+WHOLE: Final = (False,)
+STREAM: Final = (True,)
+RETRY: Final = (PrefillFailure.RETRY,)
+POLICIES: Final = tuple(PrefillFailure)
+TEST: Final = "component/handoff/test_failures.py::test_row[{id}-{order}-{stream}-{policy}]"
+LONG: Final = Deadlines(connect=2.0, prefill=20.0, handoff=20.0, first_event=20.0, settle=1.0, nearly_done=0.1)
+SHORT: Final = replace(LONG, prefill=0.25, handoff=0.25, first_event=0.8, warm_up=0.5)
+IDLE: Final = replace(LONG, idle=0.2)
+TOTAL: Final = replace(LONG, total=0.25, prefill=0.5, settle=0.3)
+
+
+class Phase(StrEnum):
+    """How far a request has come."""
+
+    QUEUE = "not sent yet"
+    PREFILL = "P prefills"
+    BETWEEN = "between the legs"
+    DECODE = "D before its first event"
+    ANSWER = "D answers"
+
+
+class Client(StrEnum):
+    """What a client sees."""
+
+    RIGHT = "the right answer"
+    UNAVAILABLE = "503 with `Retry-After`"
+    ENGINES = "the engine's 5xx"
+    LATE = "504"
+    EVENT = "an error event and `[DONE]`"
+    REFUSED = "D's 4xx"
+    CUT = "a cut"
+    AS_IT_CAME = "what D sent"
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """The fault that a row is about: it strikes the engines of a role, once at any of them or always at all."""
+
+    role: Role
+    kind: FaultKind
+    always: bool = False
+    used: bool = False
+    """On a connection that was used before; otherwise every connection is new."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: what fails, and what follows. Where `strike` or `ready` is set, the row is run as it stands."""
+
+    id: str
+    phase: Phase
+    fails: str
+    client: Client | str
+    outcomes: Mapping[Outcome, int] = field(default_factory=dict)
+    retries: Mapping[Reason, int] = field(default_factory=dict)
+    settled: Mapping[Settlement, int] | tuple[Settlement | None, ...] = field(default_factory=dict)
+    """How hand-offs were settled; of a tuple some, and none only if it holds None."""
+    legs: tuple[int | None, int | None, int] = (0, 0, 0)
+    """Legs that reached P, that reached D, and whole requests that reached D. None: it depends on who is faster."""
+    orders: tuple[Wiring, ...] = PEERS
+    streams: tuple[bool, ...] = BOTH
+    in_turn: bool = False
+    """Orders are run with and without a stream in turn, not both each."""
+    policies: tuple[PrefillFailure, ...] = RETRY
+    strike: Strike | None = None
+    ready: tuple[int, int] = (2, 2)
+    """Engines of each role."""
+    asks: int = 1
+    """Requests, so that one of them meets the engine that is struck."""
+    deadlines: Deadlines = LONG
+    stranded: bool = False
+    """D keeps blocks that P never pushes into."""
+    lease: bool = False
+    """P keeps blocks until their lease ends."""
+    engines: str = ""
+    """What engines see, where no leg counts say it."""
+    counters: str = ""
+    test: str = TEST
+    """The test that shows it, below tests/, for each order, stream and policy."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether the row is run as it stands."""
+        return self.test == TEST
+
+    @property
+    def settled_lost(self) -> bool:
+        """Whether D is sure to keep blocks."""
+        return Settlement.DECODE_LOST in self.settled and not isinstance(self.settled, tuple)
+
+    def cases(self) -> Iterator["Case"]:
+        """Every combination that the row speaks of."""
+        for number, order in enumerate(self.orders):
+            streams = (bool(number % 2),) if self.in_turn else self.streams
+            for stream, policy in product(streams, self.policies):
+                yield Case(self, order, stream, policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One combination of a row."""
+
+    row: Row
+    order: Wiring
+    stream: bool
+    policy: PrefillFailure
+
+    @property
+    def test(self) -> str:
+        """Where its test is, below tests/."""
+        return self.row.test.format(
+            id=self.row.id,
+            order=self.order,
+            stream="stream" if self.stream else "whole",
+            shape="text-stream" if self.stream else "text",
+            policy=self.policy,
+            plain=self.order.order,
+        )

@@ -1,0 +1,190 @@
+"""The renderer: what makes a revision, what makes a role's inputs, and the flags."""
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import create_model
+
+from pdx_api.connectors.base import Site
+from pdx_api.names import Mode, Role
+from pdx_api.render.engines import engine_command, engine_inputs, pairing_revision, stated
+from pdx_api.spec.model import Model
+from pdx_api.spec.parse import parse
+from pdx_api.spec.types import Engine, KVTransfer, Pool, Spec
+
+POOLS: dict[str, Any] = {"prefill": {"replicas": 2}, "decode": {"replicas": 1}}
+GPU = {"limits": {"nvidia.com/gpu": 1}}
+
+
+def _spec(**spec: Any) -> Spec:
+    body = {"model": {"name": "Qwen/Qwen3-8B"}, **POOLS, **spec}
+    metadata = {"name": "qwen"}
+    return parse({"apiVersion": "pdx.dev/v1alpha1", "kind": "PDDeployment", "metadata": metadata, "spec": body}).spec
+
+
+FROZEN: dict[str, tuple[dict[str, Any], str]] = {
+    "smallest": ({}, "fd14d98e15"),
+    "aggregated": ({"mode": "Aggregated"}, "d228667b59"),
+    "push": ({"kvTransfer": {"order": "Concurrent", "config": {"kv_lease_duration": 60, "x": None}}}, "0580247abd"),
+    "volume": (
+        {"model": {"name": "m", "source": {"persistentVolumeClaim": {"claimName": "weights", "path": "m"}}}},
+        "259173779f",
+    ),
+    "settings": (
+        {
+            "engine": {"dtype": "float16", "maxModelLen": 4096, "args": ["--x"], "env": [{"name": "A", "value": ""}]},
+            "prefill": {"parallelism": {"tensor": 2}, "chunkedPrefill": {"maxBatchedTokens": 8192}},
+            "decode": {"args": ["--max-num-seqs=8"], "env": [{"name": "B", "value": "1"}]},
+        },
+        "ac377934f3",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_a_spec_keeps_its_revision_for_ever(name: str) -> None:
+    """Another hash here restarts every engine of every user at their next upgrade of the operator.
+
+    A new field whose default is None, empty or off by absence keeps them; any other must be left out of
+    `pairing_revision` while it has its default.
+    """
+    spec, revision = FROZEN[name]
+    assert pairing_revision(_spec(**spec)) == revision
+
+
+@pytest.mark.parametrize(
+    "part", [Model(name="m"), Engine(), KVTransfer(), Pool()], ids=lambda part: type(part).__name__
+)
+def test_a_field_that_pdx_learns_later_says_nothing_until_it_is_used(part: Any) -> None:
+    fields: dict[str, Any] = {
+        "later": (str | None, None),
+        "later_list": (list[str], []),
+        "later_part": (Engine | None, None),
+    }
+    newer = create_model("Newer", __base__=type(part), **fields)
+    same = newer.model_validate(part.model_dump(by_alias=True))
+    assert stated(same) == stated(part)
+    assert stated(same.model_copy(update={"later": "used"})) != stated(part)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prefill": {"replicas": 7}},
+        {"decode": {"resources": GPU}},
+        {"decode": {"disruption": {"maxUnavailable": "50%"}}},
+        {"decode": {"podTemplate": {"spec": {"nodeSelector": {"a": "b"}}}}},
+        {"engine": {"imagePullPolicy": "Always"}},
+        {"engine": {"shutdownSeconds": 7}},
+        {"model": {"name": "Qwen/Qwen3-8B", "tokenSecretRef": {"name": "hub"}}},
+        {"model": {"name": "Qwen/Qwen3-8B", "cache": {"persistentVolumeClaim": {"claimName": "c"}}}},
+        {"gateway": {"replicas": 3, "workers": 2}},
+        {"gateway": {"auth": {"secretRef": {"name": "clients"}}, "limits": {"maxRequestsPerClient": 1}}},
+        {"engine": {"apiKeySecretRef": {"name": "key"}}},
+        {"routing": {"prefillPolicy": "LeastLoad", "retries": {"attempts": 5}, "queue": {"maxRequests": 0}}},
+        {"routing": {"deadlines": {"prefillSeconds": 7, "firstEventSeconds": 60, "totalSeconds": 500}}},
+        {"rollout": {"maxSurge": 0}},
+        {"observability": {"scrapeFrom": [{"podLabels": {"app": "prometheus"}}]}},
+    ],
+    ids=str,
+)
+def test_what_does_not_touch_pairing_keeps_the_revision(change: dict[str, Any]) -> None:
+    assert pairing_revision(_spec(**change)) == pairing_revision(_spec())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mode": "Aggregated"},
+        {"model": {"name": "other"}},
+        {"model": {"name": "Qwen/Qwen3-8B", "servedName": "qwen"}},
+        {"model": {"name": "Qwen/Qwen3-8B", "revision": "main"}},
+        {"model": {"name": "Qwen/Qwen3-8B", "source": {"path": "/m"}}},
+        {"engine": {"image": "vllm:2"}},
+        {"engine": {"dtype": "float16"}},
+        {"engine": {"maxModelLen": 4096}},
+        {"engine": {"kvCacheDtype": "fp8"}},
+        {"engine": {"blockSize": 32}},
+        {"engine": {"args": ["--enforce-eager"]}},
+        {"engine": {"env": [{"name": "A", "value": "1"}]}},
+        {"kvTransfer": {"order": "DecodeFirst"}},
+        {"kvTransfer": {"config": {"kv_lease_duration": 60}}},
+        {"kvTransfer": {"onLoadFailure": "Recompute"}},
+        {"routing": {"deadlines": {"handoffSeconds": 26}}},
+        {"prefill": {"replicas": 2, "parallelism": {"tensor": 2}}},
+        {"prefill": {"replicas": 2, "args": ["--x"]}},
+        {"decode": {"chunkedPrefill": {"enabled": False}}},
+        {"decode": {"env": [{"name": "A", "value": "1"}]}},
+    ],
+    ids=str,
+)
+def test_what_touches_pairing_makes_another_revision(change: dict[str, Any]) -> None:
+    assert pairing_revision(_spec(**change)) != pairing_revision(_spec())
+
+
+def test_the_default_order_and_the_same_order_written_out_are_one_revision() -> None:
+    assert pairing_revision(_spec(kvTransfer={"order": "PrefillFirst"})) == pairing_revision(_spec())
+
+
+def _lease(**spec: Any) -> object:
+    site = Site(host="127.0.0.1", ports={"side-channel": 5600})
+    args = engine_command(_spec(**spec), Role.PREFILL, site=site, listen="127.0.0.1", port=8000).args
+    return json.loads(args[args.index("--kv-transfer-config") + 1])["kv_connector_extra_config"]["kv_lease_duration"]
+
+
+def test_p_keeps_blocks_longer_than_a_hand_off_takes() -> None:
+    assert _lease() == 30
+    assert _lease(routing={"deadlines": {"handoffSeconds": 60}}) == 65
+    assert _lease(kvTransfer={"config": {"kv_lease_duration": 40}}) == 40
+
+
+def test_the_same_lease_is_the_same_revision_whoever_says_it() -> None:
+    derived = _spec(routing={"deadlines": {"handoffSeconds": 60}})
+    said = _spec(kvTransfer={"config": {"kv_lease_duration": 65}})
+    both = _spec(routing={"deadlines": {"handoffSeconds": 40}}, kvTransfer={"config": {"kv_lease_duration": 65}})
+    assert pairing_revision(derived) == pairing_revision(said) == pairing_revision(both)
+
+
+@pytest.mark.parametrize(
+    ("routing", "same"),
+    [
+        ({"prefillPolicy": "LeastLoad", "slowStartSeconds": 0, "onPrefillFailure": "Fail"}, True),
+        ({"deadlines": {"prefillSeconds": 7, "firstEventSeconds": 60, "idleSeconds": 9, "totalSeconds": 70}}, True),
+        ({"deadlines": {"handoffSeconds": 26}}, False),
+    ],
+)
+def test_of_routing_engines_see_the_hand_off_alone(routing: dict[str, Any], same: bool) -> None:
+    for role in (Role.PREFILL, Role.DECODE):
+        assert (engine_inputs(_spec(routing=routing), role) == engine_inputs(_spec(), role)) is same
+    aggregated = _spec(mode="Aggregated", routing=routing)
+    assert engine_inputs(aggregated, Role.AGGREGATED) == engine_inputs(_spec(mode="Aggregated"), Role.AGGREGATED)
+
+
+def test_kv_transfer_is_no_input_of_an_aggregated_pool() -> None:
+    aggregated = {"mode": "Aggregated", "aggregated": {}}
+    with_order = _spec(**aggregated, kvTransfer={"order": "DecodeFirst"})
+    assert pairing_revision(with_order) == pairing_revision(_spec(**aggregated))
+    assert engine_inputs(with_order, Role.AGGREGATED) == engine_inputs(_spec(**aggregated), Role.AGGREGATED)
+
+
+def test_inputs_are_those_of_the_role_without_its_number() -> None:
+    before = _spec()
+    after = _spec(prefill={"replicas": 9}, decode={"resources": GPU})
+    assert engine_inputs(after, Role.PREFILL) == engine_inputs(before, Role.PREFILL)
+    assert engine_inputs(after, Role.DECODE) != engine_inputs(before, Role.DECODE)
+
+
+def test_a_null_in_an_overlay_is_an_input() -> None:
+    """It deletes what PDX renders."""
+    overlay = {"podTemplate": {"spec": {"securityContext": {"runAsUser": None}}}}
+    assert engine_inputs(_spec(decode=overlay), Role.DECODE) != engine_inputs(_spec(), Role.DECODE)
+
+
+@pytest.mark.parametrize(("seconds", "flags"), [(0, []), (30, ["--shutdown-timeout", "30"])])
+@pytest.mark.parametrize("mode", Mode)
+def test_an_engine_is_told_how_long_it_may_finish_requests(mode: Mode, seconds: int, flags: list[str]) -> None:
+    role = Role.DECODE if mode is Mode.DISAGGREGATED else Role.AGGREGATED
+    site = Site(host="127.0.0.1", ports={"side-channel": 5600})
+    command = engine_command(_spec(mode=mode), role, site=site, listen="127.0.0.1", port=8000, shutdown_seconds=seconds)
+    assert [arg for arg in command.args if arg in ("--shutdown-timeout", "30")] == flags

@@ -1,0 +1,299 @@
+"""A wrong PDDeployment is answered with one sentence that says what to write instead."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pdx_api.connectors import CONNECTORS, choose
+from pdx_api.connectors.base import Site
+from pdx_api.connectors.families import Answered, Asked, Pool, Rendezvous, Serial
+from pdx_api.names import Mode, Order, Role
+from pdx_api.render.engines import engine_command, pairing_revision, service_command, side_services
+from pdx_api.spec.parse import InvalidDeploymentError, parse
+from pdx_api.spec.types import PDDeployment, Spec
+from tests.broken_rules import RULES
+from tests.pddeployments import FULL, GONE, GOOD, changed
+from tests.wrong_shapes import ERRORS, UNKNOWN
+
+ROOT = Path(__file__).parents[4]
+EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
+
+
+def spec(path: str = "", value: object = None) -> Spec:
+    return parse(changed(f"spec.{path}", value) if path else GOOD).spec
+
+
+NO_OBJECT: list[tuple[str, object, str]] = [
+    ("apiVersion", "v1", "apiVersion is 'v1'; write apiVersion: pdx.dev/v1alpha1."),
+    ("kind", "Pod", "kind is 'Pod'; write kind: PDDeployment."),
+    ("kind", GONE, "kind is None; write kind: PDDeployment."),
+    ("metadata", GONE, "metadata is missing."),
+]
+WRONG = [
+    *NO_OBJECT,
+    *((path, value, sentence) for path, value, _, _, sentence in ERRORS),
+    *((path, value, sentence) for path, value, _, sentence in UNKNOWN),
+]
+
+
+def sentence_about(path: str, value: object) -> str:
+    with pytest.raises(InvalidDeploymentError) as raised:
+        parse(changed(path, value))
+    text = str(raised.value)
+    assert "\n" not in text
+    assert text.endswith((".", "?"))
+    return text
+
+
+@pytest.mark.parametrize(("path", "value", "sentence"), WRONG)
+def test_what_is_wrong_is_said_in_a_sentence(path: str, value: object, sentence: str) -> None:
+    assert sentence_about(path, value) == sentence
+
+
+@pytest.mark.parametrize(("path", "value", "field", "told"), RULES)
+def test_a_broken_rule_is_told_with_its_field(path: str, value: object, field: str, told: str) -> None:
+    """Unlike the API server, `parse` writes list indices and keys after a dot, and no field before a rule of spec."""
+    text = sentence_about(path, value)
+    place = field.replace("[", ".").replace("]", "")
+    assert text.endswith(f"{told}.")
+    assert text.startswith(place) or (field == "spec" and text == f"{told}.")
+
+
+@pytest.mark.parametrize(("prefill", "decode", "saved_for"), [(2, 1, 2), (2, 4, 8), (2, 2, 3)])
+def test_mooncake_store_saves_for_a_multiple_of_both(prefill: int, decode: int, saved_for: int) -> None:
+    tensors = {role: {"parallelism": {"tensor": count}} for role, count in (("prefill", prefill), ("decode", decode))}
+    transfer = {"connector": "MooncakeStore", "config": {"store_tp_size": saved_for}}
+    parse(changed("spec", {"model": {"name": "m"}, "kvTransfer": transfer, **tensors}))
+
+
+@pytest.mark.parametrize("body", [None, 5, "text", [], [GOOD]])
+def test_what_is_no_mapping(body: object) -> None:
+    with pytest.raises(InvalidDeploymentError, match="This is not a PDDeployment"):
+        parse(body)
+
+
+LEAVES: st.SearchStrategy[object] = (
+    st.none() | st.booleans() | st.integers() | st.text(max_size=6) | st.just([]) | st.just({})
+)
+PATHS = st.sampled_from(sorted({path for path, _, _ in WRONG} | {path for path, _, _, _ in RULES}))
+
+
+@given(PATHS, LEAVES)
+def test_anything_is_parsed_or_refused(path: str, value: object) -> None:
+    try:
+        assert isinstance(parse(changed(path, value)), PDDeployment)
+    except InvalidDeploymentError as error:
+        assert str(error).endswith((".", "?"))  # noqa: PT017 (either is right)
+
+
+def test_every_field_may_be_written() -> None:
+    found = parse(FULL)
+    assert found.model_dump(mode="json", by_alias=True, exclude_unset=True) == FULL
+
+
+def test_null_is_as_good_as_absent() -> None:
+    assert parse(changed("spec.engine", None)) == parse(changed("spec.decode.env", None)) == parse(GOOD)
+
+
+def test_an_overlay_is_what_the_user_wrote() -> None:
+    overlay = FULL["spec"]["prefill"]["podTemplate"]
+    template = parse(FULL).spec.pools()[Role.PREFILL].pod_template
+    assert template is not None
+    assert template.overlay() == overlay
+
+
+@pytest.mark.parametrize(
+    ("source", "location"),
+    [
+        ({"path": "/m/qwen"}, "/m/qwen"),
+        ({"persistentVolumeClaim": {"claimName": "c"}}, "/models"),
+        ({"persistentVolumeClaim": {"claimName": "c", "path": "qwen/8b"}}, "/models/qwen/8b"),
+        (None, "Qwen/Qwen3-8B"),
+    ],
+)
+def test_where_the_model_is(source: object, location: str) -> None:
+    assert spec("model.source", source).model.location == location
+
+
+@pytest.mark.parametrize("argument", ["--model-impl", "--config-format=x", "--no-enable-prefix-caching", "-O3", "x"])
+def test_flags_that_only_begin_like_owned_ones_are_free(argument: str) -> None:
+    assert spec("engine.args", [argument]).engine.args == [argument]
+
+
+def test_status_is_not_ours() -> None:
+    assert parse({**GOOD, "status": {"anything": 1}}) == parse(GOOD)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_examples(path: Path) -> None:
+    found = parse(yaml.safe_load(path.read_text())).spec
+    services = {service.name: Site("server", service.ports) for service in side_services(found)}
+    for role in found.pools():
+        site = Site("10.0.0.1", SITE.ports, "/kv", None, services)
+        assert engine_command(found, role, site=site, listen="::", port=1).args[0] == "serve"
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 7
+
+
+SITE = Site("10.0.0.1", {"side-channel": 5600, "bootstrap": 8998})
+
+
+def flags(found: Spec, role: Role) -> str:
+    return " ".join(engine_command(found, role, site=SITE, listen="0.0.0.0", port=8000).args)
+
+
+def test_engine_command() -> None:
+    command = engine_command(spec(), Role.PREFILL, site=SITE, listen="0.0.0.0", port=8000)
+    assert command.args == (
+        *("serve", "Qwen/Qwen3-8B", "--served-model-name", "Qwen/Qwen3-8B", "--host", "0.0.0.0", "--port", "8000"),
+        "--enable-prompt-tokens-details",
+        "--kv-transfer-config",
+        '{"kv_connector": "NixlConnector", "kv_role": "kv_producer", '
+        '"kv_connector_extra_config": {"kv_lease_duration": 30}, "kv_load_failure_policy": "fail"}',
+    )
+    env = dict(command.env)
+    assert (env["VLLM_NIXL_SIDE_CHANNEL_HOST"], env["VLLM_NIXL_SIDE_CHANNEL_PORT"]) == ("10.0.0.1", "5600")
+
+
+FLAGS: list[tuple[str, object, str]] = [
+    ("model.servedName", "mine", "--served-model-name mine"),
+    ("model.revision", "main", "--revision main"),
+    ("model.source", {"path": "/m"}, "serve /m "),
+    ("engine.dtype", "float32", "--dtype float32"),
+    ("engine.maxModelLen", 99, "--max-model-len 99"),
+    ("engine.kvCacheDtype", "fp8", "--kv-cache-dtype fp8"),
+    ("engine.blockSize", 64, "--block-size 64"),
+    ("engine.args", ["--enforce-eager"], "--enforce-eager"),
+    ("decode.args", ["--seed", "1"], "--seed 1"),
+    ("decode.parallelism", {"tensor": 2}, "--tensor-parallel-size 2"),
+    ("decode.chunkedPrefill", {"enabled": False}, "--no-enable-chunked-prefill"),
+    ("decode.chunkedPrefill", {"maxBatchedTokens": 77}, "--max-num-batched-tokens 77"),
+    ("kvTransfer.onLoadFailure", "Recompute", '"kv_load_failure_policy": "recompute"'),
+    ("kvTransfer.order", "DecodeFirst", '"kv_connector": "NixlPushConnector"'),
+    ("kvTransfer.order", "Concurrent", '"kv_connector": "NixlPushConnector"'),
+    ("kvTransfer.config", {"a": 1}, '"kv_connector_extra_config": {"kv_lease_duration": 30, "a": 1}'),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "flag"), FLAGS)
+def test_a_field_becomes_its_flag(path: str, value: object, flag: str) -> None:
+    assert flag not in flags(spec(), Role.DECODE)
+    assert flag in flags(spec(path, value), Role.DECODE)
+    assert (flag in flags(spec(path, value), Role.PREFILL)) is not path.startswith("decode")
+
+
+def test_a_roles_environment_wins() -> None:
+    body = changed("spec.engine", {"env": [{"name": "A", "value": "engine"}, {"name": "B", "value": "engine"}]})
+    body["spec"]["decode"]["env"] = [{"name": "A", "value": "decode"}]
+    env = dict(engine_command(parse(body).spec, Role.DECODE, site=SITE, listen="x", port=1).env)
+    assert (env["A"], env["B"]) == ("decode", "engine")
+
+
+def test_shared_storage_is_told_its_directory() -> None:
+    storage = {"connector": "SharedStorage", "storage": {"persistentVolumeClaim": {"claimName": "kv"}}}
+    found = spec("kvTransfer", storage)
+    for role in (Role.PREFILL, Role.DECODE):
+        site = Site("10.0.0.1", {}, "/kv/abc")
+        said = " ".join(engine_command(found, role, site=site, listen="::", port=8000).args)
+        assert '"kv_connector": "ExampleConnector", "kv_role": "kv_both"' in said
+        assert '"kv_connector_extra_config": {"shared_storage_path": "/kv/abc"}' in said
+        assert "--no-enable-chunked-prefill --no-enable-prefix-caching" in said
+    assert found.connector.family(found.order) == Pool()
+
+
+@pytest.mark.parametrize(("block", "chunk"), [(None, 128), (16, 128), (128, 128), (48, 48), (256, 256)])
+def test_lmcaches_server_is_sized_by_the_spec(block: int | None, chunk: int) -> None:
+    said = {"connector": "LMCache", "poolSize": "512Mi"}
+    found = spec("kvTransfer", said) if block is None else parse(changed("spec.engine.blockSize", block)).spec
+    found = found.model_copy(update={"kv_transfer": spec("kvTransfer", said).kv_transfer})
+    (server,) = side_services(found)
+    command = " ".join(service_command(found, server, Site("0.0.0.0", server.ports)))
+    assert command.startswith("lmcache server --host 0.0.0.0 --port 5555 ")
+    assert command.endswith(f"--chunk-size {chunk} --eviction-policy LRU --l1-size-gb 0.5")
+    default = spec("kvTransfer", {"connector": "LMCache"})
+    assert service_command(default, server, Site("::", server.ports))[-1] == "4"
+
+
+def test_aggregated_has_no_connector() -> None:
+    found = spec("mode", "Aggregated")
+    assert found.pools()[Role.AGGREGATED].replicas == 3
+    assert "--kv-transfer-config" not in flags(found, Role.AGGREGATED)
+    assert found.mode is Mode.AGGREGATED
+
+
+@pytest.mark.parametrize(("path", "value", "_flag"), FLAGS)
+def test_what_touches_pairing_makes_another_revision(path: str, value: object, _flag: str) -> None:
+    assert pairing_revision(spec(path, value)) != pairing_revision(spec())
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("prefill.replicas", 9),
+        ("decode.replicas", 9),
+        ("decode.resources", {"limits": {"nvidia.com/gpu": 1}}),
+        ("gateway.workers", 4),
+        ("kvTransfer.order", "PrefillFirst"),
+    ],
+)
+def test_what_does_not_keeps_it(path: str, value: object) -> None:
+    assert pairing_revision(spec(path, value)) == pairing_revision(spec())
+
+
+def test_choose() -> None:
+    nixl = CONNECTORS["NIXL"]
+    assert choose("NIXL", None) == (nixl, Order.PREFILL_FIRST)
+    assert [choose("NIXL", order)[1] for order in Order] == list(Order)
+    with pytest.raises(ValueError, match=r"connector 'X' does not exist; write one of: NIXL, "):
+        choose("X", None)
+
+
+def test_families_of_nixl() -> None:
+    nixl = CONNECTORS["NIXL"]
+    assert isinstance(nixl.family(Order.PREFILL_FIRST), Serial)
+    for order in (Order.DECODE_FIRST, Order.CONCURRENT):
+        family = nixl.family(order)
+        assert isinstance(family, Rendezvous)
+        assert isinstance(family.identity, Answered)
+        identity = family.identity.read({"remote_engine_id": "e", "remote_host": "h", "remote_port": "7", "tp_size": 2})
+        assert (identity.port, identity.tensor_parallel, identity.pipeline_parallel) == (7, 2, 1)
+        params = family.decode_params("id", identity)
+        assert (params["remote_request_id"], params["remote_engine_id"], params["tp_size"]) == ("id", "e", 2)
+        for broken in ({}, {"remote_engine_id": "e", "remote_host": "h", "remote_port": None}):
+            with pytest.raises((KeyError, TypeError, ValueError)):
+                family.identity.read(broken)
+
+
+def test_family_of_mooncake() -> None:
+    mooncake = CONNECTORS["Mooncake"]
+    assert choose("Mooncake", None)[1] is Order.CONCURRENT
+    family = mooncake.family(Order.PREFILL_FIRST)
+    assert isinstance(family, Rendezvous)
+    assert isinstance(family.identity, Asked)
+    worker = {"0": {"0": "tcp://10.0.0.1:1", "1": "tcp://10.0.0.1:2"}, "1": {"0": "tcp://10.0.0.1:3"}}
+    registered = {"0": {"engine_id": "a", "worker_addr": worker}, "1": {"engine_id": "b", "worker_addr": worker}}
+    identity = family.identity.read(registered, "fd00::1", 8998, 1)
+    assert (identity.engine_id, identity.tensor_parallel, identity.pipeline_parallel) == ("b", 2, 2)
+    params = family.decode_params("id", identity)
+    assert params["remote_bootstrap_addr"] == "http://[fd00::1]:8998"
+    assert params["transfer_id"] == family.prefill_params("id")["transfer_id"] == "id"
+    answers: list[Any] = [{}, [], {"1": {"engine_id": "b"}}, {"1": {"engine_id": "b", "worker_addr": {}}}]
+    for broken in answers:
+        with pytest.raises((LookupError, TypeError, ValueError)):
+            family.identity.read(broken, "h", 1, 1)
+
+
+def test_wiring_of_mooncake() -> None:
+    wiring = CONNECTORS["Mooncake"].engine(Role.DECODE, Order.CONCURRENT, Site("h", {"bootstrap": 7}), {"a": 1})
+    assert wiring.kv_transfer_config == {
+        "kv_connector": "MooncakeConnector",
+        "kv_role": "kv_consumer",
+        "kv_connector_extra_config": {"mooncake_protocol": "tcp", "a": 1},
+    }
+    assert wiring.env == {"VLLM_MOONCAKE_BOOTSTRAP_PORT": "7"}

@@ -1,0 +1,177 @@
+"""From the objects of a cluster to sentences: what does not start, and what nobody does."""
+
+from typing import Any
+
+import pytest
+
+from pdx_api.names import Role
+from pdx_cli.checks.findings import Severity, is_healthy
+from pdx_cli.sources.picture import Happening, Operator, Rights, WantedSecret
+from tests.doctor_pictures import (
+    CRASH,
+    HEALTHY,
+    NO_GATEWAY,
+    assert_named,
+    body,
+    broken_decode,
+    condition,
+    found,
+    gateway,
+    pod,
+    pool,
+)
+
+IMAGE = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "pull access denied, authorization failed"}}}
+NO_GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available."
+NO_MODEL = "OSError: Qwen/Qwen3-9B is not a local folder and is not a valid model identifier listed on the Hub"
+KILLED = {**CRASH, "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
+QUOTA = 'pods "qwen-decode-a-x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1, used: 8'
+
+SETUPS: list[Any] = [
+    pytest.param(
+        broken_decode(**IMAGE),
+        "ImagePullFailed",
+        ["vllm/vllm-openai:v9 cannot be pulled", "imagePullSecrets"],
+        id="4 an image that cannot be pulled",
+    ),
+    pytest.param(
+        broken_decode() | {"pods": (pod("prefill"), pod("decode", False, unschedulable=NO_GPU))},
+        "Unschedulable",
+        ["no node has a free nvidia.com/gpu", "free one or add a node"],
+        id="5 no free GPU",
+    ),
+    pytest.param(
+        broken_decode(**CRASH, lastState={"terminated": {"exitCode": 1, "reason": "Error", "message": NO_MODEL}}),
+        "ModelNotFound",
+        ["Qwen/Qwen3-9B is not a local folder", "correct spec.model.name"],
+        id="6 no such model",
+    ),
+    pytest.param(
+        broken_decode(**CRASH, lastState={"terminated": {"exitCode": 1, "reason": "Error", "message": "Error: odd"}}),
+        "Crashing",
+        ["exit code 1, saying: Error: odd"],
+        id="6 a crash loop with its last line",
+    ),
+    pytest.param(
+        {
+            "pods": (
+                *HEALTHY.pods,
+                pod("lmcache", False, **CRASH, lastState={"terminated": {"exitCode": 1, "message": "Error: odd"}}),
+            )
+        },
+        "Crashing",
+        ["The lmcache server: it ends with exit code 1, saying: Error: odd"],
+        id="6 a side service in a crash loop",
+    ),
+    pytest.param(broken_decode(**KILLED), "OutOfMemory", ["resources.limits.memory"], id="7 killed for its memory"),
+    pytest.param(
+        {"rights": Rights(missing=("RoleBinding qwen-gateway",)), "gateways": (gateway(outcomes={}),)},
+        "GatewayRights",
+        ["may not see pods", "RoleBinding qwen-gateway is missing", "kubectl auth can-i list pods -n llm"],
+        id="8 a gateway without rights, by its RoleBinding",
+    ),
+    pytest.param(
+        {
+            "rights": Rights(),
+            "gateways": (
+                gateway(log="pdx gateway: cannot watch pods, goes on with those it knows: pods is forbidden: 403."),
+            ),
+        },
+        "GatewayRights",
+        ["cannot list pods", "pods is forbidden", "--as=system:serviceaccount:llm:qwen-gateway"],
+        id="8 a gateway without rights, by its log",
+    ),
+    pytest.param(
+        {"rights": Rights(lists=False)}, "GatewayRights", ["Role qwen-gateway does not let"], id="8 a Role that was cut"
+    ),
+    pytest.param(
+        {
+            "secrets": (WantedSecret("clients", "keys", "spec.gateway.auth.secretRef", False),),
+            "body": body(Ready=NO_GATEWAY),
+        },
+        "SecretNotFound",
+        ["Secret clients", "spec.gateway.auth.secretRef", "kubectl create secret generic clients -n llm"],
+        id="9 a missing Secret",
+    ),
+    pytest.param(
+        {
+            "secrets": (WantedSecret("clients", "keys", "spec.gateway.auth.secretRef", None),),
+            "events": (Happening("Pod", "qwen-gateway-1", "FailedMount", 'SetUp failed: secret "clients" not found'),),
+        },
+        "SecretNotFound",
+        ["Secret clients"],
+        id="9 a missing Secret, by an Event",
+    ),
+    pytest.param(
+        broken_decode() | {"pools": (pool(Role.PREFILL), pool(Role.DECODE, ready=0, failure=QUOTA)), "pods": ()},
+        "QuotaExceeded",
+        ["the namespace's quota refuses its pod", "raise the quota"],
+        id="10 a quota",
+    ),
+    pytest.param(
+        {
+            "body": body(generation=3, observed=2),
+            "operator": Operator(seen=True, ready=0, wanted=1, namespaces=("pdx-system",)),
+        },
+        "OperatorNotRunning",
+        ["knows generation 2, and this is 3", "the operator (namespace pdx-system) is not ready"],
+        id="11 an operator that does not run",
+    ),
+    pytest.param(
+        {"body": body(observed=None), "operator": Operator()},
+        "OperatorBehind",
+        ["No operator has ever looked at the object", "watchNamespaces"],
+        id="11 an object that no operator sees",
+    ),
+    pytest.param(
+        {"pools": (pool(Role.PREFILL, revision="b"), pool(Role.DECODE, revision="a"))},
+        "NoPair",
+        ["revision b", "decode engines of a"],
+        id="12 P and D of different revisions",
+    ),
+    pytest.param(
+        {"body": body(Progressing=condition("Progressing", "True", "RollingOut", "1 of 2 new pairs"))},
+        "RolloutStuck",
+        ["for 240 minutes: 1 of 2 new pairs", "maxSurge: 0"],
+        id="12 a rollout that does not move",
+    ),
+    pytest.param(
+        {"stalled": ("qwen-decode-b",)}, "RolloutStuck", ["Deployment qwen-decode-b made no progress"], id="12 stalled"
+    ),
+    pytest.param(
+        {"body": body(Ready=NO_GATEWAY)}, "GatewayNotReady", ["No gateway is ready", "No client"], id="13 no gateway"
+    ),
+    pytest.param(broken_decode(), "DecodeNotReady", ["No decode engine is ready"], id="13 no decode engine"),
+    pytest.param(
+        {"body": body(Degraded=condition("Degraded", "True", "ChildRefused", "the API server refuses the Service"))},
+        "ChildRefused",
+        ["The operator says: the API server refuses the Service"],
+        id="14 what only the operator knows",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "cause", "words"), SETUPS)
+def test_the_cause_is_named(changes: dict[str, Any], cause: str, words: list[str]) -> None:
+    assert_named(changes, cause, words)
+
+
+def test_what_follows_comes_after_its_cause() -> None:
+    findings = found(**broken_decode(**IMAGE))
+    assert [(f.severity, f.cause) for f in findings] == [
+        (Severity.WRONG, "ImagePullFailed"),
+        (Severity.FOLLOWS, "DecodeNotReady"),
+    ]
+
+
+def test_a_change_of_a_moment_ago_is_waited_for() -> None:
+    findings = found(body=body(generation=3, observed=2, changed="2026-05-04T11:59:55Z"))
+    assert [(f.severity, f.cause) for f in findings] == [(Severity.WAIT, "OperatorBehind")]
+    assert not is_healthy(findings)
+
+
+def test_engines_that_load_are_waited_for() -> None:
+    loading = {"state": {"running": {"startedAt": "2026-05-04T11:58:00Z"}}, "started": False, "restartCount": 0}
+    findings = found(**broken_decode(**loading))
+    assert (findings[0].severity, findings[0].cause) == (Severity.WAIT, "Loading")
+    assert all(f.severity is not Severity.WRONG for f in findings)

@@ -1,0 +1,157 @@
+"""From two looks at gateways to the figures of `pdx top`."""
+
+import io
+import math
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pdx_cli.commands.top import duration, percent, screen
+from pdx_cli.sources.figures import Reading, Sample, figures, quantile, read_phases
+from pdx_cli.sources.picture import Tokens
+
+PAGE = """\
+# TYPE pdx_phase_seconds histogram
+pdx_phase_seconds_bucket{le="0.1",phase="prefill"} 2.0
+pdx_phase_seconds_bucket{le="1.0",phase="prefill"} 4.0
+pdx_phase_seconds_bucket{le="+Inf",phase="prefill"} 4.0
+pdx_phase_seconds_count{phase="prefill"} 4.0
+pdx_phase_seconds_sum{phase="prefill"} 1.0
+"""
+
+
+def endpoint(name: str, role: str, state: str = "Warm", **more: Any) -> dict[str, Any]:
+    known = {"revision": "a", "connector": "NIXL", "order": "PrefillFirst", "reason": None, "inFlight": 1}
+    return {"name": name, "role": role, "state": state, **known, **more}
+
+
+def reading(name: str = "g", split: int = 0, canary: Any = None, phases: Any = None, **endpoints: Any) -> Reading:
+    state = {
+        "ready": True,
+        "mode": "Disaggregated",
+        "endpoints": endpoints.get("endpoints") or [endpoint("p", "prefill"), endpoint("d", "decode")],
+        "inFlight": {"requests": 1, "queued": 0},
+        "outcomes": {"split": split, "whole": 0},
+        "retries": {"lost": split // 10},
+    }
+    return Reading(name, state, phases or {}, canary)
+
+
+@pytest.mark.parametrize(
+    ("buckets", "share", "value"),
+    [
+        ({0.1: 10, 1.0: 10, math.inf: 10}, 0.5, 0.05),
+        ({0.1: 0, 1.0: 10, math.inf: 10}, 0.5, 0.55),
+        ({0.1: 5, 1.0: 10, math.inf: 10}, 0.9, 0.82),
+        ({0.1: 0, 1.0: 0, math.inf: 10}, 0.5, 1.0),
+        ({0.1: 0, math.inf: 0}, 0.5, math.nan),
+        ({}, 0.5, math.nan),
+    ],
+)
+def test_a_quantile_lies_within_its_bucket(buckets: dict[float, float], share: float, value: float) -> None:
+    assert quantile(buckets, share) == pytest.approx(value, nan_ok=True)
+
+
+def test_phases_are_read_from_the_metrics_page() -> None:
+    assert read_phases(PAGE) == {"prefill": {0.1: 2.0, 1.0: 4.0, math.inf: 4.0}}
+
+
+def test_rates_and_percentiles_are_of_what_lies_between() -> None:
+    then = {"prefill": {0.1: 100.0, 1.0: 100.0, math.inf: 100.0}}
+    now = {"prefill": {0.1: 100.0, 1.0: 110.0, math.inf: 110.0}}
+    shown = figures(Sample(10.0, (reading(split=50, phases=then),)), Sample(12.0, (reading(split=90, phases=now),)))
+    assert shown.outcomes["split"] == (20.0, 90)
+    assert shown.troubles["retried: lost"] == (2.0, 9)
+    (phase,) = shown.phases
+    assert (phase.name, phase.rate) == ("prefill", 5.0)
+    assert phase.quantiles[0] == pytest.approx(0.55), "the hundred before do not count"
+
+
+def test_a_gateway_that_has_restarted_counts_from_nothing() -> None:
+    then = {"prefill": {0.1: 100.0, math.inf: 100.0}}
+    now = {"prefill": {0.1: 4.0, math.inf: 4.0}}
+    shown = figures(Sample(0.0, (reading(split=50, phases=then),)), Sample(2.0, (reading(split=4, phases=now),)))
+    assert shown.outcomes["split"] == (2.0, 4)
+    assert shown.phases[0].rate == 2.0
+
+
+def test_a_gateway_that_is_new_has_no_rate() -> None:
+    before = Sample(0.0, (reading("a", split=10),))
+    shown = figures(before, Sample(2.0, (reading("a", split=14), reading("b", split=1000))))
+    assert shown.outcomes["split"] == (2.0, 1014)
+
+
+def test_several_gateways_are_one_and_the_worst_state_is_shown() -> None:
+    bad = [endpoint("p", "prefill", "Cold", reason="p: lost"), endpoint("d", "decode", inFlight=3)]
+    shown = figures(None, Sample(0.0, (reading("a"), reading("b", endpoints=bad)), silent=("c: no answer",)))
+    assert (shown.gateways, shown.ready, shown.in_flight["requests"]) == (3, 2, 2)
+    assert [(e.name, e.state, e.reason, e.legs) for e in shown.endpoints] == [
+        ("p", "Cold", "p: lost", 2),
+        ("d", "Warm", "", 4),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "share"),
+    [
+        (Tokens(1000, 0, 1000), Tokens(2000, 900, 1100), 0.9),
+        (Tokens(1000, 500, 500), Tokens(1000, 500, 500), 0.5),
+        (None, Tokens(1000, 250, 750), 0.25),
+        (Tokens(1000, 500, 500), Tokens(100, 100, 0), 1.0),
+        (None, Tokens(0, 0, 0), None),
+        (None, None, None),
+    ],
+)
+def test_the_share_from_outside(then: Tokens | None, now: Tokens | None, share: float | None) -> None:
+    def sample(at: float, tokens: Tokens | None) -> Sample:
+        return Sample(at, (reading(),), tokens={"d": tokens} if tokens else {})
+
+    shown = figures(sample(0.0, then), sample(1.0, now))
+    assert {e.name: e.outside for e in shown.endpoints} == {"p": None, "d": share}
+
+
+def canary(verdict: str, age: int, **finding: Any) -> dict[str, Any]:
+    pair = {"prefill": "p", "decode": "d", "verdict": verdict, "ageSeconds": age, "tokens": 300, "outside": 288}
+    more = {"cause": "PortsBlocked", "seen": "no token came"} if verdict == "broken" else {}
+    return {"finding": {"verdict": verdict, **finding}, "pairs": [{**pair, **more, "seconds": {"prefill": 0.02}}]}
+
+
+def test_pairs_are_told_by_the_gateway_that_tried_last() -> None:
+    older, newer = canary("broken", 50, broken_pairs=1, possible=1), canary("verified", 3, pairs=1, possible=1)
+    shown = figures(None, Sample(0.0, (reading("a", canary=older), reading("b", canary=newer))))
+    (pair,) = shown.pairs
+    assert (pair.verdict, pair.outside, pair.age) == ("verified", 0.96, 3)
+    assert shown.kv == "KV DOES NOT MOVE between 1 of 1 pairs", "one gateway has seen it broken"
+
+
+class Here:
+    """A source for a screen."""
+
+    name, place = "qwen", "namespace llm"
+
+
+def test_the_screen_shows_everything() -> None:
+    told = canary("broken", 50, broken_pairs=1, possible=2)
+    before = Sample(0.0, (reading(split=10, phases=read_phases(PAGE)),))
+    now = Sample(2.0, (reading(split=30, canary=told, phases=read_phases(PAGE)),), ("h: no answer",))
+    out = io.StringIO()
+    shown = figures(before, now, {"p": "prefill-0", "d": "decode-0"})
+    Console(file=out, width=160).print(screen(Here(), shown))  # type: ignore[arg-type]
+    text = out.getvalue()
+    for part in (
+        "qwen (namespace llm)  Disaggregated  NIXL PrefillFirst",
+        "1 of 2 gateways ready; in flight: 1 requests",
+        "KV DOES NOT MOVE between 1 of 2 pairs",
+        "h: no answer",
+        "10.0       30",
+        "prefill-0 → decode-0",
+        "broken: PortsBlocked: no token came",
+        "96 %",
+    ):
+        assert part in text, text
+
+
+def test_words_for_numbers() -> None:
+    assert [duration(s) for s in (0.00123, 0.5, 12.345, math.nan)] == ["1.23 ms", "500 ms", "12.3 s", "-"]
+    assert [percent(s) for s in (0.96, None)] == ["96 %", "-"]

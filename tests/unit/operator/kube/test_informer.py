@@ -1,0 +1,73 @@
+"""A feed goes on from where it was, or lists again, and never without a pause."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from pdx_operator.kube.cache import Store
+from pdx_operator.kube.client import Cluster
+from pdx_operator.kube.informer import Feed
+from pdx_operator.kube.resources import KIND_OF, Kind
+
+SERVICE = KIND_OF["Service"]
+
+
+class _Cluster:
+    """An API server whose watches say the same each time, and end."""
+
+    def __init__(self, *events: dict[str, Any]) -> None:
+        self.events = events
+        self.lists = 0
+        self.versions: list[str] = []
+
+    async def list(self, kind: Kind, namespace: str | None, **query: str) -> dict[str, Any]:
+        self.lists += 1
+        return {"items": [], "metadata": {"resourceVersion": "7"}}
+
+    @asynccontextmanager
+    async def watch(self, kind: Kind, namespace: str | None, **query: str) -> AsyncIterator[AsyncIterator[bytes]]:
+        self.versions.append(query["resourceVersion"])
+
+        async def lines() -> AsyncIterator[bytes]:
+            for event in self.events:
+                yield json.dumps(event).encode() + b"\n"
+
+        yield lines()
+
+
+def _error(code: int) -> dict[str, Any]:
+    return {"type": "ERROR", "object": {"kind": "Status", "code": code, "message": "words"}}
+
+
+async def _run(cluster: _Cluster, seconds: float) -> None:
+    feed = Feed(cast("Cluster", cluster), Store(lambda key, urgent: None), SERVICE, None, lambda: 0.5)
+    task = asyncio.create_task(feed.run())
+    await asyncio.sleep(seconds)
+    assert not task.done()
+    task.cancel()
+
+
+@pytest.mark.parametrize(("code", "lists"), [(410, 2), (429, 1), (500, 1)])
+async def test_an_error_among_the_events_is_waited_out(code: int, lists: int) -> None:
+    cluster = _Cluster(_error(code))
+    await _run(cluster, 0.4)
+    # 0.2 s later, and then 0.4 s later.
+    assert (cluster.lists, cluster.versions) == (lists, ["7", "7"])
+
+
+async def test_a_watch_goes_on_from_the_last_version_also_after_an_error() -> None:
+    cluster = _Cluster({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}}, _error(500))
+    await _run(cluster, 0.5)
+    assert cluster.lists == 1
+    # What came in between makes the next delay the first again.
+    assert cluster.versions == ["7", "9", "9"]
+
+
+async def test_a_watch_that_ends_at_once_is_opened_again_slowly() -> None:
+    cluster = _Cluster()
+    await _run(cluster, 0.4)
+    assert cluster.versions == ["7", "7"]

@@ -1,0 +1,272 @@
+"""A PDDeployment's children as Kubernetes objects: what they are, and its engines."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pdx_api.connectors import CONNECTORS
+from pdx_api.names import ENGINE_PORT, Mode, service_name
+from pdx_api.render.engines import pairing_revision
+from pdx_api.spec.parse import parse
+from pdx_cli.main import main
+from pdx_operator.render.overlay import OverlayError
+from tests.pddeployments import changed, custom
+from tests.unit.operator.render.manifests_of import (
+    children_of,
+    container_of,
+    deployment_of,
+    env_of,
+    mounts_of,
+    pod_of,
+    rendered,
+)
+
+EXAMPLES = sorted((Path(__file__).parents[4] / "examples").rglob("*.yaml"))
+
+
+def test_the_children_of_an_object() -> None:
+    assert list(rendered()) == [
+        ("NetworkPolicy", "engines"),
+        ("NetworkPolicy", "gateway"),
+        ("Service", "prefill"),
+        ("Deployment", "prefill"),
+        ("Service", "decode"),
+        ("Deployment", "decode"),
+        ("ServiceAccount", "gateway"),
+        ("Role", "gateway"),
+        ("RoleBinding", "gateway"),
+        ("Service", "gateway"),
+        ("Deployment", "gateway"),
+        ("PodDisruptionBudget", "prefill"),
+        ("PodDisruptionBudget", "decode"),
+        ("PodDisruptionBudget", "gateway"),
+    ]
+
+
+def test_every_child_can_be_found_by_label_and_goes_with_its_owner() -> None:
+    for child in rendered().values():
+        metadata = child["metadata"]
+        assert metadata["namespace"] == "llm"
+        assert metadata["labels"]["pdx.dev/deployment"] == "qwen"
+        assert metadata["labels"]["app.kubernetes.io/managed-by"] == "pdx"
+        (owner,) = metadata["ownerReferences"]
+        assert owner == {
+            "apiVersion": "pdx.dev/v1alpha1",
+            "kind": "PDDeployment",
+            "name": "qwen",
+            "uid": "7",
+            "controller": True,
+        }
+
+
+def test_a_deployment_and_a_headless_service_select_the_pods_of_one_role_and_revision() -> None:
+    deployment = deployment_of()
+    made = children_of(deployment)
+    for role in ("prefill", "decode"):
+        engines, service = made["Deployment", role], made["Service", role]
+        labels = {
+            "pdx.dev/deployment": "qwen",
+            "pdx.dev/role": role,
+            "pdx.dev/revision": pairing_revision(deployment.spec),
+        }
+        template = engines["spec"]["template"]["metadata"]
+        assert engines["spec"]["selector"]["matchLabels"] == template["labels"] == service["spec"]["selector"] == labels
+        assert template["annotations"] == {"pdx.dev/connector": "NIXL", "pdx.dev/order": "PrefillFirst"}
+        assert service["spec"]["clusterIP"] == "None"
+
+
+def test_a_connector_of_the_users_own_brings_its_code_and_its_protocol() -> None:
+    code = {"configMap": {"name": "folder"}, "directory": "nowhere"}
+    deployment = parse(changed("spec.kvTransfer", custom(code=code)))
+    made = children_of(deployment)
+    for role in ("prefill", "decode"):
+        template = made["Deployment", role]["spec"]["template"]
+        assert template["metadata"]["annotations"] == {
+            "pdx.dev/connector": "Custom",
+            "pdx.dev/order": "PrefillFirst",
+            "pdx.dev/protocol": deployment.spec.protocol,
+        }
+        assert {"name": "connector", "configMap": {"name": "folder"}} in template["spec"]["volumes"]
+        container = container_of(made["Deployment", role])
+        mount = {"name": "connector", "mountPath": "/etc/pdx/connector", "readOnly": True}
+        assert mount in container["volumeMounts"]
+        assert {"name": "PYTHONPATH", "value": "/etc/pdx/connector"} in container["env"]
+
+
+def test_replicas_resources_ports_and_probes() -> None:
+    made = rendered()
+    prefill, decode = made["Deployment", "prefill"], made["Deployment", "decode"]
+    assert (prefill["spec"]["replicas"], decode["spec"]["replicas"]) == (2, 1)
+    assert container_of(prefill)["resources"] == {}
+    container = container_of(decode)
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": 1}}
+    ports = {"http": ENGINE_PORT, "side-channel": 5600}
+    assert {port["name"]: port["containerPort"] for port in container["ports"]} == ports
+    assert {port["name"]: port["port"] for port in made["Service", "decode"]["spec"]["ports"]} == ports
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"] == {"path": "/health", "port": "http"}
+    startup = container["startupProbe"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] == 1800
+
+
+def test_the_pods_address_comes_before_its_users() -> None:
+    made = rendered()
+    for role in ("prefill", "decode"):
+        env = container_of(made["Deployment", role])["env"]
+        assert env[0] == {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+        assert {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "value": "$(POD_IP)"} in env[1:]
+
+
+def test_what_the_user_writes_is_taken_literally() -> None:
+    env = [{"name": "GREETING", "value": "$(HOME)"}, {"name": "POD_IP", "value": "mine"}]
+    engines = rendered(engine={"env": env, "args": ["--title=$(X)"]})["Deployment", "prefill"]
+    assert env_of(engines)["GREETING"] == "$$(HOME)"
+    assert env_of(engines)["POD_IP"] != "mine"
+    assert "--title=$$(X)" in container_of(engines)["args"]
+
+
+def test_kv_storage_is_mounted_and_each_revision_has_its_directory() -> None:
+    transfer = {"connector": "SharedStorage", "storage": {"persistentVolumeClaim": {"claimName": "kv-claim"}}}
+    deployment = deployment_of(kvTransfer=transfer)
+    made = children_of(deployment)
+    for role in ("prefill", "decode"):
+        assert mounts_of(made["Deployment", role])["/kv"] == {"persistentVolumeClaim": {"claimName": "kv-claim"}}
+        config = next(arg for arg in container_of(made["Deployment", role])["args"] if "ExampleConnector" in arg)
+        assert f'"shared_storage_path": "/kv/{pairing_revision(deployment.spec)}"' in config
+        assert [port["name"] for port in container_of(made["Deployment", role])["ports"]] == ["http"]
+    alone = rendered(mode="Aggregated", kvTransfer=transfer)["Deployment", "aggregated"]
+    assert "/kv" not in mounts_of(alone)
+
+
+def test_aggregated_is_one_pool_without_connector() -> None:
+    made = rendered(mode="Aggregated")
+    engines = made["Deployment", "aggregated"]
+    assert engines["spec"]["replicas"] == 3
+    assert engines["spec"]["template"]["metadata"]["annotations"] == {}
+    assert "--kv-transfer-config" not in container_of(engines)["args"]
+    assert [port["name"] for port in made["Service", "aggregated"]["spec"]["ports"]] == ["http"]
+    assert ("PodDisruptionBudget", "aggregated") in made
+    assert ("Deployment", "prefill") not in made
+
+
+@pytest.mark.parametrize(("seconds", "grace"), [(60, 75), (0, 15), (3600, 3615)])
+def test_the_grace_period_covers_serving_on_and_open_requests(seconds: int, grace: int) -> None:
+    made = rendered(engine={"shutdownSeconds": seconds})
+    engines, gateway = made["Deployment", "decode"], made["Deployment", "gateway"]
+    assert {pod_of(pods)["terminationGracePeriodSeconds"] for pods in (engines, gateway)} == {grace}
+    assert container_of(engines)["lifecycle"] == {"preStop": {"sleep": {"seconds": 5}}}
+    args = container_of(engines)["args"]
+    assert (args[args.index("--shutdown-timeout") + 1] if "--shutdown-timeout" in args else "0") == str(seconds)
+    assert {"--drain-seconds=5", f"--shutdown-seconds={seconds}"} <= set(container_of(gateway)["args"])
+
+
+def test_an_engine_pod_may_do_little() -> None:
+    engines = rendered()["Deployment", "decode"]
+    pod, container = pod_of(engines), container_of(engines)
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["enableServiceLinks"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] != 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def test_everything_an_engine_writes_lies_on_a_volume() -> None:
+    engines = rendered()["Deployment", "decode"]
+    mounts = mounts_of(engines)
+    assert mounts["/dev/shm"] == {"emptyDir": {"medium": "Memory"}}
+    assert mounts["/tmp"] == {"emptyDir": {}}
+    env = env_of(engines)
+    for name in ("HOME", "HF_HOME", "VLLM_CACHE_ROOT", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+        assert any(env[name].startswith(path) for path in mounts), name
+
+
+def test_the_users_environment_wins_over_pdx_s_places() -> None:
+    env = [{"name": "HF_HOME", "value": "/cache"}]
+    assert env_of(rendered(engine={"env": env})["Deployment", "decode"])["HF_HOME"] == "/cache"
+
+
+def test_rdma_brings_the_right_to_pin_memory() -> None:
+    pool = {"resources": {"limits": {"rdma/hca_shared_devices_a": 1}}}
+    made = rendered(prefill=pool)
+    assert container_of(made["Deployment", "prefill"])["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
+    assert "add" not in container_of(made["Deployment", "decode"])["securityContext"]["capabilities"]
+
+
+def test_a_model_from_a_volume_is_mounted_read_only_and_named_by_its_path() -> None:
+    source = {"persistentVolumeClaim": {"claimName": "weights", "path": "qwen/8b"}}
+    engines = rendered(model={"name": "qwen", "source": source})["Deployment", "decode"]
+    assert mounts_of(engines)["/models"] == {"persistentVolumeClaim": {"claimName": "weights", "readOnly": True}}
+    assert {"name": "model", "mountPath": "/models", "readOnly": True} in container_of(engines)["volumeMounts"]
+    assert container_of(engines)["args"][:2] == ["serve", "/models/qwen/8b"]
+
+
+def test_the_hubs_token_and_cache() -> None:
+    model = {
+        "name": "m",
+        "tokenSecretRef": {"name": "hub"},
+        "cache": {"persistentVolumeClaim": {"claimName": "downloads"}},
+    }
+    engines = rendered(model=model)["Deployment", "prefill"]
+    env = env_of(engines)
+    assert env["HF_TOKEN"] == {"secretKeyRef": {"name": "hub", "key": "token"}}
+    assert mounts_of(engines)[env["HF_HOME"]] == {"persistentVolumeClaim": {"claimName": "downloads"}}
+
+
+@pytest.mark.parametrize(
+    ("rollout", "expected"),
+    [
+        ({}, {"maxSurge": "25%", "maxUnavailable": 0}),
+        ({"maxSurge": 0}, {"maxSurge": 0, "maxUnavailable": 1}),
+        ({"maxSurge": "0%", "maxUnavailable": "0%"}, {"maxSurge": "0%", "maxUnavailable": 1}),
+        ({"maxSurge": 0, "maxUnavailable": "50%"}, {"maxSurge": 0, "maxUnavailable": "50%"}),
+    ],
+)
+def test_pods_are_replaced_within_the_rollouts_bounds(rollout: dict[str, Any], expected: dict[str, Any]) -> None:
+    strategy = rendered(rollout=rollout)["Deployment", "decode"]["spec"]["strategy"]
+    assert strategy == {"type": "RollingUpdate", "rollingUpdate": expected}
+
+
+def test_the_longest_name_gives_names_that_kubernetes_takes() -> None:
+    name = "a" * 41
+    body = {"model": {"name": "m"}, "mode": "Aggregated", "aggregated": {}}
+    deployment = parse(
+        {"apiVersion": "pdx.dev/v1alpha1", "kind": "PDDeployment", "metadata": {"name": name}, "spec": body}
+    )
+    assert all(len(child["metadata"]["name"]) <= 63 for child in children_of(deployment).values())
+    services = [service.name for connector in CONNECTORS.values() for service in connector.services]
+    assert all(len(service_name(name, service, pairing_revision(deployment.spec))) <= 63 for service in services)
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_renders(example: Path, mode: Mode, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", str(example), "--set", f"spec.mode={mode}", "--namespace", "llm"]) == 0
+    out = capsys.readouterr().out
+    documents = list(yaml.safe_load_all(out))
+    # Deployment, Service and NetworkPolicy of its side service.
+    served = 3 * example.stem.startswith(("lmcache", "mooncake-store"))
+    assert len(documents) == (14 + served if mode is Mode.DISAGGREGATED else 11)
+    assert {document["metadata"]["namespace"] for document in documents} == {"llm"}
+    assert "&id" not in out, "aliases are YAML, but nobody expects them in manifests"
+
+
+def test_a_wrong_overlay_is_named_by_the_field_it_stands_in() -> None:
+    overlay = {"podTemplate": {"spec": {"containers": [{"name": "engine", "env": [{"name": "POD_IP", "value": "x"}]}]}}}
+    with pytest.raises(OverlayError, match=r"^spec\.decode\.podTemplate\.spec\.containers\[engine\]\.env may not"):
+        rendered(mode="Aggregated", decode=overlay)
+
+
+def test_render_says_in_one_sentence_what_is_wrong_with_an_overlay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "wrong.yaml"
+    overlay = "{spec: {containers: [{name: engine, env: [{name: POD_IP, value: x}]}]}}"
+    file.write_text(next(path for path in EXAMPLES if path.name == "qwen.yaml").read_text())
+    assert main(["render", str(file), "--set", f"spec.decode.podTemplate={overlay}"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "spec.decode.podTemplate.spec.containers[engine].env may not change POD_IP" in err
+    assert err.count("\n") == 1

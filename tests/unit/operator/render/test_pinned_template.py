@@ -1,0 +1,163 @@
+"""The pod template in force, and what is remembered of it."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from pdx_api.spec.parse import parse
+from pdx_api.spec.types import PDDeployment
+from pdx_operator.plan.drift import differs
+from pdx_operator.render.children import children
+from pdx_operator.render.pinned_template import in_force, rescaled, stamped
+
+INPUTS, TEMPLATE, APPLIED = "pdx.dev/inputs", "pdx.dev/template", "pdx.dev/applied"
+
+
+def _deployment(**spec: Any) -> PDDeployment:
+    body = {"model": {"name": "m"}, "prefill": {}, "decode": {}, **spec}
+    metadata = {"name": "qwen", "namespace": "llm"}
+    return parse({"apiVersion": "pdx.dev/v1alpha1", "kind": "PDDeployment", "metadata": metadata, "spec": body})
+
+
+def _engines(role: str = "decode", **spec: Any) -> dict[str, Any]:
+    made = children(_deployment(**spec), uid="7", gateway_image="g")
+    return next(m for m in made if m["kind"] == "Deployment" and m["metadata"]["labels"]["pdx.dev/role"] == role)
+
+
+def _by_an_older_operator(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The live object as an operator would have made it that rendered another template for the same spec."""
+    live = copy.deepcopy(manifest)
+    live["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1
+    live["metadata"]["annotations"][TEMPLATE] = json.dumps(live["spec"]["template"])
+    return stamped(live)
+
+
+def test_with_equal_inputs_the_stored_template_stays_in_force() -> None:
+    live = _by_an_older_operator(_engines())
+    wanted = stamped(in_force(_engines(), live))
+    assert wanted["spec"]["template"] == live["spec"]["template"]
+    assert differs(wanted, live) is None
+
+
+FROZEN = [
+    ({"model": {"name": "Qwen/Qwen3-8B"}}, "decode", "3fbb1fc175f188d1"),
+    ({"mode": "Aggregated", "aggregated": {}}, "aggregated", "a70d60daf3ecf8ae"),
+    ({"kvTransfer": {"order": "Concurrent", "config": {"kv_lease_duration": 60}}}, "prefill", "cf8d6f1978e901fc"),
+]
+
+
+@pytest.mark.parametrize(("spec", "role", "inputs"), FROZEN)
+def test_inputs_stay_what_they_are_for_ever(spec: dict[str, Any], role: str, inputs: str) -> None:
+    """Another hash here restarts every engine of every user at their next upgrade of the operator."""
+    assert _engines(role, **spec)["metadata"]["annotations"][INPUTS] == inputs
+
+
+def test_other_replicas_leave_the_template_alone() -> None:
+    live = _by_an_older_operator(_engines())
+    wanted = in_force(_engines(decode={"replicas": 5}), live)
+    assert wanted["spec"]["replicas"] == 5
+    assert wanted["spec"]["template"] == live["spec"]["template"]
+
+
+def test_drift_of_the_template_is_put_right_from_what_is_stored() -> None:
+    live = _by_an_older_operator(_engines())
+    live["spec"]["template"]["spec"]["containers"][0]["image"] = "other"
+    wanted = stamped(in_force(_engines(), live))
+    assert differs(wanted, live) == "spec.template.spec.containers[engine].image"
+    assert wanted["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 1
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"decode": {"resources": {"limits": {"cpu": 2}}}},
+        {"decode": {"podTemplate": {"spec": {"nodeSelector": {"a": "b"}}}}},
+        {"decode": {"podTemplate": {"spec": {"securityContext": {"runAsUser": None}}}}},
+        {"engine": {"shutdownSeconds": 5}},
+        {"engine": {"imagePullPolicy": "Always"}},
+        {"model": {"name": "m", "tokenSecretRef": {"name": "hub"}}},
+    ],
+)
+def test_other_inputs_bring_a_new_template_for_the_same_engines(spec: dict[str, Any]) -> None:
+    live, rendered = _by_an_older_operator(_engines()), _engines(**spec)
+    assert rendered["metadata"]["name"] == live["metadata"]["name"]
+    assert in_force(rendered, live) is rendered
+
+
+def test_a_change_to_one_role_is_no_input_of_the_other() -> None:
+    changed = _engines("prefill", decode={"resources": {"limits": {"cpu": 2}}})
+    assert changed["metadata"]["annotations"][INPUTS] == _engines("prefill")["metadata"]["annotations"][INPUTS]
+
+
+@pytest.mark.parametrize(
+    ("spec", "inputs"),
+    [
+        ({}, "8a2b97b85fecc627"),
+        (
+            {"decode": {"podTemplate": {"metadata": {"labels": {"a": "b"}}, "spec": {"hostname": None}}}},
+            "6268b712c444b8c7",
+        ),
+        ({"mode": "Aggregated"}, "a70d60daf3ecf8ae"),
+    ],
+)
+def test_a_spec_keeps_its_inputs_for_ever(spec: dict[str, Any], inputs: str) -> None:
+    """Another hash here takes every stored template out of force: see `pdx_api.render.engines.stated`."""
+    role = "aggregated" if "mode" in spec else "decode"
+    assert _engines(role, **spec)["metadata"]["annotations"][INPUTS] == inputs
+
+
+@pytest.mark.parametrize("live", [None, {}, {"metadata": {"annotations": None}}])
+def test_what_is_new_is_applied_as_rendered(live: dict[str, Any] | None) -> None:
+    rendered = _engines()
+    assert in_force(rendered, live) is rendered
+
+
+@pytest.mark.parametrize("stored", [None, "", "{", "[]", "{}"])
+def test_a_stored_template_that_cannot_be_read_is_written_anew(stored: str | None) -> None:
+    live = _by_an_older_operator(_engines())
+    live["metadata"]["annotations"][TEMPLATE] = stored
+    if stored is None:
+        del live["metadata"]["annotations"][TEMPLATE]
+    rendered = _engines()
+    assert in_force(rendered, live) is rendered
+
+
+def test_a_child_without_inputs_is_applied_as_rendered() -> None:
+    for child in children(_deployment(), uid="7", gateway_image="g"):
+        if INPUTS not in child["metadata"].get("annotations", {}):
+            assert in_force(child, stamped(child)) is child
+
+
+def test_the_stamp_tells_manifests_apart_and_nothing_else() -> None:
+    first, same, other = (stamped(_engines(decode={"replicas": n})) for n in (1, 1, 2))
+    notes = [manifest["metadata"]["annotations"][APPLIED] for manifest in (first, same, other)]
+    assert notes[0] == notes[1] != notes[2]
+    assert differs(first, same) is None
+    unstamped = _engines(decode={"replicas": 1})
+    assert differs(first, unstamped) == f"metadata.annotations.{APPLIED}"
+
+
+def _with_defaults(manifest: dict[str, Any]) -> dict[str, Any]:
+    """What the API server and other writers make of it."""
+    live = copy.deepcopy(manifest)
+    live["metadata"].update(uid="1", resourceVersion="5", generation=2, managedFields=[{"manager": "x"}])
+    live["metadata"]["annotations"]["deployment.kubernetes.io/revision"] = "1"
+    live["spec"]["template"]["spec"].update(restartPolicy="Always", dnsPolicy="ClusterFirst")
+    live["spec"]["template"]["spec"]["containers"][0]["terminationMessagePath"] = "/dev/termination-log"
+    live["status"] = {"replicas": 1}
+    return live
+
+
+def test_an_older_revision_is_rescaled_and_otherwise_left_as_it_was_applied() -> None:
+    applied = stamped(_engines(decode={"replicas": 3}))
+    again = rescaled(_with_defaults(applied), 1)
+    assert again["spec"]["replicas"] == 1
+    assert stamped(rescaled(_with_defaults(applied), 3)) == applied
+
+
+def test_rescaling_needs_no_stored_template() -> None:
+    live = _with_defaults(_engines())
+    del live["metadata"]["annotations"][TEMPLATE]
+    assert rescaled(live, 0)["spec"]["template"] == live["spec"]["template"]

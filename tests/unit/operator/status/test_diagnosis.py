@@ -1,0 +1,397 @@
+"""From pods as the API server shows them to one sentence."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from pdx_api.names import LABEL_REVISION, LABEL_ROLE, LABEL_SERVICE, Role
+from pdx_operator.observed.workloads import GatewayState, PodView, PoolState, gateway_state, pod_view, pool_state
+from pdx_operator.status.diagnosis import Diagnosis, LogRequest, diagnose, logs_wanted
+
+NOW = datetime.fromisoformat("2026-05-04T12:00:00Z")
+IMAGE = "vllm/vllm-openai:v0.32.0"
+Body = dict[str, Any]
+
+
+def pod(
+    number: int = 1,
+    *,
+    role: str = "prefill",
+    state: Body | None = None,
+    last: Body | None = None,
+    restarts: int = 0,
+    unschedulable: str = "",
+    created: str = "2026-05-04T11:59:00Z",
+    **status: Any,
+) -> PodView:
+    conditions = [{"type": "Ready", "status": "False"}]
+    if unschedulable:
+        conditions.append({"type": "PodScheduled", "status": "False", "message": unschedulable})
+    container = {"name": "engine", "image": IMAGE, "ready": False, "restartCount": restarts, "started": False}
+    return pod_view(
+        {
+            "metadata": {
+                "name": f"pod-{number}",
+                "labels": {LABEL_ROLE: role} | ({} if role == "gateway" else {LABEL_REVISION: "a"}),
+                "creationTimestamp": created,
+            },
+            "spec": {} if unschedulable else {"nodeName": "n1"},
+            "status": {
+                "phase": "Pending",
+                "conditions": conditions,
+                "containerStatuses": [container | {"state": state, "lastState": last or {}}] if state else [],
+                **status,
+            },
+        }
+    )
+
+
+def waiting(reason: str, message: str = "") -> Body:
+    return {"waiting": {"reason": reason, "message": message}}
+
+
+def ended(message: str = "", exit_code: int = 1, reason: str = "Error") -> Body:
+    return {"terminated": {"exitCode": exit_code, "reason": reason, "message": message}}
+
+
+def running(since: str) -> Body:
+    return {"running": {"startedAt": since}}
+
+
+def pool(role: Role = Role.PREFILL, replicas: int = 1, revision: str = "a", **more: Any) -> PoolState:
+    return PoolState(f"x-{role}-{revision}", role, revision, replicas, 0, True, **more)
+
+
+def said(*pods: PodView, **more: Any) -> Diagnosis | None:
+    return diagnose([pool(replicas=len(pods))], None, pods, more.pop("logs", {}), now=NOW, **more)
+
+
+NO_GPU = (
+    "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. no new claims to deallocate, "
+    "preemption: 0/3 nodes are available: 3 No preemption victims found for incoming pod."
+)
+CRASH = waiting("CrashLoopBackOff", "back-off 5m0s restarting failed container=engine")
+
+
+@pytest.mark.parametrize(
+    ("view", "reason", "message"),
+    [
+        pytest.param(
+            pod(
+                state=waiting(
+                    "ErrImagePull",
+                    f'failed to pull and unpack image "docker.io/{IMAGE}": failed to resolve reference '
+                    f'"docker.io/{IMAGE}": docker.io/{IMAGE}: not found',
+                )
+            ),
+            "ImagePullFailed",
+            f"the prefill engine: the image {IMAGE} cannot be pulled: not found; correct the name, or set "
+            "imagePullSecrets in podTemplate if the registry wants to know who asks",
+            id="no such image",
+        ),
+        pytest.param(
+            pod(
+                state=waiting(
+                    "ImagePullBackOff",
+                    f'Back-off pulling image "{IMAGE}": ErrImagePull: pull access denied, no basic auth',
+                )
+            ),
+            "ImagePullFailed",
+            f"the prefill engine: the image {IMAGE} cannot be pulled: pull access denied, no basic auth; if the image "
+            "is private, set imagePullSecrets in podTemplate",
+            id="private image",
+        ),
+        pytest.param(
+            pod(state=waiting("InvalidImageName")),
+            "InvalidImageName",
+            f"the prefill engine: {IMAGE!r} is no name of an image; correct it",
+            id="name of an image",
+        ),
+        pytest.param(
+            pod(unschedulable=NO_GPU),
+            "Unschedulable",
+            "the prefill engine: no node has a free nvidia.com/gpu (0/3 nodes are available: 3 Insufficient "
+            "nvidia.com/gpu); free one or add a node",
+            id="no GPU",
+        ),
+        pytest.param(
+            pod(unschedulable="0/2 nodes are available: 1 Insufficient memory, 1 Insufficient nvidia.com/gpu."),
+            "Unschedulable",
+            "the prefill engine: no node has a free nvidia.com/gpu (0/2 nodes are available: 1 Insufficient memory, "
+            "1 Insufficient nvidia.com/gpu); free one or add a node",
+            id="a device before memory",
+        ),
+        pytest.param(
+            pod(unschedulable="0/1 nodes are available: 1 node(s) had untolerated taint {gpu: yes}."),
+            "Unschedulable",
+            "the prefill engine: no node may take it (0/1 nodes are available: 1 node(s) had untolerated taint "
+            "{gpu: yes}); change the nodes, or nodeSelector and tolerations in spec.prefill.podTemplate",
+            id="taint",
+        ),
+        pytest.param(
+            pod(unschedulable='0/1 nodes are available: persistentvolumeclaim "models" not found. preemption: x'),
+            "VolumeNotFound",
+            'the prefill engine: its volume is not there (0/1 nodes are available: persistentvolumeclaim "models" not '
+            "found); create or correct the claim",
+            id="claim",
+        ),
+        pytest.param(
+            pod(state=waiting("CreateContainerConfigError", 'secret "hf" not found')),
+            "SecretNotFound",
+            "the prefill engine: the Secret hf does not exist; create it in this namespace",
+            id="secret",
+        ),
+        pytest.param(
+            pod(state=waiting("CreateContainerConfigError", "couldn't find key token in Secret ns/hf")),
+            "ConfigNotUsable",
+            "the prefill engine: its container cannot be configured: couldn't find key token in Secret ns/hf",
+            id="key of a secret",
+        ),
+        pytest.param(
+            pod(state=ended('exec: "vllm": executable file not found in $PATH', 128, "StartError")),
+            "ContainerCannotStart",
+            'the prefill engine: its container cannot start: exec: "vllm": executable file not found in $PATH',
+            id="no such program",
+        ),
+        pytest.param(
+            pod(state=CRASH, last=ended("Traceback\nKeyError: 'rope'\n"), restarts=4),
+            "Crashing",
+            "the prefill engine: it ends with exit code 1, saying: KeyError: 'rope'",
+            id="crash",
+        ),
+        pytest.param(
+            pod(state=CRASH, last=ended("", 137, "OOMKilled"), restarts=1),
+            "OutOfMemory",
+            "the prefill engine: it used more memory than it may and was ended; raise "
+            "spec.prefill.resources.limits.memory",
+            id="memory",
+        ),
+        pytest.param(
+            pod(phase="Failed", reason="Evicted", message="The node was low on resource: memory. Threshold"),
+            "Evicted",
+            "the prefill engine: the node gave the pod up (Evicted): The node was low on resource: memory",
+            id="evicted",
+        ),
+        pytest.param(
+            pod(state=waiting("ContainerCreating"), created="2026-05-04T11:25:00Z"),
+            "ContainerNotCreated",
+            "the prefill engine: its container has not been made for more than 30 minutes; kubectl describe pod pod-1 "
+            "says what is missing (an image being pulled, a volume)",
+            id="volume cannot be mounted",
+        ),
+    ],
+)
+def test_a_pod_that_is_not_ready_says_what_to_do(view: PodView, reason: str, message: str) -> None:
+    assert said(view) == Diagnosis(reason, message)
+
+
+@pytest.mark.parametrize(("since", "minutes"), [("11:57", 0), ("11:54", 5), ("11:46", 10), ("11:31", 20)])
+def test_a_large_image_is_pulled_with_patience(since: str, minutes: int) -> None:
+    found = said(pod(state=waiting("ContainerCreating"), created=f"2026-05-04T{since}:00Z"))
+    if not minutes:
+        assert found is None
+    else:
+        assert found is not None
+        assert (found.reason, found.failing) == ("ContainerNotCreated", False)
+        assert f"more than {minutes} minutes" in found.message
+
+
+def test_patience_begins_when_the_pod_has_a_node() -> None:
+    body = {"status": {"conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "t"}]}}
+    assert pod_view({**body, "metadata": {"creationTimestamp": "earlier"}}).placed == "t"
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        pod(unschedulable="0/3 nodes are available: 3 node(s) had untolerated taint(s)."),
+        pod(state=CRASH, last=ended(exit_code=137, reason="OOMKilled")),
+    ],
+    ids=["place", "memory"],
+)
+def test_advice_names_the_field_that_the_user_has_written(view: PodView) -> None:
+    found = said(replace(view, role="aggregated"), fields={"aggregated": "decode"})
+    assert found is not None
+    assert "spec.decode." in found.message
+
+
+@pytest.mark.parametrize(
+    ("since", "message"),
+    [
+        ("2026-05-04T11:55:00Z", "the prefill engine: it is starting"),
+        ("2026-05-04T11:41:00Z", "the prefill engine: it has been starting for more than 10 minutes"),
+        ("2026-05-04T11:25:00Z", "the prefill engine: it has been starting for more than 30 minutes"),
+    ],
+)
+def test_an_engine_that_loads_is_not_failing(since: str, message: str) -> None:
+    assert said(pod(state=running(since))) == Diagnosis("Loading", message, failing=False)
+
+
+def test_a_crashing_engine_says_the_same_in_each_of_its_states() -> None:
+    last = ended("ValueError: no")
+    states = [
+        said(pod(state=last)),
+        said(pod(state=CRASH, last=last, restarts=1)),
+        said(pod(state=running("2026-05-04T11:59:00Z"), last=last, restarts=2)),
+    ]
+    assert states[0] is not None
+    assert states == [states[0]] * 3
+
+
+def test_an_image_says_the_same_whether_pulled_or_backed_off_from() -> None:
+    words = f"docker.io/{IMAGE}: not found"
+    states = [
+        said(pod(state=waiting("ErrImagePull", words))),
+        said(pod(state=waiting("ImagePullBackOff", f'Back-off pulling image "{IMAGE}": ErrImagePull: {words}'))),
+    ]
+    assert states[0] is not None
+    assert states[0] == states[1]
+
+
+def test_the_log_is_read_before_the_termination_message() -> None:
+    log = "vllm: error: unrecognized arguments: --frobnicate\n"
+    found = said(pod(state=CRASH, last=ended("see above")), logs={"pod-1": log})
+    assert found == Diagnosis(
+        "ArgumentRefused",
+        "the prefill engine: vllm: error: unrecognized arguments: --frobnicate; correct args in spec.engine and in the "
+        "role; this image's vLLM does not take them",
+    )
+
+
+def test_in_a_rollout_a_missing_device_may_be_taken_from_the_old_engines() -> None:
+    found = said(pod(unschedulable=NO_GPU), may_use_surge=True)
+    assert found is not None
+    assert found.message.endswith("add a node, or set spec.rollout.maxSurge: 0 to replace engines in their places")
+
+
+def test_the_most_informative_of_several_causes_is_said_with_its_count() -> None:
+    gated = ended("OSError: You are trying to access a gated repo.")
+    pods = [pod(1, unschedulable=NO_GPU), pod(2, state=CRASH, last=gated), pod(3, state=gated)]
+    found = said(*pods, pod(4, state=running("2026-05-04T11:59:00Z")))
+    assert found is not None
+    assert (found.reason, found.message[:63]) == (
+        "ModelGated",
+        "2 of 4 prefill engines: OSError: You are trying to access a gat",
+    )
+
+
+def test_with_two_revisions_the_failing_one_is_named() -> None:
+    pools = [pool(replicas=2), pool(replicas=2, revision="old")]
+    found = diagnose(pools, None, [pod(unschedulable=NO_GPU)], {}, now=NOW)
+    assert found is not None
+    assert found.message.startswith("1 of 2 prefill engines of revision a: ")
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason", "message"),
+    [
+        (
+            'pods "x-7f-abc" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1, used: '
+            "requests.nvidia.com/gpu=4, limited: requests.nvidia.com/gpu=4",
+            "QuotaExceeded",
+            "2 of 3 prefill engines: the namespace's quota refuses its pod (exceeded quota: gpus, requested: "
+            "requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=4, limited: requests.nvidia.com/gpu=4); raise "
+            "the quota or free something",
+        ),
+        (
+            'pods "x-7f-abc" is forbidden: violates PodSecurity "restricted:latest": seccompProfile',
+            "PodRefused",
+            '2 of 3 prefill engines: the cluster refuses its pod: violates PodSecurity "restricted:latest": '
+            "seccompProfile",
+        ),
+    ],
+)
+def test_pods_that_are_refused_have_only_their_deployment_to_say_so(failure: str, reason: str, message: str) -> None:
+    state = pool_state(
+        {
+            "metadata": {"name": "x-prefill-a", "labels": {LABEL_ROLE: "prefill", LABEL_REVISION: "a"}},
+            "spec": {"replicas": 3},
+            "status": {
+                "replicas": 1,
+                "conditions": [{"type": "ReplicaFailure", "status": "True", "message": failure}],
+            },
+        }
+    )
+    assert state is not None
+    assert diagnose([state], None, [], {}, now=NOW) == Diagnosis(reason, message)
+
+
+def test_a_gateway_is_called_a_gateway() -> None:
+    found = diagnose([], GatewayState(2, 0, True), [pod(role="gateway", state=CRASH, last=ended("boom"))], {}, now=NOW)
+    assert found == Diagnosis("Crashing", "1 of 2 gateways: it ends with exit code 1, saying: boom")
+
+
+def test_a_side_service_is_called_a_server() -> None:
+    container = {"name": "lmcache", "image": IMAGE, "restartCount": 3, "state": CRASH, "lastState": ended("boom")}
+    labels = {LABEL_SERVICE: "lmcache", LABEL_REVISION: "a"}
+    status = {"containerStatuses": [container]}
+    view = pod_view({"metadata": {"name": "s", "labels": labels}, "spec": {"nodeName": "n1"}, "status": status})
+    found = diagnose([], None, [view], {}, now=NOW)
+    assert found is not None
+    assert found.message.startswith("the lmcache server: ")
+    homeless = diagnose([], None, [replace(view, unschedulable="0/1 nodes are available")], {}, now=NOW)
+    assert homeless is not None
+    assert homeless.message.endswith("or nodeSelector and tolerations in spec.kvTransfer.podTemplate")
+
+
+def test_the_container_beside_an_engine_is_named() -> None:
+    container = {"name": "lmcache", "image": IMAGE, "restartCount": 3, "state": CRASH, "lastState": ended("boom")}
+    labels = {LABEL_ROLE: "prefill", LABEL_REVISION: "a"}
+    status = {"initContainerStatuses": [container]}
+    view = pod_view({"metadata": {"name": "s", "labels": labels}, "spec": {"nodeName": "n1"}, "status": status})
+    found = diagnose([], None, [view], {}, now=NOW)
+    assert found is not None
+    assert found.message.startswith("the prefill engine: the container lmcache beside it ends with exit code 1")
+
+
+def test_pods_that_are_ready_or_ending_are_no_matter() -> None:
+    ready = pod_view({"metadata": {"name": "p"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+    ending = pod_view({"metadata": {"name": "p", "deletionTimestamp": "2026-05-04T11:59:00Z"}, "status": {}})
+    assert diagnose([], None, [ready, ending], {}, now=NOW) is None
+
+
+def test_one_log_of_each_role_is_asked_for() -> None:
+    crashed = [
+        pod(n, role=role, state=CRASH, last=ended(), restarts=1) for n, role in enumerate(["decode"] * 3 + ["prefill"])
+    ]
+    first = pod(9, role="aggregated", state=ended())
+    assert logs_wanted([*crashed, first]) == (LogRequest("pod-0", "engine", True), LogRequest("pod-3", "engine", True))
+    assert logs_wanted([first]) == (LogRequest("pod-9", "engine", False),)
+
+
+def test_a_finished_init_container_is_not_in_the_way() -> None:
+    done = {"name": "init", "image": IMAGE, "ready": False, "state": ended(exit_code=0, reason="Completed")}
+    assert pod(initContainerStatuses=[done]).containers == ()
+
+
+def test_what_a_deployment_leaves_out_has_kubernetes_meaning() -> None:
+    assert gateway_state({}) == GatewayState(replicas=1, ready=0, settled=False)
+    assert pool_state({"metadata": {"labels": {LABEL_ROLE: "gateway"}}}) is None
+
+
+def test_a_deployment_is_settled_once_its_controller_has_caught_up() -> None:
+    status = {"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 1}
+    body = {"metadata": {"generation": 3}, "spec": {"replicas": 2}, "status": status}
+    assert gateway_state(body) == GatewayState(replicas=2, ready=1, settled=True)
+    assert not gateway_state(body | {"metadata": {"generation": 4}}).settled
+    assert not gateway_state(body | {"status": status | {"updatedReplicas": 1}}).settled
+
+
+@pytest.mark.parametrize(
+    ("surge", "replicas", "updated", "surging"),
+    [("25%", 2, 1, True), (1, 2, 1, True), ("25%", 1, 1, False), (0, 2, 1, False), ("0%", 2, 1, False)],
+)
+def test_a_role_that_is_replaced_in_place_by_more_pods_is_known(
+    surge: int | str, replicas: int, updated: int, surging: bool
+) -> None:
+    state = pool_state(
+        {
+            "metadata": {"name": "x", "labels": {LABEL_ROLE: "decode", LABEL_REVISION: "a"}},
+            "spec": {"replicas": 1, "strategy": {"rollingUpdate": {"maxSurge": surge}}},
+            "status": {"replicas": replicas, "updatedReplicas": updated},
+        }
+    )
+    assert state is not None
+    assert state.surging is surging

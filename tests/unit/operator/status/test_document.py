@@ -1,0 +1,127 @@
+"""docs/operator.md names every condition and reason that the operator writes, and no other; what it shows works."""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdx_api.names import KIND, ConditionType, Role, engines_name
+from pdx_api.render.engines import pairing_revision
+from pdx_api.spec.parse import parse
+from pdx_api.verification import Cause
+from pdx_operator.controller import reconciler
+from pdx_operator.observed import engine_log
+from pdx_operator.plan.rollout import Phase
+from pdx_operator.render.children import children
+from pdx_operator.status import conditions, diagnosis
+from tests.documents import BLOCKS, ROOT
+
+GUIDE = (ROOT / "docs" / "operator.md").read_text()
+PARTS = {
+    "{server.capitalize()}NotReady": {"DecodeNotReady", "AggregatedNotReady"},
+    "{kind}NotFound": {"SecretNotFound", "ConfigMapNotFound"},
+}
+"""Reasons that are put together, and what they come to."""
+NAMED = {"INVALID": conditions.INVALID, "SERVING": conditions.SERVING, "NOTHING_FOUND": conditions.NOTHING_FOUND}
+PASSED_ON = {"facts.plan.phase", "failing.reason", "finding.known.reason", "facts.troubles[0].reason", "old['reason']"}
+PASSED_ON |= {"cause.reason", "reason", "now['reason']", "told.reason", "broken.cause"}
+"""What holds a reason that is written elsewhere."""
+PLACES = {"_Verdict": 1, "Diagnosis": 0, "_found": 1, "Transition": 0, "Step": 0}
+"""Which argument of a call is a reason."""
+
+
+def reasons(module: object, call: str) -> set[str]:
+    """What a module writes as reason in calls of that name."""
+    source = Path(str(vars(module)["__file__"])).read_text()
+    return {
+        reason
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == call
+        for reason in _reasons(node.args[PLACES[call]])
+    }
+
+
+def _reasons(value: ast.expr) -> Iterator[str]:
+    text = ast.unparse(value)
+    if isinstance(value, ast.Constant):
+        yield str(value.value)
+    elif isinstance(value, ast.JoinedStr):
+        yield from PARTS[text[2:-1]]
+    elif isinstance(value, ast.BoolOp):
+        yield from _reasons(value.values[-1])  # Kubernetes' own word comes before it
+    elif text in NAMED:
+        yield NAMED[text]
+    else:
+        assert text in PASSED_ON, f"{text} may be a reason that is not told"
+
+
+def table(head: str) -> set[str]:
+    """What is named in the first column of the table that begins so."""
+    rows = GUIDE[GUIDE.index(f"| {head} |") :].split("\n\n")[0].splitlines()[2:]
+    return {word for row in rows for word in re.findall(r"`(\w+)`", row.split("|")[1])} - {"Evicted"}
+
+
+def test_every_condition_is_explained() -> None:
+    assert table("condition") == set(ConditionType)
+
+
+def test_every_reason_is_explained_and_no_other() -> None:
+    verdicts = reasons(conditions, "_Verdict")
+    known = {known.reason for known in engine_log.KNOWN}
+    found = reasons(conditions, "Diagnosis") | reasons(diagnosis, "Diagnosis") | reasons(diagnosis, "_found") | known
+    found |= {conditions.NOTHING_FOUND, conditions.INVALID}
+
+    assert table("reason of `Degraded`") == found
+    assert table("reason of `Progressing`") == {*Phase, "GatewayStarting", conditions.INVALID}
+    ready = table("reason of `Ready`")
+    proof = table("reason of `KVTransferVerified`")
+    assert proof >= set(Cause)
+    others = table("reason of `Progressing`") | {conditions.NOTHING_FOUND}
+    assert ready | others | proof == verdicts | set(Phase) | set(Cause)
+
+
+def test_causes_that_canaries_cannot_name_are_marked() -> None:
+    marked = set(re.findall(r"^\| `(\w+)` \| . \| `pdx doctor` alone names it: ", GUIDE, re.MULTILINE))
+    named = set(re.findall(r"\bCause\.(\w+)", (ROOT / "proxy/pdx_proxy/verification/verdict.py").read_text()))
+
+    assert marked == {cause.value for cause in Cause if cause.name not in named}
+
+
+@pytest.mark.parametrize(("module", "call"), [(conditions, "Transition"), (reconciler, "Step")])
+def test_every_event_is_named(module: object, call: str) -> None:
+    told = GUIDE[GUIDE.index("Events carry these reasons") :].split("\n\n")[0]
+
+    assert reasons(module, call) <= set(re.findall(r"`(\w+)`", told))
+
+
+@pytest.mark.parametrize("body", [pytest.param(body, id=place) for place, body in BLOCKS if body["kind"] == KIND])
+def test_what_documents_show_is_rendered(body: dict[str, Any]) -> None:
+    assert children(parse(body), uid=None, gateway_image="pdx-gateway:1")
+
+
+def _decode_pod(words: str) -> dict[str, Any]:
+    """The pod of D that a block with these words in it leads to."""
+    body = next(body for _, body in BLOCKS if words in json.dumps(body))
+    deployment = parse(body)
+    manifests = children(deployment, uid=None, gateway_image="pdx-gateway:1")
+    name = engines_name(deployment.metadata.name, Role.DECODE, pairing_revision(deployment.spec))
+    (found,) = (m for m in manifests if m["kind"] == "Deployment" and m["metadata"]["name"] == name)
+    pod: dict[str, Any] = found["spec"]["template"]["spec"]
+    return pod
+
+
+def test_the_overlay_for_other_rdma_devices_adds_the_capability() -> None:
+    security = _decode_pod("vpc.amazonaws.com/efa")["containers"][0]["securityContext"]
+
+    assert security["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+
+
+def test_the_overlay_for_openshift_names_no_user() -> None:
+    assert _decode_pod("$patch")["securityContext"] == {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }

@@ -1,0 +1,153 @@
+"""API keys: their files, who shows one, and what a change of a file does."""
+
+import os
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from pdx_proxy.admission.api_keys import (
+    KeyFileError,
+    Keyring,
+    UnauthorizedError,
+    check,
+    client_of,
+    parse_clients,
+    parse_engine_key,
+)
+from pdx_proxy.config.settings import Keys
+from pdx_proxy.http.messages import forwarded_headers, request_head
+
+
+def line(key: str, name: str) -> str:
+    return f"sha256:{sha256(key.encode()).hexdigest()} {name}\n"
+
+
+CLIENTS = "# who may\n\n" + line("secret", "alice") + line("other", "bob")
+SHOWN = {
+    "bearer": ({"authorization": "Bearer secret"}, "alice"),
+    "scheme-in-any-case": ({"authorization": "bEARER other"}, "bob"),
+    "anthropic": ({"x-api-key": "secret"}, "alice"),
+    "bearer-counts": ({"authorization": "Bearer wrong", "x-api-key": "secret"}, None),
+    "another-scheme": ({"authorization": "Basic secret", "x-api-key": "other"}, "bob"),
+    "nothing": ({}, None),
+    "empty": ({"authorization": "Bearer "}, None),
+    "no-scheme": ({"authorization": "secret"}, None),
+    "longer": ({"authorization": "Bearer secrets"}, None),
+    "space": ({"authorization": "Bearer secret "}, None),
+    "two-spaces": ({"authorization": "Bearer  secret"}, None),
+    "its-hash": ({"authorization": f"Bearer {sha256(b'secret').hexdigest()}"}, None),
+    "not-ascii": ({"authorization": "Bearer secr\xe9t"}, None),
+    "surrogate": ({"authorization": "Bearer secret\udcff"}, None),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_who_it_is(name: str) -> None:
+    headers, expected = SHOWN[name]
+    assert client_of(parse_clients(CLIENTS), headers) == expected
+
+
+WRONG = {
+    "": "it holds no key",
+    "# nothing\n": "it holds no key",
+    "secret alice": "line 1 is no key; write sha256:HEX NAME",
+    "\nsha256:abc alice": "line 2 is no key",
+    line("a", "x").rstrip("x\n"): "line 1 is no key",
+    line("a", "x") + line("a", "y"): "line 2 repeats the key of x",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_wrong_clients(text: str) -> None:
+    with pytest.raises(ValueError, match=WRONG[text]):
+        parse_clients(text)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "two words", "two\nlines", "ha\r\nX-Evil: 1", "\x00", "k\xe9y", "x" * 5000])
+def test_no_engine_key(text: str) -> None:
+    with pytest.raises(ValueError, match="does not hold one key"):
+        parse_engine_key(text)
+
+
+class Holder:
+    authorization = ""
+
+
+def ring(tmp_path: Path) -> tuple[Keyring, Holder, list[str]]:
+    holder, said = Holder(), list[str]()
+    keys = Keys(clients=str(tmp_path / "clients"), engines=str(tmp_path / "engines"))
+    return Keyring(keys, holder, said.append), holder, said
+
+
+def test_files_are_read_again_when_they_change(tmp_path: Path) -> None:
+    """As a kubelet does it: the path is a link through a folder that is swapped."""
+    for number, key in enumerate(("old", "new")):
+        (tmp_path / f"v{number}").mkdir()
+        (tmp_path / f"v{number}" / "clients").write_text(line(key, "alice"))
+        (tmp_path / f"v{number}" / "engines").write_text(f"{key}-engine\n")
+    (tmp_path / "data").symlink_to("v0")
+    for name in ("clients", "engines"):
+        (tmp_path / name).symlink_to(f"data/{name}")
+    keyring, holder, said = ring(tmp_path)
+    keyring.look()
+    assert keyring.identify({"authorization": "Bearer old"}) == "alice"
+    assert holder.authorization == "Authorization: Bearer old-engine\r\n"
+    (tmp_path / "next").symlink_to("v1")
+    os.rename(tmp_path / "next", tmp_path / "data")
+    keyring.look()
+    assert keyring.identify({"authorization": "Bearer new"}) == "alice"
+    with pytest.raises(UnauthorizedError):
+        keyring.identify({"authorization": "Bearer old"})
+    assert holder.authorization == "Authorization: Bearer new-engine\r\n"
+    assert not said
+
+
+@pytest.mark.parametrize("broken", [None, b"", b"\xff\xfe", b"two words\nhere"])
+def test_a_broken_file_leaves_the_keys_that_were(broken: bytes | None, tmp_path: Path) -> None:
+    clients, engines = tmp_path / "clients", tmp_path / "engines"
+    clients.write_text(CLIENTS)
+    engines.write_text("key")
+    keyring, holder, said = ring(tmp_path)
+    keyring.look()
+    for path in (clients, engines):
+        path.unlink()
+        if broken is not None:
+            path.write_bytes(broken)
+    for _ in range(3):
+        keyring.look()
+    assert keyring.identify({"x-api-key": "other"}) == "bob"
+    assert holder.authorization == "Authorization: Bearer key\r\n"
+    assert len(said) == 2
+    for path, sentence in zip((clients, engines), said, strict=True):
+        assert sentence.startswith(f"cannot use the key file {path}: ")
+        assert sentence.endswith(". The keys that were in force stay.")
+    clients.write_text(line("third", "carol"))
+    keyring.look()
+    assert keyring.identify({"x-api-key": "third"}) == "carol"
+    assert len(said) == 2
+
+
+def test_without_a_file_everybody_is_served_and_with_an_unread_one_nobody(tmp_path: Path) -> None:
+    assert Keyring(Keys(), Holder(), print).identify({}) is None
+    with pytest.raises(UnauthorizedError):
+        ring(tmp_path)[0].identify({"authorization": "Bearer "})
+
+
+def test_check(tmp_path: Path) -> None:
+    check(Keys())
+    path = tmp_path / "keys"
+    with pytest.raises(KeyFileError, match=f"cannot use the key file {path}: No such file or directory"):
+        check(Keys(clients=str(path)))
+    path.write_text("two words")
+    for keys in (Keys(clients=str(path)), Keys(engines=str(path))):
+        with pytest.raises(KeyFileError, match=f"cannot use the key file {path}: "):
+            check(keys)
+
+
+def test_what_goes_on_to_engines() -> None:
+    assert "authorization" in forwarded_headers(Keys())
+    for keys in (Keys(clients="a"), Keys(engines="b")):
+        assert forwarded_headers(keys) == ("traceparent", "tracestate")
+    head = request_head("GET", "/v1/models", "e:1", (("a", "b"),), 0, "Authorization: Bearer key\r\n")
+    assert head == b"GET /v1/models HTTP/1.1\r\nHost: e:1\r\nAuthorization: Bearer key\r\na: b\r\n\r\n"

@@ -1,0 +1,56 @@
+"""The retry budget over time."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pdx_proxy.admission.retry_budget import RetryBudget
+from pdx_proxy.config.settings import Retries
+
+
+def _taken(budget: RetryBudget, now: float, wanted: int) -> int:
+    return sum(budget.take(now) for _ in range(wanted))
+
+
+@pytest.mark.parametrize(
+    ("free", "percent", "requests", "allowed"), [(10, 20, 0, 10), (0, 20, 100, 20), (3, 0, 50, 3), (2, 50, 5, 4)]
+)
+def test_so_many_and_a_share(free: int, percent: int, requests: int, allowed: int) -> None:
+    budget = RetryBudget(Retries(free=free, budget_percent=percent), workers=1)
+    for _ in range(requests):
+        budget.request(100.0)
+    assert _taken(budget, 100.9, 200) == allowed
+    assert _taken(budget, 109.9, 200) == 0
+
+
+def test_what_is_ten_seconds_old_does_not_count() -> None:
+    budget = RetryBudget(Retries(free=1, budget_percent=10), workers=1)
+    for _ in range(100):
+        budget.request(5.0)
+    assert _taken(budget, 6.0, 50) == 11
+    assert _taken(budget, 14.9, 50) == 0
+    assert _taken(budget, 16.0, 50) == 1, "the requests are forgotten as well"
+    assert _taken(budget, 1e6, 50) == 1
+
+
+@pytest.mark.parametrize(("workers", "share"), [(1, 10), (2, 5), (3, 4), (64, 1)])
+def test_workers_share_what_is_free(workers: int, share: int) -> None:
+    budget = RetryBudget(Retries(free=10, budget_percent=0), workers)
+    assert _taken(budget, 1.0, 50) == share
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 3.0), st.booleans()), max_size=200), st.integers(0, 5), st.integers(0, 100))
+def test_never_more_than_the_budget(steps: list[tuple[float, bool]], free: int, percent: int) -> None:
+    """At any moment, of the last nine seconds; requests count for ten."""
+    budget, now = RetryBudget(Retries(free=free, budget_percent=percent), workers=1), 1000.0
+    requests: list[float] = []
+    taken: list[float] = []
+    for pause, retries in steps:
+        now += pause
+        if retries and budget.take(now):
+            taken.append(now)
+        elif not retries:
+            budget.request(now)
+            requests.append(now)
+        recent = sum(now - at < 9.0 for at in taken)
+        assert recent <= free + percent / 100 * sum(now - at <= 19.0 for at in requests)

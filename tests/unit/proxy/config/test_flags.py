@@ -1,0 +1,213 @@
+"""What a spec says of requests is what the gateway's settings are, field by field, by way of the flags."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from pdx_api.names import LogFormat, Policy, PrefillFailure
+from pdx_api.quantities import quantity
+from pdx_api.render.gateway_flags import gateway_flags
+from pdx_api.spec.parse import parse
+from pdx_api.spec.routing import GatewayLimits, GatewayLogs, Routing
+from pdx_api.spec.types import Spec
+from pdx_cli.main import main as pdx
+from pdx_proxy.__main__ import create_parser, main, settings_of
+from pdx_proxy.config.flags import FLAGS, flags_of
+from pdx_proxy.config.settings import Canaries, Choosing, Deadlines, Health, Keys, Limits, Logs, Retries, Settings
+from tests.pddeployments import FULL, changed
+
+IN_CLUSTER = ["--deployment", "tiny", "--namespace", "models"]
+
+INTERNAL = {"deadlines": {"settle", "nearly_done", "warm_up"}}
+"""Settings that nobody chooses."""
+
+Path = str
+
+TABLE: dict[Path, tuple[object, str, str, object]] = {
+    "spec.routing.prefillPolicy": ("PrefixAffinity", "choosing", "prefill_policy", Policy.PREFIX_AFFINITY),
+    "spec.routing.decodePolicy": ("LeastLoad", "choosing", "decode_policy", Policy.LEAST_LOAD),
+    "spec.routing.disaggregateAboveTokens": (512, "choosing", "disaggregate_above_tokens", 512),
+    "spec.routing.onPrefillFailure": ("Fail", "retries", "on_prefill_failure", PrefillFailure.FAIL),
+    "spec.routing.retries.attempts": (5, "retries", "attempts", 5),
+    "spec.routing.retries.budgetPercent": (7, "retries", "budget_percent", 7),
+    "spec.routing.retries.free": (0, "retries", "free", 0),
+    "spec.routing.deadlines.connectSeconds": (9, "deadlines", "connect", 9.0),
+    "spec.routing.deadlines.prefillSeconds": (11, "deadlines", "prefill", 11.0),
+    "spec.routing.deadlines.handoffSeconds": (60, "deadlines", "handoff", 60.0),
+    "spec.routing.deadlines.firstEventSeconds": (61, "deadlines", "first_event", 61.0),
+    "spec.routing.deadlines.idleSeconds": (62, "deadlines", "idle", 62.0),
+    "spec.routing.deadlines.totalSeconds": (86400, "deadlines", "total", 86400.0),
+    "spec.routing.queue.maxRequests": (0, "limits", "queued_requests", 0),
+    "spec.routing.queue.maxWaitSeconds": (0, "limits", "queue_seconds", 0.0),
+    "spec.routing.queue.maxInFlightPerDecode": (1, "limits", "in_flight_per_decode", 1),
+    "spec.routing.queue.maxMemory": ("1.5Gi", "limits", "held_bytes", 3 * 2**29),
+    "spec.gateway.limits.maxBodySize": (5000, "limits", "max_body_bytes", 5000),
+    "spec.gateway.limits.maxRequestsPerClient": (3, "limits", "requests_per_client", 3),
+    "spec.gateway.logs.format": ("JSON", "logs", "format", LogFormat.JSON),
+    "spec.gateway.logs.slowSeconds": (0, "logs", "slow_seconds", 0.0),
+    "spec.routing.ejection.consecutiveFailures": (2, "health", "failures_in_a_row", 2),
+    "spec.routing.slowStartSeconds": (0, "health", "slow_start_seconds", 0.0),
+    "spec.routing.canarySeconds": (0, "canary", "seconds", 0.0),
+}
+"""Field -> a value, and where it stands in the settings as what."""
+
+
+def _leaves(part: type[BaseModel], path: str) -> Iterator[Path]:
+    for name, field in part.model_fields.items():
+        inner = f"{path}.{field.alias or name}"
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _leaves(field.annotation, inner)
+        else:
+            yield inner
+
+
+def _spec(path: str, value: object) -> Spec:
+    return parse(changed(path, value)).spec
+
+
+def _with(part: str, **fields: object) -> Settings:
+    usual = Settings()
+    return dataclasses.replace(usual, **{part: dataclasses.replace(getattr(usual, part), **fields)})
+
+
+def test_no_field_is_forgotten() -> None:
+    fields = {*_leaves(Routing, "spec.routing"), *_leaves(GatewayLimits, "spec.gateway.limits")}
+    fields |= {*_leaves(GatewayLogs, "spec.gateway.logs")}
+    assert set(TABLE) == fields
+
+
+def test_no_setting_is_forgotten() -> None:
+    parts: dict[str, type] = {
+        "choosing": Choosing,
+        "retries": Retries,
+        "deadlines": Deadlines,
+        "limits": Limits,
+        "health": Health,
+    }
+    parts |= {"logs": Logs, "canary": Canaries}
+    settings = {
+        (part, field.name)
+        for part, kind in parts.items()
+        for field in dataclasses.fields(kind)
+        if field.name not in INTERNAL.get(part, ())
+    }
+    assert {row[1:3] for row in TABLE.values()} == settings
+    keys = {("keys", field.name) for field in dataclasses.fields(Keys)}
+    assert {(flag.part, flag.field) for flags in FLAGS.values() for flag in flags} == settings | keys
+
+
+@pytest.mark.parametrize("path", TABLE)
+def test_what_a_field_says_arrives_and_nothing_else_changes(path: Path) -> None:
+    value, part, field, setting = TABLE[path]
+    flags = gateway_flags(_spec(path, value))
+    assert len(flags) == 1
+    assert flags_of(flags) == _with(part, **{field: setting})
+    in_cluster = settings_of(create_parser().parse_args([*IN_CLUSTER, *flags]))
+    assert getattr(getattr(in_cluster, part), field) == setting
+
+
+@pytest.mark.parametrize("path", TABLE)
+def test_both_have_one_default(path: Path) -> None:
+    _, part, field, _ = TABLE[path]
+    found: Any = parse(changed("spec.routing", {})).spec.model_dump(mode="json", by_alias=True)
+    for step in path.split(".")[1:]:
+        found = found[step]
+    expected = getattr(getattr(Settings(), part), field)
+    assert (quantity(found) if path.endswith(("maxMemory", "maxBodySize")) else found) == expected
+
+
+def test_what_is_not_said_needs_no_flag() -> None:
+    assert gateway_flags(_spec("spec.routing", {"retries": {"attempts": 3}})) == ()
+    assert flags_of(()) == Settings()
+
+
+def test_all_at_once() -> None:
+    settings = flags_of(gateway_flags(parse(FULL).spec))
+    assert settings.deadlines == Deadlines(1.0, 120.0, 20.0, 240.0, 60.0, 1800.0)
+    assert settings.choosing == Choosing(Policy.PREFIX_AFFINITY, Policy.SESSION_AFFINITY, 512)
+    assert settings.retries == Retries(PrefillFailure.LOCAL, 2, 10, 0)
+    assert settings.limits == Limits(300, 0, 3 * 2**29, 0.0, 16, 2**25)
+    assert settings.health == Health(2, 0.0)
+
+
+def test_keys_are_files() -> None:
+    settings = flags_of(["--client-keys=/c/keys", "--engine-key", "/e/key"])
+    assert settings.keys == Keys(clients="/c/keys", engines="/e/key")
+
+
+WRONG = [
+    ("--prefill-policy Random",
+     "argument --prefill-policy: Random does not exist; write one of: "
+     "LeastRequests, LeastLoad, PrefixAffinity, SessionAffinity"),
+    ("--on-prefill-failure retry",
+     "argument --on-prefill-failure: retry does not exist; write one of: Retry, Local, Fail"),
+    ("--attempts 0", "argument --attempts: 0 is not possible; write a whole number from 1 to 10"),
+    ("--retry-budget-percent 101",
+     "argument --retry-budget-percent: 101 is not possible; write a whole number from 0 to 100"),
+    ("--max-queued-requests 1e3",
+     "argument --max-queued-requests: 1e3 is not possible; write a whole number from 0 to 1000000"),
+    ("--handoff-seconds 0", "argument --handoff-seconds: 0 is no time; write seconds from 0.001 to 86400"),
+    ("--idle-seconds nan", "argument --idle-seconds: nan is no time; write seconds from 0.001 to 86400"),
+    ("--max-wait-seconds -1", "argument --max-wait-seconds: -1 is no time; write seconds from 0 to 86400"),
+    ("--max-body-size 64MB",
+     "argument --max-body-size: 64MB is no size; write bytes from 1Ki to 1Ti, for example 256Mi"),
+    ("--max-memory 1", "argument --max-memory: 1 is no size; write bytes from 1Ki to 1Ti, for example 256Mi"),
+    ("--client-keys=", "argument --client-keys: an empty name is no file"),
+    ("--attempts", "argument --attempts: expected one argument"),
+]  # fmt: skip
+
+TOGETHER = [
+    ("--handoff-seconds 601",
+     "a hand-off ends with the first event; write --handoff-seconds up to --first-event-seconds"),
+    ("--total-seconds 100",
+     "no wait is longer than the whole request; write --connect-seconds, --prefill-seconds, --first-event-seconds and "
+     "--idle-seconds up to --total-seconds"),
+    ("--max-wait-seconds 3601",
+     "waiting is part of the whole request; write --max-wait-seconds up to --total-seconds"),
+    ("--max-memory 1Mi", "the largest body would never be taken; write --max-body-size up to --max-memory"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flags", "says"), [*WRONG, *TOGETHER])
+def test_wrong_flags_are_one_sentence(flags: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*IN_CLUSTER, *flags.split()])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"python -m pdx_proxy: {says}\n"
+
+
+@pytest.mark.parametrize(("flags", "says"), WRONG)
+def test_pdx_gateway_says_the_same(flags: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        pdx(["gateway", "--aggregated", "http://127.0.0.1:1", *flags.split()])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"pdx gateway: {says}\n"
+
+
+@pytest.mark.parametrize(("flags", "says"), TOGETHER)
+def test_pdx_gateway_refuses_the_same_contradictions(flags: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pdx(["gateway", "--aggregated", "http://127.0.0.1:1", *flags.split()]) == 1
+    assert capsys.readouterr().err == f"pdx: {says}.\n"
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://h:99999", "http://h:0", "https://h", "http://h/v1", "h:80"])
+def test_what_is_no_engine(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pdx(["gateway", "--aggregated", url]) == 1
+    assert capsys.readouterr().err == f"pdx: {url} is no engine's URL; write http://HOST:PORT.\n"
+
+
+@pytest.mark.parametrize(("program", "argv"), [(main, ["--help"]), (pdx, ["gateway", "--help"])])
+def test_help_names_every_flag_with_its_default(
+    program: Callable[[list[str]], int], argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        program(argv)
+    assert ended.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for flag in (flag for flags in FLAGS.values() for flag in flags):
+        assert f"{flag.name} {flag.metavar} " in text
+    for told in ("(25)", "(64Mi)", "(Retry)", "(LeastRequests)", "(1024)"):
+        assert told in text

@@ -1,0 +1,187 @@
+"""A pod as an endpoint, by tables; whatever the JSON, reading it never raises."""
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pdx_api.connectors import CONNECTORS
+from pdx_api.connectors.custom import Custom
+from pdx_api.names import Order, Role
+from pdx_proxy.config.settings import Address, EndpointSpec
+from pdx_proxy.discovery.pods import NoEndpoint, Pods, read_pod
+
+POD: dict[str, Any] = {
+    "metadata": {
+        "name": "tiny-prefill-abc-1",
+        "uid": "u",
+        "labels": {"pdx.dev/deployment": "tiny", "pdx.dev/role": "prefill", "pdx.dev/revision": "abc"},
+        "annotations": {"pdx.dev/connector": "NIXL", "pdx.dev/order": "DecodeFirst"},
+    },
+    "spec": {"containers": [{"name": "engine", "ports": [{"name": "http", "containerPort": 8000}]}]},
+    "status": {
+        "phase": "Running",
+        "podIP": "10.0.0.7",
+        "conditions": [{"type": "Initialized", "status": "True"}, {"type": "Ready", "status": "True"}],
+        "containerStatuses": [{"name": "engine", "restartCount": 1, "containerID": "c"}],
+    },
+}
+SPEC = EndpointSpec(
+    Address("10.0.0.7", 8000), Role.PREFILL, "abc", "NIXL", Order.DECODE_FIRST, "tiny-prefill-abc-1", "u/c/1"
+)
+CUSTOM = {"pdx.dev/connector": "Custom", "pdx.dev/order": "PrefillFirst"}
+GONE = object()
+
+
+def changed(*changes: tuple[str, Any]) -> dict[str, Any]:
+    """The pod with values put at paths; GONE removes."""
+    pod = copy.deepcopy(POD)
+    for path, value in changes:
+        *way, last = path.split(" ")
+        target: Any = pod
+        for part in way:
+            target = target[int(part) if isinstance(target, list) else part]
+        if value is GONE:
+            del target[last]
+        else:
+            target[last] = value
+    return pod
+
+
+def test_a_running_pod_is_an_endpoint() -> None:
+    assert read_pod(POD) == SPEC
+
+
+ROLE, CONNECTOR = "metadata labels pdx.dev/role", "metadata annotations pdx.dev/connector"
+ORDER, REVISION = "metadata annotations pdx.dev/order", "metadata labels pdx.dev/revision"
+
+FIELDS: list[tuple[tuple[str, Any], dict[str, Any]]] = [
+    (("status podIP", "fd00::7"), {"address": Address("fd00::7", 8000)}),
+    (
+        ("metadata annotations", {**CUSTOM, "pdx.dev/protocol": Custom().protocol}),
+        {"connector": "Custom", "order": Order.PREFILL_FIRST, "protocol": Custom().protocol},
+    ),
+    (
+        ("spec containers 0 ports", [{"name": "side", "containerPort": 1}, {"name": "http", "containerPort": 9}]),
+        {"address": Address("10.0.0.7", 9)},
+    ),
+    (("spec containers 0 ports", GONE), {"address": Address("10.0.0.7", 8000)}),
+    ((ROLE, "decode"), {"role": Role.DECODE}),
+    ((REVISION, "other"), {"revision": "other"}),
+    ((ORDER, "PrefillFirst"), {"order": Order.PREFILL_FIRST}),
+    (("metadata uid", "another"), {"incarnation": "another/c/1"}),
+    (("status containerStatuses 0 restartCount", 2), {"incarnation": "u/c/2"}),
+    (("status containerStatuses 0 containerID", "d"), {"incarnation": "u/d/1"}),
+    (("status containerStatuses 0 name", "sidecar"), {"incarnation": "u//0"}),
+    (("status containerStatuses", GONE), {"incarnation": "u//0"}),
+    (("status conditions 1 status", "False"), {"ready": False}),
+    (("status conditions 1 status", "Unknown"), {"ready": False}),
+    (("status conditions", GONE), {"ready": False}),
+    (("metadata deletionTimestamp", "2030-01-01T00:00:00Z"), {"leaving": True}),
+    (("status phase", "Unknown"), {}),
+]
+
+
+@pytest.mark.parametrize(("change", "fields"), FIELDS, ids=[case[0][0] for case in FIELDS])
+def test_a_field_is_read(change: tuple[str, Any], fields: dict[str, Any]) -> None:
+    found = read_pod(changed(change))
+    assert isinstance(found, EndpointSpec)
+    assert {name: getattr(found, name) for name in fields} == fields
+    for name in ("address", "role", "revision", "order", "incarnation", "ready", "leaving"):
+        assert name in fields or getattr(found, name) == getattr(SPEC, name)
+
+
+@pytest.mark.parametrize(
+    ("reason", "engine", "ready"),
+    [("ContainersNotReady", True, True), ("ContainersNotReady", False, False), (None, True, False)],
+    ids=["what is beside the engine", "the engine", "the node"],
+)
+def test_what_runs_beside_an_engine_does_not_take_it_away(reason: str | None, engine: bool, ready: bool) -> None:
+    condition = {"type": "Ready", "status": "False", "reason": reason}
+    beside = [{"name": "lmcache", "ready": False, "restartCount": 1}]
+    found = read_pod(
+        changed(
+            ("status conditions", [condition]),
+            ("status containerStatuses 0 ready", engine),
+            ("status initContainerStatuses", beside),
+        )
+    )
+    assert isinstance(found, EndpointSpec)
+    assert (found.ready, found.incarnation) == (ready, SPEC.incarnation)
+
+
+def test_an_aggregated_pod_needs_no_connector() -> None:
+    found = read_pod(changed((ROLE, "aggregated"), ("metadata annotations", GONE)))
+    assert isinstance(found, EndpointSpec)
+    assert (found.role, found.connector) == (Role.AGGREGATED, "")
+
+
+def test_another_container_that_restarts_is_no_restart() -> None:
+    statuses = [{"name": "proxy", "restartCount": 9, "containerID": "x"}, *POD["status"]["containerStatuses"]]
+    assert read_pod(changed(("status containerStatuses", statuses))) == SPEC
+
+
+REASONS: list[tuple[tuple[str, Any], str, bool]] = [
+    (("status podIP", GONE), "has no IP yet", True),
+    (("status podIP", ""), "has no IP yet", True),
+    (("status", GONE), "has no IP yet", True),
+    (("status phase", "Failed"), "has ended (Failed)", True),
+    (("status phase", "Succeeded"), "has ended (Succeeded)", True),
+    ((ROLE, GONE), "has no label pdx.dev/role", False),
+    ((ROLE, "gateway"), "has the role 'gateway', which this gateway does not know", False),
+    ((REVISION, GONE), "has no label pdx.dev/revision", False),
+    ((CONNECTOR, GONE), "has no annotation pdx.dev/connector", False),
+    ((ORDER, GONE), "has no annotation pdx.dev/order", False),
+    (("metadata annotations", GONE), "has no annotation pdx.dev/connector", False),
+    ((ORDER, "Sideways"), "has the order 'Sideways', which this gateway does not know", False),
+    (
+        (CONNECTOR, "Pigeon"),
+        "is wired in a way that this gateway does not speak: connector 'Pigeon' does not exist; write one of: "
+        f"{', '.join(CONNECTORS)}",
+        False,
+    ),
+    (
+        ("metadata annotations", {**CUSTOM, "pdx.dev/protocol": "?"}),
+        "is wired in a way that this gateway does not speak: '?' is no protocol of connector Custom",
+        False,
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "reason", "passing"), REASONS, ids=[f"{c[0][0]}-{c[0][1]}" for c in REASONS])
+def test_why_a_pod_is_no_endpoint(change: tuple[str, Any], reason: str, passing: bool) -> None:
+    assert read_pod(changed(change)) == NoEndpoint(reason, passing)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+PATHS = [case[0][0] for case in FIELDS] + [case[0][0] for case in REASONS]
+
+
+@given(st.sampled_from([*PATHS, "metadata", "spec", "spec containers", "spec containers 0 ports"]), JSON)
+def test_any_json_is_read(path: str, value: Any) -> None:
+    assert isinstance(read_pod(changed((path, value))), EndpointSpec | NoEndpoint)
+
+
+def test_pods_come_change_and_go() -> None:
+    said: list[str] = []
+    pods = Pods(said.append)
+    pods.replace([POD, changed(("metadata name", "other"), (ORDER, GONE))])
+    assert pods.endpoints == [SPEC]
+    assert said == ["pod other has no annotation pdx.dev/order; it is not used"]
+    pods.put(changed(("metadata deletionTimestamp", "now")))
+    assert [spec.leaving for spec in pods.endpoints] == [True]
+    pods.put(changed(("metadata name", "other"), (ORDER, GONE)))
+    pods.replace([changed(("metadata name", "other"), (ORDER, GONE))])
+    assert pods.endpoints == []
+    assert len(said) == 1, "said once"
+    pods.put(changed(("metadata name", "other")))
+    assert [spec.name for spec in pods.endpoints] == ["other"]
+    pods.remove(changed(("metadata name", "other")))
+    pods.remove(changed(("metadata name", "nobody")))
+    assert pods.endpoints == []

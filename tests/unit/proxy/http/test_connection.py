@@ -1,0 +1,218 @@
+"""An engine's bytes become an answer, however they are cut."""
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pdx_proxy.http.upstream.connection import Connection
+from pdx_proxy.http.upstream.failures import EngineFailure, LostConnection
+from pdx_proxy.telemetry.counters import Counters
+
+EVENTS = b"data: one\n\ndata: two\n\ndata: [DONE]\n\n"
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    b"b\r\ndata: one\n\n\r\nb\r\ndata: two\n\n\r\ne\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
+)
+SIZED = b"HTTP/1.1 404 Not Found\r\nContent-Length: 36\r\nContent-Type: application/json\r\n\r\n" + EVENTS
+EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+GARBAGE = [
+    b"\x16\x03\x01\x00\xff not http\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+    b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"HTTP/1.1 100 Continue\r\n\r\n",
+    b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
+    EMPTY + EMPTY,
+    SIZED + b"more",
+]
+
+
+class Wire(asyncio.Transport):
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = b""
+        self.reading = True
+        self.closed = False
+
+    def write(self, data: Any) -> None:
+        self.sent += data
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def abort(self) -> None:
+        self.closed = True
+
+    close = abort
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.sent += b"<EOF>"
+
+
+class Taken:
+    def __init__(self) -> None:
+        self.data = b""
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+
+def connection() -> tuple[Connection, Wire]:
+    loop = asyncio.new_event_loop()
+    loop.close()  # nothing here waits
+    made, wire = Connection("engine", loop), Wire()
+    made.connection_made(wire)
+    made.send(b"request", b"")
+    return made, wire
+
+
+def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
+    edges = sorted({0, len(data), *(cut % len(data) for cut in cuts)})
+    return [data[begin:end] for begin, end in itertools.pairwise(edges)]
+
+
+CUTS = st.lists(st.integers(0, 10_000), max_size=40)
+ANSWERS = {CHUNKED: (200, EVENTS), SIZED: (404, EVENTS), EMPTY: (200, b"")}
+
+
+@given(st.sampled_from(list(ANSWERS)), CUTS)
+def test_any_cut_gives_the_same_answer(raw: bytes, cuts: list[int]) -> None:
+    made, _ = connection()
+    parts = pieces(raw, cuts)
+    for part in parts[:-1]:
+        made.data_received(part)
+        assert not made.answer.complete
+        assert not made.reusable
+    made.data_received(parts[-1])
+    assert (made.answer.status, made.answer.body) == ANSWERS[raw]
+    assert made.answer.complete
+    assert made.reusable
+    assert made.answer.size == len(made.answer.body)
+
+
+@pytest.mark.parametrize("raw", ANSWERS)
+def test_byte_by_byte(raw: bytes) -> None:
+    made, _ = connection()
+    for index in range(len(raw)):
+        assert not made.answer.complete
+        made.data_received(raw[index : index + 1])
+    assert (made.answer.status, made.answer.body) == ANSWERS[raw]
+    assert made.reusable
+
+
+@given(st.sampled_from([CHUNKED, SIZED]), CUTS, st.integers(0, 40), st.booleans())
+def test_a_relay_misses_and_repeats_nothing(answer: bytes, cuts: list[int], begin: int, raw: bool) -> None:
+    made, _ = connection()
+    sink, parts, taken = Taken(), pieces(answer, cuts), b""
+    relayed = False
+    for number, part in enumerate(parts):
+        made.data_received(part)
+        if not relayed and made.answer.status and not made.answer.complete and number >= begin:
+            taken, relayed = made.relay(sink, Counters(), raw=raw), True
+    if not relayed:
+        taken = made.relay(sink, Counters(), raw=raw)
+    framed = answer.split(b"\r\n\r\n", 1)[1] if raw else EVENTS
+    assert taken + sink.data == framed
+
+
+@pytest.mark.parametrize("raw", GARBAGE)
+@pytest.mark.parametrize("step", [1, 7, 10_000])
+async def test_garbage_is_a_lost_connection(raw: bytes, step: int) -> None:
+    made, wire = Connection("engine", asyncio.get_running_loop()), Wire()
+    made.connection_made(wire)
+    made.send(b"request", b"")
+    waiting = asyncio.ensure_future(made.whole())
+    await asyncio.sleep(0)
+    for begin in range(0, len(raw), step):
+        if not wire.closed:
+            made.data_received(raw[begin : begin + step])
+    assert wire.closed
+    assert not made.reusable
+    if step == 10_000:
+        with pytest.raises(LostConnection, match="engine"):
+            await waiting
+    else:
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_an_end_that_comes_early_is_a_lost_connection() -> None:
+    for raw in (CHUNKED, SIZED):
+        for end in range(len(raw)):
+            made, wire = Connection("engine", asyncio.get_running_loop()), Wire()
+            made.connection_made(wire)
+            made.send(b"request", b"")
+            made.data_received(raw[:end]) if end else None
+            made.connection_lost(None)
+            with pytest.raises(LostConnection):
+                await made.whole()
+
+
+def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
+    made, wire = connection()
+    made.data_received(EMPTY)
+    assert made.reusable
+    made.data_received(b"x")
+    assert not made.reusable
+    assert wire.closed
+
+
+def test_an_earlier_answer_is_never_the_next_one() -> None:
+    """The engine closes an idle connection between its taking and its use."""
+    made, _ = connection()
+    made.data_received(SIZED)
+    made.connection_lost(None)
+    with pytest.raises(LostConnection):
+        made.send(b"another client's request", b"")
+    assert made.answer.status == 0
+    assert made.answer.body == b""
+
+
+def test_a_connection_that_has_said_goodbye_serves_no_more() -> None:
+    made, wire = connection()
+    made.half_close()
+    assert wire.sent.endswith(b"<EOF>")
+    made.data_received(EMPTY)
+    assert made.answer.complete
+    assert not made.reusable
+
+
+async def test_an_interruption_ends_the_wait() -> None:
+    made, wire = Connection("engine", asyncio.get_running_loop()), Wire()
+    made.connection_made(wire)
+    made.send(b"request", b"")
+    waiting = asyncio.ensure_future(made.head())
+    await asyncio.sleep(0)
+    failure = EngineFailure("other", "failed")
+    made.interrupt(failure)
+    with pytest.raises(EngineFailure) as raised:
+        await waiting
+    assert raised.value is failure
+    assert made.lost is None
+
+
+@pytest.mark.parametrize("unwanted", [False, True])
+async def test_who_has_been_told_of_an_engine_hears_of_its_end(unwanted: bool) -> None:
+    """Not of the end that follows where this side has said that it listens no more."""
+    made, told = Connection("d", asyncio.get_running_loop()), []
+    made.connection_made(Wire())
+    made.send(b"POST", b"")
+    made.on_lost.add(lambda: told.append("lost"))
+    if unwanted:
+        made.half_close()
+    made.connection_lost(None)
+    assert told == ([] if unwanted else ["lost"])

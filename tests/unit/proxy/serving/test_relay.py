@@ -1,0 +1,135 @@
+"""Relaying: framing, flow control, and ends that are none."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from pdx_api.names import Role
+from pdx_proxy.balancing.load import Load
+from pdx_proxy.config.settings import Address, EndpointSpec
+from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.engines.leg import Leg
+from pdx_proxy.engines.outlier_detection import Streaks
+from pdx_proxy.http.downstream.exchange import Source, answer
+from pdx_proxy.http.upstream.connection import Connection
+from pdx_proxy.http.upstream.connection_pool import Pool
+from pdx_proxy.serving.relay import relay
+from pdx_proxy.telemetry.counters import Counters
+from tests.unit.proxy.http.test_connection import CHUNKED, EVENTS, SIZED, Wire
+
+
+class Client:
+    """An exchange that keeps what is written; `slow` is a client whose buffer runs over at every write."""
+
+    def __init__(self, *, method: str = "POST", chunks: bool = True, slow: bool = False) -> None:
+        self.method, self.path, self.chunks, self.begun, self.closes = method, "/", chunks, False, False
+        self.headers: Mapping[str, str] = {}
+        self.data, self.cut, self._slow = b"", False, slow
+        self.source: Source | None = None
+        self.size: int | None = 0
+        self.peer = ""
+
+    def count_body(self, take: Callable[[int], None]) -> None:
+        pass
+
+    def drop_body(self) -> None:
+        pass
+
+    async def body(self) -> bytes:
+        return b""
+
+    def write(self, data: bytes) -> None:
+        self.begun = True
+        self.data += data
+        if self._slow and self.source is not None:
+            self.source.pause()
+
+    def feed_from(self, source: Source | None) -> None:
+        self.source = source
+
+    def close_after(self) -> None:
+        self.closes = True
+
+    def abort(self) -> None:
+        self.cut = True
+
+
+async def serving(before: bytes) -> tuple[Leg, Connection, Wire, Load]:
+    load = Load()
+    endpoint = Endpoint(EndpointSpec(Address("d", 1), Role.DECODE))
+    leg = Leg(Pool(idle_seconds=9, connect_seconds=1), load, endpoint, Streaks(5, lambda _: None))
+    made, wire = Connection("d:1", asyncio.get_running_loop()), Wire()
+    made.connection_made(wire)
+    leg._connection = made
+    leg.send("POST", "/", (), b"{}")
+    made.data_received(before)
+    return leg, made, wire, load
+
+
+async def _relay(
+    client: Client, raw: bytes, first: int, step: int, lost: bool = False
+) -> tuple[bool, Wire, Connection]:
+    leg, made, wire, load = await serving(raw[:first])
+    task = asyncio.ensure_future(relay(client, leg, {"x": "y"}, 60.0, Counters()))
+    await asyncio.sleep(0)
+    for begin in range(first, len(raw), step):
+        made.data_received(raw[begin : begin + step])
+    if lost:
+        made.connection_lost(None)
+    whole = await task is None
+    leg.end()
+    assert not load.view()
+    return whole, wire, made
+
+
+@pytest.mark.parametrize("step", [1, 5, 1000])
+@pytest.mark.parametrize("raw", [CHUNKED, SIZED])
+@pytest.mark.parametrize("chunks", [True, False])
+async def test_the_body_arrives_as_it_came(raw: bytes, chunks: bool, step: int) -> None:
+    client = Client(chunks=chunks)
+    first = raw.index(b"\r\n\r\n") + 6
+    whole, _, made = await _relay(client, raw, first, step)
+    assert whole
+    assert made.reusable
+    head, _, body = client.data.partition(b"\r\n\r\n")
+    if raw is SIZED or not chunks:
+        assert body == EVENTS
+    else:
+        assert body == raw.split(b"\r\n\r\n", 1)[1]
+    assert (b"connection: close" in head) is client.closes is (raw is CHUNKED and not chunks)
+
+
+async def test_a_paused_connection_reads_again_for_the_next_client() -> None:
+    """The last bytes of an answer make a slow client's buffer run over: nobody else would resume the engine."""
+    _, wire, made = await _relay(Client(slow=True), CHUNKED, CHUNKED.index(b"\r\n\r\n") + 6, 1000)
+    assert made.reusable
+    assert wire.reading
+
+
+@pytest.mark.parametrize("chunks", [True, False])
+@pytest.mark.parametrize("step", [1, 3, 1000])
+async def test_a_lost_engine_never_looks_like_an_end(step: int, chunks: bool) -> None:
+    first = CHUNKED.index(b"\r\n\r\n") + 6
+    for end in range(first, len(CHUNKED)):
+        client = Client(chunks=chunks)
+        whole, _, _ = await _relay(client, CHUNKED[:end], first, step, lost=True)
+        assert not whole
+        if client.cut:
+            assert not client.data.endswith(b"0\r\n\r\n")
+        else:
+            assert chunks
+            assert CHUNKED[:end].endswith(b"\n\n\r\n")
+            assert b'"code":500' in client.data
+            assert client.data.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+            assert not client.closes
+
+
+def test_head_is_answered_without_a_body() -> None:
+    client = Client(method="HEAD")
+    answer(client, 405, b"body", {})
+    assert client.data.endswith(b"content-length: 4\r\n\r\n")
+    client = Client()
+    client.close_after()
+    answer(client, 405, b"body", {})
+    assert client.data.endswith(b"connection: close\r\n\r\nbody")
