@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.custom import Custom, FamilyName
-from pdx_api.connectors.families import Rendezvous
+from pdx_api.connectors.families import Push
 from pdx_api.names import Order, Role
 from pdx_sim import FaultKind, SimSettings
 from tests.component.harness import FAST, SHAPES, Shape, World, eventually
@@ -75,7 +75,7 @@ async def world_of(wiring: Wiring, storage: str) -> AsyncIterator[World]:
     """Two P, two D and a warm gateway; checked at the end."""
     world = World(wiring.order, wiring.connector)
     base = wiring.simulated(storage)
-    rendezvous = isinstance(CONNECTORS[wiring.connector].family(wiring.order), Rendezvous)
+    rendezvous = isinstance(CONNECTORS[wiring.connector].family(wiring.order), Push)
     # A hand-off that one side has lost is freed by the lease; of a push, D keeps its blocks (docs/settling.md).
     world.allowed.expired, world.allowed.stranded = True, rendezvous
     try:

@@ -61,7 +61,7 @@ MUTATIONS: Final = (
     Mutation(
         "a D that failed leaves P's blocks to their lease",
         "handoff/pull.py",
-        "aftercare.release(pair, params, request, failure, begun=leg.begun)",
+        "settlements.release(pair, params, request, failure, begun=leg.begun)",
         "pass",
         f"{_ROW}[decode-503-PrefillFirst-whole-Retry]",
     ),

@@ -11,7 +11,7 @@ import sys
 from typing import Final
 
 from pdx_proxy.config.settings import Settings
-from pdx_proxy.discovery.pod_watcher import Tell
+from pdx_proxy.discovery.pod_watcher import SpecSink
 from pdx_proxy.process.main import run
 
 TASKS: Final = "tasks"
@@ -25,7 +25,7 @@ def packed(value: object) -> bytes:
 class Told:
     """The engines, as whoever started this process tells them."""
 
-    async def run(self, tell: Tell) -> None:
+    async def run(self, tell: SpecSink) -> None:
         """Pass on what comes in; never ends, because an input that has ended says nothing new."""
         reader = asyncio.StreamReader(limit=1 << 24)
         loop = asyncio.get_running_loop()

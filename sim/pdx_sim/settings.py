@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from pdx_api.connectors import choose, family_of
-from pdx_api.connectors.families import Family, KVParams, Pool, Rendezvous, Serial
+from pdx_api.connectors.families import Family, KVParams, Pool, Pull, Push
 from pdx_api.connectors.mooncake import CONNECTOR as MOONCAKE
 from pdx_api.connectors.nixl import CONNECTOR as NIXL
 from pdx_api.names import Order, Role
@@ -157,7 +157,7 @@ class SimSettings:
                 possible = f"{least:g} or more" if most == _MOST else f"a number from {least:g} to {most:g}"
                 raise OutOfBoundsError(field, f"is {value}; write {possible}")
         choose(self.connector, self.order, self.protocol)
-        if isinstance(self._family, Rendezvous) and self.connector not in (_NIXL, _MOONCAKE):
+        if isinstance(self._family, Push) and self.connector not in (_NIXL, _MOONCAKE):
             raise ValueError(f"the rendezvous of connector {self.connector} is not simulated")
         if self.shares_storage and not self.storage:
             raise ValueError(f"connector {self.connector} needs a directory that engines share")
@@ -198,7 +198,7 @@ class SimSettings:
     def own_prefill_params(self) -> KVParams | None:
         """What P legs carry, all of it, where the connector is no NIXL."""
         family = self._family
-        return family.prefill_params if self.connector != _NIXL and isinstance(family, Serial) else None
+        return family.prefill_params if self.connector != _NIXL and isinstance(family, Pull) else None
 
     @property
     def connected(self) -> bool:

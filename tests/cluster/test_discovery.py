@@ -150,7 +150,7 @@ class PodWorld(World):
 
     @property
     def known(self) -> tuple[Endpoint, ...]:
-        return self.gateway.warmer.snapshot.everything
+        return self.gateway.registry.snapshot.everything
 
     def state_of(self, name: str) -> State | None:
         return next((e.state for e in self.known if e.name == name), None)

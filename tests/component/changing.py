@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pdx_api.names import Order, Role
 from pdx_proxy.config.settings import EndpointSpec
-from pdx_proxy.discovery.pod_watcher import Tell
+from pdx_proxy.discovery.pod_watcher import SpecSink
 from pdx_proxy.endpoints.snapshot import Endpoint
 from pdx_sim import SimEngine
 from tests.component.harness import FAST, SHAPES, Reply, Shape, World, eventually, spec_of
@@ -29,25 +29,25 @@ class Pods:
 
     def __init__(self) -> None:
         self.specs: dict[str, EndpointSpec] = {}
-        self._tells: list[Tell] = []
+        self._tells: list[SpecSink] = []
 
-    async def run(self, tell: Tell) -> None:
-        self._tells.append(tell)
-        tell(self.specs.values())
+    async def run(self, notify: SpecSink) -> None:
+        self._tells.append(notify)
+        notify(self.specs.values())
         await asyncio.Event().wait()
 
     def put(self, name: str, spec: EndpointSpec) -> None:
         self.specs[name] = replace(spec, pod=name)
-        self.tell()
+        self.notify()
 
     def change(self, name: str, **changes: Any) -> None:
         self.put(name, replace(self.specs[name], **changes))
 
     def remove(self, name: str) -> None:
         del self.specs[name]
-        self.tell()
+        self.notify()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         for each in self._tells:
             each(list(self.specs.values()))
 
@@ -108,7 +108,7 @@ class Changing(World):
 
     @property
     def known(self) -> tuple[Endpoint, ...]:
-        return self.gateway.warmer.snapshot.everything
+        return self.gateway.registry.snapshot.everything
 
     def find(self, name: str) -> Endpoint:
         return next(e for e in self.known if e.name == name)

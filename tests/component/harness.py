@@ -17,7 +17,7 @@ from pdx_proxy.endpoints.snapshot import Endpoint
 from pdx_proxy.http.upstream.connection_pool import Pool
 from pdx_proxy.process.main import Control
 from pdx_proxy.process.worker import Worker
-from pdx_proxy.process.workers import LocalFleet
+from pdx_proxy.process.workers import LocalWorkers
 from pdx_sim import Fault, FaultKind, Leg, SimEngine, SimSettings, chat_tokens, expected_text, tokenize
 from pdx_sim.settings import TransferMode
 
@@ -186,12 +186,12 @@ class World:
 
     @property
     def _warm_now(self) -> tuple[int, int]:
-        warm = [e.role is Role.PREFILL for e in self.gateway.warmer.snapshot.everything if e.warm]
+        warm = [e.role is Role.PREFILL for e in self.gateway.registry.snapshot.everything if e.warm]
         return warm.count(True), warm.count(False)
 
     def endpoint(self, engine: SimEngine) -> Endpoint:
         address = Address(engine.settings.host, engine.port)
-        return next(e for e in self.gateway.warmer.snapshot.everything if e.address == address)
+        return next(e for e in self.gateway.registry.snapshot.everything if e.address == address)
 
     async def post(self, path: str, body: Any, headers: dict[str, str] | None = None, counted: bool = True) -> Reply:
         """A POST through the gateway."""
@@ -235,7 +235,7 @@ class World:
     def worker(self) -> Worker:
         """The worker of a gateway in one process."""
         fleet = self.gateway._fleet
-        assert isinstance(fleet, LocalFleet)
+        assert isinstance(fleet, LocalWorkers)
         return fleet._worker
 
     @property
@@ -293,7 +293,7 @@ class World:
         assert state["inFlight"] == {"requests": 0, "queued": 0, "settling": 0, "prefill": 0, "decode": 0}
         assert [e["inFlight"] for e in state["endpoints"]] == [0] * len(state["endpoints"])
         assert sum(state["outcomes"].values()) == self.sent, state["outcomes"]
-        if isinstance(self.gateway._fleet, LocalFleet) and not state["settlements"]["lease"]:
+        if isinstance(self.gateway._fleet, LocalWorkers) and not state["settlements"]["lease"]:
             report = self.report
             assert not any(report["held"].values()) or report["settlements"]["decode_lost"], report["held"]
 

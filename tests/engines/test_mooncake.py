@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from pdx_api.connectors.families import Asked, Rendezvous
+from pdx_api.connectors.families import AtBootstrap, Push
 from pdx_api.connectors.mooncake import Mooncake
 from pdx_api.names import Order
 from tests.engines.conftest import Pair, running_pair
@@ -72,8 +72,8 @@ async def test_the_orders(session: aiohttp.ClientSession, front: Gateway, pair: 
 
 
 def _legs(pair: Pair, transfer_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    assert isinstance(FAMILY, Rendezvous)
-    assert isinstance(FAMILY.identity, Asked)
+    assert isinstance(FAMILY, Push)
+    assert isinstance(FAMILY.identity, AtBootstrap)
     with urllib.request.urlopen(f"http://127.0.0.1:{pair.prefill.side_port}/query", timeout=5) as answer:
         identity = FAMILY.identity.read(json.load(answer), "127.0.0.1", pair.prefill.side_port, 0)
     transfer_id = f"{transfer_id}-{uuid.uuid4().hex}"  # a used one is spent, also for a test that is run again

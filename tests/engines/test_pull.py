@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from pdx_api.connectors.families import Serial
+from pdx_api.connectors.families import Pull
 from pdx_api.connectors.nixl import Nixl
 from pdx_api.names import Order
 from tests.engines.conftest import Pair, running_pair
@@ -101,7 +101,7 @@ async def test_engines_that_are_killed(
 
 async def _prefill(session: aiohttp.ClientSession, pair: Pair, prompt: str) -> object:
     family = Nixl().family(Order.PREFILL_FIRST)
-    assert isinstance(family, Serial)
+    assert isinstance(family, Pull)
     body = {"prompt": prompt, "max_tokens": 1, "kv_transfer_params": dict(family.prefill_params)}
     async with session.post(f"{pair.prefill.url}/v1/completions", json=body) as response:
         assert response.status == 200

@@ -8,7 +8,7 @@ from typing import Final
 
 from pdx_api.connectors.base import Connector
 from pdx_api.connectors.custom import Custom
-from pdx_api.connectors.families import Asked, Family, Rendezvous
+from pdx_api.connectors.families import AtBootstrap, Family, Push
 from pdx_api.names import Order
 
 DEFAULT: Final = "NIXL"
@@ -34,7 +34,7 @@ def identity_ports() -> list[int]:
         {
             connector.port_names[family.identity.port]
             for connector, family in families
-            if isinstance(family, Rendezvous) and isinstance(family.identity, Asked)
+            if isinstance(family, Push) and isinstance(family.identity, AtBootstrap)
         }
     )
 

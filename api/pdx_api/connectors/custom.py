@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pdx_api.connectors.base import KV_ROLES, EngineWiring, SideService, Site
 from pdx_api.connectors.checks import Checks
-from pdx_api.connectors.families import Family, KVParams, Pool, Serial
+from pdx_api.connectors.families import Family, KVParams, Pool, Pull
 from pdx_api.names import Order, Role
 from pdx_api.rule import Rule
 
@@ -78,7 +78,7 @@ class Custom:
         """What the user says."""
         if self.speaks is FamilyName.POOL:
             return Pool(saved_after=self.saved_after)
-        return Serial(prefill_params=self.prefill_params)
+        return Pull(prefill_params=self.prefill_params)
 
     @property
     def protocol(self) -> str:

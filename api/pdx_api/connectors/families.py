@@ -28,7 +28,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Serial:
+class Pull:
     """P is called and awaited; the parameters it answers go to D verbatim, and D pulls.
 
     A P that answers without parameters has nothing to hand over; D then prefills by itself.
@@ -40,7 +40,7 @@ class Serial:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class InPrefillAnswer:
     """P names itself in the parameters of every answer."""
 
     read: Callable[[KVParams], Identity]
@@ -48,7 +48,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AtBootstrap:
     """P is asked over HTTP at a port beside its API, and its answers say nothing."""
 
     port: str
@@ -61,17 +61,17 @@ class Asked:
 class Settles(StrEnum):
     """How a rendezvous comes to its end where a leg is missing."""
 
-    BY_TAKING = "by taking"
+    BY_DECODE_LEG = "by taking"
     """Of a leg that D refuses, P hears nothing: what P has finished is freed by a D leg of one token under its id. P
     may be stopped while no D waits for it, and its leg sent again under the id."""
-    BY_MEETING = "by meeting"
+    BY_PREFILL_LEG = "by meeting"
     """Of a leg that D refuses or that is closed, D tells P, which keeps a place for it until its own leg under that id
     has ended: so every id that a D has been told is met by a P leg, a short one where D has refused its own. A P leg
     that P has begun is not stopped, and none follows it: nothing would wake D any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rendezvous:
+class Push:
     """Both legs are told of each other beforehand and meet under one id, which is fresh for every attempt.
 
     The id is the `X-Request-Id` of both legs, and both use the same path.
@@ -81,12 +81,12 @@ class Rendezvous:
     """Meeting id -> P's parameters."""
     decode_params: Callable[[str, Identity], KVParams]
     """(meeting id, P's identity) -> D's parameters."""
-    identity: Answered | Asked
+    identity: InPrefillAnswer | AtBootstrap
     """Where P's identity comes from."""
     settles: Settles
     """What frees the blocks of a hand-off that nobody wants any more (docs/settling.md)."""
     kept_seconds: float | None = None
-    """As in `Serial`."""
+    """As in `Pull`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,4 +103,4 @@ class Pool:
     """Whether P may be stopped when a client leaves; False: P is left to finish, and what it saves serves the next."""
 
 
-Family = Serial | Rendezvous | Pool
+Family = Pull | Push | Pool

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pdx_api.connectors.base import KV_ROLES, EngineWiring, SideService, Site
 from pdx_api.connectors.checks import Checks, choice, text
-from pdx_api.connectors.families import Asked, Family, Identity, KVParams, Rendezvous, Settles
+from pdx_api.connectors.families import AtBootstrap, Family, Identity, KVParams, Push, Settles
 from pdx_api.names import Order, Role
 from pdx_api.rule import Rule
 
@@ -98,11 +98,11 @@ class Mooncake:
 
     def family(self, order: Order) -> Family:
         """Both legs meet under the transfer id in every order."""
-        return Rendezvous(
+        return Push(
             prefill_params=_prefill_params,
             decode_params=_decode_params,
-            identity=Asked(BOOTSTRAP, "/query", _identity),
-            settles=Settles.BY_MEETING,
+            identity=AtBootstrap(BOOTSTRAP, "/query", _identity),
+            settles=Settles.BY_PREFILL_LEG,
             kept_seconds=_KEPT_SECONDS,
         )
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pdx_api.connectors.base import KV_ROLES, EngineWiring, SideService, Site
 from pdx_api.connectors.checks import DECODE, DECODE_CONTEXT, PIPELINE, PREFILL_CONTEXT, Checks, number, without_flag
-from pdx_api.connectors.families import Answered, Family, Identity, KVParams, Rendezvous, Serial, Settles
+from pdx_api.connectors.families import Family, Identity, InPrefillAnswer, KVParams, Pull, Push, Settles
 from pdx_api.defaults import LEASE_MARGIN_SECONDS
 from pdx_api.names import Order, Role
 from pdx_api.rule import Rule
@@ -124,12 +124,12 @@ class Nixl:
     def family(self, order: Order) -> Family:
         """Pull is serial; push meets under the request id, whichever leg goes first."""
         if order is Order.PREFILL_FIRST:
-            return Serial(prefill_params=_PREFILL_PARAMS)
-        return Rendezvous(
+            return Pull(prefill_params=_PREFILL_PARAMS)
+        return Push(
             prefill_params=lambda _meeting: _PREFILL_PARAMS,
             decode_params=_decode_params,
-            identity=Answered(_identity),
-            settles=Settles.BY_TAKING,
+            identity=InPrefillAnswer(_identity),
+            settles=Settles.BY_DECODE_LEG,
         )
 
 

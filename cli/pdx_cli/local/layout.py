@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from pdx_api.connectors.base import SideService, Site
-from pdx_api.connectors.families import Asked, Rendezvous
+from pdx_api.connectors.families import AtBootstrap, Push
 from pdx_api.connectors.nixl import LEASE, SIDE_CHANNEL
 from pdx_api.names import Mode, Role
 from pdx_api.render.engines import (
@@ -214,7 +214,7 @@ def _gateway(spec: Spec, engines: tuple[EngineProgram, ...], port: int, admin: i
 
 def _identity_ports(spec: Spec, prefill: Sequence[EngineProgram]) -> list[str]:
     family = spec.connector.family(spec.order)
-    if not isinstance(family, Rendezvous) or not isinstance(family.identity, Asked):
+    if not isinstance(family, Push) or not isinstance(family.identity, AtBootstrap):
         return []
     return ["--identity-ports", *(str(engine.side_ports[family.identity.port]) for engine in prefill)]
 

@@ -22,13 +22,13 @@ from pdx_api.names import GROUP, PLURAL, VERSION, LogFormat
 from pdx_operator.app.health import serving
 from pdx_operator.app.metrics import Metrics
 from pdx_operator.app.settings import Settings
-from pdx_operator.controller.manager import Crew
+from pdx_operator.controller.manager import Manager
 from pdx_operator.controller.reconciler import Context, Loop
-from pdx_operator.controller.transfer_poller import Canaries
+from pdx_operator.controller.transfer_poller import TransferPoller
 from pdx_operator.kube.cache import Key, Store
 from pdx_operator.kube.client import ApiError, Cluster
-from pdx_operator.kube.event_recorder import Poster
-from pdx_operator.kube.informer import Feed
+from pdx_operator.kube.event_recorder import EventRecorder
+from pdx_operator.kube.informer import Informer
 from pdx_operator.kube.resources import CHILD_KINDS, PDDEPLOYMENT
 
 DEFAULT_GATEWAY_IMAGE: Final = "pdx-gateway:latest"
@@ -126,16 +126,16 @@ class Operator:
         self._store = Store(self._wake)
         metrics.show_objects(lambda: {str(key): standing for key, standing in self._store.standings.items()})
         self._feeds = [
-            Feed(cluster, self._store, kind, place, random.random) for kind in CHILD_KINDS for place in places
+            Informer(cluster, self._store, kind, place, random.random) for kind in CHILD_KINDS for place in places
         ]
-        self._poster = Poster(cluster, socket.gethostname(), lambda: datetime.now(UTC))
+        self._recorder = EventRecorder(cluster, socket.gethostname(), lambda: datetime.now(UTC))
         context = Context(
             cluster=cluster,
             store=self._store,
-            poster=self._poster,
+            recorder=self._recorder,
             metrics=metrics,
             settings=settings,
-            canaries=Canaries(cluster, lambda key: self._wake(key, False), random.random),
+            canaries=TransferPoller(cluster, lambda key: self._wake(key, False), random.random),
             turns=asyncio.Semaphore(settings.turns),
             looking=asyncio.Semaphore(_LOOKS),
             synced=asyncio.Event(),
@@ -145,12 +145,12 @@ class Operator:
         )
         self._synced = context.synced
         self._canaries = context.canaries
-        self._crew = Crew(lambda key: Loop(key, context))
+        self._manager = Manager(lambda key: Loop(key, context))
 
     async def run(self) -> int:
         """Until a signal: 0. Until a part of it ends by a fault: 1."""
         tasks = [asyncio.create_task(feed.run(), name=f"feed {feed}") for feed in self._feeds]
-        tasks.append(asyncio.create_task(self._poster.run(), name="events"))
+        tasks.append(asyncio.create_task(self._recorder.run(), name="events"))
         tasks.append(asyncio.create_task(self._sync(), name="sync"))
         # Whatever ends a feed is a fault that only a new start mends.
         stop = asyncio.Event()
@@ -169,7 +169,7 @@ class Operator:
         return self._synced.is_set()
 
     def _wake(self, key: Key, urgent: bool) -> None:
-        self._crew.wake(key, urgent, exists=key in self._store)
+        self._manager.wake(key, urgent, exists=key in self._store)
 
     async def _sync(self) -> None:
         for feed in self._feeds:
@@ -185,7 +185,7 @@ class Operator:
         async def on_cleanup(**_: Any) -> None:
             # Before kopf ends it waits for every task that was started meanwhile, its own for this flag too.
             stop.set()
-            await self._crew.stop()
+            await self._manager.stop()
             await self._canaries.close()
 
         kopf.on.cleanup(registry=registry)(on_cleanup)

@@ -6,7 +6,7 @@ from pdx_api.names import LogFormat
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Intervals:
     """How fast the operator turns, looks again and gives way; all in seconds."""
 
     turn: float = 0.3
@@ -41,4 +41,4 @@ class Settings:
     """Objects that are worked on at the same time; bounds memory."""
     requests: int = 32
     """Requests that are open at the API server at the same time, watches aside."""
-    pace: Pace = Pace()
+    pace: Intervals = Intervals()

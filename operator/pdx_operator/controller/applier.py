@@ -61,7 +61,7 @@ class _Written:
 _Result = _Written | Removal | Problem | ApiError | None
 
 
-class Executor:
+class Applier:
     """Writes the children of one object."""
 
     def __init__(self, cluster: Cluster, store: Store, key: Key, uid: str) -> None:

@@ -7,7 +7,7 @@ from pdx_operator.controller.reconciler import Loop
 from pdx_operator.kube.cache import Key
 
 
-class Crew:
+class Manager:
     """Owner of the loops."""
 
     def __init__(self, make: Callable[[Key], Loop]) -> None:

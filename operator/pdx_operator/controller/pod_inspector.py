@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pdx_api.names import LABEL_DEPLOYMENT
-from pdx_operator.app.settings import Pace
+from pdx_operator.app.settings import Intervals
 from pdx_operator.kube.cache import Key
 from pdx_operator.kube.client import ApiError, AwayError, Cluster
 from pdx_operator.kube.resources import POD
@@ -35,11 +35,11 @@ class Look:
     """Whether there was a look, or no need of one."""
 
 
-class Looks:
+class PodInspector:
     """When to look at one object's pods, and what was seen last."""
 
     def __init__(
-        self, cluster: Cluster, slots: asyncio.Semaphore, key: Key, pace: Pace, clock: Callable[[], float]
+        self, cluster: Cluster, slots: asyncio.Semaphore, key: Key, pace: Intervals, clock: Callable[[], float]
     ) -> None:
         self._cluster = cluster
         self._slots = slots

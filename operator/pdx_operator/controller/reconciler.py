@@ -12,15 +12,15 @@ from pdx_api.names import Mode
 from pdx_api.spec.types import PDDeployment
 from pdx_operator.app.metrics import Metrics
 from pdx_operator.app.settings import Settings
-from pdx_operator.controller.applier import Done, Executor
-from pdx_operator.controller.pod_inspector import Looks
+from pdx_operator.controller.applier import Applier, Done
+from pdx_operator.controller.pod_inspector import PodInspector
 from pdx_operator.controller.status_writer import Reporter, status_of
-from pdx_operator.controller.transfer_poller import Canaries
-from pdx_operator.controller.write_backoff import Restraint, Sifted
+from pdx_operator.controller.transfer_poller import TransferPoller
+from pdx_operator.controller.write_backoff import Sifted, WriteBackoff
 from pdx_operator.kube.backoff import Backoff
 from pdx_operator.kube.cache import ChildKey, Key, Snapshot, Store
 from pdx_operator.kube.client import ApiError, AwayError, Cluster, ConflictError, MissingError
-from pdx_operator.kube.event_recorder import Poster, Step
+from pdx_operator.kube.event_recorder import EventRecorder, Step
 from pdx_operator.kube.resources import PDDEPLOYMENT
 from pdx_operator.plan.reconcile_plan import Decision, decide, is_leaving
 from pdx_operator.status.conditions import transitions
@@ -37,10 +37,10 @@ class Context:
 
     cluster: Cluster
     store: Store
-    poster: Poster
+    recorder: EventRecorder
     metrics: Metrics
     settings: Settings
-    canaries: Canaries
+    canaries: TransferPoller
     turns: asyncio.Semaphore
     """One for each turn that may run."""
     looking: asyncio.Semaphore
@@ -63,12 +63,12 @@ class Loop:
         self._woken = asyncio.Event()
         self._urgent = asyncio.Event()
         self._backoff = Backoff(pace.retry, pace.retry_most, context.random)
-        self._restraint = Restraint(pace, context.clock, context.random)
+        self._write_backoff = WriteBackoff(pace, context.clock, context.random)
         self._failures = 0
         """Turns in a row in which something failed."""
         self._patient = False
         """The delay after the last turn is waited out, whatever happens."""
-        self._looks = Looks(context.cluster, context.looking, key, pace, context.clock)
+        self._pod_inspector = PodInspector(context.cluster, context.looking, key, pace, context.clock)
         self._reporter = Reporter(context.cluster, context.store, key, pace, context.clock)
 
     def wake(self, *, urgent: bool) -> None:
@@ -143,8 +143,8 @@ class Loop:
             if not await self._confirm(snapshot):
                 return 0.0
             uid = snapshot.body["metadata"]["uid"]
-            done = await Executor(context.cluster, context.store, self._key, uid).perform(sifted.decision)
-            self._tell(uid, self._restraint.note(sifted.decision, done))
+            done = await Applier(context.cluster, context.store, self._key, uid).perform(sifted.decision)
+            self._tell(uid, self._write_backoff.note(sifted.decision, done))
             if done.error is not None:
                 raise done.error
             snapshot = context.store.snapshot(self._key)
@@ -161,14 +161,14 @@ class Loop:
         if not sifted.problems:
             self._failures = 0
         written = bool(done.made or done.changed or done.removed)
-        look, next_look = await self._looks.look(decision, written=written)
+        look, next_look = await self._pod_inspector.look(decision, written=written)
         self._follow(decision)
         status = status_of(snapshot, sifted, look, context.canaries.of(self._key), context.now())
         wait = await self._reporter.write(snapshot, status)
         if not wait:
             for told in transitions(snapshot.body.get("status") or {}, status):
                 step = Step(told.reason, told.message, warning=told.warning)
-                context.poster.post(self._key, snapshot.body["metadata"]["uid"], step)
+                context.recorder.post(self._key, snapshot.body["metadata"]["uid"], step)
         if done.again or decision.writes:
             # Something was not as it was seen, or what was written calls for more.
             retry: float | None = self._backoff.next()
@@ -192,7 +192,7 @@ class Loop:
         decision = decide(
             snapshot, gateway_image=settings.gateway_image, operator_namespace=settings.operator_namespace
         )
-        return self._restraint.sift(decision, snapshot.body["metadata"]["generation"])
+        return self._write_backoff.sift(decision, snapshot.body["metadata"]["generation"])
 
     async def _confirm(self, snapshot: Snapshot) -> bool:
         """Ask whether the object is still what was seen: nothing is written for one that has gone or changed."""
@@ -210,7 +210,7 @@ class Loop:
 
     def _tell(self, uid: str, done: Done) -> None:
         for step in steps(done):
-            self._context.poster.post(self._key, uid, step)
+            self._context.recorder.post(self._key, uid, step)
 
 
 def _tries_kv(deployment: PDDeployment) -> bool:

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from pdx_api.names import Role
-from pdx_operator.app.settings import Pace
+from pdx_operator.app.settings import Intervals
 from pdx_operator.controller.pod_inspector import Look
 from pdx_operator.controller.write_backoff import Sifted
 from pdx_operator.kube.cache import Key, Snapshot, Store
@@ -60,7 +60,7 @@ def _troubles(sifted: Sifted, look: Look, now: datetime) -> list[Diagnosis]:
 class Reporter:
     """Writes one object's status."""
 
-    def __init__(self, cluster: Cluster, store: Store, key: Key, pace: Pace, clock: Callable[[], float]) -> None:
+    def __init__(self, cluster: Cluster, store: Store, key: Key, pace: Intervals, clock: Callable[[], float]) -> None:
         self._cluster = cluster
         self._store = store
         self._key = key

@@ -52,7 +52,7 @@ class _Followed:
     """Lists in a row that have shown none."""
 
 
-class Canaries:
+class TransferPoller:
     """Owner of the questions to all gateways."""
 
     def __init__(self, cluster: Cluster, wake: Callable[[Key], None], random: Callable[[], float]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from pdx_operator.app.settings import Pace
+from pdx_operator.app.settings import Intervals
 from pdx_operator.controller.applier import Denied, Done, Problem
 from pdx_operator.kube.backoff import Backoff
 from pdx_operator.kube.cache import ChildKey
@@ -57,10 +57,10 @@ class Sifted:
     """Seconds until more may be written, or something may no longer be said."""
 
 
-class Restraint:
+class WriteBackoff:
     """The memory of one object's writes; `clock` is monotonic, in seconds."""
 
-    def __init__(self, pace: Pace, clock: Callable[[], float], random: Callable[[], float]) -> None:
+    def __init__(self, pace: Intervals, clock: Callable[[], float], random: Callable[[], float]) -> None:
         self._pace = pace
         self._clock = clock
         self._random = random

@@ -34,7 +34,7 @@ class Step:
     warning: bool = False
 
 
-class Poster:
+class EventRecorder:
     """Writes steps as Events, one after the other; what cannot be written is dropped."""
 
     def __init__(self, cluster: Cluster, instance: str, now: Callable[[], datetime]) -> None:

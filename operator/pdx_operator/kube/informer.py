@@ -22,7 +22,7 @@ _BURST: Final = 20
 log = logging.getLogger(__name__)
 
 
-class Feed:
+class Informer:
     """One kind of children, in one namespace or everywhere (None)."""
 
     def __init__(

@@ -1,6 +1,6 @@
 """Admission: whether a request is served now, waits for its turn, or is shed.
 
-One owner in each worker. What a request has of it is a `Place`, taken once by `enter` and given back once by `leave`.
+One owner in each worker. What a request has of it is a `Permit`, taken once by `enter` and given back once by `leave`.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ _WORDS: Final[dict[ShedReason, tuple[int, str, str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class WorkerLimits:
     """One worker's part of the gateway's limits."""
 
     in_flight_per_decode: float
@@ -59,7 +59,7 @@ class Share:
     queue_seconds: float
 
     @classmethod
-    def of(cls, limits: Limits, workers: int) -> "Share":
+    def of(cls, limits: Limits, workers: int) -> "WorkerLimits":
         """Even parts. No limit that is one becomes none by being divided."""
 
         def part(total: int) -> int:
@@ -79,7 +79,7 @@ class Share:
 
 
 @dataclass(slots=True)
-class Standing:
+class Usage:
     """What one worker has taken on."""
 
     capacity: int
@@ -95,18 +95,18 @@ _SERVE: Final = Verdict.SERVE
 _WAITING, _SERVED, _OVER = "waiting", "served", "over"
 
 
-def decide(share: Share, standing: Standing, size: int, mine: int) -> Verdict | ShedReason:
+def decide(share: WorkerLimits, usage: Usage, size: int, mine: int) -> Verdict | ShedReason:
     """What becomes of a request with a body of `size` bytes whose client has `mine` open ones.
 
     A body larger than all that may be held is taken when no other is held: it is bounded by itself.
     """
     if share.per_client and mine >= share.per_client:
         return ShedReason.CLIENT_LIMIT
-    if standing.held and standing.held + size > share.held_bytes:
+    if usage.held and usage.held + size > share.held_bytes:
         return ShedReason.BYTES
-    if standing.in_flight < standing.capacity and not standing.waiting:
+    if usage.in_flight < usage.capacity and not usage.waiting:
         return _SERVE
-    return Verdict.QUEUE if standing.waiting < share.queued else ShedReason.QUEUE_FULL
+    return Verdict.QUEUE if usage.waiting < share.queued else ShedReason.QUEUE_FULL
 
 
 def retry_after(ahead: float, completed: int, seconds: float) -> int:
@@ -118,7 +118,7 @@ def retry_after(ahead: float, completed: int, seconds: float) -> int:
     return max(1, min(math.ceil(expected), _LONGEST_RETRY_AFTER))
 
 
-class Place:
+class Permit:
     """What one request has of its worker: a slot or a turn in the queue, and room for its body."""
 
     __slots__ = ("_admission", "client", "held", "state", "turn")
@@ -140,7 +140,7 @@ class Place:
     def drop_body(self) -> None:
         """The body is not held any more."""
         if self.held:
-            self._admission.standing.held -= self.held
+            self._admission.usage.held -= self.held
             self.held = 0
 
     def leave(self) -> None:
@@ -154,114 +154,114 @@ class Admission:
     Invariant: nobody waits while a slot is free.
     """
 
-    def __init__(self, share: Share, counters: Counters, clock: Callable[[], float]) -> None:
+    def __init__(self, share: WorkerLimits, counters: Counters, clock: Callable[[], float]) -> None:
         self._share = share
         self._counters = counters
         self._clock = clock
-        self._queue: OrderedDict[Place, None] = OrderedDict()
+        self._queue: OrderedDict[Permit, None] = OrderedDict()
         self._clients: dict[str, int] = {}
         """Open requests by client. Never zero."""
         self._completed = 0
         self._marks: deque[tuple[float, int]] = deque([(clock(), 0)], maxlen=_RATE_MARKS)
         """When so many had completed, at most one for each second in which somebody waited or was shed."""
-        self.standing = Standing(share.capacity(0))
+        self.usage = Usage(share.capacity(0))
 
     def resize(self, engines: int) -> None:
         """So many warm engines answer clients now."""
-        self.standing.capacity = self._share.capacity(engines)
+        self.usage.capacity = self._share.capacity(engines)
         self._serve_next()
 
-    def enter(self, exchange: Exchange, name: str | None) -> Place:
+    def enter(self, exchange: Exchange, name: str | None) -> Permit:
         """A place for a request of the client with this name (None: the one at its address); raises ShedError.
 
         Where the place has a turn, `await_turn` comes next. `leave` comes last.
         """
-        share, standing = self._share, self.standing
+        share, usage = self._share, self.usage
         size, client, mine = exchange.size, None, 0
         if share.per_client:
             client = f"key {name}" if name else exchange.peer
             mine = self._clients.get(client, 0)
         held = size or 0
-        verdict = decide(share, standing, held, mine)
+        verdict = decide(share, usage, held, mine)
         if isinstance(verdict, ShedReason):
             raise self._shed(verdict, mine)
-        place = Place(self, client, held)
-        standing.held += held
+        permit = Permit(self, client, held)
+        usage.held += held
         if client is not None:
             self._clients[client] = mine + 1
         if size is None:
-            exchange.count_body(place.grow)
+            exchange.count_body(permit.grow)
         if verdict is _SERVE:
-            standing.in_flight += 1
+            usage.in_flight += 1
         else:
-            self._enqueue(place)
-        return place
+            self._enqueue(permit)
+        return permit
 
-    async def await_turn(self, place: Place) -> None:
+    async def await_turn(self, permit: Permit) -> None:
         """Wait until a slot is free; raises ShedError when that takes too long."""
-        assert place.turn is not None, "only who was told to wait does"
+        assert permit.turn is not None, "only who was told to wait does"
         began = self._clock()
-        timer = asyncio.get_running_loop().call_later(self._share.queue_seconds, self._time_out, place)
+        timer = asyncio.get_running_loop().call_later(self._share.queue_seconds, self._time_out, permit)
         try:
-            served = await place.turn
+            served = await permit.turn
         finally:
             timer.cancel()
             self._counters.phases[Phase.QUEUE].observe(self._clock() - began)
         if not served:
             raise self._shed(ShedReason.QUEUE_TIMEOUT, 0)
 
-    def grow(self, place: Place, size: int) -> None:
-        """See `Place.grow`."""
-        others = self.standing.held - place.held
-        if others and self.standing.held + size > self._share.held_bytes:
+    def grow(self, permit: Permit, size: int) -> None:
+        """See `Permit.grow`."""
+        others = self.usage.held - permit.held
+        if others and self.usage.held + size > self._share.held_bytes:
             raise self._shed(ShedReason.BYTES, 0)
-        place.held += size
-        self.standing.held += size
+        permit.held += size
+        self.usage.held += size
 
-    def leave(self, place: Place) -> None:
-        """See `Place.leave`."""
-        state, place.state = place.state, _OVER
+    def leave(self, permit: Permit) -> None:
+        """See `Permit.leave`."""
+        state, permit.state = permit.state, _OVER
         if state is _OVER:
             return
-        place.drop_body()
-        if place.client is not None:
-            self._forget(place.client)
+        permit.drop_body()
+        if permit.client is not None:
+            self._forget(permit.client)
         if state is _WAITING:
-            self._dequeue(place)
+            self._dequeue(permit)
             return
         self._completed += 1
-        self.standing.in_flight -= 1
+        self.usage.in_flight -= 1
         if self._queue:
             self._serve_next()
 
-    def _enqueue(self, place: Place) -> None:
+    def _enqueue(self, permit: Permit) -> None:
         self._mark(self._clock())
-        place.state = _WAITING
-        place.turn = asyncio.get_running_loop().create_future()
-        self._queue[place] = None
-        self.standing.waiting += 1
+        permit.state = _WAITING
+        permit.turn = asyncio.get_running_loop().create_future()
+        self._queue[permit] = None
+        self.usage.waiting += 1
         self._counters.queued += 1
 
-    def _dequeue(self, place: Place) -> None:
-        del self._queue[place]
-        self.standing.waiting -= 1
+    def _dequeue(self, permit: Permit) -> None:
+        del self._queue[permit]
+        self.usage.waiting -= 1
         self._counters.queued -= 1
 
     def _serve_next(self) -> None:
         """Give free slots to those who wait, first come, first served."""
-        while self._queue and self.standing.in_flight < self.standing.capacity:
-            place = next(iter(self._queue))
-            self._dequeue(place)
-            self.standing.in_flight += 1
-            place.state = _SERVED
-            assert place.turn is not None, "who waits has a turn"
-            if not place.turn.done():  # else its client is just leaving, and the slot goes on with `leave`
-                place.turn.set_result(True)
+        while self._queue and self.usage.in_flight < self.usage.capacity:
+            permit = next(iter(self._queue))
+            self._dequeue(permit)
+            self.usage.in_flight += 1
+            permit.state = _SERVED
+            assert permit.turn is not None, "who waits has a turn"
+            if not permit.turn.done():  # else its client is just leaving, and the slot goes on with `leave`
+                permit.turn.set_result(True)
 
-    def _time_out(self, place: Place) -> None:
-        assert place.turn is not None, "who waits has a turn"
-        if place.state is _WAITING and not place.turn.done():
-            place.turn.set_result(False)
+    def _time_out(self, permit: Permit) -> None:
+        assert permit.turn is not None, "who waits has a turn"
+        if permit.state is _WAITING and not permit.turn.done():
+            permit.turn.set_result(False)
 
     def _forget(self, client: str) -> None:
         left = self._clients[client] - 1
@@ -276,7 +276,7 @@ class Admission:
         now = self._clock()
         self._mark(now)
         then, completed = self._marks[0]
-        ahead = self.standing.in_flight / mine if mine else self.standing.waiting + 1
+        ahead = self.usage.in_flight / mine if mine else self.usage.waiting + 1
         return ShedError(reason, retry_after(ahead, self._completed - completed, now - then))
 
     def _mark(self, now: float) -> None:

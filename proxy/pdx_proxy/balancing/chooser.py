@@ -61,7 +61,7 @@ class Chooser:
             why = Whole.PATH
         elif not can_split(path, body.fields):
             why = Whole.PARAMETERS
-        elif body.traits.short:
+        elif body.features.short:
             why = Whole.SHORT
         else:
             return True
@@ -95,7 +95,7 @@ class Chooser:
             return policies[role]
 
         def by_prefix(request: Request) -> Policy:
-            key = request.body.traits.key
+            key = request.body.features.key
             return least if key is None else _affine(key, counts)
 
         def by_session(request: Request) -> Policy:

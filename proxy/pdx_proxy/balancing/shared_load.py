@@ -104,4 +104,4 @@ class SharedLoad(Load):
         legs = 0
         for place in range(first, first + self._workers):  # `sum` of a slice costs three times as much
             legs += self._counts[place]
-        return self._weighed(endpoint, legs) if self.handicaps else legs
+        return self._weighed(endpoint, legs) if self.effective_loads else legs

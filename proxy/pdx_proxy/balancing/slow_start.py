@@ -10,7 +10,7 @@ _FIRST_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Handicap:
+class EffectiveLoad:
     """What makes an endpoint's load count for more than its legs in flight."""
 
     lost: int = 0
@@ -34,7 +34,7 @@ class Handicap:
         return (legs + 1) / share - 1
 
 
-def handicaps(snapshot: Snapshot, slow_start: float, now: float) -> Mapping[str, Handicap]:
+def effective_loads(snapshot: Snapshot, slow_start: float, now: float) -> Mapping[str, EffectiveLoad]:
     """The handicapped endpoints by name.
 
     An endpoint starts slowly beside another that had been warm for `slow_start` seconds when it became warm itself.
@@ -42,7 +42,7 @@ def handicaps(snapshot: Snapshot, slow_start: float, now: float) -> Mapping[str,
     """
     slow = {e.name for group in (*snapshot.peers.values(), snapshot.decode) for e in _late(group, slow_start, now)}
     return {
-        e.name: Handicap(e.lost, e.warm_since, slow_start if e.name in slow else 0.0)
+        e.name: EffectiveLoad(e.lost, e.warm_since, slow_start if e.name in slow else 0.0)
         for e in (*snapshot.prefill, *snapshot.decode)
         if e.lost or e.name in slow
     }

@@ -22,7 +22,7 @@ _LONGEST_PAUSE: Final = 5.0
 _LASTING_SECONDS: Final = 1.0
 """A watch that lasted so long shows that the API server is well, also when nothing happened in it."""
 
-Tell = Callable[[Iterable[EndpointSpec]], None]
+SpecSink = Callable[[Iterable[EndpointSpec]], None]
 """Told of all engines there are, at each change."""
 
 
@@ -33,8 +33,8 @@ class DiscoveryError(Exception):
 class Discovery(Protocol):
     """Something that knows which engines there are."""
 
-    async def run(self, tell: Tell) -> None:
-        """Tell until cancelled; raises DiscoveryError when that can not work."""
+    async def run(self, tell: SpecSink) -> None:
+        """SpecSink until cancelled; raises DiscoveryError when that can not work."""
 
 
 class PodDiscovery:
@@ -49,7 +49,7 @@ class PodDiscovery:
         self._deployment = deployment
         self._random = random
 
-    async def run(self, tell: Tell) -> None:
+    async def run(self, tell: SpecSink) -> None:
         roles = ", ".join(Role)
         selector = f"{LABEL_DEPLOYMENT}={self._deployment},{LABEL_ROLE} in ({roles})"
         try:
@@ -65,7 +65,7 @@ class Follower:
     def __init__(
         self,
         api: PodApi,
-        tell: Tell,
+        tell: SpecSink,
         say: Callable[[str], None],
         random: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,

@@ -19,7 +19,7 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Suspicion:
+class Suspect:
     """An endpoint is to be warmed anew before it is picked again."""
 
     name: str
@@ -36,5 +36,5 @@ class LostHandoff:
     name: str
 
 
-News = Suspicion | LostHandoff
-Tell = Callable[[News], None]
+EndpointEvent = Suspect | LostHandoff
+EventSink = Callable[[EndpointEvent], None]

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Final
 
 from pdx_api.connectors import family_of
-from pdx_api.connectors.families import Identity, Rendezvous
+from pdx_api.connectors.families import Identity, Push
 from pdx_api.names import Order, Role
 from pdx_proxy.config.settings import Address, EndpointSpec
 
@@ -108,7 +108,7 @@ def by_rank(specs: Iterable[EndpointSpec]) -> Iterable[EndpointSpec]:
     """
     for spec in specs:
         ranked = spec.ranks > 1 and spec.role is Role.PREFILL
-        if ranked and isinstance(family_of(spec.connector, spec.order, spec.protocol), Rendezvous):
+        if ranked and isinstance(family_of(spec.connector, spec.order, spec.protocol), Push):
             yield from (replace(spec, rank=rank) for rank in range(spec.ranks))
         else:
             yield spec
@@ -149,13 +149,13 @@ class Snapshot:
     peers: Mapping[str, tuple[Endpoint, ...]] = field(default_factory=dict)
     """The warm prefill engines by revision. None while those of `decode` are suspect."""
     everything: tuple[Endpoint, ...] = ()
-    acquainted: frozenset[tuple[str, int, str, int]] = frozenset()
+    handshaken: frozenset[tuple[str, int, str, int]] = frozenset()
     """Pairs that warm-up has made exchange KV: see `pairing`."""
     measured: Measured = field(default_factory=Measured)
 
     @classmethod
     def of(
-        cls, endpoints: Iterable[Endpoint], acquainted: frozenset[tuple[str, int, str, int]] = frozenset()
+        cls, endpoints: Iterable[Endpoint], handshaken: frozenset[tuple[str, int, str, int]] = frozenset()
     ) -> "Snapshot":
         """Sort endpoints by what they may be picked for."""
         everything = tuple(endpoints)
@@ -174,7 +174,7 @@ class Snapshot:
             complete=tuple(d for d in decode if d.role is Role.AGGREGATED or d.revision in peers),
             peers=peers,
             everything=everything,
-            acquainted=acquainted,
+            handshaken=handshaken,
         )
 
 

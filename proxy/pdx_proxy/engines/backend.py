@@ -8,12 +8,12 @@ from typing import Final
 from pdx_proxy.admission.retry_budget import RetryBudget
 from pdx_proxy.balancing.chooser import Chooser
 from pdx_proxy.balancing.load import Load
-from pdx_proxy.balancing.slow_start import handicaps
+from pdx_proxy.balancing.slow_start import effective_loads
 from pdx_proxy.config.settings import Deadlines, Settings
-from pdx_proxy.endpoints.events import Cause, LostHandoff, Suspicion, Tell
+from pdx_proxy.endpoints.events import Cause, EventSink, LostHandoff, Suspect
 from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot, pairing
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.engines.outlier_detection import Streaks
+from pdx_proxy.engines.outlier_detection import OutlierDetector
 from pdx_proxy.http.upstream.connection_pool import Pool
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure
 from pdx_proxy.payload.request import Request
@@ -32,13 +32,13 @@ class Backend:
     """A fresh id for an engine to know a request by."""
     clock: Callable[[], float]
     """Seconds, monotonic."""
-    tell: Tell
+    notify: EventSink
     """Told what happens to endpoints: the control side."""
-    streaks: Streaks
+    outliers: OutlierDetector
     load: Load = field(default_factory=Load)
     counters: Counters = field(default_factory=Counters)
     snapshot: Snapshot = field(default_factory=Snapshot)
-    acquainted: set[tuple[str, int, str, int]] = field(default_factory=set)
+    handshaken: set[tuple[str, int, str, int]] = field(default_factory=set)
     """Pairs that have exchanged KV in this start of both."""
     chooser: Chooser = field(init=False)
     budget: RetryBudget = field(init=False)
@@ -54,39 +54,39 @@ class Backend:
 
     def leg(self, endpoint: Endpoint, until: float = inf) -> Leg:
         """A leg at the endpoint, counted from now on; at `until`, in the loop's time, its request is over."""
-        return Leg(self.pool, self.load, endpoint, self.streaks, until)
+        return Leg(self.pool, self.load, endpoint, self.outliers, until)
 
     def send(self, leg: Leg, request: Request, body: bytes, request_id: str, method: str = "POST") -> None:
         """Send a leg of the request under this id, and note it."""
         leg.send(method, request.path, (*request.headers, ("X-Request-Id", request_id)), body)
-        request.trail.legs.append((leg.endpoint.name, request_id))
+        request.timeline.legs.append((leg.endpoint.name, request_id))
 
     def send_prefill(self, leg: Leg, request: Request, body: bytes, request_id: str) -> None:
         """The same to a P, whose time counts from now on."""
         self.send(leg, request, body, request_id)
-        trail, now = request.trail, self.clock()
-        if not trail.sent:
-            trail.to_prefill = now - trail.read
-            self.counters.phases[_TO_PREFILL].observe(trail.to_prefill)
-        trail.sent = now
+        timeline, now = request.timeline, self.clock()
+        if not timeline.sent:
+            timeline.to_prefill = now - timeline.read
+            self.counters.phases[_TO_PREFILL].observe(timeline.to_prefill)
+        timeline.sent = now
 
     def suspect(self, endpoint: Endpoint, why: EngineFailure | str) -> None:
         """The endpoint may have died, restarted or hung: it is to be warmed anew."""
         cause = Cause.HUNG if isinstance(why, DeadlineExceeded) else Cause.LOST
-        self.tell(Suspicion(endpoint.name, endpoint.start, str(why), cause))
+        self.notify(Suspect(endpoint.name, endpoint.start, str(why), cause))
 
     def lost(self, decode: Endpoint) -> None:
         """A D waits for a push that never comes."""
-        self.tell(LostHandoff(decode.name))
+        self.notify(LostHandoff(decode.name))
 
     def apply(self, snapshot: Snapshot) -> None:
         """Take a new view of the endpoints; what was learnt of starts that are over, and who is gone, is forgotten."""
         starts = {(e.name, e.start) for e in snapshot.everything}
         self.snapshot = snapshot
         self.chooser.apply(snapshot)
-        self.acquainted = {key for key in self.acquainted if {key[:2], key[2:]} <= starts} | set(snapshot.acquainted)
-        self.streaks.keep(starts)
-        self.load.handicaps = handicaps(snapshot, self.settings.health.slow_start_seconds, self.clock())
+        self.handshaken = {key for key in self.handshaken if {key[:2], key[2:]} <= starts} | set(snapshot.handshaken)
+        self.outliers.keep(starts)
+        self.load.effective_loads = effective_loads(snapshot, self.settings.health.slow_start_seconds, self.clock())
         self.pool.keep({e.address for e in snapshot.everything}, self.settings.gone_seconds)
 
     def may_retry(self) -> bool:
@@ -96,10 +96,10 @@ class Backend:
         self.counters.retries_refused += 1
         return False
 
-    def acquaint(self, prefill: Endpoint, decode: Endpoint) -> None:
+    def mark_handshake(self, prefill: Endpoint, decode: Endpoint) -> None:
         """KV has moved between the two."""
-        self.acquainted.add(pairing(prefill, decode))
+        self.handshaken.add(pairing(prefill, decode))
 
-    def knows(self, prefill: Endpoint, decode: Endpoint) -> bool:
+    def has_handshake(self, prefill: Endpoint, decode: Endpoint) -> bool:
         """Whether KV has moved between the two in this start of both."""
-        return pairing(prefill, decode) in self.acquainted
+        return pairing(prefill, decode) in self.handshaken

@@ -1,4 +1,4 @@
-"""Asking for the identity of an engine that tells it at a port beside its API (`families.Asked`)."""
+"""Asking for the identity of an engine that tells it at a port beside its API (`families.AtBootstrap`)."""
 
 from dataclasses import replace
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 import orjson
 
 from pdx_api.connectors import CONNECTORS
-from pdx_api.connectors.families import Asked, Identity
+from pdx_api.connectors.families import AtBootstrap, Identity
 from pdx_proxy.config.settings import Address
 from pdx_proxy.endpoints.snapshot import Endpoint
 from pdx_proxy.engines.backend import Backend
@@ -17,7 +17,7 @@ _SECONDS: Final = 3.0
 """How long a bootstrap may take: it answers out of memory."""
 
 
-async def ask_identity(backend: Backend, endpoint: Endpoint, asked: Asked) -> Identity:
+async def ask_identity(backend: Backend, endpoint: Endpoint, asked: AtBootstrap) -> Identity:
     """The identity of the start that listens now; raises EngineFailure in the endpoint's name."""
     port = endpoint.spec.identity_port or CONNECTORS[endpoint.connector].port_names[asked.port]
     address = Address(endpoint.address.host, port)

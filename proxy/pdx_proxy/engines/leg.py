@@ -6,7 +6,7 @@ from typing import Final
 
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.endpoints.snapshot import Endpoint
-from pdx_proxy.engines.outlier_detection import Streaks
+from pdx_proxy.engines.outlier_detection import OutlierDetector
 from pdx_proxy.http.messages import request_head
 from pdx_proxy.http.upstream.connection import Answer, Connection
 from pdx_proxy.http.upstream.connection_pool import Pool
@@ -32,18 +32,20 @@ class Leg:
         "_head",
         "_interruption",
         "_load",
+        "_outliers",
         "_pool",
-        "_streaks",
         "_unwanted",
         "begun",
         "endpoint",
         "until",
     )
 
-    def __init__(self, pool: Pool, load: Load, endpoint: Endpoint, streaks: Streaks, until: float = inf) -> None:
+    def __init__(
+        self, pool: Pool, load: Load, endpoint: Endpoint, outliers: OutlierDetector, until: float = inf
+    ) -> None:
         self._pool = pool
         self._load = load
-        self._streaks = streaks
+        self._outliers = outliers
         load.acquire(endpoint)
         self._counted = True
         self._connection: Connection | None = None
@@ -106,10 +108,10 @@ class Leg:
                 connection.check()
         except BadAnswer as failure:
             if connection.answer.status != _BUSY:
-                self._streaks.failed(self.endpoint, failure.detail)
+                self._outliers.failed(self.endpoint, failure.detail)
             raise
-        if self._streaks.counts and connection.answer.status == 200:
-            self._streaks.succeeded(self.endpoint)
+        if self._outliers.counts and connection.answer.status == 200:
+            self._outliers.succeeded(self.endpoint)
         return self._here()
 
     async def whole(self, seconds: float) -> Answer:
@@ -121,9 +123,9 @@ class Leg:
             await connection.progress()
         status = connection.answer.status
         if status >= 500 and status != _BUSY:
-            self._streaks.failed(self.endpoint, f"status {status}")
-        elif self._streaks.counts and status == 200:
-            self._streaks.succeeded(self.endpoint)
+            self._outliers.failed(self.endpoint, f"status {status}")
+        elif self._outliers.counts and status == 200:
+            self._outliers.succeeded(self.endpoint)
         return self._here()
 
     def _here(self) -> Answer:
@@ -134,7 +136,7 @@ class Leg:
 
     def detach(self) -> "Leg":
         """Hand the leg to another owner; this one keeps nothing to end."""
-        other = Leg(self._pool, self._load, self.endpoint, self._streaks)
+        other = Leg(self._pool, self._load, self.endpoint, self._outliers)
         other._connection, self._connection = self._connection, None
         other._head, other._body, other.begun, other._unwanted = self._head, self._body, self.begun, self._unwanted
         self._count_no_longer()

@@ -3,17 +3,17 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from pdx_proxy.endpoints.events import Cause, Suspicion, Tell
+from pdx_proxy.endpoints.events import Cause, EventSink, Suspect
 from pdx_proxy.endpoints.snapshot import Endpoint
 
 
 @dataclass(slots=True)
-class Streaks:
+class OutlierDetector:
     """One worker's count. An answer that succeeds ends a streak; one that says "busy" (503) or 4xx changes nothing."""
 
     limit: int
     """Failures in a row that make the endpoint suspect; 0: none do."""
-    tell: Tell
+    notify: EventSink
     counts: dict[tuple[str, int], int] = field(default_factory=dict)
     """By name and start, never zero: while no engine fails there is nothing to look up."""
 
@@ -23,7 +23,7 @@ class Streaks:
         count = self.counts.get(key, 0) + 1
         if count == self.limit:
             self.counts.pop(key, None)
-            self.tell(Suspicion(*key, f"{count} failures in a row, the last: {detail}", Cause.FAILURES))
+            self.notify(Suspect(*key, f"{count} failures in a row, the last: {detail}", Cause.FAILURES))
         elif self.limit:
             self.counts[key] = count
 

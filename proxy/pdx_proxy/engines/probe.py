@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from pdx_api.connectors import family_of
-from pdx_api.connectors.families import Asked, Identity, KVParams, Pool, Rendezvous
+from pdx_api.connectors.families import AtBootstrap, Identity, KVParams, Pool, Push
 from pdx_proxy.endpoints.snapshot import Endpoint
 from pdx_proxy.engines.backend import Backend
 from pdx_proxy.engines.bootstrap import ask_identity
@@ -23,7 +23,7 @@ _FOR_CLIENTS: Final = "remote_prefill_cached_tokens"
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class Probe:
     """A hand-off that came to its end."""
 
     identity: Identity | None
@@ -39,7 +39,7 @@ class Trial:
 
 async def hand_over(
     backend: Backend, prefill: Endpoint, decode: Endpoint, body: Mapping[str, Any], seconds: float
-) -> Trial:
+) -> Probe:
     """One whole P-first pair, so that nothing stays parked on P. Works in every order of a connector.
 
     Each leg may take `seconds`. Raises EngineFailure with the engine's name.
@@ -51,8 +51,8 @@ async def hand_over(
         finished = backend.clock()
         await asyncio.sleep(family.saved_after)
         answer = await serve(backend, decode, body, seconds, request_id)
-        return Trial(None, {}, answer, finished - began, backend.clock() - finished)
-    if isinstance(family, Rendezvous):
+        return Probe(None, {}, answer, finished - began, backend.clock() - finished)
+    if isinstance(family, Push):
         identity, told = await _meet(backend, family, prefill, body, seconds, request_id)
     else:
         answer = await _prefill(backend, prefill, body, family.prefill_params, seconds, request_id)
@@ -63,14 +63,14 @@ async def hand_over(
     finished = backend.clock()
     told = {name: value for name, value in told.items() if name != _FOR_CLIENTS}
     answer = await serve(backend, decode, {**body, "kv_transfer_params": told}, seconds, request_id)
-    return Trial(identity, told, answer, finished - began, backend.clock() - finished)
+    return Probe(identity, told, answer, finished - began, backend.clock() - finished)
 
 
 async def _meet(
-    backend: Backend, family: Rendezvous, prefill: Endpoint, body: Mapping[str, Any], seconds: float, request_id: str
+    backend: Backend, family: Push, prefill: Endpoint, body: Mapping[str, Any], seconds: float, request_id: str
 ) -> tuple[Identity | None, KVParams]:
     """P's identity and D's parameters, once P has finished."""
-    asked = await ask_identity(backend, prefill, family.identity) if isinstance(family.identity, Asked) else None
+    asked = await ask_identity(backend, prefill, family.identity) if isinstance(family.identity, AtBootstrap) else None
     answer = await _prefill(backend, prefill, body, family.prefill_params(request_id), seconds, request_id)
     params = handed_over(prefill, family, answer)
     if asked is not None:

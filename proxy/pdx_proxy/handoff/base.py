@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pdx_api.connectors.families import Answered, Identity, KVParams, Rendezvous
+from pdx_api.connectors.families import Identity, InPrefillAnswer, KVParams, Push
 from pdx_proxy.endpoints.snapshot import Endpoint
 from pdx_proxy.engines.backend import Backend
 from pdx_proxy.engines.leg import Leg
@@ -19,7 +19,7 @@ FULL: Final = 503
 """What an engine answers that takes no more requests."""
 REFUSED_MAX_TOKENS: Final = 2**31 - 1
 """More tokens than any model's length: D refuses the leg, and where D tells P of it, P frees the blocks."""
-UNHEARD: Final = b'"Bad Request"'
+HTTP_BAD_REQUEST: Final = b'"Bad Request"'
 """In a refusal of what D's HTTP server could not read as a request: its engine hears nothing of it, and so does P.
 
 Members that shape the answer alone are in D's leg only, so that P takes what D refuses.
@@ -85,13 +85,13 @@ def transfer_params(endpoint: Endpoint, answer: Answer) -> dict[str, Any] | None
     return found.kv_transfer_params
 
 
-def handed_over(endpoint: Endpoint, family: Rendezvous, answer: Answer) -> KVParams:
+def handed_over(endpoint: Endpoint, family: Push, answer: Answer) -> KVParams:
     """The parameters of a P's complete answer, empty where it has only to end by its length.
 
     Raises LegRefused, and BadAnswer also when P has nothing to hand over.
     """
     params = transfer_params(endpoint, answer)
-    if not isinstance(family.identity, Answered):
+    if not isinstance(family.identity, InPrefillAnswer):
         if _ENDED not in answer.body:
             raise BadAnswer(endpoint.name, "nothing to hand over: it has not ended by its length", *_NOTHING)
         return {}
@@ -100,9 +100,9 @@ def handed_over(endpoint: Endpoint, family: Rendezvous, answer: Answer) -> KVPar
     return params
 
 
-def identity_of(endpoint: Endpoint, family: Rendezvous, params: KVParams) -> Identity | None:
+def identity_of(endpoint: Endpoint, family: Push, params: KVParams) -> Identity | None:
     """The identity that a P's parameters name, or that it had when it was asked; raises BadAnswer for none."""
-    if not isinstance(family.identity, Answered):
+    if not isinstance(family.identity, InPrefillAnswer):
         return endpoint.identity
     try:
         return family.identity.read(params)
@@ -125,5 +125,5 @@ def blame(backend: Backend, prefill: Endpoint, decode: Endpoint, failure: Engine
         backend.suspect(decode, failure)
     elif failure.status != 503:
         if all(e.name != prefill.name or e.start != prefill.start for e in backend.snapshot.prefill):
-            backend.streaks.forgive(decode)  # P has been found out before: D does not fail on its own
+            backend.outliers.forgive(decode)  # P has been found out before: D does not fail on its own
         backend.suspect(prefill, f"its hand-off failed at {failure}")

@@ -13,13 +13,13 @@ from pdx_proxy.engines.backend import Backend
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.handoff.base import Handoff, HandoffFailure
 from pdx_proxy.handoff.prefill_first import finish_prefill, stand_in_leg
-from pdx_proxy.handoff.settlement import Aftercare
+from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure
 from pdx_proxy.payload.request import Request, decode_body
 
 
 async def hand_off(
-    backend: Backend, aftercare: Aftercare, family: Pool, pair: tuple[Endpoint, Endpoint], request: Request
+    backend: Backend, settlements: Settlements, family: Pool, pair: tuple[Endpoint, Endpoint], request: Request
 ) -> Handoff:
     """Run P's leg to its end, then D's until its answer is open; raises HandoffFailure or LegRefused.
 
@@ -31,7 +31,7 @@ async def hand_off(
     decode_leg = backend.leg(decode, request.until)
     snapshot = backend.snapshot
     try:
-        await finish_prefill(backend, aftercare, prefill_leg, decode, None, request)
+        await finish_prefill(backend, settlements, prefill_leg, decode, None, request)
         finished = backend.clock()
         if family.saved_after:
             await asyncio.sleep(family.saved_after)
@@ -42,7 +42,7 @@ async def hand_off(
         raise
     finally:
         prefill_leg.end()
-    return Handoff(decode_leg, prefill, request.trail.prefill, backend.clock() - finished)
+    return Handoff(decode_leg, prefill, request.timeline.prefill, backend.clock() - finished)
 
 
 async def _decode(backend: Backend, leg: Leg, request: Request) -> None:

@@ -9,7 +9,7 @@ from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot
 from pdx_proxy.engines.backend import Backend
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.handoff.base import HandoffFailure, LegRefused, transfer_params
-from pdx_proxy.handoff.settlement import Aftercare
+from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure, Reason
 from pdx_proxy.payload.request import Request, prefill_body
 from pdx_proxy.telemetry.counters import Phase
@@ -18,7 +18,7 @@ _PREFILL: Final = Phase.PREFILL.value
 
 
 async def finish_prefill(
-    backend: Backend, aftercare: Aftercare, leg: Leg, decode: Endpoint, params: KVParams | None, request: Request
+    backend: Backend, settlements: Settlements, leg: Leg, decode: Endpoint, params: KVParams | None, request: Request
 ) -> KVParams | None:
     """P's leg to its end; what it answers for D. Raises HandoffFailure or LegRefused.
 
@@ -36,12 +36,12 @@ async def finish_prefill(
     except LegRefused:
         raise
     except (asyncio.CancelledError, Exception):  # mostly because nobody waits any more
-        aftercare.stop_prefill(leg.detach(), decode, request, keeps=params is not None)
+        settlements.stop_prefill(leg.detach(), decode, request, keeps=params is not None)
         raise
     leg.give_back()
-    trail = request.trail
-    trail.prefill = backend.clock() - trail.sent
-    backend.counters.phases[_PREFILL].observe(trail.prefill)
+    timeline = request.timeline
+    timeline.prefill = backend.clock() - timeline.sent
+    backend.counters.phases[_PREFILL].observe(timeline.prefill)
     return answered
 
 

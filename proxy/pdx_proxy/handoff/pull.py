@@ -6,19 +6,19 @@ aftercare for release.
 
 import asyncio
 
-from pdx_api.connectors.families import KVParams, Serial
+from pdx_api.connectors.families import KVParams, Pull
 from pdx_proxy.endpoints.snapshot import Endpoint
 from pdx_proxy.engines.backend import Backend
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.handoff.base import UNHEARD, Handoff, HandoffFailure, LegRefused, blame
+from pdx_proxy.handoff.base import HTTP_BAD_REQUEST, Handoff, HandoffFailure, LegRefused, blame
 from pdx_proxy.handoff.prefill_first import finish_prefill, stand_in_leg
-from pdx_proxy.handoff.settlement import Aftercare
+from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure
 from pdx_proxy.payload.request import Request, decode_body
 
 
 async def hand_off(
-    backend: Backend, aftercare: Aftercare, family: Serial, pair: tuple[Endpoint, Endpoint], request: Request
+    backend: Backend, settlements: Settlements, family: Pull, pair: tuple[Endpoint, Endpoint], request: Request
 ) -> Handoff:
     """Run both legs until D's answer is open; raises HandoffFailure or LegRefused."""
     prefill, decode = pair
@@ -27,12 +27,12 @@ async def hand_off(
     decode_leg = backend.leg(decode, request.until)
     snapshot = backend.snapshot
     try:
-        params = await finish_prefill(backend, aftercare, prefill_leg, decode, family.prefill_params, request)
+        params = await finish_prefill(backend, settlements, prefill_leg, decode, family.prefill_params, request)
         if params is not None:
             backend.counters.hold(prefill.name)
         finished = backend.clock()
         decode_leg = stand_in_leg(backend, snapshot, decode_leg, request)
-        await _decode(backend, aftercare, prefill, decode_leg, params, request)
+        await _decode(backend, settlements, prefill, decode_leg, params, request)
     except BaseException:
         decode_leg.end()
         raise
@@ -42,20 +42,20 @@ async def hand_off(
         return Handoff(decode_leg)
     decode = decode_leg.endpoint
     if decode_leg.answer.status != 200:
-        unheard = UNHEARD in decode_leg.answer.body
+        unheard = HTTP_BAD_REQUEST in decode_leg.answer.body
         decode_leg.end()
-        if unheard or not backend.knows(prefill, decode):
-            aftercare.release((prefill, decode), params, request)
+        if unheard or not backend.has_handshake(prefill, decode):
+            settlements.release((prefill, decode), params, request)
         else:
             backend.counters.let_go(prefill.name)
         raise LegRefused
     backend.counters.let_go(prefill.name)
-    backend.acquaint(prefill, decode)
-    return Handoff(decode_leg, prefill, request.trail.prefill, backend.clock() - finished)
+    backend.mark_handshake(prefill, decode)
+    return Handoff(decode_leg, prefill, request.timeline.prefill, backend.clock() - finished)
 
 
 async def _decode(
-    backend: Backend, aftercare: Aftercare, prefill: Endpoint, leg: Leg, params: KVParams | None, request: Request
+    backend: Backend, settlements: Settlements, prefill: Endpoint, leg: Leg, params: KVParams | None, request: Request
 ) -> None:
     decode, deadlines = leg.endpoint, backend.deadlines
     pair = (prefill, decode)
@@ -66,7 +66,7 @@ async def _decode(
     except EngineFailure as failure:
         leg.end()
         if params is not None:
-            aftercare.release(pair, params, request, failure, begun=leg.begun)
+            settlements.release(pair, params, request, failure, begun=leg.begun)
             blame(backend, prefill, decode, failure)
         elif not isinstance(failure, BadAnswer):
             backend.suspect(decode, failure)
@@ -75,8 +75,8 @@ async def _decode(
         if params is None:
             leg.end()
         elif leg.begun:
-            aftercare.leave_decode(leg.detach(), pair, params, request)
+            settlements.leave_decode(leg.detach(), pair, params, request)
         else:
             leg.end()
-            aftercare.release(pair, params, request)
+            settlements.release(pair, params, request)
         raise

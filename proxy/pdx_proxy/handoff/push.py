@@ -9,14 +9,14 @@ import asyncio
 from math import inf
 from typing import Final
 
-from pdx_api.connectors.families import Asked, Identity, KVParams, Rendezvous, Settles
+from pdx_api.connectors.families import AtBootstrap, Identity, KVParams, Push, Settles
 from pdx_api.names import Order, PrefillFailure
 from pdx_proxy.endpoints.snapshot import Endpoint
 from pdx_proxy.engines.backend import Backend
 from pdx_proxy.engines.bootstrap import ask_identity
 from pdx_proxy.handoff.base import (
     FULL,
-    UNHEARD,
+    HTTP_BAD_REQUEST,
     Handoff,
     HandoffFailure,
     LegRefused,
@@ -25,8 +25,8 @@ from pdx_proxy.handoff.base import (
     has_answered,
     identity_of,
 )
-from pdx_proxy.handoff.push_settlement import PUSH_SECONDS, Parting
-from pdx_proxy.handoff.settlement import Aftercare
+from pdx_proxy.handoff.push_settlement import PUSH_SECONDS, PushSettlement
+from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.failures import (
     BadAnswer,
@@ -47,14 +47,14 @@ _PREFILL_TRIES: Final = 2
 
 async def hand_off(
     backend: Backend,
-    aftercare: Aftercare,
-    family: Rendezvous,
+    settlements: Settlements,
+    family: Push,
     order: Order,
     pair: tuple[Endpoint, Endpoint],
     request: Request,
 ) -> Handoff:
     """Run both legs until D's answer is open; raises HandoffFailure or LegRefused."""
-    meeting = _Meeting(backend, aftercare, family, pair, request)
+    meeting = _Meeting(backend, settlements, family, pair, request)
     began = backend.clock()
     try:
         await meeting.begin(order)
@@ -65,12 +65,12 @@ async def hand_off(
         meeting.leave()
         raise
     if answer.status != 200:
-        heard = UNHEARD not in answer.body
+        heard = HTTP_BAD_REQUEST not in answer.body
         meeting.decode_leg.end()
         meeting.unwind(stop_prefill=True, heard=heard, refused=True)
         raise LegRefused
     meeting.succeed()
-    backend.acquaint(*pair)
+    backend.mark_handshake(*pair)
     return Handoff(meeting.decode_leg, pair[0], meeting.prefill_seconds, backend.clock() - began)
 
 
@@ -80,19 +80,19 @@ class _Meeting:
     def __init__(
         self,
         backend: Backend,
-        aftercare: Aftercare,
-        family: Rendezvous,
+        settlements: Settlements,
+        family: Push,
         pair: tuple[Endpoint, Endpoint],
         request: Request,
     ) -> None:
         self._backend = backend
-        self._aftercare = aftercare
+        self._settlements = settlements
         self._family = family
         self._pair = pair
         self._prefill, self._decode = pair
         self._request = request
         self._id = backend.new_id()
-        self._meets = family.settles is Settles.BY_MEETING
+        self._meets = family.settles is Settles.BY_PREFILL_LEG
         self._identity = self._prefill.identity
         self._prefill_leg = backend.leg(self._prefill)
         self._prefill_task: asyncio.Task[KVParams | None] | None = None
@@ -116,9 +116,9 @@ class _Meeting:
         """Whether P's leg is sent again though its failure has ended the attempt: it frees D's blocks."""
 
     @property
-    def _parting(self) -> Parting:
+    def _parting(self) -> PushSettlement:
         """What frees blocks if this ends early."""
-        return Parting(self._backend, self._aftercare, self._family, self._pair, self._request, self._id)
+        return PushSettlement(self._backend, self._settlements, self._family, self._pair, self._request, self._id)
 
     def conclude(self) -> None:
         """D needs P no more."""
@@ -143,7 +143,7 @@ class _Meeting:
     def _let_go(self, *, expires: bool = False) -> None:
         if self._holds:
             self._holds = False
-            self._aftercare.let_go(self._prefill, expires=expires)
+            self._settlements.let_go(self._prefill, expires=expires)
 
     async def begin(self, order: Order) -> None:
         """Connect to both before anything is sent, so that an engine that is gone costs the other nothing.
@@ -154,7 +154,7 @@ class _Meeting:
         if order is not Order.PREFILL_FIRST:
             await self.decode_leg.connect()
         await self._prefill_leg.connect()
-        if isinstance(self._family.identity, Asked) and not self._prefill_leg.connection.used:
+        if isinstance(self._family.identity, AtBootstrap) and not self._prefill_leg.connection.used:
             await self._recognise(self._family.identity)
         if order is Order.PREFILL_FIRST:
             await self._finish_prefill()
@@ -167,15 +167,15 @@ class _Meeting:
             self._both_since = self._backend.clock()
         if self._prefill_task is not None or (order is Order.DECODE_FIRST and await self._decode_refuses()):
             return
-        self._prefill_task = self._aftercare.start(self._run_prefill())
+        self._prefill_task = self._settlements.start(self._run_prefill())
 
-    async def _recognise(self, asked: Asked) -> None:
+    async def _recognise(self, asked: AtBootstrap) -> None:
         """P's answers do not say who P is, but a connection that was used before ends in the same start of it."""
         if await ask_identity(self._backend, self._prefill, asked) != self._identity:
             raise LostConnection(self._prefill.name, "has restarted since it was warmed")
 
     async def _finish_prefill(self) -> None:
-        self._prefill_task = self._aftercare.start(self._run_prefill())
+        self._prefill_task = self._settlements.start(self._run_prefill())
         until = self._request.until
         try:
             async with asyncio.timeout_at(None if until == inf else until):
@@ -190,7 +190,7 @@ class _Meeting:
         self.decode_leg.until = inf
         self.decode_leg.resume()
         if self.decode_leg.begun:
-            self._aftercare.settle(self._finish())
+            self._settlements.settle(self._finish())
         else:
             self.decode_leg.end()
             self.unwind(stop_prefill=True)
@@ -201,13 +201,13 @@ class _Meeting:
         if failure is self._prefill_failure:
             if self._goes_on:
                 self.decode_leg.resume()
-                self._aftercare.settle(self._finish())
+                self._settlements.settle(self._finish())
             else:
                 told = self.decode_leg.begun
                 self.decode_leg.end()
                 self._let_go(expires=isinstance(failure, DeadlineExceeded))
                 if told:
-                    self._aftercare.settle(self._parting.unmet(failure))
+                    self._settlements.settle(self._parting.unmet(failure))
             if isinstance(failure, BadAnswer) and 400 <= failure.status < 500:
                 return LegRefused()
             if not has_answered(failure, (FULL,)):
@@ -240,15 +240,15 @@ class _Meeting:
         if self._prefill_task is None:
             self._prefill_leg.end()
             if self._meets and heard:
-                self._aftercare.settle(self._parting.unmet(None, refused=True))
+                self._settlements.settle(self._parting.unmet(None, refused=True))
             return
         since = self._both_since
         if not refused and since is not None and self._backend.clock() - since > PUSH_SECONDS:
             self._let_go()
-            self._aftercare.count(Settlement.FINISHED)  # D had the KV: there is nothing left to free
+            self._settlements.count(Settlement.FINISHED)  # D had the KV: there is nothing left to free
             return
         stop_prefill = stop_prefill and not (self._meets and self.decode_leg.begun)
-        self._aftercare.settle(self._unwind(self._prefill_task, stop_prefill, decode_waits, heard))
+        self._settlements.settle(self._unwind(self._prefill_task, stop_prefill, decode_waits, heard))
 
     async def _decode_refuses(self) -> bool:
         try:
@@ -286,14 +286,14 @@ class _Meeting:
                     continue
                 return None
             if identity != self._prefill.identity:
-                self._aftercare.settle(self._parting.free(params))
+                self._settlements.settle(self._parting.free(params))
                 await self._tell_decode(LostConnection(self._prefill.name, "has restarted since it was warmed"))
                 return None
             self._prefill_ended = self._backend.clock()
             if self.decode_leg.begun:
                 self._both_since = self._prefill_ended
             self.prefill_seconds = self._prefill_ended - began
-            self._request.trail.prefill = self.prefill_seconds
+            self._request.timeline.prefill = self.prefill_seconds
             self._backend.counters.phases[Phase.PREFILL].observe(self.prefill_seconds)
             self._hold()
             self._watch_decode()
@@ -385,9 +385,9 @@ class _Meeting:
         if self._prefill_task is None:
             if self.decode_leg.answer.status >= 400:
                 self._prefill_leg.end()
-                heard = self._meets and UNHEARD not in self.decode_leg.answer.body
+                heard = self._meets and HTTP_BAD_REQUEST not in self.decode_leg.answer.body
                 return await parting.unmet(None, refused=True) if heard else Settlement.FINISHED
-            self._prefill_task = self._aftercare.start(self._run_prefill())
+            self._prefill_task = self._settlements.start(self._run_prefill())
         params = await self._prefill_task
         if params is None:
             return await parting.unmet(self._prefill_failure)

@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from pdx_api.connectors.families import KVParams, Rendezvous, Settles
+from pdx_api.connectors.families import KVParams, Push, Settles
 from pdx_proxy.endpoints.snapshot import Endpoint
 from pdx_proxy.engines.backend import Backend
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.handoff.base import FULL, REFUSED_MAX_TOKENS, UNHEARD, has_answered, identity_of
-from pdx_proxy.handoff.settlement import Aftercare
+from pdx_proxy.handoff.base import FULL, HTTP_BAD_REQUEST, REFUSED_MAX_TOKENS, has_answered, identity_of
+from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure
 from pdx_proxy.payload.request import Request, prefill_body, settling_body
 from pdx_proxy.telemetry.counters import Settlement
@@ -18,34 +18,34 @@ _NOT_BEGUN: Final = (*range(400, 500), FULL)
 """What P answers to a leg that does not reach its engine."""
 
 
-class Parting:
+class PushSettlement:
     """Who was to meet under which id. It knows nothing of how the attempt went."""
 
-    __slots__ = ("_aftercare", "_backend", "_decode", "_family", "_id", "_meets", "_prefill", "_request")
+    __slots__ = ("_backend", "_decode", "_family", "_id", "_meets", "_prefill", "_request", "_settlements")
 
     def __init__(
         self,
         backend: Backend,
-        aftercare: Aftercare,
-        family: Rendezvous,
+        settlements: Settlements,
+        family: Push,
         pair: tuple[Endpoint, Endpoint],
         request: Request,
         meeting: str,
     ) -> None:
         self._backend = backend
-        self._aftercare = aftercare
+        self._settlements = settlements
         self._family = family
         self._prefill, self._decode = pair
         self._request = request
         self._id = meeting
-        self._meets = family.settles is Settles.BY_MEETING
+        self._meets = family.settles is Settles.BY_PREFILL_LEG
 
     async def decode_takes_it(self, leg: Leg) -> bool:
         """Whether D, whose leg this is, has the KV of a P that has finished, or needs it no more."""
         seconds = self._backend.deadlines.settle if self._request.stream else PUSH_SECONDS
         try:
             answer = await leg.opened(seconds)
-            return answer.status == 200 or (self._meets and UNHEARD not in answer.body)
+            return answer.status == 200 or (self._meets and HTTP_BAD_REQUEST not in answer.body)
         except DeadlineExceeded:
             return True
         except EngineFailure:
@@ -64,7 +64,7 @@ class Parting:
         body = prefill_body(self._request.body, params)
         if refused:
             body = settling_body(self._request.path, params, 1, self._id)
-        status = await self._aftercare.call(self._prefill, self._request, body, self._id)
+        status = await self._settlements.call(self._prefill, self._request, body, self._id)
         if status == 200:
             return Settlement.FINISHED
         return Settlement.LEASE if refused else self.lost()  # a D that refuses holds nothing
@@ -77,7 +77,7 @@ class Parting:
         assert identity is not None, "a P that has finished is known"
         leg_params = self._family.decode_params(self._id, identity)
         body = settling_body(self._request.path, leg_params, REFUSED_MAX_TOKENS if self._meets else 1, self._id)
-        status = await self._aftercare.call(decode, self._request, body, self._id)
+        status = await self._settlements.call(decode, self._request, body, self._id)
         freed = 400 <= status < 500 if self._meets else status == 200
         return Settlement.RELEASED if freed else Settlement.LEASE
 

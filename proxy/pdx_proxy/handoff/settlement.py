@@ -39,7 +39,7 @@ def _stops(prefill: Endpoint) -> bool:
     return not isinstance(family, Pool) or family.stops_prefill
 
 
-class Aftercare:
+class Settlements:
     """Owner of the tasks that settle hand-offs."""
 
     def __init__(self, backend: Backend) -> None:
@@ -111,7 +111,7 @@ class Aftercare:
         From a D that is new to P an early close would not reach P: another D tells P, if there is one that can;
         otherwise D is closed once its KV has arrived.
         """
-        if self._backend.knows(*pair):
+        if self._backend.has_handshake(*pair):
             self.settle(self._held(pair[0], self._close_when_open(leg, _INTAKE_SECONDS, Settlement.RELEASED)))
             return
         releaser = self._releasers(pair, dead=False)
@@ -183,7 +183,7 @@ class Aftercare:
         others = [d for d in self._backend.snapshot.decode if d.revision == prefill.revision and d.name != decode.name]
         picked = any(d.name == decode.name for d in self._backend.snapshot.decode)
         candidates = others if dead and others else [decode, *others] if picked else [*others, decode]
-        friend = next((d for d in candidates if self._backend.knows(prefill, d)), None)
+        friend = next((d for d in candidates if self._backend.has_handshake(prefill, d)), None)
         return (friend or candidates[0], friend is not None)
 
     async def _release(
@@ -194,8 +194,8 @@ class Aftercare:
         the notice of a D that has not is lost (vLLM 0.32). Such a pair runs a D leg of one token instead, unless the
         blocks may have been read: they are then free, and read again they are another request's.
         """
-        decode, acquainted = releaser
-        if acquainted:
+        decode, handshaken = releaser
+        if handshaken:
             salt = self._backend.new_id()
             body = settling_body(request.path, params, REFUSED_MAX_TOKENS, salt)
             status = await self.call(decode, request, body, salt)

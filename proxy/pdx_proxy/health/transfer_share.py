@@ -83,7 +83,7 @@ def counted(before: "deque[Count] | None", count: Count) -> "deque[Count]":
 
 
 @dataclass(slots=True)
-class Arrivals:
+class TransferShare:
     """Owner of what is known of the last half minute."""
 
     backend: Backend

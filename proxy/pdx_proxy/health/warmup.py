@@ -12,7 +12,7 @@ from typing import Any, Final
 from pdx_api.names import Role
 from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import EndpointSpec
-from pdx_proxy.endpoints.events import Cause, LostHandoff, News, Suspicion
+from pdx_proxy.endpoints.events import Cause, EndpointEvent, LostHandoff, Suspect
 from pdx_proxy.endpoints.snapshot import NO_SLOT, Endpoint, Snapshot, State, by_rank, pairing
 from pdx_proxy.engines.backend import Backend
 from pdx_proxy.engines.probe import hand_over, serve
@@ -28,7 +28,7 @@ _STEADY_SECONDS: Final = 60.0
 Publish = Callable[[Snapshot], None]
 
 
-class Warmer:
+class EndpointRegistry:
     """Owner of what is known of the endpoints: warms what is cold and publishes a snapshot at every change.
 
     Invariant: an endpoint has a task exactly while it wants warmth, once `start` has been called.
@@ -48,7 +48,7 @@ class Warmer:
         self._publish = publish
         self._random = rng or random.Random()  # noqa: S311 (spreads load)
         self._slots = asyncio.Semaphore(backend.settings.warm_ups)
-        self._acquainted: frozenset[tuple[str, int, str, int]] = frozenset()
+        self._handshaken: frozenset[tuple[str, int, str, int]] = frozenset()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._decode_warmed = asyncio.Event()
         self._turn = 0
@@ -59,7 +59,7 @@ class Warmer:
     @property
     def snapshot(self) -> Snapshot:
         """The view in force."""
-        return Snapshot.of(self._endpoints.values(), self._acquainted)
+        return Snapshot.of(self._endpoints.values(), self._handshaken)
 
     def start(self) -> None:
         """Begin to warm every endpoint."""
@@ -95,7 +95,7 @@ class Warmer:
         self._wake_prefills()
         self._tend(changed)
 
-    def hear(self, news: News) -> None:
+    def hear(self, news: EndpointEvent) -> None:
         """Take what a worker tells of an endpoint; it may be gone meanwhile."""
         endpoint = self._endpoints.get(news.name)
         if endpoint is None:
@@ -105,7 +105,7 @@ class Warmer:
         elif endpoint.warmth is State.WARM and endpoint.start == news.start:
             self._eject(endpoint, news)
 
-    def _eject(self, endpoint: Endpoint, news: Suspicion) -> None:
+    def _eject(self, endpoint: Endpoint, news: Suspect) -> None:
         """Warm an endpoint anew before it is picked again.
 
         One that answers errors is probed after a pause, longer each time that it fails again soon. The last that can do
@@ -196,13 +196,13 @@ class Warmer:
 
     async def _warm_pair(self, prefill: Endpoint, decode: Endpoint) -> None:
         try:
-            trial = await hand_over(self._backend, prefill, decode, {**_BODY, "max_tokens": 1}, self._seconds)
+            probe = await hand_over(self._backend, prefill, decode, {**_BODY, "max_tokens": 1}, self._seconds)
         except EngineFailure as failure:
             if failure.endpoint == decode.name and not isinstance(failure, BadAnswer | DeadlineExceeded):
-                self.hear(Suspicion(decode.name, decode.start, str(failure)))
+                self.hear(Suspect(decode.name, decode.start, str(failure)))
             raise
-        self._acquainted |= {pairing(replace(prefill, start=prefill.start + 1), decode)}
-        self._put_warm(prefill, identity=trial.identity)
+        self._handshaken |= {pairing(replace(prefill, start=prefill.start + 1), decode)}
+        self._put_warm(prefill, identity=probe.identity)
 
     def _put_warm(self, endpoint: Endpoint, **changes: Any) -> None:
         since = self._backend.clock()
@@ -222,7 +222,7 @@ class Warmer:
 
     def _announce(self) -> None:
         starts = {(e.name, e.start) for e in self._endpoints.values()}
-        self._acquainted = frozenset(key for key in self._acquainted if {key[:2], key[2:]} <= starts)
+        self._handshaken = frozenset(key for key in self._handshaken if {key[:2], key[2:]} <= starts)
         self._publish(self.snapshot)
 
     def _wake_prefills(self) -> None:

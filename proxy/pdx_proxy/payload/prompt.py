@@ -39,7 +39,7 @@ _MESSAGE: Final = msgspec.json.Decoder(_Message)
 
 
 @dataclass(frozen=True, slots=True)
-class Traits:
+class PromptFeatures:
     """What was asked of a prompt."""
 
     key: int | None = None
@@ -56,9 +56,11 @@ class Look:
     limit: int
     """Tokens up to which a prompt is short; 0 when nobody asks."""
 
-    def at(self, members: Mapping[str, bytes]) -> Traits:
+    def at(self, members: Mapping[str, bytes]) -> PromptFeatures:
         """The traits of a body's prompt; `members` are JSON values by name, of any type that is a buffer."""
-        return Traits(beginning(members) if self.key else None, self.limit > 0 and is_short(members, self.limit))
+        return PromptFeatures(
+            beginning(members) if self.key else None, self.limit > 0 and is_short(members, self.limit)
+        )
 
 
 def beginning(members: Mapping[str, bytes]) -> int | None:

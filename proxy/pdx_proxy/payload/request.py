@@ -13,13 +13,13 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from pdx_proxy.payload.prompt import Look, Traits
-from pdx_proxy.telemetry.timeline import Trail
+from pdx_proxy.payload.prompt import Look, PromptFeatures
+from pdx_proxy.telemetry.timeline import Timeline
 
 _ENGINE_FIELDS: Final = ("kv_transfer_params", "ec_transfer_params", "request_id")
 _SUSPICIOUS: Final = frozenset({*_ENGINE_FIELDS, "vllm_xargs"})
 _COMPLETIONS: Final = "/v1/completions"
-_NO_TRAITS: Final = Traits()
+_NO_TRAITS: Final = PromptFeatures()
 _NO_FIELDS: Final[Mapping[str, Any]] = {}
 _MAX_DEPTH: Final = 250
 """Deepest nesting of a body that is sure to be accepted. An engine that reads much deeper ones may fail at them."""
@@ -78,7 +78,7 @@ class Body:
     Not changed once it is made, nor is a Request: a frozen dataclass says so at 0.1 µs for each field.
     """
 
-    __slots__ = ("answer", "fields", "limits_completion", "shared", "traits")
+    __slots__ = ("answer", "features", "fields", "limits_completion", "shared")
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Body:
         answer: bytes = b"",
         limits_completion: bool = False,
         fields: Mapping[str, Any] = _NO_FIELDS,
-        traits: Traits = _NO_TRAITS,
+        features: PromptFeatures = _NO_TRAITS,
     ) -> None:
         self.shared = shared
         """Members that both legs get."""
@@ -96,14 +96,14 @@ class Body:
         """Whether `max_completion_tokens` is among them."""
         self.fields = fields
         """The members that decide how the request is served, decoded. Of a long prompt only its kind is kept."""
-        self.traits = traits
+        self.features = features
         """What the policies in force asked of the prompt."""
 
 
 class Request:
     """A request that may go to an engine."""
 
-    __slots__ = ("body", "headers", "path", "session", "split", "trail", "until")
+    __slots__ = ("body", "headers", "path", "session", "split", "timeline", "until")
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Request:
         split: bool,
         session: str = "",
         until: float = inf,
-        trail: Trail | None = None,
+        timeline: Timeline | None = None,
     ) -> None:
         self.path = path
         self.body = body
@@ -125,12 +125,12 @@ class Request:
         """The client's name for the conversation that it belongs to."""
         self.until = until
         """When its whole time is over, in the loop's time."""
-        self.trail = trail if trail is not None else Trail()
+        self.timeline = timeline if timeline is not None else Timeline()
         """What it goes through."""
 
     def whole(self) -> "Request":
         """The same for one engine alone."""
-        return Request(self.path, self.body, self.headers, False, self.session, self.until, self.trail)
+        return Request(self.path, self.body, self.headers, False, self.session, self.until, self.timeline)
 
     @property
     def stream(self) -> bool:
@@ -190,8 +190,8 @@ def _body_of(members: dict[str, Any], look: Look | None) -> Body:
         into.append(_NAMES.get(key) or b"%b:" % orjson.dumps(key))
         into.append(value)
         into.append(b",")
-    traits = look.at(members) if look is not None else _NO_TRAITS
-    return Body(b"".join(shared), b"".join(answer), "max_completion_tokens" in members, fields, traits)
+    features = look.at(members) if look is not None else _NO_TRAITS
+    return Body(b"".join(shared), b"".join(answer), "max_completion_tokens" in members, fields, features)
 
 
 def _clean_extra(raw: Any) -> bytes:

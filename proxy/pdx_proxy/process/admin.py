@@ -13,7 +13,7 @@ from pdx_api.verification import VERDICT_PATH
 from pdx_proxy.config.settings import Settings
 from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot
 from pdx_proxy.process.exposition import render
-from pdx_proxy.verification.prober import Canary
+from pdx_proxy.verification.prober import TransferProber
 
 GetSnapshot = Callable[[], Snapshot]
 GetReport = Callable[[], Awaitable[dict[str, Any]]]
@@ -21,7 +21,7 @@ GetReport = Callable[[], Awaitable[dict[str, Any]]]
 
 
 def create_admin(
-    settings: Settings, snapshot: GetSnapshot, report: GetReport, draining: Callable[[], bool], canary: Canary
+    settings: Settings, snapshot: GetSnapshot, report: GetReport, draining: Callable[[], bool], canary: TransferProber
 ) -> web.Application:
     """The admin application."""
 

@@ -24,7 +24,7 @@ class Report:
     content: dict[str, Any]
 
 
-class Link:
+class Channel:
     """One end of a socket pair."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -32,7 +32,7 @@ class Link:
         self._writer = writer
 
     @classmethod
-    async def over(cls, sock: socket.socket) -> "Link":
+    async def over(cls, sock: socket.socket) -> "Channel":
         """The end that `sock` is."""
         return cls(*await asyncio.open_connection(sock=sock))
 

@@ -16,14 +16,14 @@ from pdx_proxy.config.settings import Settings
 from pdx_proxy.discovery.pod_watcher import Discovery, DiscoveryError, say
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.health.load_poller import EngineLoads
-from pdx_proxy.health.transfer_share import Arrivals
-from pdx_proxy.health.warmup import Warmer
+from pdx_proxy.health.transfer_share import TransferShare
+from pdx_proxy.health.warmup import EndpointRegistry
 from pdx_proxy.http.downstream.listener import raise_file_limit
 from pdx_proxy.process.admin import create_admin
 from pdx_proxy.process.worker import create_backend, keep_memory, spare_collector
-from pdx_proxy.process.workers import Fleet, LocalFleet, ProcessFleet, address_of, bind
+from pdx_proxy.process.workers import LocalWorkers, ProcessWorkers, Workers, address_of, bind
 from pdx_proxy.telemetry.access_log import configure_logs
-from pdx_proxy.verification.prober import Canary
+from pdx_proxy.verification.prober import TransferProber
 
 
 def run(settings: Settings, discovery: Discovery | None = None) -> int:
@@ -88,17 +88,17 @@ class Control:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._fleet: Fleet | None = None
+        self._fleet: Workers | None = None
         self._runner: web.AppRunner | None = None
         self._backend = create_backend(settings, lambda _: None)
         self._keyring = Keyring(settings.keys, self._backend.pool, say)
         self._table = LoadTable(settings.workers) if settings.workers > 1 else None
-        self.warmer = Warmer(self._backend, settings.endpoints, self._publish, table=self._table)
+        self.registry = EndpointRegistry(self._backend, settings.endpoints, self._publish, table=self._table)
         self._loads = EngineLoads(
-            self._backend, lambda: self.warmer.snapshot, lambda: self._publish(self.warmer.snapshot)
+            self._backend, lambda: self.registry.snapshot, lambda: self._publish(self.registry.snapshot)
         )
-        self.canary = Canary(self._backend, lambda: self.warmer.snapshot)
-        self.arrivals = Arrivals(self._backend, lambda: self.warmer.snapshot, self._workers)
+        self.canary = TransferProber(self._backend, lambda: self.registry.snapshot)
+        self.arrivals = TransferShare(self._backend, lambda: self.registry.snapshot, self._workers)
         self.discovering: asyncio.Task[None] | None = None
         """Runs as long as the gateway does, unless discovery fails for good."""
         self.draining = False
@@ -113,28 +113,28 @@ class Control:
         admin = bind(settings.admin, shared=False)
         try:
             if control._table is None:
-                control._fleet = await LocalFleet.start(settings, control.warmer.hear)
+                control._fleet = await LocalWorkers.start(settings, control.registry.hear)
             else:
-                control._fleet = ProcessFleet(settings, control.warmer.hear, control._table)
+                control._fleet = ProcessWorkers(settings, control.registry.hear, control._table)
         except OSError:
             admin.close()
             raise
         fleet = control._fleet
         control.listen, control.admin = fleet.address, address_of(admin)
         app = create_admin(
-            settings, lambda: control.warmer.snapshot, control._report, lambda: control.draining, control.canary
+            settings, lambda: control.registry.snapshot, control._report, lambda: control.draining, control.canary
         )
         control._runner = web.AppRunner(app, access_log=None)
         await control._runner.setup()
         await web.SockSite(control._runner, admin).start()
         control._keyring.start()
-        control._publish(control.warmer.snapshot)
-        control.warmer.start()
+        control._publish(control.registry.snapshot)
+        control.registry.start()
         control._loads.start()
         control.canary.start()
         control.arrivals.start()
         if discovery is not None:
-            control.discovering = asyncio.create_task(discovery.run(control.warmer.update))
+            control.discovering = asyncio.create_task(discovery.run(control.registry.update))
         return control
 
     def drain(self) -> None:
@@ -153,7 +153,7 @@ class Control:
         if self.discovering is not None:
             self.discovering.cancel()
             await asyncio.wait([self.discovering])
-        await self.warmer.stop()
+        await self.registry.stop()
         await self._loads.stop()
         self._keyring.stop()
         self._backend.pool.close()
@@ -163,7 +163,7 @@ class Control:
             await self._runner.cleanup()
 
     async def _report(self) -> dict[str, Any]:
-        own = {"ejections": dict(self.warmer.ejections), "canary": self.canary.report()}
+        own = {"ejections": dict(self.registry.ejections), "canary": self.canary.report()}
         return {**await self._workers(), **own, "arrivals": self.arrivals.as_json()}
 
     async def _workers(self) -> dict[str, Any]:

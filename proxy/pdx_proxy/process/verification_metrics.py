@@ -10,7 +10,7 @@ from pdx_proxy.telemetry.counters import BUCKETS
 
 
 def canary_families(report: Mapping[str, Any]) -> Iterable[Metric]:
-    """The metrics of `Canary.report`."""
+    """The metrics of `TransferProber.report`."""
     results = CounterMetricFamily("pdx_canary", "Canaries by what they have shown.", labels=["result"])
     for result, count in report["results"].items():
         results.add_metric([result], count)

@@ -9,16 +9,16 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from pdx_proxy.admission.admission import Admission, Share
+from pdx_proxy.admission.admission import Admission, WorkerLimits
 from pdx_proxy.admission.api_keys import Keyring
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.config.settings import Settings
-from pdx_proxy.endpoints.events import Tell
+from pdx_proxy.endpoints.events import EventSink
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.backend import Backend
-from pdx_proxy.engines.outlier_detection import Streaks
-from pdx_proxy.handoff.settlement import Aftercare
-from pdx_proxy.http.downstream.listener import Door
+from pdx_proxy.engines.outlier_detection import OutlierDetector
+from pdx_proxy.handoff.settlement import Settlements
+from pdx_proxy.http.downstream.listener import Listener
 from pdx_proxy.http.upstream.connection_pool import Pool
 from pdx_proxy.serving.gateway import Gateway
 
@@ -52,7 +52,7 @@ def keep_memory() -> None:
         mallopt(_M_MMAP_THRESHOLD, _MAP_BYTES)
 
 
-def create_backend(settings: Settings, tell: Tell, load: Load | None = None) -> Backend:
+def create_backend(settings: Settings, notify: EventSink, load: Load | None = None) -> Backend:
     """A backend on the running loop, with ids that no other backend makes."""
     prefix = os.urandom(8).hex()
     count = iter(range(1, 1 << 62))
@@ -61,8 +61,8 @@ def create_backend(settings: Settings, tell: Tell, load: Load | None = None) -> 
         pool=Pool(idle_seconds=settings.idle_seconds, connect_seconds=settings.deadlines.connect),
         new_id=lambda: f"{prefix}{next(count):x}",
         clock=time.perf_counter,
-        tell=tell,
-        streaks=Streaks(settings.health.failures_in_a_row, tell),
+        notify=notify,
+        outliers=OutlierDetector(settings.health.failures_in_a_row, notify),
         load=load or Load(),
     )
 
@@ -70,25 +70,25 @@ def create_backend(settings: Settings, tell: Tell, load: Load | None = None) -> 
 class Worker:
     """Owner of a listening server, the backend it serves with, and its aftercare."""
 
-    def __init__(self, settings: Settings, tell: Tell, load: Load | None = None) -> None:
+    def __init__(self, settings: Settings, notify: EventSink, load: Load | None = None) -> None:
         self._settings = settings
-        self._backend = create_backend(settings, tell, load)
-        self._aftercare = Aftercare(self._backend)
+        self._backend = create_backend(settings, notify, load)
+        self._settlements = Settlements(self._backend)
         # A start of its own, or several gateways would all call the same engine first.
         turn = int.from_bytes(os.urandom(4))
-        share = Share.of(settings.limits, settings.workers)
+        share = WorkerLimits.of(settings.limits, settings.workers)
         self._admission = Admission(share, self._backend.counters, self._backend.clock)
         # What is wrong with a file is told by the control side.
         self._keyring = Keyring(settings.keys, self._backend.pool, lambda _: None)
-        self._gateway = Gateway(self._backend, self._aftercare, self._admission, self._keyring, turn)
-        self._door = Door(self._gateway.serve, max_body_bytes=settings.limits.max_body_bytes)
-        self._listener: asyncio.Server | None = None
+        self._gateway = Gateway(self._backend, self._settlements, self._admission, self._keyring, turn)
+        self._listener = Listener(self._gateway.serve, max_body_bytes=settings.limits.max_body_bytes)
+        self._server: asyncio.Server | None = None
 
     async def start(self, sock: socket.socket) -> None:
         """Serve a bound socket."""
         self._keyring.start()
-        factory = cast("Callable[[], asyncio.Protocol]", self._door)
-        self._listener = await asyncio.get_running_loop().create_server(factory, sock=sock, backlog=1024)
+        factory = cast("Callable[[], asyncio.Protocol]", self._listener)
+        self._server = await asyncio.get_running_loop().create_server(factory, sock=sock, backlog=1024)
 
     def apply(self, snapshot: Snapshot) -> None:
         """Take a new view of the endpoints."""
@@ -105,15 +105,15 @@ class Worker:
 
     async def stop(self) -> None:
         """Accept nothing new, finish what runs and settle what is left, within the time for shutting down."""
-        if self._listener is not None:
-            self._listener.close()
-        self._door.stop()
+        if self._server is not None:
+            self._server.close()
+        self._listener.stop()
         loop, seconds = asyncio.get_running_loop(), self._settings.shutdown_seconds
         ends = loop.time() + seconds
-        await self._door.finish(seconds)
+        await self._listener.finish(seconds)
         try:
             async with asyncio.timeout_at(max(ends, loop.time() + _LAST_SECONDS)):
-                await self._aftercare.drain()
+                await self._settlements.drain()
         except TimeoutError:
             pass
         self._keyring.stop()

@@ -9,13 +9,13 @@ import uvloop
 from pdx_proxy.balancing.shared_load import SharedLoad
 from pdx_proxy.config.settings import Settings
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.process.channel import Drain, Link, Report, ReportRequest
+from pdx_proxy.process.channel import Channel, Drain, Report, ReportRequest
 from pdx_proxy.process.worker import Worker, keep_memory, spare_collector
 from pdx_proxy.telemetry.access_log import configure_logs
 
 
 async def _work(listener_fd: int, link_fd: int, load_fd: int, number: int) -> None:
-    link = await Link.over(socket.socket(fileno=link_fd))
+    link = await Channel.over(socket.socket(fileno=link_fd))
     settings = await link.receive()
     assert isinstance(settings, Settings), "the first message holds the settings"
     configure_logs(settings)

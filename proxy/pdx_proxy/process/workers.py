@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import Address, Settings
-from pdx_proxy.endpoints.events import LostHandoff, Suspicion, Tell
+from pdx_proxy.endpoints.events import EventSink, LostHandoff, Suspect
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.process.channel import Drain, Link, Report, ReportRequest
+from pdx_proxy.process.channel import Channel, Drain, Report, ReportRequest
 from pdx_proxy.process.worker import Worker
 from pdx_proxy.telemetry.counters import add_reports
 
@@ -21,7 +21,7 @@ _RESTART_SECONDS = 0.2
 _LONGEST_RESTART_SECONDS = 10.0
 
 
-class Fleet(Protocol):
+class Workers(Protocol):
     """Some workers."""
 
     @property
@@ -65,7 +65,7 @@ def address_of(sock: socket.socket) -> Address:
     return Address(host, port)
 
 
-class LocalFleet:
+class LocalWorkers:
     """One worker in this process."""
 
     def __init__(self, worker: Worker, address: Address) -> None:
@@ -73,11 +73,11 @@ class LocalFleet:
         self.address = address
 
     @classmethod
-    async def start(cls, settings: Settings, tell: Tell) -> "LocalFleet":
+    async def start(cls, settings: Settings, notify: EventSink) -> "LocalWorkers":
         """Serve the port from this process; raises OSError when it is taken."""
         sock = bind(settings.listen, shared=False)
         address = address_of(sock)
-        worker = Worker(settings, tell)
+        worker = Worker(settings, notify)
         await worker.start(sock)
         return cls(worker, address)
 
@@ -94,15 +94,15 @@ class LocalFleet:
         await self._worker.stop()
 
 
-class _Seat:
+class _WorkerSupervisor:
     """A worker process, started anew whenever it dies."""
 
-    def __init__(self, settings: Settings, number: int, listener: socket.socket, fleet: "ProcessFleet") -> None:
+    def __init__(self, settings: Settings, number: int, listener: socket.socket, fleet: "ProcessWorkers") -> None:
         self._settings = settings
         self._number = number
         self._listener = listener
         self._fleet = fleet
-        self._link: Link | None = None
+        self._channel: Channel | None = None
         self._answer: asyncio.Future[dict[str, Any]] | None = None
         """The report that has been asked for; everybody who asks meanwhile awaits the same."""
         self.last: dict[str, Any] | None = None
@@ -135,22 +135,22 @@ class _Seat:
             pass_fds=fds,
         )
         theirs.close()
-        self._link = await Link.over(ours)
-        self._link.send(self._settings)
-        self._link.send(self._fleet.snapshot)
+        self._channel = await Channel.over(ours)
+        self._channel.send(self._settings)
+        self._channel.send(self._fleet.snapshot)
         if self._fleet.draining:
-            self._link.send(Drain())
+            self._channel.send(Drain())
         if self._fleet.stopping:
-            self._link.close()
-        await self._listen(self._link)
-        self._link.close()
-        self._link = None
+            self._channel.close()
+        await self._listen(self._channel)
+        self._channel.close()
+        self._channel = None
         return await process.wait()
 
-    async def _listen(self, link: Link) -> None:
+    async def _listen(self, link: Channel) -> None:
         while (message := await link.receive()) is not None:
-            if isinstance(message, Suspicion | LostHandoff):
-                self._fleet.tell(message)
+            if isinstance(message, Suspect | LostHandoff):
+                self._fleet.notify(message)
             elif isinstance(message, Report):
                 self.last = message.content
                 if self._answer is not None and not self._answer.done():
@@ -158,34 +158,34 @@ class _Seat:
 
     def send(self, message: object) -> None:
         """Send to the process, if it is there."""
-        if self._link is not None:
-            self._link.send(message)
+        if self._channel is not None:
+            self._channel.send(message)
 
     async def report(self) -> dict[str, Any] | None:
         """A fresh report, or the last one if the process does not answer."""
-        if self._link is None:
+        if self._channel is None:
             return self.last
         if self._answer is None or self._answer.done():
             self._answer = asyncio.get_running_loop().create_future()
-            self._link.send(ReportRequest())
+            self._channel.send(ReportRequest())
         answer = self._answer
         await asyncio.wait([answer], timeout=_REPORT_SECONDS)
         return answer.result() if answer.done() else self.last
 
     async def stop(self) -> None:
         """Close the link, which tells the process to finish."""
-        if self._link is not None:
-            self._link.close()
+        if self._channel is not None:
+            self._channel.close()
         await self.task
 
 
-class ProcessFleet:
+class ProcessWorkers:
     """Several worker processes that share the serving port."""
 
-    def __init__(self, settings: Settings, tell: Tell, table: LoadTable) -> None:
+    def __init__(self, settings: Settings, notify: EventSink, table: LoadTable) -> None:
         with bind(settings.listen, shared=False) as sock:
             self.address = address_of(sock)
-        self.tell = tell
+        self.notify = notify
         self.table = table
         self._retired: list[dict[str, Any]] = []
         self.snapshot = Snapshot()
@@ -195,7 +195,7 @@ class ProcessFleet:
         for sock in sockets:
             # At once, or /readyz would call clients who are refused until a worker has started.
             sock.listen(_BACKLOG)
-        self._seats = [_Seat(settings, number, sock, self) for number, sock in enumerate(sockets)]
+        self._seats = [_WorkerSupervisor(settings, number, sock, self) for number, sock in enumerate(sockets)]
 
     def apply(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot

@@ -5,7 +5,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 from pdx_api.connectors import family_of
-from pdx_api.connectors.families import Pool, Serial
+from pdx_api.connectors.families import Pool, Pull
 from pdx_api.names import PrefillFailure, Role
 from pdx_proxy.admission.admission import Admission, ShedError
 from pdx_proxy.admission.api_keys import Keyring
@@ -14,16 +14,16 @@ from pdx_proxy.balancing.pick import Choice
 from pdx_proxy.engines.backend import Backend
 from pdx_proxy.handoff import pool, pull, push
 from pdx_proxy.handoff.base import Handoff, HandoffFailure, LegRefused
-from pdx_proxy.handoff.settlement import Aftercare
+from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.downstream.exchange import Exchange, answer
 from pdx_proxy.http.messages import forwarded_headers
 from pdx_proxy.http.routes import ROUTES, Kind
 from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, EngineFailure, RequestExpired
 from pdx_proxy.payload.request import Body, RefusedError, Request, decode_body, error_body, read_body
 from pdx_proxy.serving.relay import error_of, relay
-from pdx_proxy.telemetry.access_log import RequestLog
+from pdx_proxy.telemetry.access_log import AccessLog
 from pdx_proxy.telemetry.counters import Local, Outcome, Phase
-from pdx_proxy.telemetry.timeline import Trail
+from pdx_proxy.telemetry.timeline import Timeline
 
 _MAX_CLIENT_ID: Final = 256
 _READ: Final = Kind.READ
@@ -43,7 +43,7 @@ class Gateway:
     """Serves exchanges with the engines of a backend."""
 
     def __init__(
-        self, backend: Backend, aftercare: Aftercare, admission: Admission, keyring: Keyring, turn: int = 0
+        self, backend: Backend, settlements: Settlements, admission: Admission, keyring: Keyring, turn: int = 0
     ) -> None:
         self._backend = backend
         self._loop = asyncio.get_running_loop()
@@ -51,9 +51,9 @@ class Gateway:
         self._keyring = keyring
         self._forwarded = forwarded_headers(backend.settings.keys)
         self._chooser = backend.chooser
-        self._aftercare = aftercare
+        self._settlements = settlements
         self._turn = turn
-        self._log = RequestLog(
+        self._log = AccessLog(
             backend.settings.logs, backend.settings.workers, lambda: backend.snapshot.everything, backend.clock
         )
         self._slow_seconds = self._log.slow_seconds
@@ -70,24 +70,24 @@ class Gateway:
         outcome = _INTERNAL
         raised: Exception | None = None
         began = clock()
-        trail = Trail()
-        place = None
+        timeline = Timeline()
+        permit = None
         try:
-            place = self._admission.enter(exchange, self._keyring.identify(exchange.headers))
-            if place.turn is not None:
-                await self._admission.await_turn(place)
-                trail.queued = clock() - began
+            permit = self._admission.enter(exchange, self._keyring.identify(exchange.headers))
+            if permit.turn is not None:
+                await self._admission.await_turn(permit)
+                timeline.queued = clock() - began
             self._backend.budget.request(began)
-            handoff = await self._hand_off(exchange, kind, trail)
-            place.drop_body()
-            outcome = Outcome.UNAVAILABLE if handoff is None else await self._answer(exchange, handoff, trail)
+            handoff = await self._hand_off(exchange, kind, timeline)
+            permit.drop_body()
+            outcome = Outcome.UNAVAILABLE if handoff is None else await self._answer(exchange, handoff, timeline)
         except RefusedError as refusal:
             exchange.drop_body()
             answer(exchange, refusal.status, refusal.body(), {**self._own_headers(exchange), **refusal.headers})
             outcome = Outcome.REFUSED
             if isinstance(refusal, ShedError):
                 outcome = Outcome.SHED
-                trail.failures.append(refusal.reason.value)
+                timeline.failures.append(refusal.reason.value)
         except RequestExpired as expired:
             answer(exchange, 504, error_of(expired), self._own_headers(exchange))
             outcome = Outcome.EXPIRED
@@ -98,15 +98,15 @@ class Gateway:
             raised = error
             self._answer_internal(exchange)
         finally:
-            if place is not None:
-                place.leave()
+            if permit is not None:
+                permit.leave()
             counters.requests_in_flight -= 1
             counters.outcomes[outcome] += 1
             seconds = clock() - began
             counters.phases[_TOTAL].observe(seconds)
             if seconds >= self._slow_seconds or (outcome is not _SPLIT and outcome is not _WHOLE):
                 client_id = exchange.headers.get("x-request-id", "")
-                self._log.note(exchange.path, client_id, outcome, trail, seconds, raised)
+                self._log.note(exchange.path, client_id, outcome, timeline, seconds, raised)
             raised = None  # its traceback holds this frame
 
     def _answer_alone(self, exchange: Exchange) -> Kind | None:
@@ -141,12 +141,12 @@ class Gateway:
         body = error_body(500, "The gateway failed to serve the request.", "InternalServerError")
         answer(exchange, 500, body, self._own_headers(exchange))
 
-    async def _hand_off(self, exchange: Exchange, kind: Kind, trail: Trail) -> Handoff | None:
+    async def _hand_off(self, exchange: Exchange, kind: Kind, timeline: Timeline) -> Handoff | None:
         """The first attempt that succeeds; None when the client has been told that none did.
 
         The request ends here: its body is not kept while the answer is relayed.
         """
-        request = await self._read(exchange, kind, trail)
+        request = await self._read(exchange, kind, timeline)
         divisible, refused = request.split, False
         retries = self._backend.settings.retries
         avoid: set[str] = set()
@@ -169,7 +169,7 @@ class Gateway:
                 avoid.add(failure.endpoint.name)
                 last = failure.cause
                 self._backend.counters.retried(last.reason)
-                trail.failures.append(last.reason.value)
+                timeline.failures.append(last.reason.value)
                 if failure.endpoint is choice.prefill and retries.on_prefill_failure is not PrefillFailure.RETRY:
                     if retries.on_prefill_failure is PrefillFailure.FAIL:
                         break
@@ -183,19 +183,19 @@ class Gateway:
         self._answer_unavailable(exchange, last)
         return None
 
-    async def _read(self, exchange: Exchange, kind: Kind, trail: Trail) -> Request:
+    async def _read(self, exchange: Exchange, kind: Kind, timeline: Timeline) -> Request:
         headers = exchange.headers
         found = [(name, headers.get(name, "")) for name in self._forwarded]
         until = self._loop.time() + self._backend.deadlines.total
         forwarded = tuple([(name, value) for name, value in found if value and value.isascii()])
         if kind is _READ:
-            trail.read = self._backend.clock()
-            return Request(exchange.path, Body(), forwarded, split=False, until=until, trail=trail)
+            timeline.read = self._backend.clock()
+            return Request(exchange.path, Body(), forwarded, split=False, until=until, timeline=timeline)
         body = read_body(await exchange.body(), headers.get("content-type", ""), self._chooser.look)
         split = self._chooser.may_split(kind, exchange.path, body)
-        trail.read = self._backend.clock()
-        trail.stream = bool(body.fields.get("stream"))
-        return Request(exchange.path, body, forwarded, split, headers.get(SESSION_HEADER, ""), until, trail)
+        timeline.read = self._backend.clock()
+        timeline.stream = bool(body.fields.get("stream"))
+        return Request(exchange.path, body, forwarded, split, headers.get(SESSION_HEADER, ""), until, timeline)
 
     def _attempt(self, choice: Choice, request: Request, method: str) -> Coroutine[Any, Any, Handoff]:
         """One attempt: both legs, or D alone. Raises HandoffFailure or LegRefused when awaited."""
@@ -203,11 +203,11 @@ class Gateway:
         if prefill is None:
             return self._whole(choice, request, method)
         family = family_of(prefill.connector, prefill.order, prefill.spec.protocol)
-        if isinstance(family, Serial):
-            return pull.hand_off(self._backend, self._aftercare, family, (prefill, decode), request)
+        if isinstance(family, Pull):
+            return pull.hand_off(self._backend, self._settlements, family, (prefill, decode), request)
         if isinstance(family, Pool):
-            return pool.hand_off(self._backend, self._aftercare, family, (prefill, decode), request)
-        return push.hand_off(self._backend, self._aftercare, family, prefill.order, (prefill, decode), request)
+            return pool.hand_off(self._backend, self._settlements, family, (prefill, decode), request)
+        return push.hand_off(self._backend, self._settlements, family, prefill.order, (prefill, decode), request)
 
     async def _whole(self, choice: Choice, request: Request, method: str) -> Handoff:
         leg = self._backend.leg(choice.decode, request.until)
@@ -226,15 +226,15 @@ class Gateway:
             raise
         return Handoff(leg)
 
-    async def _answer(self, exchange: Exchange, handoff: Handoff, trail: Trail) -> Outcome:
+    async def _answer(self, exchange: Exchange, handoff: Handoff, timeline: Timeline) -> Outcome:
         phases, status = self._backend.counters.phases, handoff.decode.answer.status
         if handoff.prefill is not None:
-            trail.handoff = handoff.handoff_seconds
-            if trail.stream:  # of others the first event is the whole answer, which says how long it is
+            timeline.handoff = handoff.handoff_seconds
+            if timeline.stream:  # of others the first event is the whole answer, which says how long it is
                 phases[_HANDOFF].observe(handoff.handoff_seconds)
-        trail.first = self._backend.clock() - trail.read + trail.queued
-        if trail.stream and status == 200:
-            phases[_FIRST_TOKEN].observe(trail.first)
+        timeline.first = self._backend.clock() - timeline.read + timeline.queued
+        if timeline.stream and status == 200:
+            phases[_FIRST_TOKEN].observe(timeline.first)
         try:
             idle = self._backend.deadlines.idle
             headers = self._headers(exchange, handoff)

@@ -16,7 +16,7 @@ from pdx_api.logs import configure, fields
 from pdx_proxy.config.settings import Logs, Settings
 from pdx_proxy.endpoints.snapshot import Endpoint
 from pdx_proxy.telemetry.counters import Outcome
-from pdx_proxy.telemetry.timeline import NEVER, Trail
+from pdx_proxy.telemetry.timeline import NEVER, Timeline
 
 LINES_PER_SECOND: Final = 20
 """Lines that one gateway writes in a second; its workers share them, at least 1 each."""
@@ -37,7 +37,7 @@ def configure_logs(settings: Settings) -> None:
     configure(settings.logs.format, "pdx gateway: %(message)s")
 
 
-class RequestLog:
+class AccessLog:
     """Owner of one worker's lines about requests."""
 
     def __init__(
@@ -57,7 +57,7 @@ class RequestLog:
         path: str,
         client_id: str,
         outcome: Outcome,
-        trail: Trail,
+        timeline: Timeline,
         seconds: float,
         raised: Exception | None = None,
     ) -> None:
@@ -65,7 +65,7 @@ class RequestLog:
 
         `raised` is an error of the gateway's own.
         """
-        slow = (seconds if trail.first == NEVER else trail.first) >= self.slow_seconds
+        slow = (seconds if timeline.first == NEVER else timeline.first) >= self.slow_seconds
         if not slow and outcome not in FAILED:
             return
         if not self._may_write():
@@ -73,7 +73,7 @@ class RequestLog:
             return
         roles = {endpoint.name: str(endpoint.role) for endpoint in self._endpoints()}
         message = "request failed" if outcome in FAILED else "request was slow"
-        found = describe(path, client_id, outcome, trail, seconds, roles)
+        found = describe(path, client_id, outcome, timeline, seconds, roles)
         error = {} if raised is None else describe_raised(raised)
         _log.warning(message, extra=fields(**found, **error))
 
@@ -107,27 +107,27 @@ def describe_raised(error: Exception) -> Mapping[str, Any]:
 
 
 def describe(
-    path: str, client_id: str, outcome: Outcome, trail: Trail, seconds: float, roles: dict[str, str]
+    path: str, client_id: str, outcome: Outcome, timeline: Timeline, seconds: float, roles: dict[str, str]
 ) -> dict[str, Any]:
     """What a line says of a request; times in seconds. `roles` are those of the endpoints that are known now."""
     times = {
-        "queue": trail.queued,
-        "to_prefill": trail.to_prefill,
-        "prefill": trail.prefill,
-        "handoff": trail.handoff,
-        "first_token": trail.first,
+        "queue": timeline.queued,
+        "to_prefill": timeline.to_prefill,
+        "prefill": timeline.prefill,
+        "handoff": timeline.handoff,
+        "first_token": timeline.first,
         "total": seconds,
     }
     legs = [
         {"role": roles.get(name, "gone"), "endpoint": name, "id": request_id}
-        for name, request_id in trail.legs[-_MAX_LEGS:]
+        for name, request_id in timeline.legs[-_MAX_LEGS:]
     ]
     return {
         "outcome": outcome.value,
         "path": path,
-        "stream": trail.stream,
+        "stream": timeline.stream,
         "client_id": _NOT_PLAIN.sub("?", client_id[:_MAX_CLIENT_ID]) or "-",
         **{f"{phase}_seconds": round(time, 4) for phase, time in times.items() if time != NEVER},
-        "failures": list(trail.failures),
+        "failures": list(timeline.failures),
         "legs": legs,
     }

@@ -6,7 +6,7 @@ NEVER: Final = -1.0
 """A duration of what has not happened."""
 
 
-class Trail:
+class Timeline:
     """One request's times and legs. Whoever serves the request writes it; it is read when the request has ended."""
 
     __slots__ = ("failures", "first", "handoff", "legs", "prefill", "queued", "read", "sent", "stream", "to_prefill")

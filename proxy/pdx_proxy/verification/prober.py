@@ -17,7 +17,7 @@ from typing import Any, Final
 from pdx_api.verification import LONGEST_WAIT, Finding, Verdict
 from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot
 from pdx_proxy.engines.backend import Backend
-from pdx_proxy.engines.probe import Trial, hand_over, page_of, serve
+from pdx_proxy.engines.probe import Probe, hand_over, page_of, serve
 from pdx_proxy.handoff.base import NO_PARAMS
 from pdx_proxy.http.upstream.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure, LostConnection
 from pdx_proxy.telemetry.counters import Histogram
@@ -79,7 +79,7 @@ class Tried:
     """By phase: prefill, handoff (P's answer to the end of D's), alone (D's answer to the prompt by itself)."""
 
 
-class Canary:
+class TransferProber:
     """Owner of what is known of pairs."""
 
     def __init__(self, backend: Backend, snapshot: Callable[[], Snapshot], rng: random.Random | None = None) -> None:
@@ -242,12 +242,12 @@ class Canary:
         prompt = self._prompt_for(pair)
         body = {"prompt": prompt, **_ANSWER}
         try:
-            trial = await hand_over(self._backend, prefill, decode, body, LEG_SECONDS)
+            probe = await hand_over(self._backend, prefill, decode, body, LEG_SECONDS)
         except EngineFailure as failure:
             await self._take_failure(pair, body, failure, tried)
             return
-        tried.seconds |= {"prefill": trial.prefill_seconds, "handoff": trial.handoff_seconds}
-        said = read_answer(trial.answer.body)
+        tried.seconds |= {"prefill": probe.prefill_seconds, "handoff": probe.handoff_seconds}
+        said = read_answer(probe.answer.body)
         if said is None:
             tried.seen = "D's answer is none of vLLM's"
             return
@@ -258,7 +258,7 @@ class Canary:
         if tried.result is Result.MOVED and alone is not None:
             self._compared |= dict.fromkeys([(prefill.name, decode.name), decode.name], self._backend.clock())
         elif tried.result in (Result.RECOMPUTED, Result.WRONG_TEXT):
-            tried.evidence = await self._gather(pair, tried.result, trial)
+            tried.evidence = await self._gather(pair, tried.result, probe)
 
     def _prompt_for(self, pair: Pair) -> str:
         """P's prompt of this round, or a new one where D knows that already."""
@@ -326,9 +326,9 @@ class Canary:
         self._words[revision] = max(words // 2, _FEWEST_WORDS)
         self._prompts.clear()
 
-    async def _gather(self, pair: Pair, result: Result, trial: Trial | None) -> Evidence:
+    async def _gather(self, pair: Pair, result: Result, probe: Probe | None) -> Evidence:
         prefill, decode = await asyncio.gather(*map(self._facts, pair))
-        return Evidence(result, prefill, decode, trial.told if trial else {})
+        return Evidence(result, prefill, decode, probe.told if probe else {})
 
     async def _facts(self, endpoint: Endpoint) -> Facts:
         return read_facts(*[await page_of(self._backend, endpoint, path, LEG_SECONDS) for path in _PAGES])

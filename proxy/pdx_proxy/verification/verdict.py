@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from pdx_api.connectors import family_of
-from pdx_api.connectors.families import KVParams, Rendezvous, Serial
+from pdx_api.connectors.families import KVParams, Pull, Push
 from pdx_api.names import Role
 from pdx_api.verification import Broken, Cause, Finding, Verdict
 from pdx_proxy.endpoints.snapshot import Endpoint, State
@@ -320,7 +320,7 @@ def likely_cause(pair: Pair, evidence: Evidence) -> Cause:
     if _is_elsewhere(evidence.params.get("remote_host"), pair[0].address.host):
         return Cause.SIDE_CHANNEL_HOST
     family = family_of(pair[0].connector, pair[0].order, pair[0].spec.protocol)
-    return Cause.PORTS if isinstance(family, Serial | Rendezvous) else Cause.POOL
+    return Cause.PORTS if isinstance(family, Pull | Push) else Cause.POOL
 
 
 def _differ(one: object, other: object) -> bool:

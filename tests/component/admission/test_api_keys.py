@@ -56,7 +56,7 @@ async def test_who_may_use_it(order: Order, shape: Shape, files: Keys, make_worl
 async def test_without_keys_the_clients_goes_on(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, sim={"api_key": "alice-key"}, warm=False)
     await eventually(lambda: all(engine.counts.unauthorized for engine in world.engines), 5.0, "warm-ups are refused")
-    assert not world.gateway.warmer.snapshot.decode
+    assert not world.gateway.registry.snapshot.decode
     world = await make_world(Order.PREFILL_FIRST)
     assert (await world.ask(headers=ALICE)).status == 200
     shown = [headers["authorization"] for headers in _seen(world) if "authorization" in headers]

@@ -6,7 +6,7 @@ from typing import Any
 
 from pdx_api.names import Order, Policy
 from pdx_proxy.config.settings import Choosing
-from pdx_proxy.process.workers import ProcessFleet
+from pdx_proxy.process.workers import ProcessWorkers
 from tests.component.conftest import MakeWorld
 from tests.component.harness import PROMPT, Reply, Shape, World, eventually
 
@@ -96,7 +96,7 @@ async def test_workers_agree_on_the_engine_of_a_session_and_hear_of_the_engines_
     replies = [await world.ask(headers=anew) for _ in range(24)]
     assert list(engines_of(replies, "x-pdx-decode").values()) == [24]
     fleet = world.gateway._fleet
-    assert isinstance(fleet, ProcessFleet)
+    assert isinstance(fleet, ProcessWorkers)
     shares = [(report or {})["affinity"]["decode"]["kept"] for report in [await seat.report() for seat in fleet._seats]]
     assert sum(shares) == 24
     assert all(shares), "so many connections reach both workers"

@@ -42,7 +42,7 @@ async def ranked(make_world: MakeWorld) -> AsyncIterator[Ranked]:
 async def test_each_leg_reaches_the_rank_that_decode_was_told(order: Order, shape: Shape, ranked: Ranked) -> None:
     world, port = await ranked(order)
     names = 1 if world.pull else 2
-    await eventually(lambda: len(world.gateway.warmer.snapshot.prefill) == names)
+    await eventually(lambda: len(world.gateway.registry.snapshot.prefill) == names)
     replies = await asyncio.gather(*(world.ask(shape) for _ in range(8)))
     assert [reply.text for reply in replies] == [shape.expected()] * 8
     assert await world.outcomes() == {"split": 8}
@@ -62,7 +62,7 @@ async def test_a_leg_without_its_rank_leaves_decode_waiting(push: Order, ranked:
     """What pinning is for: one endpoint for both ranks."""
     world, port = await ranked(push, ranks=1, engines={"sim": {"lease_seconds": 0.5}}, deadlines=SHORT)
     world.allowed.expired = world.allowed.stranded = True
-    await eventually(lambda: world.gateway.warmer.snapshot.prefill)
+    await eventually(lambda: world.gateway.registry.snapshot.prefill)
     for _ in range(4):
         assert (await world.ask()).text == Shape().expected()
     assert set(port.pinned) == {None}
@@ -72,13 +72,13 @@ async def test_a_leg_without_its_rank_leaves_decode_waiting(push: Order, ranked:
 @pytest.mark.parametrize("push", [Order.DECODE_FIRST, Order.CONCURRENT])
 async def test_a_failure_of_one_rank_is_its_own(push: Order, ranked: Ranked) -> None:
     world, _ = await ranked(push)
-    await eventually(lambda: len(world.gateway.warmer.snapshot.prefill) == 2)
+    await eventually(lambda: len(world.gateway.registry.snapshot.prefill) == 2)
     world.allowed.stranded = True
     world.fault(world.p, FaultKind.STATUS, count=2)
     while world.p.faults.active:
         assert (await world.ask()).text == Shape().expected()
-    await eventually(lambda: len(world.gateway.warmer.snapshot.prefill) == 2)
-    assert [e.start for e in world.gateway.warmer.snapshot.prefill] == [2, 1]
+    await eventually(lambda: len(world.gateway.registry.snapshot.prefill) == 2)
+    assert [e.start for e in world.gateway.registry.snapshot.prefill] == [2, 1]
 
 
 BASE = EndpointSpec(Address("h", 1), Role.PREFILL, order=Order.CONCURRENT, ranks=2)

@@ -109,7 +109,7 @@ async def _world(case: Case, make_world: MakeWorld, storage: Path) -> World:
     world.allowed.stranded, world.allowed.expired = row.stranded, row.lease
     world.allowed.orphan_tokens = 200
     if not all(row.ready):
-        await eventually(lambda: len(world.gateway.warmer.snapshot.decode) == row.ready[1])
+        await eventually(lambda: len(world.gateway.registry.snapshot.decode) == row.ready[1])
     return world
 
 

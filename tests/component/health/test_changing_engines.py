@@ -188,14 +188,14 @@ async def test_nothing_is_kept_of_engines_that_are_gone(order: Order, make_chang
         await asyncio.sleep(0)
     await eventually(lambda: any(e.reason for e in world.known), what="tried")
     world.pods.specs = keep
-    world.pods.tell()
+    world.pods.notify()
     await asyncio.sleep(0.05)
     backends = [world.worker._backend, world.gateway._backend]
     for backend in backends:
         assert backend.load.legs.keys() <= keep.keys()
         assert backend.pool._idle.keys() <= {spec.address for spec in keep.values()}
-        assert {key[0] for key in backend.acquainted} <= keep.keys()
-    assert not world.gateway.warmer._tasks
+        assert {key[0] for key in backend.handshaken} <= keep.keys()
+    assert not world.gateway.registry._tasks
     page = (await world.call("GET", f"{world.admin}/metrics")).raw.decode()
     assert 'pdx_legs_in_flight{endpoint="prefill-a-0",role="prefill"}' in page
     assert "decode-a-19" not in page
@@ -223,7 +223,7 @@ async def test_two_gateways_share_the_engines(order: Order, make_changing: MakeC
             await world.add("decode-a-1")
             await world.add("prefill-a-1")
             await world.all_warm()
-            await eventually(lambda: len(other.warmer.snapshot.complete) == 2)
+            await eventually(lambda: len(other.registry.snapshot.complete) == 2)
             for number in range(10):
                 url = f"http://{other.listen}{Shape().path}"
                 reply = await world.call("POST", url, Shape().body(prompt=str(number)))

@@ -175,13 +175,13 @@ async def test_blocks_that_a_decode_has_lost_are_told(push: Order, make_world: M
 async def test_an_engine_that_comes_back_starts_slowly(make_world: MakeWorld) -> None:
     world = await make_world(PULL, 0, 2, d={"decode_token_seconds": 0.02}, health=Health(slow_start_seconds=0.6))
     load = world.worker._backend.load
-    assert not load.handicaps, "those that start together share evenly"
+    assert not load.effective_loads, "those that start together share evenly"
     await asyncio.sleep(0.6)  # the other one is no newcomer then
     await world.d.kill()
     assert (await world.ask(tokens=2)).status == (await world.ask(tokens=2)).status == 200
     await world.d.restart()
     await world.warm()
-    assert list(load.handicaps) == [world.endpoint(world.d).name]
+    assert list(load.effective_loads) == [world.endpoint(world.d).name]
     asked = [asyncio.create_task(world.ask(tokens=20)) for _ in range(4)]
     await eventually(lambda: sum(load.view().values()) == 4)
     assert load.view().get(world.endpoint(world.d).name, 0) < 2

@@ -87,7 +87,7 @@ async def test_an_engine_that_does_not_tell_its_load_is_used(make_world: MakeWor
     world = await make_world(
         *(Order.PREFILL_FIRST, 1, 2), choosing=Choosing(decode_policy=Policy.LEAST_LOAD), debug_headers=True
     )
-    backend, snapshot = world.worker._backend, world.gateway.warmer.snapshot
+    backend, snapshot = world.worker._backend, world.gateway.registry.snapshot
     silent = world.endpoint(world.d).name
     await eventually(lambda: len(told(world).engines) == 2)
     others = {name: each for name, each in told(world).engines.items() if name != silent}

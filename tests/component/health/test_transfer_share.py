@@ -78,7 +78,7 @@ async def test_engines_that_are_gone_or_do_not_tell_are_forgotten(make_world: Ma
     await serve(world, 1)
     assert len(world.gateway.arrivals.decode) == 2, "what is known is kept"
     gone = world.endpoint(world.d)
-    world.gateway.warmer.update([e.spec for e in world.gateway.warmer.snapshot.everything if e.name != gone.name])
-    await eventually(lambda: len(world.gateway.warmer.snapshot.everything) == 2, what="the D is gone")
+    world.gateway.registry.update([e.spec for e in world.gateway.registry.snapshot.everything if e.name != gone.name])
+    await eventually(lambda: len(world.gateway.registry.snapshot.everything) == 2, what="the D is gone")
     await serve(world, 1)
     assert list(world.gateway.arrivals.decode) == [world.endpoint(world.decode[1]).name]

@@ -17,7 +17,7 @@ RESTARTS = {"sim": {"lease_seconds": 2.0}, "deadlines": replace(SHORT, first_eve
 
 async def test_prefill_is_not_picked_before_its_pair(order: Order, make_world: MakeWorld) -> None:
     world = await make_world(order, p={"prefill_base_seconds": 0.4}, warm=False)
-    await eventually(lambda: world.gateway.warmer.snapshot.decode)
+    await eventually(lambda: world.gateway.registry.snapshot.decode)
     reply = await world.ask()
     assert reply.text == Shape().expected()
     assert await world.outcomes() == {"whole": 1}
@@ -140,7 +140,7 @@ async def test_decode_dies_while_prefill_is_warmed(order: Order, make_world: Mak
     world.allowed.expired = True
     await eventually(lambda: world.p.counts.running_now)
     await world.d.kill()
-    await eventually(lambda: world.gateway.warmer.snapshot.prefill, 10.0, "P is warmed with the other D")
+    await eventually(lambda: world.gateway.registry.snapshot.prefill, 10.0, "P is warmed with the other D")
     assert not world.endpoint(world.d).warm
     assert (await world.ask()).text == Shape().expected()
     await world.d.restart()
@@ -157,7 +157,7 @@ async def test_an_engine_that_comes_late(order: Order, make_world: MakeWorld) ->
     await p.stop()
     try:
         await world.start_gateway(warm=False)
-        await eventually(lambda: world.gateway.warmer.snapshot.decode)
+        await eventually(lambda: world.gateway.registry.snapshot.decode)
         assert (await world.ask()).text == Shape().expected()
         await p.restart()
         await world.warm()

@@ -27,10 +27,10 @@ ADMINISTRATIVE = [
     "/v1/completions/", "//v1/completions", "/v1/%63ompletions", "/v1/models/../completions", "/is_sleeping", "/pause",
 ]  # fmt: skip
 
-Exchanges = type[http1.Lane] | type[AiohttpExchange]
+Exchanges = type[http1.Http1Connection] | type[AiohttpExchange]
 
 
-@pytest.fixture(autouse=True, params=[http1.Lane, AiohttpExchange], ids=["lane", "aiohttp"])
+@pytest.fixture(autouse=True, params=[http1.Http1Connection, AiohttpExchange], ids=["lane", "aiohttp"])
 def exchanges(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Exchanges:
     """What completions are served through."""
     found: Exchanges = request.param

@@ -245,13 +245,13 @@ async def test_a_client_that_waits_for_its_answer_is_not_slow(make_world: MakeWo
 
 async def test_both_lanes_are_in_use(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[bytes] = []
-    give_away = http1.Lane._give_away
+    give_away = http1.Http1Connection._give_away
 
-    def note(self: http1.Lane, data: bytes) -> None:
+    def note(self: http1.Http1Connection, data: bytes) -> None:
         given.append(data)
         give_away(self, data)
 
-    monkeypatch.setattr(http1.Lane, "_give_away", note)
+    monkeypatch.setattr(http1.Http1Connection, "_give_away", note)
     world = await make_world(Order.PREFILL_FIRST)
     for chat in (False, True):
         reader, writer = await world.raw(Shape(chat).body(), Shape(chat).path)
@@ -271,8 +271,8 @@ async def test_one_connection_too_many_is_told_so(make_world: MakeWorld) -> None
     writer.write(HEALTH)
     assert (await _answer(reader))[0] == 200
     idle_reader, idle = await _open(world)
-    world.worker._door.most_connections = 2
-    await eventually(lambda: world.worker._door.room() == 0)
+    world.worker._listener.most_connections = 2
+    await eventually(lambda: world.worker._listener.room() == 0)
     for _ in range(3):
         other_reader, other = await _open(world)
         other.write(request_of(Shape().body()))
@@ -285,7 +285,7 @@ async def test_one_connection_too_many_is_told_so(make_world: MakeWorld) -> None
     assert (await _answer(reader))[0] == 200
     for each in (writer, idle):
         each.close()
-    await eventually(lambda: world.worker._door.room() == 2)
+    await eventually(lambda: world.worker._listener.room() == 2)
     assert (await world.ask()).status == 200
     assert idle_reader
 
@@ -293,7 +293,7 @@ async def test_one_connection_too_many_is_told_so(make_world: MakeWorld) -> None
 async def test_a_flood_of_connections_is_cut(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http1, "_REFUSED_POLITELY", 2)
     world = await make_world(Order.PREFILL_FIRST)
-    world.worker._door.most_connections = 0
+    world.worker._listener.most_connections = 0
     opened = [await _open(world) for _ in range(6)]
     answers = []
     for reader, _ in opened:
@@ -304,7 +304,7 @@ async def test_a_flood_of_connections_is_cut(make_world: MakeWorld, monkeypatch:
     assert [answer[:12] for answer in answers] == [b"HTTP/1.1 503"] * 2 + [b""] * 4
     for _, writer in opened:
         writer.close()
-    await eventually(lambda: world.worker._door.room() == 0)
+    await eventually(lambda: world.worker._listener.room() == 0)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -14,9 +14,9 @@ from pdx_proxy.engines.backend import Backend
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry import access_log
-from pdx_proxy.telemetry.access_log import LINES_PER_SECOND, RequestLog
+from pdx_proxy.telemetry.access_log import LINES_PER_SECOND, AccessLog
 from pdx_proxy.telemetry.counters import Outcome
-from pdx_proxy.telemetry.timeline import Trail
+from pdx_proxy.telemetry.timeline import Timeline
 from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld
 from tests.component.harness import SHORT, Shape, eventually
@@ -205,11 +205,11 @@ async def test_a_client_id_is_cut_and_cleaned(make_world: MakeWorld, caplog: pyt
 
 async def test_a_storm_is_told_of_in_few_lines(caplog: pytest.LogCaptureFixture) -> None:
     now = [100.0]
-    log = RequestLog(Logs(), 1, tuple, lambda: now[0])
+    log = AccessLog(Logs(), 1, tuple, lambda: now[0])
 
     def fail(times: int) -> None:
         for _ in range(times):
-            log.note("/v1/completions", "", Outcome.SHED, Trail(), 0.1)
+            log.note("/v1/completions", "", Outcome.SHED, Timeline(), 0.1)
 
     fail(1000)
     assert len(lines(caplog)) == LINES_PER_SECOND
@@ -225,7 +225,7 @@ async def test_a_storm_is_told_of_in_few_lines(caplog: pytest.LogCaptureFixture)
 async def test_an_error_is_described_where_a_line_is_written(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = RequestLog(Logs(), 1, tuple, lambda: 100.0)
+    log = AccessLog(Logs(), 1, tuple, lambda: 100.0)
     described: list[Exception] = []
 
     def describe(error: Exception) -> dict[str, str]:
@@ -234,13 +234,13 @@ async def test_an_error_is_described_where_a_line_is_written(
 
     monkeypatch.setattr(access_log, "describe_raised", describe)
     for _ in range(1000):
-        log.note("/v1/completions", "", Outcome.INTERNAL, Trail(), 0.1, KeyError())
+        log.note("/v1/completions", "", Outcome.INTERNAL, Timeline(), 0.1, KeyError())
     assert len(described) == len(lines(caplog)) == LINES_PER_SECOND
 
 
 def test_workers_share_the_lines(caplog: pytest.LogCaptureFixture) -> None:
-    log = RequestLog(EVERY, 2 * LINES_PER_SECOND, tuple, lambda: 100.0)
-    log.note("/v1/completions", "", Outcome.WHOLE, Trail(), 0.1)
+    log = AccessLog(EVERY, 2 * LINES_PER_SECOND, tuple, lambda: 100.0)
+    log.note("/v1/completions", "", Outcome.WHOLE, Timeline(), 0.1)
     assert len(lines(caplog)) == 1
     assert log._may_write() is False
 

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pdx_api.names import Order, Policy, PrefillFailure, Role
 from pdx_proxy.config.settings import Address, Choosing, Deadlines, EndpointSpec, Limits, Retries, Settings
 from pdx_proxy.endpoints.snapshot import Endpoint
-from pdx_proxy.handoff.settlement import Aftercare
+from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.process.worker import create_backend
 from pdx_proxy.telemetry.counters import Settlement
 from pdx_sim import FaultKind
@@ -145,13 +145,13 @@ async def test_kv_that_nothing_frees_is_held_until_its_lease_ends(
 ) -> None:
     monkeypatch.setattr("pdx_proxy.handoff.settlement.LEASE_MARGIN_SECONDS", 0.0)
     backend = create_backend(Settings(deadlines=Deadlines(handoff=0.2)), lambda _: None)
-    aftercare, prefill = Aftercare(backend), Endpoint(EndpointSpec(Address("p", 1), Role.PREFILL))
+    settlements, prefill = Settlements(backend), Endpoint(EndpointSpec(Address("p", 1), Role.PREFILL))
 
     async def work() -> Settlement:
         return settlement
 
     def held() -> Coroutine[Any, Any, Settlement]:
-        return aftercare._held(prefill, work())
+        return settlements._held(prefill, work())
 
     backend.counters.hold(prefill.name)
     assert await held() is settlement
@@ -171,7 +171,7 @@ async def test_a_lease_is_the_connectors_own(
     backend.counters.hold(prefill.name)
     timers: list[tuple[Any, ...]] = []
     monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda *timer: timers.append(timer))
-    Aftercare(backend).let_go(prefill, expires=True)
+    Settlements(backend).let_go(prefill, expires=True)
     assert backend.counters.held == {prefill.name: 1}
     ((after, let_go, *told),) = timers
     let_go(*told)

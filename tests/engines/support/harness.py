@@ -21,7 +21,7 @@ import aiohttp
 import yaml
 
 from pdx_api.connectors.base import SideService, Site
-from pdx_api.connectors.families import Asked, Rendezvous
+from pdx_api.connectors.families import AtBootstrap, Push
 from pdx_api.names import Mode, Order, Role
 from pdx_api.render.engines import engine_command, pairing_revision, pool_bytes, service_command
 from pdx_api.spec.parse import parse
@@ -220,7 +220,7 @@ class Gateway:
     def asks(self) -> bool:
         """Whether it asks for the identity of a P."""
         family = self.prefill[0].spec.connector.family(self.order)
-        return isinstance(family, Rendezvous) and isinstance(family.identity, Asked)
+        return isinstance(family, Push) and isinstance(family.identity, AtBootstrap)
 
     def start(self) -> None:
         engines = (

@@ -52,10 +52,10 @@ class Owner(Protocol):
     def room(self) -> int:
         """How many further connections are taken; less than nothing where there are too many."""
 
-    def give_away(self, lane: "Lane", transport: asyncio.Transport) -> asyncio.Protocol:
+    def give_away(self, lane: "Http1Connection", transport: asyncio.Transport) -> asyncio.Protocol:
         """The protocol that a connection goes on with."""
 
-    def forget(self, lane: "Lane") -> None:
+    def forget(self, lane: "Http1Connection") -> None:
         """The lane's connection is over."""
 
 
@@ -97,7 +97,7 @@ def read_head(head: bytes, max_body_bytes: int) -> tuple[dict[str, str], int, bo
     return found.headers, size, parser.should_keep_alive()
 
 
-class Lane:
+class Http1Connection:
     """One client's connection, and the Exchange of the request that is served on it."""
 
     __slots__ = (

@@ -7,7 +7,7 @@ from typing import Final
 
 from pdx_proxy.http.downstream.exchange import Handler
 from pdx_proxy.http.downstream.fallback import Server
-from pdx_proxy.http.downstream.http1 import Lane
+from pdx_proxy.http.downstream.http1 import Http1Connection
 
 _LOOK_SECONDS: Final = 5.0
 """How often idle and slow clients are looked for: one timer for all of them."""
@@ -29,7 +29,7 @@ def most_connections(files: int) -> int:
     return max((files - _OTHER_FILES) // _FILES_PER_CLIENT, 1)
 
 
-class Door:
+class Listener:
     """The protocol factory of the serving port, and the owner of its connections.
 
     A handler is cancelled when its client leaves.
@@ -38,15 +38,15 @@ class Door:
     def __init__(self, handler: Handler, *, max_body_bytes: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._server = Server(handler, max_body_bytes=max_body_bytes)
-        self._lanes: set[Lane] = set()
+        self._lanes: set[Http1Connection] = set()
         self._looking = self._loop.call_later(_LOOK_SECONDS, self._look)
         self.handle: Handler = handler
         self.max_body_bytes = max_body_bytes
         self.stopping = False
         self.most_connections = most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
-    def __call__(self) -> Lane:
-        lane = Lane(self, self._loop)
+    def __call__(self) -> Http1Connection:
+        lane = Http1Connection(self, self._loop)
         self._lanes.add(lane)
         return lane
 
@@ -54,11 +54,11 @@ class Door:
         """How many further connections are taken; less than nothing where there are too many."""
         return self.most_connections - len(self._lanes) - len(self._server._connections)
 
-    def forget(self, lane: Lane) -> None:
+    def forget(self, lane: Http1Connection) -> None:
         """The lane's connection is over."""
         self._lanes.discard(lane)
 
-    def give_away(self, lane: Lane, transport: asyncio.Transport) -> asyncio.Protocol:
+    def give_away(self, lane: Http1Connection, transport: asyncio.Transport) -> asyncio.Protocol:
         """aiohttp's protocol, which a connection goes on with."""
         self._lanes.discard(lane)
         return self._server()

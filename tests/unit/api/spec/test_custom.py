@@ -7,7 +7,7 @@ import pytest
 
 from pdx_api.connectors import choose, family_of
 from pdx_api.connectors.base import Site
-from pdx_api.connectors.families import Pool, Serial
+from pdx_api.connectors.families import Pool, Pull
 from pdx_api.names import Order, Role
 from pdx_api.render.engines import engine_command, pairing_revision
 from pdx_api.spec.parse import parse
@@ -58,12 +58,12 @@ def test_code_comes_before_the_users_own_search_path() -> None:
 @pytest.mark.parametrize("params", [{"do_remote_decode": True}, {"save": {"deep": [1, "two"]}}, {}])
 def test_the_gateway_learns_from_the_protocol_what_to_send(params: dict[str, Any]) -> None:
     found = spec(prefillParams=params)
-    assert family_of("Custom", found.order, found.protocol) == Serial(params)
+    assert family_of("Custom", found.order, found.protocol) == Pull(params)
     assert found.order is Order.PREFILL_FIRST
 
 
 def test_vllms_own_word_is_the_default() -> None:
-    assert family_of("Custom", Order.PREFILL_FIRST, spec().protocol) == Serial({"do_remote_decode": True})
+    assert family_of("Custom", Order.PREFILL_FIRST, spec().protocol) == Pull({"do_remote_decode": True})
 
 
 def test_a_pool_takes_no_parameters() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pdx_api.connectors import CONNECTORS, choose
 from pdx_api.connectors.base import Site
-from pdx_api.connectors.families import Answered, Asked, Pool, Rendezvous, Serial
+from pdx_api.connectors.families import AtBootstrap, InPrefillAnswer, Pool, Pull, Push
 from pdx_api.names import Mode, Order, Role
 from pdx_api.render.engines import engine_command, pairing_revision, service_command, side_services
 from pdx_api.spec.parse import InvalidDeploymentError, parse
@@ -256,11 +256,11 @@ def test_choose() -> None:
 
 def test_families_of_nixl() -> None:
     nixl = CONNECTORS["NIXL"]
-    assert isinstance(nixl.family(Order.PREFILL_FIRST), Serial)
+    assert isinstance(nixl.family(Order.PREFILL_FIRST), Pull)
     for order in (Order.DECODE_FIRST, Order.CONCURRENT):
         family = nixl.family(order)
-        assert isinstance(family, Rendezvous)
-        assert isinstance(family.identity, Answered)
+        assert isinstance(family, Push)
+        assert isinstance(family.identity, InPrefillAnswer)
         identity = family.identity.read({"remote_engine_id": "e", "remote_host": "h", "remote_port": "7", "tp_size": 2})
         assert (identity.port, identity.tensor_parallel, identity.pipeline_parallel) == (7, 2, 1)
         params = family.decode_params("id", identity)
@@ -274,8 +274,8 @@ def test_family_of_mooncake() -> None:
     mooncake = CONNECTORS["Mooncake"]
     assert choose("Mooncake", None)[1] is Order.CONCURRENT
     family = mooncake.family(Order.PREFILL_FIRST)
-    assert isinstance(family, Rendezvous)
-    assert isinstance(family.identity, Asked)
+    assert isinstance(family, Push)
+    assert isinstance(family.identity, AtBootstrap)
     worker = {"0": {"0": "tcp://10.0.0.1:1", "1": "tcp://10.0.0.1:2"}, "1": {"0": "tcp://10.0.0.1:3"}}
     registered = {"0": {"engine_id": "a", "worker_addr": worker}, "1": {"engine_id": "b", "worker_addr": worker}}
     identity = family.identity.read(registered, "fd00::1", 8998, 1)

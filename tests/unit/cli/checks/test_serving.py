@@ -7,7 +7,7 @@ import pytest
 
 from pdx_api.names import Mode, Role
 from pdx_api.verification import Broken, Cause, Verdict
-from pdx_api.verification import Finding as Canaries
+from pdx_api.verification import Finding as TransferPoller
 from pdx_cli.checks.findings import Severity, is_healthy
 from pdx_cli.sources.picture import Engine, Gateway, Tokens
 from tests.doctor_pictures import (
@@ -37,7 +37,7 @@ CANARY = condition(
     "prefill qwen-prefill-a-1 to decode qwen-decode-a-1: no token came from outside; ports between them are blocked",
 )
 SEEN = Broken("qwen-prefill-a-1", "qwen-decode-a-1", "D has computed the prompt by itself", Cause.PORTS)
-CANARIES = {"finding": Canaries(Verdict.BROKEN, possible=1, broken=(SEEN,), broken_pairs=1).as_json()}
+CANARIES = {"finding": TransferPoller(Verdict.BROKEN, possible=1, broken=(SEEN,), broken_pairs=1).as_json()}
 
 
 def lately(name: str, split: int, prompt: int, outside: int = 0, cached: int = 0) -> Gateway:
@@ -188,7 +188,7 @@ def test_old_lines_of_a_log_do_not_outweigh_the_canary() -> None:
     logged = (engine(Role.DECODE, log=BLOCKED_LOG),)
     assert found(body=body(KVTransferVerified=verified), engines=logged) == []
     seen = dataclasses.replace(
-        HEALTHY.gateways[0], canary={"finding": Canaries(Verdict.VERIFIED, pairs=1, possible=1).as_json()}
+        HEALTHY.gateways[0], canary={"finding": TransferPoller(Verdict.VERIFIED, pairs=1, possible=1).as_json()}
     )
     assert found(gateways=(seen,), engines=logged) == []
 

@@ -11,7 +11,7 @@ from aiohttp import web
 from pdx_api.names import GATEWAY_CONTAINER, PORT_ADMIN
 from pdx_api.verification import VERDICT_PATH, Broken, Cause, Finding, Verdict, combined
 from pdx_operator.controller import transfer_poller
-from pdx_operator.controller.transfer_poller import Canaries, admin_url
+from pdx_operator.controller.transfer_poller import TransferPoller, admin_url
 from pdx_operator.kube.cache import Key
 from pdx_operator.kube.client import AwayError, Cluster
 from pdx_operator.observed.workloads import Heard
@@ -94,7 +94,7 @@ class Stage:
         self.gateways: list[Gateway] = []
         self.pods = Pods()
         self.woken = asyncio.Event()
-        self.canaries = Canaries(cast("Cluster", self.pods), self._wake, lambda: 0.5)
+        self.canaries = TransferPoller(cast("Cluster", self.pods), self._wake, lambda: 0.5)
 
     def _wake(self, key: Key) -> None:
         assert key == KEY

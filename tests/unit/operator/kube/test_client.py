@@ -10,7 +10,7 @@ from kubernetes.aio import config
 
 from pdx_operator.app.main import parse_arguments
 from pdx_operator.app.permissions import ACCESS
-from pdx_operator.app.settings import Pace
+from pdx_operator.app.settings import Intervals
 from pdx_operator.controller import status_writer
 from pdx_operator.controller.applier import Done
 from pdx_operator.controller.reconciler import steps
@@ -27,7 +27,7 @@ from pdx_operator.kube.client import (
     MissingError,
     RefusedError,
 )
-from pdx_operator.kube.event_recorder import Poster, Step
+from pdx_operator.kube.event_recorder import EventRecorder, Step
 from pdx_operator.kube.resources import CHILD_KINDS, EVENT, PDDEPLOYMENT, POD, Kind
 from pdx_operator.plan.reconcile_plan import Change
 
@@ -120,10 +120,10 @@ async def test_an_event_is_written_as_kubernetes_wants_it_and_a_refused_one_is_d
         both.set()
 
     fake = cast("Cluster", SimpleNamespace(create=create))
-    poster = Poster(fake, "host", lambda: datetime(2026, 1, 2, 3, 4, 5, 6, UTC))
+    recorder = EventRecorder(fake, "host", lambda: datetime(2026, 1, 2, 3, 4, 5, 6, UTC))
     for note in ("first", "ä" * 2000):
-        poster.post(Key("ns", "m"), "u", Step("Ready", note, warning=True))
-    task = asyncio.create_task(poster.run())
+        recorder.post(Key("ns", "m"), "u", Step("Ready", note, warning=True))
+    task = asyncio.create_task(recorder.run())
     await both.wait()
     task.cancel()
     first, second = written
@@ -144,7 +144,7 @@ async def test_a_status_is_written_at_once_or_later_or_not_at_all() -> None:
 
     store = Store(lambda key, urgent: None)
     reporter = status_writer.Reporter(
-        cast("Cluster", SimpleNamespace(report=write)), store, Key("ns", "m"), Pace(), lambda: now
+        cast("Cluster", SimpleNamespace(report=write)), store, Key("ns", "m"), Intervals(), lambda: now
     )
     live: dict[str, Any] = {}
 

@@ -10,7 +10,7 @@ import pytest
 
 from pdx_operator.kube.cache import Store
 from pdx_operator.kube.client import Cluster
-from pdx_operator.kube.informer import Feed
+from pdx_operator.kube.informer import Informer
 from pdx_operator.kube.resources import KIND_OF, Kind
 
 SERVICE = KIND_OF["Service"]
@@ -44,7 +44,7 @@ def _error(code: int) -> dict[str, Any]:
 
 
 async def _run(cluster: _Cluster, seconds: float) -> None:
-    feed = Feed(cast("Cluster", cluster), Store(lambda key, urgent: None), SERVICE, None, lambda: 0.5)
+    feed = Informer(cast("Cluster", cluster), Store(lambda key, urgent: None), SERVICE, None, lambda: 0.5)
     task = asyncio.create_task(feed.run())
     await asyncio.sleep(seconds)
     assert not task.done()

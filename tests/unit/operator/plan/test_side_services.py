@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from pdx_api.names import API_VERSION, KIND
-from pdx_operator.app.settings import Pace
-from pdx_operator.controller.pod_inspector import Looks
+from pdx_operator.app.settings import Intervals
+from pdx_operator.controller.pod_inspector import PodInspector
 from pdx_operator.controller.status_writer import Reporter, Status, status_of
 from pdx_operator.controller.write_backoff import Sifted
 from pdx_operator.kube.cache import ChildKey, Key, Snapshot, Store
@@ -100,14 +100,14 @@ class _Turns:
 
     def __init__(self, api: _Api) -> None:
         cluster = cast("Cluster", api)
-        self._looks = Looks(cluster, asyncio.Semaphore(1), KEY, Pace(), lambda: 100.0)
-        self._reporter = Reporter(cluster, Store(lambda key, urgent: None), KEY, Pace(), lambda: 100.0)
+        self._pod_inspector = PodInspector(cluster, asyncio.Semaphore(1), KEY, Intervals(), lambda: 100.0)
+        self._reporter = Reporter(cluster, Store(lambda key, urgent: None), KEY, Intervals(), lambda: 100.0)
 
     async def turn(self, body: Body, children: dict[ChildKey, Body]) -> tuple[Body, float | None]:
         """The object with its new status, and the seconds until pods should be looked at again."""
         decision = _decision(body, children)
         assert not decision.writes
-        look, again = await self._looks.look(decision, written=False)
+        look, again = await self._pod_inspector.look(decision, written=False)
         snapshot = Snapshot(body, children)
         status = status_of(snapshot, Sifted(decision), look, Heard(), NOW)
         await self._reporter.write(snapshot, status)

@@ -7,40 +7,49 @@ from typing import Any
 
 import pytest
 
-from pdx_proxy.admission.admission import Admission, Place, Share, ShedError, Standing, Verdict, decide, retry_after
+from pdx_proxy.admission.admission import (
+    Admission,
+    Permit,
+    ShedError,
+    Usage,
+    Verdict,
+    WorkerLimits,
+    decide,
+    retry_after,
+)
 from pdx_proxy.config.settings import Limits
 from pdx_proxy.telemetry.counters import Counters, Phase, ShedReason
 
-SHARE = Share(in_flight_per_decode=4, queued=2, held_bytes=100, per_client=3, queue_seconds=1.0)
+SHARE = WorkerLimits(in_flight_per_decode=4, queued=2, held_bytes=100, per_client=3, queue_seconds=1.0)
 
 DECISIONS = {
-    "idle": (Standing(4), 10, 0, Verdict.SERVE),
-    "last-slot": (Standing(4, in_flight=3), 10, 0, Verdict.SERVE),
-    "full": (Standing(4, in_flight=4), 10, 0, Verdict.QUEUE),
-    "behind-others": (Standing(4, in_flight=3, waiting=1), 10, 0, Verdict.QUEUE),
-    "queue-full": (Standing(4, in_flight=4, waiting=2), 10, 0, ShedReason.QUEUE_FULL),
-    "all-bytes": (Standing(4, held=90), 10, 0, Verdict.SERVE),
-    "too-many-bytes": (Standing(4, held=91), 10, 0, ShedReason.BYTES),
-    "large-and-alone": (Standing(4), 1000, 0, Verdict.SERVE),
-    "no-body": (Standing(4, held=100), 0, 0, Verdict.SERVE),
-    "last-of-client": (Standing(4), 10, 2, Verdict.SERVE),
-    "too-many-of-client": (Standing(4), 10, 3, ShedReason.CLIENT_LIMIT),
-    "client-before-overload": (Standing(4, in_flight=4, waiting=2, held=100), 10, 3, ShedReason.CLIENT_LIMIT),
+    "idle": (Usage(4), 10, 0, Verdict.SERVE),
+    "last-slot": (Usage(4, in_flight=3), 10, 0, Verdict.SERVE),
+    "full": (Usage(4, in_flight=4), 10, 0, Verdict.QUEUE),
+    "behind-others": (Usage(4, in_flight=3, waiting=1), 10, 0, Verdict.QUEUE),
+    "queue-full": (Usage(4, in_flight=4, waiting=2), 10, 0, ShedReason.QUEUE_FULL),
+    "all-bytes": (Usage(4, held=90), 10, 0, Verdict.SERVE),
+    "too-many-bytes": (Usage(4, held=91), 10, 0, ShedReason.BYTES),
+    "large-and-alone": (Usage(4), 1000, 0, Verdict.SERVE),
+    "no-body": (Usage(4, held=100), 0, 0, Verdict.SERVE),
+    "last-of-client": (Usage(4), 10, 2, Verdict.SERVE),
+    "too-many-of-client": (Usage(4), 10, 3, ShedReason.CLIENT_LIMIT),
+    "client-before-overload": (Usage(4, in_flight=4, waiting=2, held=100), 10, 3, ShedReason.CLIENT_LIMIT),
 }
 
 
 @pytest.mark.parametrize("name", DECISIONS)
 def test_decide(name: str) -> None:
-    standing, size, mine, expected = DECISIONS[name]
-    assert decide(SHARE, standing, size, mine) is expected
+    usage, size, mine, expected = DECISIONS[name]
+    assert decide(SHARE, usage, size, mine) is expected
 
 
 def test_workers_have_even_shares() -> None:
     limits = Limits(in_flight_per_decode=10, queued_requests=9, held_bytes=1000, requests_per_client=3)
-    assert Share.of(limits, 1) == Share(10, 9, 1000, 3, limits.queue_seconds)
-    assert Share.of(limits, 4) == Share(2.5, 2, 250, 1, limits.queue_seconds)
-    assert [Share.of(limits, 4).capacity(engines) for engines in (0, 1, 2, 3)] == [2, 2, 5, 7]
-    none = Share.of(Limits(in_flight_per_decode=1, queued_requests=0, requests_per_client=0), 64)
+    assert WorkerLimits.of(limits, 1) == WorkerLimits(10, 9, 1000, 3, limits.queue_seconds)
+    assert WorkerLimits.of(limits, 4) == WorkerLimits(2.5, 2, 250, 1, limits.queue_seconds)
+    assert [WorkerLimits.of(limits, 4).capacity(engines) for engines in (0, 1, 2, 3)] == [2, 2, 5, 7]
+    none = WorkerLimits.of(Limits(in_flight_per_decode=1, queued_requests=0, requests_per_client=0), 64)
     assert (none.capacity(1), none.queued, none.per_client) == (1, 0, 0)
 
 
@@ -80,12 +89,12 @@ class Clock:
 
 
 def admission(clock: Callable[[], float] | None = None, **limits: Any) -> Admission:
-    made = Admission(Share.of(Limits(**limits), 1), Counters(), clock or Clock())
+    made = Admission(WorkerLimits.of(Limits(**limits), 1), Counters(), clock or Clock())
     made.resize(1)
     return made
 
 
-def enter(owner: Admission, size: int | None = 0, peer: str = "a", name: str | None = None) -> Place:
+def enter(owner: Admission, size: int | None = 0, peer: str = "a", name: str | None = None) -> Permit:
     exchange: Any = FakeExchange(size, peer)
     return owner.enter(exchange, name)
 
@@ -95,7 +104,7 @@ async def test_first_come_first_served() -> None:
     first, *others = [enter(owner) for _ in range(4)]
     order: list[int] = []
 
-    async def wait(number: int, place: Place) -> None:
+    async def wait(number: int, place: Permit) -> None:
         await owner.await_turn(place)
         order.append(number)
         place.leave()
@@ -107,7 +116,7 @@ async def test_first_come_first_served() -> None:
     first.leave()
     await asyncio.gather(*waiting)
     assert order == [0, 1, 2]
-    assert owner.standing == Standing(1)
+    assert owner.usage == Usage(1)
 
 
 async def test_who_waits_too_long_is_shed() -> None:
@@ -117,7 +126,7 @@ async def test_who_waits_too_long_is_shed() -> None:
         await owner.await_turn(second)
     second.leave()
     assert (shed.value.status, shed.value.reason) == (503, ShedReason.QUEUE_TIMEOUT)
-    assert owner.standing == Standing(1, in_flight=1, held=5)
+    assert owner.usage == Usage(1, in_flight=1, held=5)
     assert sum(owner._counters.phases[Phase.QUEUE].counts) == 1
     first.leave()
 
@@ -141,7 +150,7 @@ async def test_the_rest_of_a_body_counts_as_it_comes() -> None:
     other.leave()
     growing.grow(1000)  # alone: bounded by the largest body
     growing.leave()
-    assert owner.standing == Standing(owner.standing.capacity)
+    assert owner.usage == Usage(owner.usage.capacity)
 
 
 async def test_clients_are_told_apart_by_key_or_else_by_address() -> None:
@@ -189,12 +198,12 @@ async def test_whatever_happens_all_is_given_back(seed: int) -> None:
             place = enter(owner, rng.choice([None, 0, 10, 30]), rng.choice("ab"))
             if place.turn is not None:
                 await owner.await_turn(place)
-            most = max(most, owner.standing.in_flight)
+            most = max(most, owner.usage.in_flight)
             if rng.random() < 0.3:
                 place.grow(20)
             await asyncio.sleep(rng.random() * 0.01)
             place.drop_body()
-            assert owner.standing.in_flight == owner.standing.capacity or not owner.standing.waiting
+            assert owner.usage.in_flight == owner.usage.capacity or not owner.usage.waiting
         except ShedError:
             pass
         finally:
@@ -209,7 +218,7 @@ async def test_whatever_happens_all_is_given_back(seed: int) -> None:
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert {type(result) for result in results} <= {type(None), asyncio.CancelledError}
     assert most <= 3
-    assert owner.standing == Standing(3)
+    assert owner.usage == Usage(3)
     assert not owner._queue
     assert not owner._clients
     assert owner._counters.queued == 0

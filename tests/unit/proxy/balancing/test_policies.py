@@ -280,7 +280,7 @@ def test_a_missing_p_is_counted_at_the_first_attempt() -> None:
 
 def key_of(body: Any) -> int | None:
     look = chooser(Policy.PREFIX_AFFINITY).look
-    return read_body(json.dumps(body).encode(), "application/json", look).traits.key
+    return read_body(json.dumps(body).encode(), "application/json", look).features.key
 
 
 def chat(*turns: str, system: str = "Be brief.") -> dict[str, Any]:

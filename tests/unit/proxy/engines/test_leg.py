@@ -9,7 +9,7 @@ from pdx_proxy.balancing.load import Load
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.snapshot import Endpoint
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.engines.outlier_detection import Streaks
+from pdx_proxy.engines.outlier_detection import OutlierDetector
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.connection_pool import Pool
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, LostConnection
@@ -48,7 +48,7 @@ async def pool() -> Kept:
 
 
 async def _sent(pool: Kept) -> Leg:
-    leg = Leg(pool, Load(), DECODE, Streaks(5, lambda _: None))
+    leg = Leg(pool, Load(), DECODE, OutlierDetector(5, lambda _: None))
     await leg.connect()
     leg.send("POST", "/v1/completions", (), b"{}")
     return leg

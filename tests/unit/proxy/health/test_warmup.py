@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from pdx_api.names import Role
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.pick import pick
-from pdx_proxy.balancing.slow_start import Handicap, handicaps
+from pdx_proxy.balancing.slow_start import EffectiveLoad, effective_loads
 from pdx_proxy.config.settings import Address, EndpointSpec
-from pdx_proxy.endpoints.events import Cause, News, Suspicion
+from pdx_proxy.endpoints.events import Cause, EndpointEvent, Suspect
 from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot, State
-from pdx_proxy.engines.outlier_detection import Streaks
+from pdx_proxy.engines.outlier_detection import OutlierDetector
 
 P, D, BOTH = Role.PREFILL, Role.DECODE, Role.AGGREGATED
 
@@ -39,31 +39,31 @@ STREAKS = [
 
 @pytest.mark.parametrize(("limit", "answers", "told"), [c[1:] for c in STREAKS], ids=[c[0] for c in STREAKS])
 def test_failures_in_a_row(limit: int, answers: str, told: list[int]) -> None:
-    news: list[News] = []
-    streaks, one = Streaks(limit, news.append), endpoint(1)
+    news: list[EndpointEvent] = []
+    outliers, one = OutlierDetector(limit, news.append), endpoint(1)
     found = []
     for number, answer in enumerate(answers, 1):
         before = len(news)
         if answer == "f":
-            streaks.failed(one, "status 500")
+            outliers.failed(one, "status 500")
         elif answer == "-":
-            streaks.forgive(one)
+            outliers.forgive(one)
         else:
-            streaks.succeeded(one)
+            outliers.succeeded(one)
         found += [number] * (len(news) - before)
     assert found == told
     reason = f"{limit} failures in a row, the last: status 500"
-    assert set(news) <= {Suspicion("h:1", 1, reason, Cause.FAILURES)}
+    assert set(news) <= {Suspect("h:1", 1, reason, Cause.FAILURES)}
 
 
 def test_a_streak_belongs_to_one_start_of_one_engine() -> None:
-    news: list[News] = []
-    streaks, one, other = Streaks(2, news.append), endpoint(1), endpoint(2)
+    news: list[EndpointEvent] = []
+    outliers, one, other = OutlierDetector(2, news.append), endpoint(1), endpoint(2)
     for each in (one, other, replace(one, start=2)):
-        streaks.failed(each, "")
+        outliers.failed(each, "")
     assert not news
-    streaks.keep({("h:1", 2)})
-    assert list(streaks.counts) == [("h:1", 2)]
+    outliers.keep({("h:1", 2)})
+    assert list(outliers.counts) == [("h:1", 2)]
 
 
 SUSPECTS = [
@@ -92,7 +92,7 @@ SHARES = [(0, 0.1), (2.5, 0.325), (5, 0.55), (10, 1.0), (60, 1.0), (-1, 0.1)]
 
 @pytest.mark.parametrize(("age", "share"), SHARES)
 def test_the_share_rises_evenly(age: float, share: float) -> None:
-    slow = Handicap(since=100.0, seconds=10.0)
+    slow = EffectiveLoad(since=100.0, seconds=10.0)
     assert slow.load(0, 100.0 + age) == pytest.approx(1 / share - 1)
     assert slow.load(3, 100.0 + age) == pytest.approx(4 / share - 1)
 
@@ -112,14 +112,14 @@ STARTS = [
 def test_who_starts_slowly(role: Role, starts: list[float], now: float, slow: list[int]) -> None:
     pool = [endpoint(port, role, since=since) for port, since in enumerate(starts)]
     other = endpoint(9, D if role is P else P, since=-99.0)
-    found = handicaps(Snapshot.of([*pool, other]), 10.0, now)
-    assert found == {f"h:{port}": Handicap(0, starts[port], 10.0) for port in slow}
-    assert handicaps(Snapshot.of([*pool, other]), 0.0, now) == {}
+    found = effective_loads(Snapshot.of([*pool, other]), 10.0, now)
+    assert found == {f"h:{port}": EffectiveLoad(0, starts[port], 10.0) for port in slow}
+    assert effective_loads(Snapshot.of([*pool, other]), 0.0, now) == {}
 
 
 def test_a_new_revision_starts_among_the_old_decodes() -> None:
     pool = [endpoint(1, P), endpoint(2), endpoint(3, P, since=50, revision="b"), endpoint(4, since=50, revision="b")]
-    assert list(handicaps(Snapshot.of(pool), 10.0, 51.0)) == ["h:4"], "a revision's P compete among themselves"
+    assert list(effective_loads(Snapshot.of(pool), 10.0, 51.0)) == ["h:4"], "a revision's P compete among themselves"
 
 
 @given(st.integers(1, 60), st.integers(0, 9))
@@ -128,7 +128,7 @@ def test_under_load_a_slow_engine_has_its_share_of_legs(rounds: int, age: int) -
     old, new = endpoint(1), endpoint(2, since=100.0)
     snapshot = Snapshot.of([old, new])
     load = Load(clock=lambda: 100.0 + age)
-    load.handicaps = handicaps(snapshot, 10.0, 100.0)
+    load.effective_loads = effective_loads(snapshot, 10.0, 100.0)
     for turn in range(rounds):
         choice = pick(snapshot, load.of, split=False, avoid=(), turn=turn)
         assert choice is not None
@@ -142,7 +142,7 @@ def test_a_lost_handoff_weighs_as_a_leg() -> None:
     well, hurt = endpoint(1), replace(endpoint(2), lost=3)
     snapshot = Snapshot.of([well, hurt])
     load = Load()
-    load.handicaps = handicaps(snapshot, 10.0, 100.0)
+    load.effective_loads = effective_loads(snapshot, 10.0, 100.0)
     for turn in range(9):
         choice = pick(snapshot, load.of, split=False, avoid=(), turn=turn)
         assert choice is not None

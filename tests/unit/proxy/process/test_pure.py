@@ -15,7 +15,7 @@ from pdx_proxy.balancing.pick import pick, stand_in
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot, State, pairing
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.engines.outlier_detection import Streaks
+from pdx_proxy.engines.outlier_detection import OutlierDetector
 from pdx_proxy.http.messages import answer_head, request_head
 from pdx_proxy.http.upstream.connection_pool import Pool
 from pdx_proxy.telemetry.counters import BUCKETS, Counters, Histogram, Outcome, add_reports
@@ -138,8 +138,8 @@ def test_equals_are_taken_in_turn() -> None:
 
 async def test_a_leg_is_counted_until_it_ends_once() -> None:
     pool, load, one = Pool(idle_seconds=1, connect_seconds=1), Load(), endpoint(1, Role.DECODE)
-    streaks = Streaks(5, lambda _: None)
-    first, second = Leg(pool, load, one, streaks), Leg(pool, load, one, streaks)
+    outliers = OutlierDetector(5, lambda _: None)
+    first, second = Leg(pool, load, one, outliers), Leg(pool, load, one, outliers)
     assert load.of(one) == 2
     first.end()
     first.end()

@@ -10,7 +10,7 @@ from pdx_proxy.balancing.load import Load
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.snapshot import Endpoint
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.engines.outlier_detection import Streaks
+from pdx_proxy.engines.outlier_detection import OutlierDetector
 from pdx_proxy.http.downstream.exchange import Source, answer
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.connection_pool import Pool
@@ -58,7 +58,7 @@ class Client:
 async def serving(before: bytes) -> tuple[Leg, Connection, Wire, Load]:
     load = Load()
     endpoint = Endpoint(EndpointSpec(Address("d", 1), Role.DECODE))
-    leg = Leg(Pool(idle_seconds=9, connect_seconds=1), load, endpoint, Streaks(5, lambda _: None))
+    leg = Leg(Pool(idle_seconds=9, connect_seconds=1), load, endpoint, OutlierDetector(5, lambda _: None))
     made, wire = Connection("d:1", asyncio.get_running_loop()), Wire()
     made.connection_made(wire)
     leg._connection = made
