@@ -1,1 +1,4 @@
-"""status."""
+"""What a PDDeployment's status says: diagnosis of pods, problems of writes, conditions. Pure.
+
+May import `plan`, `render` and `observed`, and of `kube` only `resources`.
+"""

@@ -51,7 +51,7 @@ def test_without_spare_devices_a_rollout_gets_through(api: Api, operator: Operat
 
         eventually(through, within=40, what="rolled")
     assert most <= 2
-    assert [message for message in said if "in their places" in message], said
+    assert [message for message in said if "in place" in message], said
 
 
 def test_a_rollout_is_reversed(api: Api, operator: Operator, namespace: str) -> None:
