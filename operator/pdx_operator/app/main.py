@@ -197,7 +197,7 @@ class Operator:
         kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(self._on_event)
 
         async def on_cleanup(**_: Any) -> None:
-            # kopf ends only after all tasks that were started meanwhile, including its own task for this flag.
+            # kopf only ends after all tasks that were started since its start, including its own task for this flag.
             stop.set()
             await self._manager.stop()
             await self._transfer_poller.close()

@@ -126,7 +126,7 @@ class TransferPoller:
             await asyncio.gather(*polls.values(), return_exceptions=True)
 
     def _update_polls(self, key: Key, urls: tuple[str, ...], polls: dict[str, asyncio.Task[None]]) -> None:
-        """Start polls of new gateways, and end those of gateways that are gone."""
+        """Start polls of new gateways, and end polls of deleted ones."""
         followed = self._followed[key]
         for url in polls.keys() - set(urls):
             polls.pop(url).cancel()

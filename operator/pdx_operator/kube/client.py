@@ -62,7 +62,7 @@ class MissingError(ApiError):
 
 
 class ConflictError(ApiError):
-    """The object is another one than the request names, or it has changed meanwhile (409)."""
+    """The object differs from the request's precondition: it has another uid or version (409)."""
 
 
 class ExpiredError(ApiError):

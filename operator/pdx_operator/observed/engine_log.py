@@ -72,7 +72,7 @@ FAILURES: Final = (
     _failure(
         "ModelUnsupported",
         r"Model architectures .* are not supported|does not recognize this architecture",
-        "name an image with a vLLM that knows the model in spec.engine.image",
+        "name an image with a vLLM that supports the model in spec.engine.image",
     ),
     # transformers dynamic_module_utils.py
     _failure(
@@ -103,7 +103,7 @@ FAILURES: Final = (
     _failure(
         "DeviceNotFound",
         r"Failed to infer device type|No CUDA GPUs are available|libcuda\.so\.1: cannot open",
-        "the engine sees no device: ask for one in its resources.limits, for example nvidia.com/gpu: 1",
+        "the engine finds no device: request one in its resources.limits, for example nvidia.com/gpu: 1",
     ),
     # argparse
     _failure(
@@ -144,7 +144,7 @@ _NO_CAUSE: Final = ("See root cause above", "Failed core proc(s)", "leaked semap
 
 
 def read(log: str) -> Excerpt:
-    """The line with the cause: that of a listed failure, else the last error, else the last line."""
+    """The line with the cause: a listed failure, else the last error, else the last line."""
     lines = [line for line in map(_clean, log.splitlines()) if line]
     for failure in FAILURES:
         line = next((line for line in reversed(lines) if failure.pattern.search(line)), None)

@@ -17,8 +17,8 @@ def children(
 
     `revision` is the spec's pairing revision and `uid` the PDDeployment's (None: outside a cluster). `gateway_image` is
     used if the spec names no image. Gateways accept requests to their admin port from the operator's pods in
-    `operator_namespace` (empty: none). Engine Deployments are rendered anew; `plan.pinned_template` decides whether a
-    live one keeps its template. Raises OverlayError for a `podTemplate` that cannot be applied.
+    `operator_namespace` (empty: none). Engine Deployments are rendered from the spec; `plan.pinned_template`
+    decides whether a live one keeps its template. Raises OverlayError for a `podTemplate` that cannot be applied.
     """
     spec, owner = deployment.spec, owner_of(deployment, uid)
     return (

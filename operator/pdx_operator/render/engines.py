@@ -31,8 +31,8 @@ from pdx_api.names import (
 from pdx_api.render.engines import EngineCommand, engine_command, engine_inputs, pool_bytes
 from pdx_api.spec.types import KVStorage, Pool, Rollout, Spec
 from pdx_operator.render.objects import (
-    LEAVING_SECONDS,
     POD_IP,
+    PRE_STOP_SECONDS,
     Manifest,
     Owner,
     address_variable,
@@ -224,7 +224,7 @@ def _container(spec: Spec, pool: Pool, command: EngineCommand) -> Manifest:
         "ports": [{"name": name, "containerPort": port} for name, port in _ports(spec).items()],
         **_probes(),
         # vLLM aborts requests that it receives after SIGTERM.
-        "lifecycle": {"preStop": {"sleep": {"seconds": LEAVING_SECONDS}}},
+        "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
         "resources": resources(pool.resources),
         "volumeMounts": engine_mounts(spec.model, _storage(spec), _code(spec), dict(command.files)),
         "securityContext": _security(pool),

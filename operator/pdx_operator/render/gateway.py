@@ -17,7 +17,7 @@ from pdx_api.names import (
 from pdx_api.render.gateway_flags import gateway_flags
 from pdx_api.spec.types import Spec
 from pdx_operator.render.objects import (
-    LEAVING_SECONDS,
+    PRE_STOP_SECONDS,
     Manifest,
     Owner,
     gateway_labels,
@@ -107,7 +107,7 @@ def _container(spec: Spec, owner: Owner, image: str) -> Manifest:
             f"--admin={_ANY}:{ADMIN_PORT}",
             f"--workers={spec.gateway.workers}",
             # In place of a preStop hook: while it drains, /readyz answers 503.
-            f"--drain-seconds={LEAVING_SECONDS}",
+            f"--drain-seconds={PRE_STOP_SECONDS}",
             # The gateway does not cut off a request that its engine may still finish.
             f"--shutdown-seconds={spec.engine.shutdown_seconds}",
             *gateway_flags(spec),

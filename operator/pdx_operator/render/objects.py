@@ -12,7 +12,7 @@ from pdx_api.spec.types import PDDeployment, Resources
 Manifest = dict[str, Any]
 
 DEFAULT_NAMESPACE: Final = "default"
-LEAVING_SECONDS: Final = 5
+PRE_STOP_SECONDS: Final = 5
 """How long a terminating pod still serves, until all of its clients have observed the termination."""
 POD_IP: Final = "POD_IP"
 """Environment variable with the pod's own address."""
@@ -73,7 +73,7 @@ def spread(labels: Mapping[str, str]) -> list[Manifest]:
 
 def grace_seconds(drain_seconds: int) -> int:
     """A pod's grace period: time to serve on, to finish open requests, and to exit."""
-    return LEAVING_SECONDS + drain_seconds + EXIT_SECONDS
+    return PRE_STOP_SECONDS + drain_seconds + EXIT_SECONDS
 
 
 def literal(value: str) -> str:

@@ -1,4 +1,4 @@
-"""What a PDDeployment's status says: diagnosis of pods, problems of writes, conditions. Pure.
+"""The status of a PDDeployment: diagnosis of pods, problems of writes, conditions. Pure.
 
 May import `plan`, `render` and `observed`, and of `kube` only `resources`.
 """

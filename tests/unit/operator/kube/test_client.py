@@ -34,10 +34,10 @@ from pdx_operator.kube.resources import EVENT, PDDEPLOYMENT, POD, Kind
         (503, FaultError),
     ],
 )
-def test_every_answer_is_one_error(status: int, kind: type[ApiError]) -> None:
-    error = client.error_of(status, {"Retry-After": "7"}, "words")
+def test_errors_by_status(status: int, kind: type[ApiError]) -> None:
+    error = client.error_of(status, {"Retry-After": "7"}, "text")
     assert type(error) is kind
-    assert str(error) == "words"
+    assert str(error) == "text"
     assert error.status == status
     assert getattr(error, "after", 7.0) == 7.0
 
@@ -45,34 +45,32 @@ def test_every_answer_is_one_error(status: int, kind: type[ApiError]) -> None:
 def test_only_a_status_object_is_quoted() -> None:
     assert client._message(b"<html>secret</html>") == ""
     assert client._message(b'{"message": "secret"}') == ""
-    assert client._message(b'{"kind": "Status", "message": "words"}') == "words"
+    assert client._message(b'{"kind": "Status", "message": "text"}') == "text"
     error = client.error_of(500, {}, "")
     assert (type(error), str(error)) == (UnavailableError, "HTTP 500")
 
 
 def test_an_unserved_field_is_rejected() -> None:
-    words = (
-        "failed to create typed patch object (ns/d; apps/v1, Kind=Deployment): .spec.x: field not declared in schema"
-    )
-    assert type(client.error_of(500, {}, words)) is RefusedError
+    text = "failed to create typed patch object (ns/d; apps/v1, Kind=Deployment): .spec.x: field not declared in schema"
+    assert type(client.error_of(500, {}, text)) is RefusedError
 
 
 @pytest.mark.parametrize(
-    ("kind", "place", "path"),
+    ("kind", "parts", "path"),
     [
         (POD, ("ns", "p", "log"), "/api/v1/namespaces/ns/pods/p/log"),
         (PDDEPLOYMENT, (None,), "/apis/pdx.dev/v1alpha1/pddeployments"),
         (EVENT, ("ns",), "/apis/events.k8s.io/v1/namespaces/ns/events"),
     ],
 )
-def test_paths(kind: Kind, place: tuple[Any, ...], path: str) -> None:
-    assert kind.path(*place) == path
+def test_paths(kind: Kind, parts: tuple[Any, ...], path: str) -> None:
+    assert kind.path(*parts) == path
 
 
 @pytest.mark.parametrize(
     ("environment", "expected"), [({}, ["cluster"]), ({"KUBECONFIG": "k"}, ["file"])], ids=["a pod's own", "KUBECONFIG"]
 )
-async def test_a_kubeconfig_that_is_named_comes_before_the_service_account(
+async def test_kubeconfig_precedes_the_service_account(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: list[str]
 ) -> None:
     used: list[str] = []

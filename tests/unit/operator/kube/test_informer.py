@@ -63,7 +63,7 @@ async def test_a_watch_continues_from_the_last_version() -> None:
     cluster = _Cluster({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}}, _error(500))
     await _run(cluster, 0.5)
     assert cluster.lists == 1
-    # What came in between makes the next delay the first again.
+    # An event in between resets the delay.
     assert cluster.versions == ["7", "9", "9"]
 
 

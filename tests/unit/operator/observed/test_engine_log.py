@@ -1,4 +1,4 @@
-"""The line that matters in the end of an engine's log."""
+"""The line with the cause in the end of an engine's log."""
 
 import importlib.util
 from pathlib import Path
@@ -10,7 +10,7 @@ from pdx_operator.observed.engine_log import CUT, read
 PREFIX = "(EngineCore pid=312) ERROR 05-04 12:00:01 [core.py:1510] "
 END = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}"
 
-# Where the text stand in the packages that say them.
+# Files of the packages that contain the messages.
 SOURCES = [
     ("transformers", "utils/hub.py", "You are trying to access a gated repo.", "ModelGated"),
     ("huggingface_hub", "utils/_http.py", "Cannot access gated repo for url", "ModelGated"),
@@ -33,7 +33,7 @@ SOURCES = [
 
 
 @pytest.mark.parametrize(("package", "path", "text", "reason"), SOURCES)
-def test_a_known_failure_wins_over_the_last_error(package: str, path: str, text: str, reason: str) -> None:
+def test_a_listed_failure_wins_over_the_last_error(package: str, path: str, text: str, reason: str) -> None:
     excerpt = read(f"loading\n{PREFIX}Traceback\n{PREFIX}ValueError: so {text} it is\n{END}\n")
     assert excerpt.failure is not None
     assert (excerpt.failure.reason, excerpt.line) == (reason, f"ValueError: so {text} it is")

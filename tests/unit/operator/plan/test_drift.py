@@ -1,4 +1,4 @@
-"""Whether a live object still says what is wanted."""
+"""Differences between a live object and its manifest."""
 
 import copy
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ def test_a_changed_or_missing_field_differs(manifest: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS)
-def test_what_others_add_is_no_difference_but_in_a_list_or_selector_that_is_one_value(manifest: dict[str, Any]) -> None:
+def test_added_fields_are_no_difference(manifest: dict[str, Any]) -> None:
     keys = OBJECT.get(manifest["kind"], OTHER_OBJECT)
     for path, value in _places(manifest):
         field = next((step for step in reversed(path) if isinstance(step, str)), "")

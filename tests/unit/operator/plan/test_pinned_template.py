@@ -1,4 +1,4 @@
-"""The pod template in force, and what is remembered of it."""
+"""Pinned templates, and the hash of applied manifests."""
 
 import copy
 import json
@@ -27,7 +27,7 @@ def _engines(role: str = "decode", **spec: Any) -> dict[str, Any]:
 
 
 def _by_an_older_operator(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The live object as an operator would have made it that rendered another template for the same spec."""
+    """A live object from an operator that renders another template for the same spec."""
     live = copy.deepcopy(manifest)
     live["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1
     live["metadata"]["annotations"][TEMPLATE] = json.dumps(live["spec"]["template"])
@@ -36,9 +36,9 @@ def _by_an_older_operator(manifest: dict[str, Any]) -> dict[str, Any]:
 
 def test_equal_inputs_keep_the_stored_template() -> None:
     live = _by_an_older_operator(_engines())
-    wanted = with_hash(pinned(_engines(), live))
-    assert wanted["spec"]["template"] == live["spec"]["template"]
-    assert differs(wanted, live) is None
+    desired = with_hash(pinned(_engines(), live))
+    assert desired["spec"]["template"] == live["spec"]["template"]
+    assert differs(desired, live) is None
 
 
 FROZEN = [
@@ -49,24 +49,24 @@ FROZEN = [
 
 
 @pytest.mark.parametrize(("spec", "role", "inputs"), FROZEN)
-def test_inputs_stay_what_they_are_for_ever(spec: dict[str, Any], role: str, inputs: str) -> None:
-    """Another hash here restarts every engine of every user at their next upgrade of the operator."""
+def test_hashes_of_inputs_never_change(spec: dict[str, Any], role: str, inputs: str) -> None:
+    """Another hash would restart every engine of every user at the next upgrade of the operator."""
     assert _engines(role, **spec)["metadata"]["annotations"][INPUTS] == inputs
 
 
 def test_other_replicas_leave_the_template_alone() -> None:
     live = _by_an_older_operator(_engines())
-    wanted = pinned(_engines(decode={"replicas": 5}), live)
-    assert wanted["spec"]["replicas"] == 5
-    assert wanted["spec"]["template"] == live["spec"]["template"]
+    desired = pinned(_engines(decode={"replicas": 5}), live)
+    assert desired["spec"]["replicas"] == 5
+    assert desired["spec"]["template"] == live["spec"]["template"]
 
 
 def test_drift_is_corrected_from_the_stored_template() -> None:
     live = _by_an_older_operator(_engines())
     live["spec"]["template"]["spec"]["containers"][0]["image"] = "other"
-    wanted = with_hash(pinned(_engines(), live))
-    assert differs(wanted, live) == "spec.template.spec.containers[engine].image"
-    assert wanted["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 1
+    desired = with_hash(pinned(_engines(), live))
+    assert differs(desired, live) == "spec.template.spec.containers[engine].image"
+    assert desired["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 1
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_a_change_to_one_role_is_no_input_of_the_other() -> None:
         ({"mode": "Aggregated"}, "a70d60daf3ecf8ae"),
     ],
 )
-def test_a_spec_keeps_its_inputs_for_ever(spec: dict[str, Any], inputs: str) -> None:
-    """Another hash here takes every stored template out of force: see `pdx_api.render.engines.stated`."""
+def test_hashes_of_more_specs_never_change(spec: dict[str, Any], inputs: str) -> None:
+    """Another hash would replace every pinned template: see `pdx_api.render.engines.stated`."""
     role = "aggregated" if "mode" in spec else "decode"
     assert _engines(role, **spec)["metadata"]["annotations"][INPUTS] == inputs
 
@@ -140,7 +140,7 @@ def test_the_hash_distinguishes_manifests() -> None:
 
 
 def _with_defaults(manifest: dict[str, Any]) -> dict[str, Any]:
-    """What the API server and other writers make of it."""
+    """The manifest with the additions of the API server and of other writers."""
     live = copy.deepcopy(manifest)
     live["metadata"].update(uid="1", resourceVersion="5", generation=2, managedFields=[{"manager": "x"}])
     live["metadata"]["annotations"]["deployment.kubernetes.io/revision"] = "1"

@@ -1,4 +1,4 @@
-"""Rollouts step by step, on a cluster where everything is ready at once."""
+"""Rollouts step by step, on a cluster where every engine is ready at once."""
 
 import pytest
 

@@ -195,7 +195,7 @@ def test_reversed_superseded_and_scaled_rollouts_end(
 ) -> None:
     cluster = Cluster(dice)
     for name, desired, budget, steps in changes:
-        # The mode is part of what a revision is.
+        # A revision includes the mode.
         cluster.run(name + str(len(desired)), desired, budget, steps=steps)
     name, desired, budget, _ = changes[-1]
     assert cluster.run(name + str(len(desired)), desired, budget)

@@ -1,4 +1,4 @@
-"""A PDDeployment's children as Kubernetes objects: what they are, and its engines."""
+"""All children of a PDDeployment, and the manifests of its engines."""
 
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def test_the_children_of_an_object() -> None:
     ]
 
 
-def test_every_child_can_be_found_by_label_and_goes_with_its_owner() -> None:
+def test_every_child_has_labels_and_an_owner() -> None:
     for child in rendered().values():
         metadata = child["metadata"]
         assert metadata["namespace"] == "llm"
@@ -61,7 +61,7 @@ def test_every_child_can_be_found_by_label_and_goes_with_its_owner() -> None:
         }
 
 
-def test_a_deployment_and_a_headless_service_select_the_pods_of_one_role_and_revision() -> None:
+def test_selectors_match_one_role_and_revision() -> None:
     deployment = deployment_of()
     created = children_of(deployment)
     for role in ("prefill", "decode"):
@@ -253,7 +253,7 @@ def test_every_example_renders(example: Path, mode: Mode, capsys: pytest.Capture
     assert "&id" not in out, "aliases are YAML, but nobody expects them in manifests"
 
 
-def test_a_wrong_overlay_is_named_by_the_field_it_stands_in() -> None:
+def test_a_wrong_overlay_is_named_by_its_field() -> None:
     overlay = {"podTemplate": {"spec": {"containers": [{"name": "engine", "env": [{"name": "POD_IP", "value": "x"}]}]}}}
     with pytest.raises(OverlayError, match=r"^spec\.decode\.podTemplate\.spec\.containers\[engine\]\.env may not"):
         rendered(mode="Aggregated", decode=overlay)

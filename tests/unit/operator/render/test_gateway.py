@@ -1,4 +1,4 @@
-"""The gateway as Kubernetes objects, and who reaches what."""
+"""Manifests of the gateway, and network policies."""
 
 import pytest
 
@@ -109,7 +109,7 @@ def test_clients_reach_the_gateway_by_its_service() -> None:
 
 
 @pytest.mark.parametrize("name", ["prefill", "decode", "gateway"])
-def test_a_disruption_budget_covers_all_revisions_and_never_holds_up_a_drain_for_ever(name: str) -> None:
+def test_a_disruption_budget_covers_all_revisions(name: str) -> None:
     created = rendered()
     budget = created["PodDisruptionBudget", name]["spec"]
     assert budget["maxUnavailable"] == 1

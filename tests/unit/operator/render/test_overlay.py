@@ -122,7 +122,7 @@ MERGES = [
         id="what is new loses its nulls",
     ),
 ]
-"""Overlay of a pod spec, and what it changes in `TEMPLATE`."""
+"""Overlays of a pod spec, and their changes of `TEMPLATE`."""
 
 
 @pytest.mark.parametrize(("spec", "change"), MERGES)

@@ -1,4 +1,4 @@
-"""A connector's side services as Kubernetes objects."""
+"""Manifests of side services."""
 
 import json
 from typing import Any
@@ -93,10 +93,12 @@ def test_a_sidecar_starts_before_its_engine() -> None:
         (server,) = created["Deployment", role]["spec"]["template"]["spec"]["initContainers"]
         assert (server["name"], server["image"], server["restartPolicy"]) == ("lmcache", "mine:1", "Always")
         assert (server["command"], server["env"][0]["name"]) == (["sh"], "POD_IP")
-        said = " ".join(server["args"])
-        assert '$$(date +%s)://$0" $(POD_IP):5556 lmcache server' in said, "only the address is Kubernetes' to expand"
-        assert f"--coordinator-url http://qwen-peers-{revision}:9300 " in said
-        assert "--host $(POD_IP) --port 5555 " in said
+        command = " ".join(server["args"])
+        assert '$$(date +%s)://$0" $(POD_IP):5556 lmcache server' in command, (
+            "only the address is Kubernetes' to expand"
+        )
+        assert f"--coordinator-url http://qwen-peers-{revision}:9300 " in command
+        assert "--host $(POD_IP) --port 5555 " in command
         assert server["startupProbe"]["httpGet"] == {"path": "/healthcheck", "port": "admin"}
         assert "readinessProbe" not in server, "an engine serves without it"
         assert server["resources"] == {"requests": {"memory": str(10 * 2**30)}}
@@ -110,9 +112,9 @@ def test_a_sidecar_expands_the_pods_address() -> None:
     env = [{"name": "UCX_HOST", "value": "$(POD_IP) $(HOME)"}]
     created = children_of(deployment_of(kvTransfer=LMCACHE_P2P, engine={"env": env}))
     pod = created["Deployment", "decode"]["spec"]["template"]["spec"]
-    wanted = {"name": "UCX_HOST", "value": "$(POD_IP) $$(HOME)"}
-    assert wanted in pod["initContainers"][0]["env"]
-    assert wanted in container_of(created["Deployment", "decode"])["env"]
+    variable = {"name": "UCX_HOST", "value": "$(POD_IP) $$(HOME)"}
+    assert variable in pod["initContainers"][0]["env"]
+    assert variable in container_of(created["Deployment", "decode"])["env"]
 
 
 def test_the_pool_size_of_sidecars_restarts_engines_in_place() -> None:
@@ -140,7 +142,7 @@ STORE = {"connector": "MooncakeStore", "poolSize": "8Gi"}
 
 
 def _file_of(engines: dict[str, Any]) -> dict[str, Any]:
-    """What the connector reads in the pod."""
+    """The file that the connector reads in the pod."""
     path = env_of(engines)["MOONCAKE_CONFIG_PATH"]
     (item,) = mounts_of(engines)[path.rpartition("/")[0]]["downwardAPI"]["items"]
     assert item["path"] == path.rpartition("/")[2]

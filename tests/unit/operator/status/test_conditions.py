@@ -1,4 +1,4 @@
-"""The status of an object, from what was found."""
+"""The status of an object, built from facts."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -116,11 +116,11 @@ def test_a_transition_time_moves_only_with_its_status() -> None:
         pytest.param(facts(pool(P, "a", 1, 1), pool(D, "a", 0, 1)), "DecodeNotReady", id="decode leaving"),
     ],
 )
-def test_what_is_missing_is_named(found: Facts, reason: str) -> None:
+def test_missing_parts_are_named(found: Facts, reason: str) -> None:
     assert outcomes(build(found, {}, NOW))["Ready"] == ("False", reason)
 
 
-def test_what_to_set_is_the_field_that_the_user_has_written() -> None:
+def test_the_message_names_the_users_field() -> None:
     status = build(facts(of=deployment(0, 0, mode="Aggregated")), {}, NOW)
     ready = next(c for c in status["conditions"] if c["type"] == "Ready")
     assert ready["message"] == "there are no aggregated engines; set spec.decode.replicas"
@@ -134,7 +134,7 @@ def test_what_to_set_is_the_field_that_the_user_has_written() -> None:
         pytest.param(facts(pool(A, "b", 1, 1)), id="still the one pool"),
     ],
 )
-def test_what_serves_is_ready(found: Facts) -> None:
+def test_a_serving_object_is_ready(found: Facts) -> None:
     assert outcomes(build(found, {}, NOW))["Ready"] == ("True", "Serving")
 
 
@@ -155,7 +155,7 @@ def test_an_incomplete_gateway_is_progressing() -> None:
     assert outcomes(status)["Progressing"] == ("True", "GatewayStarting")
 
 
-def test_what_fails_degrades_and_what_loads_does_not() -> None:
+def test_failing_pods_degrade_and_loading_pods_do_not() -> None:
     loading = Diagnosis("Loading", "the prefill engine: it is starting", failing=False)
     status = build(facts(problems=[loading, BROKEN]), {}, NOW)
     assert status["conditions"][2] | {"lastTransitionTime": ""} == {
@@ -176,7 +176,7 @@ def test_a_diagnosis_stays_until_the_next_inspection() -> None:
     assert outcomes(build(facts(), before, LATER))["Degraded"] == ("False", "NothingFound")
 
 
-def test_a_spec_that_cannot_be_used_leaves_the_rest_as_it_was() -> None:
+def test_an_invalid_spec_keeps_the_rest_of_the_status() -> None:
     before = build(facts(*PAIR), {}, NOW)
     invalid = Facts(generation=3, namespace="ns", deployment=None, invalid="spec.model is missing.")
     after = build(invalid, before, LATER)

@@ -1,4 +1,4 @@
-"""From pods as the API server shows them to one sentence."""
+"""From pods to one sentence about the cause."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -71,7 +71,7 @@ def pool(role: Role = Role.PREFILL, replicas: int = 1, revision: str = "a", **mo
     return ObservedPool(f"x-{role}-{revision}", role, revision, replicas, 0, True, **more)
 
 
-def said(*pods: PodView, **more: Any) -> Diagnosis | None:
+def diagnosis_of(*pods: PodView, **more: Any) -> Diagnosis | None:
     return diagnose([pool(replicas=len(pods))], None, pods, more.pop("logs", {}), now=NOW, **more)
 
 
@@ -191,12 +191,12 @@ CRASH = waiting("CrashLoopBackOff", "back-off 5m0s restarting failed container=e
     ],
 )
 def test_an_unready_pod_is_diagnosed(view: PodView, reason: str, message: str) -> None:
-    assert said(view) == Diagnosis(reason, message)
+    assert diagnosis_of(view) == Diagnosis(reason, message)
 
 
 @pytest.mark.parametrize(("since", "minutes"), [("11:57", 0), ("11:54", 5), ("11:46", 10), ("11:31", 20)])
-def test_a_large_image_is_pulled_with_patience(since: str, minutes: int) -> None:
-    found = said(pod(state=waiting("ContainerCreating"), created=f"2026-05-04T{since}:00Z"))
+def test_a_slow_pull_is_no_failure(since: str, minutes: int) -> None:
+    found = diagnosis_of(pod(state=waiting("ContainerCreating"), created=f"2026-05-04T{since}:00Z"))
     if not minutes:
         assert found is None
     else:
@@ -205,7 +205,7 @@ def test_a_large_image_is_pulled_with_patience(since: str, minutes: int) -> None
         assert f"more than {minutes} minutes" in found.message
 
 
-def test_patience_begins_when_the_pod_has_a_node() -> None:
+def test_the_delay_counts_from_the_pods_node() -> None:
     body = {"status": {"conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "t"}]}}
     assert pod_view({**body, "metadata": {"creationTimestamp": "earlier"}}).placed == "t"
 
@@ -218,8 +218,8 @@ def test_patience_begins_when_the_pod_has_a_node() -> None:
     ],
     ids=["place", "memory"],
 )
-def test_advice_names_the_field_that_the_user_has_written(view: PodView) -> None:
-    found = said(replace(view, role="aggregated"), fields={"aggregated": "decode"})
+def test_advice_names_the_users_field(view: PodView) -> None:
+    found = diagnosis_of(replace(view, role="aggregated"), fields={"aggregated": "decode"})
     assert found is not None
     assert "spec.decode." in found.message
 
@@ -233,25 +233,27 @@ def test_advice_names_the_field_that_the_user_has_written(view: PodView) -> None
     ],
 )
 def test_an_engine_that_loads_is_not_failing(since: str, message: str) -> None:
-    assert said(pod(state=running(since))) == Diagnosis("Loading", message, failing=False)
+    assert diagnosis_of(pod(state=running(since))) == Diagnosis("Loading", message, failing=False)
 
 
 def test_a_crash_has_one_message_in_all_states() -> None:
     last = ended("ValueError: no")
     states = [
-        said(pod(state=last)),
-        said(pod(state=CRASH, last=last, restarts=1)),
-        said(pod(state=running("2026-05-04T11:59:00Z"), last=last, restarts=2)),
+        diagnosis_of(pod(state=last)),
+        diagnosis_of(pod(state=CRASH, last=last, restarts=1)),
+        diagnosis_of(pod(state=running("2026-05-04T11:59:00Z"), last=last, restarts=2)),
     ]
     assert states[0] is not None
     assert states == [states[0]] * 3
 
 
 def test_a_failed_pull_has_one_message_in_all_states() -> None:
-    words = f"docker.io/{IMAGE}: not found"
+    message = f"docker.io/{IMAGE}: not found"
     states = [
-        said(pod(state=waiting("ErrImagePull", words))),
-        said(pod(state=waiting("ImagePullBackOff", f'Back-off pulling image "{IMAGE}": ErrImagePull: {words}'))),
+        diagnosis_of(pod(state=waiting("ErrImagePull", message))),
+        diagnosis_of(
+            pod(state=waiting("ImagePullBackOff", f'Back-off pulling image "{IMAGE}": ErrImagePull: {message}'))
+        ),
     ]
     assert states[0] is not None
     assert states[0] == states[1]
@@ -259,7 +261,7 @@ def test_a_failed_pull_has_one_message_in_all_states() -> None:
 
 def test_the_log_is_read_before_the_termination_message() -> None:
     log = "vllm: error: unrecognized arguments: --frobnicate\n"
-    found = said(pod(state=CRASH, last=ended("see above")), logs={"pod-1": log})
+    found = diagnosis_of(pod(state=CRASH, last=ended("see above")), logs={"pod-1": log})
     assert found == Diagnosis(
         "ArgumentRefused",
         "the prefill engine: vllm: error: unrecognized arguments: --frobnicate; correct args in spec.engine and in the "
@@ -268,7 +270,7 @@ def test_the_log_is_read_before_the_termination_message() -> None:
 
 
 def test_in_a_rollout_a_missing_device_may_be_taken_from_the_old_engines() -> None:
-    found = said(pod(unschedulable=NO_GPU), may_use_surge=True)
+    found = diagnosis_of(pod(unschedulable=NO_GPU), may_use_surge=True)
     assert found is not None
     assert found.message.endswith("add a node, or set spec.rollout.maxSurge: 0 to replace engines in place")
 
@@ -276,7 +278,7 @@ def test_in_a_rollout_a_missing_device_may_be_taken_from_the_old_engines() -> No
 def test_the_most_informative_cause_is_reported_with_its_count() -> None:
     gated = ended("OSError: You are trying to access a gated repo.")
     pods = [pod(1, unschedulable=NO_GPU), pod(2, state=CRASH, last=gated), pod(3, state=gated)]
-    found = said(*pods, pod(4, state=running("2026-05-04T11:59:00Z")))
+    found = diagnosis_of(*pods, pod(4, state=running("2026-05-04T11:59:00Z")))
     assert found is not None
     assert (found.reason, found.message[:63]) == (
         "ModelGated",
@@ -373,12 +375,12 @@ def test_one_log_of_each_role_is_read() -> None:
     assert logs_to_read([first]) == (ContainerLog("pod-9", "engine", False),)
 
 
-def test_a_finished_init_container_is_not_in_the_way() -> None:
+def test_a_finished_init_container_is_ignored() -> None:
     done = {"name": "init", "image": IMAGE, "ready": False, "state": ended(exit_code=0, reason="Completed")}
     assert pod(initContainerStatuses=[done]).containers == ()
 
 
-def test_what_a_deployment_leaves_out_has_kubernetes_meaning() -> None:
+def test_missing_fields_have_kubernetes_meaning() -> None:
     assert observe_gateway({}) == ObservedGateway(replicas=1, ready=0, settled=False)
     assert observe_pool({"metadata": {"labels": {LABEL_ROLE: "gateway"}}}) is None
 

@@ -98,7 +98,7 @@ def test_every_event_is_named(module: object, call: str) -> None:
     assert reasons(module, call) <= set(re.findall(r"`(\w+)`", documented))
 
 
-@pytest.mark.parametrize("body", [pytest.param(body, id=place) for place, body in BLOCKS if body["kind"] == KIND])
+@pytest.mark.parametrize("body", [pytest.param(body, id=where) for where, body in BLOCKS if body["kind"] == KIND])
 def test_examples_in_documents_render(body: dict[str, Any]) -> None:
     assert manifests_of(parse(body), None)
 
