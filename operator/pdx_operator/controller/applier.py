@@ -9,6 +9,7 @@ from pdx_api.names import FIELD_MANAGER
 from pdx_operator.kube.cache import Cache
 from pdx_operator.kube.client import ApiError, Cluster, ConflictError, FaultError, RefusedError
 from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, ChildKey, Key
+from pdx_operator.observed.workloads import observe_gateway
 from pdx_operator.plan.drift import differs
 from pdx_operator.plan.operations import Apply, Delete, Problem
 from pdx_operator.plan.ownership import Ownership, ownership
@@ -112,7 +113,7 @@ class Applier:
         live = await self._cluster.get(apply.kind, self._key.namespace, apply.key.name)
         if not _owns_replicas(live["metadata"]):
             return
-        spec = {"replicas": live["spec"]["replicas"]}
+        spec = {"replicas": observe_gateway(live).replicas}
         metadata = {"namespace": self._key.namespace, "name": apply.key.name}
         manifest = {"apiVersion": apply.kind.api_version, "kind": apply.kind.name, "metadata": metadata, "spec": spec}
         await self._cluster.apply(apply.kind, manifest, uid=uid, manager=_HANDOVER_MANAGER)

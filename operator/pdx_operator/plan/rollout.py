@@ -5,7 +5,8 @@ Each step follows from the observed engines alone, so the operator may restart a
 It differs from two independent rolling updates:
 
 * Engines of one revision pair only among themselves. A new engine counts only in proportion to its ready
-  counterparts: with the *share* f = min(ready / desired) over the roles, floor(f * desired) engines of each role are usable.
+  counterparts: with the *share* f = min(ready / desired) over the roles, floor(f * desired) engines of each role are
+  usable.
 * A decode engine alone can serve a whole request; a prefill engine alone cannot.
 * Without spare devices (surge 0) capacity is lost. Roles then give up engines one role after the other, each only once
   the role before it is complete again, so that at most one role is short of engines.
