@@ -41,7 +41,7 @@ def test_a_webhook_that_is_down_is_a_condition_and_hides_nothing_else(
         eventually(lambda: api.is_ready(namespace), within=30, what="ready")
 
 
-def test_somebody_who_undoes_a_field_again_and_again_is_given_way_to(
+def test_a_reverted_field_is_written_ever_more_rarely(
     api: Api, operator: Operator, namespace: str, control_plane: Cluster
 ) -> None:
     with kubelets(api, namespace):
@@ -69,7 +69,7 @@ def test_somebody_who_undoes_a_field_again_and_again_is_given_way_to(
         eventually(lambda: not _diverted(api, namespace), within=20, what="put back in the end")
 
 
-def test_what_the_api_server_never_grants_is_written_once_and_said(
+def test_a_field_that_is_never_granted_is_written_once(
     api: Api, operator: Operator, namespace: str, control_plane: Cluster
 ) -> None:
     # Zero stands for the default, which is 3.
@@ -158,8 +158,8 @@ def _reasons(api: Api, namespace: str) -> list[str]:
     return [event["reason"] for event in api.events(namespace)]
 
 
-def _warnings(operator: Operator, words: str) -> list[str]:
-    return [line for line in operator.text().splitlines() if " WARNING " in line and words in line]
+def _warnings(operator: Operator, text: str) -> list[str]:
+    return [line for line in operator.text().splitlines() if " WARNING " in line and text in line]
 
 
 def _applied(cluster: Cluster) -> float:
