@@ -1,4 +1,4 @@
-"""Where somebody else has the last word the operator gives way, and says so."""
+"""The operator gives way to other writers, and reports it."""
 
 import threading
 import time
@@ -35,7 +35,7 @@ def test_a_webhook_that_is_down_is_a_condition_and_hides_nothing_else(
             eventually(lambda: api.condition(namespace, "Degraded").get("status") == "True", what="degraded")
             assert "down.example.com" in api.condition(namespace, "Degraded")["message"]
             assert ("Service", "m-gateway") in api.children(namespace)
-            eventually(lambda: "Created" in _reasons(api, namespace), what="what was done is told")
+            eventually(lambda: "Created" in _reasons(api, namespace), what="an Event")
             eventually(lambda: _warnings(operator, "down.example.com"), what="a warning in the log")
             assert [event["reason"] for event in api.events(namespace)].count("ChildRefused") == 1
         eventually(lambda: api.is_ready(namespace), within=30, what="ready")
@@ -57,7 +57,7 @@ def test_a_reverted_field_is_written_ever_more_rarely(
         thread.start()
         try:
             time.sleep(6)
-            eventually(lambda: api.condition(namespace, "Degraded")["reason"] == "ChangedBack", what="said")
+            eventually(lambda: api.condition(namespace, "Degraded")["reason"] == "ChangedBack", what="reported")
         finally:
             over.set()
             thread.join()
@@ -66,7 +66,7 @@ def test_a_reverted_field_is_written_ever_more_rarely(
         assert "spec.selector.app of Service m-gateway" in condition["message"]
         assert _applied(control_plane) - before <= 10
         assert _reasons(api, namespace).count("Updated") == 1
-        eventually(lambda: not _diverted(api, namespace), within=20, what="put back in the end")
+        eventually(lambda: not _diverted(api, namespace), within=20, what="restored in the end")
 
 
 def test_a_field_that_is_never_granted_is_written_once(
@@ -110,7 +110,7 @@ def test_a_policy_that_rewrites_images_has_the_last_word(
 def _assert_rests_at(api: Api, namespace: str, cluster: Cluster, field: str) -> None:
     """The object is ready, its condition names the field, and nothing is written any more."""
     eventually(lambda: api.is_ready(namespace), what="ready")
-    eventually(lambda: api.condition(namespace, "Degraded")["reason"] == "ChangedBack", what="said")
+    eventually(lambda: api.condition(namespace, "Degraded")["reason"] == "ChangedBack", what="reported")
     condition = api.condition(namespace, "Degraded")
     assert condition["status"] == "False"
     assert field in condition["message"]
