@@ -89,13 +89,7 @@ def diagnose(
     `may_use_surge`: a rollout may need more devices than the desired replicas. `fields` names the field of the spec
     that describes a role's engines, if it is not the role.
     """
-    causes: Counter[tuple[_Group, _Cause]] = Counter()
-    for pod in pods:
-        if pod.ready or pod.terminating:
-            continue
-        field = fields.get(pod.role, pod.role if pod.role in _ROLES or pod.role == ROLE_GATEWAY else _SERVICES)
-        if cause := _cause(pod, logs.get(pod.name), now, may_use_surge, field):
-            causes[_Group(pod.role, pod.revision), cause] += 1
+    causes = _pod_causes(pods, logs, now, may_use_surge, fields)
     for group, missing, failure in _refusals(pools, gateway, services):
         causes[group, _refused(failure)] += missing
     if not causes:
@@ -105,7 +99,7 @@ def diagnose(
     group, cause = min(causes, key=lambda found: (found[1].rank, found[0].role, found[0].revision, found[1].text))
     several = len({g.revision for g in totals if g.role == group.role}) > 1
     count = sum(n for (other, same), n in causes.items() if other == group and same.reason == cause.reason)
-    message = f"{_who(group, count, totals.get(group, count), several)}: {cause.text}"
+    message = f"{_subject(group, count, totals.get(group, count), several)}: {cause.text}"
     return Diagnosis(cause.reason, _cut(message), failing=cause.rank != _RANKS.index("wait"))
 
 
@@ -120,6 +114,20 @@ def logs_to_read(pods: Sequence[PodView], most: int = 2) -> tuple[ContainerLog, 
     return tuple(found.values())[:most]
 
 
+def _pod_causes(
+    pods: Sequence[PodView], logs: Mapping[str, str], now: datetime, may_use_surge: bool, fields: Mapping[str, str]
+) -> Counter[tuple[_Group, _Cause]]:
+    """The number of unready pods by group and cause."""
+    causes: Counter[tuple[_Group, _Cause]] = Counter()
+    for pod in pods:
+        if pod.ready or pod.terminating:
+            continue
+        field = fields.get(pod.role, pod.role if pod.role in _ROLES or pod.role == ROLE_GATEWAY else _SERVICES)
+        if cause := _cause(pod, logs.get(pod.name), now, may_use_surge, field):
+            causes[_Group(pod.role, pod.revision), cause] += 1
+    return causes
+
+
 def _cause(pod: PodView, log: str | None, now: datetime, may_use_surge: bool, field: str) -> _Cause | None:
     if pod.unschedulable:
         return _unplaced(pod, may_use_surge, field)
@@ -127,7 +135,7 @@ def _cause(pod: PodView, log: str | None, now: datetime, may_use_surge: bool, fi
         why = f": {_sentence(pod.message)}" if pod.message else ""
         return _found("node", pod.reason or "PodFailed", f"its node has stopped it ({pod.reason or 'Failed'}){why}")
     for container in pod.containers:
-        cause = _not_made(container) or _ended(container, log, field)
+        cause = _not_created(container) or _ended(container, log, field)
         if cause is not None:
             return cause
     return _slow(pod, now)
@@ -163,7 +171,7 @@ _NO_START: Final = {
 _DENIED: Final = re.compile(r"unauthorized|authentication|denied|forbidden|\b40[13]\b", re.IGNORECASE)
 
 
-def _not_made(container: ContainerView) -> _Cause | None:
+def _not_created(container: ContainerView) -> _Cause | None:
     image, message = container.image, container.message
     if container.waiting == "InvalidImageName":
         return _found("image", "InvalidImageName", f"{image!r} is not a valid image name; correct it")
@@ -202,15 +210,15 @@ def _ended(container: ContainerView, log: str | None, field: str) -> _Cause | No
     excerpt = engine_log.read(log or ending.message)
     if (failure := excerpt.failure) is not None:
         return _found("listed", failure.reason, f"{excerpt.line.rstrip('.')}; {failure.advice}")
-    who = f"its sidecar {container.name}" if container.sidecar else "it"
+    subject = f"its sidecar {container.name}" if container.sidecar else "it"
     if ending.reason == "OOMKilled":
         if container.sidecar or field == _SERVICES:  # only an overlay sets their limit
             limit = f"the limit in spec.{field}.podTemplate"
         else:
             limit = f"spec.{field}.resources.limits.memory"
-        return _found("memory", "OutOfMemory", f"{who} exceeded its memory limit and was killed; raise {limit}")
+        return _found("memory", "OutOfMemory", f"{subject} exceeded its memory limit and was killed; raise {limit}")
     why = f", saying: {excerpt.line}" if excerpt.line else "; read its log"
-    return _found("crash", "Crashing", f"{who} ends with exit code {ending.exit_code}{why}")
+    return _found("crash", "Crashing", f"{subject} ends with exit code {ending.exit_code}{why}")
 
 
 def _slow(pod: PodView, now: datetime) -> _Cause | None:
@@ -266,7 +274,7 @@ def _totals(
     return totals
 
 
-def _who(group: _Group, count: int, total: int, several_revisions: bool) -> str:
+def _subject(group: _Group, count: int, total: int, several_revisions: bool) -> str:
     kind = _TITLES.get(group.role) or f"{group.role} {'engine' if group.role in _ROLES else 'server'}"
     of = f" of revision {group.revision}" if several_revisions else ""
     total = max(count, total)
