@@ -12,7 +12,7 @@ from pdx_api.spec.parse import parse
 from pdx_cli.checks.findings import Finding, Severity, examine, is_healthy
 from pdx_cli.commands.doctor import CHECKS
 from pdx_cli.sources.picture import Engine, Gateway, Operator, Picture, Rights, Tokens, WantedSecret
-from pdx_operator.observed.workloads import GatewayState, PodView, PoolState, pod_view
+from pdx_operator.observed.workloads import ObservedGateway, ObservedPool, PodView, pod_view
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 LONG_AGO = "2026-05-04T08:00:00Z"
@@ -85,8 +85,8 @@ def pod(role: str, ready: bool = True, *, unschedulable: str = "", **container: 
     )
 
 
-def pool(role: Role, ready: int = 1, revision: str = "a", **more: Any) -> PoolState:
-    return PoolState(f"qwen-{role}-{revision}", role, revision, 1, ready, True, **more)
+def pool(role: Role, ready: int = 1, revision: str = "a", **more: Any) -> ObservedPool:
+    return ObservedPool(f"qwen-{role}-{revision}", role, revision, 1, ready, True, **more)
 
 
 HEALTHY = Picture(
@@ -98,7 +98,7 @@ HEALTHY = Picture(
     deployment=DEPLOYMENT,
     operator=Operator(seen=True, ready=1, wanted=1, namespaces=("pdx-system",)),
     pools=(pool(Role.PREFILL), pool(Role.DECODE)),
-    gateway=GatewayState(1, 1, True),
+    gateway=ObservedGateway(1, 1, True),
     pods=(pod("prefill"), pod("decode"), pod("gateway")),
     secrets=(WantedSecret("clients", "keys", "spec.gateway.auth.secretRef", True),),
     rights=Rights(lists=True),

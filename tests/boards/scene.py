@@ -14,7 +14,7 @@ from aiohttp import web
 
 from pdx_api.names import Order, Role
 from pdx_operator.app.metrics import Metrics
-from pdx_operator.observed.condition_summary import Standing
+from pdx_operator.app.object_summary import ObjectSummary
 from pdx_proxy.config.settings import Canaries, Health, Limits
 from pdx_proxy.health import transfer_share
 from pdx_sim import FaultKind, SimEngine, SimSettings
@@ -59,7 +59,7 @@ class Scene:
         self._operator = operator
         self.standings = {"default/qwen": standing(), "default/llama": standing(ready=False, since=time.time() - 5)}
         """What the operator is told of its objects."""
-        metrics.show_objects(lambda: self.standings)
+        metrics.add_objects(lambda: self.standings)
         self.played: list[tuple[str, float, float]] = []
         """Acts with begin and end, in Unix seconds."""
 
@@ -133,7 +133,7 @@ def named(deployment: str, world: World) -> Iterator[tuple[SimEngine, str]]:
             yield engine, f"{deployment}-{role}-{index}"
 
 
-def standing(*, ready: bool = True, behind: bool = False, since: float = 0.0) -> Standing:
+def standing(*, ready: bool = True, behind: bool = False, since: float = 0.0) -> ObjectSummary:
     """One object's, by its status; `since` is when its rollout began (Unix seconds)."""
     when = datetime.fromtimestamp(since, UTC).isoformat()
     conditions = [
@@ -143,7 +143,7 @@ def standing(*, ready: bool = True, behind: bool = False, since: float = 0.0) ->
     ]
     told = [{**condition, "lastTransitionTime": when} for condition in conditions]
     body = {"metadata": {"generation": 1 + behind}, "status": {"observedGeneration": 1, "conditions": told}}
-    return Standing.of(body)
+    return ObjectSummary.of(body)
 
 
 async def _work(metrics: Metrics, end: float) -> None:
@@ -151,7 +151,7 @@ async def _work(metrics: Metrics, end: float) -> None:
     turn = 0
     while time.monotonic() < end:
         turn += 1
-        metrics.count_turn("failed" if turn % 5 == 0 else "ok", 0.004 * (turn % 7))
+        metrics.count_reconcile("failed" if turn % 5 == 0 else "ok", 0.004 * (turn % 7))
         metrics.count_request("GET", 200)
         metrics.count_request("PATCH", 409 if turn % 6 == 0 else 500 if turn % 5 == 0 else 200)
         await asyncio.sleep(0.2)

@@ -11,7 +11,7 @@ import pytest
 
 from pdx_api.names import API_VERSION, KIND, LABEL_DEPLOYMENT, ConditionType, gateway_name
 from pdx_cluster.app.cluster import Cluster
-from pdx_operator.app.permissions import ACCESS, GIVEN_AWAY
+from pdx_operator.app.permissions import ACCESS, GRANTED
 from pdx_operator.kube.resources import CHILD_KINDS, PDDEPLOYMENT, POD
 from tests.charts.chart import ROOT, install
 from tests.charts.recorder import verbs
@@ -98,9 +98,9 @@ def test_the_operator_uses_every_verb_that_it_may_use_and_no_other(
         eventually(lambda: _condition_reason(api, namespace) == "Complete", within=60, what="rolled out")
         api.delete(PDDEPLOYMENT, namespace, "m")
 
-    expected = _spelt(ACCESS) - _spelt(GIVEN_AWAY)
+    expected = _spelt(ACCESS) - _spelt(GRANTED)
     assert used() == expected
-    assert _spelt(GIVEN_AWAY) <= _spelt(ACCESS)
+    assert _spelt(GRANTED) <= _spelt(ACCESS)
 
 
 def _spelt(access: Mapping[str, tuple[str, ...]]) -> set[str]:

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 import yaml
 
+from pdx_api.render.engines import pairing_revision
 from pdx_api.spec.parse import parse
 from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.errors import ClusterError
 from pdx_operator.plan.drift import differs
+from pdx_operator.plan.pinned_template import pinned, scale_only, with_hash
 from pdx_operator.render.children import children
 from pdx_operator.render.merge_keys import POD_TEMPLATE, UNIONS
 from pdx_operator.render.overlay import overlaid
-from pdx_operator.render.pinned_template import in_force, rescaled, stamped
 from tests.unit.operator.render.test_golden import SPECS
 from tests.unit.operator.render.test_overlay import MERGES, TEMPLATE
 
@@ -26,7 +27,9 @@ def _stamped_children(spec: Path, namespace: str) -> list[Manifest]:
     body = yaml.safe_load(spec.read_text())
     body["metadata"]["namespace"] = namespace
     # No owner: there is none here, and Kubernetes collects what has lost its owner.
-    return [stamped(child) for child in children(parse(body), uid=None, gateway_image="pdx-gateway:1")]
+    deployment = parse(body)
+    made = children(deployment, pairing_revision(deployment.spec), uid=None, gateway_image="pdx-gateway:1")
+    return [with_hash(child) for child in made]
 
 
 def _list_of(manifests: list[Manifest]) -> str:
@@ -53,7 +56,7 @@ def test_what_is_applied_is_accepted_and_read_back_without_a_difference(
     wanted = _stamped_children(spec, namespace)
     live = _apply(control_plane, wanted)
     assert [differs(manifest, found) for manifest, found in zip(wanted, live, strict=True)] == [None] * len(wanted)
-    again = _apply(control_plane, [in_force(m, found) for m, found in zip(wanted, live, strict=True)])
+    again = _apply(control_plane, [pinned(m, found) for m, found in zip(wanted, live, strict=True)])
     generations = [[found["metadata"].get("generation") for found in round_] for round_ in (live, again)]
     assert generations[0] == generations[1]
 
@@ -66,7 +69,7 @@ def test_an_older_revision_is_rescaled_without_touching_its_pods(control_plane: 
         name = found["metadata"]["name"]
         control_plane.kubectl("-n", namespace, "wait", f"deployment/{name}", "--for=jsonpath={.status.replicas}")
     live = json.loads(control_plane.kubectl("get", "-f", "-", "-o", "json", stdin=_list_of(wanted)))["items"]
-    less = [stamped(rescaled(found, 0)) for found in live]
+    less = [with_hash(scale_only(found, 0)) for found in live]
     after = _apply(control_plane, less)
     for before, manifest, found in zip(live, less, after, strict=True):
         assert found["spec"] == {**before["spec"], "replicas": 0}

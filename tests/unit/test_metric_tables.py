@@ -7,7 +7,7 @@ import pytest
 
 from pdx_api.names import Role
 from pdx_operator.app.metrics import Metrics
-from pdx_operator.observed.condition_summary import Standing
+from pdx_operator.app.object_summary import ObjectSummary
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.snapshot import Endpoint
 from pdx_proxy.process.exposition import render
@@ -32,9 +32,9 @@ def operator() -> str:
     """The same of the operator."""
     metrics = Metrics(lambda: 1e9)
     progressing = {"type": "Progressing", "status": "True", "lastTransitionTime": "2001-01-01T00:00:00Z"}
-    standing = Standing.of({"metadata": {"generation": 1}, "status": {"conditions": [progressing]}})
-    metrics.show_objects(lambda: {"ns/m": standing})
-    metrics.count_turn("ok", 0.1)
+    standing = ObjectSummary.of({"metadata": {"generation": 1}, "status": {"conditions": [progressing]}})
+    metrics.add_objects(lambda: {"ns/m": standing})
+    metrics.count_reconcile("ok", 0.1)
     metrics.count_request("GET", 200)
     return metrics.render().decode()
 

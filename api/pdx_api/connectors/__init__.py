@@ -39,6 +39,12 @@ def identity_ports() -> list[int]:
     )
 
 
+def service_titles() -> dict[str, str]:
+    """The titles of all connectors' side services, by name; services without a title are left out."""
+    services = [service for connector in CONNECTORS.values() for service in connector.services]
+    return {service.name: service.title for service in services if service.title}
+
+
 def choose(connector: str, order: Order | None, protocol: str = "") -> tuple[Connector, Order]:
     """The connector of that name and the order in force (its default when none is named).
 

@@ -71,6 +71,8 @@ class SideService:
     """One beside each engine, in its pod, and at its address; otherwise one for each revision."""
     holds_pool: bool = True
     """Whether it takes `spec.kvTransfer.poolSize` of memory. Where no service does, each prefill engine does."""
+    title: str = ""
+    """Its name in messages; empty: NAME server."""
     replaced_by: str = ""
     """The setting of `spec.kvTransfer.config` that names the user's own; with it none is started."""
 

@@ -15,7 +15,7 @@ from pdx_api.connectors.families import Family, Pool
 from pdx_api.connectors.lmcache import ADMIN, PORTS, PROGRAM, REQUESTS, SERVER, engine_of, server_command
 from pdx_api.names import Order, Role
 
-COORDINATOR: Final = "peers"
+_COORDINATOR: Final = "peers"
 _HTTP: Final = "http"
 _CHANNEL: Final = "channel"
 _HEARTBEAT_SECONDS: Final = 1
@@ -36,7 +36,7 @@ def _coordinator(site: Site, pool_gib: float, block_size: int | None) -> tuple[s
 
 
 def _server(site: Site, pool_gib: float, block_size: int | None) -> tuple[str, ...]:
-    coordinator = site.services[COORDINATOR]
+    coordinator = site.services[_COORDINATOR]
     return (
         *("sh", "-c", _START, f"{site.host}:{site.ports[_CHANNEL]}"),
         *server_command(site, pool_gib, block_size),
@@ -59,13 +59,14 @@ class LMCacheP2P:
     port_names: Mapping[str, int] = field(default_factory=dict, hash=False)
     services: tuple[SideService, ...] = (
         SideService(
-            name=COORDINATOR,
+            name=_COORDINATOR,
             ports={_HTTP: 9300},
             command=_coordinator,
             program=PROGRAM,
             probe_port=_HTTP,
             probe_path="/healthz",
             holds_pool=False,
+            title="lmcache coordinator",
         ),
         SideService(
             name=SERVER,

@@ -8,7 +8,7 @@ from typing import Final
 from pdx_api.names import ROLE_GATEWAY, ConditionType, Role, gateway_name
 from pdx_cli.checks.findings import Finding, Severity, listed, wrong
 from pdx_cli.sources.picture import Picture
-from pdx_operator.render.engines import written_as
+from pdx_operator.render.spec_fields import field_of
 from pdx_operator.status.conditions import INVALID
 from pdx_operator.status.diagnosis import Diagnosis, diagnose
 
@@ -110,7 +110,7 @@ def secrets_are_missing(picture: Picture) -> Iterator[Finding]:
 def pods_do_not_start(picture: Picture) -> Iterator[Finding]:
     """Why engines, gateways and side services are not ready, role by role, as the operator diagnoses it."""
     spec = picture.deployment.spec if picture.deployment else None
-    fields = {str(role): str(written_as(spec, role)) for role in spec.pools()} if spec else {}
+    fields = {str(role): str(field_of(spec, role)) for role in spec.pools()} if spec else {}
     known = (*map(str, Role), ROLE_GATEWAY)
     services = sorted({pod.role for pod in picture.pods} - {*known, ""})
     for role in (*known, *services):

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from pdx_api.names import ANNOTATION_INPUTS, ANNOTATION_TEMPLATE
+from pdx_api.render.engines import pairing_revision
 from pdx_cli.errors import CommandError
 from pdx_cli.inputs import document
 from pdx_operator.render.children import children
@@ -48,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
         metadata = deployment.metadata.model_copy(update={"namespace": args.namespace})
         deployment = deployment.model_copy(update={"metadata": metadata})
     try:
-        manifests = children(deployment, uid=None, gateway_image=args.gateway_image)
+        revision = pairing_revision(deployment.spec)
+        manifests = children(deployment, revision, uid=None, gateway_image=args.gateway_image)
     except OverlayError as error:
         raise CommandError(f"{args.file}: {error}.") from error
     print(to_yaml(manifests), end="")

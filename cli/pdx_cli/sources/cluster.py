@@ -28,8 +28,8 @@ from pdx_cli.sources.kube import Kube, PodAnswerError
 from pdx_cli.sources.picture import Body, Engine, Gateway, Happening, Operator, Picture, Rights, WantedSecret
 from pdx_operator.kube.client import ApiError, MissingError
 from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, PDDEPLOYMENT, POD, Kind
-from pdx_operator.observed.workloads import PodView, gateway_state, pod_view, pool_state
-from pdx_operator.status.diagnosis import logs_wanted
+from pdx_operator.observed.workloads import PodView, observe_gateway, observe_pool, pod_view
+from pdx_operator.status.diagnosis import logs_to_read
 
 EVENT: Final = Kind("v1", "Event", "events")
 """Of the group that the cluster's role `view` holds."""
@@ -79,9 +79,9 @@ class Look:
             body=body,
             deployment=deployment,
             operator=operator,
-            pools=tuple(pool for d in deployments if (pool := pool_state(d)) is not None),
+            pools=tuple(pool for d in deployments if (pool := observe_pool(d)) is not None),
             stalled=tuple(d["metadata"]["name"] for d in deployments if _is_stalled(d)),
-            gateway=gateway_state(mine[0]) if mine else None,
+            gateway=observe_gateway(mine[0]) if mine else None,
             pods=views,
             ended_logs=logs,
             secrets=secrets,
@@ -130,7 +130,7 @@ class Look:
         except ApiError:
             # Who may look into his own namespace only cannot see it; nothing is wrong with that.
             return Operator()
-        states = [gateway_state(body) for body in found]
+        states = [observe_gateway(body) for body in found]
         return Operator(
             seen=True,
             ready=sum(state.ready for state in states),
@@ -175,7 +175,7 @@ class Look:
         return Rights(tuple(missing), None if role is None else _lists_pods(role))
 
     async def _ended_logs(self, pods: tuple[PodView, ...]) -> dict[str, str]:
-        requests = logs_wanted(pods, most=6)
+        requests = logs_to_read(pods, most=6)
         texts = await asyncio.gather(
             *(
                 self._seen(

@@ -7,7 +7,7 @@ from typing import Any
 
 from pdx_api.names import Mode, Role
 from pdx_api.spec.types import PDDeployment
-from pdx_operator.observed.workloads import GatewayState, PodView, PoolState
+from pdx_operator.observed.workloads import ObservedGateway, ObservedPool, PodView
 
 Body = Mapping[str, Any]
 """An object of the Kubernetes API, or an answer of a gateway, as plain mappings and lists."""
@@ -117,10 +117,10 @@ class Picture:
     deployment: PDDeployment | None = None
     """The same, read; None when its spec cannot be used."""
     operator: Operator = field(default_factory=Operator)
-    pools: tuple[PoolState, ...] = ()
+    pools: tuple[ObservedPool, ...] = ()
     stalled: tuple[str, ...] = ()
     """Deployments that made no progress within their deadline."""
-    gateway: GatewayState | None = None
+    gateway: ObservedGateway | None = None
     pods: tuple[PodView, ...] = ()
     ended_logs: Mapping[str, str] = field(default_factory=dict)
     """The end of the log of a run that has failed, by pod."""

@@ -1,4 +1,4 @@
-"""What kubelet and Prometheus ask the operator: does it live, can it work, what has it done."""
+"""The HTTP endpoints of the operator: /healthz and /readyz for the kubelet, /metrics for Prometheus."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,7 +11,7 @@ from pdx_operator.app.metrics import Metrics
 
 @asynccontextmanager
 async def serving(port: int, is_ready: Callable[[], bool], metrics: Metrics) -> AsyncIterator[None]:
-    """Serve /healthz, /readyz and /metrics for the length of a block; nothing with port 0. Raises OSError."""
+    """Serve the endpoints inside a `with` block; with port 0 serve nothing. Raises OSError."""
     if not port:
         yield
         return
@@ -22,17 +22,17 @@ async def serving(port: int, is_ready: Callable[[], bool], metrics: Metrics) -> 
     async def ready(_: web.Request) -> web.Response:
         if is_ready():
             return web.Response(text="ok\n")
-        return web.Response(status=503, text="the cluster has not been read yet\n")
+        return web.Response(status=503, text="the cache is not synchronized yet\n")
 
-    async def measured(_: web.Request) -> web.Response:
+    async def metrics_page(_: web.Request) -> web.Response:
         return web.Response(body=metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     app = web.Application()
-    app.add_routes([web.get("/healthz", live), web.get("/readyz", ready), web.get("/metrics", measured)])
+    app.add_routes([web.get("/healthz", live), web.get("/readyz", ready), web.get("/metrics", metrics_page)])
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5)
     await runner.setup()
     try:
-        # The address is the pod's own.
+        # The kubelet and Prometheus connect to the pod's address.
         await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104
         yield
     finally:

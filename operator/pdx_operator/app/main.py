@@ -1,4 +1,4 @@
-"""The operator as a program: kopf brings PDDeployments, feeds bring their children, loops do the work."""
+"""The operator's entry point: kopf watches PDDeployments, informers watch their children, reconcilers do the work."""
 
 import argparse
 import asyncio
@@ -21,19 +21,20 @@ from pdx_api import logs
 from pdx_api.names import GROUP, PLURAL, VERSION, LogFormat
 from pdx_operator.app.health import serving
 from pdx_operator.app.metrics import Metrics
+from pdx_operator.app.object_summary import ObjectSummaries
 from pdx_operator.app.settings import Settings
 from pdx_operator.controller.manager import Manager
-from pdx_operator.controller.reconciler import Context, Loop
+from pdx_operator.controller.reconciler import Context, Reconciler
 from pdx_operator.controller.transfer_poller import TransferPoller
-from pdx_operator.kube.cache import Key, Store
+from pdx_operator.kube.cache import Cache
 from pdx_operator.kube.client import ApiError, Cluster
 from pdx_operator.kube.event_recorder import EventRecorder
 from pdx_operator.kube.informer import Informer
-from pdx_operator.kube.resources import CHILD_KINDS, PDDEPLOYMENT
+from pdx_operator.kube.resources import CHILD_KINDS, PDDEPLOYMENT, Key
 
 DEFAULT_GATEWAY_IMAGE: Final = "pdx-gateway:latest"
-_LOOKS: Final = 4
-"""Lists of pods that may be open at the same time."""
+_POD_LISTS: Final = 4
+"""Concurrent lists of pods."""
 
 _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -41,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; 1 and one sentence on stderr when there is no cluster to work on."""
+    """Run until SIGTERM or SIGINT. Returns 1, with one sentence on stderr, if no cluster is configured."""
     settings = parse_arguments(argv)
     _configure_logs(settings)
     try:
@@ -52,17 +53,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> Settings:
-    """The settings that the command line asks for; ends the program when it is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m pdx_operator", description="Makes PDDeployments so.")
-    parser.add_argument("--namespace", action="append", default=[], help="where to work, repeatable; none: everywhere")
-    parser.add_argument("--gateway-image", default=DEFAULT_GATEWAY_IMAGE, help="image of gateways that name none")
+    """Read the command line; a wrong one ends the program."""
+    parser = argparse.ArgumentParser(prog="python -m pdx_operator", description="Reconciles PDDeployments.")
+    parser.add_argument("--namespace", action="append", default=[], help="namespace to watch, repeatable; none: all")
+    parser.add_argument(
+        "--gateway-image", default=DEFAULT_GATEWAY_IMAGE, help="image of gateways whose spec names none"
+    )
     parser.add_argument("--health-port", type=int, default=8081, help="port of /healthz, /readyz and /metrics; 0: none")
     parser.add_argument(
         "--log-format", type=LogFormat, choices=list(LogFormat), default=LogFormat.TEXT, help="Text (default) or JSON"
     )
-    parser.add_argument("--verbose", action="store_true", help="log what is decided and asked as well")
+    parser.add_argument("--verbose", action="store_true", help="also log plans and requests")
     add = parser.add_argument
-    add("--own-namespace", default=_own_namespace(), help="where its own pod runs, if in one (%(default)s)")
+    add(
+        "--own-namespace",
+        default=_own_namespace(),
+        help="namespace of the operator's pod, if it runs in one (%(default)s)",
+    )
     given = parser.parse_args(argv)
     return Settings(
         gateway_image=given.gateway_image,
@@ -75,7 +82,7 @@ def parse_arguments(argv: Sequence[str] | None) -> Settings:
 
 
 def _own_namespace() -> str:
-    """What a pod is told of its own; empty outside of one."""
+    """The namespace of this pod; empty outside a pod."""
     try:
         return _NAMESPACE_FILE.read_text().strip()
     except OSError:
@@ -87,29 +94,29 @@ def _configure_logs(settings: Settings) -> None:
     logging.getLogger().setLevel(logging.INFO)
     logging.getLogger("pdx_operator").setLevel(logging.DEBUG if settings.verbose else logging.INFO)
     logging.getLogger("kopf").setLevel(logging.INFO if settings.verbose else logging.WARNING)
-    # It says something of every event that it brings.
+    # kopf logs every event that it delivers.
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)
 
 
 async def _serve(settings: Settings) -> int:
     """The exit status."""
-    places: tuple[str | None, ...] = settings.namespaces or (None,)
+    namespaces: tuple[str | None, ...] = settings.namespaces or (None,)
     metrics = Metrics(time.time)
-    cluster = await Cluster.connect(settings.requests, len(places) * len(CHILD_KINDS), metrics.count_request)
-    operator = Operator(settings, cluster, metrics, places)
+    cluster = await Cluster.connect(settings.requests, len(namespaces) * len(CHILD_KINDS), metrics.count_request)
+    operator = Operator(settings, cluster, metrics, namespaces)
     try:
         async with serving(settings.health_port, operator.is_ready, metrics):
-            await _await_crd(cluster, places[0])
+            await _await_crd(cluster, namespaces[0])
             return await operator.run()
     finally:
         await cluster.close()
 
 
-async def _await_crd(cluster: Cluster, place: str | None) -> None:
-    """Wait until the API server serves PDDeployments: kopf looks for them only once."""
+async def _await_crd(cluster: Cluster, namespace: str | None) -> None:
+    """Wait until the API server serves PDDeployments: kopf checks that only once."""
     for attempt in itertools.count():
         try:
-            await cluster.list(PDDEPLOYMENT, place, limit="1")
+            await cluster.list(PDDEPLOYMENT, namespace, limit="1")
         except ApiError as error:
             if attempt % 30 == 0:
                 log.warning("PDDeployments cannot be read yet: %s", error)
@@ -119,40 +126,47 @@ async def _await_crd(cluster: Cluster, place: str | None) -> None:
 
 
 class Operator:
-    """Owner of the store, the feeds and the loops."""
+    """Owner of the cache, the informers and the reconcilers."""
 
-    def __init__(self, settings: Settings, cluster: Cluster, metrics: Metrics, places: Sequence[str | None]) -> None:
+    def __init__(
+        self, settings: Settings, cluster: Cluster, metrics: Metrics, namespaces: Sequence[str | None]
+    ) -> None:
         self._settings = settings
-        self._store = Store(self._wake)
-        metrics.show_objects(lambda: {str(key): standing for key, standing in self._store.standings.items()})
-        self._feeds = [
-            Informer(cluster, self._store, kind, place, random.random) for kind in CHILD_KINDS for place in places
+        summaries = ObjectSummaries()
+        metrics.add_objects(summaries.by_name)
+        self._cache = Cache(self._enqueue, summaries.observe)
+        self._informers = [
+            Informer(cluster, self._cache, kind, namespace, random.random)
+            for kind in CHILD_KINDS
+            for namespace in namespaces
         ]
         self._recorder = EventRecorder(cluster, socket.gethostname(), lambda: datetime.now(UTC))
         context = Context(
             cluster=cluster,
-            store=self._store,
+            cache=self._cache,
             recorder=self._recorder,
-            metrics=metrics,
-            settings=settings,
-            canaries=TransferPoller(cluster, lambda key: self._wake(key, False), random.random),
-            turns=asyncio.Semaphore(settings.turns),
-            looking=asyncio.Semaphore(_LOOKS),
+            transfer_poller=TransferPoller(cluster, lambda key: self._enqueue(key, False), random.random),
+            count_reconcile=metrics.count_reconcile,
+            gateway_image=settings.gateway_image,
+            operator_namespace=settings.operator_namespace,
+            intervals=settings.intervals,
+            reconciles=asyncio.Semaphore(settings.max_concurrent_reconciles),
+            pod_lists=asyncio.Semaphore(_POD_LISTS),
             synced=asyncio.Event(),
             now=lambda: datetime.now(UTC),
             clock=time.monotonic,
             random=random.random,
         )
         self._synced = context.synced
-        self._canaries = context.canaries
-        self._manager = Manager(lambda key: Loop(key, context))
+        self._transfer_poller = context.transfer_poller
+        self._manager = Manager(lambda key: Reconciler(key, context))
 
     async def run(self) -> int:
-        """Until a signal: 0. Until a part of it ends by a fault: 1."""
-        tasks = [asyncio.create_task(feed.run(), name=f"feed {feed}") for feed in self._feeds]
+        """Run until a signal (returns 0), or until an internal task fails (returns 1)."""
+        tasks = [asyncio.create_task(informer.run(), name=f"informer {informer}") for informer in self._informers]
         tasks.append(asyncio.create_task(self._recorder.run(), name="events"))
         tasks.append(asyncio.create_task(self._sync(), name="sync"))
-        # Whatever ends a feed is a fault that only a new start mends.
+        # These tasks end only through a bug, and then the operator must restart.
         stop = asyncio.Event()
         for task in tasks:
             task.add_done_callback(lambda task: _check(task, stop))
@@ -165,17 +179,17 @@ class Operator:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def is_ready(self) -> bool:
-        """Whether everything that existed when it started has been read."""
+        """Whether the cache contains everything that existed at the start."""
         return self._synced.is_set()
 
-    def _wake(self, key: Key, urgent: bool) -> None:
-        self._manager.wake(key, urgent, exists=key in self._store)
+    def _enqueue(self, key: Key, spec_changed: bool) -> None:
+        self._manager.enqueue(key, spec_changed, exists=key in self._cache)
 
     async def _sync(self) -> None:
-        for feed in self._feeds:
-            await feed.synced.wait()
+        for informer in self._informers:
+            await informer.synced.wait()
         self._synced.set()
-        log.info("pdx operator: working on %s", ", ".join(self._settings.namespaces) or "all namespaces")
+        log.info("pdx operator: watching %s", ", ".join(self._settings.namespaces) or "all namespaces")
 
     async def _watch(self, stop: asyncio.Event) -> None:
         registry = kopf.OperatorRegistry()
@@ -183,10 +197,10 @@ class Operator:
         kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(self._on_event)
 
         async def on_cleanup(**_: Any) -> None:
-            # Before kopf ends it waits for every task that was started meanwhile, its own for this flag too.
+            # kopf only ends after all tasks that were started since its start, including its own task for this flag.
             stop.set()
             await self._manager.stop()
-            await self._canaries.close()
+            await self._transfer_poller.close()
 
         kopf.on.cleanup(registry=registry)(on_cleanup)
         await kopf.operator(
@@ -202,20 +216,20 @@ class Operator:
         body = event["object"]
         if event["type"] == "DELETED":
             metadata = body["metadata"]
-            self._store.drop_object(Key(metadata["namespace"], metadata["name"]), metadata["uid"])
+            self._cache.delete_object(Key(metadata["namespace"], metadata["name"]), metadata["uid"])
         else:
-            self._store.put_object(body)
+            self._cache.upsert_object(body)
 
 
 def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:
-    ways = [kopf.login_with_service_account, kopf.login_with_kubeconfig]
+    logins = [kopf.login_with_service_account, kopf.login_with_kubeconfig]
     # The same order as `Cluster.connect`.
-    ways.sort(key=lambda way: way is kopf.login_with_service_account and bool(os.environ.get("KUBECONFIG")))
-    return next((found for way in ways if (found := way(**kwargs)) is not None), None)
+    logins.sort(key=lambda login: login is kopf.login_with_service_account and bool(os.environ.get("KUBECONFIG")))
+    return next((found for login in logins if (found := login(**kwargs)) is not None), None)
 
 
 class _Delays:
-    """Seconds between attempts to reach the API server: kopf ends when they run out, so they never do."""
+    """Endless seconds between attempts to reach the API server: kopf ends when its delays run out."""
 
     def __iter__(self) -> Iterator[float]:
         return itertools.chain((0.2, 0.5, 1.0, 2.0), itertools.repeat(5.0))
@@ -224,7 +238,7 @@ class _Delays:
 def _kopf_settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
-    # It would watch the CRDs and the namespaces of the cluster, which the operator has no need to see.
+    # Otherwise kopf watches CRDs and namespaces, for which the operator has no permission.
     settings.scanning.disabled = True
     settings.networking.error_backoffs = _Delays()
     settings.watching.chunk_size = 200

@@ -1,4 +1,4 @@
-"""What the operator may do: every verb it uses, for every resource. The chart grants exactly this."""
+"""The operator's permissions: every verb that it uses on every resource. The chart grants exactly these."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -17,12 +17,12 @@ ACCESS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "rolebindings.rbac.authorization.k8s.io": _CHILD,
         "poddisruptionbudgets.policy": _CHILD,
         "networkpolicies.networking.k8s.io": _CHILD,
-        # Kubernetes lets nobody give away what he may not do himself, and the gateway's Role holds list and watch.
+        # RBAC only lets an account grant permissions that it has, and the gateway's Role contains list and watch.
         "pods": ("list", "watch"),
         "pods/log": ("get",),
         "events.events.k8s.io": ("create",),
     }
 )
-"""Verbs by resource, spelt `resource[.group][/subresource]`."""
-GIVEN_AWAY: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({"pods": ("watch",)})
-"""Which of them the operator holds only because gateways need them."""
+"""Verbs by resource, written as `resource[.group][/subresource]`."""
+GRANTED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({"pods": ("watch",)})
+"""Permissions that the operator only needs to grant them to gateways."""

@@ -1,4 +1,4 @@
-"""Performs a decision: writes and deletes children, each on its own, and says what became of it."""
+"""Performs the writes of a plan, each one independently, and reports their results."""
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
@@ -6,129 +6,123 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pdx_api.names import FIELD_MANAGER
-from pdx_operator.kube.cache import ChildKey, Key, Store
+from pdx_operator.kube.cache import Cache
 from pdx_operator.kube.client import ApiError, Cluster, ConflictError, FaultError, RefusedError
-from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF
+from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, ChildKey, Key
+from pdx_operator.observed.workloads import observe_gateway
 from pdx_operator.plan.drift import differs
-from pdx_operator.plan.reconcile_plan import Change, Claim, Decision, Removal, claim
+from pdx_operator.plan.operations import Apply, Delete, Problem
+from pdx_operator.plan.ownership import Ownership, ownership
+from pdx_operator.plan.reconcile_plan import Plan
 
-_HEIR: Final = f"{FIELD_MANAGER}-handover"
-"""Field manager of the replicas that an autoscaler has not yet set."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A child that cannot be written or deleted."""
-
-    child: ChildKey
-    message: str
-    """What the API server says of it; empty when an object of that name belongs to somebody else."""
+_HANDOVER_MANAGER: Final = f"{FIELD_MANAGER}-handover"
+"""Field manager of a gateway's replicas until an autoscaler sets them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Denied:
-    """A child that was written, and still is not as it was asked for: the API server, or a policy, has it otherwise."""
+class Drift:
+    """A child that differs from its manifest right after it was applied: the API server or a policy changes it."""
 
     child: ChildKey
     path: str
     """The field."""
     version: str
-    """Of the object after it was written."""
+    """Resource version after the write."""
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """What was performed."""
+class ApplyResult:
+    """The results of a plan's writes."""
 
-    made: tuple[ChildKey, ...] = ()
-    changed: tuple[Change, ...] = ()
-    removed: tuple[ChildKey, ...] = ()
+    created: tuple[ChildKey, ...] = ()
+    updated: tuple[Apply, ...] = ()
+    deleted: tuple[ChildKey, ...] = ()
     problems: tuple[Problem, ...] = ()
-    denied: tuple[Denied, ...] = ()
-    again: bool = False
-    """Something was not as it was seen, so the next turn may decide otherwise."""
+    drifts: tuple[Drift, ...] = ()
+    stale: bool = False
+    """Something differed from the snapshot, so the next plan may be another one."""
     error: ApiError | None = None
-    """Why something was not even tried to the end: the API server is not reached."""
+    """Why some writes were not completed: the API server is unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    change: Change
-    made: bool
-    denied: Denied | None
+    apply: Apply
+    created: bool
+    drift: Drift | None
 
 
-_Result = _Written | Removal | Problem | ApiError | None
+_Result = _Written | Delete | Problem | ApiError | None
 
 
 class Applier:
     """Writes the children of one object."""
 
-    def __init__(self, cluster: Cluster, store: Store, key: Key, uid: str) -> None:
+    def __init__(self, cluster: Cluster, cache: Cache, key: Key, uid: str) -> None:
         self._cluster = cluster
-        self._store = store
+        self._cache = cache
         self._key = key
         self._uid = uid
 
-    async def perform(self, decision: Decision) -> Done:
-        """Do everything that can be done: one child's failure is not another's."""
-        first = [change for change in decision.changes if change.kind.first]
-        then = [change for change in decision.changes if not change.kind.first]
+    async def perform(self, plan: Plan) -> ApplyResult:
+        """Perform all writes that can be performed: the failure of one child does not stop the others."""
+        first = [apply for apply in plan.applies if apply.kind.first]
+        later = [apply for apply in plan.applies if not apply.kind.first]
         results: list[_Result] = []
-        for changes in (first, then):
-            results += await asyncio.gather(*(_told(change.key, self._apply(change)) for change in changes))
-        removed = (*decision.removals, *decision.leaving)
-        results += await asyncio.gather(*(_told(removal.key, self._remove(removal)) for removal in removed))
-        return _collect(results, decision.removals)
+        for applies in (first, later):
+            results += await asyncio.gather(*(_caught(apply.key, self._apply(apply)) for apply in applies))
+        deletes = (*plan.deletes, *plan.deletes_of_previous)
+        results += await asyncio.gather(*(_caught(delete.key, self._delete(delete)) for delete in deletes))
+        return _collect(results, plan.deletes)
 
-    async def _apply(self, change: Change) -> _Result:
+    async def _apply(self, apply: Apply) -> _Result:
         try:
-            return await self._write(change, change.uid)
+            return await self._write(apply, apply.uid)
         except ConflictError:
-            return None if change.uid else await self._write_unseen(change)
+            return None if apply.uid else await self._write_uncached(apply)
 
-    async def _write_unseen(self, change: Change) -> _Result:
-        """The watches show no object of the name, but there may be one: it is written only if it is ours."""
-        head = await self._cluster.head(change.kind, self._key.namespace, change.key.name)
+    async def _write_uncached(self, apply: Apply) -> _Result:
+        """Write a child whose name exists in the cluster but not in the cache, unless the object is foreign."""
+        head = await self._cluster.head(apply.kind, self._key.namespace, apply.key.name)
         if head is not None:
-            match claim(head["metadata"], self._key.name, self._uid):
-                case Claim.FOREIGN:
-                    return Problem(change.key, "")
-                case Claim.FORMER:
-                    await self._remove(Removal(change.key, head["metadata"]["uid"]))
+            match ownership(head["metadata"], self._key.name, self._uid):
+                case Ownership.FOREIGN:
+                    return Problem(apply.key, "")
+                case Ownership.PREVIOUS_OWNER:
+                    await self._delete(Delete(apply.key, head["metadata"]["uid"]))
                     return None
         try:
-            return await self._write(change, head["metadata"]["uid"] if head else None)
+            return await self._write(apply, head["metadata"]["uid"] if head else None)
         except ConflictError:
             return None
 
-    async def _write(self, change: Change, uid: str | None) -> _Result:
-        if uid and change.kind is DEPLOYMENT and "replicas" not in change.manifest["spec"]:
-            await self._hand_over(change, uid)
-        body = await self._cluster.apply(change.kind, change.manifest, uid=uid)
-        self._store.put_child(change.kind, body, own=True)
+    async def _write(self, apply: Apply, uid: str | None) -> _Result:
+        if uid and apply.kind is DEPLOYMENT and "replicas" not in apply.manifest["spec"]:
+            await self._hand_over_replicas(apply, uid)
+        body = await self._cluster.apply(apply.kind, apply.manifest, uid=uid)
+        self._cache.upsert_child(apply.kind, body, own=True)
         version = body["metadata"]["resourceVersion"]
-        path = differs(change.manifest, body) or (change.reason if version == change.version else None)
-        return _Written(change, not uid, Denied(change.key, path, version) if path else None)
+        path = differs(apply.manifest, body) or (apply.reason if version == apply.version else None)
+        return _Written(apply, not uid, Drift(apply.key, path, version) if path else None)
 
-    async def _hand_over(self, change: Change, uid: str) -> None:
-        """Give the number of replicas to another field manager before it is left out of what is applied.
+    async def _hand_over_replicas(self, apply: Apply, uid: str) -> None:
+        """Give `replicas` to another field manager before the operator stops applying the field.
 
-        A field that nobody owns any more falls back to its default, and of a gateway one replica would be left.
+        A field without an owner falls back to its default, which would leave one gateway pod.
         """
-        live = await self._cluster.get(change.kind, self._key.namespace, change.key.name)
+        live = await self._cluster.get(apply.kind, self._key.namespace, apply.key.name)
         if not _owns_replicas(live["metadata"]):
             return
-        spec = {"replicas": live["spec"]["replicas"]}
-        metadata = {"namespace": self._key.namespace, "name": change.key.name}
-        manifest = {"apiVersion": change.kind.api_version, "kind": change.kind.name, "metadata": metadata, "spec": spec}
-        await self._cluster.apply(change.kind, manifest, uid=uid, manager=_HEIR)
+        spec = {"replicas": observe_gateway(live).replicas}
+        metadata = {"namespace": self._key.namespace, "name": apply.key.name}
+        manifest = {"apiVersion": apply.kind.api_version, "kind": apply.kind.name, "metadata": metadata, "spec": spec}
+        await self._cluster.apply(apply.kind, manifest, uid=uid, manager=_HANDOVER_MANAGER)
 
-    async def _remove(self, removal: Removal) -> Removal:
-        kind = KIND_OF[removal.key.kind]
-        await self._cluster.delete(kind, self._key.namespace, removal.key.name, uid=removal.uid)
-        self._store.drop_child(self._key.namespace, removal.key, removal.uid, own=True)
-        return removal
+    async def _delete(self, delete: Delete) -> Delete:
+        kind = KIND_OF[delete.key.kind]
+        await self._cluster.delete(kind, self._key.namespace, delete.key.name, uid=delete.uid)
+        self._cache.delete_child(self._key.namespace, delete.key, delete.uid, own=True)
+        return delete
 
 
 def _owns_replicas(metadata: Mapping[str, Any]) -> bool:
@@ -139,8 +133,8 @@ def _owns_replicas(metadata: Mapping[str, Any]) -> bool:
     )
 
 
-async def _told(child: ChildKey, work: Awaitable[_Result]) -> _Result:
-    """The result, or what the API server has against it."""
+async def _caught(child: ChildKey, work: Awaitable[_Result]) -> _Result:
+    """The result of a write, or the error of the API server."""
     try:
         return await work
     except (RefusedError, FaultError) as error:
@@ -149,19 +143,19 @@ async def _told(child: ChildKey, work: Awaitable[_Result]) -> _Result:
         return error
 
 
-def _collect(results: Sequence[_Result], removals: Sequence[Removal]) -> Done:
+def _collect(results: Sequence[_Result], deletes: Sequence[Delete]) -> ApplyResult:
     written = [result for result in results if isinstance(result, _Written)]
-    return Done(
-        made=tuple(result.change.key for result in written if result.made),
-        # What is as wrong as before was not changed.
-        changed=tuple(
-            result.change
+    return ApplyResult(
+        created=tuple(result.apply.key for result in written if result.created),
+        # A child that still differs in the same field was not updated.
+        updated=tuple(
+            result.apply
             for result in written
-            if not result.made and (result.denied is None or result.denied.path != result.change.reason)
+            if not result.created and (result.drift is None or result.drift.path != result.apply.reason)
         ),
-        removed=tuple(result.key for result in results if isinstance(result, Removal) and result in removals),
+        deleted=tuple(result.key for result in results if isinstance(result, Delete) and result in deletes),
         problems=tuple(result for result in results if isinstance(result, Problem)),
-        denied=tuple(result.denied for result in written if result.denied is not None),
-        again=any(result is None for result in results),
+        drifts=tuple(result.drift for result in written if result.drift is not None),
+        stale=any(result is None for result in results),
         error=next((result for result in results if isinstance(result, ApiError)), None),
     )

@@ -1,39 +1,39 @@
-"""All loops: started when an object appears, woken when something of it is new, gone with it."""
+"""Starts a reconciler for each new object, wakes it when the object changes, and drops it when the object is gone."""
 
 import asyncio
 from collections.abc import Callable
 
-from pdx_operator.controller.reconciler import Loop
-from pdx_operator.kube.cache import Key
+from pdx_operator.controller.reconciler import Reconciler
+from pdx_operator.kube.resources import Key
 
 
 class Manager:
-    """Owner of the loops."""
+    """Owner of the reconcilers."""
 
-    def __init__(self, make: Callable[[Key], Loop]) -> None:
+    def __init__(self, make: Callable[[Key], Reconciler]) -> None:
         self._make = make
-        self._loops: dict[Key, tuple[Loop, asyncio.Task[None]]] = {}
-        self._over = False
+        self._reconcilers: dict[Key, tuple[Reconciler, asyncio.Task[None]]] = {}
+        self._stopped = False
 
-    def wake(self, key: Key, urgent: bool, *, exists: bool) -> None:
-        """Something about an object is new."""
-        entry = self._loops.get(key)
+    def enqueue(self, key: Key, spec_changed: bool, *, exists: bool) -> None:
+        """Reconcile an object that has changed."""
+        entry = self._reconcilers.get(key)
         if entry is not None and not entry[1].done():
-            entry[0].wake(urgent=urgent)
-        elif exists and not self._over:
-            loop = self._make(key)
-            task = asyncio.get_running_loop().create_task(loop.run(), name=f"loop of {key}")
-            self._loops[key] = loop, task
-            task.add_done_callback(lambda task: self._ended(key, task))
+            entry[0].enqueue(spec_changed=spec_changed)
+        elif exists and not self._stopped:
+            reconciler = self._make(key)
+            task = asyncio.get_running_loop().create_task(reconciler.run(), name=f"reconciler of {key}")
+            self._reconcilers[key] = reconciler, task
+            task.add_done_callback(lambda task: self._on_done(key, task))
 
     async def stop(self) -> None:
-        """End every loop where it stands: nothing that it was about to do is lost."""
-        self._over = True
-        tasks = [task for _, task in self._loops.values()]
+        """Cancel every reconciler. Nothing is lost: the next operator plans from what exists."""
+        self._stopped = True
+        tasks = [task for _, task in self._reconcilers.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _ended(self, key: Key, task: asyncio.Task[None]) -> None:
-        if self._loops.get(key, (None, None))[1] is task:
-            del self._loops[key]
+    def _on_done(self, key: Key, task: asyncio.Task[None]) -> None:
+        if self._reconcilers.get(key, (None, None))[1] is task:
+            del self._reconcilers[key]

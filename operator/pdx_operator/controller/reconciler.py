@@ -1,234 +1,250 @@
-"""One object's loop: woken, it observes, decides, performs and reports, until there is nothing left to do."""
+"""Reconciles one object: plan, apply, report, whenever something about it changes, until it is gone."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 from pdx_api.names import Mode
 from pdx_api.spec.types import PDDeployment
-from pdx_operator.app.metrics import Metrics
-from pdx_operator.app.settings import Settings
-from pdx_operator.controller.applier import Applier, Done
+from pdx_operator.controller.applier import Applier, ApplyResult
+from pdx_operator.controller.intervals import Intervals
 from pdx_operator.controller.pod_inspector import PodInspector
-from pdx_operator.controller.status_writer import Reporter, status_of
+from pdx_operator.controller.status_writer import StatusWriter
 from pdx_operator.controller.transfer_poller import TransferPoller
-from pdx_operator.controller.write_backoff import Sifted, WriteBackoff
+from pdx_operator.controller.write_backoff import FilteredPlan, WriteBackoff
 from pdx_operator.kube.backoff import Backoff
-from pdx_operator.kube.cache import ChildKey, Key, Snapshot, Store
-from pdx_operator.kube.client import ApiError, AwayError, Cluster, ConflictError, MissingError
-from pdx_operator.kube.event_recorder import EventRecorder, Step
-from pdx_operator.kube.resources import PDDEPLOYMENT
-from pdx_operator.plan.reconcile_plan import Decision, decide, is_leaving
-from pdx_operator.status.conditions import transitions
+from pdx_operator.kube.cache import Cache
+from pdx_operator.kube.client import ApiError, Cluster, ConflictError, MissingError, UnavailableError
+from pdx_operator.kube.event_recorder import Event, EventRecorder
+from pdx_operator.kube.resources import PDDEPLOYMENT, ChildKey, Key, Snapshot, is_terminating
+from pdx_operator.plan.reconcile_plan import Plan, plan
+from pdx_operator.status import conditions
+from pdx_operator.status.facts import facts_of
 
 log = logging.getLogger(__name__)
 
-_PATIENCE: Final = 3
-"""Failures in a row after which the log says so aloud."""
+_WARN_AFTER: Final = 3
+"""Consecutive failures from which on the log level is warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What all loops share."""
+    """What all reconcilers share."""
 
     cluster: Cluster
-    store: Store
+    cache: Cache
     recorder: EventRecorder
-    metrics: Metrics
-    settings: Settings
-    canaries: TransferPoller
-    turns: asyncio.Semaphore
-    """One for each turn that may run."""
-    looking: asyncio.Semaphore
-    """One for each list of pods that may be open."""
+    transfer_poller: TransferPoller
+    count_reconcile: Callable[[str, float], None]
+    """Called after each reconcile with its result (ok, failed or fault) and its duration in seconds."""
+    gateway_image: str
+    """Image of gateways whose spec names none."""
+    operator_namespace: str
+    intervals: Intervals
+    reconciles: asyncio.Semaphore
+    """Bounds concurrent reconciles."""
+    pod_lists: asyncio.Semaphore
+    """Bounds concurrent lists of pods."""
     synced: asyncio.Event
-    """Set once the store has seen everything that exists."""
+    """Set once the cache contains everything that exists."""
     now: Callable[[], datetime]
     clock: Callable[[], float]
     """Monotonic, in seconds."""
     random: Callable[[], float]
 
 
-class Loop:
-    """The loop of one PDDeployment."""
+class Reconciler:
+    """The reconciler of one PDDeployment."""
 
     def __init__(self, key: Key, context: Context) -> None:
-        pace = context.settings.pace
+        intervals = context.intervals
         self._key = key
         self._context = context
-        self._woken = asyncio.Event()
-        self._urgent = asyncio.Event()
-        self._backoff = Backoff(pace.retry, pace.retry_most, context.random)
-        self._write_backoff = WriteBackoff(pace, context.clock, context.random)
+        self._changed = asyncio.Event()
+        self._spec_changed = asyncio.Event()
+        self._backoff = Backoff(intervals.retry, intervals.retry_max, context.random)
+        self._write_backoff = WriteBackoff(intervals, context.clock, context.random)
         self._failures = 0
-        """Turns in a row in which something failed."""
-        self._patient = False
-        """The delay after the last turn is waited out, whatever happens."""
-        self._pod_inspector = PodInspector(context.cluster, context.looking, key, pace, context.clock)
-        self._reporter = Reporter(context.cluster, context.store, key, pace, context.clock)
+        """Consecutive reconciles with a failure."""
+        self._backing_off = False
+        """Only a new spec may end the delay after the last reconcile."""
+        self._pod_inspector = PodInspector(context.cluster, context.pod_lists, key, intervals, context.clock)
+        self._status_writer = StatusWriter(context.cluster, context.cache, key, intervals, context.clock)
 
-    def wake(self, *, urgent: bool) -> None:
-        """Something about the object is new; `urgent` when it is what the user asks for."""
-        self._woken.set()
-        if urgent:
-            self._urgent.set()
+    def enqueue(self, *, spec_changed: bool) -> None:
+        """Reconcile soon, because something about the object has changed."""
+        self._changed.set()
+        if spec_changed:
+            self._spec_changed.set()
 
     async def run(self) -> None:
-        """Until the object is gone."""
+        """Reconcile until the object is gone."""
         await self._context.synced.wait()
         while True:
-            self._woken.clear()
-            self._urgent.clear()
-            async with self._context.turns:
-                delay = await self._guarded()
-            if delay is None and self._key not in self._context.store:
-                self._context.canaries.forget(self._key)
+            self._changed.clear()
+            self._spec_changed.clear()
+            async with self._context.reconciles:
+                delay = await self._reconcile_guarded()
+            if delay is None and self._key not in self._context.cache:
+                self._context.transfer_poller.forget(self._key)
                 return
-            await self._rest(delay)
+            await self._wait(delay)
 
-    async def _rest(self, delay: float | None) -> None:
-        """Sleep until the delay is over or something happens; a burst of events is one awakening.
+    async def _wait(self, delay: float | None) -> None:
+        """Wait for a change, or for the delay. A burst of events causes one reconcile.
 
-        After a turn that the API server would not let end only a new spec is a reason not to wait. One that it was not
-        there for is different: an event says that it is there again.
+        After a reconcile that the API server answered with an error, only a new spec ends the delay. If the API server
+        was unreachable, any event does: it shows that the API server is back.
         """
         try:
             async with asyncio.timeout(delay):
-                await (self._urgent if self._patient else self._woken).wait()
+                await (self._spec_changed if self._backing_off else self._changed).wait()
         except TimeoutError:
             return
         try:
-            async with asyncio.timeout(self._context.settings.pace.turn):
-                await self._urgent.wait()
+            async with asyncio.timeout(self._context.intervals.reconcile):
+                await self._spec_changed.wait()
         except TimeoutError:
             return
 
-    async def _guarded(self) -> float | None:
-        """A turn; whatever goes wrong in it is this object's matter alone. Seconds to the next, None for no next."""
+    async def _reconcile_guarded(self) -> float | None:
+        """Reconcile and catch every error. Returns the seconds until the next reconcile; None: after a change."""
         began, result = self._context.clock(), "failed"
-        self._patient = True
+        self._backing_off = True
         try:
-            delay = await self._turn()
-            self._patient, result = False, "ok"
-        except (AwayError, ConflictError) as error:
-            self._patient = error.status != 0
+            delay = await self.reconcile()
+            self._backing_off, result = False, "ok"
+        except (UnavailableError, ConflictError) as error:
+            self._backing_off = error.status != 0
             delay = max(self._backoff.next(), getattr(error, "after", 0.0))
-            self._complain(f"{error}; again in {delay:.1f} s")
+            self._log_failure(f"{error}; retry in {delay:.1f} s")
         except ApiError as error:
             delay = self._backoff.next()
-            log.warning("%s: %s; again in %.1f s", self._key, error, delay)
+            log.warning("%s: %s; retry in %.1f s", self._key, error, delay)
         except Exception:
-            # A fault in the operator itself must not stop the work on other objects.
+            # A bug that one object triggers must not stop the work on other objects.
             result, delay = "fault", self._backoff.next()
-            log.exception("%s: the turn failed; again in %.1f s", self._key, delay)
-        self._context.metrics.count_turn(result, self._context.clock() - began)
+            log.exception("%s: reconcile failed; retry in %.1f s", self._key, delay)
+        self._context.count_reconcile(result, self._context.clock() - began)
         return delay
 
-    def _complain(self, words: str) -> None:
-        """Log what failed: loudly once it has failed several times."""
+    def _log_failure(self, message: str) -> None:
+        """Log a failure: as a warning after several consecutive ones."""
         self._failures += 1
-        log.log(logging.WARNING if self._failures >= _PATIENCE else logging.DEBUG, "%s: %s", self._key, words)
+        log.log(logging.WARNING if self._failures >= _WARN_AFTER else logging.DEBUG, "%s: %s", self._key, message)
 
-    async def _turn(self) -> float | None:
+    async def reconcile(self) -> float | None:
+        """Plan, apply and report once. Returns the seconds until the next reconcile; None: after a change."""
         context = self._context
-        snapshot = context.store.snapshot(self._key)
-        if snapshot is None or is_leaving(snapshot.body):
+        snapshot = context.cache.snapshot(self._key)
+        # Kubernetes deletes the children of a deleted object.
+        if snapshot is None or is_terminating(snapshot.body):
             return None
-        sifted, done = self._decide(snapshot), Done()
-        if sifted.decision.writes:
-            if not await self._confirm(snapshot):
+        filtered, result = self._plan(snapshot), ApplyResult()
+        if filtered.plan.has_writes:
+            if not await self._is_current(snapshot):
                 return 0.0
             uid = snapshot.body["metadata"]["uid"]
-            done = await Applier(context.cluster, context.store, self._key, uid).perform(sifted.decision)
-            self._tell(uid, self._write_backoff.note(sifted.decision, done))
-            if done.error is not None:
-                raise done.error
-            snapshot = context.store.snapshot(self._key)
+            result = await Applier(context.cluster, context.cache, self._key, uid).perform(filtered.plan)
+            self._record(uid, events(self._write_backoff.record(filtered.plan, result)))
+            if result.error is not None:
+                raise result.error
+            snapshot = context.cache.snapshot(self._key)
             if snapshot is None:
                 return None
-            sifted = self._decide(snapshot)
-        return await self._conclude(snapshot, sifted, done)
+            filtered = self._plan(snapshot)
+        return await self._report(snapshot, filtered, result)
 
-    async def _conclude(self, snapshot: Snapshot, sifted: Sifted, done: Done) -> float | None:
-        """Report, and say when to turn again if nothing happens."""
-        context, decision = self._context, sifted.decision
-        for problem in done.problems:
-            self._complain(f"{problem.child}: {problem.message}")
-        if not sifted.problems:
+    async def _report(self, snapshot: Snapshot, filtered: FilteredPlan, result: ApplyResult) -> float | None:
+        """Write the status. Returns the seconds until the next reconcile."""
+        for problem in result.problems:
+            self._log_failure(f"{problem.child}: {problem.message}")
+        if not filtered.problems:
             self._failures = 0
-        written = bool(done.made or done.changed or done.removed)
-        look, next_look = await self._pod_inspector.look(decision, written=written)
-        self._follow(decision)
-        status = status_of(snapshot, sifted, look, context.canaries.of(self._key), context.now())
-        wait = await self._reporter.write(snapshot, status)
+        status, next_inspection = await self._status(snapshot, filtered, result)
+        wait = await self._status_writer.write(snapshot, status)
         if not wait:
-            for told in transitions(snapshot.body.get("status") or {}, status):
-                step = Step(told.reason, told.message, warning=told.warning)
-                context.recorder.post(self._key, snapshot.body["metadata"]["uid"], step)
-        if done.again or decision.writes:
-            # Something was not as it was seen, or what was written calls for more.
+            self._record_transitions(snapshot, status)
+        if result.stale or filtered.plan.has_writes:
+            # The snapshot was stale, or the writes require more writes.
             retry: float | None = self._backoff.next()
         else:
             self._backoff.reset()
             retry = None
-        return min(
-            (delay for delay in (next_look, wait or None, retry, sifted.wait) if delay is not None), default=None
-        )
+        delays = (next_inspection, wait or None, retry, filtered.wait)
+        return min((delay for delay in delays if delay is not None), default=None)
 
-    def _follow(self, decision: Decision) -> None:
-        """Have gateways asked for their canaries while there are any."""
-        gateway = decision.gateway
-        if gateway is not None and gateway.ready and decision.deployment is not None and _tries_kv(decision.deployment):
-            self._context.canaries.follow(self._key, gateway)
+    async def _status(
+        self, snapshot: Snapshot, filtered: FilteredPlan, result: ApplyResult
+    ) -> tuple[Mapping[str, Any], float | None]:
+        """The new status, and the seconds until pods should be inspected again."""
+        context, current = self._context, filtered.plan
+        written = bool(result.created or result.updated or result.deleted)
+        inspection, next_inspection = await self._pod_inspector.inspect(current, written=written)
+        self._poll_transfer(current)
+        now, transfer = context.now(), context.transfer_poller.report(self._key)
+        facts = facts_of(
+            snapshot, current, inspection, transfer, now, rejected=filtered.problems, reverted=filtered.reverted
+        )
+        return conditions.build(facts, snapshot.body.get("status") or {}, now), next_inspection
+
+    def _poll_transfer(self, current: Plan) -> None:
+        """Poll the gateways for the results of transfer probes while there are any."""
+        gateway, deployment = current.workloads.gateway, current.deployment
+        if gateway is not None and gateway.ready and deployment is not None and _probes_transfer(deployment):
+            self._context.transfer_poller.follow(self._key, gateway)
         else:
-            self._context.canaries.forget(self._key)
+            self._context.transfer_poller.forget(self._key)
 
-    def _decide(self, snapshot: Snapshot) -> Sifted:
-        settings = self._context.settings
-        decision = decide(
-            snapshot, gateway_image=settings.gateway_image, operator_namespace=settings.operator_namespace
-        )
-        return self._write_backoff.sift(decision, snapshot.body["metadata"]["generation"])
+    def _plan(self, snapshot: Snapshot) -> FilteredPlan:
+        context = self._context
+        new = plan(snapshot, gateway_image=context.gateway_image, operator_namespace=context.operator_namespace)
+        return self._write_backoff.filter(new, snapshot.body["metadata"]["generation"])
 
-    async def _confirm(self, snapshot: Snapshot) -> bool:
-        """Ask whether the object is still what was seen: nothing is written for one that has gone or changed."""
-        context, seen = self._context, snapshot.body["metadata"]
+    async def _is_current(self, snapshot: Snapshot) -> bool:
+        """Whether the API server still has this object and this spec: otherwise nothing is written."""
+        context, cached = self._context, snapshot.body["metadata"]
         try:
             body = await context.cluster.get(PDDEPLOYMENT, self._key.namespace, self._key.name)
         except MissingError:
-            context.store.drop_object(self._key, seen["uid"])
+            context.cache.delete_object(self._key, cached["uid"])
             return False
-        context.store.put_object(body, own=True)
+        context.cache.upsert_object(body, own=True)
         metadata = body["metadata"]
-        if metadata["uid"] != seen["uid"] or is_leaving(body):
+        if metadata["uid"] != cached["uid"] or is_terminating(body):
             return False
-        return bool(metadata["generation"] == seen["generation"])
+        return bool(metadata["generation"] == cached["generation"])
 
-    def _tell(self, uid: str, done: Done) -> None:
-        for step in steps(done):
-            self._context.recorder.post(self._key, uid, step)
+    def _record_transitions(self, snapshot: Snapshot, status: Mapping[str, Any]) -> None:
+        changes = conditions.transitions(snapshot.body.get("status") or {}, status)
+        new = [Event(change.reason, change.message, warning=change.warning) for change in changes]
+        self._record(snapshot.body["metadata"]["uid"], new)
+
+    def _record(self, uid: str, new: Sequence[Event]) -> None:
+        for event in new:
+            self._context.recorder.record(self._key, uid, event)
 
 
-def _tries_kv(deployment: PDDeployment) -> bool:
+def _probes_transfer(deployment: PDDeployment) -> bool:
     spec = deployment.spec
     return spec.mode is Mode.DISAGGREGATED and spec.routing.canary_seconds > 0
 
 
-def steps(done: Done) -> list[Step]:
-    """What was performed, as Events: one for each sort of thing."""
-    told: list[Step] = []
-    if done.made:
-        told.append(Step("Created", f"Created {_listed(done.made)}."))
-    if done.changed:
-        changed = ", ".join(sorted(f"{change.key} ({change.reason})" for change in done.changed))
-        told.append(Step("Updated", f"Updated {changed}."))
-    if done.removed:
-        told.append(Step("Removed", f"Removed {_listed(done.removed)}."))
-    return told
+def events(result: ApplyResult) -> list[Event]:
+    """The writes as Events: one for each sort of write."""
+    found: list[Event] = []
+    if result.created:
+        found.append(Event("Created", f"Created {_listed(result.created)}."))
+    if result.updated:
+        updated = ", ".join(sorted(f"{apply.key} ({apply.reason})" for apply in result.updated))
+        found.append(Event("Updated", f"Updated {updated}."))
+    if result.deleted:
+        found.append(Event("Removed", f"Removed {_listed(result.deleted)}."))
+    return found
 
 
 def _listed(children: Sequence[ChildKey]) -> str:

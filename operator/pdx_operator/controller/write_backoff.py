@@ -1,162 +1,153 @@
-"""What of a decision waits, because it was tried before and did not last.
+"""Delays writes that were performed before and did not last.
 
-Somebody who undoes what the operator writes is given way to, longer each time; so is an API server that refuses. What
-it has otherwise than asked for (a field that it never grants, a policy that rewrites it) is not written again until the
-object or the wish changes. All of this is forgotten with a new spec, and after a while in which nothing was written.
+If another writer reverts a write, or the API server refuses it, it is repeated ever more rarely. If the API server
+stores something else than was applied (a field that it never grants, a policy that rewrites it), it is not repeated
+until the object or the desired state changes. A new spec resets everything, and so does a while without writes.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from pdx_operator.app.settings import Intervals
-from pdx_operator.controller.applier import Denied, Done, Problem
+from pdx_operator.controller.applier import ApplyResult, Drift
+from pdx_operator.controller.intervals import Intervals
 from pdx_operator.kube.backoff import Backoff
-from pdx_operator.kube.cache import ChildKey
-from pdx_operator.plan.reconcile_plan import Change, Decision, Removal
+from pdx_operator.kube.resources import ChildKey
+from pdx_operator.plan.operations import Apply, Delete, Problem, RevertedChange
+from pdx_operator.plan.reconcile_plan import Plan
 
-_FIGHT: Final = 3
-"""Writes of one and the same after which somebody is said to undo them."""
+_REVERTED_AFTER: Final = 3
+"""Equal writes after which another writer counts as reverting them."""
 _QUIET: Final = 2.0
-"""Times the longest delay: what was not written for so long is written at once again."""
+"""A child without writes for this multiple of the longest delay is forgotten."""
 
 
 @dataclass(slots=True)
 class _Record:
-    """One child, since what is wanted of it is what it is."""
+    """The writes of one child towards one desired state."""
 
-    wanted: str
+    desired: str
     backoff: Backoff
-    times: int = 0
-    """How often it was written."""
+    writes: int = 0
     last: float = 0.0
     not_before: float = 0.0
     reason: str = ""
-    told: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
     problem: Problem | None = None
-    denied: Denied | None = None
+    drift: Drift | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Undone:
-    """A child that does not stay as it is written."""
+class FilteredPlan:
+    """The writes of a plan that may be performed now, and what is to be reported about the other ones."""
 
-    child: ChildKey
-    path: str
-    """The field; empty when the child is deleted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sifted:
-    """What of a decision may be written now, and what is to be said of the rest."""
-
-    decision: Decision
+    plan: Plan
     problems: tuple[Problem, ...] = ()
-    undone: tuple[Undone, ...] = ()
+    reverted: tuple[RevertedChange, ...] = ()
     wait: float | None = None
-    """Seconds until more may be written, or something may no longer be said."""
+    """Seconds until more may be written, or until a reverted change is no longer reported."""
 
 
 class WriteBackoff:
-    """The memory of one object's writes; `clock` is monotonic, in seconds."""
+    """Owner of the history of one object's writes; `clock` is monotonic, in seconds."""
 
-    def __init__(self, pace: Intervals, clock: Callable[[], float], random: Callable[[], float]) -> None:
-        self._pace = pace
+    def __init__(self, intervals: Intervals, clock: Callable[[], float], random: Callable[[], float]) -> None:
+        self._intervals = intervals
         self._clock = clock
         self._random = random
         self._generation = 0
         self._records: dict[ChildKey, _Record] = {}
 
-    def sift(self, decision: Decision, generation: int) -> Sifted:
-        """Take away what has to wait; `generation` is that of the spec."""
+    def filter(self, plan: Plan, generation: int) -> FilteredPlan:
+        """Remove the writes that have to wait; `generation` is the spec's."""
         now = self._clock()
         if generation != self._generation:
             self._generation = generation
             self._records.clear()
-        self._forget(now)
-        acts = {act.key: act for act in _acts(decision)}
+        self._expire(now)
+        operations = {operation.key: operation for operation in _operations(plan)}
         for child, record in self._records.items():
-            if child not in acts:
-                record.denied = None
-        waiting = {child for child, act in acts.items() if self._waits(act, now)}
+            if child not in operations:
+                record.drift = None
+        waiting = {child for child, operation in operations.items() if self._waits(operation, now)}
         records = [self._records[child] for child in sorted(waiting)]
-        waits = [r.not_before - now for r in records if r.denied is None]
-        waits += [self._end(r) - now for r in self._records.values() if r.times >= _FIGHT]
-        return Sifted(
-            replace(
-                decision,
-                changes=tuple(change for change in decision.changes if change.key not in waiting),
-                removals=tuple(removal for removal in decision.removals if removal.key not in waiting),
-                leaving=tuple(removal for removal in decision.leaving if removal.key not in waiting),
-            ),
+        waits = [r.not_before - now for r in records if r.drift is None]
+        waits += [self._expiry(r) - now for r in self._records.values() if r.writes >= _REVERTED_AFTER]
+        return FilteredPlan(
+            _without(plan, waiting),
             problems=tuple(record.problem for record in records if record.problem is not None),
-            undone=tuple(self._undone()),
+            reverted=tuple(self._reverted()),
             wait=min(waits, default=None),
         )
 
-    def note(self, decision: Decision, done: Done) -> Done:
-        """Remember what was tried; returns what of it is news."""
+    def record(self, plan: Plan, result: ApplyResult) -> ApplyResult:
+        """Record the writes; returns the result without writes that were reported before."""
         now = self._clock()
-        problems = {problem.child: problem for problem in done.problems}
-        denied = {denial.child: denial for denial in done.denied}
-        written = {*done.made, *denied, *(change.key for change in done.changed)}
-        for act in _acts(decision):
-            record = self._record(act)
-            record.times += act.key in written
+        problems = {problem.child: problem for problem in result.problems}
+        drifts = {drift.child: drift for drift in result.drifts}
+        written = {*result.created, *drifts, *(apply.key for apply in result.updated)}
+        for operation in _operations(plan):
+            record = self._record_of(operation)
+            record.writes += operation.key in written
             record.last = now
             record.not_before = now + record.backoff.next()
-            record.problem, record.denied = problems.get(act.key), denied.get(act.key)
-            record.reason = act.reason if isinstance(act, Change) else ""
+            record.problem, record.drift = problems.get(operation.key), drifts.get(operation.key)
+            record.reason = operation.reason if isinstance(operation, Apply) else ""
         return replace(
-            done,
-            made=tuple(child for child in done.made if self._is_news(child, "")),
-            changed=tuple(change for change in done.changed if self._is_news(change.key, change.reason)),
+            result,
+            created=tuple(child for child in result.created if self._is_new(child, "")),
+            updated=tuple(apply for apply in result.updated if self._is_new(apply.key, apply.reason)),
         )
 
-    def _record(self, act: Change | Removal) -> _Record:
-        record = self._records.get(act.key)
-        if record is None or record.wanted != _wanted(act):
-            backoff = Backoff(self._pace.retry, self._pace.retry_most, self._random)
-            record = self._records[act.key] = _Record(_wanted(act), backoff)
+    def _record_of(self, operation: Apply | Delete) -> _Record:
+        record = self._records.get(operation.key)
+        if record is None or record.desired != operation.desired:
+            backoff = Backoff(self._intervals.retry, self._intervals.retry_max, self._random)
+            record = self._records[operation.key] = _Record(operation.desired, backoff)
         return record
 
-    def _waits(self, act: Change | Removal, now: float) -> bool:
-        record = self._records.get(act.key)
-        if record is None or record.wanted != _wanted(act):
+    def _waits(self, operation: Apply | Delete, now: float) -> bool:
+        record = self._records.get(operation.key)
+        if record is None or record.desired != operation.desired:
             return False
-        if record.denied is not None and isinstance(act, Change):
-            same = (act.reason, act.version) == (record.denied.path, record.denied.version)
+        if record.drift is not None and isinstance(operation, Apply):
+            same = (operation.reason, operation.version) == (record.drift.path, record.drift.version)
             return same or now < record.not_before
         return now < record.not_before
 
-    def _is_news(self, child: ChildKey, path: str) -> bool:
-        told = self._records[child].told
-        new = path not in told
-        told.add(path)
+    def _is_new(self, child: ChildKey, path: str) -> bool:
+        reported = self._records[child].reported
+        new = path not in reported
+        reported.add(path)
         return new
 
-    def _undone(self) -> Iterator[Undone]:
+    def _reverted(self) -> Iterator[RevertedChange]:
         for child, record in sorted(self._records.items()):
-            if record.denied is not None:
-                yield Undone(child, record.denied.path)
-            elif record.times >= _FIGHT and record.problem is None:
-                yield Undone(child, record.reason)
+            if record.drift is not None:
+                yield RevertedChange(child, record.drift.path)
+            elif record.writes >= _REVERTED_AFTER and record.problem is None:
+                yield RevertedChange(child, record.reason)
 
-    def _forget(self, now: float) -> None:
-        """What was denied stays in mind: nothing else says that it would be."""
+    def _expire(self, now: float) -> None:
+        """Forget old records, except those with drift: only the record prevents a useless write."""
         for child, record in list(self._records.items()):
-            if record.denied is None and now >= self._end(record):
+            if record.drift is None and now >= self._expiry(record):
                 del self._records[child]
 
-    def _end(self, record: _Record) -> float:
-        return record.last + _QUIET * self._pace.retry_most
+    def _expiry(self, record: _Record) -> float:
+        return record.last + _QUIET * self._intervals.retry_max
 
 
-def _acts(decision: Decision) -> Iterator[Change | Removal]:
-    yield from decision.changes
-    yield from decision.removals
-    yield from decision.leaving
+def _operations(plan: Plan) -> Iterator[Apply | Delete]:
+    yield from plan.applies
+    yield from plan.deletes
+    yield from plan.deletes_of_previous
 
 
-def _wanted(act: Change | Removal) -> str:
-    return act.wanted if isinstance(act, Change) else f"no {act.uid}"
+def _without(plan: Plan, waiting: set[ChildKey]) -> Plan:
+    return replace(
+        plan,
+        applies=tuple(apply for apply in plan.applies if apply.key not in waiting),
+        deletes=tuple(delete for delete in plan.deletes if delete.key not in waiting),
+        deletes_of_previous=tuple(delete for delete in plan.deletes_of_previous if delete.key not in waiting),
+    )

@@ -1,6 +1,6 @@
-"""The API server as the operator uses it: a handful of requests, and the errors that somebody handles.
+"""The few requests that the operator sends to the API server, and an exception for each error that it handles.
 
-Bodies go in and come out as plain mappings: the typed models of the client cost more than the requests they describe.
+Bodies are plain mappings: the client's typed models cost more than the requests they describe.
 """
 
 import asyncio
@@ -19,41 +19,42 @@ from kubernetes.aio import client, config
 from pdx_api.names import FIELD_MANAGER
 from pdx_operator.kube.resources import PDDEPLOYMENT, POD, Kind
 
-Body = dict[str, Any]
+Json = dict[str, Any]
+"""A body that is sent or received."""
 
 ANSWER_SECONDS: Final = 30.0
-"""How long the API server may take for one answer."""
+"""Deadline of one answer from the API server."""
 WATCH_SECONDS: Final = 300
-"""After so long the API server ends a watch, which may have been silent all the time."""
+"""Seconds after which the API server ends a watch. It may send nothing until then."""
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
-"""A watch whose other end is lost without a word is known to be dead after 25 s."""
+"""TCP keep-alive: a watch whose peer has vanished fails after 25 s."""
 _LOG_LINES: Final = 150
 _LOG_BYTES: Final = 32_768
 CUT: Final = 1000
-"""Characters kept of what the API server says about an error."""
+"""Characters kept of an error message of the API server."""
 _UNTYPED: Final = "failed to create typed patch object"
-"""How it begins to say, as a fault of its own, that a manifest has an unknown field or a value of a wrong type."""
+"""Start of a message with status 500 that in fact reports an unknown field or a value of a wrong type."""
 
 
 class ApiError(Exception):
-    """The API server did not do what it was asked to."""
+    """The API server did not perform a request."""
 
     def __init__(self, message: str, *, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
 
 
-class AwayError(ApiError):
-    """It cannot answer now: it is not reached, overloaded, or failing inside. Asking again later may help."""
+class UnavailableError(ApiError):
+    """The API server is unreachable, overloaded or failing inside. A later attempt may succeed."""
 
     def __init__(self, message: str, *, status: int = 0, after: float = 0.0) -> None:
         super().__init__(message, status=status)
         self.after = after
-        """Seconds that it asks to be left alone."""
+        """Seconds of its Retry-After header; 0 without one."""
 
 
-class FaultError(AwayError):
-    """It fails at this request and says how: a webhook that is down, for example. Others may well succeed."""
+class FaultError(UnavailableError):
+    """The API server fails at this request, for example because a webhook is down. Other requests may succeed."""
 
 
 class MissingError(ApiError):
@@ -61,19 +62,19 @@ class MissingError(ApiError):
 
 
 class ConflictError(ApiError):
-    """The object is not the one that was meant, or has changed meanwhile (409)."""
+    """The object differs from the request's precondition: it has another uid or version (409)."""
 
 
 class ExpiredError(ApiError):
-    """The version to go on from is no longer kept (410)."""
+    """The API server has dropped the version to continue from (410)."""
 
 
 class RefusedError(ApiError):
-    """It will not do it: the object is invalid, or the operator may not (400, 403, 422, 500 for a wrong field)."""
+    """The object is invalid, or the operator lacks the permission (400, 403, 422, and 500 for a wrong field)."""
 
 
 class Cluster:
-    """Requests to one API server; bounded in number, each under a deadline."""
+    """Requests to one API server, bounded in number. Each one has a deadline."""
 
     def __init__(self, api: client.ApiClient, requests: int, count: Callable[[str, int], None]) -> None:
         self._api = api
@@ -82,9 +83,9 @@ class Cluster:
 
     @classmethod
     async def connect(cls, requests: int, watches: int, count: Callable[[str, int], None]) -> Self:
-        """By KUBECONFIG, otherwise as the pod's service account, otherwise by the user's own file.
+        """Connect by KUBECONFIG, else as the pod's service account, else by the user's own kubeconfig.
 
-        `count` is called with the verb and the status of each request; 0 when there was no answer. Raises
+        `count` is called with the verb and the status of each request; the status is 0 without an answer. Raises
         ConfigException.
         """
         settings = client.Configuration()
@@ -96,7 +97,7 @@ class Cluster:
         except config.ConfigException:
             await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
         settings.connection_pool_maxsize = requests + watches
-        # Otherwise every request reads ~/.netrc and asks for proxies, in a thread.
+        # Otherwise every request reads ~/.netrc and the proxy settings, in a thread.
         settings.client_session_kwargs = {"trust_env": False}
         api = client.ApiClient(settings)
         api.user_agent = FIELD_MANAGER
@@ -106,42 +107,42 @@ class Cluster:
         """Close every connection."""
         await self._api.close()  # type: ignore[no-untyped-call]
 
-    async def get(self, kind: Kind, namespace: str, name: str) -> Body:
+    async def get(self, kind: Kind, namespace: str, name: str) -> Json:
         """Read one object; raises MissingError."""
-        return await self._ask("GET", kind.path(namespace, name))
+        return await self._request("GET", kind.path(namespace, name))
 
-    async def head(self, kind: Kind, namespace: str, name: str) -> Body | None:
-        """Read the metadata of one object; None where there is none."""
+    async def head(self, kind: Kind, namespace: str, name: str) -> Json | None:
+        """Read the metadata of one object; None when it does not exist."""
         try:
             accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-            return await self._ask("GET", kind.path(namespace, name), accept=accept)
+            return await self._request("GET", kind.path(namespace, name), accept=accept)
         except MissingError:
             return None
 
-    async def list(self, kind: Kind, namespace: str | None, **query: str) -> Body:
-        """Read the objects of a kind."""
-        return await self._ask("GET", kind.path(namespace), query)
+    async def list(self, kind: Kind, namespace: str | None, **query: str) -> Json:
+        """List the objects of a kind."""
+        return await self._request("GET", kind.path(namespace), query)
 
     async def apply(
         self,
         kind: Kind,
-        manifest: Body,
+        manifest: Json,
         *,
         uid: str | None,
         subresource: str = "",
         manager: str = FIELD_MANAGER,
-    ) -> Body:
-        """Write what the manifest says, and nothing else, as the field manager's own.
+    ) -> Json:
+        """Server-side apply of a manifest under a field manager, with force.
 
-        The object must be the one that has the uid; with an empty one it must not exist yet; None asks for nothing.
-        Raises ConflictError when it is otherwise, RefusedError.
+        `uid` is a precondition: the object must have that uid; with an empty one it must not exist; None sets no
+        precondition. Raises ConflictError when the precondition fails, and RefusedError.
         """
         metadata = manifest["metadata"]
-        # The API server compares a version only with that of an object that exists, and none has this one.
+        # The API server compares versions only if the object exists, and no object has this version.
         condition = {"uid": uid} if uid else {"resourceVersion": "1"}
         if uid is not None:
             manifest = {**manifest, "metadata": {**metadata, **condition}}
-        return await self._ask(
+        return await self._request(
             "PATCH",
             kind.path(metadata["namespace"], metadata["name"], subresource),
             {"fieldManager": manager, "force": "true"},
@@ -150,7 +151,7 @@ class Cluster:
         )
 
     async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> None:
-        """Delete one object, unless it is gone or another has its name; what depends on it follows by itself."""
+        """Delete one object and its dependents, unless it is gone or another object has its name."""
         body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -158,12 +159,12 @@ class Cluster:
             "preconditions": {"uid": uid},
         }
         try:
-            await self._ask("DELETE", kind.path(namespace, name), body=body)
+            await self._request("DELETE", kind.path(namespace, name), body=body)
         except (MissingError, ConflictError):
             return
 
-    async def report(self, namespace: str, name: str, *, uid: str, status: Body) -> Body:
-        """Write the status of a PDDeployment; conditions of other writers stay."""
+    async def apply_status(self, namespace: str, name: str, *, uid: str, status: Json) -> Json:
+        """Write the status of a PDDeployment. Conditions of other writers stay."""
         manifest = {
             "apiVersion": PDDEPLOYMENT.api_version,
             "kind": PDDEPLOYMENT.name,
@@ -172,12 +173,12 @@ class Cluster:
         }
         return await self.apply(PDDEPLOYMENT, manifest, uid=uid, subresource="status")
 
-    async def create(self, kind: Kind, namespace: str, body: Body) -> None:
+    async def create(self, kind: Kind, namespace: str, body: Json) -> None:
         """Create one object."""
-        await self._ask("POST", kind.path(namespace), body=body)
+        await self._request("POST", kind.path(namespace), body=body)
 
     async def log(self, namespace: str, pod: str, container: str, *, previous: bool) -> str:
-        """The end of what a container of a pod wrote, or of what its previous run wrote."""
+        """The end of a container's log, or of its previous run's log."""
         query = {"container": container, "tailLines": str(_LOG_LINES), "limitBytes": str(_LOG_BYTES)}
         query |= {"previous": "true"} if previous else {}
         async with self._slots, self._open("GET", POD.path(namespace, pod, "log"), query) as answer:
@@ -185,7 +186,7 @@ class Cluster:
 
     @asynccontextmanager
     async def watch(self, kind: Kind, namespace: str | None, **query: str) -> AsyncIterator[aiohttp.StreamReader]:
-        """Open a watch: JSON events, one on each line. Raises ExpiredError when the version is too old."""
+        """Open a watch: one JSON event on each line. Raises ExpiredError when the version is too old."""
         silence = WATCH_SECONDS + ANSWER_SECONDS
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS, sock_read=silence)
         query |= {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
@@ -193,16 +194,16 @@ class Cluster:
             _keep_alive(answer)
             yield answer.content
 
-    async def _ask(
+    async def _request(
         self,
         method: str,
         path: str,
         query: Mapping[str, str] | None = None,
         *,
-        body: Body | None = None,
+        body: Json | None = None,
         content: str = "application/json",
         accept: str = "application/json",
-    ) -> Body:
+    ) -> Json:
         async with self._slots, self._open(method, path, query, body=body, content=content, accept=accept) as answer:
             return json.loads(await answer.read())  # type: ignore[no-any-return]
 
@@ -213,12 +214,12 @@ class Cluster:
         path: str,
         query: Mapping[str, str] | None = None,
         *,
-        body: Body | None = None,
+        body: Json | None = None,
         content: str = "application/json",
         accept: str = "application/json",
         timeout: aiohttp.ClientTimeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS),  # noqa: B008
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """One request; what goes wrong on the way leaves as an ApiError."""
+        """Send one request. Every failure is raised as an ApiError."""
         try:
             _, url, headers, _, _ = await self._api.param_serialize(
                 method, path, header_params={"Accept": accept, "Content-Type": content}, auth_settings=["BearerToken"]
@@ -236,7 +237,7 @@ class Cluster:
                     raise error_of(response.status, response.headers, _message(await response.read()))
                 yield response
         except (aiohttp.ClientError, OSError, TimeoutError, ssl.SSLError) as error:
-            raise AwayError(f"The API server is not reached: {error or type(error).__name__}") from error
+            raise UnavailableError(f"The API server is unreachable: {error or type(error).__name__}") from error
 
 
 def _keep_alive(answer: aiohttp.ClientResponse) -> None:
@@ -248,9 +249,9 @@ def _keep_alive(answer: aiohttp.ClientResponse) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def error_of(status: int, headers: Mapping[str, str], words: str) -> ApiError:
-    """What an error means to the operator; `words` are those of a Status object, if there was one."""
-    message = words or f"HTTP {status}"
+def error_of(status: int, headers: Mapping[str, str], text: str) -> ApiError:
+    """The exception for an error status; `text` is the message of a Status object, if there was one."""
+    message = text or f"HTTP {status}"
     match status:
         case 404:
             return MissingError(message, status=status)
@@ -260,16 +261,16 @@ def error_of(status: int, headers: Mapping[str, str], words: str) -> ApiError:
             return ExpiredError(message, status=status)
         case 400 | 403 | 422:
             return RefusedError(message, status=status)
-        case 500 if words.startswith(_UNTYPED):
+        case 500 if text.startswith(_UNTYPED):
             return RefusedError(message, status=status)
         case _:
             after = headers.get("Retry-After", "")
-            kind = FaultError if words and status >= 500 else AwayError
+            kind = FaultError if text and status >= 500 else UnavailableError
             return kind(message, status=status, after=float(after) if after.isdigit() else 0.0)
 
 
 def _message(body: bytes) -> str:
-    """The words of a Status object; of anything else nothing, because it may hold anything."""
+    """The message of a Status object. Other bodies are dropped, because their content is arbitrary."""
     try:
         status = json.loads(body)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Events on a PDDeployment: one for each step, written beside the work and never in its way."""
+"""Writes Kubernetes Events on a PDDeployment, in the background: no reconcile waits for them."""
 
 import asyncio
 import itertools
@@ -9,64 +9,63 @@ from datetime import datetime
 from typing import Any, Final
 
 from pdx_api.names import API_VERSION, FIELD_MANAGER, GROUP, KIND
-from pdx_operator.kube.cache import Key
-from pdx_operator.kube.client import ApiError, AwayError, Cluster
-from pdx_operator.kube.resources import EVENT
+from pdx_operator.kube.client import ApiError, Cluster, UnavailableError
+from pdx_operator.kube.resources import EVENT, Key
 
 log = logging.getLogger(__name__)
 
-_WAITING: Final = 1000
-"""Events that may wait to be written; further ones are lost."""
-_NOTE: Final = 1000
-"""Characters of a note: the API server takes 1024 bytes."""
+_QUEUE_SIZE: Final = 1000
+"""Events that may wait to be written; further ones are dropped."""
+_NOTE_BYTES: Final = 1000
+"""The API server accepts notes of 1024 bytes."""
 _ATTEMPTS: Final = 3
 _PAUSE_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """Something that was done, or came to be known."""
+class Event:
+    """A Kubernetes Event on a PDDeployment."""
 
     reason: str
     """One word in CamelCase."""
     note: str
-    """A sentence."""
+    """One sentence."""
     warning: bool = False
 
 
 class EventRecorder:
-    """Writes steps as Events, one after the other; what cannot be written is dropped."""
+    """Writes Events one after the other, and drops those that the API server rejects."""
 
     def __init__(self, cluster: Cluster, instance: str, now: Callable[[], datetime]) -> None:
         self._cluster = cluster
         self._instance = instance
         self._now = now
-        self._queue: asyncio.Queue[tuple[Key, dict[str, Any]]] = asyncio.Queue(_WAITING)
+        self._queue: asyncio.Queue[tuple[Key, dict[str, Any]]] = asyncio.Queue(_QUEUE_SIZE)
         self._numbers = itertools.count()
 
-    def post(self, key: Key, uid: str, step: Step) -> None:
-        """Have a step written soon."""
-        log.info("%s: %s: %s", key, step.reason, step.note)
+    def record(self, key: Key, uid: str, event: Event) -> None:
+        """Log an Event and queue it."""
+        log.info("%s: %s: %s", key, event.reason, event.note)
         try:
-            self._queue.put_nowait((key, self._event(key, uid, step)))
+            self._queue.put_nowait((key, self._manifest(key, uid, event)))
         except asyncio.QueueFull:
-            log.warning("%s: too many events wait; this one is lost", key)
+            log.warning("%s: the queue of events is full; this event is dropped", key)
 
     async def run(self) -> None:
-        """Never returns."""
+        """Write queued Events. Never returns."""
         while True:
-            key, event = await self._queue.get()
+            key, manifest = await self._queue.get()
             for _ in range(_ATTEMPTS):
                 try:
-                    await self._cluster.create(EVENT, key.namespace, event)
-                except AwayError:
+                    await self._cluster.create(EVENT, key.namespace, manifest)
+                except UnavailableError:
                     await asyncio.sleep(_PAUSE_SECONDS)
                     continue
                 except ApiError as error:
                     log.debug("%s: event not written: %s", key, error)
                 break
 
-    def _event(self, key: Key, uid: str, step: Step) -> dict[str, Any]:
+    def _manifest(self, key: Key, uid: str, event: Event) -> dict[str, Any]:
         now = self._now()
         regarding = {"apiVersion": API_VERSION, "kind": KIND, "namespace": key.namespace, "name": key.name, "uid": uid}
         return {
@@ -77,10 +76,10 @@ class EventRecorder:
                 "name": f"{key.name[:200]}.{int(now.timestamp() * 1e6):x}{next(self._numbers) % 0x1000:03x}",
             },
             "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "type": "Warning" if step.warning else "Normal",
-            "reason": step.reason,
-            "action": step.reason,
-            "note": step.note.encode()[:_NOTE].decode(errors="ignore"),
+            "type": "Warning" if event.warning else "Normal",
+            "reason": event.reason,
+            "action": event.reason,
+            "note": event.note.encode()[:_NOTE_BYTES].decode(errors="ignore"),
             "regarding": regarding,
             "reportingController": f"{GROUP}/operator",
             "reportingInstance": self._instance or FIELD_MANAGER,

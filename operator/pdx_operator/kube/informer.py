@@ -1,4 +1,4 @@
-"""Keeps the store up to date with one kind of children: list, then watch from there, for ever."""
+"""Keeps the cache up to date with one kind of children: list once, then watch."""
 
 import asyncio
 import json
@@ -8,56 +8,56 @@ from typing import Any, Final
 
 from pdx_api.names import LABEL_DEPLOYMENT
 from pdx_operator.kube.backoff import Backoff
-from pdx_operator.kube.cache import ChildKey, Store
-from pdx_operator.kube.client import ApiError, AwayError, Cluster, error_of
-from pdx_operator.kube.resources import Kind
+from pdx_operator.kube.cache import Cache
+from pdx_operator.kube.client import ApiError, Cluster, UnavailableError, error_of
+from pdx_operator.kube.resources import ChildKey, Kind
 
 _PAGE: Final = 200
-"""Objects that one answer may hold: bounds memory while thousands are listed."""
-_LASTING_SECONDS: Final = 2.0
-"""A watch that ends sooner is opened again with a delay."""
+"""Objects of one list request: bounds memory while thousands are listed."""
+_SHORT_WATCH_SECONDS: Final = 2.0
+"""A watch that ends sooner is reopened with a delay."""
 _BURST: Final = 20
-"""Events after which others get their turn."""
+"""Events after which the informer yields to other tasks."""
 
 log = logging.getLogger(__name__)
 
 
 class Informer:
-    """One kind of children, in one namespace or everywhere (None)."""
+    """One kind of children, in one namespace or in the whole cluster (None)."""
 
     def __init__(
-        self, cluster: Cluster, store: Store, kind: Kind, namespace: str | None, random: Callable[[], float]
+        self, cluster: Cluster, cache: Cache, kind: Kind, namespace: str | None, random: Callable[[], float]
     ) -> None:
         self._cluster = cluster
-        self._store = store
+        self._cache = cache
         self._kind = kind
         self._namespace = namespace
         self._backoff = Backoff(0.2, 15.0, random)
         self._version = ""
-        """What to watch from; empty: list first."""
+        """The version to watch from; empty: list first."""
         self.synced = asyncio.Event()
-        """The store holds everything that existed when the operator started."""
+        """Set once the cache contains every child that existed when the operator started."""
 
     async def run(self) -> None:
-        """Never returns. Whatever the API server does, the next thing tried is to go on, or to list again."""
+        """Never returns. After any error it continues the watch, or lists again."""
         while True:
             try:
                 if not self._version:
                     await self._list()
                 began = asyncio.get_running_loop().time()
-                await self._follow()
-                if asyncio.get_running_loop().time() - began < _LASTING_SECONDS:
+                await self._watch()
+                if asyncio.get_running_loop().time() - began < _SHORT_WATCH_SECONDS:
                     await asyncio.sleep(self._backoff.next())
             except ApiError as error:
-                if not isinstance(error, AwayError):
+                if not isinstance(error, UnavailableError):
                     self._version = ""
                 delay = max(self._backoff.next(), getattr(error, "after", 0.0))
                 log.log(logging.WARNING if delay > 1 else logging.DEBUG, "Watching %s: %s", self._kind.plural, error)
                 await asyncio.sleep(delay)
 
     async def _list(self) -> None:
-        """Read everything, and know the version to watch from."""
-        seen: set[tuple[str, str]] = set()
+        """Read every child, and the version to watch from."""
+        existing: set[tuple[str, str]] = set()
         page: dict[str, Any] = {"metadata": {"continue": ""}}
         while True:
             query = {"labelSelector": LABEL_DEPLOYMENT, "limit": str(_PAGE)}
@@ -65,16 +65,16 @@ class Informer:
                 query["continue"] = token
             page = await self._cluster.list(self._kind, self._namespace, **query)
             for body in page["items"]:
-                seen.add((body["metadata"]["namespace"], body["metadata"]["name"]))
-                self._store.put_child(self._kind, body)
+                existing.add((body["metadata"]["namespace"], body["metadata"]["name"]))
+                self._cache.upsert_child(self._kind, body)
             if not page["metadata"].get("continue"):
                 break
-        self._store.keep_children(self._kind, self._namespace, seen)
+        self._cache.retain_children(self._kind, self._namespace, existing)
         self.synced.set()
         self._version = str(page["metadata"]["resourceVersion"])
 
-    async def _follow(self) -> None:
-        """Watch until the API server ends it. However it breaks off, the version that came last is good to go on from.
+    async def _watch(self) -> None:
+        """Watch until the connection ends. The next watch continues from the last version received.
 
         Raises ApiError, also for an error among the events.
         """
@@ -84,22 +84,22 @@ class Informer:
             async for line in lines:
                 if not line.endswith(b"\n"):
                     break
-                self._learn(json.loads(line))
+                self._on_event(json.loads(line))
                 count += 1
                 if count == 1:
                     self._backoff.reset()
                 if count % _BURST == 0:
                     await asyncio.sleep(0)
 
-    def _learn(self, event: dict[str, Any]) -> None:
+    def _on_event(self, event: dict[str, Any]) -> None:
         body = event["object"]
         match event["type"]:
             case "ADDED" | "MODIFIED":
-                self._store.put_child(self._kind, body)
+                self._cache.upsert_child(self._kind, body)
             case "DELETED":
                 metadata = body["metadata"]
                 child = ChildKey(self._kind.name, metadata["name"])
-                self._store.drop_child(metadata["namespace"], child, metadata["uid"])
+                self._cache.delete_child(metadata["namespace"], child, metadata["uid"])
             case "ERROR":
                 raise error_of(int(body.get("code") or 0), {}, str(body.get("message") or ""))
         self._version = (body.get("metadata") or {}).get("resourceVersion") or self._version

@@ -1,9 +1,13 @@
-"""The kinds of objects that belong to a PDDeployment, and where the API server keeps them."""
+"""Plain data about Kubernetes objects: the kinds of a PDDeployment's children, and the keys and bodies of objects."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from pdx_api.names import API_VERSION, KIND, PLURAL
+
+Body = Mapping[str, Any]
+"""An object of the Kubernetes API as plain mappings and lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,16 +18,44 @@ class Kind:
     name: str
     plural: str
     first: bool = False
-    """Applied before the others, which refer to it, or whose pods it serves and guards."""
+    """Applied before the other kinds, because they refer to it or because it guards their pods."""
 
     def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
-        """Where the API server keeps one object, or all of a namespace, or all of the cluster (None)."""
+        """URL path of one object, of all objects in a namespace, or of all in the cluster (None)."""
         root = "/api" if "/" not in self.api_version else "/apis"
         parts = [root, self.api_version]
         if namespace is not None:
             parts += ["namespaces", namespace]
         parts += [self.plural, name, subresource]
         return "/".join(part for part in parts if part)
+
+
+class Key(NamedTuple):
+    """Identifies a PDDeployment."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class ChildKey(NamedTuple):
+    """Identifies a child among the children of one PDDeployment."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One PDDeployment and its children at one moment."""
+
+    body: Body
+    children: Mapping[ChildKey, Body]
 
 
 PDDEPLOYMENT: Final = Kind(API_VERSION, KIND, PLURAL)
@@ -36,11 +68,16 @@ CHILD_KINDS: Final = (
     Kind("rbac.authorization.k8s.io/v1", "Role", "roles", first=True),
     Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", first=True),
     Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", first=True),
-    # Refused while the Role that it names is not there.
+    # The API server rejects it while its Role does not exist.
     Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
     Kind("v1", "Service", "services", first=True),
     DEPLOYMENT,
 )
-"""What the operator makes."""
+"""The kinds that the operator creates."""
 
 KIND_OF: Final = {kind.name: kind for kind in CHILD_KINDS}
+
+
+def is_terminating(body: Body) -> bool:
+    """Whether the object is being deleted."""
+    return bool(body["metadata"].get("deletionTimestamp"))

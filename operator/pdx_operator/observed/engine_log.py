@@ -1,6 +1,6 @@
-"""What the end of an engine's log says: the line that matters, and what can be done about it.
+"""Finds the line in the end of an engine's log that names the cause, and a remedy for listed failures.
 
-vLLM ends with "See root cause above", so the line that matters is rarely the last one.
+vLLM ends with "See root cause above", so the last line is rarely the cause.
 """
 
 import re
@@ -12,8 +12,8 @@ CUT: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """A way to fail that can be told from the log."""
+class Failure:
+    """A failure that its log line identifies."""
 
     reason: str
     pattern: re.Pattern[str]
@@ -21,111 +21,111 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What a log says."""
+class Excerpt:
+    """The cause that a log names."""
 
     line: str
-    """The line that matters, without colours and prefixes; empty when the log is."""
-    known: Known | None = None
+    """The line with the cause, without colours and prefixes; empty if the log is empty."""
+    failure: Failure | None = None
 
 
-def _known(reason: str, pattern: str, advice: str) -> Known:
-    return Known(reason, re.compile(pattern), advice)
+def _failure(reason: str, pattern: str, advice: str) -> Failure:
+    return Failure(reason, re.compile(pattern), advice)
 
 
-KNOWN: Final = (
+FAILURES: Final = (
     # transformers 5.13 utils/hub.py, huggingface_hub 1.x utils/_http.py
-    _known(
+    _failure(
         "ModelGated",
         r"trying to access a gated repo|Cannot access gated repo|is a gated repository",
         "accept the model's terms on the Hub, and name a Secret with a token that may read it in "
         "spec.model.tokenSecretRef",
     ),
-    _known(
+    _failure(
         "ModelNotFound",
         r"is not a local folder and is not a valid model identifier|Repository Not Found for url",
         "correct spec.model.name; if the model is private, name a Secret with a token in spec.model.tokenSecretRef",
     ),
     # vllm transformers_utils/config.py, huggingface_hub utils/_validators.py: a path that does not exist
-    _known(
+    _failure(
         "ModelNotFound",
         r"Invalid repository ID or local directory specified|Repo id must be|Repo id must use",
         "there is no model at that path in the engine; correct spec.model.source",
     ),
-    _known(
+    _failure(
         "ModelRevisionNotFound",
         r"is not a valid git identifier|Revision Not Found for url",
         "correct spec.model.revision",
     ),
-    _known(
+    _failure(
         "HubUnreachable",
         r"We couldn't connect to '|outgoing traffic has been disabled",
         "let the engines reach the Hub, or serve from a volume with spec.model.source",
     ),
     # vllm model_executor/model_loader/default_loader.py
-    _known(
+    _failure(
         "ModelIncomplete",
         r"Cannot find any model weights with",
         "put the whole model, weights included, where spec.model points",
     ),
     # vllm model_executor/models/registry.py, transformers models/auto/configuration_auto.py
-    _known(
+    _failure(
         "ModelUnsupported",
         r"Model architectures .* are not supported|does not recognize this architecture",
-        "name an image with a vLLM that knows the model in spec.engine.image",
+        "name an image with a vLLM that supports the model in spec.engine.image",
     ),
     # transformers dynamic_module_utils.py
-    _known(
+    _failure(
         "CodeNotTrusted",
         r"trust_remote_code=True",
         "if you trust the model's code, add --trust-remote-code to spec.engine.args",
     ),
     # vllm v1/core/kv_cache_utils.py
-    _known(
+    _failure(
         "KVCacheTooSmall",
         r"No available memory for the cache blocks|larger than the available KV cache memory",
         "lower spec.engine.maxModelLen, raise --gpu-memory-utilization in spec.engine.args, or give each engine more "
         "devices",
     ),
     # vllm v1/worker/utils.py, v1/worker/cpu_worker.py
-    _known(
+    _failure(
         "DeviceInUse",
         r"is less than desired (GPU|CPU) memory utilization",
         "something else uses the device's memory: free it, or lower --gpu-memory-utilization in spec.engine.args",
     ),
     # torch's c10 CUDACachingAllocator; vllm v1/worker/gpu_model_runner.py
-    _known(
+    _failure(
         "DeviceOutOfMemory",
         r"(CUDA|HIP|XPU) out of memory|OutOfMemoryError",
         "the model does not fit: give each engine more devices (parallelism.tensor), or lower spec.engine.maxModelLen",
     ),
     # vllm config/device.py, utils/torch_utils.py, the dynamic linker
-    _known(
+    _failure(
         "DeviceNotFound",
         r"Failed to infer device type|No CUDA GPUs are available|libcuda\.so\.1: cannot open",
-        "the engine sees no device: ask for one in its resources.limits, for example nvidia.com/gpu: 1",
+        "the engine finds no device: request one in its resources.limits, for example nvidia.com/gpu: 1",
     ),
     # argparse
-    _known(
+    _failure(
         "ArgumentRefused",
         r"error: unrecognized arguments|error: argument |error: ambiguous option",
         "correct args in spec.engine and in the role; this image's vLLM does not take them",
     ),
     # vllm config/model.py
-    _known("MaxModelLenTooLarge", r"than the derived max_model_len", "lower spec.engine.maxModelLen"),
-    _known(
+    _failure("MaxModelLenTooLarge", r"than the derived max_model_len", "lower spec.engine.maxModelLen"),
+    _failure(
         "ParallelismRefused",
         r"must be divisible by tensor parallel size",
         "choose a parallelism.tensor that divides the model's attention heads",
     ),
     # vllm distributed/nixl_utils.py, distributed/kv_transfer/kv_connector/factory.py
-    _known(
+    _failure(
         "ConnectorMissing",
         r"NIXL is not available|Unsupported connector type",
         "name an image that holds the connector in spec.engine.image",
     ),
     # OSError of errno ENOSPC
-    _known(
+    _failure(
         "DiskFull",
         r"No space left on device",
         "give the model a volume that holds it with spec.model.cache.persistentVolumeClaim",
@@ -140,19 +140,19 @@ _PREFIX: Final = re.compile(
 _TOKEN: Final = re.compile(r"hf_\w{8,}")
 _ERROR: Final = re.compile(r"^([\w.]+(Error|Exception|Interrupt|Exit)\b|\w.*\berror: )")
 _NO_CAUSE: Final = ("See root cause above", "Failed core proc(s)", "leaked semaphore", "warnings.warn(")
-"""What vLLM and Python still say after the cause."""
+"""What vLLM and Python still print after the cause."""
 
 
-def read(log: str) -> Finding:
-    """The line that matters in the end of a log: a known failure, else the last error, else the last line."""
+def read(log: str) -> Excerpt:
+    """The line with the cause: a listed failure, else the last error, else the last line."""
     lines = [line for line in map(_clean, log.splitlines()) if line]
-    for known in KNOWN:
-        line = next((line for line in reversed(lines) if known.pattern.search(line)), None)
+    for failure in FAILURES:
+        line = next((line for line in reversed(lines) if failure.pattern.search(line)), None)
         if line is not None:
-            return Finding(_cut(line), known)
-    causes = [line for line in lines if not any(words in line for words in _NO_CAUSE)]
+            return Excerpt(_cut(line), failure)
+    causes = [line for line in lines if not any(text in line for text in _NO_CAUSE)]
     errors = [line for line in causes if _ERROR.match(line)]
-    return Finding(_cut((errors or causes or lines or [""])[-1]))
+    return Excerpt(_cut((errors or causes or lines or [""])[-1]))
 
 
 def _clean(line: str) -> str:

@@ -1,52 +1,49 @@
-"""What planner, diagnosis and status need to know of Deployments and pods: frozen records read from plain dicts.
+"""Frozen records of Deployments and pods, read from plain dicts. The plan, the diagnosis and the status use them.
 
-A missing field reads as what Kubernetes means by its absence. Nothing here decides.
+A missing field is read with the meaning that Kubernetes gives to its absence. Nothing here decides.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Final
 
 from pdx_api.names import LABEL_REVISION, LABEL_ROLE, LABEL_SERVICE, Role
-from pdx_api.verification import Finding
-
-Body = Mapping[str, Any]
-"""An object of the Kubernetes API as plain mappings and lists."""
+from pdx_operator.kube.resources import DEPLOYMENT, Body, ChildKey
 
 CUT: Final = 1024
-"""Characters kept of a text that others wrote."""
+"""Characters kept of a message."""
 MESSAGE_CUT: Final = 4096
 """Characters kept of a termination message: Kubernetes' own limit."""
 
 
 @dataclass(frozen=True, slots=True)
-class PoolState:
-    """The engines of one role in one revision, as their Deployment says."""
+class ObservedPool:
+    """The engines of one role in one revision: their Deployment."""
 
     name: str
     role: Role
     revision: str
     replicas: int
-    """What its spec asks for."""
+    """Replicas in its spec."""
     ready: int
-    """Available engines; may lag behind a smaller `replicas`."""
+    """Available engines; may exceed a reduced `replicas` for a while."""
     settled: bool
-    """Its controller has seen the spec, and as many pods of its present template exist as it asks for."""
+    """Kubernetes has observed the spec, and exactly `replicas` pods of its present template exist."""
     pods: int = 0
-    """Pods that exist, those that are ending included where the API server counts them."""
+    """Pods that exist, including terminating ones if the API server counts them."""
     created: str = ""
-    """When the Deployment was made (RFC 3339, UTC): orders revisions by age."""
+    """Creation time of the Deployment (RFC 3339, UTC): orders revisions by age."""
     proven: bool = False
-    """All its engines have been available at one time, so those that are not may come back."""
+    """All its engines were available once, so unavailable ones may come back."""
     failure: str = ""
-    """Why the API server refuses its pods (quota, admission); empty while it does not."""
+    """Why the API server rejects its pods (quota, admission); empty while it accepts them."""
     surging: bool = False
-    """Its pods are being replaced in place, by more of them than it asks for."""
+    """Its pods are being replaced in place, with more pods than `replicas` in the meantime."""
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayState:
-    """The gateway, as its Deployment says."""
+class ObservedGateway:
+    """The gateway: its Deployment."""
 
     replicas: int
     ready: int
@@ -55,8 +52,8 @@ class GatewayState:
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceState:
-    """A side service of one revision, as its Deployment says."""
+class ObservedService:
+    """A side service of one revision: its Deployment."""
 
     name: str
     """Value of the service label."""
@@ -67,18 +64,19 @@ class ServiceState:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What an object's gateways have said so far."""
+class Workloads:
+    """The Deployments of one PDDeployment, each read once."""
 
-    finding: Finding | None = None
-    """None: nothing yet."""
-    silent: bool = False
-    """Whether all of them have been asked in vain."""
+    pools: Mapping[ChildKey, ObservedPool]
+    """Engines of all revisions."""
+    gateway: ObservedGateway | None = None
+    services: tuple[ObservedService, ...] = ()
+    """Side services of all revisions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a container ended."""
+    """How a run of a container ended."""
 
     exit_code: int
     reason: str
@@ -93,23 +91,23 @@ class ContainerView:
     name: str
     image: str
     waiting: str
-    """Reason for which it does not run; empty while it runs or has ended."""
+    """Why it does not run; empty while it runs or has ended."""
     message: str
-    """Kubernetes' words about that."""
+    """Kubernetes' message about `waiting`."""
     running_since: str
-    """When the present run began (RFC 3339); empty while it does not run."""
+    """Start of the present run (RFC 3339); empty while it does not run."""
     started: bool
     """Its startup probe has succeeded in this run."""
     restarts: int
     ending: Ending | None
-    """Of the latest run that has ended."""
-    beside: bool = False
+    """The latest run that has ended."""
+    sidecar: bool = False
     """Whether it is one of the pod's init containers."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod. Of a ready one only the head is kept: a cluster may have ten thousand."""
+    """A pod. Of a ready pod only the first five fields are set: a cluster may have ten thousand pods."""
 
     name: str
     role: str
@@ -118,26 +116,50 @@ class PodView:
     ready: bool
     terminating: bool = False
     placed: str = ""
-    """When the scheduler found it a node, or saw last that there is none (RFC 3339)."""
+    """When the scheduler placed it, or last found no node for it (RFC 3339)."""
     node: str = ""
     phase: str = ""
     reason: str = ""
     """Why the pod as a whole failed, for example Evicted or NodeLost."""
     message: str = ""
     unschedulable: str = ""
-    """The scheduler's words while it finds no node."""
+    """The scheduler's message while it finds no node."""
     containers: tuple[ContainerView, ...] = ()
-    """Those that are not ready, init containers first."""
+    """Containers that are not ready, init containers first."""
 
 
-def pool_state(deployment: Body) -> PoolState | None:
-    """Read a Deployment; None when it holds no engines."""
+@dataclass(frozen=True, slots=True)
+class PodInspection:
+    """The pods of a PDDeployment, as they were last listed."""
+
+    pods: tuple[PodView, ...] = ()
+    logs: Mapping[str, str] = field(default_factory=dict)
+    """The end of the log of a failed run, by pod."""
+    done: bool = False
+    """Whether the pods have been listed, or nothing required it."""
+
+
+def observe(children: Mapping[ChildKey, Body], gateway: str) -> Workloads:
+    """Read the Deployments among the children; `gateway` is the name of the gateway's."""
+    deployments = {key: body for key, body in children.items() if key.kind == DEPLOYMENT.name}
+    pools = ((key, observe_pool(body)) for key, body in deployments.items())
+    services = (observe_service(body) for body in deployments.values())
+    live = deployments.get(ChildKey(DEPLOYMENT.name, gateway))
+    return Workloads(
+        pools={key: pool for key, pool in pools if pool is not None},
+        gateway=None if live is None else observe_gateway(live),
+        services=tuple(service for service in services if service is not None),
+    )
+
+
+def observe_pool(deployment: Body) -> ObservedPool | None:
+    """Read a Deployment; None unless its pods are engines."""
     metadata = deployment.get("metadata") or {}
     labels = metadata.get("labels") or {}
     if labels.get(LABEL_ROLE) not in set(Role):
         return None
     status = deployment.get("status") or {}
-    return PoolState(
+    return ObservedPool(
         name=metadata.get("name", ""),
         role=Role(labels[LABEL_ROLE]),
         revision=labels.get(LABEL_REVISION, ""),
@@ -153,10 +175,10 @@ def pool_state(deployment: Body) -> PoolState | None:
     )
 
 
-def gateway_state(deployment: Body) -> GatewayState:
+def observe_gateway(deployment: Body) -> ObservedGateway:
     """Read the gateway's Deployment."""
     status = deployment.get("status") or {}
-    return GatewayState(
+    return ObservedGateway(
         replicas=_replicas(deployment),
         ready=status.get("availableReplicas") or 0,
         settled=_settled(deployment),
@@ -164,13 +186,13 @@ def gateway_state(deployment: Body) -> GatewayState:
     )
 
 
-def service_state(deployment: Body) -> ServiceState | None:
-    """Read a Deployment; None when it holds no side service."""
+def observe_service(deployment: Body) -> ObservedService | None:
+    """Read a Deployment; None unless its pod is a side service."""
     labels = (deployment.get("metadata") or {}).get("labels") or {}
     if not labels.get(LABEL_SERVICE):
         return None
     status = deployment.get("status") or {}
-    return ServiceState(
+    return ObservedService(
         name=labels[LABEL_SERVICE],
         revision=labels.get(LABEL_REVISION, ""),
         replicas=_replicas(deployment),
@@ -180,7 +202,7 @@ def service_state(deployment: Body) -> ServiceState | None:
 
 
 def pod_view(pod: Body) -> PodView:
-    """Read a pod of an engine, of a side service (whose name is its role) or of the gateway."""
+    """Read a pod of an engine, of the gateway, or of a side service; the service's name is its role."""
     metadata, status = pod.get("metadata") or {}, pod.get("status") or {}
     labels = metadata.get("labels") or {}
     ready = _condition(status, "Ready").get("status") == "True"
@@ -201,9 +223,9 @@ def pod_view(pod: Body) -> PodView:
         message=_cut(status.get("message")),
         unschedulable=_cut(scheduled.get("message")) if scheduled.get("status") == "False" else "",
         containers=(
-            # An init container that has done its work is not ready either.
+            # An init container that has succeeded is not ready either.
             *(
-                _container_view(c, beside=True)
+                _container_view(c, sidecar=True)
                 for c in status.get("initContainerStatuses") or ()
                 if _is_unready(c, done=0)
             ),
@@ -245,7 +267,7 @@ def _is_unready(status: Body, done: int | None = None) -> bool:
     return not status.get("ready") and (ended is None or ended.get("exitCode") != done)
 
 
-def _container_view(status: Body, *, beside: bool = False) -> ContainerView:
+def _container_view(status: Body, *, sidecar: bool = False) -> ContainerView:
     state = status.get("state") or {}
     waiting = state.get("waiting") or {}
     return ContainerView(
@@ -257,14 +279,14 @@ def _container_view(status: Body, *, beside: bool = False) -> ContainerView:
         started=bool(status.get("started")),
         restarts=status.get("restartCount") or 0,
         ending=_ending(state.get("terminated") or (status.get("lastState") or {}).get("terminated")),
-        beside=beside,
+        sidecar=sidecar,
     )
 
 
 def _ending(ended: Body | None) -> Ending | None:
     if not ended:
         return None
-    # A log says last what went wrong.
+    # The end of a log names the error.
     return Ending(ended.get("exitCode") or 0, ended.get("reason") or "", (ended.get("message") or "")[-MESSAGE_CUT:])
 
 

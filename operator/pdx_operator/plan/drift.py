@@ -1,7 +1,7 @@
-"""Whether a live object still says what the operator wants: a comparison that looks only at what is wanted.
+"""Compares a live object with its manifest, in the fields of the manifest only.
 
-The API server adds defaults, and others add fields of their own; neither is a difference. A list of named things is
-compared by name, any other list as a whole; quantities are compared as numbers; None, empty and missing are one.
+Defaults of the API server and fields of other writers are no difference. A list of named elements is compared by name,
+any other list as a whole. Quantities are compared as numbers. None, empty and missing are equal.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,24 +14,24 @@ from pdx_operator.render.merge_keys import OBJECT, OTHER_OBJECT
 _QUANTITY_MAPS: Final = frozenset({"limits", "requests"})
 _QUANTITIES: Final = frozenset({"sizeLimit", "divisor"})
 _SELECTORS: Final = frozenset({"selector", "podSelector", "namespaceSelector", "labelSelector", "nodeSelector"})
-"""Maps that are one value (structType or mapType atomic in k8s.io/api): one label more selects something else."""
+"""Maps that are one value (structType or mapType atomic in k8s.io/api): an additional label changes the selection."""
 _UNSET_AT_ZERO: Final = frozenset(
     {
         *("hostIPC", "hostNetwork", "hostPID", "hostPort", "initialDelaySeconds", "minReadySeconds", "paused"),
         *("publishNotReadyAddresses", "readOnly", "stdin", "stdinOnce", "tty"),
     }
 )
-"""Fields that k8s.io/api holds by value with omitempty: the API server leaves them out when they are false or 0."""
+"""Fields that k8s.io/api holds by value with omitempty: the API server omits them when they are false or 0."""
 
 
 def differs(desired: Mapping[str, Any], live: Mapping[str, Any]) -> str | None:
-    """Path of the first wanted field that the live object does not have so; None when there is none.
+    """Path of the first desired field that differs in the live object; None without a difference.
 
-    Both are one object: apiVersion and kind, which items of a list lack, are not compared.
+    apiVersion and kind are not compared, because the items of a list lack them.
     """
     keys = OBJECT.get(desired["kind"], OTHER_OBJECT)
-    wanted = {field: value for field, value in desired.items() if field not in ("apiVersion", "kind")}
-    return next(_differences("", "", wanted, live, keys), None)
+    compared = {field: value for field, value in desired.items() if field not in ("apiVersion", "kind")}
+    return next(_differences("", "", compared, live, keys), None)
 
 
 def _differences(path: str, parent: str, desired: Any, live: Any, keys: Mapping[str, str]) -> Iterator[str]:
@@ -54,14 +54,14 @@ def _in_map(
     for name, value in desired.items():
         yield from _differences(f"{path}.{name}" if path else name, field, value, live.get(name), keys)
     if field in _SELECTORS:
-        yield from (f"{path}.{name}" for name in _strange(desired, live))
+        yield from (f"{path}.{name}" for name in _additional(desired, live))
 
 
-def _strange(desired: Mapping[str, Any], live: Mapping[str, Any]) -> Iterator[str]:
-    """What a selector has beyond the wanted one, as paths below it."""
+def _additional(desired: Mapping[str, Any], live: Mapping[str, Any]) -> Iterator[str]:
+    """Paths in a live selector that the desired selector lacks."""
     for name, value in live.items():
         if isinstance(value, Mapping):
-            yield from (f"{name}.{below}" for below in _strange(desired.get(name) or {}, value))
+            yield from (f"{name}.{below}" for below in _additional(desired.get(name) or {}, value))
         elif value and name not in desired:
             yield name
 
@@ -70,19 +70,19 @@ def _in_list(path: str, desired: Sequence[Any], live: Sequence[Any], keys: Mappi
     if len(desired) != len(live):
         yield path
         return
-    for i, (wanted, found) in enumerate(zip(desired, live, strict=True)):
-        yield from _differences(f"{path}[{i}]", "", wanted, found, keys)
+    for i, (element, found) in enumerate(zip(desired, live, strict=True)):
+        yield from _differences(f"{path}[{i}]", "", element, found, keys)
 
 
 def _in_named(
     path: str, merge_key: str, desired: Sequence[Any], live: Sequence[Any], keys: Mapping[str, str]
 ) -> Iterator[str]:
-    for wanted in desired:
-        name = wanted.get(merge_key)
-        place = f"{path}[{name}]"
-        found = [list(_differences(place, "", wanted, other, keys)) for other in live if other.get(merge_key) == name]
-        # Two ports may share a number, by protocol.
-        yield from min(found, key=len, default=[place])
+    for element in desired:
+        name = element.get(merge_key)
+        where = f"{path}[{name}]"
+        found = [list(_differences(where, "", element, other, keys)) for other in live if other.get(merge_key) == name]
+        # Two ports of different protocols may have one number.
+        yield from min(found, key=len, default=[where])
 
 
 def _same(desired: Any, live: Any, field: str, parent: str) -> bool:

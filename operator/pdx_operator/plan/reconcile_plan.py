@@ -1,246 +1,160 @@
-"""From what is seen of an object to what is to be written: pure, and the same whenever it is asked.
+"""From a snapshot to the writes that follow from it. Pure: equal snapshots give equal plans.
 
-Nothing is taken over that somebody else controls. A child of a former object of the same name is on its way out, so it
-is waited for; one without an owner that carries the labels of a child is adopted, as after a restore from a backup.
+Foreign objects are never touched. Children of a previous owner of the same name are deleted first. An orphan with the
+label of a child is adopted, as after a restore from a backup.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Any
+from dataclasses import dataclass, field
 
-from pdx_api.names import (
-    ANNOTATION_APPLIED,
-    GROUP,
-    KIND,
-    LABEL_DEPLOYMENT,
-    LABEL_REVISION,
-    LABEL_SERVICE,
-    gateway_name,
-    services_policy_name,
-)
+from pdx_api.names import LABEL_REVISION, LABEL_SERVICE, engines_name, gateway_name, services_policy_name
 from pdx_api.render.engines import pairing_revision
 from pdx_api.spec.parse import InvalidDeploymentError, parse
 from pdx_api.spec.types import PDDeployment
-from pdx_operator.kube.cache import Body, ChildKey, Snapshot
-from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, Kind
-from pdx_operator.observed.workloads import (
-    GatewayState,
-    PoolState,
-    ServiceState,
-    gateway_state,
-    pool_state,
-    service_state,
-)
-from pdx_operator.plan import rollout
+from pdx_operator.kube.resources import DEPLOYMENT, Body, ChildKey, Snapshot, is_terminating
+from pdx_operator.observed.workloads import ObservedPool, Workloads, observe
 from pdx_operator.plan.drift import differs
-from pdx_operator.plan.rollout import Budget, Plan
-from pdx_operator.render import children, pinned_template
+from pdx_operator.plan.operations import Apply, Delete
+from pdx_operator.plan.ownership import Ownership, ownership
+from pdx_operator.plan.pinned_template import pinned, scale_only, with_hash
+from pdx_operator.plan.rollout import Budget, RolloutPlan, plan_rollout
+from pdx_operator.render.children import children
 from pdx_operator.render.objects import Manifest
 from pdx_operator.render.overlay import OverlayError
 
-
-class Claim(Enum):
-    """Whose an existing object is."""
-
-    OURS = auto()
-    FORMER = auto()
-    """Of an object of the same name that is gone."""
-    NOBODY = auto()
-    """It has our labels and no controller."""
-    FOREIGN = auto()
+_Bodies = Mapping[ChildKey, Body]
+_Manifests = Mapping[ChildKey, Manifest]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """A child to write."""
-
-    manifest: Manifest
-    uid: str
-    """Of the object that exists; empty when none is known."""
-    reason: str
-    """Path of the field that differs; empty for a new object."""
-    version: str = ""
-    """Of the object that exists."""
-
-    @property
-    def wanted(self) -> str:
-        """Stands for all that the manifest says."""
-        return str(self.manifest["metadata"]["annotations"][ANNOTATION_APPLIED])
-
-    @property
-    def kind(self) -> Kind:
-        """Its kind."""
-        return KIND_OF[self.manifest["kind"]]
-
-    @property
-    def key(self) -> ChildKey:
-        """Its name among the children."""
-        return ChildKey(self.manifest["kind"], self.manifest["metadata"]["name"])
-
-
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """A child to delete."""
-
-    key: ChildKey
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """One step."""
+class Plan:
+    """The writes of one reconcile, and what they follow from."""
 
     deployment: PDDeployment | None
-    """None when the spec cannot be used."""
+    """None when the spec is invalid."""
     invalid: str = ""
-    """A sentence that says why."""
-    plan: Plan | None = None
-    pools: tuple[PoolState, ...] = ()
-    gateway: GatewayState | None = None
-    services: tuple[ServiceState, ...] = ()
-    """Side services that have a Deployment, of every revision."""
-    changes: tuple[Change, ...] = ()
-    removals: tuple[Removal, ...] = ()
+    """Then a sentence that explains why."""
+    rollout: RolloutPlan | None = None
+    workloads: Workloads = field(default_factory=lambda: Workloads({}))
+    applies: tuple[Apply, ...] = ()
+    deletes: tuple[Delete, ...] = ()
+    """Our own children that are not needed any more."""
     foreign: tuple[ChildKey, ...] = ()
-    """Wanted names that somebody else's objects have."""
-    leaving: tuple[Removal, ...] = ()
-    """Children of a former object that still have a wanted name."""
+    """Children that cannot be created, because foreign objects have their names."""
+    deletes_of_previous: tuple[Delete, ...] = ()
+    """Children of a previous owner that still have the name of a child."""
 
     @property
-    def writes(self) -> bool:
-        """Whether there is anything to write, the status aside."""
-        return bool(self.changes or self.removals or self.leaving)
+    def has_writes(self) -> bool:
+        """Whether anything but the status has to be written."""
+        return bool(self.applies or self.deletes or self.deletes_of_previous)
 
     @property
-    def awaits(self) -> bool:
-        """Whether pods are still to become ready, or to go."""
-        if self.plan is None:
+    def awaits_pods(self) -> bool:
+        """Whether some pods are not ready yet, or not gone yet."""
+        if self.rollout is None:
             return False
-        gateway = self.gateway
-        complete = self.plan.done and gateway and gateway.settled and gateway.ready >= gateway.replicas
-        return not (complete and all(service.ready >= service.replicas for service in self.services))
+        gateway = self.workloads.gateway
+        complete = self.rollout.done and gateway and gateway.settled and gateway.ready >= gateway.replicas
+        return not (complete and all(service.ready >= service.replicas for service in self.workloads.services))
 
 
-def decide(snapshot: Snapshot, *, gateway_image: str, operator_namespace: str = "") -> Decision:
-    """What follows from a snapshot."""
+def plan(snapshot: Snapshot, *, gateway_image: str, operator_namespace: str = "") -> Plan:
+    """The writes that follow from a snapshot."""
     uid = snapshot.body["metadata"]["uid"]
     try:
         deployment = parse(snapshot.body)
-        rendered = children.children(
-            deployment, uid=uid, gateway_image=gateway_image, operator_namespace=operator_namespace
-        )
+        revision = pairing_revision(deployment.spec)
+        rendered = {
+            _key(manifest): manifest
+            for manifest in children(
+                deployment, revision, uid=uid, gateway_image=gateway_image, operator_namespace=operator_namespace
+            )
+        }
     except (InvalidDeploymentError, OverlayError) as error:
-        return Decision(None, invalid=str(error))
-    claims = {key: claim(body["metadata"], deployment.metadata.name, uid) for key, body in snapshot.children.items()}
-    live = {key: body for key, body in snapshot.children.items() if claims[key] in (Claim.OURS, Claim.NOBODY)}
-    pools = tuple(_pools(live))
-    plan = _plan(deployment, pools)
-    gateway = live.get(ChildKey(DEPLOYMENT.name, gateway_name(deployment.metadata.name)))
-    wanted = dict(_wanted(rendered, live, plan))
-    kept = wanted.keys() | set(_kept(deployment.metadata.name, live, pools, plan))
-    blocked = {key for key in wanted if claims.get(key) in (Claim.FORMER, Claim.FOREIGN)}
-    return Decision(
+        return Plan(None, invalid=str(error))
+    name = deployment.metadata.name
+    owners = {key: ownership(body["metadata"], name, uid) for key, body in snapshot.children.items()}
+    live = {k: body for k, body in snapshot.children.items() if owners[k] in (Ownership.OURS, Ownership.ORPHAN)}
+    workloads = observe(live, gateway_name(name))
+    rollout = _rollout(deployment, revision, workloads)
+    desired = dict(_desired(deployment, rendered, live, workloads, rollout))
+    kept = desired.keys() | set(_kept(name, live, workloads, rollout))
+    return Plan(
         deployment,
-        plan=plan,
-        pools=pools,
-        gateway=gateway_state(gateway) if gateway else None,
-        services=tuple(_services(live)),
-        changes=tuple(_changes({key: m for key, m in wanted.items() if key not in blocked}, live)),
-        removals=tuple(
-            Removal(key, body["metadata"]["uid"])
-            for key, body in live.items()
-            if key not in kept and claims[key] is Claim.OURS and not body["metadata"].get("deletionTimestamp")
-        ),
-        foreign=tuple(key for key in blocked if claims[key] is Claim.FOREIGN),
-        leaving=tuple(
-            Removal(key, metadata["uid"])
-            for key in blocked
-            if claims[key] is Claim.FORMER
-            and not (metadata := snapshot.children[key]["metadata"]).get("deletionTimestamp")
+        rollout=rollout,
+        workloads=workloads,
+        applies=tuple(_applies(desired, live, blocked=owners.keys() - live.keys())),
+        deletes=tuple(_deletes({k: b for k, b in live.items() if k not in kept and owners[k] is Ownership.OURS})),
+        foreign=tuple(key for key in desired if owners.get(key) is Ownership.FOREIGN),
+        deletes_of_previous=tuple(
+            _deletes({k: snapshot.children[k] for k in desired if owners.get(k) is Ownership.PREVIOUS_OWNER})
         ),
     )
 
 
-def claim(metadata: Mapping[str, Any], name: str, uid: str) -> Claim:
-    """Whose an object is, for the PDDeployment with this name and uid."""
-    owner = next((ref for ref in metadata.get("ownerReferences") or () if ref.get("controller")), None)
-    if owner is None:
-        return Claim.NOBODY if (metadata.get("labels") or {}).get(LABEL_DEPLOYMENT) == name else Claim.FOREIGN
-    if owner["uid"] == uid:
-        return Claim.OURS
-    group = str(owner["apiVersion"]).partition("/")[0]
-    return Claim.FORMER if (group, owner["kind"], owner["name"]) == (GROUP, KIND, name) else Claim.FOREIGN
+def _key(manifest: Manifest) -> ChildKey:
+    return ChildKey(manifest["kind"], manifest["metadata"]["name"])
 
 
-def is_leaving(body: Body) -> bool:
-    """Whether the object is being deleted; its children are then Kubernetes' to collect."""
-    return bool(body["metadata"].get("deletionTimestamp"))
-
-
-def _pools(live: Mapping[ChildKey, Body]) -> Iterator[PoolState]:
-    for key, body in live.items():
-        if key.kind == DEPLOYMENT.name and (pool := pool_state(body)) is not None:
-            yield pool
-
-
-def _services(live: Mapping[ChildKey, Body]) -> Iterator[ServiceState]:
-    for key, body in live.items():
-        if key.kind == DEPLOYMENT.name and (service := service_state(body)) is not None:
-            yield service
-
-
-def _plan(deployment: PDDeployment, pools: tuple[PoolState, ...]) -> Plan:
+def _rollout(deployment: PDDeployment, revision: str, workloads: Workloads) -> RolloutPlan:
     spec = deployment.spec
     desired = {role: pool.replicas for role, pool in spec.pools().items()}
     budget = Budget(spec.rollout.max_surge, spec.rollout.max_unavailable)
-    return rollout.plan(pairing_revision(spec), desired, pools, budget)
+    return plan_rollout(revision, desired, tuple(workloads.pools.values()), budget)
 
 
-def _wanted(
-    rendered: tuple[Manifest, ...], live: Mapping[ChildKey, Body], plan: Plan
+def _desired(
+    deployment: PDDeployment, rendered: _Manifests, live: _Bodies, workloads: Workloads, rollout: RolloutPlan
 ) -> Iterator[tuple[ChildKey, Manifest]]:
-    """What the spec's own revision consists of, with the replicas and the templates in force."""
-    for manifest in rendered:
-        key = ChildKey(manifest["kind"], manifest["metadata"]["name"])
-        if key.kind == DEPLOYMENT.name and (pool := pool_state(manifest)) is not None:
-            spec = {**manifest["spec"], "replicas": plan.replicas[pool.revision, pool.role]}
-            yield key, pinned_template.in_force({**manifest, "spec": spec}, live.get(key))
+    """The children of the spec's own revision, with planned replicas and pinned templates; then older revisions."""
+    name, revision = deployment.metadata.name, rollout.revision
+    roles = {engines_name(name, role, revision): role for role in deployment.spec.pools()}
+    for key, manifest in rendered.items():
+        if key.kind == DEPLOYMENT.name and (role := roles.get(key.name)) is not None:
+            spec = {**manifest["spec"], "replicas": rollout.replicas[revision, role]}
+            yield key, pinned({**manifest, "spec": spec}, live.get(key))
         else:
             yield key, manifest
-    # Older revisions: nothing but their replicas is anybody's business any more.
-    ours = {key for key in live if key.kind == DEPLOYMENT.name} - {
-        ChildKey(m["kind"], m["metadata"]["name"]) for m in rendered
-    }
-    for key in ours:
-        pool = pool_state(live[key])
-        if pool is not None and plan.replicas.get((pool.revision, pool.role), pool.replicas) != pool.replicas:
-            yield key, pinned_template.rescaled(live[key], plan.replicas[pool.revision, pool.role])
+    # Of older revisions only the replicas change.
+    for key, pool in workloads.pools.items():
+        replicas = rollout.replicas.get((pool.revision, pool.role), pool.replicas)
+        if key not in rendered and replicas != pool.replicas:
+            yield key, scale_only(live[key], replicas)
 
 
-def _kept(name: str, live: Mapping[ChildKey, Body], pools: tuple[PoolState, ...], plan: Plan) -> Iterator[ChildKey]:
-    """Deployments and Services of older revisions that the plan still needs, their side services and guard included."""
-    names = {pool.name for pool in pools if (pool.revision, pool.role) in plan.replicas}
-    revisions = {revision for revision, _ in plan.replicas}
-
-    def serves(body: Body) -> bool:
-        labels = body["metadata"].get("labels") or {}
-        return LABEL_SERVICE in labels and labels.get(LABEL_REVISION) in revisions
-
+def _kept(name: str, live: _Bodies, workloads: Workloads, rollout: RolloutPlan) -> Iterator[ChildKey]:
+    """Deployments and Services of revisions that have engines left, with their side services and network policy."""
+    revisions = {revision for revision, _ in rollout.replicas}
+    names = {pool.name for pool in workloads.pools.values() if _is_planned(pool, rollout)}
     for key, body in live.items():
-        if key.kind in (DEPLOYMENT.name, "Service"):
-            if serves(body):
-                yield key
-                yield ChildKey("NetworkPolicy", services_policy_name(name))
-            elif key.name in names:
-                yield key
+        if key.kind not in (DEPLOYMENT.name, "Service"):
+            continue
+        labels = body["metadata"].get("labels") or {}
+        if LABEL_SERVICE in labels and labels.get(LABEL_REVISION) in revisions:
+            yield key
+            yield ChildKey("NetworkPolicy", services_policy_name(name))
+        elif key.name in names:
+            yield key
 
 
-def _changes(wanted: Mapping[ChildKey, Manifest], live: Mapping[ChildKey, Body]) -> Iterator[Change]:
-    for key, manifest in wanted.items():
-        stamped, body = pinned_template.stamped(manifest), live.get(key)
+def _is_planned(pool: ObservedPool, rollout: RolloutPlan) -> bool:
+    return (pool.revision, pool.role) in rollout.replicas
+
+
+def _applies(desired: _Manifests, live: _Bodies, blocked: set[ChildKey]) -> Iterator[Apply]:
+    for key, manifest in desired.items():
+        if key in blocked:
+            continue
+        hashed, body = with_hash(manifest), live.get(key)
         if body is None:
-            yield Change(stamped, "", "")
-        elif not body["metadata"].get("deletionTimestamp") and (path := differs(stamped, body)):
+            yield Apply(hashed, "", "")
+        elif not is_terminating(body) and (path := differs(hashed, body)):
             metadata = body["metadata"]
-            yield Change(stamped, metadata["uid"], path, metadata.get("resourceVersion", ""))
+            yield Apply(hashed, metadata["uid"], path, metadata.get("resourceVersion", ""))
+
+
+def _deletes(bodies: _Bodies) -> Iterator[Delete]:
+    for key, body in bodies.items():
+        if not is_terminating(body):
+            yield Delete(key, body["metadata"]["uid"])

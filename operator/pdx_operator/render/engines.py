@@ -1,6 +1,6 @@
-"""A role's engines as Kubernetes objects: one Deployment and one headless Service for each role and revision.
+"""The engines' manifests: one Deployment and one headless Service for each role and revision.
 
-The engines are those of `pdx_api.render.engines`, which `pdx up` runs as processes.
+`pdx_api.render.engines` provides the command lines, as it does for `pdx up`.
 """
 
 import posixpath
@@ -11,8 +11,10 @@ from pdx_api.connectors.base import Site
 from pdx_api.names import (
     ANNOTATION_CONNECTOR,
     ANNOTATION_FILE,
+    ANNOTATION_INPUTS,
     ANNOTATION_ORDER,
     ANNOTATION_PROTOCOL,
+    ANNOTATION_TEMPLATE,
     CODE_MOUNT,
     ENGINE_CONTAINER,
     ENGINE_PORT,
@@ -26,43 +28,45 @@ from pdx_api.names import (
     Role,
     engines_name,
 )
-from pdx_api.render.engines import EngineCommand, engine_command, pairing_revision, pool_bytes
-from pdx_api.spec.types import KVStorage, PDDeployment, Pool, Rollout, Spec
+from pdx_api.render.engines import EngineCommand, engine_command, engine_inputs, pool_bytes
+from pdx_api.spec.types import KVStorage, Pool, Rollout, Spec
 from pdx_operator.render.objects import (
-    LEAVING_SECONDS,
     POD_IP,
+    PRE_STOP_SECONDS,
     Manifest,
     Owner,
     address_variable,
+    canonical,
+    digest,
     grace_seconds,
     metadata,
     resources,
     spread,
     with_address,
+    with_annotations,
 )
 from pdx_operator.render.overlay import overlaid
-from pdx_operator.render.pinned_template import remembered
-from pdx_operator.render.side_services import beside_engine, service_sites
+from pdx_operator.render.side_services import service_sites, sidecars
+from pdx_operator.render.spec_fields import field_of
 from pdx_operator.render.storage import engine_env, engine_mounts, engine_volumes
 
 USER_ID: Final = 2000
-"""User and group of an engine: the user `vllm` that the stock image brings (vLLM 0.32 `docker/Dockerfile`)."""
+"""User and group of an engine: the user `vllm` of the stock image (vLLM 0.32 `docker/Dockerfile`)."""
 
 STARTUP_SECONDS: Final = 1800
-"""How long an engine may load before it is started anew; weights of hundreds of GB take that long from a slow store."""
+"""How long an engine may load before it is restarted; hundreds of GB of weights on slow storage take that long."""
 WARM_SECONDS: Final = 10
-"""How long an engine is ready before it counts as available: the gateways warm it in the meantime, and a rollout that
-did not wait would take the old engines away from under them."""
+"""How long an engine must be ready before it counts as available. The gateways warm it up meanwhile; without the delay,
+a rollout would remove old engines before that."""
 PROGRESS_SECONDS: Final = STARTUP_SECONDS + 600
-"""After how long without progress Kubernetes calls a Deployment stuck: loading, and pulling the image before it."""
+"""How long Kubernetes waits for progress of a Deployment: time to pull the image and to load."""
 
 
-def engine_manifests(deployment: PDDeployment, owner: Owner) -> tuple[Manifest, ...]:
+def engine_manifests(spec: Spec, owner: Owner, revision: str) -> tuple[Manifest, ...]:
     """The engines' Services and Deployments in the revision of this spec, role by role.
 
     Raises OverlayError for a `podTemplate` that cannot be applied.
     """
-    spec, revision = deployment.spec, pairing_revision(deployment.spec)
     return tuple(
         manifest
         for role, pool in spec.pools().items()
@@ -74,7 +78,7 @@ def engine_manifests(deployment: PDDeployment, owner: Owner) -> tuple[Manifest, 
 
 
 def engine_deployment(spec: Spec, owner: Owner, role: Role, pool: Pool, revision: str) -> Manifest:
-    """The engines of one role, with the inputs of their pod template written down."""
+    """The Deployment of one role, with the record of its pod template and of the template's inputs."""
     labels = _labels(owner, role, revision)
     manifest = {
         "apiVersion": "apps/v1",
@@ -90,11 +94,11 @@ def engine_deployment(spec: Spec, owner: Owner, role: Role, pool: Pool, revision
             "template": pod_template(spec, role, pool, labels),
         },
     }
-    return remembered(manifest, spec, role)
+    return record_template(manifest, spec, role)
 
 
 def engine_service(spec: Spec, owner: Owner, role: Role, revision: str) -> Manifest:
-    """A headless Service, which gives the engines of one role names."""
+    """A headless Service, which gives DNS names to the engines of one role."""
     labels = _labels(owner, role, revision)
     return {
         "apiVersion": "v1",
@@ -109,14 +113,14 @@ def engine_service(spec: Spec, owner: Owner, role: Role, revision: str) -> Manif
 
 
 def pod_template(spec: Spec, role: Role, pool: Pool, labels: Mapping[str, str]) -> Manifest:
-    """The pod of one engine, the user's overlay merged in."""
-    beside = beside_engine(spec, labels[LABEL_DEPLOYMENT], labels[LABEL_REVISION])
+    """The pod template of an engine, with the user's overlay merged in."""
+    init_containers = sidecars(spec, labels[LABEL_DEPLOYMENT], labels[LABEL_REVISION])
     command = _command(spec, role, labels)
     files = {f"{ANNOTATION_FILE}{name}": content for name, content in command.files}
     template = {
         "metadata": {"labels": dict(labels), "annotations": {**_annotations(spec), **files}},
         "spec": {
-            **({"initContainers": beside} if beside else {}),
+            **({"initContainers": init_containers} if init_containers else {}),
             "containers": [_container(spec, pool, command)],
             "volumes": engine_volumes(spec.model, _storage(spec), _code(spec), dict(command.files)),
             "securityContext": {
@@ -124,7 +128,7 @@ def pod_template(spec: Spec, role: Role, pool: Pool, labels: Mapping[str, str]) 
                 "runAsUser": USER_ID,
                 "runAsGroup": USER_ID,
                 "fsGroup": USER_ID,
-                # A cache of terabytes is not walked through at every start.
+                # Otherwise Kubernetes walks through a cache of terabytes at every start.
                 "fsGroupChangePolicy": "OnRootMismatch",
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
@@ -137,13 +141,17 @@ def pod_template(spec: Spec, role: Role, pool: Pool, labels: Mapping[str, str]) 
     }
     if pool.pod_template is None:
         return template
-    where = f"spec.{written_as(spec, role)}.podTemplate"
+    where = f"spec.{field_of(spec, role)}.podTemplate"
     return overlaid(template, pool.pod_template.overlay(), container=ENGINE_CONTAINER, where=where)
 
 
-def written_as(spec: Spec, role: Role) -> Role:
-    """The field of the spec that a role's pool comes from."""
-    return Role.DECODE if role is Role.AGGREGATED and spec.aggregated is None else role
+def record_template(deployment: Manifest, spec: Spec, role: Role) -> Manifest:
+    """Record the pod template and the hash of its inputs in annotations (`plan.pinned_template` reads them)."""
+    record = {
+        ANNOTATION_INPUTS: digest(engine_inputs(spec, role)),
+        ANNOTATION_TEMPLATE: canonical(deployment["spec"]["template"]),
+    }
+    return with_annotations(deployment, record)
 
 
 def _labels(owner: Owner, role: Role, revision: str) -> dict[str, str]:
@@ -166,7 +174,7 @@ def _storage(spec: Spec) -> KVStorage | None:
 
 
 def _code(spec: Spec) -> str | None:
-    """Name of the ConfigMap with the connector's code."""
+    """Name of the ConfigMap with the code of a custom connector."""
     custom = spec.kv_transfer.custom if spec.mode is Mode.DISAGGREGATED else None
     if custom is None or custom.code is None or custom.code.config_map is None:
         return None
@@ -178,16 +186,16 @@ def _ports(spec: Spec) -> dict[str, int]:
 
 
 def _strategy(rollout: Rollout) -> Manifest:
-    """How a role's pods are replaced by a change that leaves the revision as it is."""
+    """How Kubernetes replaces a role's pods after a change that does not change the revision."""
     surge, unavailable = rollout.max_surge, rollout.max_unavailable
     if {surge, unavailable} <= {0, "0%"}:
-        unavailable = 1  # Kubernetes refuses a Deployment that may do neither.
+        unavailable = 1  # Kubernetes rejects a Deployment in which both are 0.
     return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}
 
 
 def _command(spec: Spec, role: Role, labels: Mapping[str, str]) -> EngineCommand:
     revision = labels[LABEL_REVISION]
-    # KV of one model is nothing to another's engines, and no file says whose it is.
+    # Engines cannot use the KV of another model, and a file of KV does not name its model.
     storage = posixpath.join(STORAGE_MOUNT, revision) if _storage(spec) is not None else ""
     code = CODE_MOUNT if _code(spec) is not None else None
     services = service_sites(spec, labels[LABEL_DEPLOYMENT], revision)
@@ -215,12 +223,12 @@ def _container(spec: Spec, pool: Pool, command: EngineCommand) -> Manifest:
         "env": _env(spec, dict(command.env)),
         "ports": [{"name": name, "containerPort": port} for name, port in _ports(spec).items()],
         **_probes(),
-        # vLLM answers whatever reaches it after SIGTERM with an abort.
-        "lifecycle": {"preStop": {"sleep": {"seconds": LEAVING_SECONDS}}},
+        # vLLM aborts requests that it receives after SIGTERM.
+        "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
         "resources": resources(pool.resources),
         "volumeMounts": engine_mounts(spec.model, _storage(spec), _code(spec), dict(command.files)),
         "securityContext": _security(pool),
-        # Says why an engine crashed to whoever reads the pod's status.
+        # Writes the cause of a crash into the pod's status.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
 
@@ -234,10 +242,10 @@ def _env(spec: Spec, wired: Mapping[str, str]) -> list[Manifest]:
 
 
 def _security(pool: Pool) -> dict[str, Any]:
-    """The root file system stays writable: what compiles kernels while vLLM serves writes beside its own code.
+    """The root file system stays writable, because libraries that compile kernels at run time write next to their code.
 
-    RDMA pins memory. Linux gives the capability for that to root only; another user, as here, gets as much as the
-    node's memlock limit allows, and an overlay that sets runAsUser: 0 gets all of it.
+    RDMA pins memory. Linux grants the capability for that to root only. Another user, as here, may pin as much as the
+    node's memlock limit allows; with an overlay that sets runAsUser: 0 there is no limit.
     """
     rdma = any(name.startswith("rdma/") for name in pool.resources.limits)
     return {
@@ -258,6 +266,6 @@ def _probes() -> Manifest:
     return {
         "startupProbe": probe(5, STARTUP_SECONDS // 5, 5),
         "readinessProbe": probe(5, 2, 5),
-        # /health waits for the engine's event loop, which a very long step may hold up: only a minute means dead.
+        # /health waits for the engine's event loop, which a long step may block: only a minute means that it hangs.
         "livenessProbe": probe(10, 6, 10),
     }

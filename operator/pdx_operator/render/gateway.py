@@ -1,4 +1,4 @@
-"""The gateway of a PDDeployment as Kubernetes objects: its Deployment and the Service that clients reach."""
+"""The gateway's manifests: its Deployment, and the Service for clients."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +17,7 @@ from pdx_api.names import (
 from pdx_api.render.gateway_flags import gateway_flags
 from pdx_api.spec.types import Spec
 from pdx_operator.render.objects import (
-    LEAVING_SECONDS,
+    PRE_STOP_SECONDS,
     Manifest,
     Owner,
     gateway_labels,
@@ -31,14 +31,14 @@ from pdx_operator.render.overlay import overlaid
 USER_ID: Final = 65532
 """User of the gateway's image."""
 _MODE: Final = 0o440
-"""Of the files with keys: the pod's fsGroup owns them."""
+"""Mode of the files with keys; the pod's fsGroup owns them."""
 _ANY: Final = "0.0.0.0"  # noqa: S104
 
 
 def gateway_deployment(spec: Spec, owner: Owner, image: str) -> Manifest:
-    """The gateway's pods; `image` is used where the spec names none. Raises OverlayError for a wrong `podTemplate`."""
+    """The Deployment; `image` is used if the spec names none. Raises OverlayError for a wrong `podTemplate`."""
     gateway, labels = spec.gateway, gateway_labels(owner)
-    # With an autoscaler the number of replicas is not ours to write.
+    # The autoscaler writes the replicas.
     replicas = {} if gateway.autoscaled else {"replicas": gateway.replicas}
     return {
         "apiVersion": "apps/v1",
@@ -55,7 +55,7 @@ def gateway_deployment(spec: Spec, owner: Owner, image: str) -> Manifest:
 
 
 def gateway_service(spec: Spec, owner: Owner) -> Manifest:
-    """What clients reach."""
+    """The Service for clients."""
     service, labels = spec.gateway.service, gateway_labels(owner)
     return {
         "apiVersion": "v1",
@@ -106,9 +106,9 @@ def _container(spec: Spec, owner: Owner, image: str) -> Manifest:
             f"--listen={_ANY}:{GATEWAY_PORT}",
             f"--admin={_ANY}:{ADMIN_PORT}",
             f"--workers={spec.gateway.workers}",
-            # In place of a preStop: it says on /readyz that it is going away.
-            f"--drain-seconds={LEAVING_SECONDS}",
-            # A request that an engine may finish is not cut off in front of it.
+            # In place of a preStop hook: while it drains, /readyz answers 503.
+            f"--drain-seconds={PRE_STOP_SECONDS}",
+            # The gateway does not cut off a request that its engine may still finish.
             f"--shutdown-seconds={spec.engine.shutdown_seconds}",
             *gateway_flags(spec),
             *(f"{keys.flag}={keys.file}" for keys in _keys(spec)),
@@ -135,7 +135,7 @@ def _container(spec: Spec, owner: Owner, image: str) -> Manifest:
 
 @dataclass(frozen=True, slots=True)
 class _KeyFile:
-    """A value of a Secret as a file. Mounted as a directory: a file of its own would never change."""
+    """A value of a Secret as a file. The directory is mounted: a file mounted with subPath is never updated."""
 
     name: str
     flag: str

@@ -1,7 +1,7 @@
-"""Which lists of Kubernetes are sets of named things, and what names their elements.
+"""Which lists in Kubernetes objects have named elements, and which field is the name.
 
-Facts: the patchStrategy and patchMergeKey tags of PodTemplateSpec in k8s.io/api v0.36 `core/v1/types.go`. A list that
-is not here (args, tolerations, capabilities) is one value. Inside a pod template a field's name says which list it is.
+Facts: the patchStrategy and patchMergeKey tags of PodTemplateSpec in k8s.io/api v0.36 `core/v1/types.go`. Any other
+list (args, tolerations, capabilities) is one value. Inside a pod template the name of a field identifies its list.
 """
 
 from collections.abc import Mapping
@@ -24,13 +24,14 @@ POD_TEMPLATE: Final[Mapping[str, str]] = {
 }
 
 UNIONS: Final = frozenset({"volumes", "resourceClaims"})
-"""Lists whose elements are one thing of several kinds (patchStrategy retainKeys): naming a kind drops the other."""
+"""Lists whose elements are unions (patchStrategy retainKeys): an overlay with another member drops the first one."""
 
 OBJECT: Final[Mapping[str, Mapping[str, str]]] = {
     "Deployment": {**POD_TEMPLATE, "ownerReferences": "uid"},
-    # Service ports are named by port and protocol; those of PDX are all TCP.
+    # Service ports are identified by port and protocol; all ports of PDX are TCP.
     "Service": {"ports": "port", "ownerReferences": "uid"},
 }
-"""Kind -> the same for a whole object. Elsewhere only owners are a set: a policy's rules are one value."""
+"""Merge keys of a whole object, by kind."""
 
 OTHER_OBJECT: Final[Mapping[str, str]] = {"ownerReferences": "uid"}
+"""Merge keys of objects of any other kind: only owners are named, and for example a policy's rules are one value."""

@@ -1,4 +1,4 @@
-"""What every child of a PDDeployment has in common: its name, labels, owner, and words about plain manifests."""
+"""The parts that all children of a PDDeployment share: names, labels, owner, pod settings, hashes of manifests."""
 
 import hashlib
 import json
@@ -12,22 +12,22 @@ from pdx_api.spec.types import PDDeployment, Resources
 Manifest = dict[str, Any]
 
 DEFAULT_NAMESPACE: Final = "default"
-LEAVING_SECONDS: Final = 5
-"""How long a pod that is going away still serves, until everybody who sends to it has seen that."""
+PRE_STOP_SECONDS: Final = 5
+"""How long a terminating pod still serves, until all of its clients have observed the termination."""
 POD_IP: Final = "POD_IP"
-"""Environment variable that holds the pod's own address."""
+"""Environment variable with the pod's own address."""
 EXIT_SECONDS: Final = 10
-"""What is added to the grace period for what a program does after its last request."""
+"""Part of the grace period for the program's exit after its last request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The PDDeployment, as far as its children name it."""
+    """The PDDeployment as its children refer to it."""
 
     name: str
     namespace: str
     uid: str | None
-    """None outside a cluster: what is only printed has no owner."""
+    """None outside a cluster: printed manifests have no owner."""
 
 
 def owner_of(deployment: PDDeployment, uid: str | None) -> Owner:
@@ -38,7 +38,7 @@ def owner_of(deployment: PDDeployment, uid: str | None) -> Owner:
 def metadata(
     owner: Owner, name: str, labels: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None
 ) -> Manifest:
-    """Metadata of a child. Kubernetes collects it when its owner is gone, so nobody needs a finalizer."""
+    """Metadata of a child. Kubernetes deletes it after its owner, so no finalizer is needed."""
     reference = {"apiVersion": API_VERSION, "kind": KIND, "name": owner.name, "uid": owner.uid, "controller": True}
     return {
         "name": name,
@@ -50,17 +50,17 @@ def metadata(
 
 
 def gateway_labels(owner: Owner) -> dict[str, str]:
-    """What the gateway's pods are selected by."""
+    """Labels that select the gateway's pods."""
     return {LABEL_DEPLOYMENT: owner.name, LABEL_ROLE: ROLE_GATEWAY}
 
 
-def resources(wanted: Resources) -> Manifest:
+def resources(of: Resources) -> Manifest:
     """A container's resources."""
-    return wanted.model_dump(mode="json", exclude_defaults=True)
+    return of.model_dump(mode="json", exclude_defaults=True)
 
 
 def spread(labels: Mapping[str, str]) -> list[Manifest]:
-    """Pods with these labels go to different nodes where there are enough."""
+    """Spread pods with these labels over nodes, if there are enough nodes."""
     return [
         {
             "maxSkew": 1,
@@ -72,30 +72,41 @@ def spread(labels: Mapping[str, str]) -> list[Manifest]:
 
 
 def grace_seconds(drain_seconds: int) -> int:
-    """A pod's grace period: it covers serving on, finishing open requests, and the exit."""
-    return LEAVING_SECONDS + drain_seconds + EXIT_SECONDS
+    """A pod's grace period: time to serve on, to finish open requests, and to exit."""
+    return PRE_STOP_SECONDS + drain_seconds + EXIT_SECONDS
 
 
 def literal(value: str) -> str:
-    """A string that Kubernetes does not expand: `$(X)` would stand for a variable."""
+    """Escape a string so that Kubernetes expands no `$(VARIABLE)` in it."""
     return value.replace("$(", "$$(")
 
 
 def with_address(value: str) -> str:
-    """A string of which Kubernetes expands the pod's address only."""
+    """Escape a string so that Kubernetes expands only the pod's address in it."""
     return literal(value).replace(f"$$({POD_IP})", f"$({POD_IP})")
 
 
 def address_variable() -> Manifest:
-    """The variable of the pod's address: it comes first, since Kubernetes expands it only in what comes after it."""
+    """The variable with the pod's address. It comes first, because Kubernetes expands it only in later variables."""
     return {"name": POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 
 
+def annotations_of(manifest: Mapping[str, Any] | None) -> Mapping[str, str]:
+    """The annotations of a manifest or of a live object; empty for None."""
+    return ((manifest or {}).get("metadata") or {}).get("annotations") or {}
+
+
+def with_annotations(manifest: Manifest, annotations: Mapping[str, str]) -> Manifest:
+    """The manifest with additional annotations."""
+    metadata = {**manifest["metadata"], "annotations": {**annotations_of(manifest), **annotations}}
+    return {**manifest, "metadata": metadata}
+
+
 def canonical(value: object) -> str:
-    """One JSON text for equal values."""
+    """A JSON text that is equal for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def digest(value: object) -> str:
-    """A short hash of a plain value; equal values have one."""
+    """A short hash of a plain value."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:16]

@@ -1,8 +1,8 @@
-"""The `podTemplate` overlay: merged onto a rendered pod template the way Kubernetes merges a strategic patch.
+"""The `podTemplate` overlay, merged into a rendered pod template as Kubernetes merges a strategic patch.
 
-Maps merge deeply, lists of named things by their name, every other list is replaced, and `null` deletes.
-`$patch: delete` drops an element or empties a map, `$patch: replace` takes the overlay's map or list whole. A volume
-that names another kind of source loses its former one, as it does under `kubectl apply`.
+Maps merge deeply, lists of named elements merge by name, any other list is replaced, and `null` deletes.
+`$patch: delete` removes an element or empties a map; `$patch: replace` replaces the whole map or list. A volume with
+another kind of source loses its previous source, as with `kubectl apply`.
 """
 
 import copy
@@ -19,16 +19,16 @@ _TOP: Final = {"metadata": ("labels", "annotations"), "spec": None}
 
 
 class OverlayError(ValueError):
-    """An overlay that cannot be applied. Its text is one sentence for the user."""
+    """An overlay cannot be applied. The message is one sentence for the user."""
 
 
 def overlaid(template: Template, overlay: Mapping[str, Any], *, container: str, where: str) -> Template:
-    """The template with the overlay merged in; `container` is the one that PDX wrote, `where` names the overlay.
+    """Merge an overlay into a template. `container` is the container that PDX writes; `where` is the overlay's path.
 
-    Raises OverlayError when the overlay has not the shape of a pod template or changes what PDX owns.
+    Raises OverlayError when the overlay is no pod template, or changes a field that PDX owns.
     """
     _check_shape(overlay, where)
-    merged = _map(template, overlay, where)
+    merged = _merge_map(template, overlay, where)
     _check_owned(template, merged, container, where)
     return merged
 
@@ -47,18 +47,18 @@ def _check_shape(overlay: Mapping[str, Any], where: str) -> None:
             )
 
 
-def _value(base: Any, patch: Any, field: str, where: str) -> Any:
+def _merge(base: Any, patch: Any, field: str, where: str) -> Any:
     if isinstance(patch, Mapping):
-        return _map(base if isinstance(base, Mapping) else {}, patch, where)
+        return _merge_map(base if isinstance(base, Mapping) else {}, patch, where)
     if isinstance(patch, Sequence) and not isinstance(patch, str):
         merge_key = POD_TEMPLATE.get(field)
         if merge_key is None:
             return copy.deepcopy(list(patch))
-        return _named(base if isinstance(base, list) else [], patch, merge_key, field, where)
+        return _merge_named(base if isinstance(base, list) else [], patch, merge_key, field, where)
     return patch
 
 
-def _map(base: Mapping[str, Any], patch: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _merge_map(base: Mapping[str, Any], patch: Mapping[str, Any], where: str) -> dict[str, Any]:
     directive = _directive(patch, where)
     if directive == "delete":
         return {}
@@ -68,16 +68,16 @@ def _map(base: Mapping[str, Any], patch: Mapping[str, Any], where: str) -> dict[
             continue
         if field.startswith("$"):
             raise OverlayError(
-                f"{where}.{field} is not understood; the one directive is {DIRECTIVE}: delete or replace"
+                f"{where}.{field} is not supported; the only directive is {DIRECTIVE}: delete or replace"
             )
         if value is None:
             merged.pop(field, None)
         else:
-            merged[field] = _value(merged.get(field), value, field, f"{where}.{field}")
+            merged[field] = _merge(merged.get(field), value, field, f"{where}.{field}")
     return merged
 
 
-def _named(base: Sequence[Any], patch: Sequence[Any], merge_key: str, field: str, where: str) -> list[Any]:
+def _merge_named(base: Sequence[Any], patch: Sequence[Any], merge_key: str, field: str, where: str) -> list[Any]:
     elements = [_element(element, merge_key, f"{where}[{i}]") for i, element in enumerate(patch)]
     whole = any(merge_key not in element for element in elements)
     merged: dict[Any, Any] = {} if whole else {element[merge_key]: copy.deepcopy(element) for element in base}
@@ -91,18 +91,18 @@ def _named(base: Sequence[Any], patch: Sequence[Any], merge_key: str, field: str
         under = merged.get(name, {})
         if field in UNIONS:
             under = {kept: under[kept] for kept in under if kept in element}
-        merged[name] = _map(under, element, f"{where}[{i}]")
+        merged[name] = _merge_map(under, element, f"{where}[{i}]")
     return list(merged.values())
 
 
 def _element(element: Any, merge_key: str, where: str) -> Mapping[str, Any]:
-    """An element of a list of named things; one without a name is `- $patch: replace`, which stands for the list."""
+    """Check an element of a list of named elements. `- $patch: replace` has no name: it applies to the whole list."""
     if not isinstance(element, Mapping):
         raise OverlayError(f"{where} is {element!r:.80}; write a mapping with {merge_key}")
     if dict(element) == {DIRECTIVE: "replace"}:
         return element
     if not isinstance(element.get(merge_key), str | int):
-        raise OverlayError(f"{where} has no {merge_key}, which says which element it changes")
+        raise OverlayError(f"{where} has no {merge_key}, which selects the element")
     if element.get(DIRECTIVE) == "replace":
         raise OverlayError(
             f"{where} would replace the whole list; write - {DIRECTIVE}: replace as an element of its own"
@@ -123,27 +123,27 @@ def _check_owned(template: Template, merged: Template, container: str, where: st
         changed = next((key for key in sorted({*before, *after}) if before.get(key) != after.get(key)), None)
         if changed is not None:
             raise OverlayError(f"{where}.metadata.{kind} may not change {changed}: PDX finds its pods by it")
-    for kind, name in (("containers", container), *(("initContainers", each) for each in _beside(template))):
+    for kind, name in (("containers", container), *(("initContainers", each) for each in _sidecars(template))):
         _check_container(template, merged, kind, name, where)
 
 
-def _beside(template: Template) -> list[str]:
+def _sidecars(template: Template) -> list[str]:
     return [container["name"] for container in template["spec"].get("initContainers", ())]
 
 
 def _check_container(template: Template, merged: Template, kind: str, name: str, where: str) -> None:
     before, after = (_container(side, kind, name) for side in (template, merged))
-    place = f"{where}.spec.{kind}[{name}]"
+    path = f"{where}.spec.{kind}[{name}]"
     if not after:
-        why = "it is what the pod is for" if kind == "containers" else "the engine needs it beside it"
-        raise OverlayError(f"{place} may not be removed: {why}")
+        why = "it is what the pod is for" if kind == "containers" else "the engine needs this sidecar"
+        raise OverlayError(f"{path} may not be removed: {why}")
     for field in ("command", "args", "restartPolicy"):
         if before.get(field) != after.get(field):
-            raise OverlayError(f"{place}.{field} may not change: PDX writes it from the other fields of spec")
-    _check_ports(before, after, place)
+            raise OverlayError(f"{path}.{field} may not change: PDX writes it from the other fields of spec")
+    _check_ports(before, after, path)
     for variable in before.get("env", ()):
         if "fieldRef" in variable.get("valueFrom", {}) and after.get("env", [])[:1] != [variable]:
-            raise OverlayError(f"{place}.env may not change {variable['name']}: other variables hold its value")
+            raise OverlayError(f"{path}.env may not change {variable['name']}: other variables hold its value")
 
 
 def _owned_metadata(template: Template, kind: str) -> dict[str, Any]:
@@ -156,11 +156,9 @@ def _container(template: Template, kind: str, name: str) -> dict[str, Any]:
     return next((container for container in containers if container.get("name") == name), {})
 
 
-def _check_ports(before: Mapping[str, Any], after: Mapping[str, Any], place: str) -> None:
+def _check_ports(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -> None:
     ports = after.get("ports", [])
     for port in before.get("ports", ()):
         same_name = [other for other in ports if other.get("name") == port["name"]]
         if len(same_name) != 1 or same_name[0].get("containerPort") != port["containerPort"]:
-            raise OverlayError(
-                f"{place}.ports may not change {port['name']}: gateway and engines find each other by it"
-            )
+            raise OverlayError(f"{path}.ports may not change {port['name']}: gateway and engines find each other by it")

@@ -1,15 +1,15 @@
-"""A connector's side services as Kubernetes objects: for each one of a revision a Deployment of one pod and a Service,
-and for each one beside an engine a container in its pod.
+"""A connector's side services: a Deployment of one pod and a Service for each revision, or a sidecar of each engine.
 
-Those of a revision are kept for as long as its engines are (`decide`), since KV of another revision is worth nothing.
+The side services of a revision exist as long as its engines (`plan.reconcile_plan`), because no other revision can use
+their KV.
 """
 
 from typing import Any, Final
 
 from pdx_api.connectors.base import SideService, Site
 from pdx_api.names import LABEL_DEPLOYMENT, LABEL_REVISION, LABEL_SERVICE, SERVICE_CONTAINER, service_name
-from pdx_api.render.engines import pairing_revision, pool_bytes, service_command, side_services
-from pdx_api.spec.types import PDDeployment, Spec
+from pdx_api.render.engines import pool_bytes, service_command, side_services
+from pdx_api.spec.types import Spec
 from pdx_operator.render.objects import (
     POD_IP,
     Manifest,
@@ -23,30 +23,29 @@ from pdx_operator.render.objects import (
 from pdx_operator.render.overlay import overlaid
 
 USER_ID: Final = 2000
-"""As the engines', whose image it is."""
+"""The engines' user, because side services run in the engines' image."""
 _OVERHEAD_BYTES: Final = 2 * 2**30
-"""What a program takes beside its pool."""
+"""Memory of a program in addition to its pool."""
 _PROGRAM_BYTES: Final = 2**30
-"""What one takes that holds none."""
+"""Memory of a program without a pool."""
 _START_SECONDS: Final = 300
-# PyTorch asks for a user's name at import, and an image may not know our user.
+# PyTorch looks up a user name at import, and an image may have no entry for our user.
 _OWN: Final = ({"name": "USER", "value": "vllm"}, {"name": "HOME", "value": "/tmp"})  # noqa: S108
 
 
 def service_sites(spec: Spec, name: str, revision: str) -> dict[str, Site]:
-    """Where an engine reaches the side services of its revision and those beside it, by the services' names."""
+    """Addresses of an engine's side services, by service name: its revision's services and its own sidecars."""
     return {
         s.name: Site(f"$({POD_IP})" if s.beside_engine else service_name(name, s.name, revision), s.ports)
         for s in side_services(spec)
     }
 
 
-def service_manifests(deployment: PDDeployment, owner: Owner) -> tuple[Manifest, ...]:
-    """Deployment and Service of each side service that this spec's revision has one of.
+def service_manifests(spec: Spec, owner: Owner, revision: str) -> tuple[Manifest, ...]:
+    """Deployment and Service of each side service that a revision has one of.
 
     Raises OverlayError for a `podTemplate` that cannot be applied.
     """
-    spec, revision = deployment.spec, pairing_revision(deployment.spec)
     return tuple(
         manifest
         for service in side_services(spec)
@@ -55,10 +54,10 @@ def service_manifests(deployment: PDDeployment, owner: Owner) -> tuple[Manifest,
     )
 
 
-def beside_engine(spec: Spec, name: str, revision: str) -> list[Manifest]:
-    """The side services in an engine's own pod, as init containers that go on: started before it, and anew if they end.
+def sidecars(spec: Spec, name: str, revision: str) -> list[Manifest]:
+    """The sidecars of an engine: init containers that Kubernetes starts before it and restarts when they end.
 
-    They have no readiness probe, since an engine serves also without them.
+    They have no readiness probe, because an engine serves without them too.
     """
     sites = service_sites(spec, name, revision)
     return [
@@ -110,7 +109,7 @@ def _deployment(spec: Spec, owner: Owner, service: SideService, revision: str) -
         "metadata": metadata(owner, service_name(owner.name, service.name, revision), labels),
         "spec": {
             "replicas": 1,
-            # Two at a time would hold half of the KV each.
+            # Two pods at a time would hold half of the KV each.
             "strategy": {"type": "Recreate"},
             "revisionHistoryLimit": 1,
             "selector": {"matchLabels": labels},
@@ -136,7 +135,7 @@ def _container(spec: Spec, service: SideService, site: Site) -> Manifest:
         **({"imagePullPolicy": policy} if policy else {}),
         "command": [literal(command[0])],
         "args": [with_address(argument) for argument in command[1:]],
-        "env": [*([address_variable()] if service.beside_engine else []), *_OWN, *_users(spec, service)],
+        "env": [*([address_variable()] if service.beside_engine else []), *_OWN, *_user_env(spec, service)],
         "ports": [{"name": name, "containerPort": port} for name, port in service.ports.items()],
         "startupProbe": _probe(service, 5, _START_SECONDS // 5),
         "livenessProbe": _probe(service, 10, 6),
@@ -147,8 +146,8 @@ def _container(spec: Spec, service: SideService, site: Site) -> Manifest:
     }
 
 
-def _users(spec: Spec, service: SideService) -> list[dict[str, Any]]:
-    """Both roles' environment is the server's too: it runs the same image."""
+def _user_env(spec: Spec, service: SideService) -> list[dict[str, Any]]:
+    """The user's environment for engines, which also applies to side services: they run the same image."""
     own = {POD_IP, *(each["name"] for each in _OWN)}
     written = with_address if service.beside_engine else literal
     return [{"name": each.name, "value": written(each.value)} for each in spec.engine.env if each.name not in own]

@@ -1,4 +1,4 @@
-"""Where an engine's pod reads its model and its connector's code, and writes its caches."""
+"""The volumes of an engine's pod: model, connector code, caches; and the environment that names their paths."""
 
 from collections.abc import Collection
 from typing import Final
@@ -11,7 +11,7 @@ from pdx_api.spec.types import KVStorage
 from pdx_operator.render.objects import Manifest
 
 HOME: Final = "/home/vllm"
-"""Home of the stock image's user; an emptyDir lies over it."""
+"""Home of the stock image's user; an emptyDir is mounted there."""
 HUB_CACHE: Final = f"{HOME}/.cache/huggingface"
 
 _HOME, _TMP, _SHM, _HUB = "home", "tmp", "shm", "hub-cache"
@@ -26,12 +26,12 @@ _PATHS: Final = {
     "TRITON_CACHE_DIR": f"{HOME}/.cache/triton",
     "TORCHINDUCTOR_CACHE_DIR": f"{HOME}/.cache/torchinductor",
 }
-"""Said even where they are the default, so that an image that says otherwise still writes where it may."""
+"""Set even where they equal the default, so that an image with other values writes to a volume too."""
 
 
 def engine_env(model: Model, api_key: EngineKey | None = None) -> list[Manifest]:
-    """Variables that say where to write, the Hub's token, and the key that the engine asks for."""
-    # PyTorch asks for a user's name at import, and an image may not know our user.
+    """Variables with the paths of caches, the Hub's token, and the engine's API key."""
+    # PyTorch looks up a user name at import, and an image may have no entry for our user.
     variables: dict[str, str] = {"USER": "vllm", **_PATHS}
     env: list[Manifest] = [{"name": name, "value": value} for name, value in variables.items()]
     for name, secret in (("HF_TOKEN", model.token_secret_ref), (ENGINE_KEY_VARIABLE, api_key)):
@@ -46,21 +46,21 @@ def engine_volumes(
 ) -> list[Manifest]:
     """The volumes of an engine's pod; `code` names a ConfigMap with the code of its connector.
 
-    `files` are names of files whose contents are annotations of the pod.
+    `files` are the names of files whose contents are annotations of the pod.
     """
     cache = model.cache.persistent_volume_claim if model.cache else None
     volumes: list[Manifest] = [
         {"name": _HOME, "emptyDir": {}},
         {"name": _TMP, "emptyDir": {}},
-        # What is in it counts as the container's memory, whose limit bounds it.
+        # Its contents count as memory of the container, so the memory limit bounds it.
         {"name": _SHM, "emptyDir": {"medium": "Memory"}},
     ]
     if cache is not None:
         volumes.append({"name": _HUB, "persistentVolumeClaim": {"claimName": cache.claim_name}})
     source = model.source.persistent_volume_claim if model.source else None
     if source is not None:
-        claim = {"claimName": source.claim_name, "readOnly": True}
-        volumes.append({"name": _MODEL, "persistentVolumeClaim": claim})
+        ownership = {"claimName": source.claim_name, "readOnly": True}
+        volumes.append({"name": _MODEL, "persistentVolumeClaim": ownership})
     if storage is not None:
         claim_name = storage.persistent_volume_claim.claim_name
         volumes.append({"name": _KV, "persistentVolumeClaim": {"claimName": claim_name}})
@@ -78,7 +78,7 @@ def engine_volumes(
 def engine_mounts(
     model: Model, storage: KVStorage | None = None, code: str | None = None, files: Collection[str] = ()
 ) -> list[Manifest]:
-    """Where they are mounted."""
+    """The mounts of the volumes of `engine_volumes`."""
     mounts: list[Manifest] = [
         {"name": _HOME, "mountPath": HOME},
         {"name": _TMP, "mountPath": "/tmp"},  # noqa: S108

@@ -1,7 +1,7 @@
-"""Why engines, gateways or side services are not ready: one sentence that a person can act on.
+"""Why engines, gateways or side services are not ready: one sentence with a remedy.
 
-Texts change only when the cause does. A crashing engine is waiting, starting or ended in turn and an image is being
-pulled or backed off from, so what is said comes from what these states share.
+A message changes only when the cause changes. A crashing engine alternates between waiting, running and terminated, and
+a failing pull between pulling and back-off, so a message uses only what these states have in common.
 """
 
 import re
@@ -12,17 +12,17 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Final
 
-from pdx_api.connectors.lmcache_p2p import COORDINATOR
+from pdx_api.connectors import service_titles
 from pdx_api.names import ROLE_GATEWAY, Role
 from pdx_operator.observed import engine_log
-from pdx_operator.observed.workloads import ContainerView, GatewayState, PodView, PoolState, ServiceState
+from pdx_operator.observed.workloads import ContainerView, ObservedGateway, ObservedPool, ObservedService, PodView
 
 SLOW_MINUTES: Final = (60, 30, 20, 10)
-"""After how long a start that goes on is spoken of, and how its length is then given."""
+"""Thresholds for the duration of a start in messages: the largest one that has passed is given."""
 CREATE_MINUTES: Final = (30, 20, 10, 5)
-"""After how long a container that is still not made is spoken of; only the longest counts as a failure.
+"""Thresholds for a container that is not created yet; only the largest one counts as a failure.
 
-An image of 10 GB takes its time to be pulled, and the kubelet says when that fails.
+Pulling an image of 10 GB takes minutes, and the kubelet reports when it fails.
 """
 CUT: Final = 700
 """Characters of a diagnosis; an Event's note may hold 1024."""
@@ -37,17 +37,17 @@ class Diagnosis:
     message: str
     """One sentence, without a full stop."""
     failing: bool = True
-    """False while patience is all that is needed."""
+    """False while it is enough to wait."""
 
 
 @dataclass(frozen=True, slots=True)
-class LogRequest:
-    """A container whose last lines would help."""
+class ContainerLog:
+    """A log that may contain the cause of a failure."""
 
     pod: str
     container: str
     previous: bool
-    """Of the run that has ended, not of the present one."""
+    """The log of the previous run, not of the present one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,32 +63,61 @@ class _Group:
     revision: str
 
 
-# The most informative first: what names its own remedy before what only says that something is wrong.
 _ROLES: Final = frozenset(Role)
 _SERVICES: Final = "kvTransfer"
-"""Field of the spec that side services come from."""
-_CALLED: Final = {ROLE_GATEWAY: "gateway", COORDINATOR: "lmcache coordinator"}
-"""What is called neither "ROLE engine" nor "SERVICE server"."""
-_RANKS: Final = ("known", "image", "config", "volume", "refused", "memory", "start", "crash", "place", "node", "wait")
+"""Field of the spec that describes side services."""
+_TITLES: Final = {ROLE_GATEWAY: "gateway", **service_titles()}
+"""Names in messages. Without a title, an engine is a "ROLE engine", and a side service a "SERVICE server"."""
+_RANKS: Final = ("listed", "image", "config", "volume", "refused", "memory", "start", "crash", "place", "node", "wait")
+"""Sorts of causes, the most informative first: a cause with a remedy comes before one without."""
 
 
 def diagnose(
-    pools: Sequence[PoolState],
-    gateway: GatewayState | None,
+    pools: Sequence[ObservedPool],
+    gateway: ObservedGateway | None,
     pods: Sequence[PodView],
     logs: Mapping[str, str],
     *,
     now: datetime,
     may_use_surge: bool = False,
     fields: Mapping[str, str] = MappingProxyType({}),
-    services: Sequence[ServiceState] = (),
+    services: Sequence[ObservedService] = (),
 ) -> Diagnosis | None:
-    """The most informative cause, with how many pods it holds up; None when nothing is found.
+    """The most informative cause, with the number of pods that it affects; None without a cause.
 
-    `logs` holds the last lines of a pod's ended run by the name of the pod; without them the termination message is
-    read. `may_use_surge` says that a rollout uses devices beyond those of the desired replicas. `fields` names the
-    field of the spec that a role's engines come from, where that is not the role.
+    `logs` contains the last lines of a failed run by the name of the pod; without them the termination message is read.
+    `may_use_surge`: a rollout may need more devices than the desired replicas. `fields` names the field of the spec
+    that describes a role's engines, if it is not the role.
     """
+    causes = _pod_causes(pods, logs, now, may_use_surge, fields)
+    for group, missing, failure in _refusals(pools, gateway, services):
+        causes[group, _refused(failure)] += missing
+    if not causes:
+        return None
+    totals = _totals(pools, gateway, pods)
+    # Counts do not rank, because they change while the cause stays.
+    group, cause = min(causes, key=lambda found: (found[1].rank, found[0].role, found[0].revision, found[1].text))
+    several = len({g.revision for g in totals if g.role == group.role}) > 1
+    count = sum(n for (other, same), n in causes.items() if other == group and same.reason == cause.reason)
+    message = f"{_subject(group, count, totals.get(group, count), several)}: {cause.text}"
+    return Diagnosis(cause.reason, _cut(message), failing=cause.rank != _RANKS.index("wait"))
+
+
+def logs_to_read(pods: Sequence[PodView], most: int = 2) -> tuple[ContainerLog, ...]:
+    """The logs that explain failed containers: at most one for each role and revision."""
+    found: dict[_Group, ContainerLog] = {}
+    for pod in sorted(pods, key=lambda pod: pod.name):
+        container = next((c for c in pod.containers if c.ending and c.ending.exit_code), None)
+        if container is not None and not pod.ready and not pod.terminating:
+            log = ContainerLog(pod.name, container.name, previous=container.restarts > 0)
+            found.setdefault(_Group(pod.role, pod.revision), log)
+    return tuple(found.values())[:most]
+
+
+def _pod_causes(
+    pods: Sequence[PodView], logs: Mapping[str, str], now: datetime, may_use_surge: bool, fields: Mapping[str, str]
+) -> Counter[tuple[_Group, _Cause]]:
+    """The number of unready pods by group and cause."""
     causes: Counter[tuple[_Group, _Cause]] = Counter()
     for pod in pods:
         if pod.ready or pod.terminating:
@@ -96,38 +125,17 @@ def diagnose(
         field = fields.get(pod.role, pod.role if pod.role in _ROLES or pod.role == ROLE_GATEWAY else _SERVICES)
         if cause := _cause(pod, logs.get(pod.name), now, may_use_surge, field):
             causes[_Group(pod.role, pod.revision), cause] += 1
-    for group, missing, failure in _refusals(pools, gateway, services):
-        causes[group, _refused(failure)] += missing
-    if not causes:
-        return None
-    totals = _totals(pools, gateway, pods)
-    # Counts come last: they change while the cause stays.
-    group, cause = min(causes, key=lambda found: (found[1].rank, found[0].role, found[0].revision, found[1].text))
-    several = len({g.revision for g in totals if g.role == group.role}) > 1
-    count = sum(n for (other, same), n in causes.items() if other == group and same.reason == cause.reason)
-    message = f"{_who(group, count, totals.get(group, count), several)}: {cause.text}"
-    return Diagnosis(cause.reason, _cut(message), failing=cause.rank != _RANKS.index("wait"))
-
-
-def logs_wanted(pods: Sequence[PodView], most: int = 2) -> tuple[LogRequest, ...]:
-    """Whose logs would say more than their pods do, at most one of each role and revision."""
-    found: dict[_Group, LogRequest] = {}
-    for pod in sorted(pods, key=lambda pod: pod.name):
-        container = next((c for c in pod.containers if c.ending and c.ending.exit_code), None)
-        if container is not None and not pod.ready and not pod.terminating:
-            request = LogRequest(pod.name, container.name, previous=container.restarts > 0)
-            found.setdefault(_Group(pod.role, pod.revision), request)
-    return tuple(found.values())[:most]
+    return causes
 
 
 def _cause(pod: PodView, log: str | None, now: datetime, may_use_surge: bool, field: str) -> _Cause | None:
     if pod.unschedulable:
         return _unplaced(pod, may_use_surge, field)
     if pod.reason or pod.phase == "Failed":
-        said = f": {_sentence(pod.message)}" if pod.message else ""
-        return _found("node", pod.reason or "PodFailed", f"the node gave the pod up ({pod.reason or 'Failed'}){said}")
+        why = f": {_sentence(pod.message)}" if pod.message else ""
+        return _found("node", pod.reason or "PodFailed", f"its node has stopped it ({pod.reason or 'Failed'}){why}")
     for container in pod.containers:
-        cause = _not_made(container) or _ended(container, log, field)
+        cause = _not_created(container) or _ended(container, log, field)
         if cause is not None:
             return cause
     return _slow(pod, now)
@@ -138,17 +146,17 @@ def _found(kind: str, reason: str, text: str) -> _Cause:
 
 
 def _unplaced(pod: PodView, may_use_surge: bool, field: str) -> _Cause:
-    words = _sentence(pod.unschedulable)
-    if "ersistent" in words:
-        return _found("volume", "VolumeNotFound", f"its volume is not there ({words}); create or correct the claim")
-    lacking = re.findall(r"Insufficient ([\w./-]+)", words)
-    # A device that is lacking says more than the memory which another node lacks.
+    message = _sentence(pod.unschedulable)
+    if "ersistent" in message:
+        return _found("volume", "VolumeNotFound", f"its volume does not exist ({message}); create or correct the claim")
+    lacking = re.findall(r"Insufficient ([\w./-]+)", message)
+    # A missing device is more informative than memory that another node lacks.
     what = next((name for name in lacking if "/" in name), lacking[0] if lacking else "")
     if not what:
         remedy = f"change the nodes, or nodeSelector and tolerations in spec.{field}.podTemplate"
-        return _found("place", "Unschedulable", f"no node may take it ({words}); {remedy}")
-    surge = ", or set spec.rollout.maxSurge: 0 to replace engines in their places" if may_use_surge else ""
-    return _found("place", "Unschedulable", f"no node has a free {what} ({words}); free one or add a node{surge}")
+        return _found("place", "Unschedulable", f"no node may take it ({message}); {remedy}")
+    surge = ", or set spec.rollout.maxSurge: 0 to replace engines in place" if may_use_surge else ""
+    return _found("place", "Unschedulable", f"no node has a free {what} ({message}); free one or add a node{surge}")
 
 
 _NO_IMAGE: Final = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "RegistryUnavailable"}
@@ -163,10 +171,10 @@ _NO_START: Final = {
 _DENIED: Final = re.compile(r"unauthorized|authentication|denied|forbidden|\b40[13]\b", re.IGNORECASE)
 
 
-def _not_made(container: ContainerView) -> _Cause | None:
+def _not_created(container: ContainerView) -> _Cause | None:
     image, message = container.image, container.message
     if container.waiting == "InvalidImageName":
-        return _found("image", "InvalidImageName", f"{image!r} is no name of an image; correct it")
+        return _found("image", "InvalidImageName", f"{image!r} is not a valid image name; correct it")
     if container.waiting in _NO_IMAGE:
         return _no_image(image, message)
     if container.waiting in _NO_CONFIG:
@@ -182,15 +190,15 @@ def _not_made(container: ContainerView) -> _Cause | None:
 
 
 def _no_image(image: str, message: str) -> _Cause:
-    words = re.sub(r'^Back-off pulling image "[^"]*"(: )?', "", message)
-    words = re.sub(r"^(ErrImagePull|ImagePullBackOff): ", "", words)
-    # The runtime repeats the image before the registry's own words.
-    words = words.split(f"{image}: ")[-1].removeprefix("failed to resolve reference ").strip()
-    said = f": {_sentence(words)}" if words else ""
-    hint = "correct the name, or set imagePullSecrets in podTemplate if the registry wants to know who asks"
-    if _DENIED.search(words):
+    cause = re.sub(r'^Back-off pulling image "[^"]*"(: )?', "", message)
+    cause = re.sub(r"^(ErrImagePull|ImagePullBackOff): ", "", cause)
+    # The runtime repeats the image before the registry's message.
+    cause = cause.split(f"{image}: ")[-1].removeprefix("failed to resolve reference ").strip()
+    why = f": {_sentence(cause)}" if cause else ""
+    hint = "correct the name, or set imagePullSecrets in podTemplate if the registry requires credentials"
+    if _DENIED.search(cause):
         hint = "if the image is private, set imagePullSecrets in podTemplate"
-    return _found("image", "ImagePullFailed", f"the image {image} cannot be pulled{said}; {hint}")
+    return _found("image", "ImagePullFailed", f"the image {image} cannot be pulled{why}; {hint}")
 
 
 def _ended(container: ContainerView, log: str | None, field: str) -> _Cause | None:
@@ -199,18 +207,18 @@ def _ended(container: ContainerView, log: str | None, field: str) -> _Cause | No
         return None
     if ending.reason in _NO_START:
         return _found("start", "ContainerCannotStart", f"its container cannot start: {_sentence(ending.message)}")
-    finding = engine_log.read(log or ending.message)
-    if finding.known is not None:
-        return _found("known", finding.known.reason, f"{finding.line.rstrip('.')}; {finding.known.advice}")
-    who = f"the container {container.name} beside it" if container.beside else "it"
+    excerpt = engine_log.read(log or ending.message)
+    if (failure := excerpt.failure) is not None:
+        return _found("listed", failure.reason, f"{excerpt.line.rstrip('.')}; {failure.advice}")
+    subject = f"its sidecar {container.name}" if container.sidecar else "it"
     if ending.reason == "OOMKilled":
-        if container.beside or field == _SERVICES:  # they have a limit where an overlay sets one
+        if container.sidecar or field == _SERVICES:  # only an overlay sets their limit
             limit = f"the limit in spec.{field}.podTemplate"
         else:
             limit = f"spec.{field}.resources.limits.memory"
-        return _found("memory", "OutOfMemory", f"{who} used more memory than it may and was ended; raise {limit}")
-    said = f", saying: {finding.line}" if finding.line else "; look at its log"
-    return _found("crash", "Crashing", f"{who} ends with exit code {ending.exit_code}{said}")
+        return _found("memory", "OutOfMemory", f"{subject} exceeded its memory limit and was killed; raise {limit}")
+    why = f", saying: {excerpt.line}" if excerpt.line else "; read its log"
+    return _found("crash", "Crashing", f"{subject} ends with exit code {ending.exit_code}{why}")
 
 
 def _slow(pod: PodView, now: datetime) -> _Cause | None:
@@ -222,9 +230,9 @@ def _slow(pod: PodView, now: datetime) -> _Cause | None:
     if not pod.node or any(c.running_since for c in pod.containers):
         return None
     minutes = next((m for m in CREATE_MINUTES if _minutes(pod.placed, now) >= m), 0)
-    text = f"its container has not been made for more than {minutes} minutes; kubectl describe pod {pod.name}"
+    text = f"its container has not been created for more than {minutes} minutes; kubectl describe pod {pod.name}"
     kind = "volume" if minutes == max(CREATE_MINUTES) else "wait"
-    what = f"{text} says what is missing (an image being pulled, a volume)"
+    what = f"{text} shows what is missing (an image being pulled, a volume)"
     return _found(kind, "ContainerNotCreated", what) if minutes else None
 
 
@@ -233,7 +241,7 @@ def _minutes(since: str, now: datetime) -> float:
 
 
 def _refusals(
-    pools: Sequence[PoolState], gateway: GatewayState | None, services: Sequence[ServiceState]
+    pools: Sequence[ObservedPool], gateway: ObservedGateway | None, services: Sequence[ObservedService]
 ) -> Iterator[tuple[_Group, int, str]]:
     for pool in pools:
         if pool.failure:
@@ -246,15 +254,17 @@ def _refusals(
 
 
 def _refused(failure: str) -> _Cause:
-    # Every attempt has another name.
-    words = re.sub(r'^pods "[^"]*" is forbidden: ', "", failure)
-    if "exceeded quota" in words:
-        text = f"the namespace's quota refuses its pod ({_sentence(words)}); raise the quota or free something"
+    # Each attempt has another pod name.
+    message = re.sub(r'^pods "[^"]*" is forbidden: ', "", failure)
+    if "exceeded quota" in message:
+        text = f"the namespace's quota refuses its pod ({_sentence(message)}); raise the quota or free something"
         return _found("refused", "QuotaExceeded", text)
-    return _found("refused", "PodRefused", f"the cluster refuses its pod: {_sentence(words)}")
+    return _found("refused", "PodRefused", f"the cluster refuses its pod: {_sentence(message)}")
 
 
-def _totals(pools: Sequence[PoolState], gateway: GatewayState | None, pods: Sequence[PodView]) -> Mapping[_Group, int]:
+def _totals(
+    pools: Sequence[ObservedPool], gateway: ObservedGateway | None, pods: Sequence[PodView]
+) -> Mapping[_Group, int]:
     totals = Counter(_Group(pod.role, pod.revision) for pod in pods if not pod.terminating)
     for pool in pools:
         if pool.replicas:
@@ -264,8 +274,8 @@ def _totals(pools: Sequence[PoolState], gateway: GatewayState | None, pods: Sequ
     return totals
 
 
-def _who(group: _Group, count: int, total: int, several_revisions: bool) -> str:
-    kind = _CALLED.get(group.role) or f"{group.role} {'engine' if group.role in _ROLES else 'server'}"
+def _subject(group: _Group, count: int, total: int, several_revisions: bool) -> str:
+    kind = _TITLES.get(group.role) or f"{group.role} {'engine' if group.role in _ROLES else 'server'}"
     of = f" of revision {group.revision}" if several_revisions else ""
     total = max(count, total)
     return f"the {kind}{of}" if total == 1 else f"{count} of {total} {kind}s{of}"

@@ -187,7 +187,7 @@ class Operator:
 
     def wait_until_working(self) -> Self:
         """Return once it has read the cluster."""
-        eventually(lambda: "working on" in self.text() or self.process.poll() is not None, what="working")
+        eventually(lambda: "operator: watching" in self.text() or self.process.poll() is not None, what="working")
         assert self.process.poll() is None, self.text()
         return self
 

@@ -158,7 +158,7 @@ def test_what_is_changed_while_the_operator_is_away_is_put_back(
     _all_children(api, namespace, "other")
 
 
-def test_what_the_spec_no_longer_wants_is_removed(api: Api, operator: Operator, namespace: str) -> None:
+def test_unneeded_children_are_deleted(api: Api, operator: Operator, namespace: str) -> None:
     with kubelets(api, namespace):
         api.deploy(namespace)
         _all_children(api, namespace)
@@ -217,7 +217,7 @@ def test_an_object_that_is_being_deleted_gets_nothing(api: Api, operator: Operat
 
 
 @pytest.mark.timeout(120)
-def test_two_objects_of_one_name_in_two_namespaces_do_not_meet(
+def test_objects_of_one_name_in_two_namespaces_are_separate(
     api: Api, start_operator: StartOperator, namespace: str, control_plane: Cluster
 ) -> None:
     other = f"{namespace}-2"[-60:].strip("-")
@@ -254,7 +254,7 @@ def test_only_the_named_namespaces_are_served(
         control_plane.kubectl("delete", "namespace", other, "--wait=false")
 
 
-def test_it_says_that_it_lives_and_works_and_ends_at_once(api: Api, operator: Operator, namespace: str) -> None:
+def test_it_is_live_and_ready_and_ends_at_once(api: Api, operator: Operator, namespace: str) -> None:
     api.deploy(namespace)
     _all_children(api, namespace)
     assert [operator.ask(path)[0] for path in ("/healthz", "/readyz", "/other")] == [200, 200, 404]

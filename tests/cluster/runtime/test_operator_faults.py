@@ -94,9 +94,9 @@ def _ended(api: Api, namespace: str, gone: bool, expected: object) -> bool:
 
 def _difference(api: Api, namespace: str, expected: object) -> str:
     """What keeps the end from being the expected one: children, and the status."""
-    found, wanted = essence(api.children(namespace)), expected if isinstance(expected, dict) else {}
-    differing = [key for key in {**found, **wanted} if found.get(key) != wanted.get(key)]
-    texts = [f"{key}:\n  {found.get(key)}\n  {wanted.get(key)}" for key in differing]
+    found, desired = essence(api.children(namespace)), expected if isinstance(expected, dict) else {}
+    differing = [key for key in {**found, **desired} if found.get(key) != desired.get(key)]
+    texts = [f"{key}:\n  {found.get(key)}\n  {desired.get(key)}" for key in differing]
     return "\n".join([*texts, str(api.status(namespace))])
 
 
@@ -130,7 +130,7 @@ def test_the_api_server_is_restarted_under_it(
 
 
 @pytest.mark.parametrize(
-    ("overlay", "words"),
+    ("overlay", "message"),
     [
         ({"priorityClassName": "Not A Name", "restartPolicy": "Sometimes"}, "restartPolicy"),
         ({"tolerationz": []}, "tolerationz: field not declared in schema"),
@@ -139,7 +139,7 @@ def test_the_api_server_is_restarted_under_it(
     ids=["wrong value", "misspelt field", "wrong type"],
 )
 def test_an_overlay_that_the_api_server_refuses_is_a_condition(
-    api: Api, operator: Operator, namespace: str, overlay: dict[str, Any], words: str
+    api: Api, operator: Operator, namespace: str, overlay: dict[str, Any], message: str
 ) -> None:
     wrong = {"podTemplate": {"spec": overlay}}
     with kubelets(api, namespace):
@@ -147,11 +147,11 @@ def test_an_overlay_that_the_api_server_refuses_is_a_condition(
             namespace, spec={"model": {"name": "m"}, "prefill": {"replicas": 1, **wrong}, "decode": {"replicas": 1}}
         )
         eventually(lambda: api.condition(namespace, "Degraded").get("status") == "True", what="degraded")
-        assert words in api.condition(namespace, "Degraded")["message"]
-        # What is not touched by it exists, and is told.
+        assert message in api.condition(namespace, "Degraded")["message"]
+        # All other children exist, and an Event reports them.
         assert ("Deployment", "m-gateway") in api.children(namespace)
         eventually(lambda: {"Created", "ChildRefused"} <= {e["reason"] for e in api.events(namespace)}, what="events")
-        attempts = operator.text().count(words)
+        attempts = operator.text().count(message)
         api.change(namespace, {"prefill": {"podTemplate": None}})
         eventually(lambda: api.is_ready(namespace), what="ready")
         assert attempts < 10

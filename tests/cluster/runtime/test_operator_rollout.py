@@ -40,18 +40,18 @@ def test_without_spare_devices_a_rollout_gets_through(api: Api, operator: Operat
     with kubelets(api, namespace):
         first = _settled(api, namespace, spec)
         api.change(namespace, PAIRING)
-        most, said = 0, set()
+        most, messages = 0, set()
 
         def through() -> bool:
             nonlocal most
-            said.add(api.condition(namespace, "Progressing")["message"])
+            messages.add(api.condition(namespace, "Progressing")["message"])
             pods = [p for p in api.items(POD, namespace) if "deletionTimestamp" not in p["metadata"]]
             most = max(most, len([p for p in pods if p["metadata"]["labels"].get(LABEL_ROLE) != "gateway"]))
             return api.is_ready(namespace) and first not in _revisions(api, namespace)
 
         eventually(through, within=40, what="rolled")
     assert most <= 2
-    assert [message for message in said if "in their places" in message], said
+    assert [message for message in messages if "in place" in message], messages
 
 
 def test_a_rollout_is_reversed(api: Api, operator: Operator, namespace: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 import pdx_api
 from pdx_api.connectors.base import Site
 from pdx_api.names import Order, Role
-from pdx_api.render.engines import engine_command
+from pdx_api.render.engines import engine_command, pairing_revision
 from pdx_api.spec.parse import InvalidDeploymentError, parse
 from pdx_api.spec.schema import object_schema
 from pdx_operator.render.children import children
@@ -45,7 +45,7 @@ def rendered() -> EndpointSpec:
     assert "PigeonConnector" in " ".join(command.args)
     assert '"wing_beats": 5' in " ".join(command.args)
     assert dict(command.env)["PIGEON_LOFT"] == "7"
-    made = children(deployment, uid=None, gateway_image="gateway")
+    made = children(deployment, pairing_revision(deployment.spec), uid=None, gateway_image="gateway")
     template = next(
         m["spec"]["template"] for m in made if m["kind"] == "Deployment" and "prefill" in m["metadata"]["name"]
     )

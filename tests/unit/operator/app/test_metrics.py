@@ -1,4 +1,4 @@
-"""The operator's page: what it says of objects, of its turns and of the API server."""
+"""The operator's metrics: objects, reconciles, requests to the API server; and its log format."""
 
 import json
 import logging
@@ -10,8 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from pdx_api.names import API_VERSION, KIND, LogFormat
 from pdx_operator.app.main import _configure_logs, parse_arguments
 from pdx_operator.app.metrics import Metrics
+from pdx_operator.app.object_summary import ObjectSummaries
 from pdx_operator.app.settings import Settings
-from pdx_operator.kube.cache import Key, Store
+from pdx_operator.kube.cache import Cache
+from pdx_operator.kube.resources import Key
 
 NOW = 1_000_000_000.0
 """2001-09-09T01:46:40Z."""
@@ -32,12 +34,13 @@ def _status(
 
 
 class Page:
-    """A store, and what the page says of it."""
+    """A cache, and the metrics of its objects."""
 
     def __init__(self) -> None:
-        self.store = Store(lambda key, urgent: None)
+        summaries = ObjectSummaries()
+        self.cache = Cache(lambda key, spec_changed: None, summaries.observe)
         self.metrics = Metrics(lambda: NOW)
-        self.metrics.show_objects(lambda: {str(key): each for key, each in self.store.standings.items()})
+        self.metrics.add_objects(summaries.by_name)
 
     def __getitem__(self, name: str) -> dict[tuple[str, ...], float]:
         """The samples of a name that are not 0."""
@@ -52,9 +55,9 @@ def page() -> Page:
 
 
 def test_objects_by_condition(page: Page) -> None:
-    page.store.put_object(_object("a", 1, status=_status("Complete", "False")))
-    page.store.put_object(_object("b", 2, status=_status("RollingOut")))
-    page.store.put_object(_object("new", 3))
+    page.cache.upsert_object(_object("a", 1, status=_status("Complete", "False")))
+    page.cache.upsert_object(_object("b", 2, status=_status("RollingOut")))
+    page.cache.upsert_object(_object("new", 3))
     found = page["pdx_operator_objects"]
     assert {key: count for key, count in found.items() if key[0] in ("Ready", "Progressing")} == {
         ("Ready", "True"): 2,
@@ -65,41 +68,41 @@ def test_objects_by_condition(page: Page) -> None:
     }
     assert found["Degraded", "Unknown"] == 3
     assert page["pdx_operator_rollouts"] == {("Complete",): 1, ("RollingOut",): 1, ("Unknown",): 1}
-    page.store.drop_object(Key("ns", "b"), "b")
+    page.cache.delete_object(Key("ns", "b"), "b")
     assert page["pdx_operator_rollouts"] == {("Complete",): 1, ("Unknown",): 1}
     assert page["pdx_operator_rollout_seconds"] == {}
 
 
 def test_how_long_a_rollout_lasts(page: Page) -> None:
-    page.store.put_object(_object("a", 1, status=_status("RollingOut")))
-    page.store.put_object(_object("b", 2, status=_status("Complete", "False")))
-    page.store.put_object(_object("c", 3, status=_status("Starting", since="yesterday")))
+    page.cache.upsert_object(_object("a", 1, status=_status("RollingOut")))
+    page.cache.upsert_object(_object("b", 2, status=_status("Complete", "False")))
+    page.cache.upsert_object(_object("c", 3, status=_status("Starting", since="yesterday")))
     assert page["pdx_operator_rollout_seconds"] == {("ns/a",): 100}
-    page.store.put_object(_object("a", 4, status=_status("Complete", "False")))
+    page.cache.upsert_object(_object("a", 4, status=_status("Complete", "False")))
     assert page["pdx_operator_rollout_seconds"] == {}
 
 
-def test_what_has_not_been_worked_on(page: Page) -> None:
-    page.store.put_object(_object("a", 1, generation=2, status=_status("Complete", "False", observed=1)))
-    page.store.put_object(_object("b", 2))
-    page.store.put_object(_object("c", 3, status=_status("Complete", "False")))
+def test_unreconciled_objects(page: Page) -> None:
+    page.cache.upsert_object(_object("a", 1, generation=2, status=_status("Complete", "False", observed=1)))
+    page.cache.upsert_object(_object("b", 2))
+    page.cache.upsert_object(_object("c", 3, status=_status("Complete", "False")))
     assert page["pdx_operator_unreconciled_objects"] == {(): 2}
-    page.store.put_object(_object("a", 4, generation=2, status=_status("Complete", "False", observed=2)))
+    page.cache.upsert_object(_object("a", 4, generation=2, status=_status("Complete", "False", observed=2)))
     assert page["pdx_operator_unreconciled_objects"] == {(): 1}
 
 
-def test_no_label_is_somebody_elses_text(page: Page) -> None:
+def test_labels_are_bounded(page: Page) -> None:
     odd = {"type": "Progressing", "status": "Perhaps", "reason": "Whatever you like"}
-    page.store.put_object(_object("a", 1, status={"conditions": [odd, {"type": "Mine", "status": "True"}]}))
+    page.cache.upsert_object(_object("a", 1, status={"conditions": [odd, {"type": "Mine", "status": "True"}]}))
     assert {key[0] for key in page["pdx_operator_rollouts"]} == {"Unknown"}
     assert {key[1] for key in page["pdx_operator_objects"]} == {"Unknown"}
     assert "Mine" not in page.metrics.render().decode()
 
 
-def test_turns_and_requests(page: Page) -> None:
-    page.metrics.count_turn("ok", 0.02)
-    page.metrics.count_turn("failed", 2.0)
-    page.metrics.count_turn("ok", 0.03)
+def test_reconciles_and_requests(page: Page) -> None:
+    page.metrics.count_reconcile("ok", 0.02)
+    page.metrics.count_reconcile("failed", 2.0)
+    page.metrics.count_reconcile("ok", 0.03)
     page.metrics.count_request("PATCH", 201)
     page.metrics.count_request("GET", 0)
     assert page["pdx_operator_reconcile_seconds_count"] == {("ok",): 2, ("failed",): 1}
@@ -117,7 +120,7 @@ def test_the_log_may_be_json(capsys: pytest.CaptureFixture[str]) -> None:
         try:
             raise ValueError("odd")
         except ValueError:
-            logging.getLogger("pdx_operator.controller.reconciler").exception("the turn failed")
+            logging.getLogger("pdx_operator.controller.reconciler").exception("reconcile failed")
         first, second = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
         _configure_logs(Settings(gateway_image="g"))
         logging.getLogger("pdx_operator.controller.reconciler").warning("%s: failed", "ns/a")

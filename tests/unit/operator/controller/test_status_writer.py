@@ -1,45 +1,55 @@
-"""What stands in the way of an object, as its status says it."""
+"""When a status is written: at once, later, or not at all."""
 
-from dataclasses import replace
-from datetime import datetime
+from types import SimpleNamespace
+from typing import Any, cast
 
-import pytest
-
-from pdx_api.names import Role
-from pdx_operator.controller import status_writer
-from pdx_operator.controller.applier import Problem
-from pdx_operator.controller.pod_inspector import Look
-from pdx_operator.controller.write_backoff import Sifted, Undone
-from pdx_operator.kube.cache import ChildKey
-from pdx_operator.observed.workloads import PodView, PoolState
-from pdx_operator.plan.reconcile_plan import Decision
-
-NOW = datetime.fromisoformat("2026-05-04T12:00:00Z")
-CHILD = ChildKey("Deployment", "m-gateway")
-POOL = PoolState("x", Role.DECODE, "a", 1, 1, False, 2)
-WAITING = PodView("p", "decode", "a", ready=False, unschedulable="0/1 nodes are available: 1 Insufficient gpu/x.")
+from pdx_operator.controller.intervals import Intervals
+from pdx_operator.controller.status_writer import StatusWriter
+from pdx_operator.kube.cache import Cache
+from pdx_operator.kube.client import Cluster
+from pdx_operator.kube.resources import Key, Snapshot
 
 
-@pytest.mark.parametrize("surging", [False, True])
-def test_a_rollout_in_place_that_finds_no_device_is_told_its_remedy(surging: bool) -> None:
-    sifted = Sifted(Decision(None, pools=(replace(POOL, surging=surging),)))
-    cause = status_writer._troubles(sifted, Look((WAITING,)), NOW)[0]
-    assert ("spec.rollout.maxSurge: 0" in cause.message) is surging
+async def test_conditions_are_written_at_once_and_counts_later() -> None:
+    now = 100.0
+    written: list[dict[str, Any]] = []
 
+    async def write(namespace: str, name: str, *, uid: str, status: dict[str, Any]) -> dict[str, Any]:
+        written.append(status)
+        return _object(status, version=len(written) + 1)
 
-def test_what_cannot_be_written_comes_first_and_what_is_undone_last() -> None:
-    sifted = Sifted(
-        Decision(None, pools=(POOL,)), problems=(Problem(CHILD, "words"),), undone=(Undone(CHILD, "spec.x"),)
+    cache = Cache(lambda key, spec_changed: None)
+    writer = StatusWriter(
+        cast("Cluster", SimpleNamespace(apply_status=write)), cache, Key("ns", "m"), Intervals(), lambda: now
     )
-    troubles = status_writer._troubles(sifted, Look((WAITING,)), NOW)
-    assert [(t.reason, t.failing) for t in troubles] == [
-        ("ChildRefused", True),
-        ("Unschedulable", True),
-        ("ChangedBack", False),
-    ]
-    assert troubles[2].message.startswith("spec.x of Deployment m-gateway is changed back by somebody")
+    live: dict[str, Any] = {}
+
+    async def write_status(status: dict[str, Any]) -> float:
+        wait = await writer.write(Snapshot(_object(live["status"] if live else {}), {}), status)
+        if not wait:
+            live["status"] = status
+        return wait
+
+    assert await write_status(_status("False", 0)) == 0
+    assert await write_status(_status("False", 0)) == 0
+    assert len(written) == 1
+    # A changed count waits; a changed condition does not.
+    assert await write_status(_status("False", 1)) == 2.0
+    assert await write_status(_status("True", 1)) == 0
+    assert len(written) == 2
+    now += 2.0
+    assert await write_status(_status("True", 2)) == 0
+    assert await write_status(_status("True", 3)) == 4.0
+    # A condition of another writer is no difference.
+    live["status"] = {**live["status"], "conditions": [*live["status"]["conditions"], {"type": "KVTransferVerified"}]}
+    assert await write_status(_status("True", 2)) == 0
+    assert len(written) == 3
 
 
-def test_a_child_that_is_deleted_again_and_again_is_named() -> None:
-    found = status_writer._troubles(Sifted(Decision(None), undone=(Undone(CHILD, ""),)), Look(), NOW)
-    assert found[0].message.startswith("Deployment m-gateway is deleted again by somebody")
+def _status(ready: str, count: int) -> dict[str, Any]:
+    return {"prefill": {"ready": count}, "conditions": [{"type": "Ready", "status": ready, "reason": "R"}]}
+
+
+def _object(status: dict[str, Any], version: int = 1) -> dict[str, Any]:
+    metadata = {"namespace": "ns", "name": "m", "uid": "u", "resourceVersion": str(version)}
+    return {"kind": "PDDeployment", "metadata": metadata, "status": status}

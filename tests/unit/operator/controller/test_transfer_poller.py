@@ -1,4 +1,4 @@
-"""What gateways say of their canaries, asked of stub admin servers."""
+"""Polls of stub admin servers for the results of transfer probes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,9 +12,9 @@ from pdx_api.names import GATEWAY_CONTAINER, PORT_ADMIN
 from pdx_api.verification import VERDICT_PATH, Broken, Cause, Finding, Verdict, combined
 from pdx_operator.controller import transfer_poller
 from pdx_operator.controller.transfer_poller import TransferPoller, admin_url
-from pdx_operator.kube.cache import Key
-from pdx_operator.kube.client import AwayError, Cluster
-from pdx_operator.observed.workloads import Heard
+from pdx_operator.kube.client import Cluster, UnavailableError
+from pdx_operator.kube.resources import Key
+from pdx_operator.observed.transfer_report import TransferReport
 from tests.component.harness import eventually
 
 KEY = Key("ns", "m")
@@ -24,12 +24,12 @@ NOTHING = Finding(Verdict.UNKNOWN, "not yet")
 
 
 class Gateway:
-    """An admin port that waits for news as a gateway's does."""
+    """An admin port that answers long polls as a gateway does."""
 
     def __init__(self) -> None:
         self.finding = WELL
         self.version = 0
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.status = 200
         self.changed = asyncio.Event()
         self.port = 0
@@ -50,7 +50,7 @@ class Gateway:
         await self._runner.cleanup()
 
     async def _answer(self, request: web.Request) -> web.Response:
-        self.asked.append(request.query["after"])
+        self.requests.append(request.query["after"])
         if self.status != 200:
             return web.Response(status=self.status)
         if request.query["after"] == str(self.version):
@@ -58,25 +58,25 @@ class Gateway:
                 await asyncio.wait_for(self.changed.wait(), float(request.query["wait"]))
         return web.json_response({"stamp": str(self.version), "finding": self.finding.as_json(), "lastSuccess": None})
 
-    def say(self, finding: Finding) -> None:
+    def publish(self, finding: Finding) -> None:
         self.finding, self.version = finding, self.version + 1
         self.changed.set()
         self.changed = asyncio.Event()
 
 
 class Pods:
-    """The one request that is made of the API server."""
+    """An API server that lists the pods of gateways."""
 
     def __init__(self) -> None:
         self.items: list[dict[str, Any]] = []
         self.lists = 0
-        self.away = False
+        self.unavailable = False
 
     async def list(self, kind: object, namespace: str, **query: str) -> dict[str, Any]:
         assert (namespace, query["labelSelector"]) == ("ns", "pdx.dev/deployment=m,pdx.dev/role=gateway")
         self.lists += 1
-        if self.away:
-            raise AwayError("away")
+        if self.unavailable:
+            raise UnavailableError("unavailable")
         return {"items": self.items}
 
 
@@ -89,16 +89,16 @@ def pod(port: int, ready: str = "True", **metadata: Any) -> dict[str, Any]:
     }
 
 
-class Stage:
+class Setup:
     def __init__(self) -> None:
         self.gateways: list[Gateway] = []
         self.pods = Pods()
-        self.woken = asyncio.Event()
-        self.canaries = TransferPoller(cast("Cluster", self.pods), self._wake, lambda: 0.5)
+        self.notified = asyncio.Event()
+        self.poller = TransferPoller(cast("Cluster", self.pods), self._notify, lambda: 0.5)
 
-    def _wake(self, key: Key) -> None:
+    def _notify(self, key: Key) -> None:
         assert key == KEY
-        self.woken.set()
+        self.notified.set()
 
     async def add(self) -> Gateway:
         gateway = Gateway()
@@ -107,84 +107,84 @@ class Stage:
         self.pods.items.append(pod(gateway.port))
         return gateway
 
-    async def heard(self, expected: Heard) -> None:
-        """Wait until that is heard, by being woken."""
+    async def receives(self, expected: TransferReport) -> None:
+        """Wait for a report, reading only after a notification."""
         async with asyncio.timeout(10):
-            while self.canaries.of(KEY) != expected:
-                await self.woken.wait()
-                self.woken.clear()
+            while self.poller.report(KEY) != expected:
+                await self.notified.wait()
+                self.notified.clear()
 
 
 @pytest.fixture
-async def stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
-    monkeypatch.setattr(transfer_poller, "_LEAST_SECONDS", 0.01)
+async def setup(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Setup]:
+    monkeypatch.setattr(transfer_poller, "_MIN_SECONDS", 0.01)
     monkeypatch.setattr(transfer_poller, "_RETRY_SECONDS", 0.02)
-    stage = Stage()
-    yield stage
-    await stage.canaries.close()
-    for gateway in stage.gateways:
+    setup = Setup()
+    yield setup
+    await setup.poller.close()
+    for gateway in setup.gateways:
         await gateway.stop()
 
 
-async def test_a_verdict_wakes_the_loop_and_the_next_one_too(stage: Stage) -> None:
-    gateway = await stage.add()
-    assert stage.canaries.of(KEY) == Heard()
-    stage.canaries.follow(KEY, "a")
-    await stage.heard(Heard(WELL))
-    gateway.say(BROKEN)
-    await stage.heard(Heard(BROKEN))
-    stage.woken.clear()
+async def test_every_new_finding_notifies(setup: Setup) -> None:
+    gateway = await setup.add()
+    assert setup.poller.report(KEY) == TransferReport()
+    setup.poller.follow(KEY, "a")
+    await setup.receives(TransferReport(WELL))
+    gateway.publish(BROKEN)
+    await setup.receives(TransferReport(BROKEN))
+    setup.notified.clear()
     gateway.version += 1
     gateway.changed.set()
-    await eventually(lambda: gateway.asked[-1] == "2")
-    assert not stage.woken.is_set(), "the same once more is no news"
-    assert stage.pods.lists == 1
-    stage.canaries.forget(KEY)
-    assert stage.canaries.of(KEY) == Heard()
+    await eventually(lambda: gateway.requests[-1] == "2")
+    assert not setup.notified.is_set(), "an equal finding notifies nobody"
+    assert setup.pods.lists == 1
+    setup.poller.forget(KEY)
+    assert setup.poller.report(KEY) == TransferReport()
 
 
-async def test_several_gateways_are_one(stage: Stage) -> None:
-    first, second = await stage.add(), await stage.add()
+async def test_several_gateways_are_one(setup: Setup) -> None:
+    first, second = await setup.add(), await setup.add()
     first.finding = NOTHING
-    stage.canaries.follow(KEY, "a")
-    await stage.heard(Heard(WELL))
-    first.say(BROKEN)
-    await stage.heard(Heard(BROKEN))
-    first.say(WELL)
-    second.say(NOTHING)
-    await stage.heard(Heard(WELL))
+    setup.poller.follow(KEY, "a")
+    await setup.receives(TransferReport(WELL))
+    first.publish(BROKEN)
+    await setup.receives(TransferReport(BROKEN))
+    first.publish(WELL)
+    second.publish(NOTHING)
+    await setup.receives(TransferReport(WELL))
 
 
-async def test_other_gateways_are_looked_for(stage: Stage) -> None:
-    old = await stage.add()
-    stage.canaries.follow(KEY, "a")
-    await stage.heard(Heard(WELL))
-    stage.pods.items.clear()
-    new = await stage.add()
+async def test_changed_gateways_are_listed_again(setup: Setup) -> None:
+    old = await setup.add()
+    setup.poller.follow(KEY, "a")
+    await setup.receives(TransferReport(WELL))
+    setup.pods.items.clear()
+    new = await setup.add()
     new.finding = BROKEN
-    stage.canaries.follow(KEY, "b")
-    await stage.heard(Heard(BROKEN))
-    stage.canaries.follow(KEY, "b")
-    assert (stage.pods.lists, len(old.asked) >= 1) == (2, True)
+    setup.poller.follow(KEY, "b")
+    await setup.receives(TransferReport(BROKEN))
+    setup.poller.follow(KEY, "b")
+    assert (setup.pods.lists, len(old.requests) >= 1) == (2, True)
 
 
 @pytest.mark.parametrize("status", [404, 500])
-async def test_gateways_that_do_not_tell(stage: Stage, status: int) -> None:
-    gateway = await stage.add()
+async def test_unreachable_gateways(setup: Setup, status: int) -> None:
+    gateway = await setup.add()
     gateway.status = status
-    stage.canaries.follow(KEY, "a")
-    await stage.heard(Heard(silent=True))
+    setup.poller.follow(KEY, "a")
+    await setup.receives(TransferReport(unreachable=True))
     gateway.status = 200
-    await stage.heard(Heard(WELL))
+    await setup.receives(TransferReport(WELL))
 
 
-async def test_no_gateway_is_found(stage: Stage) -> None:
-    stage.pods.away = True
-    stage.canaries.follow(KEY, "a")
-    await eventually(lambda: stage.pods.lists)
-    assert stage.canaries.of(KEY) == Heard(), "an API server that is away says nothing of gateways"
-    stage.pods.away = False
-    await stage.heard(Heard(silent=True))
+async def test_no_gateway_is_found(setup: Setup) -> None:
+    setup.pods.unavailable = True
+    setup.poller.follow(KEY, "a")
+    await eventually(lambda: setup.pods.lists)
+    assert setup.poller.report(KEY) == TransferReport(), "without the API server nothing is known of gateways"
+    setup.pods.unavailable = False
+    await setup.receives(TransferReport(unreachable=True))
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ async def test_no_gateway_is_found(stage: Stage) -> None:
         (pod(9090) | {"status": {}}, None),
     ],
 )
-def test_where_a_gateway_is_asked(found: dict[str, Any], url: str | None) -> None:
+def test_admin_url(found: dict[str, Any], url: str | None) -> None:
     assert admin_url(found) == url
 
 
@@ -204,10 +204,10 @@ def test_where_a_gateway_is_asked(found: dict[str, Any], url: str | None) -> Non
     ("findings", "expected"),
     [([], None), ([NOTHING, WELL], WELL), ([WELL, BROKEN, NOTHING], BROKEN), ([NOTHING], NOTHING)],
 )
-def test_what_gateways_know_together(findings: list[Finding], expected: Finding | None) -> None:
+def test_findings_are_combined(findings: list[Finding], expected: Finding | None) -> None:
     assert combined(findings) == expected
 
 
 @pytest.mark.parametrize("finding", [WELL, BROKEN, NOTHING])
-def test_a_finding_arrives_as_it_was_sent(finding: Finding) -> None:
+def test_a_finding_survives_json(finding: Finding) -> None:
     assert Finding.read(finding.as_json()) == finding

@@ -1,35 +1,35 @@
-"""The store: what the watches and the operator's own writes leave in it, and who is woken."""
+"""The cache: its contents after watches and own writes, and its notifications."""
 
 from typing import Any
 
 import pytest
 
 from pdx_api.names import API_VERSION, KIND, LABEL_DEPLOYMENT
-from pdx_operator.kube.cache import ChildKey, Key, Store, trimmed
-from pdx_operator.kube.resources import KIND_OF
+from pdx_operator.kube.cache import Cache, trimmed
+from pdx_operator.kube.resources import KIND_OF, ChildKey, Key
 
 KEY = Key("ns", "m")
 DEPLOYMENT, SERVICE = KIND_OF["Deployment"], KIND_OF["Service"]
 
 
-class Woken:
-    """A store, and whom it woke since it was last asked."""
+class Notified:
+    """A cache, and its notifications since the last read."""
 
     def __init__(self) -> None:
-        self.woken: list[tuple[Key, bool]] = []
-        self.store = Store(lambda key, urgent: self.woken.append((key, urgent)))
+        self.notified: list[tuple[Key, bool]] = []
+        self.cache = Cache(lambda key, spec_changed: self.notified.append((key, spec_changed)))
 
     def since(self) -> list[tuple[Key, bool]]:
-        woken, self.woken = self.woken, []
-        return woken
+        notified, self.notified = self.notified, []
+        return notified
 
 
 @pytest.fixture
-def seen() -> Woken:
-    woken = Woken()
-    woken.store.put_object(_object(version=1))
-    woken.since()
-    return woken
+def notified_cache() -> Notified:
+    notified = Notified()
+    notified.cache.upsert_object(_object(version=1))
+    notified.since()
+    return notified
 
 
 def _object(*, version: int, uid: str = "u", generation: int = 1, **fields: Any) -> dict[str, Any]:
@@ -51,82 +51,82 @@ def _child(name: str, *, version: int, uid: str = "c", owner: str = "m", **field
     return {"metadata": metadata, **fields}
 
 
-def test_a_new_object_is_urgent_and_its_status_is_not() -> None:
-    woken = Woken()
-    woken.store.put_object(_object(version=1))
-    assert woken.since() == [(KEY, True)]
-    woken.store.put_object(_object(version=2, status={"x": 1}))
-    assert woken.since() == [(KEY, False)]
-    woken.store.put_object(_object(version=3, generation=2))
-    assert woken.since() == [(KEY, True)]
+def test_only_a_new_spec_is_reported_as_changed() -> None:
+    notified = Notified()
+    notified.cache.upsert_object(_object(version=1))
+    assert notified.since() == [(KEY, True)]
+    notified.cache.upsert_object(_object(version=2, status={"x": 1}))
+    assert notified.since() == [(KEY, False)]
+    notified.cache.upsert_object(_object(version=3, generation=2))
+    assert notified.since() == [(KEY, True)]
 
 
-def test_what_the_operator_wrote_wakes_nobody_when_the_watch_brings_it(seen: Woken) -> None:
-    seen.store.put_child(SERVICE, _child("s", version=5), own=True)
-    seen.store.put_child(SERVICE, _child("s", version=5))
-    seen.store.put_child(SERVICE, _child("s", version=4, spec={"old": True}))
-    assert seen.since() == []
-    snapshot = seen.store.snapshot(KEY)
+def test_own_writes_cause_no_notification(notified_cache: Notified) -> None:
+    notified_cache.cache.upsert_child(SERVICE, _child("s", version=5), own=True)
+    notified_cache.cache.upsert_child(SERVICE, _child("s", version=5))
+    notified_cache.cache.upsert_child(SERVICE, _child("s", version=4, spec={"old": True}))
+    assert notified_cache.since() == []
+    snapshot = notified_cache.cache.snapshot(KEY)
     assert snapshot is not None
     assert "spec" not in snapshot.children[ChildKey("Service", "s")]
 
 
-def test_a_spec_that_comes_with_the_answer_to_a_write_is_not_missed(seen: Woken) -> None:
-    seen.store.put_object(_object(version=3, generation=2, status={"x": 1}), own=True)
-    assert seen.since() == [(KEY, True)]
-    seen.store.put_object(_object(version=2, generation=2))
-    assert seen.since() == []
+def test_a_new_spec_in_the_answer_to_a_write_is_noticed(notified_cache: Notified) -> None:
+    notified_cache.cache.upsert_object(_object(version=3, generation=2, status={"x": 1}), own=True)
+    assert notified_cache.since() == [(KEY, True)]
+    notified_cache.cache.upsert_object(_object(version=2, generation=2))
+    assert notified_cache.since() == []
 
 
-def test_a_child_of_another_is_told_of_on_both_sides(seen: Woken) -> None:
-    seen.store.put_child(SERVICE, _child("s", version=5))
-    seen.since()
-    seen.store.put_child(SERVICE, _child("s", version=6, owner="other"))
-    assert seen.since() == [(KEY, False), (Key("ns", "other"), False)]
-    snapshot = seen.store.snapshot(KEY)
+def test_a_child_that_moves_notifies_both_owners(notified_cache: Notified) -> None:
+    notified_cache.cache.upsert_child(SERVICE, _child("s", version=5))
+    notified_cache.since()
+    notified_cache.cache.upsert_child(SERVICE, _child("s", version=6, owner="other"))
+    assert notified_cache.since() == [(KEY, False), (Key("ns", "other"), False)]
+    snapshot = notified_cache.cache.snapshot(KEY)
     assert snapshot is not None
     assert not snapshot.children
 
 
-def test_a_deletion_of_a_former_child_leaves_the_present_one(seen: Woken) -> None:
-    seen.store.put_child(SERVICE, _child("s", version=5, uid="new"))
-    seen.since()
-    seen.store.drop_child("ns", ChildKey("Service", "s"), "old")
-    assert seen.since() == []
-    seen.store.drop_child("ns", ChildKey("Service", "s"), "new")
-    assert seen.since() == [(KEY, False)]
+def test_deleting_a_previous_child_keeps_the_present_one(notified_cache: Notified) -> None:
+    notified_cache.cache.upsert_child(SERVICE, _child("s", version=5, uid="new"))
+    notified_cache.since()
+    notified_cache.cache.delete_child("ns", ChildKey("Service", "s"), "old")
+    assert notified_cache.since() == []
+    notified_cache.cache.delete_child("ns", ChildKey("Service", "s"), "new")
+    assert notified_cache.since() == [(KEY, False)]
 
 
-def test_a_deletion_of_a_former_object_leaves_the_present_one(seen: Woken) -> None:
-    seen.store.drop_object(KEY, "another")
-    assert KEY in seen.store
-    seen.store.drop_object(KEY, "u")
-    assert KEY not in seen.store
-    assert seen.since() == [(KEY, True)]
-    assert seen.store.snapshot(KEY) is None
+def test_deleting_a_previous_object_keeps_the_present_one(notified_cache: Notified) -> None:
+    notified_cache.cache.delete_object(KEY, "another")
+    assert KEY in notified_cache.cache
+    notified_cache.cache.delete_object(KEY, "u")
+    assert KEY not in notified_cache.cache
+    assert notified_cache.since() == [(KEY, True)]
+    assert notified_cache.cache.snapshot(KEY) is None
 
 
-def test_a_list_forgets_what_it_does_not_name(seen: Woken) -> None:
+def test_a_list_removes_missing_children(notified_cache: Notified) -> None:
     for number, kind in enumerate((SERVICE, SERVICE, DEPLOYMENT)):
-        seen.store.put_child(kind, _child(f"x{number}", version=number + 2))
-    seen.since()
-    seen.store.keep_children(SERVICE, "elsewhere", set())
-    assert seen.since() == []
-    seen.store.keep_children(SERVICE, "ns", {("ns", "x1")})
-    assert seen.since() == [(KEY, False)]
-    snapshot = seen.store.snapshot(KEY)
+        notified_cache.cache.upsert_child(kind, _child(f"x{number}", version=number + 2))
+    notified_cache.since()
+    notified_cache.cache.retain_children(SERVICE, "elsewhere", set())
+    assert notified_cache.since() == []
+    notified_cache.cache.retain_children(SERVICE, "ns", {("ns", "x1")})
+    assert notified_cache.since() == [(KEY, False)]
+    snapshot = notified_cache.cache.snapshot(KEY)
     assert snapshot is not None
     assert set(snapshot.children) == {ChildKey("Service", "x1"), ChildKey("Deployment", "x2")}
 
 
 @pytest.mark.parametrize(("kind", "kept"), [("Deployment", True), (KIND, True), ("Service", False)])
-def test_only_what_is_read_is_kept(kind: str, kept: bool) -> None:
+def test_unused_fields_are_trimmed(kind: str, kept: bool) -> None:
     body = trimmed({**_object(version=1, status={"x": 1}), "kind": kind})
     assert ("status" in body) is kept
     assert "managedFields" not in body["metadata"]
     assert body["metadata"]["annotations"] == {"mine": "1"}
 
 
-def test_a_store_says_what_it_holds(seen: Woken) -> None:
-    seen.store.put_child(SERVICE, _child("s", version=5))
-    assert repr(seen.store) == "<Store: 1 objects, 1 children>"
+def test_repr_counts_the_contents(notified_cache: Notified) -> None:
+    notified_cache.cache.upsert_child(SERVICE, _child("s", version=5))
+    assert repr(notified_cache.cache) == "<Cache: 1 objects, 1 children>"

@@ -1,4 +1,4 @@
-"""A feed goes on from where it was, or lists again, and never without a pause."""
+"""An informer continues its watch or lists again, with a pause after each failure."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from pdx_operator.kube.cache import Store
+from pdx_operator.kube.cache import Cache
 from pdx_operator.kube.client import Cluster
 from pdx_operator.kube.informer import Informer
 from pdx_operator.kube.resources import KIND_OF, Kind
@@ -17,7 +17,7 @@ SERVICE = KIND_OF["Service"]
 
 
 class _Cluster:
-    """An API server whose watches say the same each time, and end."""
+    """An API server whose watches deliver equal events, and end."""
 
     def __init__(self, *events: dict[str, Any]) -> None:
         self.events = events
@@ -44,30 +44,30 @@ def _error(code: int) -> dict[str, Any]:
 
 
 async def _run(cluster: _Cluster, seconds: float) -> None:
-    feed = Informer(cast("Cluster", cluster), Store(lambda key, urgent: None), SERVICE, None, lambda: 0.5)
-    task = asyncio.create_task(feed.run())
+    informer = Informer(cast("Cluster", cluster), Cache(lambda key, spec_changed: None), SERVICE, None, lambda: 0.5)
+    task = asyncio.create_task(informer.run())
     await asyncio.sleep(seconds)
     assert not task.done()
     task.cancel()
 
 
 @pytest.mark.parametrize(("code", "lists"), [(410, 2), (429, 1), (500, 1)])
-async def test_an_error_among_the_events_is_waited_out(code: int, lists: int) -> None:
+async def test_an_error_event_is_retried(code: int, lists: int) -> None:
     cluster = _Cluster(_error(code))
     await _run(cluster, 0.4)
     # 0.2 s later, and then 0.4 s later.
     assert (cluster.lists, cluster.versions) == (lists, ["7", "7"])
 
 
-async def test_a_watch_goes_on_from_the_last_version_also_after_an_error() -> None:
+async def test_a_watch_continues_from_the_last_version() -> None:
     cluster = _Cluster({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}}, _error(500))
     await _run(cluster, 0.5)
     assert cluster.lists == 1
-    # What came in between makes the next delay the first again.
+    # An event in between resets the delay.
     assert cluster.versions == ["7", "9", "9"]
 
 
-async def test_a_watch_that_ends_at_once_is_opened_again_slowly() -> None:
+async def test_a_short_watch_is_reopened_with_a_delay() -> None:
     cluster = _Cluster()
     await _run(cluster, 0.4)
     assert cluster.versions == ["7", "7"]

@@ -1,4 +1,4 @@
-"""The line that matters in the end of an engine's log."""
+"""The line with the cause in the end of an engine's log."""
 
 import importlib.util
 from pathlib import Path
@@ -10,7 +10,7 @@ from pdx_operator.observed.engine_log import CUT, read
 PREFIX = "(EngineCore pid=312) ERROR 05-04 12:00:01 [core.py:1510] "
 END = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}"
 
-# Where the words stand in the packages that say them.
+# Files of the packages that contain the messages.
 SOURCES = [
     ("transformers", "utils/hub.py", "You are trying to access a gated repo.", "ModelGated"),
     ("huggingface_hub", "utils/_http.py", "Cannot access gated repo for url", "ModelGated"),
@@ -32,19 +32,19 @@ SOURCES = [
 ]
 
 
-@pytest.mark.parametrize(("package", "path", "words", "reason"), SOURCES)
-def test_known_words_are_found_before_the_last_error(package: str, path: str, words: str, reason: str) -> None:
-    finding = read(f"loading\n{PREFIX}Traceback\n{PREFIX}ValueError: so {words} it is\n{END}\n")
-    assert finding.known is not None
-    assert (finding.known.reason, finding.line) == (reason, f"ValueError: so {words} it is")
+@pytest.mark.parametrize(("package", "path", "text", "reason"), SOURCES)
+def test_a_listed_failure_wins_over_the_last_error(package: str, path: str, text: str, reason: str) -> None:
+    excerpt = read(f"loading\n{PREFIX}Traceback\n{PREFIX}ValueError: so {text} it is\n{END}\n")
+    assert excerpt.failure is not None
+    assert (excerpt.failure.reason, excerpt.line) == (reason, f"ValueError: so {text} it is")
 
 
-@pytest.mark.parametrize(("package", "path", "words", "reason"), SOURCES)
-def test_known_words_stand_in_the_package_that_says_them(package: str, path: str, words: str, reason: str) -> None:
+@pytest.mark.parametrize(("package", "path", "text", "reason"), SOURCES)
+def test_patterns_occur_in_the_installed_packages(package: str, path: str, text: str, reason: str) -> None:
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         pytest.skip(f"{package} is not installed")
-    assert words in Path(spec.origin).with_name("x").parent.joinpath(path).read_text()
+    assert text in Path(spec.origin).with_name("x").parent.joinpath(path).read_text()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Whether a live object still says what is wanted."""
+"""Differences between a live object and its manifest."""
 
 import copy
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pdx_api.quantities import quantity
 from pdx_api.spec.parse import parse
 from pdx_operator.plan.drift import differs
-from pdx_operator.render.children import children
 from pdx_operator.render.merge_keys import OBJECT, OTHER_OBJECT
+from tests.unit.operator.render.manifests_of import manifests_of
 from tests.unit.operator.render.test_golden import SPECS
 
 Path = tuple[str | int, ...]
@@ -21,7 +21,7 @@ Path = tuple[str | int, ...]
 MANIFESTS = [
     pytest.param(manifest, id=f"{spec.name.split('.')[0]}-{manifest['kind']}-{manifest['metadata']['name']}")
     for spec in SPECS
-    for manifest in children(parse(yaml.safe_load(spec.read_text())), uid="7", gateway_image="g")
+    for manifest in manifests_of(parse(yaml.safe_load(spec.read_text())))
 ]
 SELECTORS = {"selector", "podSelector", "namespaceSelector", "labelSelector", "nodeSelector", "matchLabels"}
 
@@ -52,7 +52,7 @@ def _removed(manifest: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS)
-def test_any_wanted_field_that_is_changed_or_gone_is_a_difference(manifest: dict[str, Any]) -> None:
+def test_a_changed_or_missing_field_differs(manifest: dict[str, Any]) -> None:
     assert differs(manifest, copy.deepcopy(manifest)) is None
     for path, value in _places(manifest):
         if not path or path[0] in ("apiVersion", "kind") or value in ({}, []):
@@ -64,7 +64,7 @@ def test_any_wanted_field_that_is_changed_or_gone_is_a_difference(manifest: dict
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS)
-def test_what_others_add_is_no_difference_but_in_a_list_or_selector_that_is_one_value(manifest: dict[str, Any]) -> None:
+def test_added_fields_are_no_difference(manifest: dict[str, Any]) -> None:
     keys = OBJECT.get(manifest["kind"], OTHER_OBJECT)
     for path, value in _places(manifest):
         field = next((step for step in reversed(path) if isinstance(step, str)), "")

@@ -1,4 +1,4 @@
-"""What follows from a snapshot: what is made, left alone, put back, removed, and never touched."""
+"""Plans: which children are created, restored, deleted, and never touched."""
 
 import copy
 from typing import Any
@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from pdx_api.names import API_VERSION, GROUP, KIND, LABEL_DEPLOYMENT
-from pdx_operator.kube.cache import ChildKey, Snapshot
-from pdx_operator.plan.reconcile_plan import Change, Claim, Decision, claim, decide
+from pdx_operator.kube.resources import ChildKey, Snapshot
+from pdx_operator.plan.operations import Apply
+from pdx_operator.plan.ownership import Ownership, ownership
+from pdx_operator.plan.reconcile_plan import Plan, plan
 
 Body = dict[str, Any]
 
@@ -19,32 +21,32 @@ BODY: Body = {
 }
 
 
-def _decide(body: Body, children: dict[ChildKey, Body] | None = None) -> Decision:
-    return decide(Snapshot(body, children or {}), gateway_image="gateway:1")
+def _plan(body: Body, children: dict[ChildKey, Body] | None = None) -> Plan:
+    return plan(Snapshot(body, children or {}), gateway_image="gateway:1")
 
 
-def _applied(decision: Decision, children: dict[ChildKey, Body] | None = None) -> dict[ChildKey, Body]:
-    """What exists after a decision has been performed, as if the API server added nothing but uids."""
+def _applied(step: Plan, children: dict[ChildKey, Body] | None = None) -> dict[ChildKey, Body]:
+    """The children after a plan has been performed, if the API server adds only uids."""
     live = copy.deepcopy(children or {})
-    for change in decision.changes:
-        live[change.key] = copy.deepcopy(change.manifest)
-        live[change.key]["metadata"].setdefault("uid", f"uid of {change.key}")
-    for removal in decision.removals:
-        del live[removal.key]
+    for apply in step.applies:
+        live[apply.key] = copy.deepcopy(apply.manifest)
+        live[apply.key]["metadata"].setdefault("uid", f"uid of {apply.key}")
+    for delete in step.deletes:
+        del live[delete.key]
     return live
 
 
 @pytest.fixture
 def settled() -> dict[ChildKey, Body]:
-    return _applied(_decide(BODY))
+    return _applied(_plan(BODY))
 
 
 def _with(**spec: Any) -> Body:
     return {**BODY, "spec": {**BODY["spec"], **spec}}
 
 
-def _changed(decision: Decision) -> set[str]:
-    return {change.key.name for change in decision.changes}
+def _applied_names(step: Plan) -> set[str]:
+    return {apply.key.name for apply in step.applies}
 
 
 def _ready(live: dict[ChildKey, Body]) -> dict[ChildKey, Body]:
@@ -56,65 +58,65 @@ def _ready(live: dict[ChildKey, Body]) -> dict[ChildKey, Body]:
     return live
 
 
-def test_nothing_follows_from_what_is_as_it_should_be(settled: dict[ChildKey, Body]) -> None:
-    decision = _decide(BODY, settled)
-    assert not decision.writes
-    assert decision.awaits
-    assert not _decide(BODY, _ready(settled)).awaits
+def test_a_settled_object_needs_no_writes(settled: dict[ChildKey, Body]) -> None:
+    step = _plan(BODY, settled)
+    assert not step.has_writes
+    assert step.awaits_pods
+    assert not _plan(BODY, _ready(settled)).awaits_pods
 
 
-def test_every_child_is_made_without_a_uid() -> None:
-    decision = _decide(BODY)
-    assert decision.writes
-    assert {(change.uid, change.reason) for change in decision.changes} == {("", "")}
+def test_every_new_child_has_no_uid() -> None:
+    step = _plan(BODY)
+    assert step.has_writes
+    assert {(apply.uid, apply.reason) for apply in step.applies} == {("", "")}
 
 
-def test_a_child_that_was_edited_is_put_back_by_its_uid(settled: dict[ChildKey, Body]) -> None:
+def test_an_edited_child_is_restored(settled: dict[ChildKey, Body]) -> None:
     key = ChildKey("Service", "m-gateway")
     settled[key]["spec"]["selector"] = {"app": "other"}
-    (change,) = _decide(BODY, settled).changes
-    assert isinstance(change, Change)
-    assert (change.key, change.uid) == (key, f"uid of {key}")
-    assert change.reason.startswith("spec.selector")
+    (apply,) = _plan(BODY, settled).applies
+    assert isinstance(apply, Apply)
+    assert (apply.key, apply.uid) == (key, f"uid of {key}")
+    assert apply.reason.startswith("spec.selector")
 
 
 def test_scaling_changes_one_deployment(settled: dict[ChildKey, Body]) -> None:
-    decision = _decide(_with(decode={"replicas": 3}), settled)
-    (change,) = decision.changes
-    assert change.key.name.startswith("m-decode-")
-    assert change.manifest["spec"]["replicas"] == 3
+    step = _plan(_with(decode={"replicas": 3}), settled)
+    (apply,) = step.applies
+    assert apply.key.name.startswith("m-decode-")
+    assert apply.manifest["spec"]["replicas"] == 3
 
 
 def test_an_older_revision_keeps_its_services_until_its_pods_are_gone(settled: dict[ChildKey, Body]) -> None:
     body = _with(engine={"dtype": "float32"})
     old = {key for key in settled if "-prefill-" in key.name or "-decode-" in key.name}
-    first = _decide(body, _ready(settled))
-    assert not first.removals
+    first = _plan(body, _ready(settled))
+    assert not first.deletes
     live = _applied(first, settled)
     for key in old:
         if key.kind == "Deployment":
             live[key]["spec"]["replicas"] = 0
             live[key]["status"] = {"observedGeneration": 1}
-    assert {removal.key for removal in _decide(body, live).removals} == old
+    assert {delete.key for delete in _plan(body, live).deletes} == old
 
 
 def test_side_services_of_an_older_revision_stay_as_long_as_its_engines() -> None:
     lmcache = _with(kvTransfer={"connector": "LMCache"})
-    settled = _applied(_decide(lmcache))
+    settled = _applied(_plan(lmcache))
     servers = {key for key in settled if "-lmcache-" in key.name}
     assert {key.kind for key in servers} == {"Deployment", "Service"}
-    first = _decide(BODY, _ready(settled))
-    assert not first.removals
+    first = _plan(BODY, _ready(settled))
+    assert not first.deletes
     live = _applied(first, settled)
     for key in live:
         if key.kind == "Deployment" and key in settled and key not in servers and "-gateway" not in key.name:
             live[key]["spec"]["replicas"] = 0
             live[key]["status"] = {"observedGeneration": 1}
-    removed = {removal.key for removal in _decide(BODY, live).removals}
+    removed = {delete.key for delete in _plan(BODY, live).deletes}
     assert removed >= {*servers, ChildKey("NetworkPolicy", "m-services")}
 
 
-def test_what_nobody_wants_any_more_is_removed_if_it_is_ours(settled: dict[ChildKey, Body]) -> None:
+def test_only_our_own_stray_children_are_deleted(settled: dict[ChildKey, Body]) -> None:
     stray = copy.deepcopy(settled[ChildKey("Service", "m-gateway")])
     stray["metadata"] |= {"name": "stray", "uid": "s"}
     orphan = copy.deepcopy(stray)
@@ -122,42 +124,42 @@ def test_what_nobody_wants_any_more_is_removed_if_it_is_ours(settled: dict[Child
     theirs = copy.deepcopy(stray)
     theirs["metadata"] |= {"name": "theirs", "uid": "t", "ownerReferences": [_reference(uid="x", kind="Other")]}
     live = {**settled, **{ChildKey("Service", b["metadata"]["name"]): b for b in (stray, orphan, theirs)}}
-    assert [(removal.key.name, removal.uid) for removal in _decide(BODY, live).removals] == [("stray", "s")]
+    assert [(delete.key.name, delete.uid) for delete in _plan(BODY, live).deletes] == [("stray", "s")]
 
 
-def test_what_is_already_being_deleted_is_left_to_it(settled: dict[ChildKey, Body]) -> None:
+def test_a_terminating_child_is_left_alone(settled: dict[ChildKey, Body]) -> None:
     key = ChildKey("Service", "m-gateway")
     settled[key]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     settled[key]["spec"] = {}
-    assert not _decide(BODY, settled).writes
+    assert not _plan(BODY, settled).has_writes
 
 
-def test_somebody_elses_object_is_named_and_not_written(settled: dict[ChildKey, Body]) -> None:
+def test_a_foreign_object_is_reported_and_not_written(settled: dict[ChildKey, Body]) -> None:
     key = ChildKey("Service", "m-gateway")
     settled[key]["metadata"]["ownerReferences"] = [_reference(uid="x", kind="Other")]
-    decision = _decide(BODY, settled)
-    assert decision.foreign == (key,)
-    assert not decision.writes
+    step = _plan(BODY, settled)
+    assert step.foreign == (key,)
+    assert not step.has_writes
 
 
-def test_children_of_a_former_object_are_waited_for(settled: dict[ChildKey, Body]) -> None:
+def test_children_of_a_previous_owner_are_deleted_first(settled: dict[ChildKey, Body]) -> None:
     body = {**BODY, "metadata": {**BODY["metadata"], "uid": "new"}}
-    decision = _decide(body, settled)
-    assert {removal.key for removal in decision.leaving} == set(settled)
-    assert not decision.changes
-    assert not decision.removals
+    step = _plan(body, settled)
+    assert {delete.key for delete in step.deletes_of_previous} == set(settled)
+    assert not step.applies
+    assert not step.deletes
 
 
 def test_an_orphan_with_our_label_is_adopted(settled: dict[ChildKey, Body]) -> None:
     key = ChildKey("Service", "m-gateway")
     del settled[key]["metadata"]["ownerReferences"]
-    (change,) = _decide(BODY, settled).changes
-    assert change.key == key
-    assert change.manifest["metadata"]["ownerReferences"][0]["uid"] == "u"
+    (apply,) = _plan(BODY, settled).applies
+    assert apply.key == key
+    assert apply.manifest["metadata"]["ownerReferences"][0]["uid"] == "u"
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         pytest.param(_with(colour={}), "colour", id="unknown field"),
         pytest.param(
@@ -167,11 +169,11 @@ def test_an_orphan_with_our_label_is_adopted(settled: dict[ChildKey, Body]) -> N
         ),
     ],
 )
-def test_a_spec_that_cannot_be_used_is_a_sentence(body: Body, words: str, settled: dict[ChildKey, Body]) -> None:
-    decision = _decide(body, settled)
-    assert words in decision.invalid
-    assert not decision.writes
-    assert not decision.awaits
+def test_an_invalid_spec_gives_a_message(body: Body, message: str, settled: dict[ChildKey, Body]) -> None:
+    step = _plan(body, settled)
+    assert message in step.invalid
+    assert not step.has_writes
+    assert not step.awaits_pods
 
 
 def _reference(*, uid: str, kind: str = KIND, name: str = "m", group: str = GROUP) -> Body:
@@ -181,15 +183,15 @@ def _reference(*, uid: str, kind: str = KIND, name: str = "m", group: str = GROU
 @pytest.mark.parametrize(
     ("metadata", "expected"),
     [
-        ({"ownerReferences": [_reference(uid="u")]}, Claim.OURS),
-        ({"ownerReferences": [_reference(uid="v")]}, Claim.FORMER),
-        ({"ownerReferences": [_reference(uid="v", name="n")]}, Claim.FOREIGN),
-        ({"ownerReferences": [_reference(uid="v", kind="Other")]}, Claim.FOREIGN),
-        ({"ownerReferences": [_reference(uid="v", group="other.dev")]}, Claim.FOREIGN),
-        ({"labels": {LABEL_DEPLOYMENT: "m"}}, Claim.NOBODY),
-        ({"labels": {LABEL_DEPLOYMENT: "n"}}, Claim.FOREIGN),
-        ({}, Claim.FOREIGN),
+        ({"ownerReferences": [_reference(uid="u")]}, Ownership.OURS),
+        ({"ownerReferences": [_reference(uid="v")]}, Ownership.PREVIOUS_OWNER),
+        ({"ownerReferences": [_reference(uid="v", name="n")]}, Ownership.FOREIGN),
+        ({"ownerReferences": [_reference(uid="v", kind="Other")]}, Ownership.FOREIGN),
+        ({"ownerReferences": [_reference(uid="v", group="other.dev")]}, Ownership.FOREIGN),
+        ({"labels": {LABEL_DEPLOYMENT: "m"}}, Ownership.ORPHAN),
+        ({"labels": {LABEL_DEPLOYMENT: "n"}}, Ownership.FOREIGN),
+        ({}, Ownership.FOREIGN),
     ],
 )
-def test_claims(metadata: Body, expected: Claim) -> None:
-    assert claim(metadata, "m", "u") is expected
+def test_ownership(metadata: Body, expected: Ownership) -> None:
+    assert ownership(metadata, "m", "u") is expected

@@ -1,19 +1,19 @@
-"""Rollouts step by step, on a cluster where everything is ready at once."""
+"""Rollouts step by step, on a cluster where every engine is ready at once."""
 
 import pytest
 
 from pdx_api.names import Role
-from pdx_operator.observed.workloads import PoolState
-from pdx_operator.plan.rollout import Allowance, Budget, Key, Phase, allowance, plan
+from pdx_operator.observed.workloads import ObservedPool
+from pdx_operator.plan.rollout import Allowance, Budget, Phase, PoolKey, allowance, plan_rollout
 
 P, D, A = Role.PREFILL, Role.DECODE, Role.AGGREGATED
 
 
 def pool(
-    key: Key, replicas: int, ready: int | None = None, *, pods: int | None = None, proven: bool = True
-) -> PoolState:
+    key: PoolKey, replicas: int, ready: int | None = None, *, pods: int | None = None, proven: bool = True
+) -> ObservedPool:
     revision, role = key
-    return PoolState(
+    return ObservedPool(
         name=f"{revision}-{role}",
         role=role,
         revision=revision,
@@ -26,13 +26,13 @@ def pool(
     )
 
 
-def run(before: dict[Key, int], desired: dict[Role, int], budget: Budget) -> list[dict[str, int]]:
+def run(before: dict[PoolKey, int], desired: dict[Role, int], budget: Budget) -> list[dict[str, int]]:
     """The replicas after each step towards revision b, until a step changes nothing."""
     steps: list[dict[str, int]] = []
     now = before
     while not steps or now != before:
         before = now
-        now = dict(plan("b", desired, [pool(key, n) for key, n in before.items()], budget).replicas)
+        now = dict(plan_rollout("b", desired, [pool(key, n) for key, n in before.items()], budget).replicas)
         steps.append({f"{revision}{role[0].upper()}": n for (revision, role), n in now.items()})
     return steps[:-1]
 
@@ -54,13 +54,13 @@ def test_a_budget_is_resolved_as_kubernetes_does(budget: Budget, replicas: int, 
 
 
 def test_without_a_rollout_replicas_follow_the_spec_at_once() -> None:
-    step = plan("a", {P: 5, D: 0}, [pool(("a", P), 1), pool(("a", D), 3)], Budget(0))
+    step = plan_rollout("a", {P: 5, D: 0}, [pool(("a", P), 1), pool(("a", D), 3)], Budget(0))
     assert step.replicas == {("a", P): 5, ("a", D): 0}
     assert step.phase is Phase.STARTING
 
 
 def test_a_new_object_gets_all_its_engines_at_once() -> None:
-    step = plan("a", {P: 4, D: 2}, [], Budget())
+    step = plan_rollout("a", {P: 4, D: 2}, [], Budget())
     assert (step.replicas, step.remove) == ({("a", P): 4, ("a", D): 2}, ())
     assert step.message == "0 of 4 prefill and 0 of 2 decode engines of revision a are ready"
 
@@ -90,7 +90,7 @@ def test_one_pair_without_a_spare_device_moves_prefill_while_the_old_decode_serv
 
 def test_without_a_spare_device_decode_waits_until_the_new_prefill_is_ready() -> None:
     pools = [pool(("b", P), 1, 0), pool(("b", D), 0), pool(("a", D), 1)]
-    assert plan("b", {P: 1, D: 1}, pools, Budget(0)).replicas == {("b", P): 1, ("b", D): 0, ("a", D): 1}
+    assert plan_rollout("b", {P: 1, D: 1}, pools, Budget(0)).replicas == {("b", P): 1, ("b", D): 0, ("a", D): 1}
 
 
 def test_to_one_pool_old_decode_engines_serve_to_the_end() -> None:
@@ -118,20 +118,20 @@ def test_from_one_pool_without_a_spare_device_nothing_stops_serving() -> None:
 
 def test_a_superseded_revision_that_never_served_goes_first() -> None:
     pools = [pool(("a", P), 2), pool(("a", D), 2)] + [pool(("x", role), 1, 0, proven=False) for role in (P, D)]
-    step = plan("b", {P: 2, D: 2}, pools, Budget())
+    step = plan_rollout("b", {P: 2, D: 2}, pools, Budget())
     assert step.replicas == {**{("a", r): 2 for r in (P, D)}, **{("x", r): 0 for r in (P, D)}, ("b", P): 0, ("b", D): 0}
     assert step.message.startswith("rolling from a and x to b: 0 of 2 prefill and 0 of 2 decode engines")
 
 
 def test_of_two_old_revisions_the_one_with_fewer_servers_drains_first() -> None:
     old = [pool((revision, role), n) for revision, n in (("a", 3), ("x", 1)) for role in (P, D)]
-    step = plan("b", {P: 4, D: 4}, [*old, pool(("b", P), 1), pool(("b", D), 1)], Budget())
+    step = plan_rollout("b", {P: 4, D: 4}, [*old, pool(("b", P), 1), pool(("b", D), 1)], Budget())
     assert [step.replicas[key] for key in [("a", P), ("a", D), ("x", P), ("x", D)]] == [3, 3, 0, 0]
 
 
 def test_old_prefill_engines_without_any_decode_engine_free_their_devices() -> None:
     pools = [pool(("a", P), 1), pool(("a", D), 1, 0, proven=False)]
-    assert plan("b", {P: 1, D: 1}, pools, Budget()).replicas == {
+    assert plan_rollout("b", {P: 1, D: 1}, pools, Budget()).replicas == {
         ("a", P): 0,
         ("a", D): 0,
         ("b", P): 1,
@@ -141,20 +141,25 @@ def test_old_prefill_engines_without_any_decode_engine_free_their_devices() -> N
 
 def test_engines_that_were_ready_once_are_given_time_to_come_back() -> None:
     pools = [pool(("a", P), 2), pool(("a", D), 2, 0)]
-    assert plan("b", {P: 2, D: 2}, pools, Budget()).replicas == {("a", P): 2, ("a", D): 2, ("b", P): 1, ("b", D): 1}
+    assert plan_rollout("b", {P: 2, D: 2}, pools, Budget()).replicas == {
+        ("a", P): 2,
+        ("a", D): 2,
+        ("b", P): 1,
+        ("b", D): 1,
+    }
 
 
 def test_an_old_pool_is_removed_only_when_its_last_pod_is_gone() -> None:
     new = [pool(("b", P), 1), pool(("b", D), 1)]
-    step = plan("b", {P: 1, D: 1}, [*new, pool(("a", P), 0), pool(("a", D), 0, 0, pods=1)], Budget())
+    step = plan_rollout("b", {P: 1, D: 1}, [*new, pool(("a", P), 0), pool(("a", D), 0, 0, pods=1)], Budget())
     assert (step.remove, step.phase) == (("a-prefill",), Phase.RETIRING)
     assert step.replicas == {("b", P): 1, ("b", D): 1, ("a", D): 0}
-    assert step.message == "all engines run revision b; the last ones of a are ending"
+    assert step.message == "all engines run revision b; the last engines of a are terminating"
 
 
 def test_a_reversed_rollout_goes_back_from_where_it_is() -> None:
     pools = [pool(("b", P), 3), pool(("b", D), 3), pool(("x", P), 1, 0), pool(("x", D), 1, 0)]
-    assert plan("b", {P: 4, D: 4}, pools, Budget()).replicas == {
+    assert plan_rollout("b", {P: 4, D: 4}, pools, Budget()).replicas == {
         ("b", P): 4,
         ("b", D): 4,
         ("x", P): 1,
@@ -162,10 +167,10 @@ def test_a_reversed_rollout_goes_back_from_where_it_is() -> None:
     }
 
 
-def test_a_rollout_without_surge_says_so() -> None:
+def test_the_message_names_a_rollout_without_surge() -> None:
     pools = [pool(("a", P), 1), pool(("a", D), 1)]
-    step = plan("b", {P: 1, D: 1}, pools, Budget(0))
+    step = plan_rollout("b", {P: 1, D: 1}, pools, Budget(0))
     assert step.message == (
         "rolling from a to b: 0 of 1 prefill and 0 of 1 decode engines of the new revision are ready; "
-        "spec.rollout.maxSurge is 0, so engines are replaced in their places"
+        "spec.rollout.maxSurge is 0, so engines are replaced in place"
     )

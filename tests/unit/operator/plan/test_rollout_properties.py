@@ -1,4 +1,4 @@
-"""Rollouts on a simulated cluster: what holds at every step, whatever happens, and that every rollout ends."""
+"""Rollouts on a simulated cluster: the invariants hold at every step, and every rollout ends."""
 
 import random
 from collections.abc import Mapping
@@ -9,17 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pdx_api.names import Role
-from pdx_operator.observed.workloads import PoolState
-from pdx_operator.plan.rollout import Budget, Key, Plan, allowance, plan
+from pdx_operator.observed.workloads import ObservedPool
+from pdx_operator.plan.rollout import Budget, PoolKey, RolloutPlan, allowance, plan_rollout
 
 P, D, A = Role.PREFILL, Role.DECODE, Role.AGGREGATED
 Desired = Mapping[Role, int]
-TURNS = 600
+STEPS = 600
 
 
 @dataclass
 class Engines:
-    """A Deployment: what it asks for, its pods (True: ready), and the status it has published."""
+    """A Deployment: its replicas, its pods (True: ready), and its last status."""
 
     created: str
     replicas: int = 0
@@ -33,15 +33,15 @@ class Cluster:
     """Deployments whose controllers lag behind, and whose pods become ready at random."""
 
     def __init__(self, dice: random.Random, devices: int = 10_000) -> None:
-        self.dice, self.devices, self.turn = dice, devices, 0
-        self.pools: dict[Key, Engines] = {}
+        self.dice, self.devices, self.time = dice, devices, 0
+        self.pools: dict[PoolKey, Engines] = {}
         self.broken: set[str] = set()
         self.flaky = 0.0
-        """How likely a ready engine stops being ready in a turn."""
+        """Probability per step that a ready engine becomes unready."""
 
-    def observe(self) -> list[PoolState]:
+    def observe(self) -> list[ObservedPool]:
         return [
-            PoolState(
+            ObservedPool(
                 name=f"{revision}-{role}",
                 role=role,
                 revision=revision,
@@ -55,19 +55,19 @@ class Cluster:
             for (revision, role), pool in self.pools.items()
         ]
 
-    def apply(self, step: Plan, *, killed: bool) -> None:
-        """Write a plan in any order; an operator that is killed writes a part of it."""
+    def apply(self, step: RolloutPlan, *, killed: bool) -> None:
+        """Write a plan in any order; a killed operator writes a part of it."""
         writes = [*step.replicas.items(), *((name, None) for name in step.remove)]
         self.dice.shuffle(writes)
         for target, replicas in writes[: self.dice.randrange(len(writes) + 1) if killed else None]:
             if replicas is None:
                 del self.pools[next(key for key in self.pools if f"{key[0]}-{key[1]}" == target)]
             else:
-                self.pools.setdefault(target, Engines(f"{self.turn:06}")).replicas = replicas  # type: ignore[arg-type]
+                self.pools.setdefault(target, Engines(f"{self.time:06}")).replicas = replicas  # type: ignore[arg-type]
 
     def live(self, *, lag: float) -> None:
-        """One turn of the controllers, the scheduler and the engines."""
-        self.turn += 1
+        """One step of the controllers, the scheduler and the engines."""
+        self.time += 1
         for (revision, _), pool in self.pools.items():
             if self.dice.random() < lag:
                 continue
@@ -82,12 +82,20 @@ class Cluster:
             pool.proven |= count == pool.replicas > 0
             pool.seen = (pool.replicas, pool.replicas if free <= 0 else len(pool.pods), count)
 
-    def run(self, revision: str, desired: Desired, budget: Budget, *, turns: int = TURNS, lag: float = 0.3) -> bool:
+    def run(
+        self,
+        revision: str,
+        desired: Desired,
+        budget: Budget,
+        *,
+        steps: int = STEPS,
+        lag: float = 0.3,
+    ) -> bool:
         """Whether the rollout ends; every step is checked."""
-        for _ in range(turns):
+        for _ in range(steps):
             pools = self.observe()
-            step = plan(revision, desired, pools, budget)
-            assert step == plan(revision, desired, list(pools), budget)
+            step = plan_rollout(revision, desired, pools, budget)
+            assert step == plan_rollout(revision, desired, list(pools), budget)
             if step.done:
                 assert {key: pool.replicas for key, pool in self.pools.items()} == dict(step.replicas)
                 assert step.replicas == {(revision, role): n for role, n in desired.items()}
@@ -98,8 +106,8 @@ class Cluster:
         return False
 
 
-def check(revision: str, desired: Desired, pools: list[PoolState], step: Plan, budget: Budget) -> None:
-    """What a single step may do."""
+def check(revision: str, desired: Desired, pools: list[ObservedPool], step: RolloutPlan, budget: Budget) -> None:
+    """Check the invariants of one step."""
     before = {(pool.revision, pool.role): pool for pool in pools}
     ready = {key: min(pool.ready, pool.replicas) for key, pool in before.items()}
     after = {key: min(ready.get(key, 0), n) for key, n in step.replicas.items()}
@@ -117,22 +125,24 @@ def check(revision: str, desired: Desired, pools: list[PoolState], step: Plan, b
         assert gone.revision != revision
 
 
-def check_totals(desired: Desired, before: Mapping[Key, PoolState], step: Plan, budget: Budget) -> None:
-    """Even if the plan is applied in the worst order."""
+def check_totals(desired: Desired, before: Mapping[PoolKey, ObservedPool], step: RolloutPlan, budget: Budget) -> None:
+    """Totals hold even if the plan is applied in the worst order."""
     same_mode = all(role in desired for (_, role), pool in before.items() if pool.replicas)
     for roles in [[role] for role in desired] if same_mode else [[P, D, A]]:
         limit = sum(desired[r] + allowance(budget, desired[r]).surge for r in roles if r in desired)
         present = {key: pool.replicas for key, pool in before.items() if key[1] in roles}
-        wanted = {key: n for key, n in step.replicas.items() if key[1] in roles}
-        most = sum(max(present.get(key, 0), wanted.get(key, 0)) for key in present.keys() | wanted.keys())
+        planned = {key: n for key, n in step.replicas.items() if key[1] in roles}
+        most = sum(max(present.get(key, 0), planned.get(key, 0)) for key in present.keys() | planned.keys())
         assert most <= max(limit, sum(present.values())), f"more {roles} than desired and surge"
 
 
-def check_ratio(revision: str, desired: Desired, before: Mapping[Key, PoolState], step: Plan, budget: Budget) -> None:
-    """What a step adds to the new revision keeps P and D within one engine of their ratio, if nothing may be short."""
+def check_ratio(
+    revision: str, desired: Desired, before: Mapping[PoolKey, ObservedPool], step: RolloutPlan, budget: Budget
+) -> None:
+    """New engines keep P and D within one engine of their ratio, if no engine may be unavailable."""
     old = sum(pool.replicas for (name, _), pool in before.items() if name != revision)
     if any(step.replicas.get(key, 0) < pool.replicas for key, pool in before.items()):
-        return  # What leaves makes room in the next step.
+        return  # Drained engines make room in the next step.
     roles = [role for role, n in desired.items() if n]
     if not old or len(roles) < 2 or any(allowance(budget, desired[role]).unavailable for role in roles):
         return
@@ -142,18 +152,18 @@ def check_ratio(revision: str, desired: Desired, before: Mapping[Key, PoolState]
         assert Fraction(n - 1, desired[role]) <= least + max(Fraction(1, desired[other]) for other in roles)
 
 
-def replicas_of(before: Mapping[Key, PoolState], revision: str, role: Role) -> int:
+def replicas_of(before: Mapping[PoolKey, ObservedPool], revision: str, role: Role) -> int:
     return before[revision, role].replicas if (revision, role) in before else 0
 
 
-def pairs(engines: Mapping[Key, int], desired: Desired) -> Fraction:
-    """The part of the desired pairs that complete ones of the same revision make up."""
+def pairs(engines: Mapping[PoolKey, int], desired: Desired) -> Fraction:
+    """The share of the desired pairs that exists, by complete pairs of one revision."""
     roles = [role for role, n in desired.items() if n]
     revisions = {revision for revision, _ in engines}
     return sum((min(Fraction(engines.get((v, r), 0), desired[r]) for r in roles) for v in revisions), Fraction(0))
 
 
-def serving(engines: Mapping[Key, int]) -> int:
+def serving(engines: Mapping[PoolKey, int]) -> int:
     return sum(n for (_, role), n in engines.items() if role is not P)
 
 
@@ -184,9 +194,9 @@ def test_reversed_superseded_and_scaled_rollouts_end(
     dice: random.Random, changes: list[tuple[str, Desired, Budget, int]]
 ) -> None:
     cluster = Cluster(dice)
-    for name, desired, budget, turns in changes:
-        # The mode is part of what a revision is.
-        cluster.run(name + str(len(desired)), desired, budget, turns=turns)
+    for name, desired, budget, steps in changes:
+        # A revision includes the mode.
+        cluster.run(name + str(len(desired)), desired, budget, steps=steps)
     name, desired, budget, _ = changes[-1]
     assert cluster.run(name + str(len(desired)), desired, budget)
 
@@ -200,8 +210,8 @@ def test_complete_pairs_are_never_fewer_than_the_budget_allows(
     assert cluster.run("a", desired, budget)
     roles = [role for role, n in desired.items() if n]
     allowed = min(Fraction(desired[r] - allowance(budget, desired[r]).unavailable, desired[r]) for r in roles)
-    for _ in range(TURNS):
-        step = plan("b", desired, cluster.observe(), budget)
+    for _ in range(STEPS):
+        step = plan_rollout("b", desired, cluster.observe(), budget)
         if step.done:
             return
         cluster.apply(step, killed=dice.random() < 0.3)
@@ -219,10 +229,10 @@ def test_a_revision_that_never_gets_ready_takes_only_what_may_be_unavailable(
     cluster = Cluster(dice)
     assert cluster.run("a", first, budget)
     cluster.broken.add("b")
-    assert not cluster.run("b", second, budget, turns=60)
+    assert not cluster.run("b", second, budget, steps=60)
     servers = sum(n for role, n in first.items() if role is not P)
-    wanted = sum(n - allowance(budget, n).unavailable for role, n in second.items() if role is not P)
-    assert serving({key: sum(pool.pods) for key, pool in cluster.pools.items()}) >= min(servers, wanted)
+    planned = sum(n - allowance(budget, n).unavailable for role, n in second.items() if role is not P)
+    assert serving({key: sum(pool.pods) for key, pool in cluster.pools.items()}) >= min(servers, planned)
     assert cluster.run("a", first, budget), "reversed"
 
 
@@ -233,7 +243,7 @@ def test_a_revision_that_never_served_makes_way_even_without_spare_devices(
 ) -> None:
     cluster = Cluster(dice, devices=max(sum(first.values()), sum(second.values())))
     cluster.broken.add("a")
-    cluster.run("a", first, budget, turns=20)
+    cluster.run("a", first, budget, steps=20)
     assert cluster.run("b", second, budget)
 
 
@@ -268,6 +278,6 @@ def test_engines_that_come_and_go_break_no_budget_and_delay_a_rollout_only(
     cluster = Cluster(dice)
     for number, (desired, budget) in enumerate(changes):
         cluster.flaky = 0.2
-        cluster.run(str(number), desired, budget, turns=25)
+        cluster.run(str(number), desired, budget, steps=25)
     cluster.flaky = 0.0
     assert cluster.run(str(number), desired, budget)

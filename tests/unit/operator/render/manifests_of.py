@@ -1,4 +1,4 @@
-"""A PDDeployment, what the operator makes of it, and the parts of that which tests look at."""
+"""A PDDeployment, its manifests, and parts of them for tests."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ from pdx_api.spec.parse import parse
 from pdx_api.spec.types import PDDeployment
 from pdx_operator.render.children import children
 
+Manifest = dict[str, Any]
 Manifests = dict[tuple[str, str], dict[str, Any]]
 
 
@@ -17,11 +18,17 @@ def deployment_of(**spec: Any) -> PDDeployment:
     return parse({"apiVersion": "pdx.dev/v1alpha1", "kind": "PDDeployment", "metadata": metadata, "spec": body})
 
 
+def manifests_of(deployment: PDDeployment, uid: str | None = "7", **options: Any) -> tuple[Manifest, ...]:
+    """All children of a PDDeployment, in the revision of its spec."""
+    options = {"gateway_image": "pdx-gateway:1", **options}
+    return children(deployment, pairing_revision(deployment.spec), uid=uid, **options)
+
+
 def children_of(deployment: PDDeployment) -> Manifests:
-    """By kind and by name, the object's own name and the revision left out: `("Deployment", "prefill")`."""
-    made = children(deployment, uid="7", gateway_image="pdx-gateway:1")
+    """By kind and name, without the object's name and the revision: `("Deployment", "prefill")`."""
+    created = manifests_of(deployment)
     strip = (f"{deployment.metadata.name}-", f"-{pairing_revision(deployment.spec)}")
-    return {(m["kind"], m["metadata"]["name"].removeprefix(strip[0]).removesuffix(strip[1])): m for m in made}
+    return {(m["kind"], m["metadata"]["name"].removeprefix(strip[0]).removesuffix(strip[1])): m for m in created}
 
 
 def rendered(**spec: Any) -> Manifests:

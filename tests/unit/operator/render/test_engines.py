@@ -1,4 +1,4 @@
-"""A PDDeployment's children as Kubernetes objects: what they are, and its engines."""
+"""All children of a PDDeployment, and the manifests of its engines."""
 
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def test_the_children_of_an_object() -> None:
     ]
 
 
-def test_every_child_can_be_found_by_label_and_goes_with_its_owner() -> None:
+def test_every_child_has_labels_and_an_owner() -> None:
     for child in rendered().values():
         metadata = child["metadata"]
         assert metadata["namespace"] == "llm"
@@ -61,11 +61,11 @@ def test_every_child_can_be_found_by_label_and_goes_with_its_owner() -> None:
         }
 
 
-def test_a_deployment_and_a_headless_service_select_the_pods_of_one_role_and_revision() -> None:
+def test_selectors_match_one_role_and_revision() -> None:
     deployment = deployment_of()
-    made = children_of(deployment)
+    created = children_of(deployment)
     for role in ("prefill", "decode"):
-        engines, service = made["Deployment", role], made["Service", role]
+        engines, service = created["Deployment", role], created["Service", role]
         labels = {
             "pdx.dev/deployment": "qwen",
             "pdx.dev/role": role,
@@ -80,31 +80,31 @@ def test_a_deployment_and_a_headless_service_select_the_pods_of_one_role_and_rev
 def test_a_connector_of_the_users_own_brings_its_code_and_its_protocol() -> None:
     code = {"configMap": {"name": "folder"}, "directory": "nowhere"}
     deployment = parse(changed("spec.kvTransfer", custom(code=code)))
-    made = children_of(deployment)
+    created = children_of(deployment)
     for role in ("prefill", "decode"):
-        template = made["Deployment", role]["spec"]["template"]
+        template = created["Deployment", role]["spec"]["template"]
         assert template["metadata"]["annotations"] == {
             "pdx.dev/connector": "Custom",
             "pdx.dev/order": "PrefillFirst",
             "pdx.dev/protocol": deployment.spec.protocol,
         }
         assert {"name": "connector", "configMap": {"name": "folder"}} in template["spec"]["volumes"]
-        container = container_of(made["Deployment", role])
+        container = container_of(created["Deployment", role])
         mount = {"name": "connector", "mountPath": "/etc/pdx/connector", "readOnly": True}
         assert mount in container["volumeMounts"]
         assert {"name": "PYTHONPATH", "value": "/etc/pdx/connector"} in container["env"]
 
 
 def test_replicas_resources_ports_and_probes() -> None:
-    made = rendered()
-    prefill, decode = made["Deployment", "prefill"], made["Deployment", "decode"]
+    created = rendered()
+    prefill, decode = created["Deployment", "prefill"], created["Deployment", "decode"]
     assert (prefill["spec"]["replicas"], decode["spec"]["replicas"]) == (2, 1)
     assert container_of(prefill)["resources"] == {}
     container = container_of(decode)
     assert container["resources"] == {"limits": {"nvidia.com/gpu": 1}}
     ports = {"http": ENGINE_PORT, "side-channel": 5600}
     assert {port["name"]: port["containerPort"] for port in container["ports"]} == ports
-    assert {port["name"]: port["port"] for port in made["Service", "decode"]["spec"]["ports"]} == ports
+    assert {port["name"]: port["port"] for port in created["Service", "decode"]["spec"]["ports"]} == ports
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"] == {"path": "/health", "port": "http"}
     startup = container["startupProbe"]
@@ -112,9 +112,9 @@ def test_replicas_resources_ports_and_probes() -> None:
 
 
 def test_the_pods_address_comes_before_its_users() -> None:
-    made = rendered()
+    created = rendered()
     for role in ("prefill", "decode"):
-        env = container_of(made["Deployment", role])["env"]
+        env = container_of(created["Deployment", role])["env"]
         assert env[0] == {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
         assert {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "value": "$(POD_IP)"} in env[1:]
 
@@ -130,31 +130,31 @@ def test_what_the_user_writes_is_taken_literally() -> None:
 def test_kv_storage_is_mounted_and_each_revision_has_its_directory() -> None:
     transfer = {"connector": "SharedStorage", "storage": {"persistentVolumeClaim": {"claimName": "kv-claim"}}}
     deployment = deployment_of(kvTransfer=transfer)
-    made = children_of(deployment)
+    created = children_of(deployment)
     for role in ("prefill", "decode"):
-        assert mounts_of(made["Deployment", role])["/kv"] == {"persistentVolumeClaim": {"claimName": "kv-claim"}}
-        config = next(arg for arg in container_of(made["Deployment", role])["args"] if "ExampleConnector" in arg)
+        assert mounts_of(created["Deployment", role])["/kv"] == {"persistentVolumeClaim": {"claimName": "kv-claim"}}
+        config = next(arg for arg in container_of(created["Deployment", role])["args"] if "ExampleConnector" in arg)
         assert f'"shared_storage_path": "/kv/{pairing_revision(deployment.spec)}"' in config
-        assert [port["name"] for port in container_of(made["Deployment", role])["ports"]] == ["http"]
+        assert [port["name"] for port in container_of(created["Deployment", role])["ports"]] == ["http"]
     alone = rendered(mode="Aggregated", kvTransfer=transfer)["Deployment", "aggregated"]
     assert "/kv" not in mounts_of(alone)
 
 
 def test_aggregated_is_one_pool_without_connector() -> None:
-    made = rendered(mode="Aggregated")
-    engines = made["Deployment", "aggregated"]
+    created = rendered(mode="Aggregated")
+    engines = created["Deployment", "aggregated"]
     assert engines["spec"]["replicas"] == 3
     assert engines["spec"]["template"]["metadata"]["annotations"] == {}
     assert "--kv-transfer-config" not in container_of(engines)["args"]
-    assert [port["name"] for port in made["Service", "aggregated"]["spec"]["ports"]] == ["http"]
-    assert ("PodDisruptionBudget", "aggregated") in made
-    assert ("Deployment", "prefill") not in made
+    assert [port["name"] for port in created["Service", "aggregated"]["spec"]["ports"]] == ["http"]
+    assert ("PodDisruptionBudget", "aggregated") in created
+    assert ("Deployment", "prefill") not in created
 
 
 @pytest.mark.parametrize(("seconds", "grace"), [(60, 75), (0, 15), (3600, 3615)])
 def test_the_grace_period_covers_serving_on_and_open_requests(seconds: int, grace: int) -> None:
-    made = rendered(engine={"shutdownSeconds": seconds})
-    engines, gateway = made["Deployment", "decode"], made["Deployment", "gateway"]
+    created = rendered(engine={"shutdownSeconds": seconds})
+    engines, gateway = created["Deployment", "decode"], created["Deployment", "gateway"]
     assert {pod_of(pods)["terminationGracePeriodSeconds"] for pods in (engines, gateway)} == {grace}
     assert container_of(engines)["lifecycle"] == {"preStop": {"sleep": {"seconds": 5}}}
     args = container_of(engines)["args"]
@@ -190,9 +190,9 @@ def test_the_users_environment_wins_over_pdx_s_places() -> None:
 
 def test_rdma_brings_the_right_to_pin_memory() -> None:
     pool = {"resources": {"limits": {"rdma/hca_shared_devices_a": 1}}}
-    made = rendered(prefill=pool)
-    assert container_of(made["Deployment", "prefill"])["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
-    assert "add" not in container_of(made["Deployment", "decode"])["securityContext"]["capabilities"]
+    created = rendered(prefill=pool)
+    assert container_of(created["Deployment", "prefill"])["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
+    assert "add" not in container_of(created["Deployment", "decode"])["securityContext"]["capabilities"]
 
 
 def test_a_model_from_a_volume_is_mounted_read_only_and_named_by_its_path() -> None:
@@ -253,15 +253,13 @@ def test_every_example_renders(example: Path, mode: Mode, capsys: pytest.Capture
     assert "&id" not in out, "aliases are YAML, but nobody expects them in manifests"
 
 
-def test_a_wrong_overlay_is_named_by_the_field_it_stands_in() -> None:
+def test_a_wrong_overlay_is_named_by_its_field() -> None:
     overlay = {"podTemplate": {"spec": {"containers": [{"name": "engine", "env": [{"name": "POD_IP", "value": "x"}]}]}}}
     with pytest.raises(OverlayError, match=r"^spec\.decode\.podTemplate\.spec\.containers\[engine\]\.env may not"):
         rendered(mode="Aggregated", decode=overlay)
 
 
-def test_render_says_in_one_sentence_what_is_wrong_with_an_overlay(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_render_reports_a_wrong_overlay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "wrong.yaml"
     overlay = "{spec: {containers: [{name: engine, env: [{name: POD_IP, value: x}]}]}}"
     file.write_text(next(path for path in EXAMPLES if path.name == "qwen.yaml").read_text())

@@ -1,11 +1,18 @@
-"""The gateway as Kubernetes objects, and who reaches what."""
+"""Manifests of the gateway, and network policies."""
 
 import pytest
 
 from pdx_api.names import ENGINE_PORT, OPERATOR_LABELS
-from pdx_operator.render.children import children
 from pdx_proxy.__main__ import create_parser
-from tests.unit.operator.render.manifests_of import container_of, deployment_of, env_of, mounts_of, pod_of, rendered
+from tests.unit.operator.render.manifests_of import (
+    container_of,
+    deployment_of,
+    env_of,
+    manifests_of,
+    mounts_of,
+    pod_of,
+    rendered,
+)
 
 
 def test_a_change_of_routing_touches_the_gateway_alone() -> None:
@@ -19,8 +26,8 @@ def test_a_change_of_routing_touches_the_gateway_alone() -> None:
 
 
 def test_clients_keys_are_a_file_of_the_gateway() -> None:
-    made = rendered(gateway={"auth": {"secretRef": {"name": "clients"}}})
-    gateway = made["Deployment", "gateway"]
+    created = rendered(gateway={"auth": {"secretRef": {"name": "clients"}}})
+    gateway = created["Deployment", "gateway"]
     items = [{"key": "keys", "path": "client-keys"}]
     secret = {"secretName": "clients", "items": items, "defaultMode": 0o440, "optional": False}
     assert mounts_of(gateway)["/etc/pdx/client-keys"] == {"secret": secret}
@@ -28,14 +35,14 @@ def test_clients_keys_are_a_file_of_the_gateway() -> None:
     args = container_of(gateway)["args"]
     assert "--client-keys=/etc/pdx/client-keys/client-keys" in args
     assert create_parser().parse_args(args).client_keys == "/etc/pdx/client-keys/client-keys"
-    assert rendered()["Deployment", "decode"] == made["Deployment", "decode"]
+    assert rendered()["Deployment", "decode"] == created["Deployment", "decode"]
 
 
-def test_the_engines_key_is_known_to_engines_and_gateway() -> None:
-    made = rendered(engine={"apiKeySecretRef": {"name": "key", "key": "k"}})
+def test_engines_and_gateway_get_the_engine_key() -> None:
+    created = rendered(engine={"apiKeySecretRef": {"name": "key", "key": "k"}})
     for role in ("prefill", "decode"):
-        assert env_of(made["Deployment", role])["VLLM_API_KEY"] == {"secretKeyRef": {"name": "key", "key": "k"}}
-    gateway = made["Deployment", "gateway"]
+        assert env_of(created["Deployment", role])["VLLM_API_KEY"] == {"secretKeyRef": {"name": "key", "key": "k"}}
+    gateway = created["Deployment", "gateway"]
     assert mounts_of(gateway)["/etc/pdx/engine-key"]["secret"]["items"] == [{"key": "k", "path": "engine-key"}]
     assert "--engine-key=/etc/pdx/engine-key/engine-key" in container_of(gateway)["args"]
 
@@ -43,7 +50,7 @@ def test_the_engines_key_is_known_to_engines_and_gateway() -> None:
 GATEWAY = ("Deployment", "gateway")
 
 
-def test_the_gateway_is_told_where_to_look_and_where_to_listen() -> None:
+def test_the_gateways_flags_name_object_and_ports() -> None:
     gateway = rendered(gateway={"replicas": 2, "workers": 3})[GATEWAY]
     assert gateway["spec"]["replicas"] == 2
     container = container_of(gateway)
@@ -73,65 +80,67 @@ def test_the_gateways_image_is_the_operators_unless_the_spec_names_one() -> None
 
 
 def test_a_gateway_pod_may_read_pods_and_write_nothing() -> None:
-    made = rendered()
-    pod, container = pod_of(made[GATEWAY]), container_of(made[GATEWAY])
+    created = rendered()
+    pod, container = pod_of(created[GATEWAY]), container_of(created[GATEWAY])
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert pod["securityContext"]["runAsUser"] == 65532
-    account = made["ServiceAccount", "gateway"]
+    account = created["ServiceAccount", "gateway"]
     assert pod["serviceAccountName"] == account["metadata"]["name"]
-    binding = made["RoleBinding", "gateway"]
+    binding = created["RoleBinding", "gateway"]
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account["metadata"]["name"], "namespace": "llm"}]
-    assert binding["roleRef"]["name"] == made["Role", "gateway"]["metadata"]["name"]
-    assert made["Role", "gateway"]["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
+    assert binding["roleRef"]["name"] == created["Role", "gateway"]["metadata"]["name"]
+    assert created["Role", "gateway"]["rules"] == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
+    ]
 
 
 def test_clients_reach_the_gateway_by_its_service() -> None:
-    made = rendered(gateway={"service": {"type": "NodePort", "annotations": {"a": "b"}}})
-    service = made["Service", "gateway"]
+    created = rendered(gateway={"service": {"type": "NodePort", "annotations": {"a": "b"}}})
+    service = created["Service", "gateway"]
     assert service["metadata"]["annotations"] == {"a": "b"}
     assert service["spec"] == {
         "type": "NodePort",
         "selector": {"pdx.dev/deployment": "qwen", "pdx.dev/role": "gateway"},
         "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
     }
-    labels = made[GATEWAY]["spec"]["template"]["metadata"]["labels"]
+    labels = created[GATEWAY]["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"].items() <= labels.items()
 
 
 @pytest.mark.parametrize("name", ["prefill", "decode", "gateway"])
-def test_a_disruption_budget_covers_all_revisions_and_never_holds_up_a_drain_for_ever(name: str) -> None:
-    made = rendered()
-    budget = made["PodDisruptionBudget", name]["spec"]
+def test_a_disruption_budget_covers_all_revisions(name: str) -> None:
+    created = rendered()
+    budget = created["PodDisruptionBudget", name]["spec"]
     assert budget["maxUnavailable"] == 1
     assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
-    labels = made["Deployment", name]["spec"]["template"]["metadata"]["labels"]
+    labels = created["Deployment", name]["spec"]["template"]["metadata"]["labels"]
     assert budget["selector"]["matchLabels"].items() <= labels.items()
     assert "pdx.dev/revision" not in budget["selector"]["matchLabels"]
 
 
 def test_only_gateway_and_engines_reach_an_engine() -> None:
     policy = rendered()["NetworkPolicy", "engines"]["spec"]
-    from_gateway, asks_identity, from_engines = policy["ingress"]
+    from_gateway, queries_identity, from_engines = policy["ingress"]
     gateway = {"podSelector": {"matchLabels": {"pdx.dev/deployment": "qwen", "pdx.dev/role": "gateway"}}}
     assert from_gateway == {"from": [gateway], "ports": [{"protocol": "TCP", "port": ENGINE_PORT}]}
-    assert asks_identity == {"from": [gateway], "ports": [{"protocol": "TCP", "port": 8998}]}
+    assert queries_identity == {"from": [gateway], "ports": [{"protocol": "TCP", "port": 8998}]}
     assert from_engines == {"from": [{"podSelector": policy["podSelector"]}]}
     (roles,) = policy["podSelector"]["matchExpressions"]
     assert set(roles["values"]) == {"prefill", "decode", "aggregated"}
 
 
-def test_nobody_reaches_the_gateways_admin_port_unless_named() -> None:
+def test_the_admin_port_is_closed_by_default() -> None:
     assert rendered()["NetworkPolicy", "gateway"]["spec"]["ingress"] == [{"ports": [{"protocol": "TCP", "port": 8080}]}]
 
 
-def test_who_scrapes_reaches_both() -> None:
+def test_scrapers_reach_gateway_and_engines() -> None:
     sources = [
         {"podLabels": {"app": "vector"}},
         {"namespaceLabels": {"team": "sre"}},
         {"namespaceLabels": {"team": "sre"}, "podLabels": {"app": "prometheus"}},
     ]
-    made = rendered(observability={"scrapeFrom": sources})
+    created = rendered(observability={"scrapeFrom": sources})
     peers = [
         {"podSelector": {"matchLabels": {"app": "vector"}}},
         {"namespaceSelector": {"matchLabels": {"team": "sre"}}, "podSelector": {}},
@@ -140,16 +149,16 @@ def test_who_scrapes_reaches_both() -> None:
             "podSelector": {"matchLabels": {"app": "prometheus"}},
         },
     ]
-    assert made["NetworkPolicy", "engines"]["spec"]["ingress"][0]["from"][1:] == peers
-    assert made["NetworkPolicy", "gateway"]["spec"]["ingress"][1] == {
+    assert created["NetworkPolicy", "engines"]["spec"]["ingress"][0]["from"][1:] == peers
+    assert created["NetworkPolicy", "gateway"]["spec"]["ingress"][1] == {
         "from": peers,
         "ports": [{"protocol": "TCP", "port": 9090}],
     }
 
 
 def test_the_operators_pods_reach_the_gateways_admin_port() -> None:
-    made = children(deployment_of(), uid="7", gateway_image="g", operator_namespace="pdx-system")
-    (policy,) = (m for m in made if m["kind"] == "NetworkPolicy" and m["metadata"]["name"] == "qwen-gateway")
+    created = manifests_of(deployment_of(), operator_namespace="pdx-system")
+    (policy,) = (m for m in created if m["kind"] == "NetworkPolicy" and m["metadata"]["name"] == "qwen-gateway")
     (peer,) = policy["spec"]["ingress"][1]["from"]
     assert peer == {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "pdx-system"}},

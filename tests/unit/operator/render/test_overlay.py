@@ -122,7 +122,7 @@ MERGES = [
         id="what is new loses its nulls",
     ),
 ]
-"""Overlay of a pod spec, and what it changes in `TEMPLATE`."""
+"""Overlays of a pod spec, and their changes of `TEMPLATE`."""
 
 
 @pytest.mark.parametrize(("spec", "change"), MERGES)
@@ -184,14 +184,14 @@ def _engine(**fields: Any) -> dict[str, Any]:
         ({"spec": {"containers": [{"name": "engine", "$patch": "delete"}]}}, "[engine] may not be removed: it is what"),
         ({"spec": {"containers": [{"$patch": "replace"}]}}, ".spec.containers[engine] may not be removed: it is what"),
         ({"spec": None}, ".spec.containers[engine] may not be removed: it is what the pod is for"),
-        ({"spec": {"containers": [{"image": "x"}]}}, ".spec.containers[0] has no name, which says which element it"),
+        ({"spec": {"containers": [{"image": "x"}]}}, ".spec.containers[0] has no name, which selects the element"),
         ({"spec": {"volumes": ["x"]}}, ".spec.volumes[0] is 'x'; write a mapping with name"),
         (
             {"spec": {"volumes": [{"name": "shm", "$patch": "replace"}]}},
             ".spec.volumes[0] would replace the whole list; write - $patch: replace as an element of its own",
         ),
         ({"spec": {"securityContext": {"$patch": "drop"}}}, ".spec.securityContext.$patch is 'drop'; write delete or"),
-        ({"spec": {"$retainKeys": ["containers"]}}, ".spec.$retainKeys is not understood; the one directive is $patch"),
+        ({"spec": {"$retainKeys": ["containers"]}}, ".spec.$retainKeys is not supported; the only directive is $patch"),
     ],
 )
 def test_an_overlay_that_cannot_be_applied_is_refused_with_a_sentence(overlay: dict[str, Any], sentence: str) -> None:
@@ -201,12 +201,12 @@ def test_an_overlay_that_cannot_be_applied_is_refused_with_a_sentence(overlay: d
     assert str(refused.value).startswith("spec.decode.podTemplate.")
 
 
-BESIDE = {**TEMPLATE, "spec": {**TEMPLATE["spec"], "initContainers": [{"name": "lmcache", "args": ["server"]}]}}
+SIDECAR = {**TEMPLATE, "spec": {**TEMPLATE["spec"], "initContainers": [{"name": "lmcache", "args": ["server"]}]}}
 
 
-def test_what_runs_beside_an_engine_is_changed_by_its_name() -> None:
+def test_a_sidecar_is_changed_by_its_name() -> None:
     mine: list[dict[str, Any]] = [{"name": "lmcache", "resources": {"limits": {"memory": "9Gi"}}}, {"name": "fetch"}]
-    merged = overlaid(BESIDE, {"spec": {"initContainers": mine}}, container="engine", where="it")
+    merged = overlaid(SIDECAR, {"spec": {"initContainers": mine}}, container="engine", where="it")
     assert merged["spec"]["initContainers"] == [{**mine[0], "args": ["server"]}, {"name": "fetch"}]
 
 
@@ -214,10 +214,10 @@ def test_what_runs_beside_an_engine_is_changed_by_its_name() -> None:
     ("containers", "sentence"),
     [
         ([{"name": "lmcache", "args": []}], "it.spec.initContainers[lmcache].args may not change: PDX writes it"),
-        ([{"name": "lmcache", "$patch": "delete"}], "[lmcache] may not be removed: the engine needs it beside it"),
+        ([{"name": "lmcache", "$patch": "delete"}], "[lmcache] may not be removed: the engine needs this sidecar"),
     ],
 )
-def test_what_runs_beside_an_engine_stays(containers: list[dict[str, Any]], sentence: str) -> None:
+def test_a_sidecar_cannot_be_removed(containers: list[dict[str, Any]], sentence: str) -> None:
     with pytest.raises(OverlayError) as refused:
-        overlaid(BESIDE, {"spec": {"initContainers": containers}}, container="engine", where="it")
+        overlaid(SIDECAR, {"spec": {"initContainers": containers}}, container="engine", where="it")
     assert sentence in str(refused.value)

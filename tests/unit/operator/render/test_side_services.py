@@ -1,4 +1,4 @@
-"""A connector's side services as Kubernetes objects."""
+"""Manifests of side services."""
 
 import json
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from pdx_api.render.engines import pairing_revision
-from pdx_operator.render.children import children
 from tests.unit.operator.render.manifests_of import (
     children_of,
     container_of,
     deployment_of,
     env_of,
+    manifests_of,
     mounts_of,
     rendered,
 )
@@ -21,13 +21,13 @@ LMCACHE = {"connector": "LMCache", "poolSize": "8Gi"}
 
 def test_a_side_service_is_a_deployment_and_a_service_of_the_revision() -> None:
     deployment = deployment_of(kvTransfer=LMCACHE, engine={"image": "mine:1", "imagePullPolicy": "Never"})
-    revision, made = pairing_revision(deployment.spec), children_of(deployment)
-    kinds = [(m["kind"], m["metadata"]["name"]) for m in children(deployment, uid="7", gateway_image="g:1")]
+    revision, created = pairing_revision(deployment.spec), children_of(deployment)
+    kinds = [(m["kind"], m["metadata"]["name"]) for m in manifests_of(deployment)]
     server = ("Deployment", f"qwen-lmcache-{revision}")
     assert kinds.index(server) < kinds.index(("Deployment", f"qwen-prefill-{revision}")), (
         "made with the engines, not behind them"
     )
-    manifest, service = made["Deployment", "lmcache"], made["Service", "lmcache"]
+    manifest, service = created["Deployment", "lmcache"], created["Service", "lmcache"]
     container = container_of(manifest)
     assert (container["image"], container["imagePullPolicy"], container["command"]) == ("mine:1", "Never", ["lmcache"])
     assert " ".join(container["args"]).endswith("--chunk-size 128 --eviction-policy LRU --l1-size-gb 8")
@@ -40,7 +40,7 @@ def test_a_side_service_is_a_deployment_and_a_service_of_the_revision() -> None:
     assert {port["name"]: port["port"] for port in service["spec"]["ports"]}["requests"] == 5555
 
 
-def test_engines_are_told_their_revisions_side_service() -> None:
+def test_engines_get_the_address_of_their_side_service() -> None:
     deployment = deployment_of(kvTransfer=LMCACHE)
     for role in ("prefill", "decode"):
         engines = children_of(deployment)["Deployment", role]
@@ -69,7 +69,7 @@ def test_an_overlay_changes_the_pods_of_side_services_and_no_engine() -> None:
 
 
 @pytest.mark.parametrize("spec", [{}, {"mode": "Aggregated", "kvTransfer": LMCACHE}])
-def test_who_needs_no_side_service_gets_none(spec: dict[str, Any]) -> None:
+def test_no_side_service_without_need(spec: dict[str, Any]) -> None:
     names = {name for _, name in rendered(**spec)}
     assert names & {"lmcache", "services"} == set()
 
@@ -85,37 +85,39 @@ def test_the_size_of_the_pool_starts_no_engine_anew() -> None:
 LMCACHE_P2P = {"connector": "LMCacheP2P", "poolSize": "8Gi"}
 
 
-def test_a_service_beside_each_engine_is_a_container_that_starts_before_it() -> None:
+def test_a_sidecar_starts_before_its_engine() -> None:
     deployment = deployment_of(kvTransfer=LMCACHE_P2P, engine={"image": "mine:1"})
-    made, revision = children_of(deployment), pairing_revision(deployment.spec)
-    assert {name for kind, name in made if kind == "Deployment"} == {"prefill", "decode", "gateway", "peers"}
+    created, revision = children_of(deployment), pairing_revision(deployment.spec)
+    assert {name for kind, name in created if kind == "Deployment"} == {"prefill", "decode", "gateway", "peers"}
     for role in ("prefill", "decode"):
-        (server,) = made["Deployment", role]["spec"]["template"]["spec"]["initContainers"]
+        (server,) = created["Deployment", role]["spec"]["template"]["spec"]["initContainers"]
         assert (server["name"], server["image"], server["restartPolicy"]) == ("lmcache", "mine:1", "Always")
         assert (server["command"], server["env"][0]["name"]) == (["sh"], "POD_IP")
-        said = " ".join(server["args"])
-        assert '$$(date +%s)://$0" $(POD_IP):5556 lmcache server' in said, "only the address is Kubernetes' to expand"
-        assert f"--coordinator-url http://qwen-peers-{revision}:9300 " in said
-        assert "--host $(POD_IP) --port 5555 " in said
+        command = " ".join(server["args"])
+        assert '$$(date +%s)://$0" $(POD_IP):5556 lmcache server' in command, (
+            "only the address is Kubernetes' to expand"
+        )
+        assert f"--coordinator-url http://qwen-peers-{revision}:9300 " in command
+        assert "--host $(POD_IP) --port 5555 " in command
         assert server["startupProbe"]["httpGet"] == {"path": "/healthcheck", "port": "admin"}
         assert "readinessProbe" not in server, "an engine serves without it"
         assert server["resources"] == {"requests": {"memory": str(10 * 2**30)}}
-        config = next(arg for arg in container_of(made["Deployment", role])["args"] if "LMCacheMPConnector" in arg)
+        config = next(arg for arg in container_of(created["Deployment", role])["args"] if "LMCacheMPConnector" in arg)
         assert '"lmcache.mp.host": "tcp://$(POD_IP)"' in config
-    coordinator = container_of(made["Deployment", "peers"])
+    coordinator = container_of(created["Deployment", "peers"])
     assert coordinator["resources"] == {"requests": {"memory": str(2**30)}}, "it holds no KV"
 
 
-def test_the_pods_address_in_the_users_environment_is_there_for_a_service_beside_the_engine_too() -> None:
+def test_a_sidecar_expands_the_pods_address() -> None:
     env = [{"name": "UCX_HOST", "value": "$(POD_IP) $(HOME)"}]
-    made = children_of(deployment_of(kvTransfer=LMCACHE_P2P, engine={"env": env}))
-    pod = made["Deployment", "decode"]["spec"]["template"]["spec"]
-    wanted = {"name": "UCX_HOST", "value": "$(POD_IP) $$(HOME)"}
-    assert wanted in pod["initContainers"][0]["env"]
-    assert wanted in container_of(made["Deployment", "decode"])["env"]
+    created = children_of(deployment_of(kvTransfer=LMCACHE_P2P, engine={"env": env}))
+    pod = created["Deployment", "decode"]["spec"]["template"]["spec"]
+    variable = {"name": "UCX_HOST", "value": "$(POD_IP) $$(HOME)"}
+    assert variable in pod["initContainers"][0]["env"]
+    assert variable in container_of(created["Deployment", "decode"])["env"]
 
 
-def test_the_size_of_the_pools_beside_engines_starts_them_anew_in_place() -> None:
+def test_the_pool_size_of_sidecars_restarts_engines_in_place() -> None:
     one, other = (deployment_of(kvTransfer={**LMCACHE_P2P, "poolSize": size}) for size in ("8Gi", "9Gi"))
     assert pairing_revision(one.spec) == pairing_revision(other.spec)
     before, after = (children_of(each)["Deployment", "prefill"]["metadata"]["annotations"] for each in (one, other))
@@ -125,14 +127,14 @@ def test_the_size_of_the_pools_beside_engines_starts_them_anew_in_place() -> Non
 @pytest.mark.parametrize(
     ("transfer", "policy"), [(LMCACHE, "services"), (LMCACHE_P2P, "engines")], ids=["its own pod", "the engine's pod"]
 )
-def test_whoever_may_scrape_reads_the_metrics_of_side_services(transfer: dict[str, Any], policy: str) -> None:
+def test_scrapers_reach_the_metrics_of_side_services(transfer: dict[str, Any], policy: str) -> None:
     source = {"podLabels": {"app": "prometheus"}}
-    made = rendered(kvTransfer=transfer, observability={"scrapeFrom": [source]})
+    created = rendered(kvTransfer=transfer, observability={"scrapeFrom": [source]})
     rule = {
         "from": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}],
         "ports": [{"protocol": "TCP", "port": 9464}],
     }
-    assert rule in made["NetworkPolicy", policy]["spec"]["ingress"]
+    assert rule in created["NetworkPolicy", policy]["spec"]["ingress"]
     assert all("9464" not in str(rendered(kvTransfer=transfer)["NetworkPolicy", name]) for name in ("engines", policy))
 
 
@@ -140,7 +142,7 @@ STORE = {"connector": "MooncakeStore", "poolSize": "8Gi"}
 
 
 def _file_of(engines: dict[str, Any]) -> dict[str, Any]:
-    """What the connector reads in the pod."""
+    """The file that the connector reads in the pod."""
     path = env_of(engines)["MOONCAKE_CONFIG_PATH"]
     (item,) = mounts_of(engines)[path.rpartition("/")[0]]["downwardAPI"]["items"]
     assert item["path"] == path.rpartition("/")[2]
@@ -152,14 +154,14 @@ def _file_of(engines: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_connectors_file_is_an_annotation_that_the_pod_mounts() -> None:
     deployment = deployment_of(kvTransfer=STORE)
-    made = children_of(deployment)
+    created = children_of(deployment)
     master = f"qwen-mooncake-{pairing_revision(deployment.spec)}:50051"
-    prefill, decode = _file_of(made["Deployment", "prefill"]), _file_of(made["Deployment", "decode"])
+    prefill, decode = _file_of(created["Deployment", "prefill"]), _file_of(created["Deployment", "decode"])
     assert prefill["master_server_address"] == decode["master_server_address"] == master
     assert (prefill["mode"], prefill["global_segment_size"]) == ("embedded", 8 * 2**30)
     assert (decode["mode"], decode["global_segment_size"]) == ("standalone-store", 0)
-    assert container_of(made["Deployment", "mooncake"])["command"] == ["mooncake_master"]
-    memory = container_of(made["Deployment", "mooncake"])["resources"]["requests"]["memory"]
+    assert container_of(created["Deployment", "mooncake"])["command"] == ["mooncake_master"]
+    memory = container_of(created["Deployment", "mooncake"])["resources"]["requests"]["memory"]
     assert memory == str(2**30), "the pool is the engines' memory"
 
 
@@ -171,14 +173,16 @@ def test_a_pool_of_the_engines_restarts_those_that_hold_it() -> None:
     assert inputs[0] != inputs[1]
 
 
-def test_who_has_a_master_gets_none() -> None:
-    made = rendered(kvTransfer={**STORE, "config": {"master_server_address": "pool.llm:50051", "cache_prefix": "a"}})
-    assert not {"mooncake", "services"} & {name for _, name in made}
-    assert _file_of(made["Deployment", "decode"])["master_server_address"] == "pool.llm:50051"
-    (transfer,) = [arg for arg in container_of(made["Deployment", "decode"])["args"] if "MooncakeStoreConnector" in arg]
-    assert json.loads(transfer)["kv_connector_extra_config"]["cache_prefix"] == "a"
+def test_no_master_if_the_user_names_one() -> None:
+    created = rendered(kvTransfer={**STORE, "config": {"master_server_address": "pool.llm:50051", "cache_prefix": "a"}})
+    assert not {"mooncake", "services"} & {name for _, name in created}
+    assert _file_of(created["Deployment", "decode"])["master_server_address"] == "pool.llm:50051"
+    (config,) = [
+        arg for arg in container_of(created["Deployment", "decode"])["args"] if "MooncakeStoreConnector" in arg
+    ]
+    assert json.loads(config)["kv_connector_extra_config"]["cache_prefix"] == "a"
 
 
 @pytest.mark.parametrize("transfer", [LMCACHE, LMCACHE_P2P])
-def test_an_empty_setting_stands_for_nobodys_service(transfer: dict[str, Any]) -> None:
+def test_an_empty_master_setting_is_ignored(transfer: dict[str, Any]) -> None:
     assert rendered(kvTransfer={**transfer, "config": {"": 1}}).keys() == rendered(kvTransfer=transfer).keys()

@@ -1,4 +1,4 @@
-"""From pods as the API server shows them to one sentence."""
+"""From pods to one sentence about the cause."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from pdx_api.names import LABEL_REVISION, LABEL_ROLE, LABEL_SERVICE, Role
-from pdx_operator.observed.workloads import GatewayState, PodView, PoolState, gateway_state, pod_view, pool_state
-from pdx_operator.status.diagnosis import Diagnosis, LogRequest, diagnose, logs_wanted
+from pdx_operator.observed.workloads import (
+    ObservedGateway,
+    ObservedPool,
+    PodView,
+    observe_gateway,
+    observe_pool,
+    pod_view,
+)
+from pdx_operator.status.diagnosis import ContainerLog, Diagnosis, diagnose, logs_to_read
 
 NOW = datetime.fromisoformat("2026-05-04T12:00:00Z")
 IMAGE = "vllm/vllm-openai:v0.32.0"
@@ -60,11 +67,11 @@ def running(since: str) -> Body:
     return {"running": {"startedAt": since}}
 
 
-def pool(role: Role = Role.PREFILL, replicas: int = 1, revision: str = "a", **more: Any) -> PoolState:
-    return PoolState(f"x-{role}-{revision}", role, revision, replicas, 0, True, **more)
+def pool(role: Role = Role.PREFILL, replicas: int = 1, revision: str = "a", **more: Any) -> ObservedPool:
+    return ObservedPool(f"x-{role}-{revision}", role, revision, replicas, 0, True, **more)
 
 
-def said(*pods: PodView, **more: Any) -> Diagnosis | None:
+def diagnosis_of(*pods: PodView, **more: Any) -> Diagnosis | None:
     return diagnose([pool(replicas=len(pods))], None, pods, more.pop("logs", {}), now=NOW, **more)
 
 
@@ -88,7 +95,7 @@ CRASH = waiting("CrashLoopBackOff", "back-off 5m0s restarting failed container=e
             ),
             "ImagePullFailed",
             f"the prefill engine: the image {IMAGE} cannot be pulled: not found; correct the name, or set "
-            "imagePullSecrets in podTemplate if the registry wants to know who asks",
+            "imagePullSecrets in podTemplate if the registry requires credentials",
             id="no such image",
         ),
         pytest.param(
@@ -106,7 +113,7 @@ CRASH = waiting("CrashLoopBackOff", "back-off 5m0s restarting failed container=e
         pytest.param(
             pod(state=waiting("InvalidImageName")),
             "InvalidImageName",
-            f"the prefill engine: {IMAGE!r} is no name of an image; correct it",
+            f"the prefill engine: {IMAGE!r} is not a valid image name; correct it",
             id="name of an image",
         ),
         pytest.param(
@@ -133,8 +140,8 @@ CRASH = waiting("CrashLoopBackOff", "back-off 5m0s restarting failed container=e
         pytest.param(
             pod(unschedulable='0/1 nodes are available: persistentvolumeclaim "models" not found. preemption: x'),
             "VolumeNotFound",
-            'the prefill engine: its volume is not there (0/1 nodes are available: persistentvolumeclaim "models" not '
-            "found); create or correct the claim",
+            'the prefill engine: its volume does not exist (0/1 nodes are available: persistentvolumeclaim "models" '
+            "not found); create or correct the claim",
             id="claim",
         ),
         pytest.param(
@@ -164,32 +171,32 @@ CRASH = waiting("CrashLoopBackOff", "back-off 5m0s restarting failed container=e
         pytest.param(
             pod(state=CRASH, last=ended("", 137, "OOMKilled"), restarts=1),
             "OutOfMemory",
-            "the prefill engine: it used more memory than it may and was ended; raise "
+            "the prefill engine: it exceeded its memory limit and was killed; raise "
             "spec.prefill.resources.limits.memory",
             id="memory",
         ),
         pytest.param(
             pod(phase="Failed", reason="Evicted", message="The node was low on resource: memory. Threshold"),
             "Evicted",
-            "the prefill engine: the node gave the pod up (Evicted): The node was low on resource: memory",
+            "the prefill engine: its node has stopped it (Evicted): The node was low on resource: memory",
             id="evicted",
         ),
         pytest.param(
             pod(state=waiting("ContainerCreating"), created="2026-05-04T11:25:00Z"),
             "ContainerNotCreated",
-            "the prefill engine: its container has not been made for more than 30 minutes; kubectl describe pod pod-1 "
-            "says what is missing (an image being pulled, a volume)",
+            "the prefill engine: its container has not been created for more than 30 minutes; kubectl describe pod "
+            "pod-1 shows what is missing (an image being pulled, a volume)",
             id="volume cannot be mounted",
         ),
     ],
 )
-def test_a_pod_that_is_not_ready_says_what_to_do(view: PodView, reason: str, message: str) -> None:
-    assert said(view) == Diagnosis(reason, message)
+def test_an_unready_pod_is_diagnosed(view: PodView, reason: str, message: str) -> None:
+    assert diagnosis_of(view) == Diagnosis(reason, message)
 
 
 @pytest.mark.parametrize(("since", "minutes"), [("11:57", 0), ("11:54", 5), ("11:46", 10), ("11:31", 20)])
-def test_a_large_image_is_pulled_with_patience(since: str, minutes: int) -> None:
-    found = said(pod(state=waiting("ContainerCreating"), created=f"2026-05-04T{since}:00Z"))
+def test_a_slow_pull_is_no_failure(since: str, minutes: int) -> None:
+    found = diagnosis_of(pod(state=waiting("ContainerCreating"), created=f"2026-05-04T{since}:00Z"))
     if not minutes:
         assert found is None
     else:
@@ -198,7 +205,7 @@ def test_a_large_image_is_pulled_with_patience(since: str, minutes: int) -> None
         assert f"more than {minutes} minutes" in found.message
 
 
-def test_patience_begins_when_the_pod_has_a_node() -> None:
+def test_the_delay_counts_from_the_pods_node() -> None:
     body = {"status": {"conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "t"}]}}
     assert pod_view({**body, "metadata": {"creationTimestamp": "earlier"}}).placed == "t"
 
@@ -211,8 +218,8 @@ def test_patience_begins_when_the_pod_has_a_node() -> None:
     ],
     ids=["place", "memory"],
 )
-def test_advice_names_the_field_that_the_user_has_written(view: PodView) -> None:
-    found = said(replace(view, role="aggregated"), fields={"aggregated": "decode"})
+def test_advice_names_the_users_field(view: PodView) -> None:
+    found = diagnosis_of(replace(view, role="aggregated"), fields={"aggregated": "decode"})
     assert found is not None
     assert "spec.decode." in found.message
 
@@ -226,25 +233,27 @@ def test_advice_names_the_field_that_the_user_has_written(view: PodView) -> None
     ],
 )
 def test_an_engine_that_loads_is_not_failing(since: str, message: str) -> None:
-    assert said(pod(state=running(since))) == Diagnosis("Loading", message, failing=False)
+    assert diagnosis_of(pod(state=running(since))) == Diagnosis("Loading", message, failing=False)
 
 
-def test_a_crashing_engine_says_the_same_in_each_of_its_states() -> None:
+def test_a_crash_has_one_message_in_all_states() -> None:
     last = ended("ValueError: no")
     states = [
-        said(pod(state=last)),
-        said(pod(state=CRASH, last=last, restarts=1)),
-        said(pod(state=running("2026-05-04T11:59:00Z"), last=last, restarts=2)),
+        diagnosis_of(pod(state=last)),
+        diagnosis_of(pod(state=CRASH, last=last, restarts=1)),
+        diagnosis_of(pod(state=running("2026-05-04T11:59:00Z"), last=last, restarts=2)),
     ]
     assert states[0] is not None
     assert states == [states[0]] * 3
 
 
-def test_an_image_says_the_same_whether_pulled_or_backed_off_from() -> None:
-    words = f"docker.io/{IMAGE}: not found"
+def test_a_failed_pull_has_one_message_in_all_states() -> None:
+    message = f"docker.io/{IMAGE}: not found"
     states = [
-        said(pod(state=waiting("ErrImagePull", words))),
-        said(pod(state=waiting("ImagePullBackOff", f'Back-off pulling image "{IMAGE}": ErrImagePull: {words}'))),
+        diagnosis_of(pod(state=waiting("ErrImagePull", message))),
+        diagnosis_of(
+            pod(state=waiting("ImagePullBackOff", f'Back-off pulling image "{IMAGE}": ErrImagePull: {message}'))
+        ),
     ]
     assert states[0] is not None
     assert states[0] == states[1]
@@ -252,7 +261,7 @@ def test_an_image_says_the_same_whether_pulled_or_backed_off_from() -> None:
 
 def test_the_log_is_read_before_the_termination_message() -> None:
     log = "vllm: error: unrecognized arguments: --frobnicate\n"
-    found = said(pod(state=CRASH, last=ended("see above")), logs={"pod-1": log})
+    found = diagnosis_of(pod(state=CRASH, last=ended("see above")), logs={"pod-1": log})
     assert found == Diagnosis(
         "ArgumentRefused",
         "the prefill engine: vllm: error: unrecognized arguments: --frobnicate; correct args in spec.engine and in the "
@@ -261,15 +270,15 @@ def test_the_log_is_read_before_the_termination_message() -> None:
 
 
 def test_in_a_rollout_a_missing_device_may_be_taken_from_the_old_engines() -> None:
-    found = said(pod(unschedulable=NO_GPU), may_use_surge=True)
+    found = diagnosis_of(pod(unschedulable=NO_GPU), may_use_surge=True)
     assert found is not None
-    assert found.message.endswith("add a node, or set spec.rollout.maxSurge: 0 to replace engines in their places")
+    assert found.message.endswith("add a node, or set spec.rollout.maxSurge: 0 to replace engines in place")
 
 
-def test_the_most_informative_of_several_causes_is_said_with_its_count() -> None:
+def test_the_most_informative_cause_is_reported_with_its_count() -> None:
     gated = ended("OSError: You are trying to access a gated repo.")
     pods = [pod(1, unschedulable=NO_GPU), pod(2, state=CRASH, last=gated), pod(3, state=gated)]
-    found = said(*pods, pod(4, state=running("2026-05-04T11:59:00Z")))
+    found = diagnosis_of(*pods, pod(4, state=running("2026-05-04T11:59:00Z")))
     assert found is not None
     assert (found.reason, found.message[:63]) == (
         "ModelGated",
@@ -303,8 +312,8 @@ def test_with_two_revisions_the_failing_one_is_named() -> None:
         ),
     ],
 )
-def test_pods_that_are_refused_have_only_their_deployment_to_say_so(failure: str, reason: str, message: str) -> None:
-    state = pool_state(
+def test_rejected_pods_are_reported_by_their_deployment(failure: str, reason: str, message: str) -> None:
+    state = observe_pool(
         {
             "metadata": {"name": "x-prefill-a", "labels": {LABEL_ROLE: "prefill", LABEL_REVISION: "a"}},
             "spec": {"replicas": 3},
@@ -319,7 +328,9 @@ def test_pods_that_are_refused_have_only_their_deployment_to_say_so(failure: str
 
 
 def test_a_gateway_is_called_a_gateway() -> None:
-    found = diagnose([], GatewayState(2, 0, True), [pod(role="gateway", state=CRASH, last=ended("boom"))], {}, now=NOW)
+    found = diagnose(
+        [], ObservedGateway(2, 0, True), [pod(role="gateway", state=CRASH, last=ended("boom"))], {}, now=NOW
+    )
     assert found == Diagnosis("Crashing", "1 of 2 gateways: it ends with exit code 1, saying: boom")
 
 
@@ -336,57 +347,58 @@ def test_a_side_service_is_called_a_server() -> None:
     assert homeless.message.endswith("or nodeSelector and tolerations in spec.kvTransfer.podTemplate")
 
 
-def test_the_container_beside_an_engine_is_named() -> None:
+def test_a_sidecar_is_named() -> None:
     container = {"name": "lmcache", "image": IMAGE, "restartCount": 3, "state": CRASH, "lastState": ended("boom")}
     labels = {LABEL_ROLE: "prefill", LABEL_REVISION: "a"}
     status = {"initContainerStatuses": [container]}
     view = pod_view({"metadata": {"name": "s", "labels": labels}, "spec": {"nodeName": "n1"}, "status": status})
     found = diagnose([], None, [view], {}, now=NOW)
     assert found is not None
-    assert found.message.startswith("the prefill engine: the container lmcache beside it ends with exit code 1")
+    assert found.message.startswith("the prefill engine: its sidecar lmcache ends with exit code 1")
 
 
-def test_pods_that_are_ready_or_ending_are_no_matter() -> None:
+def test_ready_and_terminating_pods_are_ignored() -> None:
     ready = pod_view({"metadata": {"name": "p"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
     ending = pod_view({"metadata": {"name": "p", "deletionTimestamp": "2026-05-04T11:59:00Z"}, "status": {}})
     assert diagnose([], None, [ready, ending], {}, now=NOW) is None
 
 
-def test_one_log_of_each_role_is_asked_for() -> None:
+def test_one_log_of_each_role_is_read() -> None:
     crashed = [
         pod(n, role=role, state=CRASH, last=ended(), restarts=1) for n, role in enumerate(["decode"] * 3 + ["prefill"])
     ]
     first = pod(9, role="aggregated", state=ended())
-    assert logs_wanted([*crashed, first]) == (LogRequest("pod-0", "engine", True), LogRequest("pod-3", "engine", True))
-    assert logs_wanted([first]) == (LogRequest("pod-9", "engine", False),)
+    assert logs_to_read([*crashed, first]) == (
+        ContainerLog("pod-0", "engine", True),
+        ContainerLog("pod-3", "engine", True),
+    )
+    assert logs_to_read([first]) == (ContainerLog("pod-9", "engine", False),)
 
 
-def test_a_finished_init_container_is_not_in_the_way() -> None:
+def test_a_finished_init_container_is_ignored() -> None:
     done = {"name": "init", "image": IMAGE, "ready": False, "state": ended(exit_code=0, reason="Completed")}
     assert pod(initContainerStatuses=[done]).containers == ()
 
 
-def test_what_a_deployment_leaves_out_has_kubernetes_meaning() -> None:
-    assert gateway_state({}) == GatewayState(replicas=1, ready=0, settled=False)
-    assert pool_state({"metadata": {"labels": {LABEL_ROLE: "gateway"}}}) is None
+def test_missing_fields_have_kubernetes_meaning() -> None:
+    assert observe_gateway({}) == ObservedGateway(replicas=1, ready=0, settled=False)
+    assert observe_pool({"metadata": {"labels": {LABEL_ROLE: "gateway"}}}) is None
 
 
 def test_a_deployment_is_settled_once_its_controller_has_caught_up() -> None:
     status = {"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 1}
     body = {"metadata": {"generation": 3}, "spec": {"replicas": 2}, "status": status}
-    assert gateway_state(body) == GatewayState(replicas=2, ready=1, settled=True)
-    assert not gateway_state(body | {"metadata": {"generation": 4}}).settled
-    assert not gateway_state(body | {"status": status | {"updatedReplicas": 1}}).settled
+    assert observe_gateway(body) == ObservedGateway(replicas=2, ready=1, settled=True)
+    assert not observe_gateway(body | {"metadata": {"generation": 4}}).settled
+    assert not observe_gateway(body | {"status": status | {"updatedReplicas": 1}}).settled
 
 
 @pytest.mark.parametrize(
     ("surge", "replicas", "updated", "surging"),
     [("25%", 2, 1, True), (1, 2, 1, True), ("25%", 1, 1, False), (0, 2, 1, False), ("0%", 2, 1, False)],
 )
-def test_a_role_that_is_replaced_in_place_by_more_pods_is_known(
-    surge: int | str, replicas: int, updated: int, surging: bool
-) -> None:
-    state = pool_state(
+def test_surging_in_place_is_detected(surge: int | str, replicas: int, updated: int, surging: bool) -> None:
+    state = observe_pool(
         {
             "metadata": {"name": "x", "labels": {LABEL_ROLE: "decode", LABEL_REVISION: "a"}},
             "spec": {"replicas": 1, "strategy": {"rollingUpdate": {"maxSurge": surge}}},

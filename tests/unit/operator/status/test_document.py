@@ -1,4 +1,4 @@
-"""docs/operator.md names every condition and reason that the operator writes, and no other; what it shows works."""
+"""docs/operator.md names exactly the conditions and reasons that the operator writes; its examples work."""
 
 import ast
 import json
@@ -16,26 +16,26 @@ from pdx_api.verification import Cause
 from pdx_operator.controller import reconciler
 from pdx_operator.observed import engine_log
 from pdx_operator.plan.rollout import Phase
-from pdx_operator.render.children import children
-from pdx_operator.status import conditions, diagnosis
+from pdx_operator.status import conditions, diagnosis, problems
 from tests.documents import BLOCKS, ROOT
+from tests.unit.operator.render.manifests_of import manifests_of
 
 GUIDE = (ROOT / "docs" / "operator.md").read_text()
 PARTS = {
     "{server.capitalize()}NotReady": {"DecodeNotReady", "AggregatedNotReady"},
     "{kind}NotFound": {"SecretNotFound", "ConfigMapNotFound"},
 }
-"""Reasons that are put together, and what they come to."""
+"""Reasons that are composed, and their values."""
 NAMED = {"INVALID": conditions.INVALID, "SERVING": conditions.SERVING, "NOTHING_FOUND": conditions.NOTHING_FOUND}
-PASSED_ON = {"facts.plan.phase", "failing.reason", "finding.known.reason", "facts.troubles[0].reason", "old['reason']"}
-PASSED_ON |= {"cause.reason", "reason", "now['reason']", "told.reason", "broken.cause"}
-"""What holds a reason that is written elsewhere."""
-PLACES = {"_Verdict": 1, "Diagnosis": 0, "_found": 1, "Transition": 0, "Step": 0}
-"""Which argument of a call is a reason."""
+PASSED_ON = {"facts.rollout.phase", "failing.reason", "failure.reason", "facts.problems[0].reason", "old['reason']"}
+PASSED_ON |= {"cause.reason", "reason", "now['reason']", "change.reason", "broken.cause"}
+"""Expressions whose reason is written elsewhere."""
+PLACES = {"_Outcome": 1, "Diagnosis": 0, "_found": 1, "Transition": 0, "Event": 0}
+"""Position of the reason among the arguments of a call."""
 
 
 def reasons(module: object, call: str) -> set[str]:
-    """What a module writes as reason in calls of that name."""
+    """The reasons that a module passes to calls of that name."""
     source = Path(str(vars(module)["__file__"])).read_text()
     return {
         reason
@@ -52,15 +52,15 @@ def _reasons(value: ast.expr) -> Iterator[str]:
     elif isinstance(value, ast.JoinedStr):
         yield from PARTS[text[2:-1]]
     elif isinstance(value, ast.BoolOp):
-        yield from _reasons(value.values[-1])  # Kubernetes' own word comes before it
+        yield from _reasons(value.values[-1])  # Kubernetes' own reason comes first
     elif text in NAMED:
         yield NAMED[text]
     else:
-        assert text in PASSED_ON, f"{text} may be a reason that is not told"
+        assert text in PASSED_ON, f"{text} may be a reason that is not documented"
 
 
 def table(head: str) -> set[str]:
-    """What is named in the first column of the table that begins so."""
+    """The names in the first column of the table with this head."""
     rows = GUIDE[GUIDE.index(f"| {head} |") :].split("\n\n")[0].splitlines()[2:]
     return {word for row in rows for word in re.findall(r"`(\w+)`", row.split("|")[1])} - {"Evicted"}
 
@@ -70,9 +70,9 @@ def test_every_condition_is_explained() -> None:
 
 
 def test_every_reason_is_explained_and_no_other() -> None:
-    verdicts = reasons(conditions, "_Verdict")
-    known = {known.reason for known in engine_log.KNOWN}
-    found = reasons(conditions, "Diagnosis") | reasons(diagnosis, "Diagnosis") | reasons(diagnosis, "_found") | known
+    outcomes = reasons(conditions, "_Outcome")
+    found = {failure.reason for failure in engine_log.FAILURES}
+    found |= reasons(problems, "Diagnosis") | reasons(diagnosis, "Diagnosis") | reasons(diagnosis, "_found")
     found |= {conditions.NOTHING_FOUND, conditions.INVALID}
 
     assert table("reason of `Degraded`") == found
@@ -81,10 +81,10 @@ def test_every_reason_is_explained_and_no_other() -> None:
     proof = table("reason of `KVTransferVerified`")
     assert proof >= set(Cause)
     others = table("reason of `Progressing`") | {conditions.NOTHING_FOUND}
-    assert ready | others | proof == verdicts | set(Phase) | set(Cause)
+    assert ready | others | proof == outcomes | set(Phase) | set(Cause)
 
 
-def test_causes_that_canaries_cannot_name_are_marked() -> None:
+def test_causes_that_transfer_probes_cannot_name_are_marked() -> None:
     marked = set(re.findall(r"^\| `(\w+)` \| . \| `pdx doctor` alone names it: ", GUIDE, re.MULTILINE))
     named = set(re.findall(r"\bCause\.(\w+)", (ROOT / "proxy/pdx_proxy/verification/verdict.py").read_text()))
 
@@ -93,21 +93,21 @@ def test_causes_that_canaries_cannot_name_are_marked() -> None:
 
 @pytest.mark.parametrize(("module", "call"), [(conditions, "Transition"), (reconciler, "Step")])
 def test_every_event_is_named(module: object, call: str) -> None:
-    told = GUIDE[GUIDE.index("Events carry these reasons") :].split("\n\n")[0]
+    documented = GUIDE[GUIDE.index("Events carry these reasons") :].split("\n\n")[0]
 
-    assert reasons(module, call) <= set(re.findall(r"`(\w+)`", told))
-
-
-@pytest.mark.parametrize("body", [pytest.param(body, id=place) for place, body in BLOCKS if body["kind"] == KIND])
-def test_what_documents_show_is_rendered(body: dict[str, Any]) -> None:
-    assert children(parse(body), uid=None, gateway_image="pdx-gateway:1")
+    assert reasons(module, call) <= set(re.findall(r"`(\w+)`", documented))
 
 
-def _decode_pod(words: str) -> dict[str, Any]:
-    """The pod of D that a block with these words in it leads to."""
-    body = next(body for _, body in BLOCKS if words in json.dumps(body))
+@pytest.mark.parametrize("body", [pytest.param(body, id=where) for where, body in BLOCKS if body["kind"] == KIND])
+def test_examples_in_documents_render(body: dict[str, Any]) -> None:
+    assert manifests_of(parse(body), None)
+
+
+def _decode_pod(text: str) -> dict[str, Any]:
+    """The pod of D for the example in the documents that contains this text."""
+    body = next(body for _, body in BLOCKS if text in json.dumps(body))
     deployment = parse(body)
-    manifests = children(deployment, uid=None, gateway_image="pdx-gateway:1")
+    manifests = manifests_of(deployment, None)
     name = engines_name(deployment.metadata.name, Role.DECODE, pairing_revision(deployment.spec))
     (found,) = (m for m in manifests if m["kind"] == "Deployment" and m["metadata"]["name"] == name)
     pod: dict[str, Any] = found["spec"]["template"]["spec"]

@@ -1,4 +1,4 @@
-"""What a gateway's canaries show becomes the condition KVTransferVerified, without a write while nothing changes."""
+"""Results of transfer probes become the condition KVTransferVerified, without a write while nothing changes."""
 
 import json
 import random
@@ -29,14 +29,14 @@ class Gateway(ThreadingHTTPServer):
         numbers = [random.randint(1, 250) for _ in range(3)]
         self.address = f"127.{numbers[0]}.{numbers[1]}.{numbers[2]}"
         super().__init__((self.address, ADMIN_PORT), _Handler)
-        self.news = threading.Condition()
+        self.updates = threading.Condition()
         self.finding, self.stamp = WELL, 0
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
-    def say(self, finding: Finding) -> None:
-        with self.news:
+    def publish(self, finding: Finding) -> None:
+        with self.updates:
             self.finding, self.stamp = finding, self.stamp + 1
-            self.news.notify_all()
+            self.updates.notify_all()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -46,10 +46,10 @@ class _Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         assert url.path == VERDICT_PATH
         query = parse_qs(url.query, keep_blank_values=True)
-        with gateway.news:
-            gateway.news.wait_for(lambda: query["after"] != [str(gateway.stamp)], float(query["wait"][0]))
-            told = {"stamp": str(gateway.stamp), "finding": gateway.finding.as_json(), "lastSuccess": None}
-        body = json.dumps(told).encode()
+        with gateway.updates:
+            gateway.updates.wait_for(lambda: query["after"] != [str(gateway.stamp)], float(query["wait"][0]))
+            answer = {"stamp": str(gateway.stamp), "finding": gateway.finding.as_json(), "lastSuccess": None}
+        body = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -61,7 +61,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @pytest.mark.timeout(120)
-def test_what_canaries_show_is_a_condition(api: Api, operator: Operator, namespace: str) -> None:
+def test_transfer_probes_become_a_condition(api: Api, operator: Operator, namespace: str) -> None:
     def verified() -> tuple[str | None, str | None]:
         found = api.condition(namespace, "KVTransferVerified")
         return found.get("status"), found.get("reason")
@@ -74,17 +74,17 @@ def test_what_canaries_show_is_a_condition(api: Api, operator: Operator, namespa
             eventually(lambda: api.condition(namespace, "Progressing").get("status") == "False", what="settled")
             time.sleep(2)
             before, version = operator.writes(), _version(api, namespace)
-            gateway.say(WELL)  # another canary, with the same result
+            gateway.publish(WELL)  # another probe with the same result
             time.sleep(3)
             assert (operator.writes(), _version(api, namespace)) == (before, version)
-            gateway.say(BROKEN)
+            gateway.publish(BROKEN)
             eventually(lambda: verified() == ("False", "ModelsDiffer"), 5, "broken")
             assert "p-0 to d-0: D has computed it" in api.condition(namespace, "KVTransferVerified")["message"]
-            gateway.say(WELL)
-            eventually(lambda: verified() == ("True", "Verified"), 5, "mended")
+            gateway.publish(WELL)
+            eventually(lambda: verified() == ("True", "Verified"), 5, "repaired")
             eventually(
                 lambda: {"ModelsDiffer", "KVTransferMended"} <= {event["reason"] for event in api.events(namespace)},
-                what="told as Events",
+                what="Events",
             )
             api.change(namespace, {"mode": "Aggregated"})
             eventually(lambda: verified() == ("Unknown", "Aggregated"), what="one pool")

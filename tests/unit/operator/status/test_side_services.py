@@ -1,4 +1,4 @@
-"""A side service that is away while all engines serve is told of in `Degraded`; while all is well nothing is asked."""
+"""An unavailable side service shows in `Degraded` while all engines serve; an available one causes no request."""
 
 import asyncio
 import copy
@@ -9,16 +9,16 @@ from typing import Any, cast
 import pytest
 
 from pdx_api.names import API_VERSION, KIND
-from pdx_operator.app.settings import Intervals
+from pdx_operator.controller.intervals import Intervals
 from pdx_operator.controller.pod_inspector import PodInspector
-from pdx_operator.controller.status_writer import Reporter, Status, status_of
-from pdx_operator.controller.write_backoff import Sifted
-from pdx_operator.kube.cache import ChildKey, Key, Snapshot, Store
+from pdx_operator.controller.status_writer import Status, StatusWriter
+from pdx_operator.kube.cache import Cache
 from pdx_operator.kube.client import Cluster
-from pdx_operator.kube.resources import Kind
-from pdx_operator.observed.workloads import Heard
-from pdx_operator.plan.reconcile_plan import Decision, decide
-from pdx_operator.status.conditions import transitions
+from pdx_operator.kube.resources import ChildKey, Key, Kind, Snapshot
+from pdx_operator.observed.transfer_report import TransferReport
+from pdx_operator.plan.reconcile_plan import Plan, plan
+from pdx_operator.status.conditions import build, transitions
+from pdx_operator.status.facts import facts_of
 
 Body = dict[str, Any]
 
@@ -50,8 +50,8 @@ QUOTA = (
 )
 
 
-def _decision(body: Body, children: dict[ChildKey, Body]) -> Decision:
-    return decide(Snapshot(body, children), gateway_image="gateway:1")
+def _plan(body: Body, children: dict[ChildKey, Body]) -> Plan:
+    return plan(Snapshot(body, children), gateway_image="gateway:1")
 
 
 def _serving(connector: str) -> tuple[Body, dict[ChildKey, Body]]:
@@ -60,7 +60,7 @@ def _serving(connector: str) -> tuple[Body, dict[ChildKey, Body]]:
     metadata = {"name": "m", "namespace": "ns", "uid": "u", "generation": 1, "resourceVersion": "1"}
     body: Body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata}
     body["spec"] = {**spec, "kvTransfer": {"connector": connector}}
-    children = {change.key: copy.deepcopy(change.manifest) for change in _decision(body, {}).changes}
+    children = {apply.key: copy.deepcopy(apply.manifest) for apply in _plan(body, {}).applies}
     for key, child in children.items():
         child["metadata"]["uid"] = key.name
         if key.kind == "Deployment":
@@ -76,45 +76,48 @@ def _service(connector: str, children: dict[ChildKey, Body]) -> Body:
 
 @dataclass
 class _Api:
-    """Knows the pods, and counts what is asked of it."""
+    """An API server with pods, which counts requests for them."""
 
     pods: list[Body] = field(default_factory=list)
-    asked: int = 0
+    requests: int = 0
     written: list[Status] = field(default_factory=list)
 
     async def list(self, kind: Kind, namespace: str, **query: str) -> Body:
-        self.asked += 1
+        self.requests += 1
         return {"items": self.pods}
 
     async def log(self, *args: object, **kwargs: object) -> str:
         return ""
 
-    async def report(self, namespace: str, name: str, *, uid: str, status: Body) -> Body:
+    async def apply_status(self, namespace: str, name: str, *, uid: str, status: Body) -> Body:
         self.written.append(status)
         metadata = {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": str(len(self.written) + 1)}
         return {"metadata": {**metadata, "generation": 1}, "status": status}
 
 
-class _Turns:
-    """What the loop does with an object once its children are written."""
+class _Reconciles:
+    """The part of a reconcile after the writes."""
 
     def __init__(self, api: _Api) -> None:
         cluster = cast("Cluster", api)
         self._pod_inspector = PodInspector(cluster, asyncio.Semaphore(1), KEY, Intervals(), lambda: 100.0)
-        self._reporter = Reporter(cluster, Store(lambda key, urgent: None), KEY, Intervals(), lambda: 100.0)
+        self._status_writer = StatusWriter(
+            cluster, Cache(lambda key, spec_changed: None), KEY, Intervals(), lambda: 100.0
+        )
 
-    async def turn(self, body: Body, children: dict[ChildKey, Body]) -> tuple[Body, float | None]:
-        """The object with its new status, and the seconds until pods should be looked at again."""
-        decision = _decision(body, children)
-        assert not decision.writes
-        look, again = await self._pod_inspector.look(decision, written=False)
+    async def reconcile(self, body: Body, children: dict[ChildKey, Body]) -> tuple[Body, float | None]:
+        """The object with its new status, and the seconds until the next inspection."""
+        current = _plan(body, children)
+        assert not current.has_writes
+        inspection, delay = await self._pod_inspector.inspect(current, written=False)
         snapshot = Snapshot(body, children)
-        status = status_of(snapshot, Sifted(decision), look, Heard(), NOW)
-        await self._reporter.write(snapshot, status)
-        return {**body, "status": status}, again
+        facts = facts_of(snapshot, current, inspection, TransferReport(), NOW)
+        status = build(facts, body.get("status") or {}, NOW)
+        await self._status_writer.write(snapshot, status)
+        return {**body, "status": status}, delay
 
 
-def _said(body: Body, kind: str) -> tuple[str, str, str]:
+def _condition(body: Body, kind: str) -> tuple[str, str, str]:
     (found,) = [c for c in body["status"]["conditions"] if c["type"] == kind]
     return found["status"], found["reason"], found["message"]
 
@@ -157,14 +160,14 @@ def _said(body: Body, kind: str) -> tuple[str, str, str]:
         pytest.param("LMCache", STARTING, "", ("False", "Loading"), "the lmcache server: it is starting", id="starts"),
     ],
 )
-async def test_a_side_service_that_is_away_degrades_an_object_that_serves(
+async def test_an_unavailable_side_service_degrades_a_serving_object(
     connector: str, status: Body | None, failure: str, degraded: tuple[str, str], message: str
 ) -> None:
     body, children = _serving(connector)
     api = _Api()
-    turns = _Turns(api)
-    before, _ = await turns.turn(body, children)
-    assert _said(before, "Degraded")[:2] == ("False", "NothingFound")
+    max_concurrent_reconciles = _Reconciles(api)
+    before, _ = await max_concurrent_reconciles.reconcile(body, children)
+    assert _condition(before, "Degraded")[:2] == ("False", "NothingFound")
     deployment = _service(connector, children)
     whole = deployment["status"]
     deployment["status"] = {"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1}
@@ -173,27 +176,27 @@ async def test_a_side_service_that_is_away_degrades_an_object_that_serves(
     if status is not None:
         pod = {"name": "s", "labels": deployment["spec"]["template"]["metadata"]["labels"]}
         api.pods = [{"metadata": pod, "spec": {"nodeName": "n1"}, "status": status}]
-    after, again = await turns.turn(before, children)
-    assert _said(after, "Degraded")[:2] == degraded
-    assert _said(after, "Degraded")[2].startswith(message)
-    assert again, "pods are looked at again while it is away"
-    assert _said(after, "Ready") == _said(before, "Ready")
-    assert _said(after, "Ready")[0] == "True"
-    assert [told.reason for told in transitions(before["status"], after["status"])] == (
+    after, delay = await max_concurrent_reconciles.reconcile(before, children)
+    assert _condition(after, "Degraded")[:2] == degraded
+    assert _condition(after, "Degraded")[2].startswith(message)
+    assert delay, "pods are inspected again while it is unavailable"
+    assert _condition(after, "Ready") == _condition(before, "Ready")
+    assert _condition(after, "Ready")[0] == "True"
+    assert [change.reason for change in transitions(before["status"], after["status"])] == (
         [degraded[1]] if degraded[0] == "True" else []
     )
     deployment["status"] = whole
-    mended, again = await turns.turn(after, children)
-    assert (mended["status"], again) == (before["status"], None)
+    repaired, delay = await max_concurrent_reconciles.reconcile(after, children)
+    assert (repaired["status"], delay) == (before["status"], None)
 
 
 @pytest.mark.parametrize("connector", SERVICES)
-async def test_an_object_whose_side_service_is_available_is_neither_looked_at_nor_written(connector: str) -> None:
+async def test_an_available_side_service_causes_no_request(connector: str) -> None:
     body, children = _serving(connector)
     api = _Api()
-    turns = _Turns(api)
-    settled, _ = await turns.turn(body, children)
+    max_concurrent_reconciles = _Reconciles(api)
+    settled, _ = await max_concurrent_reconciles.reconcile(body, children)
     for _ in range(3):
-        settled, again = await turns.turn(settled, children)
-        assert again is None
-    assert (api.asked, len(api.written)) == (0, 1)
+        settled, delay = await max_concurrent_reconciles.reconcile(settled, children)
+        assert delay is None
+    assert (api.requests, len(api.written)) == (0, 1)

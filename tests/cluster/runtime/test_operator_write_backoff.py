@@ -1,4 +1,4 @@
-"""Where somebody else has the last word the operator gives way, and says so."""
+"""The operator gives way to other writers, and reports it."""
 
 import threading
 import time
@@ -35,13 +35,13 @@ def test_a_webhook_that_is_down_is_a_condition_and_hides_nothing_else(
             eventually(lambda: api.condition(namespace, "Degraded").get("status") == "True", what="degraded")
             assert "down.example.com" in api.condition(namespace, "Degraded")["message"]
             assert ("Service", "m-gateway") in api.children(namespace)
-            eventually(lambda: "Created" in _reasons(api, namespace), what="what was done is told")
+            eventually(lambda: "Created" in _reasons(api, namespace), what="an Event")
             eventually(lambda: _warnings(operator, "down.example.com"), what="a warning in the log")
             assert [event["reason"] for event in api.events(namespace)].count("ChildRefused") == 1
         eventually(lambda: api.is_ready(namespace), within=30, what="ready")
 
 
-def test_somebody_who_undoes_a_field_again_and_again_is_given_way_to(
+def test_a_reverted_field_is_written_ever_more_rarely(
     api: Api, operator: Operator, namespace: str, control_plane: Cluster
 ) -> None:
     with kubelets(api, namespace):
@@ -57,7 +57,7 @@ def test_somebody_who_undoes_a_field_again_and_again_is_given_way_to(
         thread.start()
         try:
             time.sleep(6)
-            eventually(lambda: api.condition(namespace, "Degraded")["reason"] == "ChangedBack", what="said")
+            eventually(lambda: api.condition(namespace, "Degraded")["reason"] == "ChangedBack", what="reported")
         finally:
             over.set()
             thread.join()
@@ -66,10 +66,10 @@ def test_somebody_who_undoes_a_field_again_and_again_is_given_way_to(
         assert "spec.selector.app of Service m-gateway" in condition["message"]
         assert _applied(control_plane) - before <= 10
         assert _reasons(api, namespace).count("Updated") == 1
-        eventually(lambda: not _diverted(api, namespace), within=20, what="put back in the end")
+        eventually(lambda: not _diverted(api, namespace), within=20, what="restored in the end")
 
 
-def test_what_the_api_server_never_grants_is_written_once_and_said(
+def test_a_field_that_is_never_granted_is_written_once(
     api: Api, operator: Operator, namespace: str, control_plane: Cluster
 ) -> None:
     # Zero stands for the default, which is 3.
@@ -110,7 +110,7 @@ def test_a_policy_that_rewrites_images_has_the_last_word(
 def _assert_rests_at(api: Api, namespace: str, cluster: Cluster, field: str) -> None:
     """The object is ready, its condition names the field, and nothing is written any more."""
     eventually(lambda: api.is_ready(namespace), what="ready")
-    eventually(lambda: api.condition(namespace, "Degraded")["reason"] == "ChangedBack", what="said")
+    eventually(lambda: api.condition(namespace, "Degraded")["reason"] == "ChangedBack", what="reported")
     condition = api.condition(namespace, "Degraded")
     assert condition["status"] == "False"
     assert field in condition["message"]
@@ -158,8 +158,8 @@ def _reasons(api: Api, namespace: str) -> list[str]:
     return [event["reason"] for event in api.events(namespace)]
 
 
-def _warnings(operator: Operator, words: str) -> list[str]:
-    return [line for line in operator.text().splitlines() if " WARNING " in line and words in line]
+def _warnings(operator: Operator, text: str) -> list[str]:
+    return [line for line in operator.text().splitlines() if " WARNING " in line and text in line]
 
 
 def _applied(cluster: Cluster) -> float:

@@ -1,4 +1,4 @@
-"""The pod template in force, and what is remembered of it."""
+"""Pinned templates, and the hash of applied manifests."""
 
 import copy
 import json
@@ -9,8 +9,8 @@ import pytest
 from pdx_api.spec.parse import parse
 from pdx_api.spec.types import PDDeployment
 from pdx_operator.plan.drift import differs
-from pdx_operator.render.children import children
-from pdx_operator.render.pinned_template import in_force, rescaled, stamped
+from pdx_operator.plan.pinned_template import pinned, scale_only, with_hash
+from tests.unit.operator.render.manifests_of import manifests_of
 
 INPUTS, TEMPLATE, APPLIED = "pdx.dev/inputs", "pdx.dev/template", "pdx.dev/applied"
 
@@ -22,23 +22,23 @@ def _deployment(**spec: Any) -> PDDeployment:
 
 
 def _engines(role: str = "decode", **spec: Any) -> dict[str, Any]:
-    made = children(_deployment(**spec), uid="7", gateway_image="g")
-    return next(m for m in made if m["kind"] == "Deployment" and m["metadata"]["labels"]["pdx.dev/role"] == role)
+    created = manifests_of(_deployment(**spec))
+    return next(m for m in created if m["kind"] == "Deployment" and m["metadata"]["labels"]["pdx.dev/role"] == role)
 
 
 def _by_an_older_operator(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The live object as an operator would have made it that rendered another template for the same spec."""
+    """A live object from an operator that renders another template for the same spec."""
     live = copy.deepcopy(manifest)
     live["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1
     live["metadata"]["annotations"][TEMPLATE] = json.dumps(live["spec"]["template"])
-    return stamped(live)
+    return with_hash(live)
 
 
-def test_with_equal_inputs_the_stored_template_stays_in_force() -> None:
+def test_equal_inputs_keep_the_stored_template() -> None:
     live = _by_an_older_operator(_engines())
-    wanted = stamped(in_force(_engines(), live))
-    assert wanted["spec"]["template"] == live["spec"]["template"]
-    assert differs(wanted, live) is None
+    desired = with_hash(pinned(_engines(), live))
+    assert desired["spec"]["template"] == live["spec"]["template"]
+    assert differs(desired, live) is None
 
 
 FROZEN = [
@@ -49,24 +49,24 @@ FROZEN = [
 
 
 @pytest.mark.parametrize(("spec", "role", "inputs"), FROZEN)
-def test_inputs_stay_what_they_are_for_ever(spec: dict[str, Any], role: str, inputs: str) -> None:
-    """Another hash here restarts every engine of every user at their next upgrade of the operator."""
+def test_hashes_of_inputs_never_change(spec: dict[str, Any], role: str, inputs: str) -> None:
+    """Another hash would restart every engine of every user at the next upgrade of the operator."""
     assert _engines(role, **spec)["metadata"]["annotations"][INPUTS] == inputs
 
 
 def test_other_replicas_leave_the_template_alone() -> None:
     live = _by_an_older_operator(_engines())
-    wanted = in_force(_engines(decode={"replicas": 5}), live)
-    assert wanted["spec"]["replicas"] == 5
-    assert wanted["spec"]["template"] == live["spec"]["template"]
+    desired = pinned(_engines(decode={"replicas": 5}), live)
+    assert desired["spec"]["replicas"] == 5
+    assert desired["spec"]["template"] == live["spec"]["template"]
 
 
-def test_drift_of_the_template_is_put_right_from_what_is_stored() -> None:
+def test_drift_is_corrected_from_the_stored_template() -> None:
     live = _by_an_older_operator(_engines())
     live["spec"]["template"]["spec"]["containers"][0]["image"] = "other"
-    wanted = stamped(in_force(_engines(), live))
-    assert differs(wanted, live) == "spec.template.spec.containers[engine].image"
-    assert wanted["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 1
+    desired = with_hash(pinned(_engines(), live))
+    assert differs(desired, live) == "spec.template.spec.containers[engine].image"
+    assert desired["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 1
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_drift_of_the_template_is_put_right_from_what_is_stored() -> None:
 def test_other_inputs_bring_a_new_template_for_the_same_engines(spec: dict[str, Any]) -> None:
     live, rendered = _by_an_older_operator(_engines()), _engines(**spec)
     assert rendered["metadata"]["name"] == live["metadata"]["name"]
-    assert in_force(rendered, live) is rendered
+    assert pinned(rendered, live) is rendered
 
 
 def test_a_change_to_one_role_is_no_input_of_the_other() -> None:
@@ -102,36 +102,36 @@ def test_a_change_to_one_role_is_no_input_of_the_other() -> None:
         ({"mode": "Aggregated"}, "a70d60daf3ecf8ae"),
     ],
 )
-def test_a_spec_keeps_its_inputs_for_ever(spec: dict[str, Any], inputs: str) -> None:
-    """Another hash here takes every stored template out of force: see `pdx_api.render.engines.stated`."""
+def test_hashes_of_more_specs_never_change(spec: dict[str, Any], inputs: str) -> None:
+    """Another hash would replace every pinned template: see `pdx_api.render.engines.stated`."""
     role = "aggregated" if "mode" in spec else "decode"
     assert _engines(role, **spec)["metadata"]["annotations"][INPUTS] == inputs
 
 
 @pytest.mark.parametrize("live", [None, {}, {"metadata": {"annotations": None}}])
-def test_what_is_new_is_applied_as_rendered(live: dict[str, Any] | None) -> None:
+def test_a_new_deployment_is_applied_as_rendered(live: dict[str, Any] | None) -> None:
     rendered = _engines()
-    assert in_force(rendered, live) is rendered
+    assert pinned(rendered, live) is rendered
 
 
 @pytest.mark.parametrize("stored", [None, "", "{", "[]", "{}"])
-def test_a_stored_template_that_cannot_be_read_is_written_anew(stored: str | None) -> None:
+def test_an_unreadable_stored_template_is_replaced(stored: str | None) -> None:
     live = _by_an_older_operator(_engines())
     live["metadata"]["annotations"][TEMPLATE] = stored
     if stored is None:
         del live["metadata"]["annotations"][TEMPLATE]
     rendered = _engines()
-    assert in_force(rendered, live) is rendered
+    assert pinned(rendered, live) is rendered
 
 
 def test_a_child_without_inputs_is_applied_as_rendered() -> None:
-    for child in children(_deployment(), uid="7", gateway_image="g"):
+    for child in manifests_of(_deployment()):
         if INPUTS not in child["metadata"].get("annotations", {}):
-            assert in_force(child, stamped(child)) is child
+            assert pinned(child, with_hash(child)) is child
 
 
-def test_the_stamp_tells_manifests_apart_and_nothing_else() -> None:
-    first, same, other = (stamped(_engines(decode={"replicas": n})) for n in (1, 1, 2))
+def test_the_hash_distinguishes_manifests() -> None:
+    first, same, other = (with_hash(_engines(decode={"replicas": n})) for n in (1, 1, 2))
     notes = [manifest["metadata"]["annotations"][APPLIED] for manifest in (first, same, other)]
     assert notes[0] == notes[1] != notes[2]
     assert differs(first, same) is None
@@ -140,7 +140,7 @@ def test_the_stamp_tells_manifests_apart_and_nothing_else() -> None:
 
 
 def _with_defaults(manifest: dict[str, Any]) -> dict[str, Any]:
-    """What the API server and other writers make of it."""
+    """The manifest with the additions of the API server and of other writers."""
     live = copy.deepcopy(manifest)
     live["metadata"].update(uid="1", resourceVersion="5", generation=2, managedFields=[{"manager": "x"}])
     live["metadata"]["annotations"]["deployment.kubernetes.io/revision"] = "1"
@@ -150,14 +150,14 @@ def _with_defaults(manifest: dict[str, Any]) -> dict[str, Any]:
     return live
 
 
-def test_an_older_revision_is_rescaled_and_otherwise_left_as_it_was_applied() -> None:
-    applied = stamped(_engines(decode={"replicas": 3}))
-    again = rescaled(_with_defaults(applied), 1)
+def test_an_older_revision_is_only_scaled() -> None:
+    applied = with_hash(_engines(decode={"replicas": 3}))
+    again = scale_only(_with_defaults(applied), 1)
     assert again["spec"]["replicas"] == 1
-    assert stamped(rescaled(_with_defaults(applied), 3)) == applied
+    assert with_hash(scale_only(_with_defaults(applied), 3)) == applied
 
 
-def test_rescaling_needs_no_stored_template() -> None:
+def test_scaling_needs_no_stored_template() -> None:
     live = _with_defaults(_engines())
     del live["metadata"]["annotations"][TEMPLATE]
-    assert rescaled(live, 0)["spec"]["template"] == live["spec"]["template"]
+    assert scale_only(live, 0)["spec"]["template"] == live["spec"]["template"]

@@ -1,0 +1,70 @@
+"""Which pod template an engine Deployment keeps, and the hash of the manifest that was applied.
+
+An engine Deployment carries the template that was rendered when the inputs of its role first appeared (`render.engines`
+records it). While the inputs are equal, that template is applied again, even if a newer version of PDX would render
+another one: an upgrade of the operator restarts no engine.
+"""
+
+import json
+from collections.abc import Mapping
+
+from pdx_api.names import ANNOTATION_APPLIED, ANNOTATION_INPUTS, ANNOTATION_TEMPLATE, GROUP, LABEL_MANAGED_BY
+from pdx_operator.kube.resources import Body
+from pdx_operator.render.objects import Manifest, annotations_of, digest, with_annotations
+
+_KEPT = ("strategy", "minReadySeconds", "progressDeadlineSeconds", "revisionHistoryLimit")
+"""Fields of a Deployment's spec that a scale-only manifest repeats."""
+
+
+def pinned(rendered: Manifest, live: Body | None) -> Manifest:
+    """The manifest as rendered, or with the template that the live object stores for the same inputs."""
+    desired, stored = annotations_of(rendered), annotations_of(live)
+    if ANNOTATION_INPUTS not in desired or desired[ANNOTATION_INPUTS] != stored.get(ANNOTATION_INPUTS):
+        return rendered
+    template = _template(stored)
+    if template is None:
+        return rendered
+    spec = {**rendered["spec"], "template": template}
+    return with_annotations({**rendered, "spec": spec}, {ANNOTATION_TEMPLATE: stored[ANNOTATION_TEMPLATE]})
+
+
+def scale_only(live: Body, replicas: int) -> Manifest:
+    """A manifest for an engine Deployment of an older revision: as it was rendered, with other replicas.
+
+    The present spec does not describe that revision, so everything else comes from the live object. An object whose
+    stored template is unreadable keeps the template in its spec.
+    """
+    metadata, spec = live["metadata"], live["spec"]
+    labels = {k: v for k, v in metadata["labels"].items() if k.startswith(f"{GROUP}/") or k == LABEL_MANAGED_BY}
+    stored = annotations_of(live).items()
+    annotations = {k: v for k, v in stored if k.startswith(f"{GROUP}/") and k != ANNOTATION_APPLIED}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "labels": labels,
+            "annotations": annotations,
+            "ownerReferences": metadata.get("ownerReferences") or [],
+        },
+        "spec": {
+            "replicas": replicas,
+            **{field: spec[field] for field in _KEPT if field in spec},
+            "selector": spec["selector"],
+            "template": _template(annotations) or spec["template"],
+        },
+    }
+
+
+def with_hash(manifest: Manifest) -> Manifest:
+    """The manifest with its own hash: a live object with another hash was applied from another manifest."""
+    return with_annotations(manifest, {ANNOTATION_APPLIED: digest(manifest)})
+
+
+def _template(annotations: Mapping[str, str]) -> Manifest | None:
+    try:
+        template = json.loads(annotations.get(ANNOTATION_TEMPLATE, ""))
+    except ValueError:
+        return None
+    return template if isinstance(template, dict) and "spec" in template else None
