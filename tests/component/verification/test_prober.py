@@ -163,7 +163,7 @@ async def test_a_prefill_that_is_not_reached(make_world: MakeWorld) -> None:
     world.allowed.expired = True
     await found(world, Verdict.VERIFIED)
     await world.p.station.channel.close()
-    world.d.station.known.clear()
+    world.d.station.handshaken.clear()
     await found(world, Verdict.BROKEN, Cause.PORTS)
 
 
