@@ -1,4 +1,4 @@
-"""Whether KV travels, as a gateway has found it: what it tells on its admin port and the operator reads. Pure."""
+"""The result of verification: whether KV moves. A gateway answers it on its admin port, the operator reads it. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -7,26 +7,26 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 VERDICT_PATH: Final = "/pdx/canary/verdict"
-"""Path on the gateway's admin port. `?after=STAMP&wait=SECONDS` answers when there is news, or the time is over."""
+"""Path on the gateway's admin port. With `?after=STAMP&wait=SECONDS` it answers a newer result, or after that time."""
 LONGEST_WAIT: Final = 60.0
-"""Seconds that one such request may wait."""
+"""Longest `wait` of one request, in seconds."""
 
 
 class Verdict(StrEnum):
-    """What is known of pairs of engines."""
+    """The judgement of the pairs of one object."""
 
     VERIFIED = "verified"
-    """KV was seen to travel."""
+    """KV moves."""
     BROKEN = "broken"
-    """It was seen not to."""
+    """KV does not move within a pair."""
     UNKNOWN = "unknown"
-    """Nothing has been seen yet, or nothing can be."""
+    """There is no result yet, or there can be none."""
 
 
 class Cause(StrEnum):
-    """Why KV does not travel between two engines, in the words of canaries, of conditions and of `pdx doctor`.
+    """Why KV does not move between two engines, for transfer probes, conditions and `pdx doctor`.
 
-    DTYPE, ENGINES and TRANSFER the doctor alone finds: they take engines' arguments and logs.
+    Only `pdx doctor` finds DTYPE, ENGINES and TRANSFER: they need the engines' arguments and logs.
     """
 
     NO_CONNECTOR = "ConnectorOff"
@@ -35,78 +35,78 @@ class Cause(StrEnum):
     BLOCK_SIZE = "BlockSizesDiffer"
     DTYPE = "DtypesDiffer"
     ENGINES = "EnginesDiffer"
-    """In something of these: vLLM refuses the KV and does not say of what."""
+    """vLLM refuses the KV because of one of the four above, or of another difference, and does not report which."""
     SIDE_CHANNEL_HOST = "SideChannelHostWrong"
     POOL = "PoolUnreachable"
     PORTS = "PortsBlocked"
     TRANSFER = "TransferFailed"
-    """Behind the handshake."""
+    """The handshake succeeds, and the transfer fails."""
     WRONG_KV = "WrongKV"
-    NOT_TOLD = "NotReported"
+    NOT_REPORTED = "NotReported"
 
 
-_LOST: Final = "if it stays when that is mended, delete D's pod: NIXL takes up no connection that it has lost"
+_LOST: Final = "if the failure remains after the repair, delete D's pod: NIXL does not reopen a lost connection"
 ADVICE: Final[Mapping[Cause, str]] = MappingProxyType(
     {
-        Cause.NO_CONNECTOR: "look for --kv-transfer-config among its arguments: a policy, a webhook or its image may "
-        "have taken it away",
-        Cause.VERSION: "the two run different versions of vLLM, which refuse each other's KV; give them one image",
-        Cause.MODEL: "the two were started with different model strings, which vLLM compares; give them one",
-        Cause.BLOCK_SIZE: "the two have KV blocks of different sizes; give both one (spec.engine.blockSize)",
-        Cause.DTYPE: "the two have another dtype of weights or of KV; set it in spec.engine, for both",
-        Cause.ENGINES: "vLLM refuses the KV; give both the same image, model and engine arguments",
-        Cause.SIDE_CHANNEL_HOST: "P tells an address that is not its own; correct VLLM_NIXL_SIDE_CHANNEL_HOST",
-        Cause.POOL: "the two do not share their store of KV; look whether both reach it",
-        Cause.PORTS: "one does not reach the other; between engines all ports must be open (network policies, "
+        Cause.NO_CONNECTOR: "check that --kv-transfer-config is among its arguments: a policy, a webhook or its image "
+        "may have removed it",
+        Cause.VERSION: "the two run different versions of vLLM, which refuse each other's KV; use one image for both",
+        Cause.MODEL: "the two were started with different model strings, which vLLM compares; use one for both",
+        Cause.BLOCK_SIZE: "the two have KV blocks of different sizes; set one size for both (spec.engine.blockSize)",
+        Cause.DTYPE: "the two have different dtypes of weights or of KV; set the dtype in spec.engine, for both",
+        Cause.ENGINES: "vLLM refuses the KV; use the same image, model and engine arguments for both",
+        Cause.SIDE_CHANNEL_HOST: "P sends an address that is not its own; correct VLLM_NIXL_SIDE_CHANNEL_HOST",
+        Cause.POOL: "the two do not share their KV pool; check that both reach it",
+        Cause.PORTS: "one does not reach the other; open all ports between engines (network policies, "
         f"firewalls), and both logs name the error; {_LOST}",
         Cause.TRANSFER: "the two reach each other, and the transfer fails; KV goes over ports and devices that the "
         f"connector's transport chooses (UCX_TLS, UCX_NET_DEVICES), and RDMA needs its memlock limit; {_LOST}",
-        Cause.WRONG_KV: "the KV that arrives is not that of the prompt; take this pair out of service and look for "
-        "differences between its engines",
-        Cause.NOT_TOLD: "start the engines with --enable-prompt-tokens-details, as those of a new revision are",
+        Cause.WRONG_KV: "the KV that arrives does not belong to the prompt; take this pair out of service and "
+        "compare its engines",
+        Cause.NOT_REPORTED: "start the engines with --enable-prompt-tokens-details, which PDX sets in new revisions",
     }
 )
-"""What a person can do about each."""
+"""What a person can do about each cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A pair between which KV does not travel."""
+    """A pair within which KV does not move."""
 
     prefill: str
     decode: str
     seen: str
-    """What was seen, as half a sentence."""
+    """The observation, as half a sentence."""
     cause: Cause
 
     @property
     def sentence(self) -> str:
-        """All of it for a person, without a full stop."""
+        """The pair, the observation and the advice as one sentence, without a full stop."""
         return f"{self.prefill} to {self.decode}: {self.seen}; {ADVICE[self.cause]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a gateway knows of all its pairs."""
+    """The result of one gateway for all its pairs."""
 
     verdict: Verdict
     why: str = ""
-    """Why nothing is known, as half a sentence."""
+    """Why the verdict is UNKNOWN, as half a sentence."""
     pairs: int = 0
-    """Pairs that were seen to work, no more than it takes to cover every engine unless all of them were."""
+    """Verified pairs. If not all pairs were probed: at most as many as cover every engine."""
     possible: int = 0
-    """Pairs that there are."""
+    """All pairs."""
     broken: tuple[Broken, ...] = ()
-    """The first few of those that are broken."""
+    """The first few broken pairs."""
     broken_pairs: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """All fields as JSON values."""
         return asdict(self)
 
     @classmethod
     def read(cls, body: Mapping[str, Any]) -> Self:
-        """The reverse of `as_json`; KeyError, TypeError or ValueError for anything else."""
+        """The reverse of `as_json`. Raises KeyError, TypeError or ValueError for anything else."""
         broken = tuple(
             Broken(str(each["prefill"]), str(each["decode"]), str(each["seen"]), Cause(each["cause"]))
             for each in body["broken"]
@@ -116,9 +116,9 @@ class Finding:
 
 
 def combined(findings: Iterable[Finding]) -> Finding | None:
-    """What several gateways of one object know together; None when none has said anything.
+    """The common result of several gateways of one object; None if no gateway has one.
 
-    A pair that one of them has seen broken is broken: the others may not have tried it yet.
+    A pair that one gateway reports as broken is broken: the others may not have probed it yet.
     """
     order = (Verdict.BROKEN, Verdict.VERIFIED, Verdict.UNKNOWN)
     ranked = sorted(findings, key=lambda found: (order.index(found.verdict), -found.broken_pairs, -found.pairs))

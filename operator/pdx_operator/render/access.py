@@ -96,7 +96,7 @@ def network_policies(spec: Spec, owner: Owner, operator_namespace: str = "") -> 
                     *(_ingress(scrapers, port) for port in _metrics_ports(spec, beside_engine=False) if scrapers),
                 )
             ]
-            if any(not service.beside_engine for service in side_services(spec))
+            if any(not service.is_sidecar for service in side_services(spec))
             else []
         ),
     )
@@ -117,7 +117,7 @@ def disruption_budgets(spec: Spec, owner: Owner) -> tuple[Manifest, ...]:
 
 
 def _metrics_ports(spec: Spec, *, beside_engine: bool) -> list[int]:
-    services = [service for service in side_services(spec) if service.beside_engine is beside_engine]
+    services = [service for service in side_services(spec) if service.is_sidecar is beside_engine]
     return [service.ports[PORT_METRICS] for service in services if PORT_METRICS in service.ports]
 
 

@@ -219,7 +219,7 @@ async def test_a_prefill_that_fails_is_asked_alone_unless_it_hangs(
 
 async def test_a_decode_that_does_not_tell(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, d={"prompt_tokens_details": False}, **ON)
-    await found(world, Verdict.UNKNOWN, Cause.NOT_TOLD)
+    await found(world, Verdict.UNKNOWN, Cause.NOT_REPORTED)
 
 
 async def test_prompts_that_are_too_long_are_cut(make_world: MakeWorld) -> None:
