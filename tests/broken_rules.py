@@ -369,4 +369,4 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec.observability.scrapeFrom", [{"podLabels": {"app": "-"}}],
      "spec.observability.scrapeFrom[0].podLabels[app]", _LABEL),
 ]  # fmt: skip
-"""What breaks a rule: path, value, where the API server tells it, and the sentence, which it shares with `parse`."""
+"""Objects that break a rule: path, value, the field of the API server's error, and the sentence, as in `parse`."""

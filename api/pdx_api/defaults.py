@@ -3,7 +3,7 @@
 from typing import Final
 
 CONNECT_SECONDS: Final = 3.0
-"""To connect to an engine. Engines of one cluster answer in milliseconds; one that does not is gone."""
+"""To connect to an engine. Engines of one cluster answer in milliseconds."""
 PREFILL_SECONDS: Final = 300.0
 """The whole prefill leg. A prompt of a million tokens takes minutes."""
 HANDOFF_SECONDS: Final = 25.0

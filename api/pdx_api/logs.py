@@ -60,7 +60,7 @@ class StderrHandler(logging.Handler):
 def configure(kind: LogFormat, text: str) -> None:
     """Write this process's log to stderr. Further calls replace the handler.
 
-    `text` is the format of a line of text, as `logging` takes it.
+    `text` is the format of text lines, in the syntax of `logging`.
     """
     root = logging.getLogger()
     for handler in [each for each in root.handlers if isinstance(each, StderrHandler)]:

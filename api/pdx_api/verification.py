@@ -1,4 +1,4 @@
-"""The result of verification: whether KV moves. A gateway answers it on its admin port, the operator reads it. Pure."""
+"""The finding of a gateway about KV transfer, which it serves on its admin port and the operator reads. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -7,26 +7,26 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 VERDICT_PATH: Final = "/pdx/canary/verdict"
-"""Path on the gateway's admin port. With `?after=STAMP&wait=SECONDS` it answers a newer result, or after that time."""
+"""Path on the gateway's admin port. `?after=STAMP&wait=SECONDS` delays the answer until the finding changes."""
 LONGEST_WAIT: Final = 60.0
-"""Longest `wait` of one request, in seconds."""
+"""Longest value of `wait`, in seconds."""
 
 
 class Verdict(StrEnum):
-    """The judgement of the pairs of one object."""
+    """Whether KV moves within a pair, or within all pairs."""
 
     VERIFIED = "verified"
-    """KV moves."""
+    """KV has moved."""
     BROKEN = "broken"
-    """KV does not move within a pair."""
+    """KV has not moved."""
     UNKNOWN = "unknown"
-    """There is no result yet, or there can be none."""
+    """No transfer probe has shown either yet, or none can."""
 
 
 class Cause(StrEnum):
-    """Why KV does not move between two engines, for transfer probes, conditions and `pdx doctor`.
+    """Why KV does not move within a pair. Transfer probes, conditions and `pdx doctor` share these names.
 
-    Only `pdx doctor` finds DTYPE, ENGINES and TRANSFER: they need the engines' arguments and logs.
+    Only the doctor finds DTYPE, ENGINES and TRANSFER: they require the arguments and logs of the engines.
     """
 
     NO_CONNECTOR = "ConnectorOff"
@@ -35,35 +35,34 @@ class Cause(StrEnum):
     BLOCK_SIZE = "BlockSizesDiffer"
     DTYPE = "DtypesDiffer"
     ENGINES = "EnginesDiffer"
-    """vLLM refuses the KV because of one of the four above, or of another difference, and does not report which."""
+    """One of the above, but vLLM rejects the KV without naming which."""
     SIDE_CHANNEL_HOST = "SideChannelHostWrong"
     POOL = "PoolUnreachable"
     PORTS = "PortsBlocked"
     TRANSFER = "TransferFailed"
-    """The handshake succeeds, and the transfer fails."""
+    """After the handshake."""
     WRONG_KV = "WrongKV"
     NOT_REPORTED = "NotReported"
 
 
-_LOST: Final = "if the failure remains after the repair, delete D's pod: NIXL does not reopen a lost connection"
+_LOST: Final = "if the fault remains after that, delete D's pod: NIXL does not reconnect after it has lost a connection"
 ADVICE: Final[Mapping[Cause, str]] = MappingProxyType(
     {
-        Cause.NO_CONNECTOR: "check that --kv-transfer-config is among its arguments: a policy, a webhook or its image "
-        "may have removed it",
-        Cause.VERSION: "the two run different versions of vLLM, which refuse each other's KV; use one image for both",
-        Cause.MODEL: "the two were started with different model strings, which vLLM compares; use one for both",
+        Cause.NO_CONNECTOR: "check its arguments for --kv-transfer-config: a policy, a webhook or its image may "
+        "have removed it",
+        Cause.VERSION: "the two run different versions of vLLM, which reject each other's KV; give them one image",
+        Cause.MODEL: "the two were started with different model strings, which vLLM compares; give both the same one",
         Cause.BLOCK_SIZE: "the two have KV blocks of different sizes; set one size for both (spec.engine.blockSize)",
-        Cause.DTYPE: "the two have different dtypes of weights or of KV; set the dtype in spec.engine, for both",
-        Cause.ENGINES: "vLLM refuses the KV; use the same image, model and engine arguments for both",
-        Cause.SIDE_CHANNEL_HOST: "P sends an address that is not its own; correct VLLM_NIXL_SIDE_CHANNEL_HOST",
-        Cause.POOL: "the two do not share their KV pool; check that both reach it",
-        Cause.PORTS: "one does not reach the other; open all ports between engines (network policies, "
+        Cause.DTYPE: "the two differ in the dtype of weights or of KV; set it in spec.engine, for both",
+        Cause.ENGINES: "vLLM rejects the KV; give both the same image, model and engine arguments",
+        Cause.SIDE_CHANNEL_HOST: "P announces an address that is not its own; correct VLLM_NIXL_SIDE_CHANNEL_HOST",
+        Cause.POOL: "the two do not share their store of KV; check that both reach it",
+        Cause.PORTS: "one does not reach the other; between engines all ports must be open (network policies, "
         f"firewalls), and both logs name the error; {_LOST}",
         Cause.TRANSFER: "the two reach each other, and the transfer fails; KV goes over ports and devices that the "
         f"connector's transport chooses (UCX_TLS, UCX_NET_DEVICES), and RDMA needs its memlock limit; {_LOST}",
-        Cause.WRONG_KV: "the KV that arrives does not belong to the prompt; take this pair out of service and "
-        "compare its engines",
-        Cause.NOT_REPORTED: "start the engines with --enable-prompt-tokens-details, which PDX sets in new revisions",
+        Cause.WRONG_KV: "D receives KV of another prompt; take this pair out of service and compare its engines",
+        Cause.NOT_REPORTED: "start the engines with --enable-prompt-tokens-details; those of a new revision have it",
     }
 )
 """What a person can do about each cause."""
@@ -76,37 +75,37 @@ class Broken:
     prefill: str
     decode: str
     seen: str
-    """The observation, as half a sentence."""
+    """What was observed, as a clause."""
     cause: Cause
 
     @property
     def sentence(self) -> str:
-        """The pair, the observation and the advice as one sentence, without a full stop."""
+        """The pair, what was observed and what to do, without a full stop."""
         return f"{self.prefill} to {self.decode}: {self.seen}; {ADVICE[self.cause]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one gateway for all its pairs."""
+    """The finding of one gateway about all its pairs."""
 
     verdict: Verdict
     why: str = ""
-    """Why the verdict is UNKNOWN, as half a sentence."""
+    """Why the verdict is UNKNOWN, as a clause."""
     pairs: int = 0
-    """Verified pairs. If not all pairs were probed: at most as many as cover every engine."""
+    """Verified pairs: all, or else the fewest that cover each engine."""
     possible: int = 0
-    """All pairs."""
+    """Number of all pairs."""
     broken: tuple[Broken, ...] = ()
     """The first few broken pairs."""
     broken_pairs: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """All fields as JSON values."""
+        """Return JSON values."""
         return asdict(self)
 
     @classmethod
     def read(cls, body: Mapping[str, Any]) -> Self:
-        """The reverse of `as_json`. Raises KeyError, TypeError or ValueError for anything else."""
+        """Reverse `as_json`; raises KeyError, TypeError or ValueError for anything else."""
         broken = tuple(
             Broken(str(each["prefill"]), str(each["decode"]), str(each["seen"]), Cause(each["cause"]))
             for each in body["broken"]
@@ -116,9 +115,9 @@ class Finding:
 
 
 def combined(findings: Iterable[Finding]) -> Finding | None:
-    """The common result of several gateways of one object; None if no gateway has one.
+    """Combine the findings of several gateways of one object; None without a finding.
 
-    A pair that one gateway reports as broken is broken: the others may not have probed it yet.
+    A pair that is broken for one gateway is broken: the others may not have probed it yet.
     """
     order = (Verdict.BROKEN, Verdict.VERIFIED, Verdict.UNKNOWN)
     ranked = sorted(findings, key=lambda found: (order.index(found.verdict), -found.broken_pairs, -found.pairs))

@@ -161,7 +161,7 @@ class SimEngine:
         await self._listen()
 
     async def _open_side_channel(self) -> None:
-        """With Mooncake, P's bootstrap has the fixed port, and the side channel takes another in every start."""
+        """With Mooncake, P's bootstrap has the fixed port, and the side channel has another one in every start."""
         host, fixed, channel = self.settings.side_channel_host, self._side_channel_port, self.station.channel
         mooncake = self.settings.mode is TransferMode.MOONCAKE
         if not mooncake or self.settings.role is Role.DECODE:

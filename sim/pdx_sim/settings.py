@@ -82,7 +82,7 @@ class SimSettings:
     role: Role = Role.AGGREGATED
     """The legs that the engine accepts; a leg of the other role is a violation. Aggregated has no KV connector."""
     kv_both: bool = False
-    """Accepts legs of both roles, whatever `role` says (vLLM's kv_role kv_both)."""
+    """Accepts legs of both roles, whatever `role` is (vLLM's kv_role kv_both)."""
     order: Order = Order.PREFILL_FIRST
     """With NIXL, PrefillFirst is pull and the other orders are push."""
     connector: str = _NIXL

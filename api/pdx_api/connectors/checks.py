@@ -19,7 +19,7 @@ PREFILL_CONTEXT: Final = ("--prefill-context-parallel-size", "-pcp")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One entry of `spec.kvTransfer.config`. An entry that is no setting of a connector goes to vLLM unchanged."""
+    """One entry of `spec.kvTransfer.config`. Entries without a Setting are passed to vLLM unchanged."""
 
     name: str
     schema: Mapping[str, Any] = field(hash=False)

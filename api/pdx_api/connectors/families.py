@@ -49,7 +49,7 @@ class InPrefillAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AtBootstrap:
-    """P's identity is read over HTTP from a port of its own; P's answers do not contain it."""
+    """P's identity is read over HTTP from another port than its API; P's answers do not contain it."""
 
     port: str
     """Name of the port among the connector's `port_names`."""

@@ -39,7 +39,7 @@ _KV_ROLES: Final = {Role.PREFILL: "kv_both", Role.DECODE: "kv_consumer"}
 
 
 def engine_of(role: Role, server: Site, config: Mapping[str, Any]) -> EngineWiring:
-    """Wiring of an engine. Short timeouts and heartbeats let it go on without a server that is gone.
+    """Wiring of an engine. Short timeouts and heartbeats let it continue when its server fails.
 
     P saves and looks up; D only looks up. In an engine that saves, a request that ends while its KV is being loaded,
     because the load fails or the client disconnects, may end the whole engine

@@ -171,7 +171,7 @@ class MooncakeStore:
         return {}
 
     def family(self, order: Order) -> Family:
-        """P saves after its answer, and nothing reports when it has saved: a D that looks too early recomputes."""
+        """P saves after its answer, and nothing reports when it has saved: a D that looks up too early recomputes."""
         return Pool(saved_after=_SAVED_AFTER)
 
 

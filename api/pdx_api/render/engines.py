@@ -15,7 +15,7 @@ from pdx_api.quantities import quantity
 from pdx_api.spec.types import Pool, Spec
 
 _SEARCH_PATH: Final = "PYTHONPATH"
-"""A list of directories: the connector's come first, the user's follow."""
+"""A list of directories, the connector's before the user's."""
 
 
 @dataclass(frozen=True, slots=True)

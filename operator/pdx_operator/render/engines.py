@@ -27,7 +27,8 @@ from pdx_api.names import (
     engines_name,
 )
 from pdx_api.render.engines import EngineCommand, engine_command, pairing_revision, pool_bytes
-from pdx_api.spec.types import KVStorage, PDDeployment, Pool, Rollout, Spec
+from pdx_api.spec.kv_transfer import KVStorage
+from pdx_api.spec.types import PDDeployment, Pool, Rollout, Spec
 from pdx_operator.render.objects import (
     LEAVING_SECONDS,
     POD_IP,

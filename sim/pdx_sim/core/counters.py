@@ -126,7 +126,7 @@ class Counts:
     blocks_pinned_now: int = 0
     """Held blocks of pinned prefills."""
     registered_now: int = 0
-    """Push, Mooncake: D legs that wait for a prefill of this P, also those that only give its KV up."""
+    """Push, Mooncake: D legs that wait for a prefill of this P, also those that only release its KV."""
     blocks_stranded_now: int = 0
     """Held blocks of D legs that were cancelled before their push."""
 

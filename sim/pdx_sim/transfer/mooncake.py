@@ -1,8 +1,8 @@
 """Mooncake (`MooncakeConnector`): D sends P the address of its blocks, and P writes into them when it has finished.
 
-Both legs carry a transfer id from the gateway, and either may come first. P remembers every D that has registered under
-an id, also a D that only gives its KV up, until a P leg under that id has ended. If a P leg is aborted, its D goes on
-waiting: only a timeout ends the wait, whatever is sent under the id afterwards.
+Both legs carry a transfer id from the gateway, and either may arrive first. P remembers every D that has registered
+under an id, also a D that only releases its KV, until a P leg under that id has ended. If a P leg is aborted, its D
+continues to wait: only a timeout ends the wait, whatever is sent under the id afterwards.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class WaitingDecode:
     host: str
     port: int
     blocks: int
-    """0: D only gives up the KV that P has finished."""
+    """0: D only releases the KV that P has finished."""
     digest: Digest
     """Of the prompt whose KV D needs."""
     ends_at: float
@@ -67,7 +67,7 @@ class MooncakeConnector(PeerConnector):
             await self._find(seq.params)
             write = self._pending_writes.expect(seq.internal_id)
             registered = True
-            with suppress(PeerUnreachableError, PeerRefusedError):  # vLLM waits for a worker that is gone
+            with suppress(PeerUnreachableError, PeerRefusedError):  # vLLM waits even if P's worker is dead
                 await self._register(seq.params, seq.internal_id, self._station.pool.of(seq.internal_id), seq.digest)
             seq.digest = await write
         except BootstrapError as error:

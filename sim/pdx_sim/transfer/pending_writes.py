@@ -33,12 +33,12 @@ class PendingWrites:
         return True
 
     def has_ended(self, internal_id: str) -> bool:
-        """Whether P has written or has failed: either way it writes into the blocks no more."""
+        """Whether P has written or has failed: either way it does not write into the blocks afterwards."""
         write = self._writes.get(internal_id)
         return write is not None and write.done() and not write.cancelled()
 
     def discard(self, internal_id: str) -> None:
-        """The leg does not wait any more."""
+        """Remove the leg, which has stopped waiting."""
         write = self._writes.pop(internal_id, None)
         if write is not None and write.done() and not write.cancelled():
             write.exception()

@@ -1,7 +1,7 @@
 """NIXL push (`NixlPushConnector`): D registers its blocks with P, and P writes into them when it has finished.
 
-Both sides share a push id: their internal ids without the random end. Either may come first. D waits without a timeout,
-and the blocks that it has registered stay held after an abort until P has written: P may write at any time.
+Both legs share a push id: their internal ids without the random end. Either may arrive first. D waits without a
+timeout, and the blocks that it has registered stay held after an abort until P has written: P may write at any time.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class PushConnector(PeerConnector):
         self._registered: dict[str, Registration] = {}
         """P: the D that waits, by push id."""
         self._used: set[str] = set()
-        """P: push ids under which both sides have come."""
+        """P: push ids under which both legs have arrived."""
         self._pending_writes = PendingWrites()
         self._waiting: dict[str, KVParams] = {}
         """D: parameters of the legs that wait, for the heartbeat."""
@@ -107,7 +107,7 @@ class PushConnector(PeerConnector):
         return True
 
     def dropped(self, seq: Sequence) -> None:
-        """Nothing: a D that waits goes on waiting."""
+        """Nothing: a D that waits continues to wait."""
 
     def refused(self, params: KVParams) -> None:
         """P does not receive a refusal."""

@@ -44,7 +44,7 @@ async def waiting_decode(pair: Pair) -> "asyncio.Task[Answer]":
     return task
 
 
-async def test_either_leg_may_come_first(pair: Pair) -> None:
+async def test_either_leg_may_arrive_first(pair: Pair) -> None:
     waiting = await waiting_decode(pair)
     assert (await prefill(pair)).body["kv_transfer_params"] is None
     assert (await waiting).text == EXPECTED

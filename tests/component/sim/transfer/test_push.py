@@ -52,7 +52,7 @@ async def close_at_the_write(
     assert not pair.p.counts.push_failures
 
 
-async def test_legs_may_come_in_either_order_or_at_once(make_pair: MakePair, order: Order) -> None:
+async def test_legs_may_arrive_in_either_order_or_at_once(make_pair: MakePair, order: Order) -> None:
     pair = await make_pair(order)
     waiting = await waiting_decode(pair)
     await pair.prefill()

@@ -32,7 +32,7 @@ async def test_decode_computes_and_saves_a_miss(make_pair: MakePair, tmp_path: P
 
 
 async def test_a_prompt_of_whole_blocks_and_one_token_is_not_found(make_pair: MakePair, tmp_path: Path) -> None:
-    """vLLM saves such a prompt under all of its blocks and looks for one block less."""
+    """vLLM saves such a prompt under all of its blocks and looks up one block less."""
     pair = await make_pair(**SHARED, storage=str(tmp_path))
     prompt = list(range(33))
     await pair.post(pair.p, prompt=prompt)

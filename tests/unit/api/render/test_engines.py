@@ -9,9 +9,10 @@ from pydantic import create_model
 from pdx_api.connectors.base import Site
 from pdx_api.names import Mode, Role
 from pdx_api.render.engines import engine_command, engine_inputs, pairing_revision, stated
+from pdx_api.spec.kv_transfer import KVTransfer
 from pdx_api.spec.model import Model
 from pdx_api.spec.parse import parse
-from pdx_api.spec.types import Engine, KVTransfer, Pool, Spec
+from pdx_api.spec.types import Engine, Pool, Spec
 
 POOLS: dict[str, Any] = {"prefill": {"replicas": 2}, "decode": {"replicas": 1}}
 GPU = {"limits": {"nvidia.com/gpu": 1}}
@@ -46,7 +47,7 @@ FROZEN: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_spec_keeps_its_revision_for_ever(name: str) -> None:
     """Another hash here restarts every engine of every user at their next upgrade of the operator.
 
-    A new field whose default is None, empty or off by absence keeps them; any other must be left out of
+    A new field whose default is None, empty or off by absence keeps them; any other must be excluded from
     `pairing_revision` while it has its default.
     """
     spec, revision = FROZEN[name]

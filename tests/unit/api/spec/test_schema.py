@@ -14,7 +14,7 @@ from pdx_api.connectors.nixl import Nixl
 from pdx_api.names import Order
 from pdx_api.rule import RULES_KEY
 from pdx_api.rules.connector_rules import order_rules, settings
-from pdx_api.spec import model, routing, types
+from pdx_api.spec import kv_transfer, model, routing, types
 from pdx_api.spec.fields import Part
 from pdx_api.spec.parse import parse
 from pdx_api.spec.schema import (
@@ -94,7 +94,7 @@ def test_the_schema_contains_every_rule() -> None:
     messages = {rule["message"] for _, schema in nodes(SCHEMA) for rule in schema.get(RULES_KEY, ())}
     parts = [
         kind
-        for kind in (*vars(model).values(), *vars(routing).values(), *vars(types).values())
+        for kind in (*vars(kv_transfer).values(), *vars(model).values(), *vars(routing).values(), *vars(types).values())
         if isinstance(kind, type) and issubclass(kind, Part)
     ]
     assert messages >= {rule.message for part in parts for rule in part.rules}
@@ -165,7 +165,7 @@ def test_a_connector_that_allows_some_orders_gives_a_rule() -> None:
     (rule,) = order_rules([_OnlyPull(), Nixl()])
     assert rule.cel == "self.connector != 'OnlyPull' || !has(self.order) || self.order in ['PrefillFirst']"
     assert rule.message == "connector OnlyPull does not allow this order; write one of: PrefillFirst"
-    transfer = types.KVTransfer(order=Order.CONCURRENT)
+    transfer = kv_transfer.KVTransfer(order=Order.CONCURRENT)
     assert rule.holds(transfer)
     assert not rule.holds(transfer.model_copy(update={"connector": "OnlyPull"}))
     assert rule.holds(transfer.model_copy(update={"connector": "OnlyPull", "order": None}))
