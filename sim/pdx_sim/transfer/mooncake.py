@@ -51,7 +51,7 @@ class MooncakeConnector(PeerConnector):
         self._waiting: dict[str, WaitingDecode] = {}
         """P: by transfer id."""
         self._abandoned: list[WaitingDecode] = []
-        """P: the D's whose P leg was aborted. Only a timeout ends their wait."""
+        """P: D legs whose P leg was aborted. Only a timeout ends their wait."""
         self._pinned: dict[str, str] = {}
         """P: internal id of each finished leg, by transfer id."""
         self._workers: dict[str, tuple[str, int]] = {}
