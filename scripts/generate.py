@@ -1,4 +1,4 @@
-"""Writes what is generated from the types, or says what differs: `python -m scripts.generate [--check]`."""
+"""Write the generated files, or report which differ: `python -m scripts.generate [--check]`."""
 
 import argparse
 import sys
@@ -18,7 +18,7 @@ from scripts.reference import reference
 ROOT: Final = Path(__file__).parents[1]
 CRD: Final = Path("crds") / f"{GROUP}_{PLURAL}.yaml"
 CHART_CRDS: Final = Path("charts") / "pdx" / "files" / "crds"
-"""The chart's templates read the CRDs from here: Helm reads nothing outside a chart."""
+"""The chart's templates read the CRDs from here, because Helm cannot read files outside a chart."""
 RULES: Final = Path("charts") / "pdx" / "files" / "alerts" / "pdx.rules.yaml"
 CHART_DASHBOARDS: Final = Path("charts") / "pdx" / "files" / "dashboards"
 
@@ -26,7 +26,7 @@ _HEAD: Final = "# Written by `make generate` from api/pdx_api.\n"
 
 
 def generated(root: Path) -> Mapping[Path, str]:
-    """Every generated file, by its path in the checkout."""
+    """The text of every generated file, by its path in the checkout."""
     crd = _HEAD + yaml.safe_dump(custom_resource_definition(), sort_keys=False, width=120, allow_unicode=True)
     matrix = Path("docs") / "failures.md"
     files = {
@@ -42,14 +42,14 @@ def generated(root: Path) -> Mapping[Path, str]:
 
 
 def main() -> int:
-    """Write, or with --check compare; the answer is the process's exit code."""
-    parser = argparse.ArgumentParser(description="Write what is generated from the types.")
-    parser.add_argument("--check", action="store_true", help="only say what differs")
+    """Write the files, or compare them with --check; return the exit code."""
+    parser = argparse.ArgumentParser(description="Write the generated files.")
+    parser.add_argument("--check", action="store_true", help="only report which files differ")
     check = parser.parse_args().check
     differing = {path: text for path, text in generated(ROOT).items() if _read(ROOT / path) != text}
     if check:
         for path in differing:
-            sys.stderr.write(f"{path} differs from what it is written from; run: make generate\n")
+            sys.stderr.write(f"{path} is out of date; run: make generate\n")
         return 1 if differing else 0
     for path, text in differing.items():
         (ROOT / path).parent.mkdir(parents=True, exist_ok=True)

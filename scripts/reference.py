@@ -1,4 +1,4 @@
-"""The field reference as Markdown, from the structural schema: one table for each object of the API. Pure."""
+"""Write the field reference as Markdown from the structural schema: one table for each object of the API. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -12,8 +12,8 @@ Schema = Mapping[str, Any]
 HEAD: Final = f"""\
 # Fields of a {KIND}
 
-Every field of `{API_VERSION}`, as `kubectl explain pdd.spec` shows them. Bold fields must be written. Written by
-`make generate` from `api/pdx_api`.
+Every field of `{API_VERSION}`, as `kubectl explain pdd.spec` shows them. Bold fields are required. `make generate`
+writes this page from `api/pdx_api`.
 """
 
 _BOUNDS: Final = {
@@ -25,7 +25,7 @@ _BOUNDS: Final = {
 
 
 def reference(schema: Schema) -> str:
-    """The page for an object's schema; objects that are alike share a table."""
+    """The page for an object's schema. Objects with equal fields share a table."""
     alike: dict[str, list[str]] = {}
     for part in ("spec", "status"):
         for path, node in _objects(schema["properties"][part], part):
@@ -59,7 +59,7 @@ def _body(schema: Schema) -> str:
     ]
     parts = ["| field | type | default | meaning |\n|---|---|---|---|\n", *rows]
     if PRESERVE in schema:
-        parts.append("\nEvery other field that Kubernetes knows here may be written too.\n")
+        parts.append("\nEvery other field of Kubernetes is allowed here too.\n")
     if RULES_KEY in schema:
         parts += ["\nRefused with:\n\n", *dict.fromkeys(f"* {rule['message']}\n" for rule in schema[RULES_KEY])]
     return "".join(parts)
@@ -67,12 +67,12 @@ def _body(schema: Schema) -> str:
 
 def _meaning(schema: Schema) -> str:
     rules = "; ".join(rule["message"] for rule in _own_rules(schema))
-    told = f" Refused with: {rules}." if rules else ""
-    return f"{schema['description']}{told}".replace("|", "\\|")
+    details = f" Refused with: {rules}." if rules else ""
+    return f"{schema['description']}{details}".replace("|", "\\|")
 
 
 def _own_rules(schema: Schema) -> list[Schema]:
-    """The rules of a value and of its entries; those of an object stand under its own table."""
+    """The rules of a value and of its entries. The rules of an object are under its table."""
     if "properties" in schema:
         return []
     inner = schema.get("items") or schema.get("additionalProperties")

@@ -1,4 +1,4 @@
-"""The tables of docs/api.md as data, for the tests that hold them against vLLM and against the gateway."""
+"""The tables of docs/api.md as data, for the tests that compare them with vLLM and with the gateway."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ PATHS: Final = {"text": "/v1/completions", "chat": "/v1/chat/completions"}
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A row of the table of paths."""
+    """A row of the paths' table."""
 
     method: str
     path: str
@@ -37,7 +37,7 @@ class Parameter:
 
 
 def endpoints() -> list[Endpoint]:
-    """Every path that is named."""
+    """Every path in the table."""
     found = []
     for cells in _rows("path"):
         for name in cells[0].split(", "):
@@ -47,7 +47,7 @@ def endpoints() -> list[Endpoint]:
 
 
 def parameters() -> list[Parameter]:
-    """Every parameter, once for each path it belongs to."""
+    """Every parameter, once for each of its paths."""
     found: list[Parameter] = []
     for name, of, verdict, to_prefill, example, note in _rows("parameter"):
         kinds = tuple(PATHS) if of == "both" else (of,)

@@ -1,4 +1,4 @@
-"""Objects that break a rule, each with the sentence for its user."""
+"""Objects that break a rule, each with its sentence."""
 
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ def _variables(*names: str) -> list[Body]:
 
 _PATH = "write an absolute path, for example /models/qwen"
 
-_INNER_PATH = "write a path inside the volume, with neither / at the start nor .. in it"
+_INNER_PATH = "write a path inside the volume, without / at the start or .. in it"
 
 _OBJECT = "write the name of an object: lower-case letters, digits, - and ., for example hub-token"
 
@@ -37,10 +37,10 @@ _NOTE = "write keys as name or domain/name, for example example.org/note"
 
 _RESOURCE = "write resources as name or domain/name, for example cpu or nvidia.com/gpu"
 
-_OWN_KEYS = "keys that begin with pdx.dev/ are PDX's own; leave them out"
+_OWN_KEYS = "keys that begin with pdx.dev/ are reserved for PDX; leave them out"
 
 _NAME = (
-    "write at most 41 lower-case letters, digits and -, a letter first and no - at the end: names of children carry it"
+    "write at most 41 lower-case letters, digits and -, a letter first and no - at the end: children's names hold it"
 )
 
 _SOURCE = "write either path or persistentVolumeClaim"
@@ -48,68 +48,69 @@ _SOURCE = "write either path or persistentVolumeClaim"
 _TOKEN = "tokenSecretRef is for models from the Hugging Face Hub; leave out tokenSecretRef, or source"
 
 _OWN_FLAG = (
-    "PDX writes --kv-transfer-config, --host, --port, --model, --served-model-name, --tensor-parallel-size, -tp, "
-    "--shutdown-timeout itself from the other fields of spec; leave it out"
+    "PDX sets --kv-transfer-config, --host, --port, --model, --served-model-name, --tensor-parallel-size, -tp, "
+    "--shutdown-timeout from the other fields of spec; leave it out"
 )
 
 _NO_FLAG = (
-    "an engine of several nodes (--nnodes, --node-rank, --headless) and flags from a file (--config) are not in this "
-    "version; leave it out"
+    "this version supports neither multi-node engines (--nnodes, --node-rank, --headless) nor flags from a file "
+    "(--config); leave it out"
 )
 
-_ENGINE = "PDX writes command and args of the container engine; leave them out"
+_ENGINE = "PDX sets command and args of the container engine; leave them out"
 
-_ENGINE_PORTS = "PDX writes these ports of the container engine: http, bootstrap, side-channel; leave them out"
+_ENGINE_PORTS = "PDX sets these ports of the container engine: http, bootstrap, side-channel; leave them out"
 
-_GATEWAY = "PDX writes command and args of the container gateway; leave them out"
+_GATEWAY = "PDX sets command and args of the container gateway; leave them out"
 
-_SERVICE = "PDX writes command and args of the container service; leave them out"
+_SERVICE = "PDX sets command and args of the container service; leave them out"
 
-_GATEWAY_PORTS = "PDX writes these ports of the container gateway: http, admin; leave them out"
+_GATEWAY_PORTS = "PDX sets these ports of the container gateway: http, admin; leave them out"
 
-_REQUEST = "a request is above its limit; write requests up to limits"
+_REQUEST = "a request exceeds its limit; write requests of at most the limits"
 
-_DEVICES = "an engine needs parallelism.tensor devices; write as many as nvidia.com/gpu in resources.limits"
+_DEVICES = "an engine needs parallelism.tensor devices; write at least as many nvidia.com/gpu in resources.limits"
 
-_NODES = "an engine of several nodes is not in this version; write nodes: 1"
+_NODES = "this version does not support multi-node engines; write nodes: 1"
 
 _PAIR = "these engines cannot pair; write parallelism.tensor of prefill and decode so that one divides the other"
 
 _CHUNKS = (
-    "without chunks a step of spec.decode holds whole prompts; write chunkedPrefill.maxBatchedTokens of at least "
+    "without chunks one step of spec.decode holds a whole prompt; write chunkedPrefill.maxBatchedTokens of at least "
     "engine.maxModelLen, or leave it out"
 )
 
 _SIZE = "write an amount of memory from 1Ki to 1Ti, for example 256Mi"
 
-_HANDOFF = "a hand-off ends with the first event; write handoffSeconds up to firstEventSeconds"
+_HANDOFF = "a hand-off ends with the first event; write handoffSeconds of at most firstEventSeconds"
 
 _TOTAL = (
     "no wait is longer than the whole request; write connectSeconds, prefillSeconds, firstEventSeconds, idleSeconds "
-    "up to totalSeconds"
+    "of at most totalSeconds"
 )
 
-_BUDGET = "without a budget nothing is tried again; write budgetPercent or free above 0, or attempts: 1"
+_BUDGET = "without a retry budget no request is retried; write budgetPercent or free above 0, or attempts: 1"
 
-_WAIT = "waiting is part of the whole request; write queue.maxWaitSeconds up to deadlines.totalSeconds"
+_WAIT = "the wait is part of the whole request; write queue.maxWaitSeconds of at most deadlines.totalSeconds"
 
 _ATTEMPTS = (
-    "trying again takes a second attempt; write routing.retries.attempts of at least 2, or "
-    "routing.onPrefillFailure: Fail"
+    "a retry needs a second attempt; write routing.retries.attempts of at least 2, or routing.onPrefillFailure: Fail"
 )
 
 _SPLIT = "no prompt would be split; write routing.disaggregateAboveTokens below engine.maxModelLen"
 
-_BODIES = "the largest body would never be taken; write gateway.limits.maxBodySize up to routing.queue.maxMemory"
+_BODIES = (
+    "the largest body would never be accepted; write gateway.limits.maxBodySize of at most routing.queue.maxMemory"
+)
 
 _LEASE = (
-    "P would give up blocks that D may still fetch; write kvTransfer.config.kv_lease_duration above "
+    "P would free blocks that D may still read; write kvTransfer.config.kv_lease_duration above "
     "routing.deadlines.handoffSeconds, or leave it out"
 )
 
-_ENGINE_KEY = "engines take their key from engine.apiKeySecretRef; leave out VLLM_API_KEY and --api-key"
+_ENGINE_KEY = "engines read their key from engine.apiKeySecretRef; leave out VLLM_API_KEY and --api-key"
 
-_CONNECTOR = f"there is no such connector; write one of: {', '.join(CONNECTORS)}"
+_CONNECTOR = f"this connector does not exist; write one of: {', '.join(CONNECTORS)}"
 
 _STORAGE = (
     "connector SharedStorage needs a volume that all engines share; write "
@@ -117,7 +118,7 @@ _STORAGE = (
 )
 
 _WHOLE = (
-    "connector SharedStorage saves whole prompts of one device; leave out parallelism.tensor and "
+    "connector SharedStorage supports only whole prompts on one device; leave out parallelism.tensor and "
     "chunkedPrefill.maxBatchedTokens of spec."
 )
 
@@ -125,11 +126,11 @@ _SHARED: Final[Body] = {"connector": "SharedStorage", "storage": {"persistentVol
 
 _STORE: Final[Body] = {"connector": "MooncakeStore"}
 
-_SCRAPE = "an entry without labels would let everybody in; write podLabels or namespaceLabels"
+_SCRAPE = "an entry without labels would admit every pod; write podLabels or namespaceLabels"
 
-_NO_CUSTOM = "connector Custom is one that PDX does not know; write custom: {className: ..., modulePath: ...}"
+_NO_CUSTOM = "connector Custom needs a description; write custom: {className: ..., modulePath: ...}"
 
-_CUSTOM_BESIDE = "custom describes connector Custom; write connector: Custom, or leave out custom"
+_CUSTOM_OF_OTHERS = "custom describes connector Custom; write connector: Custom, or leave out custom"
 
 _CUSTOM_ORDER = "connector Custom does not allow this order; write one of: PrefillFirst"
 
@@ -137,11 +138,10 @@ _CUSTOM_CODE = "code is imported by the name of its module; write modulePath, or
 
 _CUSTOM_POOL = "in a pool no leg carries parameters; leave out prefillParams, or write family: Serial"
 
-_CUSTOM_SERIAL = "D waits for P's answer and for nothing more; leave out savedAfterMilliseconds, or write family: Pool"
+_CUSTOM_SAVED_AFTER = "only a pool saves KV after P's answer; leave out savedAfterMilliseconds, or write family: Pool"
 
 _CUSTOM_FAMILY = (
-    f"write one of: {', '.join(FamilyName)}; for a Rendezvous the gateway would have to know P's identity beforehand, "
-    "which only a connector in PDX can tell it"
+    f"write one of: {', '.join(FamilyName)}; a push connector would need code in PDX that reads P's identity"
 )
 
 _CLASS = "write the name of a Python class, for example FolderConnector"
@@ -149,27 +149,27 @@ _CLASS = "write the name of a Python class, for example FolderConnector"
 _MODULE = "write a module as Python imports it, for example my_package.connector"
 
 _SHARED_FLAG = (
-    "P and D must have --dtype, --kv-cache-dtype, --block-size, --revision, --quantization, -q, --hf-overrides, "
-    "--attention-backend, --disable-hybrid-kv-cache-manager, --no-disable-hybrid-kv-cache-manager in common; write "
-    "it in spec.engine, or leave it out"
+    "P and D must use the same --dtype, --kv-cache-dtype, --block-size, --revision, --quantization, -q, "
+    "--hf-overrides, --attention-backend, --disable-hybrid-kv-cache-manager, --no-disable-hybrid-kv-cache-manager; "
+    "write it in spec.engine, or leave it out"
 )
 
 _SHARED_VARIABLE = (
-    "P and D must have PYTHONHASHSEED, VLLM_KV_CACHE_LAYOUT, VLLM_SSM_CONV_STATE_LAYOUT, VLLM_MLA_DISABLE in common; "
+    "P and D must use the same PYTHONHASHSEED, VLLM_KV_CACHE_LAYOUT, VLLM_SSM_CONV_STATE_LAYOUT, VLLM_MLA_DISABLE; "
     "write it in engine.env, or leave it out"
 )
 
 _ANYWHERE = "engine.args, prefill.args, decode.args"
 
-_PIPELINE = "D has one pipeline stage with NIXL; leave out --pipeline-parallel-size in engine.args, decode.args"
+_PIPELINE = "NIXL supports one pipeline stage on D; leave out --pipeline-parallel-size in engine.args, decode.args"
 
-_CONTEXT = f"NIXL pushes without decode context parallelism; leave out --decode-context-parallel-size in {_ANYWHERE}"
+_CONTEXT = f"NIXL push supports no decode context parallelism; leave out --decode-context-parallel-size in {_ANYWHERE}"
 
-_ONE_DEVICE = "SharedStorage keeps the KV of one device; leave out "
+_ONE_DEVICE = "SharedStorage supports only one device; leave out "
 
 _RANKS = (
-    "MooncakeStore saves each rank's part by itself; write one parallelism.tensor for prefill and decode, or "
-    "kvTransfer.config.store_tp_size, a multiple of both"
+    "MooncakeStore saves the KV of each rank separately; write the same parallelism.tensor for prefill and decode, or "
+    "kvTransfer.config.store_tp_size that is a multiple of both"
 )
 
 _PAIRS: Final[Body] = {"model": {"name": "m"}, "prefill": {}, "decode": {}}
@@ -221,7 +221,7 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec.decode.args", ["--pipeline-parallel-size=2"], "spec", _PIPELINE),
     ("spec.engine.args", ["-pp", "2"], "spec", _PIPELINE),
     ("spec.decode.args", ["--prefill_context_parallel_size", "2"], "spec",
-     "D has no prefill context parallelism with NIXL; leave out --prefill-context-parallel-size in engine.args, "
+     "NIXL supports no prefill context parallelism on D; leave out --prefill-context-parallel-size in engine.args, "
      "decode.args"),
     ("spec", {**_PAIRS, "kvTransfer": {"order": "Concurrent"}, "engine": {"args": ["-dcp=2"]}}, "spec", _CONTEXT),
     ("spec", {**_PAIRS, "kvTransfer": {"order": "DecodeFirst"},
@@ -233,11 +233,11 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec", {**_PAIRS, "kvTransfer": _SHARED, "engine": {"args": ["--prefill-context-parallel-size=2"]}}, "spec",
      f"{_ONE_DEVICE}--prefill-context-parallel-size in {_ANYWHERE}"),
     ("spec", {**_PAIRS, "kvTransfer": _SHARED, "engine": {"args": ["--no-disable-hybrid-kv-cache-manager"]}}, "spec",
-     "SharedStorage knows no hybrid caches, so vLLM turns their manager off; leave out "
+     "SharedStorage does not support hybrid KV caches, so vLLM disables their manager; leave out "
      f"--no-disable-hybrid-kv-cache-manager in {_ANYWHERE}"),
     *(("spec", {**_PAIRS, "kvTransfer": {"connector": connector},
                 "engine": {"args": ["--no-disable-hybrid-kv-cache-manager"]}}, "spec",
-       f"{connector} knows no hybrid caches, so vLLM turns their manager off; leave out "
+       f"{connector} does not support hybrid KV caches, so vLLM disables their manager; leave out "
        f"--no-disable-hybrid-kv-cache-manager in {_ANYWHERE}") for connector in ("LMCache", "LMCacheP2P")),
     ("spec", {**_PAIRS, "kvTransfer": _STORE, "prefill": {"parallelism": {"tensor": 2}}}, "spec", _RANKS),
     ("spec", {**_PAIRS, "kvTransfer": {**_STORE, "config": {"store_tp_size": 3}},
@@ -245,11 +245,11 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec", {**_PAIRS, "kvTransfer": {**_STORE, "config": {"store_tp_size": 2}},
               "decode": {"parallelism": {"tensor": 4}}}, "spec", _RANKS),
     ("spec", {**_PAIRS, "kvTransfer": _STORE, "decode": {"args": ["-pp", "2"]}}, "spec",
-     "P and D of MooncakeStore have the same ranks; leave out --pipeline-parallel-size in prefill.args, decode.args"),
+     "MooncakeStore needs the same ranks on P and D; leave out --pipeline-parallel-size in prefill.args, decode.args"),
     ("spec.kvTransfer", {**_STORE, "order": "DecodeFirst"}, "spec.kvTransfer",
      "connector MooncakeStore does not allow this order; write one of: PrefillFirst"),
     ("spec.kvTransfer", {**_STORE, "config": {"mooncake_protocol": "rdma"}}, "spec.kvTransfer",
-     "mooncake_protocol rdma needs its devices; write config.device_name, for example mlx5_0, or mooncake_protocol: "
+     "mooncake_protocol rdma needs devices; write config.device_name, for example mlx5_0, or mooncake_protocol: "
      "tcp"),
     ("spec.engine.env", _variables("1A"), "spec.engine.env[0].name", _VARIABLE),
     ("spec.decode.env", _variables("A", "B-C"), "spec.decode.env[1].name", _VARIABLE),
@@ -268,14 +268,14 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec.kvTransfer.storage", {"persistentVolumeClaim": {"claimName": "K"}},
      "spec.kvTransfer.storage.persistentVolumeClaim.claimName", _OBJECT),
     ("spec.kvTransfer", {"connector": "Custom"}, "spec.kvTransfer", _NO_CUSTOM),
-    ("spec.kvTransfer.custom", {"className": "MyConnector"}, "spec.kvTransfer", _CUSTOM_BESIDE),
+    ("spec.kvTransfer.custom", {"className": "MyConnector"}, "spec.kvTransfer", _CUSTOM_OF_OTHERS),
     ("spec.kvTransfer", {**custom(), "order": "DecodeFirst"}, "spec.kvTransfer", _CUSTOM_ORDER),
     ("spec.kvTransfer", {**custom(), "order": "Concurrent"}, "spec.kvTransfer", _CUSTOM_ORDER),
     ("spec.kvTransfer", custom(modulePath=None, code={"configMap": {"name": "c"}}), "spec.kvTransfer.custom",
      _CUSTOM_CODE),
     ("spec.kvTransfer", custom(family="Rendezvous"), "spec.kvTransfer.custom.family", _CUSTOM_FAMILY),
     ("spec.kvTransfer", custom(family="Pool", prefillParams={}), "spec.kvTransfer.custom", _CUSTOM_POOL),
-    ("spec.kvTransfer", custom(savedAfterMilliseconds=5), "spec.kvTransfer.custom", _CUSTOM_SERIAL),
+    ("spec.kvTransfer", custom(savedAfterMilliseconds=5), "spec.kvTransfer.custom", _CUSTOM_SAVED_AFTER),
     ("spec.kvTransfer", custom(className="my.Connector"), "spec.kvTransfer.custom.className", _CLASS),
     ("spec.kvTransfer", custom(modulePath="my/connector.py"), "spec.kvTransfer.custom.modulePath", _MODULE),
     ("spec.kvTransfer", custom(code={"configMap": {"name": "My_Code"}}), "spec.kvTransfer.custom.code.configMap.name",
@@ -350,11 +350,11 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec.routing.queue", {"maxMemory": 1024**4 + 1}, "spec.routing.queue.maxMemory", _SIZE),
     ("spec.kvTransfer.config", {"kv_lease_duration": 25}, "spec", _LEASE),
     ("spec.kvTransfer", {"connector": "Mooncake", "config": {"mooncake_protocol": "rdma"}}, "spec.kvTransfer",
-     "mooncake_protocol rdma needs its devices; write config.device_name, for example mlx5_0, or mooncake_protocol: "
+     "mooncake_protocol rdma needs devices; write config.device_name, for example mlx5_0, or mooncake_protocol: "
      "tcp"),
     ("spec.kvTransfer", {"connector": "Mooncake", "config": {"mooncake_protocol": "rdma", "device_name": ""}},
      "spec.kvTransfer",
-     "mooncake_protocol rdma needs its devices; write config.device_name, for example mlx5_0, or mooncake_protocol: "
+     "mooncake_protocol rdma needs devices; write config.device_name, for example mlx5_0, or mooncake_protocol: "
      "tcp"),
     ("spec", {"model": {"name": "m"}, "prefill": {}, "decode": {}, "kvTransfer": {"config": {"kv_lease_duration": 60}},
               "routing": {"deadlines": {"handoffSeconds": 60}}}, "spec", _LEASE),
@@ -369,4 +369,4 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec.observability.scrapeFrom", [{"podLabels": {"app": "-"}}],
      "spec.observability.scrapeFrom[0].podLabels[app]", _LABEL),
 ]  # fmt: skip
-"""What breaks a rule: path, value, where the API server tells it, and the sentence, which it shares with `parse`."""
+"""Objects that break a rule: path, value, the field of the API server's error, and the sentence, as in `parse`."""

@@ -24,7 +24,7 @@ TOKENS: Final = 12
 SLOWNESS: Final = 30.0
 """Factor that makes an engine slow, and still within every deadline."""
 PROTOCOLS: Final[dict[str, dict[str, str]]] = {
-    "Custom": {f"Custom ({family})": Custom(speaks=family).protocol for family in FamilyName}
+    "Custom": {f"Custom ({family})": Custom(family_name=family).protocol for family in FamilyName}
 }
 """Connectors that have several ways of being spoken to: label -> protocol."""
 

@@ -1,5 +1,6 @@
-"""PDDeployments that unit tests give to `parse` and cluster tests to the API server: good ones. Wrong ones
-are in broken_rules and wrong_shapes.
+"""Valid PDDeployments, for `parse` in unit tests and for the API server in cluster tests.
+
+Invalid ones are in broken_rules and wrong_shapes.
 """
 
 import copy
@@ -8,7 +9,7 @@ from typing import Any, Final
 Body = dict[str, Any]
 
 GONE: Final = object()
-"""Instead of a value: the field is taken away."""
+"""As a value: the field is removed."""
 
 GOOD: Final[Body] = {
     "apiVersion": "pdx.dev/v1alpha1",
@@ -111,11 +112,11 @@ FULL: Final[Body] = {
         },
     },
 }
-"""Every field, except model.source, which excludes others."""
+"""Every field except model.source, which excludes others."""
 
 
 def changed(path: str, value: object) -> Body:
-    """GOOD with one field set, or taken away."""
+    """GOOD with one field set or removed."""
     body = copy.deepcopy(GOOD)
     *steps, last = path.split(".")
     inner = body
@@ -129,5 +130,5 @@ def changed(path: str, value: object) -> Body:
 
 
 def custom(**fields: object) -> Body:
-    """A kvTransfer with a connector of the user's own."""
+    """A kvTransfer with connector Custom."""
     return {"connector": "Custom", "custom": {"className": "MyConnector", "modulePath": "my.connector", **fields}}

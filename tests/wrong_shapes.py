@@ -1,4 +1,4 @@
-"""Objects of the wrong shape, and fields that do not exist: what the API server tells of them, and `parse`."""
+"""Objects of the wrong shape, and fields that do not exist: the errors of the API server and of `parse`."""
 
 from typing import Final
 
@@ -73,7 +73,7 @@ ERRORS: Final[list[tuple[str, object, str, str, str]]] = [
      'Invalid value: "null": spec.engine.args[0] in body must be of type string: "null"',
      "spec.engine.args.0: input should be a valid string, not None."),
     ("spec.engine.env", [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}], "spec.engine.env[1]",
-     'Duplicate value: {"name":"A"}', "spec.engine.env: name A is there twice; write it once."),
+     'Duplicate value: {"name":"A"}', "spec.engine.env: name A appears twice; write it once."),
     ("spec.engine.env", [{"name": "A"}], "spec.engine.env[0].value", "Required value",
      "spec.engine.env.0.value is missing."),
     ("spec.engine.env", [{"name": "A", "value": 1}], "spec.engine.env[0].value",
@@ -93,7 +93,7 @@ ERRORS: Final[list[tuple[str, object, str, str, str]]] = [
      "spec.decode.chunkedPrefill.maxBatchedTokens: input should be greater than or equal to 1, not 0."),
     ("spec.decode.resources", {"limits": {"cpu": 1.5}}, "spec.decode.resources.limits.cpu",
      'Invalid value: "number": spec.decode.resources.limits.cpu in body must be of type integer,string: "number"',
-     "spec.decode.resources.limits.cpu is 1.5: write a whole number or a text."),
+     "spec.decode.resources.limits.cpu is 1.5: write an integer or a string."),
     ("spec.decode.resources", {"limits": []}, "spec.decode.resources.limits",
      'Invalid value: "array": spec.decode.resources.limits in body must be of type object: "array"',
      "spec.decode.resources.limits is []; write a mapping."),
@@ -122,7 +122,7 @@ ERRORS: Final[list[tuple[str, object, str, str, str]]] = [
      "spec.decode.podTemplate.spec.containers.0.name is missing."),
     ("spec.decode.podTemplate", {"spec": {"containers": [{"name": "a"}, {"name": "a"}]}},
      "spec.decode.podTemplate.spec.containers[1]", 'Duplicate value: {"name":"a"}',
-     "spec.decode.podTemplate.spec.containers: name a is there twice; write it once."),
+     "spec.decode.podTemplate.spec.containers: name a appears twice; write it once."),
     ("spec.decode.podTemplate", "x", "spec.decode.podTemplate",
      'Invalid value: "string": spec.decode.podTemplate in body must be of type object: "string"',
      "spec.decode.podTemplate is 'x'; write a mapping."),
@@ -153,7 +153,7 @@ ERRORS: Final[list[tuple[str, object, str, str, str]]] = [
      "spec.routing.deadlines.totalSeconds: input should be a valid integer, not '1h'."),
     ("spec.routing.queue", {"maxMemory": 1.5}, "spec.routing.queue.maxMemory",
      'Invalid value: "number": spec.routing.queue.maxMemory in body must be of type integer,string: "number"',
-     "spec.routing.queue.maxMemory is 1.5: write a whole number or a text."),
+     "spec.routing.queue.maxMemory is 1.5: write an integer or a string."),
     ("spec.routing.ejection", {"consecutiveFailures": 0}, "spec.routing.ejection.consecutiveFailures",
      "Invalid value: 0: spec.routing.ejection.consecutiveFailures in body should be greater than or equal to 1",
      "spec.routing.ejection.consecutiveFailures: input should be greater than or equal to 1, not 0."),
@@ -173,10 +173,10 @@ ERRORS: Final[list[tuple[str, object, str, str, str]]] = [
      "mooncake.llm:50051."),
     ("spec.rollout.maxSurge", 0.5, "spec.rollout.maxSurge",
      'Invalid value: "number": spec.rollout.maxSurge in body must be of type integer,string: "number"',
-     "spec.rollout.maxSurge is 0.5: write a whole number or a text."),
+     "spec.rollout.maxSurge is 0.5: write an integer or a string."),
     ("spec.rollout.maxSurge", True, "spec.rollout.maxSurge",
      'Invalid value: "boolean": spec.rollout.maxSurge in body must be of type integer,string: "boolean"',
-     "spec.rollout.maxSurge is True: write a whole number or a text."),
+     "spec.rollout.maxSurge is True: write an integer or a string."),
     ("spec.observability.scrapeFrom", [{"podLabels": {"a": 1}}], "spec.observability.scrapeFrom[0].podLabels.a",
      'Invalid value: "integer": spec.observability.scrapeFrom[0].podLabels.a in body must be of type string: "integer"',
      "spec.observability.scrapeFrom.0.podLabels.a: input should be a valid string, not 1."),
@@ -191,13 +191,13 @@ ERRORS: Final[list[tuple[str, object, str, str, str]]] = [
      "Too long: may not be more than 63 bytes",
      "spec.observability.scrapeFrom.0.podLabels.a is too long; write at most 63 characters."),
 ]  # fmt: skip
-"""What has the wrong shape: path, value, where the API server tells it and what, and the sentence of `parse`."""
+"""What has the wrong shape: path, value, the field and the message of the API server, and the sentence of `parse`."""
 
-UNKNOWN: Final[list[tuple[str, object, str, str]]] = [
+NONEXISTENT: Final[list[tuple[str, object, str, str]]] = [
     ("spec.modell", {}, "spec.modell", "spec.modell does not exist; did you mean model?"),
     ("spec.decode.replica", 1, "spec.decode.replica", "spec.decode.replica does not exist; did you mean replicas?"),
     ("spec.kvTransfer.zzz", 1, "spec.kvTransfer.zzz",
-     "spec.kvTransfer.zzz does not exist; it may hold: connector, order, onLoadFailure, storage, poolSize, config, "
+     "spec.kvTransfer.zzz does not exist; write one of: connector, order, onLoadFailure, storage, poolSize, config, "
      "custom, podTemplate."),
     ("spec.routing.deadline", {}, "spec.routing.deadline",
      "spec.routing.deadline does not exist; did you mean deadlines?"),
@@ -209,10 +209,10 @@ UNKNOWN: Final[list[tuple[str, object, str, str]]] = [
     ("spec.decode.resources.claims", [], "spec.decode.resources.claims",
      "spec.decode.resources.claims does not exist; did you mean limits?"),
     ("spec.decode.podTemplate", {"metadata": {"name": "x"}}, "spec.decode.podTemplate.metadata.name",
-     "spec.decode.podTemplate.metadata.name does not exist; it may hold: labels, annotations."),
+     "spec.decode.podTemplate.metadata.name does not exist; write one of: labels, annotations."),
     ("spec.decode.podTemplate", {"template": {}}, "spec.decode.podTemplate.template",
-     "spec.decode.podTemplate.template does not exist; it may hold: metadata, spec."),
+     "spec.decode.podTemplate.template does not exist; write one of: metadata, spec."),
     ("spec.model.source", {"huggingFace": {}}, "spec.model.source.huggingFace",
-     "spec.model.source.huggingFace does not exist; it may hold: path, persistentVolumeClaim."),
+     "spec.model.source.huggingFace does not exist; write one of: path, persistentVolumeClaim."),
 ]  # fmt: skip
 """What does not exist: path, value, the field that the API server names, and the sentence of `parse`."""

@@ -1,1 +1,4 @@
-"""What operator, gateway, simulator and CLI agree on: the PDDeployment, its names and the KV connectors. No I/O."""
+"""The PDDeployment, its names and the KV connectors, which operator, gateway, simulator and CLI share. No I/O.
+
+Packages, each of which imports only those after it: render, spec, rules, connectors; then the top-level modules.
+"""

@@ -1,4 +1,4 @@
-"""How the programs write their logs: a line for each record, as text or as a JSON object."""
+"""The log format of all programs: one line for each record, as text or as a JSON object."""
 
 import json
 import logging
@@ -12,12 +12,12 @@ _FIELDS: Final = "pdx_fields"
 
 
 def fields(**values: Any) -> dict[str, Any]:
-    """What a record says beside its message, for `extra`: JSON values by name."""
+    """Further fields of a record, for `extra`: JSON values by name."""
     return {_FIELDS: values}
 
 
 class JsonFormatter(logging.Formatter):
-    """An object for each record: time (UTC), level, logger, message, the record's own fields, and a traceback."""
+    """One object for each record: time (UTC), level, logger, message, its further fields, and a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line."""
@@ -30,19 +30,19 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """As `logging` writes it by the format given, the record's own fields behind it as NAME=VALUE."""
+    """The given format of `logging`, followed by the record's further fields as NAME=VALUE."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line, a traceback on further ones."""
+        """The record as one line; a traceback follows on further lines."""
         found: dict[str, Any] = getattr(record, _FIELDS, {})
         if not found:
             return super().format(record)
-        told = " ".join(f"{name}={_plain(value)}" for name, value in found.items())
-        return f"{super().format(record)} {told}"
+        pairs = " ".join(f"{name}={_plain(value)}" for name, value in found.items())
+        return f"{super().format(record)} {pairs}"
 
 
 class StderrHandler(logging.Handler):
-    """Writes to what is stderr at that time: each record at once and in one piece, since processes share it."""
+    """Writes to the current stderr: each record at once and in one write, because processes share stderr."""
 
     def __init__(self, kind: LogFormat, text: str) -> None:
         super().__init__()
@@ -58,9 +58,9 @@ class StderrHandler(logging.Handler):
 
 
 def configure(kind: LogFormat, text: str) -> None:
-    """Have this process write its log to stderr, one handler however often this is called.
+    """Write this process's log to stderr. Further calls replace the handler.
 
-    `text` is the format of a line of text, as `logging` takes it.
+    `text` is the format of text lines, in the syntax of `logging`.
     """
     root = logging.getLogger()
     for handler in [each for each in root.handlers if isinstance(each, StderrHandler)]:
@@ -69,7 +69,7 @@ def configure(kind: LogFormat, text: str) -> None:
 
 
 def _plain(value: Any) -> str:
-    """A value without blanks, so that fields can be told apart."""
+    """A value without blanks, which separate fields."""
     if isinstance(value, list):
         return ",".join(map(_plain, value)) or "-"
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Every name that more than one program must spell the same: API group, labels, annotations, ports."""
+"""The names that several programs share: API group, labels, annotations, ports, names of children, enums."""
 
 from enum import StrEnum
 from typing import Final
@@ -10,31 +10,31 @@ KIND: Final = "PDDeployment"
 PLURAL: Final = "pddeployments"
 SHORT_NAME: Final = "pdd"
 FIELD_MANAGER: Final = "pdx-operator"
-"""Who owns, for server-side apply, the fields that the operator writes."""
+"""The operator's field manager for server-side apply."""
 
 LABEL_DEPLOYMENT: Final = f"{GROUP}/deployment"
 LABEL_ROLE: Final = f"{GROUP}/role"
 ROLE_GATEWAY: Final = "gateway"
-"""Value of the role label on what belongs to the gateway; engines carry a `Role`."""
+"""Value of the role label on the gateway's objects; on an engine's objects it is a `Role`."""
 LABEL_REVISION: Final = f"{GROUP}/revision"
 LABEL_SERVICE: Final = f"{GROUP}/service"
-"""Names the side service that an object belongs to."""
+"""Label: the side service that an object belongs to."""
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "pdx"
 OPERATOR_LABELS: Final = {"app.kubernetes.io/part-of": "pdx", "app.kubernetes.io/component": "operator"}
-"""What the chart gives the operator's pods, among others."""
+"""Labels that the chart puts on the operator's pods, among others."""
 ANNOTATION_CONNECTOR: Final = f"{GROUP}/connector"
 ANNOTATION_ORDER: Final = f"{GROUP}/order"
 ANNOTATION_PROTOCOL: Final = f"{GROUP}/protocol"
-"""How a connector of the user's own is spoken to: see `connectors.custom`."""
+"""Annotation: the protocol of a user's connector (`connectors.custom`)."""
 ANNOTATION_FILE: Final = f"{GROUP}/file-"
-"""With a file's name behind it: the content, which the pod mounts."""
+"""Prefix of annotations: the file's name follows, the value is its content, and the pod mounts it."""
 ANNOTATION_INPUTS: Final = f"{GROUP}/inputs"
-"""Hash of the parts of the spec that a pod template depends on."""
+"""Annotation: hash of the parts of the spec that a pod template depends on."""
 ANNOTATION_TEMPLATE: Final = f"{GROUP}/template"
-"""The pod template in force, as JSON, for as long as its inputs stay equal."""
+"""Annotation: the pinned pod template as JSON. It stays in force while its inputs are equal."""
 ANNOTATION_APPLIED: Final = f"{GROUP}/applied"
-"""Hash of the manifest that the operator applied."""
+"""Annotation: hash of the manifest that the operator applied."""
 
 ENGINE_CONTAINER: Final = "engine"
 """Name of the container that runs vLLM in an engine's pod."""
@@ -43,27 +43,27 @@ GATEWAY_CONTAINER: Final = "gateway"
 SERVICE_CONTAINER: Final = "service"
 """Name of the container that runs a side service in its pod."""
 CODE_MOUNT: Final = "/etc/pdx/connector"
-"""Where an engine's pod finds the files of spec.kvTransfer.custom.code.configMap."""
+"""Mount path of spec.kvTransfer.custom.code.configMap in an engine's pod."""
 FILES_MOUNT: Final = "/etc/pdx/files"
-"""Where an engine's pod finds what its connector reads from files."""
+"""Mount path of the connector's files in an engine's pod."""
 MODEL_MOUNT: Final = "/models"
-"""Where an engine's pod finds the volume of spec.model.source.persistentVolumeClaim."""
+"""Mount path of spec.model.source.persistentVolumeClaim in an engine's pod."""
 
 STORAGE_MOUNT: Final = "/kv"
-"""Where an engine's pod finds the volume of spec.kvTransfer.storage."""
+"""Mount path of spec.kvTransfer.storage in an engine's pod."""
 
 PORT_HTTP: Final = "http"
-"""Name of the port of an HTTP API, of engines and gateway."""
+"""Name of the HTTP API's port, of engines and gateway."""
 PORT_ADMIN: Final = "admin"
 """Name of the gateway's admin port."""
 
 PORT_METRICS: Final = "metrics"
-"""Name of the port at which a side service answers /metrics, and nothing else."""
+"""Name of the port on which a side service answers /metrics, and nothing else."""
 
 CLIENT_KEYS_FLAG: Final = "--client-keys"
-"""Flag of the gateway: the file with the API keys of clients."""
+"""Flag of the gateway: file with the API keys of clients."""
 ENGINE_KEY_FLAG: Final = "--engine-key"
-"""Flag of the gateway: the file with the key that engines ask for."""
+"""Flag of the gateway: file with the API key of the engines."""
 
 ENGINE_PORT: Final = 8000
 """Port of vLLM's HTTP API in an engine pod."""
@@ -106,20 +106,20 @@ class PrefillFailure(StrEnum):
     LOCAL = "Local"
     """D alone at once."""
     FAIL = "Fail"
-    """Tell the client."""
+    """The client gets an error."""
 
 
 class Policy(StrEnum):
     """How the gateway chooses among the engines of one role."""
 
     LEAST_REQUESTS = "LeastRequests"
-    """The one with the fewest requests of this gateway."""
+    """The engine with the fewest requests of this gateway."""
     LEAST_LOAD = "LeastLoad"
-    """Requests of this gateway, and the queue and KV use that the engine itself reports."""
+    """By the requests of this gateway, and the queue and KV use that the engine reports."""
     PREFIX_AFFINITY = "PrefixAffinity"
-    """The same beginning of a prompt to the same engine, unless that one has too much."""
+    """Prompts with the same beginning to the same engine, unless it is overloaded."""
     SESSION_AFFINITY = "SessionAffinity"
-    """The same session (header x-session-id) to the same engine, unless that one has too much."""
+    """Requests of one session (header x-session-id) to the same engine, unless it is overloaded."""
 
 
 class LogFormat(StrEnum):
@@ -131,7 +131,7 @@ class LogFormat(StrEnum):
 
 
 class ConditionType(StrEnum):
-    """What the status says of an object."""
+    """The types of `status.conditions`."""
 
     READY = "Ready"
     PROGRESSING = "Progressing"
@@ -150,12 +150,12 @@ def service_name(deployment: str, service: str, revision: str) -> str:
 
 
 def pool_name(deployment: str, role: Role) -> str:
-    """Name of what a role has once for all revisions: its PodDisruptionBudget."""
+    """Name of a role's PodDisruptionBudget, one for all revisions."""
     return f"{deployment}-{role}"
 
 
 def gateway_name(deployment: str) -> str:
-    """Name of everything that belongs to the gateway."""
+    """Name of each of the gateway's objects."""
     return f"{deployment}-gateway"
 
 

@@ -1,4 +1,4 @@
-"""Kubernetes' quantities as numbers: `1000m` and `1` are one quantity, and the API server writes the shorter."""
+"""Kubernetes' quantities as numbers: `1000m` and `1` are equal, and the API server writes the shorter form."""
 
 import re
 from fractions import Fraction
@@ -10,7 +10,7 @@ _BINARY: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 
 
 def quantity(text: str | int | float) -> Fraction | None:
-    """The number that a quantity means; None when it is not one (k8s.io/apimachinery `pkg/api/resource`)."""
+    """The value of a quantity; None if the text is none (k8s.io/apimachinery `pkg/api/resource`)."""
     match = _QUANTITY.fullmatch(str(text))
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""A rule that holds in Python and in the API server. Connectors state theirs, so nothing here loads pydantic."""
+"""A rule that both the API server and Python check. Connectors use it, so this module does not load pydantic."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ RULES_KEY: Final = "x-kubernetes-validations"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a value must fulfil, told twice: as CEL for the API server, as a function for everybody else.
+    """A condition on a value, in two forms that must agree: CEL for the API server, a function for Python.
 
-    It annotates a field's type, or stands in the `rules` of a `Part`.
+    It annotates a field's type, or is one of the `rules` of a `Part`.
     """
 
     cel: str
     message: str
-    """What to write instead: the end of a sentence that begins with the field's path, without a full stop."""
+    """The reason and the correction: the end of a sentence that begins with the field's path, without a full stop."""
     holds: Callable[[Any], bool]
 
     def check(self, value: Any) -> None:
-        """Raise ValueError with the message when the value does not fulfil it."""
+        """Raise ValueError with the message if the value breaks the rule."""
         if not self.holds(value):
             raise ValueError(self.message)
 
@@ -45,10 +45,10 @@ class Rule:
 
 def with_rules(schema: Mapping[str, Any], *rules: Rule) -> dict[str, Any]:
     """The JSON schema with further rules."""
-    told = [{"rule": rule.cel, "message": rule.message} for rule in rules]
-    return {**schema, RULES_KEY: [*schema.get(RULES_KEY, ()), *told]} if told else dict(schema)
+    further = [{"rule": rule.cel, "message": rule.message} for rule in rules]
+    return {**schema, RULES_KEY: [*schema.get(RULES_KEY, ()), *further]} if further else dict(schema)
 
 
-def cel_list(words: Iterable[str]) -> str:
-    """A list of texts in CEL."""
-    return f"[{', '.join(repr(str(word)) for word in words)}]"
+def cel_list(values: Iterable[str]) -> str:
+    """A list of strings in CEL."""
+    return f"[{', '.join(repr(str(value)) for value in values)}]"

@@ -1,4 +1,4 @@
-"""Which version of PDX runs, as its package says."""
+"""The version of PDX, read from its package."""
 
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
@@ -7,7 +7,7 @@ DISTRIBUTION: Final = "pdx-serving"
 
 
 def pdx_version() -> str:
-    """The version; `(not installed)` where the programs run without their package."""
+    """The version; `(not installed)` if the programs run without their package."""
     try:
         return version(DISTRIBUTION)
     except PackageNotFoundError:

@@ -284,11 +284,11 @@ def _check_engines(ledger: Ledger, engines: Engines) -> None:
     ledger.expect(not touched, f"engines have seen rubbish: {sorted(touched)[:10]}")
     missing = ledger.answered - engines.legs.keys()
     ledger.expect(not missing, f"answered without an engine: {sorted(missing)[:10]}")
-    names = ("prefills_finished", "pulled", "pushed", "released", "expired", "parked_lost", "push_failures")
+    names = ("prefills_finished", "pulled", "pushed", "released", "expired", "pinned_lost", "push_failures")
     sums = {name: engines.count(Role.PREFILL, name) for name in names}
     held = sum(engine.counts.blocks_held_now for engine in engines.all)
     ledger.expect(held == 0, f"blocks are held: {[e.state() for e in engines.all if e.counts.blocks_held_now]}")
-    gone = sum(sums[name] for name in ("pulled", "pushed", "released", "expired", "parked_lost"))
+    gone = sum(sums[name] for name in ("pulled", "pushed", "released", "expired", "pinned_lost"))
     ledger.expect(sums["prefills_finished"] == gone, f"finished prefills do not add up: {sums}")
     most_decode = max((legs.decode + legs.plain for legs in engines.legs.values()), default=0)
     most_prefill = max((legs.prefill for legs in engines.legs.values()), default=0)

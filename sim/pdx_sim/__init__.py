@@ -1,4 +1,7 @@
-"""A simulated engine: vLLM's HTTP API and the KV protocols, strictly, with timings and faults and no model."""
+"""A simulated engine: vLLM's HTTP API and the KV protocols, with timings and faults, without a model.
+
+Imports pdx_api only.
+"""
 
 from pdx_sim.core.counters import Counts, Violation
 from pdx_sim.core.sequence import Leg

@@ -1,4 +1,4 @@
-"""A simulated engine: starts, stops, dies and starts again."""
+"""A simulated engine: it starts, stops, dies and restarts."""
 
 import asyncio
 import os
@@ -19,13 +19,13 @@ from pdx_sim.api.server import Api, Seen
 from pdx_sim.core.blocks import BlockPool
 from pdx_sim.core.counters import Counts
 from pdx_sim.core.engine_core import Core
+from pdx_sim.core.leases import Leases
 from pdx_sim.core.timings import Timings
 from pdx_sim.faults import Faults
 from pdx_sim.settings import SimSettings, TransferMode
 from pdx_sim.transfer.bootstrap import Bootstrap
 from pdx_sim.transfer.connector import KVConnector, Station
-from pdx_sim.transfer.leases import Leases
-from pdx_sim.transfer.mooncake import MeetConnector
+from pdx_sim.transfer.mooncake import MooncakeConnector
 from pdx_sim.transfer.ports import listen_steadily
 from pdx_sim.transfer.pull import PullConnector
 from pdx_sim.transfer.push import PushConnector
@@ -44,12 +44,12 @@ _LONGEST_TICK: Final = 0.5
 _CONNECTORS: Final[dict[TransferMode, Callable[[Station], KVConnector]]] = {
     TransferMode.PULL: PullConnector,
     TransferMode.PUSH: PushConnector,
-    TransferMode.MEET: MeetConnector,
+    TransferMode.MOONCAKE: MooncakeConnector,
 }
 
 
 class ListenError(OSError):
-    """An address cannot be listened on; the text says which and why."""
+    """The engine cannot listen on an address; the text names the address and the reason."""
 
 
 class SimEngine:
@@ -61,7 +61,7 @@ class SimEngine:
         self.timings = Timings(settings.model)
         self.faults = Faults(random.Random(settings.seed), self._refuse)  # noqa: S311 (a repeatable simulation)
         self.seen: deque[Seen] = deque(maxlen=settings.record)
-        """The last generation requests, as they arrived."""
+        """The most recent generation requests, as they were received."""
         self.draining = False
         self.dead = False
         """Whether a request has killed the EngineCore."""
@@ -74,7 +74,7 @@ class SimEngine:
         self._renew()
 
     def _renew(self) -> None:
-        """A new identity and an empty KV."""
+        """Begin a start with a new identity and an empty KV."""
         settings = self.settings
         self.station = Station(
             settings=settings,
@@ -90,14 +90,14 @@ class SimEngine:
         self.storage = self._shared_storage() if settings.shares_storage else None
         self._bootstrap: Bootstrap | None = None
         self.connector = self._connect()
-        self.core = Core(self.station, self.connector, random.Random(settings.seed), self.storage)  # noqa: S311
+        self.core = Core(self.station, self.connector, random.Random(settings.seed))  # noqa: S311
         self.station.on_death = self.die
         self.core.wake()
         self.draining = self.dead = False
 
     def _shared_storage(self) -> Storage:
         settings = self.settings
-        return Storage(settings.storage, settings.block_size, settings.pool_has_server, settings.saves_behind)
+        return Storage(settings.storage, settings.block_size, settings.pool_has_server, settings.saves_in_background)
 
     def _connect(self) -> KVConnector:
         if self.storage is not None:
@@ -105,7 +105,7 @@ class SimEngine:
         return _CONNECTORS[self.settings.mode](self.station)
 
     def die(self) -> None:
-        """The EngineCore dies: what runs ends with an error, and nothing is taken any more."""
+        """The EngineCore dies: what runs ends with an error, and every further request is refused."""
         self.dead = True
         self.core.fail_all()
 
@@ -126,7 +126,7 @@ class SimEngine:
 
     @property
     def side_channel_port(self) -> int:
-        """Port of the side channel, or of the bootstrap, in force."""
+        """Port of the side channel, or of the bootstrap, that peers use."""
         return self._side_channel_port
 
     async def __aenter__(self) -> Self:
@@ -137,7 +137,7 @@ class SimEngine:
         await self.stop()
 
     async def start(self) -> None:
-        """Open the side channel and the HTTP port; raises ListenError, and then nothing stays open."""
+        """Open the side channel and the HTTP port. Raises ListenError, and leaves nothing open then."""
         try:
             await self._open()
         except ListenError:
@@ -161,21 +161,21 @@ class SimEngine:
         await self._listen()
 
     async def _open_side_channel(self) -> None:
-        """With a bootstrap, that is what has the port that others know; the worker's is another in every start."""
-        host, known, channel = self.settings.side_channel_host, self._side_channel_port, self.station.channel
-        meets = self.settings.mode is TransferMode.MEET
-        if not meets or self.settings.role is Role.DECODE:
-            with _listening(host, known):
-                self.station.port = await channel.listen(host, 0 if meets else known)
+        """With Mooncake, P's bootstrap has the fixed port, and the side channel has another one in every start."""
+        host, fixed, channel = self.settings.side_channel_host, self._side_channel_port, self.station.channel
+        mooncake = self.settings.mode is TransferMode.MOONCAKE
+        if not mooncake or self.settings.role is Role.DECODE:
+            with _listening(host, fixed):
+                self.station.port = await channel.listen(host, 0 if mooncake else fixed)
             self._side_channel_port = self.station.port
             return
         self.station.port = await channel.listen(host, 0)
         self._bootstrap = Bootstrap(self.engine_id, f"tcp://{host}:{self.station.port}")
-        with _listening(host, known):
-            self._side_channel_port = await self._bootstrap.listen(host, known)
+        with _listening(host, fixed):
+            self._side_channel_port = await self._bootstrap.listen(host, fixed)
 
     async def stop(self) -> None:
-        """Stop as vLLM does on SIGTERM: drain for shutdown_seconds, abort what is left, close."""
+        """Stop as vLLM does on SIGTERM: drain for shutdown_seconds, abort the rest, close."""
         if self._runner is None:
             return
         self.draining = True
@@ -188,27 +188,27 @@ class SimEngine:
         await self._end()
 
     async def kill(self) -> None:
-        """Die: reset every connection, tell no peer, refuse connects until a restart."""
+        """Die: reset every connection, notify no peer, refuse connections until a restart."""
         if self._runner is None:
             return
         self._close_listener()
         for connection in getattr(self._runner.server, "connections", ()):
             _reset(connection.transport)
-        await self.connector.close()  # first, so that what the core drops is not told to peers
+        await self.connector.close()  # first, so that peers are not notified of what the core cancels
         await self._close_side_channel()
         await self.core.close()
         await self._runner.cleanup()
         await self._end()
 
     async def restart(self) -> None:
-        """Stop if it runs, and start on the same ports with a new engine id and an empty KV."""
+        """Stop, and start on the same ports with a new engine id and an empty KV."""
         await self.stop()
         self._renew()
         self.counts.restarts += 1
         await self.start()
 
     def state(self) -> dict[str, Any]:
-        """What /sim/state answers."""
+        """The body of /sim/state."""
         return {
             "engine_id": self.engine_id,
             "role": self.settings.role,
@@ -219,13 +219,13 @@ class SimEngine:
             "draining": self.draining,
             "counts": self.counts.as_json(),
             "blocks": self.station.pool.owners,
-            "parked": self.station.leases.ids,
+            "pinned": self.station.leases.ids,
             "stranded": list(self.station.stranded),
             "faults": [asdict(fault) for fault in self.faults.active],
         }
 
     async def _idle(self) -> None:
-        while self.core.live or len(self.station.leases):  # noqa: ASYNC110 (seldom, and two owners to watch)
+        while self.core.live or len(self.station.leases):  # noqa: ASYNC110 (rare, and two owners to watch)
             await asyncio.sleep(_IDLE_POLL)
 
     async def _end(self) -> None:
@@ -236,8 +236,8 @@ class SimEngine:
         await self.core.close()
         await self.connector.close()
         await self._close_side_channel()
-        self.counts.parked_lost += len(self.station.leases)
-        self.counts.forget()
+        self.counts.pinned_lost += len(self.station.leases)
+        self.counts.reset_gauges()
 
     async def _close_side_channel(self) -> None:
         await self.station.channel.close()
@@ -270,7 +270,7 @@ class SimEngine:
             self._listener = None
 
     def _refuse(self, seconds: float) -> None:
-        """Close the HTTP port for a time; connections that are open stay."""
+        """Close the HTTP port for `seconds`; open connections stay. 0 reopens it."""
         if self._runner is None or (not seconds and self._listener is not None):
             return
         self._close_listener()
@@ -290,20 +290,20 @@ class SimEngine:
         return self.connector.answer(message)
 
     async def _tick(self) -> None:
-        """End leases that are over, renew those D waits for."""
+        """End the leases that are over, and call the connector's `tick`."""
         interval = min(self.settings.lease_seconds / _TICKS_PER_LEASE, _LONGEST_TICK)
         while True:
             await asyncio.sleep(interval)
             now = self.station.now()
-            for parked in self.station.leases.expire(now):
+            for pinned in self.station.leases.expire(now):
                 self.counts.expired += 1
-                self.station.free(parked.internal_id)
+                self.station.free(pinned.internal_id)
             self.connector.tick(now)
 
 
 @contextmanager
 def _listening(host: str, port: int) -> Iterator[None]:
-    """Say of a failure which address it is about."""
+    """Turn a failure to listen into a ListenError that names the address."""
     try:
         yield
     except (OSError, UnicodeError) as error:

@@ -1,4 +1,4 @@
-"""Faults that an engine can be told to have, and which of them strikes a request."""
+"""The faults that an engine can simulate, and the choice of the fault that strikes a request."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -10,22 +10,22 @@ from pdx_sim.core.sequence import Leg
 
 
 class FaultKind(StrEnum):
-    """What goes wrong."""
+    """A kind of fault."""
 
     REFUSE = "refuse"
     """The HTTP port refuses connections for `seconds`; strikes when set, not by request."""
     STATUS = "status"
-    """Answers `status` at once, without work; D tells P of a 4xx or 503 as it does when it refuses by itself."""
+    """Answers `status` at once, without work. On a 4xx or 503 D notifies P, as it does when validation refuses."""
     HANG_BEFORE_HEAD = "hang_before_head"
-    """Reads the request and says nothing for `seconds`, without work."""
+    """Reads the request and sends nothing for `seconds`, without work."""
     HANG_AFTER_HEAD = "hang_after_head"
-    """Sends the head, works, and then says nothing for `seconds`."""
+    """Sends the head, works, and then sends nothing for `seconds`."""
     DIE_BEFORE_HEAD = "die_before_head"
-    """Closes the connection in place of an answer, without work."""
+    """Closes the connection instead of answering, without work."""
     LOSE_ANSWER = "lose_answer"
-    """Works to the end, then closes the connection in place of an answer that is not streamed."""
+    """Works to the end, then closes the connection instead of sending an answer that is not streamed."""
     DIE_AFTER_HEAD = "die_after_head"
-    """Closes after the head (of an answer that is not streamed: amid the body)."""
+    """Closes after the head; in the middle of the body if the answer is not streamed."""
     DIE_AFTER_EVENTS = "die_after_events"
     """Closes a stream after `events` events."""
     DIE_IN_EVENT = "die_in_event"
@@ -35,37 +35,37 @@ class FaultKind(StrEnum):
     GARBAGE_JSON = "garbage_json"
     """Works, then answers 200 with a body that is no JSON; in a stream, the event after `events` is no JSON."""
     NO_PARAMS = "no_params"
-    """P finishes and keeps its blocks, but answers kv_transfer_params null."""
+    """P finishes and pins its blocks, but answers kv_transfer_params null."""
     ERROR_EVENT = "error_event"
     """A stream's next event after `events` is an error, then [DONE]; an answer that is not streamed is a 500."""
     ABORT = "abort"
-    """200 with finish_reason abort and no text, without work: what vLLM answers while it shuts down."""
+    """Answers 200 with finish_reason abort and no text, without work, as vLLM does while it shuts down."""
     SLOW = "slow"
     """Every simulated time of the request is multiplied by `factor`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault, and whom it strikes: the next `count` requests of `leg`, each with `probability`."""
+    """One fault. It strikes the next `count` requests of `leg`, each with `probability`."""
 
     kind: FaultKind
     count: int | None = 1
-    """Times it strikes; None for ever."""
+    """How often it strikes; None: for ever."""
     probability: float = 1.0
     leg: Leg | None = None
-    """Only requests of this leg; None for all."""
+    """Only requests of this leg; None: all."""
     status: int = 500
     """For STATUS."""
     seconds: float = 3600.0
     """For REFUSE and the HANG kinds."""
     events: int = 0
-    """For the kinds that let events through first."""
+    """Events that are sent first, for the kinds that name them."""
     factor: float = 10.0
     """For SLOW."""
 
 
 class Faults:
-    """The faults of one engine; the first that fits a request strikes it."""
+    """The faults of one engine. The first that matches a request strikes it."""
 
     __slots__ = ("_active", "_on_refuse", "_rng")
 
@@ -76,29 +76,29 @@ class Faults:
 
     @property
     def active(self) -> tuple[Fault, ...]:
-        """What may still strike."""
+        """The faults that may still strike."""
         return tuple(self._active)
 
     def add(self, kind: FaultKind, **fields: Any) -> Fault:
-        """Add a fault; `fields` are those of `Fault`."""
+        """Add a fault with these fields of `Fault`."""
         fault = Fault(kind, **fields)
         self.put(fault)
         return fault
 
     def put(self, fault: Fault) -> None:
-        """Add a fault made elsewhere."""
+        """Add a fault."""
         if fault.kind is FaultKind.REFUSE:
             self._on_refuse(fault.seconds)
         else:
             self._active.append(fault)
 
     def clear(self) -> None:
-        """Take every fault away; a port that refuses connections opens again."""
+        """Remove every fault; a port that refuses connections opens again."""
         self._active.clear()
         self._on_refuse(0.0)
 
     def take(self, leg: Leg) -> Fault | None:
-        """The fault that strikes a request of this leg, if any; what has struck often enough is gone."""
+        """The fault that strikes a request of this leg, if any. A fault that has struck `count` times is removed."""
         for index, fault in enumerate(self._active):
             if fault.leg not in (None, leg) or self._rng.random() >= fault.probability:
                 continue
@@ -112,9 +112,9 @@ class Faults:
 
 
 def fault_of(fields: Mapping[str, Any]) -> Fault:
-    """A fault from JSON; ValueError or TypeError when it is none."""
-    known = dict(fields)
-    kind = FaultKind(known.pop("kind"))
-    if known.get("leg") is not None:
-        known["leg"] = Leg(known["leg"])
-    return Fault(kind, **known)
+    """A fault from JSON; KeyError, TypeError or ValueError if it is none."""
+    values = dict(fields)
+    kind = FaultKind(values.pop("kind"))
+    if values.get("leg") is not None:
+        values["leg"] = Leg(values["leg"])
+    return Fault(kind, **values)

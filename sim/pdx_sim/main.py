@@ -11,7 +11,7 @@ from pdx_sim.settings import SimSettings
 
 
 def run(settings: SimSettings) -> int:
-    """Serve until SIGTERM or SIGINT; 1 and one sentence on stderr when an address cannot be had."""
+    """Serve until SIGTERM or SIGINT. Returns 1, with one sentence on stderr, if an address cannot be used."""
     try:
         uvloop.run(_serve(settings))
     except ListenError as error:
@@ -21,9 +21,9 @@ def run(settings: SimSettings) -> int:
 
 
 async def _serve(settings: SimSettings) -> None:
-    told = asyncio.Event()
+    stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, stopped.set)
     async with SimEngine(settings):
-        await told.wait()
+        await stopped.wait()

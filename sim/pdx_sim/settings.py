@@ -24,12 +24,14 @@ class OnLoadFailure(StrEnum):
 
 
 class TransferMode(StrEnum):
-    """Who moves the KV: D reads (`NixlConnector`) or P writes (`NixlPushConnector`)."""
+    """How KV moves between peers."""
 
     PULL = "pull"
+    """D reads from P (`NixlConnector`)."""
     PUSH = "push"
-    MEET = "meet"
-    """P writes, and D asks P's bootstrap for the way to it (`MooncakeConnector`)."""
+    """P writes to D (`NixlPushConnector`)."""
+    MOONCAKE = "mooncake"
+    """P writes to D, which finds P through P's bootstrap (`MooncakeConnector`)."""
 
 
 _MOST: Final = sys.float_info.max
@@ -61,16 +63,16 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "shutdown_seconds": _SECONDS,
     "record": _AMOUNT,
 }
-"""Field of SimSettings -> its least and its greatest value. Only finite numbers lie between them."""
+"""Field of SimSettings -> its least and its greatest value, both finite."""
 
 
 class OutOfBoundsError(ValueError):
-    """A setting is outside its bounds: `field` is its name, `wrong` what is wrong with it."""
+    """A setting is outside its bounds. `reason` is the end of a sentence that begins with `field`, its name."""
 
-    def __init__(self, field: str, wrong: str) -> None:
-        super().__init__(f"{field} {wrong}")
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field} {reason}")
         self.field = field
-        self.wrong = wrong
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,49 +80,50 @@ class SimSettings:
     """Every setting with its default, unit and consequence."""
 
     role: Role = Role.AGGREGATED
-    """Which legs the engine accepts; a leg of the other role is a violation. Aggregated has no KV connector."""
+    """The legs that the engine accepts; a leg of the other role is a violation. Aggregated has no KV connector."""
     kv_both: bool = False
-    """Accepts legs of both roles, whatever `role` says (vLLM's kv_role kv_both)."""
+    """Accepts legs of both roles, whatever `role` is (vLLM's kv_role kv_both)."""
     order: Order = Order.PREFILL_FIRST
-    """PrefillFirst speaks pull, the other orders push."""
+    """With NIXL, PrefillFirst is pull and the other orders are push."""
     connector: str = _NIXL
-    """The KV connector. NIXL and Mooncake are spoken word for word; every other hands over by its family: Serial as
-    NIXL's pull does, with parameters of its own, and Pool through `storage`. No other Rendezvous is simulated."""
+    """The KV connector. The protocols of NIXL and Mooncake are simulated exactly. Every other connector hands over as
+    its family does: pull as NIXL's pull, with the connector's parameters; pool through `storage`. No other push is
+    simulated."""
     protocol: str = ""
-    """How Custom is spoken to (`connectors.custom`): a P leg with other parameters is a violation."""
+    """The protocol of connector Custom (`connectors.custom`). A P leg with other parameters is a violation."""
     storage: str = ""
-    """The directory that engines of a pool share. Where the connector has a service beside its engines, which keeps the
-    pool, it stands for that, and only what is written to its end is found."""
+    """The directory that engines of a pool share. It also simulates the pool of a connector's side service; then only
+    prompts that are completely written are found."""
     model: str = "sim"
-    """The served model's name; clients ask for it, and engines of another model refuse the KV handshake."""
+    """Name of the served model, which clients send. Engines of another model refuse the KV handshake."""
     api_key: str = ""
-    """What requests to /v1 must carry as `Authorization: Bearer` (vLLM's --api-key); empty: nothing."""
+    """The key that requests to /v1 must carry as `Authorization: Bearer` (vLLM's --api-key); empty: none."""
     host: str = "127.0.0.1"
     """Address of the HTTP API."""
     port: int = 0
-    """Port of the HTTP API; 0 takes a free one, which a restart keeps."""
+    """Port of the HTTP API. 0: a free port, which a restart keeps."""
     side_channel_host: str = "127.0.0.1"
-    """Address of the side channel, both bound and told to peers."""
+    """Address of the side channel. The engine binds it and sends it to peers."""
     side_channel_port: int = 0
-    """Port of the side channel, with Mooncake of P's bootstrap; 0 takes a free one, which a restart keeps."""
+    """Port of the side channel; with Mooncake, of P's bootstrap. 0: a free port, which a restart keeps."""
     version: str = "0.32.0"
-    """vLLM's version as told by /version; engines of another version refuse the KV handshake."""
+    """vLLM's version, as /version answers it. Engines of another version refuse the KV handshake."""
     max_model_len: int = 4096
     """Longest prompt plus answer, in tokens."""
     answer_tokens: int = 0
     """Tokens after which an answer ends by itself (finish_reason stop); ignore_eos overrules it. 0: never."""
     prefill_base_seconds: float = 0.0
-    """Seconds that each prefill takes beside its tokens."""
+    """Seconds that each prefill takes in addition to its tokens."""
     prefill_token_seconds: float = 20e-6
     """Seconds for each prompt token of a prefill."""
     prefill_chunk: int = 512
-    """Tokens in one prefill step: a prefill whose client has left stops at the end of its step."""
+    """Tokens in one prefill step. A prefill whose client has disconnected stops at the end of its step."""
     decode_token_seconds: float = 1e-3
     """Seconds for each generated token of a sequence."""
     transfer_seconds: float = 0.0
     """Seconds to move the KV of one request between engines."""
     side_channel_seconds: float = 0.0
-    """Seconds that each message on the side channel is late."""
+    """Seconds by which each message on the side channel is delayed."""
     side_channel_timeout: float = 5.0
     """Seconds until a peer that does not answer on the side channel counts as dead."""
     jitter: float = 0.0
@@ -132,23 +135,23 @@ class SimSettings:
     max_running: int = 256
     """Sequences computed at a time (--max-num-seqs); more wait."""
     num_blocks: int = 16384
-    """KV blocks; a request waits while too few are free."""
+    """Number of KV blocks. A request waits while too few are free."""
     block_size: int = 16
     """Tokens in a KV block."""
     lease_seconds: float = 30.0
-    """Seconds that P keeps finished blocks (kv_lease_duration); D's heartbeat extends it by two thirds of that."""
+    """Seconds that P pins finished blocks (kv_lease_duration). After a heartbeat from D, two thirds of that remain."""
     decoder_ttl_seconds: float = 480.0
-    """Seconds that D keeps the blocks of a request that has gone and whose KV was never pushed."""
+    """Seconds that D keeps the blocks of a request that was cancelled before its KV was pushed."""
     on_load_failure: OnLoadFailure = OnLoadFailure.FAIL
     """Fail: a request whose KV does not arrive ends with an error. Recompute: D prefills by itself."""
     keepalive_seconds: float = 5.0
     """Seconds until an idle client connection is closed (uvicorn's default)."""
     shutdown_seconds: float = 0.0
-    """Seconds that a stop waits for open requests and parked KV (--shutdown-timeout); 0 aborts them at once."""
+    """Seconds that a stop waits for open requests and pinned KV (--shutdown-timeout). 0 aborts them at once."""
     prompt_tokens_details: bool = True
-    """Says in `usage` how many prompt tokens were not computed here (--enable-prompt-tokens-details)."""
+    """Reports in `usage` how many prompt tokens were not computed here (--enable-prompt-tokens-details)."""
     record: int = 256
-    """Last requests kept for tests to look at."""
+    """Number of recent requests that are kept for tests."""
 
     def __post_init__(self) -> None:
         for field, (least, most) in BOUNDS.items():
@@ -158,9 +161,9 @@ class SimSettings:
                 raise OutOfBoundsError(field, f"is {value}; write {possible}")
         choose(self.connector, self.order, self.protocol)
         if isinstance(self._family, Push) and self.connector not in (_NIXL, _MOONCAKE):
-            raise ValueError(f"the rendezvous of connector {self.connector} is not simulated")
+            raise ValueError(f"the push protocol of connector {self.connector} is not simulated")
         if self.shares_storage and not self.storage:
-            raise ValueError(f"connector {self.connector} needs a directory that engines share")
+            raise ValueError(f"connector {self.connector} needs a directory that engines share; set storage")
         if self.num_blocks * self.block_size < self.max_model_len:
             raise ValueError("num_blocks * block_size must hold max_model_len tokens")
         listen, side_channel = (self.host, self.port), (self.side_channel_host, self.side_channel_port)
@@ -171,7 +174,7 @@ class SimSettings:
     def mode(self) -> TransferMode:
         """How KV moves in this order."""
         if self.connector == _MOONCAKE:
-            return TransferMode.MEET
+            return TransferMode.MOONCAKE
         return TransferMode.PULL if self.order is Order.PREFILL_FIRST else TransferMode.PUSH
 
     @property
@@ -181,12 +184,12 @@ class SimSettings:
 
     @property
     def pool_has_server(self) -> bool:
-        """Whether what is shared is kept by a service beside the engines."""
+        """Whether a side service keeps the pool."""
         return bool(choose(self.connector, self.order)[0].services)
 
     @property
-    def saves_behind(self) -> bool:
-        """Whether P may answer before what it saves can be found."""
+    def saves_in_background(self) -> bool:
+        """Whether P may answer before the KV that it saves can be found."""
         family = self._family
         return isinstance(family, Pool) and family.saved_after > 0
 
@@ -195,8 +198,8 @@ class SimSettings:
         return family_of(self.connector, self.order, self.protocol)
 
     @property
-    def own_prefill_params(self) -> KVParams | None:
-        """What P legs carry, all of it, where the connector is no NIXL."""
+    def exact_prefill_params(self) -> KVParams | None:
+        """The exact parameters of P legs, for a pull connector other than NIXL."""
         family = self._family
         return family.prefill_params if self.connector != _NIXL and isinstance(family, Pull) else None
 

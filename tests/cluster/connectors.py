@@ -36,7 +36,7 @@ def prove(scene: Scene) -> Transfer:
 
 
 def _check_services(scene: Scene, example: objects.Manifest) -> None:
-    wanted = [service.name for service in side_services(parse(example).spec) if not service.beside_engine]
+    wanted = [service.name for service in side_services(parse(example).spec) if not service.is_sidecar]
     running = [pod["metadata"]["labels"]["pdx.dev/service"] for pod in scene.pods("pdx.dev/service")]
     if running != wanted:
         raise ClusterError(f"side services: {running}, not {wanted}")

@@ -17,7 +17,7 @@ from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.errors import ClusterError
 from tests.broken_rules import RULES
 from tests.pddeployments import FULL, GOOD, Body, changed
-from tests.wrong_shapes import ERRORS, UNKNOWN
+from tests.wrong_shapes import ERRORS, NONEXISTENT
 
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / f"{GROUP}_{PLURAL}.yaml"
@@ -83,7 +83,7 @@ def invalid(body: Body, field: str, told: str) -> Cause:
 
 
 def test_there_are_enough_wrong_objects() -> None:
-    assert len(RULES) + len(ERRORS) + len(UNKNOWN) >= 70
+    assert len(RULES) + len(ERRORS) + len(NONEXISTENT) >= 70
 
 
 @pytest.mark.parametrize(("path", "value", "field", "told"), RULES)
@@ -101,7 +101,7 @@ def test_a_wrong_shape_is_refused(
     assert causes(api, changed(path, value)) == [(field, told)]
 
 
-@pytest.mark.parametrize(("path", "value", "field", "_sentence"), UNKNOWN)
+@pytest.mark.parametrize(("path", "value", "field", "_sentence"), NONEXISTENT)
 def test_an_unknown_field_is_refused(
     api: client.CustomObjectsApi, path: str, value: object, field: str, _sentence: str
 ) -> None:

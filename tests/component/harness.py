@@ -316,7 +316,7 @@ class World:
 
 def spec_of(engine: SimEngine, order: Order) -> EndpointSpec:
     settings = engine.settings
-    asked = settings.mode is TransferMode.MEET
+    asked = settings.mode is TransferMode.MOONCAKE
     return EndpointSpec(
         Address(settings.host, engine.port),
         settings.role,

@@ -1,4 +1,7 @@
-"""The KV connectors: one file each, whose `CONNECTOR` is found here. Adding one is adding its file."""
+"""The KV connectors, one file each. A file's `CONNECTOR` is found here: to add a connector, add its file.
+
+Imports the top-level modules of pdx_api only. No other package names a connector, except `spec.custom`.
+"""
 
 import importlib
 import pkgutil
@@ -24,11 +27,11 @@ def _found() -> Iterator[Connector]:
 CONNECTORS: Final[dict[str, Connector]] = {
     connector.name: connector for connector in sorted(_found(), key=lambda one: (one.name != DEFAULT, one.name))
 }
-"""By name, the default first."""
+"""All connectors by name, the default first."""
 
 
 def identity_ports() -> list[int]:
-    """The ports of a pod, of whatever connector, at which a gateway asks for an engine's identity."""
+    """The ports of a pod, for all connectors, on which an engine answers its identity to a gateway."""
     families = [(connector, connector.family(order)) for connector in CONNECTORS.values() for order in connector.orders]
     return sorted(
         {
@@ -46,16 +49,16 @@ def service_titles() -> dict[str, str]:
 
 
 def choose(connector: str, order: Order | None, protocol: str = "") -> tuple[Connector, Order]:
-    """The connector of that name and the order in force (its default when none is named).
+    """The connector with this name and the order in force: `order`, or the connector's default if None.
 
-    `protocol` says how a connector of the user's own is spoken to. Raises ValueError with a sentence that names what
-    is possible.
+    `protocol` is that of a user's connector (`connectors.custom`). Raises ValueError with a sentence that names the
+    possible values.
     """
     found = CONNECTORS.get(connector)
     if found is None:
         raise ValueError(f"connector {connector!r} does not exist; write one of: {', '.join(CONNECTORS)}")
     if protocol and isinstance(found, Custom):
-        found = found.told(protocol)
+        found = found.with_protocol(protocol)
     if order is None:
         return found, found.orders[0]
     if order not in found.orders:
@@ -65,5 +68,5 @@ def choose(connector: str, order: Order | None, protocol: str = "") -> tuple[Con
 
 @lru_cache
 def family_of(connector: str, order: Order, protocol: str = "") -> Family:
-    """How engines of that connector are spoken to, wired in this order. Raises ValueError as `choose` does."""
+    """The family of a connector in this order. Raises ValueError as `choose` does."""
     return choose(connector, order, protocol)[0].family(order)

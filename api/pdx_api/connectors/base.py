@@ -1,4 +1,4 @@
-"""What a connector is: how to wire an engine, and which family the gateway speaks to it."""
+"""The interface of a connector: the wiring of its engines, and its family, which the gateway uses."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,76 +9,75 @@ from pdx_api.connectors.families import Family
 from pdx_api.names import Order, Role
 
 KV_ROLES: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
-"""vLLM's `kv_role` of each role, where KV goes one way."""
+"""vLLM's `kv_role` of each role, for connectors in which KV moves from P to D only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where an engine runs, as far as its connector must know."""
+    """The addresses, ports and directories of one engine that its connector needs."""
 
     host: str
-    """Address under which the other engines reach it."""
+    """The engine's address for other engines."""
     ports: Mapping[str, int]
     """A port for each name in the connector's `port_names`."""
     storage: str = ""
-    """Directory that all engines share, where there is one."""
+    """Directory that all engines share; empty: none."""
     code: str | None = None
-    """Directory with the code of a connector of the user's own, where PDX brings it."""
+    """Directory with the code of a user's connector, if PDX mounts it."""
     services: Mapping[str, "Site"] = field(default_factory=dict)
-    """Where the connector's side services are reached, by their names."""
+    """The connector's side services by name."""
     files: str = ""
-    """Directory where the engine finds its `EngineWiring.files`; of no other engine of the machine."""
+    """Directory that contains the engine's `EngineWiring.files`. No other engine of the machine uses it."""
     pool_bytes: int = 0
-    """Size of a pool, or of what each engine gives to one."""
+    """Size of the pool, or of each engine's part of it."""
     revision: str = ""
-    """Names what engines must have in common to use each other's KV."""
+    """The pairing revision: engines use each other's KV only within one revision."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineWiring:
-    """What a connector adds to one engine."""
+    """The configuration that a connector adds to one engine."""
 
     kv_transfer_config: Mapping[str, Any]
     """vLLM's --kv-transfer-config."""
     env: Mapping[str, str] = field(default_factory=dict)
     args: tuple[str, ...] = ()
-    """Flags of `vllm serve` that the connector cannot do without."""
+    """Flags of `vllm serve` that the connector requires."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """What the engine reads in `Site.files`: name -> content."""
+    """Files that the engine reads in `Site.files`: name -> content."""
 
 
 @dataclass(frozen=True, slots=True)
 class SideService:
-    """A program that engines need beside them. On Kubernetes one of a revision is made together with them."""
+    """A program that a connector needs beside the engines: one for each revision, or one for each engine."""
 
     name: str
-    """At most ten characters, as it stands in names of objects."""
+    """At most ten characters, because names of Kubernetes objects contain it."""
     ports: Mapping[str, int] = field(hash=False)
-    """The ports it opens: name -> number in a pod, where every address is its own. One called `names.PORT_METRICS`
-    answers Prometheus."""
+    """The ports that it opens: name -> number in a pod. On `names.PORT_METRICS` it answers Prometheus."""
     command: Callable[[Site, float, int | None], tuple[str, ...]]
-    """(where it listens, size of its pool in GiB, tokens in a KV block where the user says so) -> its command line.
+    """(its site, size of its pool in GiB, tokens in a KV block if the user sets it) -> its command line.
 
-    The site knows the services that come before it in the connector's list.
+    `Site.services` contains the services before it in the connector's list.
     """
     program: str
-    """What must be installed for it."""
+    """The executable that must be installed."""
     probe_port: str
-    """Name of the port with its health check."""
+    """Name of the port of its health check."""
     probe_path: str
-    """Answers 200 while it serves."""
-    beside_engine: bool = False
-    """One beside each engine, in its pod, and at its address; otherwise one for each revision."""
+    """Path of its health check, which answers 200 while it serves."""
+    is_sidecar: bool = False
+    """True: a sidecar, one in each engine's pod and at its address. False: one for each revision."""
     holds_pool: bool = True
-    """Whether it takes `spec.kvTransfer.poolSize` of memory. Where no service does, each prefill engine does."""
+    """Whether it uses `spec.kvTransfer.poolSize` of memory. If no service does, each prefill engine does."""
     title: str = ""
     """Its name in messages; empty: NAME server."""
     replaced_by: str = ""
-    """The setting of `spec.kvTransfer.config` that names the user's own; with it none is started."""
+    """The setting of `spec.kvTransfer.config` that names the user's own service. If it is set, PDX starts none."""
 
 
 class Connector(Protocol):
-    """One KV connector. Instances are frozen; its methods are pure."""
+    """One KV connector. Instances are frozen, and all methods are pure."""
 
     @property
     def name(self) -> str:
@@ -86,25 +85,29 @@ class Connector(Protocol):
 
     @property
     def orders(self) -> tuple[Order, ...]:
-        """The orders it allows, its default first."""
+        """The orders that it allows, its default first."""
 
     @property
     def port_names(self) -> Mapping[str, int]:
-        """The ports an engine opens for it, beside HTTP: name -> number in a pod, where every address is its own."""
+        """The ports that an engine opens for it, besides HTTP: name -> number in a pod."""
 
     @property
     def services(self) -> tuple[SideService, ...]:
-        """What must run beside its engines."""
+        """The programs that must run beside its engines."""
 
     @property
     def checks(self) -> Checks:
-        """What an object must fulfil to name it, its own settings included."""
+        """Its settings, and the rules that an object with this connector must fulfil."""
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether D computes KV that does not arrive, whatever `spec.kvTransfer.onLoadFailure` is."""
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
-        """Wiring of one engine; `config` is `keeping` and the user's `spec.kvTransfer.config` laid over it."""
+        """Wiring of one engine. `config` is `lease_config`, overridden by the user's `spec.kvTransfer.config`."""
 
-    def keeping(self, seconds: int) -> Mapping[str, Any]:
-        """What makes P keep the blocks of a finished prefill that long; empty where nothing has to be kept."""
+    def lease_config(self, seconds: int) -> Mapping[str, Any]:
+        """The setting that makes P pin the blocks of a finished prefill for `seconds`; empty if there is none."""
 
     def family(self, order: Order) -> Family:
-        """The protocol to speak for a pair wired in this order."""
+        """The protocol of a pair in this order."""

@@ -1,4 +1,4 @@
-"""What a connector asks of the object that names it: told in its own file, checked by the API server and by `pdx`."""
+"""The settings and rules of a connector. API server and `pdx` check them in objects with this connector."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,9 +8,9 @@ from pdx_api.names import Order
 from pdx_api.rule import Rule, cel_list
 
 EVERY: Final = ("engine", "prefill", "decode")
-"""The parts of a spec whose args reach a pair's engines."""
+"""The parts of a spec whose args apply to a pair's engines."""
 DECODE: Final = ("engine", "decode")
-"""Those that reach D."""
+"""The parts whose args apply to D."""
 
 PIPELINE: Final = ("--pipeline-parallel-size", "-pp")
 DECODE_CONTEXT: Final = ("--decode-context-parallel-size", "-dcp")
@@ -19,30 +19,32 @@ PREFILL_CONTEXT: Final = ("--prefill-context-parallel-size", "-pcp")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One entry of `spec.kvTransfer.config`. Entries that no connector names go to vLLM as they are."""
+    """One entry of `spec.kvTransfer.config`. Entries without a Setting are passed to vLLM unchanged."""
 
     name: str
     schema: Mapping[str, Any] = field(hash=False)
     """Its JSON schema, with a description."""
     holds: Callable[[Any], bool] = field(compare=False)
-    """Whether a value is one that the schema takes."""
+    """Whether the schema accepts a value."""
     write: str
-    """What to write instead: the end of a sentence."""
+    """The correction: the end of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What holds where this is the connector. Each rule is of the object as a user writes it."""
+    """The settings and rules of one connector. The rules apply to the object as the user writes it."""
 
     settings: tuple[Setting, ...] = ()
     transfer: tuple[Rule, ...] = ()
-    """Of `spec.kvTransfer`."""
+    """Rules of `spec.kvTransfer`."""
+    transfer_of_others: tuple[Rule, ...] = ()
+    """Rules of `spec.kvTransfer` in objects with another connector."""
     spec: tuple[Rule, ...] = ()
-    """Of the whole spec, in mode Disaggregated."""
+    """Rules of the whole spec, in mode Disaggregated."""
 
 
 def number(name: str, description: str, *, least: int, most: int, unit: str) -> Setting:
-    """A setting that is a whole number of units."""
+    """An integer setting."""
     return Setting(
         name,
         {"type": "integer", "minimum": least, "maximum": most, "description": description},
@@ -52,7 +54,7 @@ def number(name: str, description: str, *, least: int, most: int, unit: str) -> 
 
 
 def choice(name: str, description: str, values: tuple[str, ...]) -> Setting:
-    """A setting that is one of some words."""
+    """A setting with one of these values."""
     return Setting(
         name,
         {"type": "string", "enum": list(values), "description": description},
@@ -62,22 +64,22 @@ def choice(name: str, description: str, values: tuple[str, ...]) -> Setting:
 
 
 def text(name: str, description: str, *, longest: int = 256) -> Setting:
-    """A setting that is a text."""
+    """A string setting."""
     return Setting(
         name,
         {"type": "string", "maxLength": longest, "description": description},
         lambda value: isinstance(value, str) and len(value) <= longest,
-        f"write a text of at most {longest} characters",
+        f"write a string of at most {longest} characters",
     )
 
 
 def without_flag(
     flags: tuple[str, ...], why: str, parts: tuple[str, ...] = EVERY, orders: tuple[Order, ...] = ()
 ) -> Rule:
-    """The rule of a spec that none of its parts has this flag of vLLM, by any of its names.
+    """The rule that no args of these parts contain this flag of vLLM, by any of its names.
 
-    `orders`: only in these, of which none is the connector's default. vLLM notices most of it too, but only when an
-    engine starts, at the first hand-off, or never.
+    `orders`: the rule applies in these orders only; none of them may be the connector's default. vLLM refuses most of
+    these flags too, but only when an engine starts or at the first hand-off.
     """
     absent = " && ".join(
         f"(!has(self.{part}) || !self.{part}.args.exists(a, a.split('=')[0].replace('_', '-') in {cel_list(flags)}))"
@@ -86,8 +88,8 @@ def without_flag(
     order = "self.kvTransfer.order"
     other = f"!has({order}) || !({order} in {cel_list(orders)}) || " if orders else ""
 
-    def has(found: Any) -> bool:
-        return found is not None and any(arg.split("=")[0].replace("_", "-") in flags for arg in found.args)
+    def has(part: Any) -> bool:
+        return part is not None and any(arg.split("=")[0].replace("_", "-") in flags for arg in part.args)
 
     def holds(spec: Any) -> bool:
         return bool(orders and spec.order not in orders) or not any(has(getattr(spec, part)) for part in parts)
@@ -97,9 +99,8 @@ def without_flag(
 
 
 def without_hybrid_caches(connector: str) -> Rule:
-    """vLLM's `kv_connector/factory.py`: a class that is no SupportsHMA and an engine told to keep the manager of
-    hybrid caches do not start."""
+    """For a class that is no SupportsHMA: an engine with the flag does not start (vLLM `kv_connector/factory.py`)."""
     return without_flag(
         ("--no-disable-hybrid-kv-cache-manager",),
-        f"{connector} knows no hybrid caches, so vLLM turns their manager off",
+        f"{connector} does not support hybrid KV caches, so vLLM disables their manager",
     )

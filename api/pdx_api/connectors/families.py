@@ -1,7 +1,7 @@
-"""The protocol families of KV hand-off, as data: what a gateway must send on each leg.
+"""The families of KV hand-off, as data: what a gateway sends on each leg.
 
-A family is a way of speaking, not a connector: the gateway runs families and knows no connector by name. A connector
-fills a family with the parameters that its vLLM class reads.
+A family is a protocol, not a connector: the gateway implements the families and names no connector. A connector fills
+its family with the parameters that its vLLM class reads.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,9 +15,9 @@ KVParams = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """How one start of one prefill engine is addressed by a decode engine.
+    """The address of one start of a prefill engine, for a decode engine.
 
-    It belongs to a data-parallel rank and to one start of the engine: an engine that restarts has another.
+    Each data-parallel rank has its own. An engine that restarts has another.
     """
 
     engine_id: str
@@ -29,78 +29,78 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """P is called and awaited; the parameters it answers go to D verbatim, and D pulls.
+    """P answers first; the parameters of its answer go to D unchanged, and D reads the KV from P.
 
-    A P that answers without parameters has nothing to hand over; D then prefills by itself.
+    If P answers no parameters, there is no KV to hand over, and D prefills by itself.
     """
 
     prefill_params: KVParams
     kept_seconds: float | None = None
-    """How long P keeps what it has finished and nobody takes; None: as long as `keeping` tells it to."""
+    """Seconds that P pins a finished prefill that no D reads; None: as long as `lease_config` sets."""
 
 
 @dataclass(frozen=True, slots=True)
 class InPrefillAnswer:
-    """P names itself in the parameters of every answer."""
+    """P's identity is in the parameters of each of its answers."""
 
     read: Callable[[KVParams], Identity]
-    """P's answered parameters -> P's identity; KeyError, TypeError or ValueError when they name none."""
+    """Parameters of P's answer -> P's identity; KeyError, TypeError or ValueError if they contain none."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtBootstrap:
-    """P is asked over HTTP at a port beside its API, and its answers say nothing."""
+    """P's identity is read over HTTP from another port than its API; P's answers do not contain it."""
 
     port: str
     """Name of the port among the connector's `port_names`."""
     path: str
     read: Callable[[Any, str, int, int], Identity]
-    """(JSON answered, host, port, data-parallel rank) -> P's identity; LookupError, TypeError, ValueError for none."""
+    """(JSON answer, host, port, data-parallel rank) -> P's identity; LookupError, TypeError or ValueError if none."""
 
 
 class Settles(StrEnum):
-    """How a rendezvous comes to its end where a leg is missing."""
+    """How a push hand-off is settled when a leg is missing."""
 
-    BY_DECODE_LEG = "by taking"
-    """Of a leg that D refuses, P hears nothing: what P has finished is freed by a D leg of one token under its id. P
-    may be stopped while no D waits for it, and its leg sent again under the id."""
-    BY_PREFILL_LEG = "by meeting"
-    """Of a leg that D refuses or that is closed, D tells P, which keeps a place for it until its own leg under that id
-    has ended: so every id that a D has been told is met by a P leg, a short one where D has refused its own. A P leg
-    that P has begun is not stopped, and none follows it: nothing would wake D any more."""
+    BY_DECODE_LEG = "by a decode leg"
+    """If D refuses its leg, P is not notified: a D leg of one token under the same transfer id frees P's blocks. P's
+    leg may be stopped while no D waits for it, and may be repeated under the same id."""
+    BY_PREFILL_LEG = "by a prefill leg"
+    """If D refuses its leg, or its leg is closed, D notifies P, and P remembers D until a P leg under the same transfer
+    id has ended. So each id that a D has received needs a P leg: a short one if D has refused its leg. A P leg that P
+    has begun is not stopped, and none follows it: after an abort nothing wakes D."""
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Both legs are told of each other beforehand and meet under one id, which is fresh for every attempt.
+    """Both legs carry one transfer ID, which is new for every attempt, and P writes the KV to D.
 
-    The id is the `X-Request-Id` of both legs, and both use the same path.
+    The transfer ID is the `X-Request-Id` of both legs, and both use the same path.
     """
 
     prefill_params: Callable[[str], KVParams]
-    """Meeting id -> P's parameters."""
+    """Transfer ID -> P's parameters."""
     decode_params: Callable[[str, Identity], KVParams]
-    """(meeting id, P's identity) -> D's parameters."""
+    """(transfer ID, P's identity) -> D's parameters."""
     identity: InPrefillAnswer | AtBootstrap
-    """Where P's identity comes from."""
+    """The source of P's identity."""
     settles: Settles
-    """What frees the blocks of a hand-off that nobody wants any more (docs/settling.md)."""
+    """Which leg frees the blocks of an abandoned hand-off (docs/settling.md)."""
     kept_seconds: float | None = None
     """As in `Pull`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """P saves what it has computed where D looks it up by the prompt itself; no leg carries parameters.
+    """P saves its KV to a pool, and D finds it there by the prompt; no leg carries parameters.
 
-    Nothing is kept for a D, so P and D need not know each other. A D that finds nothing prefills by itself: a miss
-    costs time, never a request, and only the engine knows of it.
+    P pins nothing for a D, so P and D need no address of each other. A D that finds nothing prefills by itself: a miss
+    costs time, never a request, and only the engine reports it.
     """
 
     saved_after: float = 0.0
-    """Seconds from P's answer until what it saves can be found; D is asked only then. 0: P saves before it answers."""
+    """Seconds from P's answer until its KV can be found; D's leg is sent only then. 0: P saves before it answers."""
     stops_prefill: bool = True
-    """Whether P may be stopped when a client leaves; False: P is left to finish, and what it saves serves the next."""
+    """Whether P may be stopped when a client disconnects. False: P finishes, and its KV serves later requests."""
 
 
 Family = Pull | Push | Pool

@@ -1,6 +1,6 @@
-"""LMCache: engines keep KV in an `lmcache server` of their revision, and find it there (`LMCacheMPConnector`).
+"""LMCache: engines save and find KV in the `lmcache server` of their revision (`LMCacheMPConnector`).
 
-The server's pool is reached over TCP (LMCache's engine-driven transfer), so engines and server may be on any nodes.
+Engines reach the server's pool over TCP (LMCache's engine-driven transfer), so both may run on any nodes.
 Facts: vLLM 0.32 `vllm/distributed/kv_transfer/kv_connector/v1/lmcache_mp_connector.py`, LMCache 0.5.6
 `lmcache/v1/multiprocess/{config,transfer_context/worker_transfer}.py`.
 """
@@ -20,7 +20,7 @@ REQUESTS: Final = "requests"
 ADMIN: Final = "admin"
 PORTS: Final = {REQUESTS: 5555, ADMIN: 8080, PORT_METRICS: 9464}
 _CHUNK: Final = 128
-"""Tokens that are saved and found as one; a multiple of every device's block (CPU 128, GPU 16)."""
+"""Tokens that are saved and found together; a multiple of every device's block (CPU 128, GPU 16)."""
 
 
 def server_command(site: Site, pool_gib: float, block_size: int | None) -> tuple[str, ...]:
@@ -39,12 +39,12 @@ _KV_ROLES: Final = {Role.PREFILL: "kv_both", Role.DECODE: "kv_consumer"}
 
 
 def engine_of(role: Role, server: Site, config: Mapping[str, Any]) -> EngineWiring:
-    """An engine whose server is gone notices it by heartbeats and works on without; it waits for no answer long.
+    """Wiring of an engine. Short timeouts and heartbeats let it continue when its server fails.
 
-    P saves and looks, D only looks: in an engine that saves, a request that ends while its KV is loaded, because the
-    load fails or its client has left, may end the whole engine (github.com/LMCache/LMCache/issues/4938,
-    github.com/vllm-project/vllm/issues/43226). A load that fails is computed anew, whatever the spec says, by D too:
-    for seconds after a server's return every other attempt would fail alike.
+    P saves and looks up; D only looks up. In an engine that saves, a request that ends while its KV is being loaded,
+    because the load fails or the client disconnects, may end the whole engine
+    (github.com/LMCache/LMCache/issues/4938, github.com/vllm-project/vllm/issues/43226). D recomputes a prompt
+    whose load fails: for seconds after a server's return every other attempt would fail too.
     """
     return EngineWiring(
         kv_transfer_config={
@@ -84,17 +84,18 @@ class LMCache:
         ),
     )
     checks: Checks = _CHECKS
+    recomputes: bool = True
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """See `engine_of`."""
         return engine_of(role, site.services[SERVER], config)
 
-    def keeping(self, seconds: int) -> Mapping[str, Any]:
-        """Nothing is kept for a D."""
+    def lease_config(self, seconds: int) -> Mapping[str, Any]:
+        """None: P pins nothing for a D."""
         return {}
 
     def family(self, order: Order) -> Family:
-        """P's engine-driven store ends before P answers. A P that also looks may not be stopped: see `engine_of`."""
+        """P saves before it answers. It also looks up, so it may not be stopped: see `engine_of`."""
         return Pool(stops_prefill=False)
 
 

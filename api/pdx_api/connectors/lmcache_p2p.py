@@ -1,4 +1,4 @@
-"""LMCacheP2P: each engine keeps its KV in an `lmcache server` of its own, and the servers read from each other.
+"""LMCacheP2P: each engine saves its KV in its own `lmcache server`, and the servers read from each other.
 
 Servers find each other through one `lmcache coordinator` for each revision, and read by NIXL from memory to memory.
 Facts: LMCache 0.5.6 `lmcache/v1/multiprocess/modules/p2p_controller.py`, `lmcache/v1/mp_coordinator/`,
@@ -19,13 +19,13 @@ _COORDINATOR: Final = "peers"
 _HTTP: Final = "http"
 _CHANNEL: Final = "channel"
 _HEARTBEAT_SECONDS: Final = 1
-"""A server drops a peer that it has missed at four of them in a row."""
+"""A server drops a peer after four missed heartbeats."""
 _SILENT_SECONDS: Final = 5
-"""How long without a heartbeat until the coordinator forgets a server; meanwhile each look-up waits 3 s for it."""
+"""Seconds without a heartbeat until the coordinator drops a server. Until then each look-up waits 3 s for it."""
 _READ_SECONDS: Final = 10
 _START: Final = 'exec "$@" --p2p-advertise-url "start-$(date +%s)://$0"'
-"""A peer keeps what it knows of a server for as long as its URL is the same, and reads in vain from one that was
-started anew. LMCache ignores the scheme, so it tells the starts apart."""
+"""A peer caches a server by its URL, and its reads from a restarted server would fail. The scheme, which LMCache
+ignores, makes the URL of each start different."""
 
 
 def _coordinator(site: Site, pool_gib: float, block_size: int | None) -> tuple[str, ...]:
@@ -75,21 +75,22 @@ class LMCacheP2P:
             program=PROGRAM,
             probe_port=ADMIN,
             probe_path="/healthcheck",
-            beside_engine=True,
+            is_sidecar=True,
         ),
     )
     checks: Checks = _CHECKS
+    recomputes: bool = True
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
-        """An engine speaks to the server beside it only."""
+        """An engine uses the server in its own pod only."""
         return engine_of(role, site.services[SERVER], config)
 
-    def keeping(self, seconds: int) -> Mapping[str, Any]:
-        """Nothing is kept for a D: a server drops what it has used least lately, and never what a peer reads."""
+    def lease_config(self, seconds: int) -> Mapping[str, Any]:
+        """None: P pins nothing for a D. A server evicts the least recently used KV, and never KV that a peer reads."""
         return {}
 
     def family(self, order: Order) -> Family:
-        """P has saved before it answers, and D's server asks its peers when D looks. For the rest as LMCache."""
+        """As LMCache: P saves before it answers. D's server looks up its peers when D looks up."""
         return Pool(stops_prefill=False)
 
 

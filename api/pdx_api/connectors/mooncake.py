@@ -19,29 +19,29 @@ BOOTSTRAP_PORT: Final = 8998
 
 PROTOCOL: Final = "mooncake_protocol"
 PROTOCOLS: Final = ("tcp", "rdma")
-"""Its values, PDX's default first; vLLM's own is rdma."""
+"""Its values, PDX's default first; vLLM's default is rdma."""
 DEVICE: Final = "device_name"
 
 _KEPT_SECONDS: Final = 480.0
-"""VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT's default: from P's end to the freeing of blocks that no D has asked for."""
+"""VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT's default: how long P pins blocks that no D reads."""
 
 
-def _prefill_params(meeting: str) -> KVParams:
-    return {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": meeting}
+def _prefill_params(transfer_id: str) -> KVParams:
+    return {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": transfer_id}
 
 
-def _decode_params(meeting: str, prefill: Identity) -> KVParams:
+def _decode_params(transfer_id: str, prefill: Identity) -> KVParams:
     return {
         "do_remote_prefill": True,
         "do_remote_decode": False,
         "remote_bootstrap_addr": f"http://{prefill.host}:{prefill.port}",
         "remote_engine_id": prefill.engine_id,
-        "transfer_id": meeting,
+        "transfer_id": transfer_id,
     }
 
 
 def _identity(registered: Any, host: str, port: int, rank: int) -> Identity:
-    """The bootstrap's `/query`: rank -> engine id and the addresses of its workers by TP and PP rank."""
+    """Read the answer of `/query`: rank -> engine id, and the addresses of its workers by TP and PP rank."""
     workers = registered[str(rank)]["worker_addr"]
     return Identity(
         engine_id=str(registered[str(rank)]["engine_id"]),
@@ -55,20 +55,20 @@ def _identity(registered: Any, host: str, port: int, rank: int) -> Identity:
 _RDMA: Final = PROTOCOLS[1]
 CHECKS: Final = Checks(
     settings=(
-        choice(PROTOCOL, f"how its transfer engine moves bytes. Default: {PROTOCOLS[0]}.", PROTOCOLS),
-        text(DEVICE, "the devices of rdma, for example mlx5_0,mlx5_1."),
+        choice(PROTOCOL, f"the transport of the transfer engine. Default: {PROTOCOLS[0]}.", PROTOCOLS),
+        text(DEVICE, "the RDMA devices, for example mlx5_0,mlx5_1."),
     ),
     transfer=(
         Rule(
             f"!has(self.config.{PROTOCOL}) || self.config.{PROTOCOL} != '{_RDMA}'"
             f" || (has(self.config.{DEVICE}) && self.config.{DEVICE} != '')",
-            f"{PROTOCOL} {_RDMA} needs its devices; write config.{DEVICE}, for example mlx5_0, or {PROTOCOL}: "
+            f"{PROTOCOL} {_RDMA} needs devices; write config.{DEVICE}, for example mlx5_0, or {PROTOCOL}: "
             f"{PROTOCOLS[0]}",
             lambda kv: kv.config.get(PROTOCOL) != _RDMA or bool(kv.config.get(DEVICE)),
         ),
     ),
 )
-"""What the transfer engine asks, whichever class of vLLM uses it."""
+"""The checks of the transfer engine, for each of vLLM's classes that use it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,10 @@ class Mooncake:
     port_names: Mapping[str, int] = field(default_factory=lambda: {BOOTSTRAP: BOOTSTRAP_PORT}, hash=False)
     services: tuple[SideService, ...] = ()
     checks: Checks = CHECKS
+    recomputes: bool = False
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
-        """Only P opens the bootstrap; its workers' ports are free ones of their own choice."""
+        """Only P opens the bootstrap. Its workers choose free ports."""
         return EngineWiring(
             kv_transfer_config={
                 "kv_connector": "MooncakeConnector",
@@ -92,12 +93,12 @@ class Mooncake:
             env={"VLLM_MOONCAKE_BOOTSTRAP_PORT": str(site.ports[BOOTSTRAP])},
         )
 
-    def keeping(self, seconds: int) -> Mapping[str, Any]:
-        """Nothing: VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT (480 s) also ends a D's wait for P, which may be long."""
+    def lease_config(self, seconds: int) -> Mapping[str, Any]:
+        """None: VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT (480 s) also limits D's wait for P, which may be long."""
         return {}
 
     def family(self, order: Order) -> Family:
-        """Both legs meet under the transfer id in every order."""
+        """Push in every order."""
         return Push(
             prefill_params=_prefill_params,
             decode_params=_decode_params,

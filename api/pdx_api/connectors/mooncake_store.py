@@ -1,7 +1,7 @@
-"""MooncakeStore: engines keep KV in a pool of their own memory that a `mooncake_master` allots.
+"""MooncakeStore: engines keep KV in a pool of their own memory, which a `mooncake_master` allocates.
 
-vLLM's class is `MooncakeStoreConnector`. Each P gives memory to the pool and saves into it; D finds a prompt's blocks
-through the master and fetches them from whoever holds them. Facts: vLLM 0.32 `vllm/distributed/mooncake_store.py`,
+vLLM's class is `MooncakeStoreConnector`. Each P adds memory to the pool and saves into it; D finds a prompt's blocks
+through the master and reads them from the P that holds them. Facts: vLLM 0.32 `vllm/distributed/mooncake_store.py`,
 `vllm/distributed/kv_transfer/kv_connector/v1/mooncake/store/{scheduler,worker}.py`, Mooncake 0.3.13 `mooncake_master`.
 """
 
@@ -21,7 +21,7 @@ from pdx_api.rule import Rule
 
 MASTER: Final = "mooncake"
 MASTER_ADDRESS: Final = "master_server_address"
-"""Setting that names a master of the user's own, as host:port."""
+"""Setting: the user's own master, as host:port."""
 _PROGRAM: Final = "mooncake_master"
 _REQUESTS: Final = "requests"
 _ADMIN: Final = "admin"
@@ -30,9 +30,9 @@ _FILE: Final = "mooncake.json"
 _SEGMENT: Final = "global_segment_size"
 _BUFFER: Final = "local_buffer_size"
 _SAVED_AFTER: Final = 0.05
-"""Seconds to write the KV of one step, some thousand tokens, over a fast network; earlier steps are saved by then."""
+"""Seconds to write the KV of the last step, some thousand tokens, over a fast network."""
 _BUFFER_BYTES: Final = 64 * 2**20
-"""vLLM registers its own KV memory and copies through no buffer; its default of 4 GiB would be taken in vain."""
+"""vLLM registers its own KV memory and uses no copy buffer; the default of 4 GiB would be wasted."""
 _OF_THE_FILE: Final = (MASTER_ADDRESS, "metadata_server", _SEGMENT, _BUFFER, DEVICE, "enable_offload", "tenant_id")
 """Settings that vLLM reads from the file."""
 
@@ -46,16 +46,16 @@ def _master(site: Site, pool_gib: float, block_size: int | None) -> tuple[str, .
 
 
 def _file(role: Role, site: Site, config: Mapping[str, Any]) -> str:
-    """A D gives no memory, so that nothing is lost with it."""
+    """A D adds no memory to the pool, so that no KV is lost when it ends."""
     master = site.services.get(MASTER)
     segment = config.get(_SEGMENT, site.pool_bytes) if role is Role.PREFILL else 0
-    said = {name: config[name] for name in _OF_THE_FILE if name in config}
+    own = {name: config[name] for name in _OF_THE_FILE if name in config}
     return json.dumps(
         {
             "metadata_server": "P2PHANDSHAKE",
             **({MASTER_ADDRESS: f"{master.host}:{master.ports[_REQUESTS]}"} if master is not None else {}),
             _BUFFER: _BUFFER_BYTES,
-            **said,
+            **own,
             "mode": "embedded" if segment else "standalone-store",
             _SEGMENT: segment,
             "protocol": config.get(PROTOCOL, PROTOCOLS[0]),
@@ -65,7 +65,7 @@ def _file(role: Role, site: Site, config: Mapping[str, Any]) -> str:
 
 
 def _ranks_agree(spec: Any) -> bool:
-    """Otherwise D would take a part of P's KV for the whole, or find nothing for ever."""
+    """Otherwise D would load a part of P's KV as all of it, or never find any."""
     if spec.prefill is None or spec.decode is None:
         return True
     tensors = [pool.parallelism.tensor for pool in (spec.prefill, spec.decode)]
@@ -85,14 +85,14 @@ _CHECKS: Final = Checks(
                 "type": "string",
                 "maxLength": 259,
                 "pattern": f"^{_ADDRESS.pattern}$",
-                "description": "a mooncake_master of your own, as host:port; PDX then runs none.",
+                "description": "your own mooncake_master, as host:port. PDX then starts none.",
             },
             lambda value: isinstance(value, str) and _ADDRESS.fullmatch(value) is not None,
             "write host:port, for example mooncake.llm:50051",
         ),
         number(
             _STORE_TENSOR,
-            "the tensor parallelism to save for, a multiple of prefill's and of decode's, where these differ.",
+            "the tensor parallelism in which KV is saved: a multiple of prefill's and of decode's, if these differ.",
             least=1,
             most=16,
             unit="devices",
@@ -106,12 +106,12 @@ _CHECKS: Final = Checks(
             f" || (has({_SAVED_FOR})"
             f" && {_SAVED_FOR} % self.prefill.parallelism.tensor == 0"
             f" && {_SAVED_FOR} % self.decode.parallelism.tensor == 0)",
-            "MooncakeStore saves each rank's part by itself; write one parallelism.tensor for prefill and decode, or "
-            f"kvTransfer.config.{_STORE_TENSOR}, a multiple of both",
+            "MooncakeStore saves the KV of each rank separately; write the same parallelism.tensor for prefill and "
+            f"decode, or kvTransfer.config.{_STORE_TENSOR} that is a multiple of both",
             _ranks_agree,
         ),
         *(
-            without_flag(flags, "P and D of MooncakeStore have the same ranks", ("prefill", "decode"))
+            without_flag(flags, "MooncakeStore needs the same ranks on P and D", ("prefill", "decode"))
             for flags in (PIPELINE, DECODE_CONTEXT, PREFILL_CONTEXT)
         ),
     ),
@@ -138,12 +138,13 @@ class MooncakeStore:
         ),
     )
     checks: Checks = _CHECKS
+    recomputes: bool = True
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
-        """A load that fails is computed anew, whatever the spec says.
+        """D recomputes a prompt whose load fails.
 
-        The master forgets the memory of an engine that died only after a while, in which every other attempt would
-        find the same blocks and fail too. The look-up does not hold up the scheduler, since a master may be gone.
+        The master drops the memory of a dead engine only after a while. Until then every other attempt would find the
+        same blocks and fail too. The look-up is asynchronous, because the scheduler must not wait for a dead master.
         """
         extra = {name: value for name, value in config.items() if name not in (*_OF_THE_FILE, PROTOCOL)}
         return EngineWiring(
@@ -154,9 +155,9 @@ class MooncakeStore:
                 "kv_connector_extra_config": {
                     "load_async": True,
                     "lookup_async": True,
-                    # Names a socket of the engine's own in a directory that engines of one machine share.
+                    # Names the engine's socket in a directory that all engines of the machine share.
                     "lookup_rpc_port": zlib.crc32(site.files.encode()),
-                    # Its keys say the model's last name and the blocks' contents, and nothing of dtype or layout.
+                    # Its keys contain the last part of the model's name and the blocks' contents, not dtype or layout.
                     "cache_prefix": site.revision,
                     **extra,
                 },
@@ -165,12 +166,12 @@ class MooncakeStore:
             files={_FILE: _file(role, site, config)},
         )
 
-    def keeping(self, seconds: int) -> Mapping[str, Any]:
-        """Nothing is kept for a D."""
+    def lease_config(self, seconds: int) -> Mapping[str, Any]:
+        """None: P pins nothing for a D."""
         return {}
 
     def family(self, order: Order) -> Family:
-        """P saves behind its answer, and nothing tells when it has: a D that looks too early computes anew."""
+        """P saves after its answer, and nothing reports when it has saved: a D that looks up too early recomputes."""
         return Pool(saved_after=_SAVED_AFTER)
 
 

@@ -19,7 +19,7 @@ SIDE_CHANNEL_PORT: Final = 5600
 """VLLM_NIXL_SIDE_CHANNEL_PORT's default."""
 
 LEASE: Final = "kv_lease_duration"
-"""Setting for how long P keeps the blocks of a finished prefill, in seconds; vLLM's default is 30."""
+"""Setting: seconds that P pins the blocks of a finished prefill; vLLM's default is 30."""
 
 
 _PREFILL_PARAMS: Final[KVParams] = {
@@ -32,7 +32,7 @@ _PREFILL_PARAMS: Final[KVParams] = {
 }
 
 
-def _decode_params(meeting: str, prefill: Identity) -> KVParams:
+def _decode_params(transfer_id: str, prefill: Identity) -> KVParams:
     return {
         "do_remote_prefill": True,
         "do_remote_decode": False,
@@ -41,7 +41,7 @@ def _decode_params(meeting: str, prefill: Identity) -> KVParams:
         "remote_port": prefill.port,
         "tp_size": prefill.tensor_parallel,
         "pp_size": prefill.pipeline_parallel,
-        "remote_request_id": meeting,
+        "remote_request_id": transfer_id,
     }
 
 
@@ -64,8 +64,8 @@ _CHECKS: Final = Checks(
     settings=(
         number(
             LEASE,
-            "how long P keeps finished blocks for D, in seconds. Default: routing.deadlines.handoffSeconds and "
-            f"{LEASE_MARGIN_SECONDS:g} s more.",
+            f"seconds that P pins finished blocks for D. Default: {LEASE_MARGIN_SECONDS:g} s more than "
+            "routing.deadlines.handoffSeconds.",
             least=1,
             most=86_400,
             unit="seconds",
@@ -75,16 +75,16 @@ _CHECKS: Final = Checks(
         Rule(
             f"!has(self.kvTransfer.config.{LEASE})"
             f" || self.kvTransfer.config.{LEASE} > self.routing.deadlines.handoffSeconds",
-            f"P would give up blocks that D may still fetch; write kvTransfer.config.{LEASE} above "
+            f"P would free blocks that D may still read; write kvTransfer.config.{LEASE} above "
             "routing.deadlines.handoffSeconds, or leave it out",
             _lease_covers_handoff,
         ),
         # vLLM 0.32 nixl/base_worker.py and nixl/connector.py raise for the first two; push has no code for the third.
-        without_flag(PIPELINE, "D has one pipeline stage with NIXL", DECODE),
-        without_flag(PREFILL_CONTEXT, "D has no prefill context parallelism with NIXL", DECODE),
+        without_flag(PIPELINE, "NIXL supports one pipeline stage on D", DECODE),
+        without_flag(PREFILL_CONTEXT, "NIXL supports no prefill context parallelism on D", DECODE),
         without_flag(
             DECODE_CONTEXT,
-            "NIXL pushes without decode context parallelism",
+            "NIXL push supports no decode context parallelism",
             orders=(Order.DECODE_FIRST, Order.CONCURRENT),
         ),
     ),
@@ -100,9 +100,10 @@ class Nixl:
     port_names: Mapping[str, int] = field(default_factory=lambda: {SIDE_CHANNEL: SIDE_CHANNEL_PORT}, hash=False)
     services: tuple[SideService, ...] = ()
     checks: Checks = _CHECKS
+    recomputes: bool = False
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
-        """The side channel binds and advertises one address, so it is the pod's own and never a wildcard."""
+        """The side channel binds the address that it sends to peers: the pod's, never a wildcard."""
         transfer: dict[str, Any] = {
             "kv_connector": "NixlConnector" if order is Order.PREFILL_FIRST else "NixlPushConnector",
             "kv_role": KV_ROLES[role],
@@ -117,16 +118,16 @@ class Nixl:
             },
         )
 
-    def keeping(self, seconds: int) -> Mapping[str, Any]:
-        """P's lease; a D that waits for its KV renews it by heartbeats, but not while both legs run at once."""
+    def lease_config(self, seconds: int) -> Mapping[str, Any]:
+        """P's lease. A D that waits for its KV renews it by heartbeats, but not while both legs run at once."""
         return {LEASE: seconds}
 
     def family(self, order: Order) -> Family:
-        """Pull is serial; push meets under the request id, whichever leg goes first."""
+        """Pull if P is first, otherwise push, with the request ID as transfer ID."""
         if order is Order.PREFILL_FIRST:
             return Pull(prefill_params=_PREFILL_PARAMS)
         return Push(
-            prefill_params=lambda _meeting: _PREFILL_PARAMS,
+            prefill_params=lambda _transfer_id: _PREFILL_PARAMS,
             decode_params=_decode_params,
             identity=InPrefillAnswer(_identity),
             settles=Settles.BY_DECODE_LEG,

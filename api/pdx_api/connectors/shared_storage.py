@@ -1,7 +1,7 @@
-"""SharedStorage: P writes KV into a directory that all engines share, and D reads it there (`ExampleConnector`).
+"""SharedStorage: P writes KV to a directory that all engines share, and D reads it there (`ExampleConnector`).
 
-Facts: vLLM 0.32 `vllm/distributed/kv_transfer/kv_connector/v1/example_connector.py`, which its authors made for
-debugging. What it cannot do is in docs/connectors/shared-storage.md.
+Facts: vLLM 0.32 `vllm/distributed/kv_transfer/kv_connector/v1/example_connector.py`, which its authors wrote
+for debugging. Its limits are in docs/connectors/shared-storage.md.
 """
 
 from collections.abc import Mapping
@@ -22,22 +22,22 @@ from pdx_api.names import Order, Role
 from pdx_api.rule import Rule
 
 STORAGE_PATH: Final = "shared_storage_path"
-"""Setting for the directory."""
+"""Setting: the directory."""
 
 
 def _saves_whole_prompts(role: Role) -> Rule:
-    """Its files carry no rank, and it saves a prompt's KV with the first step (docs/connectors/shared-storage.md)."""
+    """File names contain no rank, and a prompt's KV is saved in the first step (docs/connectors/shared-storage.md)."""
     pool = f"self.{role}"
 
     def holds(spec: Any) -> bool:
-        found = getattr(spec, role)
-        if found is None:
+        part = getattr(spec, role)
+        if part is None:
             return True
-        return bool(found.parallelism.tensor == 1 and found.chunked_prefill.max_batched_tokens is None)
+        return bool(part.parallelism.tensor == 1 and part.chunked_prefill.max_batched_tokens is None)
 
     return Rule(
         f"!has({pool}) || ({pool}.parallelism.tensor == 1 && !has({pool}.chunkedPrefill.maxBatchedTokens))",
-        "connector SharedStorage saves whole prompts of one device; leave out parallelism.tensor and "
+        "connector SharedStorage supports only whole prompts on one device; leave out parallelism.tensor and "
         f"chunkedPrefill.maxBatchedTokens of spec.{role}",
         holds,
     )
@@ -54,7 +54,7 @@ _CHECKS: Final = Checks(
     ),
     spec=(
         *(
-            without_flag(flags, "SharedStorage keeps the KV of one device")
+            without_flag(flags, "SharedStorage supports only one device")
             for flags in (PIPELINE, DECODE_CONTEXT, PREFILL_CONTEXT)
         ),
         without_hybrid_caches("SharedStorage"),
@@ -72,12 +72,13 @@ class SharedStorage:
     port_names: Mapping[str, int] = field(default_factory=dict, hash=False)
     services: tuple[SideService, ...] = ()
     checks: Checks = _CHECKS
+    recomputes: bool = False
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
-        """Both roles save and look up, whatever their kv_role.
+        """Both roles save and look up, whatever their kv_role is.
 
-        A prompt is saved with its first step, so it must not be cut; and what an engine's own prefix cache holds is
-        subtracted from what was found, which can fall below nothing.
+        Chunked prefill is off because a prompt is saved in its first step. Prefix caching is off because vLLM subtracts
+        the tokens in an engine's own prefix cache from the tokens found, and the difference can be negative.
         """
         return EngineWiring(
             kv_transfer_config={
@@ -88,8 +89,8 @@ class SharedStorage:
             args=("--no-enable-chunked-prefill", "--no-enable-prefix-caching"),
         )
 
-    def keeping(self, seconds: int) -> Mapping[str, Any]:
-        """Nothing is kept for a D."""
+    def lease_config(self, seconds: int) -> Mapping[str, Any]:
+        """None: P pins nothing for a D."""
         return {}
 
     def family(self, order: Order) -> Family:

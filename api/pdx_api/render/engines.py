@@ -1,4 +1,4 @@
-"""The renderer: PDDeployment -> engines, as one pure function. Operator and `pdx up` run the same result."""
+"""Render a PDDeployment into command lines of engines and side services, and into its pairing revision. Pure."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from pdx_api.quantities import quantity
 from pdx_api.spec.types import Pool, Spec
 
 _SEARCH_PATH: Final = "PYTHONPATH"
-"""A list: what a connector puts on it and what the user does both hold."""
+"""A list of directories, the connector's before the user's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +24,18 @@ class EngineCommand:
 
     role: Role
     args: tuple[str, ...]
-    """What follows `vllm`."""
+    """The arguments of `vllm`."""
     env: tuple[tuple[str, str], ...]
     files: tuple[tuple[str, str], ...] = ()
-    """Name and content of each file in the site's directory for them."""
+    """Name and content of each file in `Site.files`."""
 
 
 def engine_command(
     spec: Spec, role: Role, *, site: Site, listen: str, port: int, shutdown_seconds: int = 0
 ) -> EngineCommand:
-    """The engine of one role at one site; `listen` and `port` are where its HTTP API binds.
+    """The engine of one role at one site; its HTTP API binds `listen` and `port`.
 
-    `shutdown_seconds`: how long it may finish open requests when it is stopped; 0 ends them at once, as vLLM does.
+    `shutdown_seconds`: how long it may finish open requests when it is stopped. 0 ends them at once, as vLLM does.
     """
     pool = spec.pools()[role]
     wiring = _wiring(spec, role, site)
@@ -50,7 +50,7 @@ def engine_command(
         *("--served-model-name", spec.model.served_name or spec.model.name),
         *("--host", listen),
         *("--port", str(port)),
-        # D then says how much of a prompt it has not computed: that is how the gateway sees whether KV travels.
+        # D then reports how much of a prompt it has not computed, which shows the gateway whether KV moves.
         "--enable-prompt-tokens-details",
         *_model_flags(spec),
         *_pool_flags(pool),
@@ -64,7 +64,7 @@ def engine_command(
 
 
 def side_services(spec: Spec) -> tuple[SideService, ...]:
-    """What must run beside the engines."""
+    """The side services that the engines need."""
     if spec.mode is Mode.AGGREGATED:
         return ()
     config = spec.kv_transfer.config
@@ -72,22 +72,22 @@ def side_services(spec: Spec) -> tuple[SideService, ...]:
 
 
 def service_command(spec: Spec, service: SideService, site: Site) -> tuple[str, ...]:
-    """A side service's command line; `site` is where it listens."""
+    """A side service's command line; `site` is its address."""
     return service.command(site, pool_bytes(spec) / 2**30, spec.engine.block_size)
 
 
 def pool_bytes(spec: Spec) -> int:
-    """Memory of the pool that a side service holds, or of what each prefill engine gives to one."""
+    """Memory of the pool of a side service, or of each prefill engine's part of the pool."""
     size = spec.kv_transfer.pool_size
     found = quantity(size) if size is not None else None
     return int(found) if found is not None else POOL_GIB * 2**30
 
 
 def pairing_revision(spec: Spec) -> str:
-    """Name of everything that must be equal on P and D: engines of two revisions never pair.
+    """Hash of everything that must be equal on P and D: engines of two revisions never pair.
 
     vLLM compares version, model string, dtype, KV layout and transfer mode at its handshake
-    (`kv_connector/v1/nixl/metadata.py`); what it does not compare but needs is in here too.
+    (`kv_connector/v1/nixl/metadata.py`). The hash also contains what vLLM needs to be equal and does not compare.
 
     A spec keeps its revision when PDX is upgraded: see `stated`.
     """
@@ -105,7 +105,7 @@ def pairing_revision(spec: Spec) -> str:
 
 
 def engine_inputs(spec: Spec, role: Role) -> dict[str, Any]:
-    """Everything in the spec that the pods of one role depend on, their number left out."""
+    """Everything in the spec that the pods of one role depend on, except their number."""
     pool = spec.pools()[role]
     return {
         "model": stated(spec.model),
@@ -113,15 +113,15 @@ def engine_inputs(spec: Spec, role: Role) -> dict[str, Any]:
         "pool": stated(pool, without=("replicas", "disruption", "pod_template")),
         "podTemplate": pool.pod_template.overlay() if pool.pod_template else {},
         "kvTransfer": {**_kv_transfer(spec), **_pool_of(spec, role)},
-        **_beside(spec),
+        **_sidecar_pool(spec),
     }
 
 
 def stated(part: BaseModel, without: Collection[str] = ()) -> dict[str, Any]:
-    """The fields of a part that say something: None, empty lists and empty parts are left out.
+    """The fields of a part without None, empty lists and empty parts.
 
-    So a field that PDX learns later changes nothing in a spec that does not use it, as long as its default is one of
-    those. Where a later field has another default, it must be left out while it has that value.
+    So a field that a later version adds changes nothing in a spec that does not use it, if its default is one of
+    those. A later field with another default must be excluded here while it has that value.
     """
     fields = {name: _plain(getattr(part, name)) for name in type(part).model_fields if name not in without}
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
@@ -134,30 +134,30 @@ def _plain(value: Any) -> Any:
 
 
 def connector_config(spec: Spec) -> dict[str, Any]:
-    """The connector's settings in force: P keeps blocks longer than a hand-off may take; what the user says wins."""
+    """The connector's settings in force: a lease that is longer than a hand-off, overridden by the user's settings."""
     lease = spec.routing.deadlines.handoff_seconds + int(LEASE_MARGIN_SECONDS)
-    return {**spec.connector.keeping(lease), **spec.kv_transfer.config}
+    return {**spec.connector.lease_config(lease), **spec.kv_transfer.config}
 
 
 def _kv_transfer(spec: Spec) -> dict[str, Any]:
     if spec.mode is Mode.AGGREGATED:
         return {}
-    said = {**stated(spec.kv_transfer, without=("pool_size", "pod_template")), "order": spec.order}
-    # With the default deadline the lease is vLLM's own: engines that were not told are the same.
+    fields = {**stated(spec.kv_transfer, without=("pool_size", "pod_template")), "order": spec.order}
+    # With the default deadline the lease is vLLM's default, so it changes no revision.
     if spec.routing.deadlines.handoff_seconds != HANDOFF_SECONDS:
-        said["config"] = connector_config(spec)
-    return said
+        fields["config"] = connector_config(spec)
+    return fields
 
 
-def _beside(spec: Spec) -> dict[str, Any]:
-    """What sizes the services in an engine's own pod."""
-    if spec.kv_transfer.pool_size is None or not any(service.beside_engine for service in side_services(spec)):
+def _sidecar_pool(spec: Spec) -> dict[str, Any]:
+    """The pool's size, if a sidecar holds the pool."""
+    if spec.kv_transfer.pool_size is None or not any(service.is_sidecar for service in side_services(spec)):
         return {}
     return {"poolSize": spec.kv_transfer.pool_size}
 
 
 def _pool_of(spec: Spec, role: Role) -> dict[str, Any]:
-    """The pool's size, where it is the engines' memory."""
+    """The pool's size, if the pool is memory of the prefill engines."""
     services = spec.connector.services if role is Role.PREFILL else ()
     if not services or any(service.holds_pool for service in services):
         return {}
@@ -165,7 +165,7 @@ def _pool_of(spec: Spec, role: Role) -> dict[str, Any]:
 
 
 def _wiring(spec: Spec, role: Role, site: Site) -> EngineWiring:
-    """What the connector adds, its --kv-transfer-config among the flags."""
+    """The connector's wiring, with --kv-transfer-config among the flags."""
     if role is Role.AGGREGATED:
         return EngineWiring({})
     wiring = spec.connector.engine(role, spec.order, site, connector_config(spec))

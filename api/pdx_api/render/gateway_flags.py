@@ -1,6 +1,6 @@
-"""What a spec says of requests as flags of the gateway: those whose values are not its defaults. Pure.
+"""The gateway's flags for a spec: those whose values are not the gateway's defaults. Pure.
 
-`pdx_proxy.config.flags` reads them. The operator writes them into pods, `pdx up` starts its gateway with them.
+`pdx_proxy.config.flags` parses them. The operator writes them into pods; `pdx up` starts its gateway with them.
 """
 
 from collections.abc import Mapping
@@ -13,15 +13,15 @@ Values = Mapping[str, str]
 
 
 def gateway_flags(spec: Spec) -> tuple[str, ...]:
-    """The flags for what `spec.routing`, `spec.gateway.limits` and `.logs` say, each as `--name=value`."""
+    """The flags for `spec.routing`, `spec.gateway.limits` and `spec.gateway.logs`, each as `--name=value`."""
     values = _values(spec.routing, spec.gateway.limits, spec.gateway.logs)
     usual = _values(Routing(), GatewayLimits(), GatewayLogs())
     return tuple(f"{flag}={value}" for flag, value in values.items() if value != usual[flag])
 
 
 def _values(routing: Routing, limits: GatewayLimits, logs: GatewayLogs) -> Values:
-    told = {"--log-format": str(logs.format), "--slow-seconds": str(logs.slow_seconds)}
-    return {**_choosing(routing), **_deadlines(routing), **_queue(routing, limits), **_health(routing), **told}
+    logged = {"--log-format": str(logs.format), "--slow-seconds": str(logs.slow_seconds)}
+    return {**_choosing(routing), **_deadlines(routing), **_queue(routing, limits), **_health(routing), **logged}
 
 
 def _choosing(routing: Routing) -> Values:
@@ -70,5 +70,5 @@ def _health(routing: Routing) -> Values:
 
 def _bytes(size: int | str) -> str:
     found = quantity(size)
-    assert found is not None, "the field's rule lets quantities pass only"
+    assert found is not None, "the field's rule accepts quantities only"
     return str(int(found))

@@ -1,4 +1,4 @@
-"""What the connectors ask, collected: each asks of the objects that name it, and of no other."""
+"""The rules and settings of all connectors. A connector's rules apply to the objects that name it."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -11,13 +11,13 @@ from pdx_api.rule import Rule, cel_list
 
 CONNECTOR_EXISTS: Final = Rule(
     f"self in {cel_list(CONNECTORS)}",
-    f"there is no such connector; write one of: {', '.join(CONNECTORS)}",
+    f"this connector does not exist; write one of: {', '.join(CONNECTORS)}",
     lambda connector: connector in CONNECTORS,
 )
 
 
 def order_rules(connectors: Iterable[Connector]) -> tuple[Rule, ...]:
-    """For each connector that does not allow every order, which ones it allows."""
+    """For each connector that does not allow every order: the orders that it allows."""
 
     def rule(connector: Connector) -> Rule:
         return Rule(
@@ -32,36 +32,49 @@ def order_rules(connectors: Iterable[Connector]) -> tuple[Rule, ...]:
 def transfer_rules(connectors: Iterable[Connector]) -> Iterator[Rule]:
     """Their rules of `spec.kvTransfer`."""
 
-    def rule(name: str, asked: Rule) -> Rule:
+    def rule(name: str, own: Rule) -> Rule:
         return Rule(
-            f"self.connector != '{name}' || ({asked.cel})",
-            asked.message,
-            lambda kv: kv.connector != name or asked.holds(kv),
+            f"self.connector != '{name}' || ({own.cel})",
+            own.message,
+            lambda kv: kv.connector != name or own.holds(kv),
         )
 
-    return (rule(connector.name, asked) for connector in connectors for asked in connector.checks.transfer)
+    return (rule(connector.name, own) for connector in connectors for own in connector.checks.transfer)
+
+
+def transfer_rules_of_others(connectors: Iterable[Connector]) -> Iterator[Rule]:
+    """Their rules of `spec.kvTransfer` in objects that name another connector."""
+
+    def rule(name: str, own: Rule) -> Rule:
+        return Rule(
+            f"self.connector == '{name}' || ({own.cel})",
+            own.message,
+            lambda kv: kv.connector == name or own.holds(kv),
+        )
+
+    return (rule(connector.name, own) for connector in connectors for own in connector.checks.transfer_of_others)
 
 
 def spec_rules(connectors: Iterable[Connector]) -> Iterator[Rule]:
     """Their rules of a whole spec."""
 
-    def rule(name: str, asked: Rule) -> Rule:
+    def rule(name: str, own: Rule) -> Rule:
         def holds(spec: Any) -> bool:
-            return spec.mode is not Mode.DISAGGREGATED or spec.kv_transfer.connector != name or bool(asked.holds(spec))
+            return spec.mode is not Mode.DISAGGREGATED or spec.kv_transfer.connector != name or bool(own.holds(spec))
 
         return Rule(
-            f"self.mode != '{Mode.DISAGGREGATED}' || self.kvTransfer.connector != '{name}' || ({asked.cel})",
-            asked.message,
+            f"self.mode != '{Mode.DISAGGREGATED}' || self.kvTransfer.connector != '{name}' || ({own.cel})",
+            own.message,
             holds,
         )
 
-    return (rule(connector.name, asked) for connector in connectors for asked in connector.checks.spec)
+    return (rule(connector.name, own) for connector in connectors for own in connector.checks.spec)
 
 
 def settings(connectors: Iterable[Connector]) -> dict[Setting, str]:
-    """Every setting once, with the connectors that it is of, as a text.
+    """Every setting once, with the names of its connectors.
 
-    Raises ValueError where two connectors mean different things by one name: the schema knows no connector.
+    Raises ValueError if two connectors differ in a setting of one name: the schema is the same for all connectors.
     """
     found: dict[str, tuple[Setting, list[str]]] = {}
     for connector in connectors:

@@ -1,4 +1,4 @@
-"""What must hold between the fields that say how requests are treated: each rule with its sentence."""
+"""The rules between the fields of `spec.routing` and `spec.gateway`."""
 
 from fractions import Fraction
 from typing import Any, Final
@@ -8,7 +8,7 @@ from pdx_api.quantities import quantity
 from pdx_api.rule import Rule
 
 ENGINE_KEY_VARIABLE: Final = "VLLM_API_KEY"
-"""The environment variable that vLLM takes its API key from."""
+"""The environment variable from which vLLM reads its API key."""
 
 _WITHIN_TOTAL: Final = ("connectSeconds", "prefillSeconds", "firstEventSeconds", "idleSeconds")
 
@@ -23,12 +23,12 @@ def _within_total(deadlines: Any) -> bool:
 DEADLINES_RULES: Final = (
     Rule(
         "self.handoffSeconds <= self.firstEventSeconds",
-        "a hand-off ends with the first event; write handoffSeconds up to firstEventSeconds",
+        "a hand-off ends with the first event; write handoffSeconds of at most firstEventSeconds",
         lambda deadlines: deadlines.handoff_seconds <= deadlines.first_event_seconds,
     ),
     Rule(
         " && ".join(f"self.{field} <= self.totalSeconds" for field in _WITHIN_TOTAL),
-        f"no wait is longer than the whole request; write {', '.join(_WITHIN_TOTAL)} up to totalSeconds",
+        f"no wait is longer than the whole request; write {', '.join(_WITHIN_TOTAL)} of at most totalSeconds",
         _within_total,
     ),
 )
@@ -36,7 +36,7 @@ DEADLINES_RULES: Final = (
 RETRIES_RULES: Final = (
     Rule(
         "self.attempts == 1 || self.budgetPercent > 0 || self.free > 0",
-        "without a budget nothing is tried again; write budgetPercent or free above 0, or attempts: 1",
+        "without a retry budget no request is retried; write budgetPercent or free above 0, or attempts: 1",
         lambda retries: retries.attempts == 1 or retries.budget_percent > 0 or retries.free > 0,
     ),
 )
@@ -44,7 +44,7 @@ RETRIES_RULES: Final = (
 ROUTING_RULES: Final = (
     Rule(
         "self.queue.maxWaitSeconds <= self.deadlines.totalSeconds",
-        "waiting is part of the whole request; write queue.maxWaitSeconds up to deadlines.totalSeconds",
+        "the wait is part of the whole request; write queue.maxWaitSeconds of at most deadlines.totalSeconds",
         lambda routing: routing.queue.max_wait_seconds <= routing.deadlines.total_seconds,
     ),
 )
@@ -68,7 +68,7 @@ def _bodies_fit(spec: Any) -> bool:
 
 
 _KEY_FLAGS: Final = ("--api-k", "--api-ke", "--api-key")
-"""vLLM reads the beginnings of a flag too."""
+"""vLLM accepts prefixes of a flag too."""
 _WITH_ARGS: Final = ("engine", "prefill", "decode", "aggregated")
 
 
@@ -91,7 +91,7 @@ REQUEST_RULES: Final = (
     Rule(
         f"self.mode != '{Mode.DISAGGREGATED}' || self.routing.onPrefillFailure == '{PrefillFailure.FAIL}'"
         " || self.routing.retries.attempts > 1",
-        "trying again takes a second attempt; write routing.retries.attempts of at least 2, or "
+        "a retry needs a second attempt; write routing.retries.attempts of at least 2, or "
         f"routing.onPrefillFailure: {PrefillFailure.FAIL}",
         _tries_again,
     ),
@@ -105,12 +105,12 @@ REQUEST_RULES: Final = (
         "!isQuantity(string(self.gateway.limits.maxBodySize)) || !isQuantity(string(self.routing.queue.maxMemory))"
         " || quantity(string(self.gateway.limits.maxBodySize))"
         ".compareTo(quantity(string(self.routing.queue.maxMemory))) <= 0",
-        "the largest body would never be taken; write gateway.limits.maxBodySize up to routing.queue.maxMemory",
+        "the largest body would never be accepted; write gateway.limits.maxBodySize of at most routing.queue.maxMemory",
         _bodies_fit,
     ),
     Rule(
         f"!has(self.engine.apiKeySecretRef) || ({_NO_OTHER_KEY})",
-        f"engines take their key from engine.apiKeySecretRef; leave out {ENGINE_KEY_VARIABLE} and {_KEY_FLAGS[-1]}",
+        f"engines read their key from engine.apiKeySecretRef; leave out {ENGINE_KEY_VARIABLE} and {_KEY_FLAGS[-1]}",
         _key_is_named_once,
     ),
 )

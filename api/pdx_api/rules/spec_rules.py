@@ -1,14 +1,13 @@
-"""What must hold between the fields of a spec, and which flags are PDX's own: each rule with its sentence."""
+"""The rules between the fields of a spec, and the flags and variables that users may not set."""
 
 import re
 from typing import Any, Final
 
 from pdx_api.connectors import CONNECTORS
-from pdx_api.connectors.custom import Custom
 from pdx_api.names import Mode, Role
 from pdx_api.quantities import quantity
 from pdx_api.rule import Rule, cel_list
-from pdx_api.rules.connector_rules import order_rules, spec_rules, transfer_rules
+from pdx_api.rules.connector_rules import order_rules, spec_rules, transfer_rules, transfer_rules_of_others
 
 OWNED_FLAGS: Final = (
     "--kv-transfer-config",
@@ -20,21 +19,21 @@ OWNED_FLAGS: Final = (
     "-tp",
     "--shutdown-timeout",
 )
-"""vLLM flags that PDX writes itself, so that nobody can mis-wire a pair."""
+"""vLLM flags that PDX sets, so that no user can mis-wire a pair."""
 REFUSED_FLAGS: Final = ("--nnodes", "-n", "--node-rank", "-r", "--headless", "--config")
-"""Flags that make an engine of several nodes, and the one that would bring in any other flag."""
+"""Flags of multi-node engines, and the flag that reads other flags from a file."""
 
 SHARED_FLAGS: Final = (
     *("--dtype", "--kv-cache-dtype", "--block-size", "--revision", "--quantization", "-q", "--hf-overrides"),
     *("--attention-backend", "--disable-hybrid-kv-cache-manager", "--no-disable-hybrid-kv-cache-manager"),
 )
-"""Flags for what P's and D's KV must have in common: those of one role would make pairs that refuse or garble it."""
+"""Flags that must be equal on P and D: pairs with different ones would refuse or garble the KV."""
 
 GPU: Final = "nvidia.com/gpu"
 
 
 def _is_flag(argument: str, flags: tuple[str, ...]) -> bool:
-    """Whether vLLM reads the argument as one of the flags: it takes _ for -, keys after a dot, and beginnings."""
+    """Whether vLLM reads the argument as one of the flags. It accepts _ for -, keys after a dot, and prefixes."""
     found = argument.split("=")[0].split(".")[0].replace("_", "-")
     return found in flags or (
         found.startswith("--") and len(found) > 3 and any(flag.startswith(found) for flag in flags)
@@ -52,36 +51,30 @@ def _no_flag_of(flags: tuple[str, ...], message: str) -> Rule:
 
 
 FLAG_IS_FREE: Final = _no_flag_of(
-    OWNED_FLAGS, f"PDX writes {', '.join(OWNED_FLAGS)} itself from the other fields of spec; leave it out"
+    OWNED_FLAGS, f"PDX sets {', '.join(OWNED_FLAGS)} from the other fields of spec; leave it out"
 )
 FLAG_IS_POSSIBLE: Final = _no_flag_of(
     REFUSED_FLAGS,
-    "an engine of several nodes (--nnodes, --node-rank, --headless) and flags from a file (--config) are not in this "
-    "version; leave it out",
+    "this version supports neither multi-node engines (--nnodes, --node-rank, --headless) nor flags from a file "
+    "(--config); leave it out",
 )
 
 FLAG_IS_NOT_SHARED: Final = _no_flag_of(
-    SHARED_FLAGS, f"P and D must have {', '.join(SHARED_FLAGS)} in common; write it in spec.engine, or leave it out"
+    SHARED_FLAGS, f"P and D must use the same {', '.join(SHARED_FLAGS)}; write it in spec.engine, or leave it out"
 )
 
 SHARED_VARIABLES: Final = ("PYTHONHASHSEED", "VLLM_KV_CACHE_LAYOUT", "VLLM_SSM_CONV_STATE_LAYOUT", "VLLM_MLA_DISABLE")
-"""Variables for the same. Pools whose keys differ by PYTHONHASHSEED miss for ever, and nothing says so."""
+"""Variables that must be equal on P and D. With different PYTHONHASHSEEDs every pool look-up misses silently."""
 
 VARIABLE_IS_NOT_SHARED: Final = Rule(
     f"!(self.name in {cel_list(SHARED_VARIABLES)})",
-    f"P and D must have {', '.join(SHARED_VARIABLES)} in common; write it in engine.env, or leave it out",
+    f"P and D must use the same {', '.join(SHARED_VARIABLES)}; write it in engine.env, or leave it out",
     lambda variable: variable.name not in SHARED_VARIABLES,
 )
 
-_CUSTOM: Final = Custom().name
-
 KV_TRANSFER_RULES: Final = (
     *order_rules(CONNECTORS.values()),
-    Rule(
-        f"self.connector == '{_CUSTOM}' || !has(self.custom)",
-        f"custom describes connector {_CUSTOM}; write connector: {_CUSTOM}, or leave out custom",
-        lambda kv: kv.connector == _CUSTOM or kv.custom is None,
-    ),
+    *transfer_rules_of_others(CONNECTORS.values()),
     *transfer_rules(CONNECTORS.values()),
 )
 
@@ -91,9 +84,9 @@ def _requests_fit(resources: Any) -> bool:
     return not any(_is_above(requests[name], limits[name]) for name in requests.keys() & limits.keys())
 
 
-def _is_above(wanted: int | str, limit: int | str) -> bool:
-    numbers = quantity(wanted), quantity(limit)
-    # An exponent of four digits is no number here; the API server judges it.
+def _is_above(request: int | str, limit: int | str) -> bool:
+    numbers = quantity(request), quantity(limit)
+    # An exponent of four digits is no number here; the API server compares it.
     return numbers[0] is not None and numbers[1] is not None and numbers[0] > numbers[1]
 
 
@@ -101,7 +94,7 @@ RESOURCES_RULES: Final = (
     Rule(
         "!has(self.requests) || !has(self.limits) || self.requests.all(name, !(name in self.limits) || "
         "quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",
-        "a request is above its limit; write requests up to limits",
+        "a request exceeds its limit; write requests of at most the limits",
         _requests_fit,
     ),
 )
@@ -117,7 +110,7 @@ POOL_RULES: Final = (
         f"!('{GPU}' in self.resources.limits)"
         f" || !string(self.resources.limits['{GPU}']).matches('^[0-9]{{1,6}}$')"
         f" || int(string(self.resources.limits['{GPU}'])) >= self.parallelism.tensor",
-        f"an engine needs parallelism.tensor devices; write as many as {GPU} in resources.limits",
+        f"an engine needs parallelism.tensor devices; write at least as many {GPU} in resources.limits",
         _enough_devices,
     ),
 )
@@ -132,7 +125,7 @@ def _needs(role: Role) -> Rule:
 
 
 def _whole_prompts_fit(role: Role) -> Rule:
-    """vLLM refuses the contrary (`config/scheduler.py`)."""
+    """vLLM refuses the opposite (`config/scheduler.py`)."""
     chunks = f"self.{role}.chunkedPrefill"
 
     def holds(spec: Any) -> bool:
@@ -144,8 +137,8 @@ def _whole_prompts_fit(role: Role) -> Rule:
     return Rule(
         f"!has(self.{role}) || {chunks}.enabled || !has({chunks}.maxBatchedTokens) || !has(self.engine.maxModelLen)"
         f" || {chunks}.maxBatchedTokens >= self.engine.maxModelLen",
-        f"without chunks a step of spec.{role} holds whole prompts; write chunkedPrefill.maxBatchedTokens of at least "
-        "engine.maxModelLen, or leave it out",
+        f"without chunks one step of spec.{role} holds a whole prompt; write chunkedPrefill.maxBatchedTokens of at "
+        "least engine.maxModelLen, or leave it out",
         holds,
     )
 

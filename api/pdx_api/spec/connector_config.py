@@ -1,4 +1,4 @@
-"""`spec.kvTransfer.config`: free form, but for the settings that a connector's own file names."""
+"""`spec.kvTransfer.config`: free form, except for the settings of the connectors."""
 
 from typing import Annotated, Any, Final
 
@@ -28,8 +28,8 @@ ConnectorConfig = Annotated[
             "type": "object",
             "maxProperties": 64,
             "properties": {
-                setting.name: {**setting.schema, "description": f"{whose}: {setting.schema['description']}"}
-                for setting, whose in _SETTINGS.items()
+                setting.name: {**setting.schema, "description": f"{connectors}: {setting.schema['description']}"}
+                for setting, connectors in _SETTINGS.items()
             },
             "additionalProperties": True,
         }

@@ -1,4 +1,4 @@
-"""`spec.kvTransfer.custom`: a KV connector of the user's own, described."""
+"""`spec.kvTransfer.custom`: the description of a user's KV connector."""
 
 from typing import Annotated, Any, ClassVar, Final
 
@@ -19,7 +19,7 @@ PrefillParams = Annotated[
         {
             "type": "object",
             "maxProperties": 64,
-            "properties": {"do_remote_decode": {"type": "boolean", "description": "vLLM's own word for it."}},
+            "properties": {"do_remote_decode": {"type": "boolean", "description": "vLLM's parameter of P's leg."}},
             "additionalProperties": True,
         }
     ),
@@ -33,17 +33,17 @@ class CodeConfigMap(Part):
 
 
 class ConnectorCode(Part):
-    """Where engines find a module that their image does not hold. Both fields may stand: each is for its own place."""
+    """The source of a module that the engines' image does not contain: one field for a cluster, one for `pdx up`."""
 
     config_map: CodeConfigMap | None = Field(
         default=None,
-        description=f"In a cluster: mounted at {CODE_MOUNT}, which comes first on the engines' PYTHONPATH. Running "
-        "engines go on with what they imported: changed code belongs into a ConfigMap of another name.",
+        description=f"In a cluster: mounted at {CODE_MOUNT}, which is first on the engines' PYTHONPATH. Running "
+        "engines keep the code that they have imported: put changed code into a ConfigMap with another name.",
     )
     directory: Text | None = Field(
         default=None,
-        description="For `pdx up`: a directory that comes first on the engines' PYTHONPATH; a relative one starts from "
-        "the object's file. A cluster does not read it.",
+        description="For `pdx up`: a directory that is first on the engines' PYTHONPATH; relative to the object's "
+        "file. No effect in a cluster.",
     )
 
 
@@ -63,7 +63,7 @@ class CustomConnector(Part):
         ),
         Rule(
             f"self.family == '{FamilyName.POOL}' || self.savedAfterMilliseconds == 0",
-            "D waits for P's answer and for nothing more; leave out savedAfterMilliseconds, or write family: Pool",
+            "only a pool saves KV after P's answer; leave out savedAfterMilliseconds, or write family: Pool",
             lambda custom: custom.family == FamilyName.POOL or custom.saved_after_milliseconds == 0,
         ),
     )
@@ -72,7 +72,7 @@ class CustomConnector(Part):
         str,
         StringConstraints(max_length=256),
         matching(r"^[A-Za-z_][A-Za-z0-9_]*$", "write the name of a Python class, for example FolderConnector"),
-    ] = Field(description="The class, a KVConnectorBase_V1 (vLLM's kv_connector).")
+    ] = Field(description="Name of the class, a KVConnectorBase_V1 (vLLM's kv_connector).")
     module_path: (
         Annotated[
             str,
@@ -85,23 +85,20 @@ class CustomConnector(Part):
         | None
     ) = Field(
         default=None,
-        description="The module that holds it (vLLM's kv_connector_module_path). Default: a class that vLLM knows.",
+        description="Module of the class (vLLM's kv_connector_module_path). Default: a class of vLLM's own.",
     )
-    code: ConnectorCode | None = Field(
-        default=None, description="Where the module comes from. Default: the engines' image holds it."
-    )
+    code: ConnectorCode | None = Field(default=None, description="Source of the module. Default: the engines' image.")
     family: Annotated[
         Text,
         Rule(
             f"self in [{', '.join(repr(str(name)) for name in FamilyName)}]",
-            f"write one of: {_FAMILIES}; for a Rendezvous the gateway would have to know P's identity beforehand, "
-            "which only a connector in PDX can tell it",
+            f"write one of: {_FAMILIES}; a push connector would need code in PDX that reads P's identity",
             lambda family: family in list(FamilyName),
         ),
     ] = Field(
         default=str(FamilyName.SERIAL),
-        description="How the gateway speaks to it. Serial: P is called with prefillParams and awaited; the "
-        "kv_transfer_params that it answers go to D. Pool: P saves and D looks up, both by the prompt; no leg carries "
+        description="Protocol between gateway and connector. Serial: P receives prefillParams and answers first; the "
+        "kv_transfer_params of its answer go to D. Pool: P saves and D looks up, both by the prompt; no leg carries "
         "parameters.",
     )
     prefill_params: PrefillParams | None = Field(
@@ -111,17 +108,17 @@ class CustomConnector(Part):
 
     saved_after_milliseconds: Annotated[int, Field(strict=True, ge=0, le=60_000)] = Field(
         default=0,
-        description="Pool: how long after P's answer what it saves can be found, in milliseconds; D is asked then.",
+        description="Pool: milliseconds from P's answer until D can find the KV; D's leg is sent then.",
     )
 
     @property
     def connector(self) -> Custom:
-        """The connector so described."""
+        """The connector of this description."""
         params = DEFAULT_PREFILL_PARAMS if self.prefill_params is None else self.prefill_params
         return Custom(
             class_name=self.class_name,
             module_path=self.module_path,
-            speaks=FamilyName(self.family),
+            family_name=FamilyName(self.family),
             prefill_params=params,
             saved_after=self.saved_after_milliseconds / 1000,
         )

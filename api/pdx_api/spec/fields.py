@@ -1,4 +1,4 @@
-"""What the fields of the object are made of: parts, and bounded scalars."""
+"""The base of the types: parts and bounded scalars."""
 
 import re
 from collections.abc import Mapping
@@ -25,14 +25,14 @@ from pdx_api.rule import Rule, with_rules
 
 
 def matching(pattern: str, message: str) -> Rule:
-    """The rule that a text matches a pattern (RE2 and Python read it alike)."""
+    """The rule that a string matches a pattern, which means the same in RE2 and Python."""
     compiled = re.compile(pattern)
     return Rule(f"self.matches(r'{pattern}')", message, lambda text: compiled.fullmatch(text) is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class ListMap:
-    """A list whose entries are told apart by one of their fields, as annotation of its type."""
+    """Annotation of a list type: the field `key` identifies each entry."""
 
     key: str
 
@@ -41,7 +41,7 @@ class ListMap:
             keys = [getattr(entry, self.key) for entry in entries]
             twice = next((key for i, key in enumerate(keys) if key in keys[:i]), None)
             if twice is not None:
-                raise ValueError(f"{self.key} {twice} is there twice; write it once")
+                raise ValueError(f"{self.key} {twice} appears twice; write it once")
             return entries
 
         return core_schema.no_info_after_validator_function(checked, handler(source))
@@ -61,12 +61,12 @@ def with_keys(pattern: str, longest: int, message: str) -> Rule:
 
 
 class Part(BaseModel):
-    """A part of the object: camelCase outside, frozen inside, unknown fields refused, null as good as absent."""
+    """A part of the object: camelCase in YAML, frozen, without further fields. null means absent."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
 
     rules: ClassVar[tuple[Rule, ...]] = ()
-    """What must hold between the fields of this part."""
+    """The rules between the fields of this part."""
 
     @model_validator(mode="before")
     @classmethod
@@ -74,8 +74,8 @@ class Part(BaseModel):
         # The API server does the same before it fills in defaults.
         if not isinstance(data, Mapping):
             return data
-        known = {key for name, field in cls.model_fields.items() for key in (name, field.alias)}
-        return {key: value for key, value in data.items() if value is not None or key not in known}
+        names = {key for name, field in cls.model_fields.items() for key in (name, field.alias)}
+        return {key: value for key, value in data.items() if value is not None or key not in names}
 
     @model_validator(mode="after")
     def _fulfils_its_rules(self) -> Self:
@@ -89,7 +89,7 @@ class Part(BaseModel):
 
 
 def without_null(value: Any) -> Any:
-    """A map without entries that are null, as the API server stores it."""
+    """A map without null entries, as the API server stores it."""
     if not isinstance(value, Mapping):
         return value
     return {key: entry for key, entry in value.items() if entry is not None}
@@ -97,7 +97,7 @@ def without_null(value: Any) -> Any:
 
 def _integer_or_text(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError("write a whole number or a text")
+        raise ValueError("write an integer or a string")
     return value
 
 
@@ -120,7 +120,7 @@ _SIZE: Final = r"^[0-9]+([.][0-9]+)?([kMGT]|[KMGT]i)?$"
 _SMALLEST: Final = 1024
 _LARGEST: Final = 1024**4
 _KEY: Final = r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
-"""A name of at most 63 characters, after a domain or not."""
+"""A name of at most 63 characters, with or without a domain before it."""
 _PERCENTAGE: Final = r"^(100|[1-9]?[0-9])%$"
 
 Flag = Annotated[bool, Field(strict=True)]
@@ -136,7 +136,7 @@ RelativePath = Annotated[
     StringConstraints(max_length=4096),
     Rule(
         "!self.startsWith('/') && !self.split('/').exists(step, step == '..')",
-        "write a path inside the volume, with neither / at the start nor .. in it",
+        "write a path inside the volume, without / at the start or .. in it",
         lambda path: path[:1] != "/" and ".." not in path.split("/"),
     ),
 ]

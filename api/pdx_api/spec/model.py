@@ -1,4 +1,4 @@
-"""What is served and where its weights come from: `spec.model`."""
+"""`spec.model`: the model, and the source of its weights."""
 
 import posixpath
 from typing import ClassVar
@@ -14,11 +14,11 @@ class ModelVolume(Part):
     """A volume that holds models."""
 
     claim_name: ObjectName = Field(description="Name of a PersistentVolumeClaim in the namespace of the object.")
-    path: RelativePath = Field(default="", description="Directory of the model inside the volume. Default: its root.")
+    path: RelativePath = Field(default="", description="Directory of the model in the volume. Default: its root.")
 
 
 class ModelSource(Part):
-    """Where the weights come from when not from the Hugging Face Hub."""
+    """A source of the weights other than the Hugging Face Hub."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -30,8 +30,8 @@ class ModelSource(Part):
 
     path: AbsolutePath | None = Field(
         default=None,
-        description="Absolute path of a model directory in the engine's file system. "
-        "Both roles are started with this very string: vLLM refuses KV from an engine started with another.",
+        description="Absolute path of a model directory in the engine's file system. P and D start with the same "
+        "string: vLLM refuses KV from an engine with another one.",
     )
     persistent_volume_claim: ModelVolume | None = Field(
         default=None,
@@ -40,7 +40,7 @@ class ModelSource(Part):
 
     @property
     def location(self) -> str:
-        """The model as engines find it in their file system."""
+        """The model's directory in the engines' file system."""
         if self.path is not None:
             return self.path
         assert self.persistent_volume_claim is not None, "a source has one of the two"
@@ -51,25 +51,25 @@ class SecretReference(Part):
     """One value of a Secret in the namespace of the object."""
 
     name: ObjectName = Field(description="Name of the Secret.")
-    key: SecretKey = Field(default="token", description="Which of its values.")
+    key: SecretKey = Field(default="token", description="Key of the value in the Secret.")
 
 
 class Volume(Part):
-    """A volume that is written to."""
+    """A volume that engines write to."""
 
     claim_name: ObjectName = Field(description="Name of a PersistentVolumeClaim in the namespace of the object.")
 
 
 class ModelCache(Part):
-    """Where downloads from the Hub are kept."""
+    """A cache for downloads from the Hub."""
 
     persistent_volume_claim: Volume = Field(
-        description="A volume that all engines may write to, so that each model is downloaded once."
+        description="A volume that all engines can write to, so that each model is downloaded once."
     )
 
 
 class Model(Part):
-    """What is served."""
+    """The model that is served."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -81,7 +81,7 @@ class Model(Part):
 
     name: Text = Field(
         description="Hub id of the model, for example Qwen/Qwen3-8B; with source, only a name. "
-        "Clients ask for it under this name unless servedName says otherwise."
+        "Clients send it as `model`, unless servedName is set."
     )
     served_name: Text | None = Field(
         default=None, description="The `model` that clients send. Default: the value of name."
@@ -89,14 +89,16 @@ class Model(Part):
     revision: Text | None = Field(
         default=None, description="Branch, tag or commit on the Hub. Default: the Hub's default branch."
     )
-    source: ModelSource | None = Field(default=None, description="Default: the Hugging Face Hub, by name.")
+    source: ModelSource | None = Field(
+        default=None, description="Source of the weights. Default: the Hugging Face Hub, by name."
+    )
     token_secret_ref: SecretReference | None = Field(
         default=None,
-        description="Token for the Hub, for models that need one. `pdx up` takes HF_TOKEN of its environment.",
+        description="Token for the Hub, for models that need one. `pdx up` uses HF_TOKEN of its environment.",
     )
     cache: ModelCache | None = Field(
         default=None,
-        description="Where downloads from the Hub are kept. Default: a directory of each pod, gone with it.",
+        description="Cache for downloads from the Hub. Default: a directory of each pod, which is deleted with it.",
     )
 
     @property

@@ -1,4 +1,4 @@
-"""The overlay that a user lays on a pod template: free in form, except for what PDX writes itself."""
+"""`podTemplate`: the user's overlay on a pod template. It is free form, except for what PDX sets."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Final
@@ -12,7 +12,7 @@ from pdx_api.spec.fields import Annotations, Labels, ListMap, Part
 
 _KEYS_ARE_FREE: Final = Rule(
     f"self.all(key, !key.startsWith('{GROUP}/'))",
-    f"keys that begin with {GROUP}/ are PDX's own; leave them out",
+    f"keys that begin with {GROUP}/ are reserved for PDX; leave them out",
     lambda entries: not any(key.startswith(f"{GROUP}/") for key in entries),
 )
 
@@ -27,7 +27,7 @@ class PodMetadata(Part):
 
 
 class ContainerPort(Part):
-    """A port of a container; any field of Kubernetes' ContainerPort may be written."""
+    """A port of a container, with any field of Kubernetes' ContainerPort."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -35,7 +35,7 @@ class ContainerPort(Part):
 
 
 class Container(Part):
-    """A container of the pods; any field of Kubernetes' Container may be written."""
+    """A container of the pods, with any field of Kubernetes' Container."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -52,12 +52,12 @@ class Container(Part):
 
 
 class PodSpec(Part):
-    """The pods' spec; any field of Kubernetes' PodSpec may be written."""
+    """The pods' spec, with any field of Kubernetes' PodSpec."""
 
     model_config = ConfigDict(extra="allow")
 
     containers: Annotated[list[Container], Field(max_length=16), ListMap("name")] | None = Field(
-        default=None, description="Containers to change, found by their names, or to add."
+        default=None, description="Containers to change, which are found by their names, or to add."
     )
 
 
@@ -65,15 +65,15 @@ class PodTemplate(Part):
     """An overlay on a pod template."""
 
     metadata: PodMetadata | None = Field(default=None, description="Labels and annotations of the pods.")
-    spec: PodSpec | None = Field(default=None, description="The pods' spec, in Kubernetes' terms.")
+    spec: PodSpec | None = Field(default=None, description="The pods' spec, as in Kubernetes.")
 
     def overlay(self) -> dict[str, Any]:
-        """What the user wrote, as a strategic merge patch of a pod template."""
+        """The user's overlay as a strategic merge patch of a pod template."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def _rules(container: str, ports: Sequence[str]) -> tuple[Rule, ...]:
-    """The rules of an overlay on pods whose container of that name, with ports of those names, PDX writes."""
+    """The rules of an overlay on pods in which PDX sets this container and these ports of it."""
     named = ", ".join(f"'{port}'" for port in ports)
 
     def each(condition: str) -> str:
@@ -83,12 +83,12 @@ def _rules(container: str, ports: Sequence[str]) -> tuple[Rule, ...]:
     return (
         Rule(
             each("!has(container.command) && !has(container.args)"),
-            f"PDX writes command and args of the container {container}; leave them out",
+            f"PDX sets command and args of the container {container}; leave them out",
             lambda template: all(c.command is None and c.args is None for c in _containers(template, container)),
         ),
         Rule(
             each(f"!has(container.ports) || !container.ports.exists(port, has(port.name) && port.name in [{named}])"),
-            f"PDX writes these ports of the container {container}: {', '.join(ports)}; leave them out",
+            f"PDX sets these ports of the container {container}: {', '.join(ports)}; leave them out",
             lambda template: (
                 not any(port.name in ports for c in _containers(template, container) for port in c.ports or ())
             ),

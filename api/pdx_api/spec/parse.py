@@ -1,4 +1,4 @@
-"""From a plain mapping to a PDDeployment, or to one sentence that says what to write instead."""
+"""Parse a mapping into a PDDeployment, or into one sentence that names the error and the correction."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ from pdx_api.spec.types import PDDeployment
 
 
 class InvalidDeploymentError(ValueError):
-    """The object cannot be used. Its text is one sentence for the user."""
+    """The object is invalid. The text is one sentence for the user."""
 
 
 def parse(body: object) -> PDDeployment:
-    """Read a PDDeployment; raises InvalidDeploymentError for the first thing that is wrong."""
+    """Parse a PDDeployment. Raises InvalidDeploymentError for the first error."""
     if not isinstance(body, Mapping):
         raise InvalidDeploymentError(
             "This is not a PDDeployment: write a mapping with apiVersion, kind, metadata and spec."
@@ -38,7 +38,7 @@ def _sentence(error: ErrorDetails) -> str:
         case "extra_forbidden":
             near = difflib.get_close_matches(str(error["loc"][-1]), _fields_at(error["loc"][:-1]), n=1)
             hint = (
-                f"; did you mean {near[0]}?" if near else f"; it may hold: {', '.join(_fields_at(error['loc'][:-1]))}."
+                f"; did you mean {near[0]}?" if near else f"; write one of: {', '.join(_fields_at(error['loc'][:-1]))}."
             )
             return f"{path} does not exist{hint}"
         case "missing":

@@ -1,4 +1,4 @@
-"""How the gateway treats requests: `spec.routing`, `spec.gateway.limits`, and who may use it: `spec.gateway.auth`."""
+"""How the gateway treats requests: `spec.routing`, and `limits`, `logs` and `auth` of `spec.gateway`."""
 
 from typing import Annotated, ClassVar, Final
 
@@ -18,142 +18,144 @@ Amount = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
 
 
 class Deadlines(Part):
-    """How long each wait of a request may take."""
+    """The deadlines of a request."""
 
     rules: ClassVar[tuple[Rule, ...]] = DEADLINES_RULES
 
     connect_seconds: Seconds = Field(
         default=int(defaults.CONNECT_SECONDS),
-        description="A connection to an engine, in seconds; then another engine is tried. Engines of one cluster "
-        "answer in milliseconds: longer means gone.",
+        description="To connect to an engine, in seconds; then the gateway tries another engine. Engines of one "
+        "cluster answer in milliseconds.",
     )
     prefill_seconds: Seconds = Field(
         default=int(defaults.PREFILL_SECONDS),
-        description="P's whole part of a request, in seconds; then onPrefillFailure applies. A prompt of a million "
-        "tokens takes minutes.",
+        description="The whole prefill leg, in seconds; then onPrefillFailure applies. A prompt of a million tokens "
+        "takes minutes.",
     )
     handoff_seconds: Seconds = Field(
         default=int(defaults.HANDOFF_SECONDS),
-        description="P's answer to D's first event, in seconds; then the request is tried again. P is told to keep "
-        f"blocks {defaults.LEASE_MARGIN_SECONDS:g} s longer (kv_lease_duration), unless kvTransfer.config says how "
-        "long: so another value is another revision, and replaces the engines.",
+        description="From P's answer to D's first event, in seconds; then the request is retried. P pins its blocks "
+        f"{defaults.LEASE_MARGIN_SECONDS:g} s longer (kv_lease_duration), unless kvTransfer.config sets that. A change "
+        "of this field makes a new revision, which replaces the engines.",
     )
     first_event_seconds: Seconds = Field(
         default=int(defaults.FIRST_EVENT_SECONDS),
-        description="D's part of a request to the first event of its answer, in seconds, its queue included; without "
-        "a stream the whole answer. Then the request is tried again.",
+        description="The decode leg up to its first event, in seconds, including the engine's queue; without "
+        "streaming, the whole leg. Then the request is retried.",
     )
     idle_seconds: Seconds = Field(
         default=int(defaults.IDLE_SECONDS),
-        description="A stream without a byte of its engine, in seconds; then it ends with an error. Nothing decodes "
-        "that slowly.",
+        description="Between two pieces of a stream, in seconds; then the stream ends with an error. No engine decodes "
+        "so slowly.",
     )
     total_seconds: Seconds = Field(
         default=int(defaults.TOTAL_SECONDS),
-        description="A whole request, from its last byte to the last byte of its answer, in seconds; then it ends with "
+        description="From the last byte of a request to the last byte of its answer, in seconds; then it ends with "
         "an error. Half a million tokens take an hour at 140 tokens a second.",
     )
 
 
 class Retries(Part):
-    """How often a request is tried again. After the first event of its answer nothing is sent twice."""
+    """How often a request is retried. After the first event of its answer it is not."""
 
     rules: ClassVar[tuple[Rule, ...]] = RETRIES_RULES
 
     attempts: Annotated[int, Field(strict=True, ge=1, le=10)] = Field(
         default=defaults.ATTEMPTS,
-        description="Most times a request is tried, the last one on D alone. 1: once only.",
+        description="Attempts of one request, at most. The last one uses D alone. 1: no retry.",
     )
     budget_percent: Annotated[int, Field(strict=True, ge=0, le=100)] = Field(
         default=defaults.RETRY_PERCENT,
-        description="Retries of the last ten seconds as a percentage of its requests; beyond it a failure is told to "
-        "the client. What fails more often is no accident, and retries would only add load. An attempt that no engine "
-        "has got anything of does not count.",
+        description="Retries of the last ten seconds as a percentage of the requests. Above it the client gets the "
+        "error: more failures than that are not accidental, and retries would only add load. A retry does not count if "
+        "no engine has received the attempt.",
     )
     free: Annotated[int, Field(strict=True, ge=0, le=10_000)] = Field(
-        default=defaults.RETRIES_FREE,
-        description="Retries in ten seconds that budgetPercent does not apply to, so that a quiet gateway retries too.",
+        default=defaults.MIN_RETRIES,
+        description="Retries in ten seconds that are allowed whatever budgetPercent is, so that a gateway with few "
+        "requests retries too.",
     )
 
 
 class Queue(Part):
-    """What one gateway takes on at a time; its workers share it evenly. What is beyond it is shed: 429 or 503 with
-    Retry-After."""
+    """The requests that one gateway accepts at a time; its workers share them evenly. Further ones are shed: 429 or 503
+    with Retry-After."""
 
     max_requests: Amount = Field(
         default=defaults.QUEUED_REQUESTS,
-        description="Requests that wait in one gateway for an engine; further ones are shed. 0: none waits.",
+        description="Requests that may wait in one gateway for an engine; further ones are shed. 0: no request waits.",
     )
     max_wait_seconds: SecondsOrNone = Field(
         default=int(defaults.QUEUE_SECONDS),
-        description="Longest wait, in seconds; then a request is shed. Clients that wait longer have mostly given up.",
+        description="Longest wait, in seconds; then a request is shed. Most clients have given up by then.",
     )
     max_in_flight_per_decode: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] = Field(
         default=defaults.IN_FLIGHT_PER_DECODE,
-        description="Requests that one gateway has with each decode (or aggregated) engine; further ones wait. vLLM "
-        "runs 256 sequences by default, and as many may wait in its own queue.",
+        description="Open requests of one gateway at each decode (or aggregated) engine; further ones wait. vLLM runs "
+        "256 sequences by default, and as many wait in its own queue.",
     )
     max_memory: Size = Field(
         default=f"{defaults.QUEUED_BYTES // MEBIBYTE}Mi",
-        description="Memory of one gateway for bodies that wait or are being sent, as a quantity; requests beyond it "
-        "are shed. gateway.resources must hold it.",
+        description="Memory of one gateway for request bodies that wait or are being sent, as a quantity; further "
+        "requests are shed. gateway.resources must include it.",
     )
 
 
 class Ejection(Part):
-    """When an engine that fails is left out. The last one of its role never is, and it comes back by a probe."""
+    """When a failing engine is ejected. A probe brings it back. The last engine of a role is never ejected."""
 
     consecutive_failures: Annotated[int, Field(strict=True, ge=1, le=1000)] = Field(
-        default=defaults.FAILURES_IN_A_ROW,
-        description="Answers of 500 and above (503 apart) that one worker gets one after the other, until the engine "
-        "is left out and probed. A lost connection is enough by itself; a 4xx never counts.",
+        default=defaults.CONSECUTIVE_ERRORS,
+        description="Consecutive answers of 500 and above, except 503, that one worker receives until the engine is "
+        "ejected and probed. A lost connection ejects at once; a 4xx never counts.",
     )
 
 
 class Routing(Part):
-    """How the gateway chooses engines, and what it does when one fails or all are busy. Engines are touched by
-    deadlines.handoffSeconds only; every other change replaces gateways."""
+    """How the gateway chooses engines, and what it does when one fails or all are busy. Only a change of
+    deadlines.handoffSeconds replaces engines; every other change replaces gateways."""
 
     rules: ClassVar[tuple[Rule, ...]] = ROUTING_RULES
 
     prefill_policy: Policy = Field(
         default=Policy.LEAST_REQUESTS,
-        description="How P is chosen. LeastRequests: fewest requests of this gateway. LeastLoad: also by the queue and "
-        "the KV use that engines report. PrefixAffinity: the same beginning of a prompt to the same engine. "
-        "SessionAffinity: the same x-session-id to the same engine. Without effect in mode Aggregated.",
+        description="How the gateway chooses P. LeastRequests: the engine with the fewest requests of this gateway. "
+        "LeastLoad: also by the queue and KV use that engines report. PrefixAffinity: prompts with the same beginning "
+        "to the same engine. SessionAffinity: requests with the same x-session-id to the same engine. No effect in "
+        "mode Aggregated.",
     )
     decode_policy: Policy = Field(
         default=Policy.LEAST_REQUESTS,
-        description="How D (in mode Aggregated the engine) is chosen; values as of prefillPolicy.",
+        description="How the gateway chooses D, or the engine in mode Aggregated. Values as for prefillPolicy.",
     )
     disaggregate_above_tokens: Annotated[int, Field(strict=True, ge=0, le=16_777_216)] = Field(
         default=0,
-        description="Prompts of at most this many tokens, as the gateway estimates them, are served by D alone: for "
-        "short ones a hand-off costs more than it saves. 0 splits all. Without effect in mode Aggregated.",
+        description="D alone serves prompts of at most this many tokens, by the gateway's estimate: for short prompts "
+        "a hand-off costs more than it saves. 0: all prompts are split. No effect in mode Aggregated.",
     )
     on_prefill_failure: PrefillFailure = Field(
         default=PrefillFailure.RETRY,
-        description="What happens when P fails a request. Retry: another P, and D alone when no attempt is left. "
-        "Local: D alone at once. Fail: the client is told. Without effect in mode Aggregated.",
+        description="What happens when P fails a request. Retry: another P, then D alone as the last attempt. Local: D "
+        "alone at once. Fail: the client gets the error. No effect in mode Aggregated.",
     )
-    retries: Retries = Field(default=Retries(), description="How often a request is tried again.")
-    deadlines: Deadlines = Field(default=Deadlines(), description="How long each wait of a request may take.")
-    queue: Queue = Field(default=Queue(), description="What one gateway takes on at a time.")
-    ejection: Ejection = Field(default=Ejection(), description="When an engine that fails is left out.")
+    retries: Retries = Field(default=Retries(), description="How often a request is retried.")
+    deadlines: Deadlines = Field(default=Deadlines(), description="The deadlines of a request.")
+    queue: Queue = Field(default=Queue(), description="The requests that one gateway accepts at a time.")
+    ejection: Ejection = Field(default=Ejection(), description="When a failing engine is ejected.")
     slow_start_seconds: SecondsOrNone = Field(
         default=int(defaults.SLOW_START_SECONDS),
-        description="How long a new engine gets less than its share, rising evenly, in seconds: its caches are empty "
-        "and its first shapes compile. 0: not at all.",
+        description="How long a new engine receives less than its share, in seconds: its caches are empty and it "
+        "compiles its first shapes. The share rises linearly. 0: full share at once.",
     )
     canary_seconds: SecondsOrNone = Field(
-        default=int(defaults.CANARY_SECONDS),
-        description="Seconds between two prompts of the gateway's own that show whether KV travels to or from an "
-        "engine (condition KVTransferVerified). Each costs about 350 tokens of prefill. 0: none are sent.",
+        default=int(defaults.VERIFICATION_PERIOD_SECONDS),
+        description="Seconds between two transfer probes of one engine, which show whether KV moves (condition "
+        "KVTransferVerified). Each costs about 350 tokens of prefill. 0: no transfer probes.",
     )
 
 
 class GatewayLimits(Part):
-    """What the gateway takes from clients."""
+    """The limits for clients of the gateway."""
 
     max_body_size: Size = Field(
         default=f"{defaults.BODY_BYTES // MEBIBYTE}Mi",
@@ -161,45 +163,43 @@ class GatewayLimits(Part):
     )
     max_requests_per_client: Amount = Field(
         default=0,
-        description="Open requests of one client at one gateway, by API key or else by address; further ones get 429. "
-        "Behind a proxy all clients may have one address. 0: no limit.",
+        description="Open requests of one client at one gateway; further ones get 429. Clients are distinguished by "
+        "API key, or else by address: behind a proxy all may have one address. 0: no limit.",
     )
 
 
 class GatewayLogs(Part):
-    """What the gateway writes to stderr: a line for each request that failed or was slow. No line holds anything of a
+    """The gateway's log on stderr: one line for each request that failed or was slow. No line contains any part of a
     prompt, a key or a body."""
 
-    format: LogFormat = Field(
-        default=LogFormat.TEXT, description="How lines are written. JSON: an object on each line."
-    )
+    format: LogFormat = Field(default=LogFormat.TEXT, description="Format of the lines. JSON: one object on each line.")
     slow_seconds: SecondsOrNone = Field(
         default=int(defaults.SLOW_SECONDS),
-        description="From how many seconds on, until its answer begins, a request is slow. 0: every request is.",
+        description="A request is slow if its answer has not begun after this many seconds. 0: every request is slow.",
     )
 
 
 class ClientKeys(Part):
-    """A Secret in the namespace of the object that lists who may use the gateway."""
+    """A Secret in the namespace of the object with the API keys of the clients."""
 
     name: ObjectName = Field(description="Name of the Secret.")
     key: SecretKey = Field(
         default="keys",
-        description="Which of its values: lines of `sha256:HEX NAME`, the hash of an API key and who has it.",
+        description="Key of the value in the Secret: lines of `sha256:HEX NAME`, the hash of an API key and its owner.",
     )
 
 
 class GatewayAuth(Part):
-    """Who may use the gateway."""
+    """The clients that may use the gateway."""
 
     secret_ref: ClientKeys = Field(
-        description="The API keys that clients may send as `Authorization: Bearer KEY`; without one of them they get "
-        "401. The gateway sees a change within a minute or two. Not for `pdx up`."
+        description="API keys, of which a client must send one as `Authorization: Bearer KEY`; otherwise it gets 401. "
+        "The gateway reads a change within two minutes. Not for `pdx up`."
     )
 
 
 class EngineKey(Part):
-    """A Secret in the namespace of the object that holds one API key."""
+    """A Secret in the namespace of the object with one API key."""
 
     name: ObjectName = Field(description="Name of the Secret.")
-    key: SecretKey = Field(default="api-key", description="Which of its values.")
+    key: SecretKey = Field(default="api-key", description="Key of the value in the Secret.")

@@ -1,4 +1,4 @@
-"""From the types to the CustomResourceDefinition: a structural schema with rules, bounds and defaults. Pure."""
+"""The CustomResourceDefinition of the types: a structural schema with rules, bounds and defaults. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -21,16 +21,16 @@ _KEPT: Final = (
     *("minItems", "maxItems", "minProperties", "maxProperties"),
     *(INT_OR_STRING, LIST_TYPE, "x-kubernetes-list-map-keys", RULES_KEY),
 )
-"""What passes from JSON schema to the structural schema as it is."""
+"""Keys that the structural schema takes from the JSON schema unchanged."""
 _READ: Final = (
     *("title", "default", "const", "anyOf", "items", "properties", "required", "additionalProperties", "propertyNames"),
     "readOnly",
 )
-"""What is translated, or says nothing that the API server would check."""
+"""Keys that are translated, or that the API server does not check."""
 
 
 class NotStructuralError(TypeError):
-    """A type has no counterpart in a structural schema. Names the field."""
+    """A structural schema cannot express a type. The text names the field."""
 
 
 def custom_resource_definition() -> Schema:
@@ -87,7 +87,7 @@ def object_schema() -> Schema:
 
 
 def printer_columns() -> list[Schema]:
-    """What `kubectl get pdd` shows; columns of priority 1 with -o wide."""
+    """The columns of `kubectl get pdd`; those of priority 1 with -o wide."""
 
     def column(name: str, path: str, description: str, *, kind: str = "string", priority: int = 0) -> Schema:
         return {"name": name, "type": kind, "jsonPath": path, "description": description, "priority": priority}
@@ -98,29 +98,31 @@ def printer_columns() -> list[Schema]:
     return [
         column("Mode", ".spec.mode", "Disaggregated or Aggregated."),
         column("Connector", ".status.connector", "The KV connector in force."),
-        column("Order", ".status.order", "Which leg is sent first."),
+        column("Order", ".status.order", "The leg that is sent first."),
         column("P", ".status.prefill.summary", "Prefill engines: ready/desired."),
         column("D", ".status.decode.summary", "Decode engines: ready/desired."),
         column("A", ".status.aggregated.summary", "Engines of mode Aggregated: ready/desired.", priority=1),
-        column("Ready", condition(ConditionType.READY), "Whether requests are answered."),
-        column("KV Verified", condition(ConditionType.KV_TRANSFER_VERIFIED), "Whether KV was seen to travel."),
-        column("URL", ".status.url", "Where the gateway serves, inside the cluster.", priority=1),
-        column("Revision", ".status.revision", "Hash of all that P and D must agree on.", priority=1),
-        column("Age", ".metadata.creationTimestamp", "Time since it was created.", kind="date"),
+        column("Ready", condition(ConditionType.READY), "Whether the gateway answers requests."),
+        column(
+            "KV Verified", condition(ConditionType.KV_TRANSFER_VERIFIED), "Whether transfer probes show that KV moves."
+        ),
+        column("URL", ".status.url", "URL of the gateway inside the cluster.", priority=1),
+        column("Revision", ".status.revision", "Hash of everything that must be equal on P and D.", priority=1),
+        column("Age", ".metadata.creationTimestamp", "Time since creation.", kind="date"),
     ]
 
 
 def structural(schema: Mapping[str, Any], path: str) -> Schema:
-    """A JSON schema of pydantic as structural schema; raises NotStructuralError with the path of what cannot be one."""
+    """A JSON schema of pydantic as structural schema. Raises NotStructuralError for a type that it cannot express."""
     schema = _without_null(schema, path)
-    unknown = [key for key in schema if key not in _KEPT and key not in _READ]
-    if unknown:
-        raise NotStructuralError(f"{path}: {', '.join(unknown)}")
+    rest = [key for key in schema if key not in _KEPT and key not in _READ]
+    if rest:
+        raise NotStructuralError(f"{path}: {', '.join(rest)}")
     found: Schema = {key: schema[key] for key in _KEPT if key in schema}
     if "const" in schema:
         found["enum"] = [schema["const"]]
     if schema.get("default") is not None:
-        # The API server judges a default by the object's own rules before it fills in the defaults within.
+        # The API server checks a default by the object's rules before it fills in the inner defaults.
         inner = found.get("type") == "object" and RULES_KEY not in found
         found["default"] = {} if inner else _stated(schema["default"])
     if found.get("type") == "array":
@@ -132,7 +134,7 @@ def structural(schema: Mapping[str, Any], path: str) -> Schema:
 
 
 def _stated(default: Any) -> Any:
-    """A default without what is null, which the API server does not take."""
+    """A default without null values, which the API server refuses."""
     if not isinstance(default, Mapping):
         return default
     return {name: _stated(value) for name, value in default.items() if value is not None}
@@ -172,7 +174,7 @@ def _json_schema(model: type[Spec | Status]) -> Schema:
 
 
 def _inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:
-    """The schema with every reference replaced by what it refers to."""
+    """The schema with every reference replaced by its definition."""
     if isinstance(schema, list):
         return [_inlined(entry, definitions) for entry in schema]
     if not isinstance(schema, Mapping):

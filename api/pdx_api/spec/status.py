@@ -1,4 +1,4 @@
-"""The status of a PDDeployment: what is in force and what was found. The operator writes it."""
+"""The status of a PDDeployment, which the operator writes."""
 
 from typing import Annotated, Literal
 
@@ -14,65 +14,65 @@ Generation = Annotated[int, Field(strict=True, ge=0, json_schema_extra={"format"
 
 
 class StatusPart(Part):
-    """A part of the status. Read back, it may hold what is computed, or what a later version has written."""
+    """A part of the status. Parsing ignores other fields: computed ones, and those of later versions."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class GatewayStatus(StatusPart):
-    """How many gateway pods there are."""
+    """Numbers of gateway pods."""
 
-    desired: Count = Field(description="Number of pods that are wanted.")
-    ready: Count = Field(description="Number of pods that serve.")
+    desired: Count = Field(description="Desired number of gateway pods.")
+    ready: Count = Field(description="Number of ready gateway pods.")
 
 
 class PoolStatus(StatusPart):
-    """How many engines of one role there are."""
+    """Numbers of engines of one role."""
 
-    desired: Count = Field(description="Number of engines that are wanted.")
-    ready: Count = Field(description="Number of engines that serve, of all revisions.")
-    revision: Short | None = Field(default=None, description="Revision of the engines that are wanted.")
+    desired: Count = Field(description="Desired number of engines.")
+    ready: Count = Field(description="Number of ready engines, of all revisions.")
+    revision: Short | None = Field(default=None, description="Revision of the desired engines.")
 
     @computed_field(description="ready/desired, for people.")  # type: ignore[prop-decorator]
     @property
     def summary(self) -> Annotated[str, StringConstraints(max_length=32)]:
-        """What `kubectl get pdd` shows."""
+        """The text in the columns of `kubectl get pdd`."""
         return f"{self.ready}/{self.desired}"
 
 
 class Condition(StatusPart):
-    """One thing that is true of the object, false, or not known."""
+    """One condition of the object, as in Kubernetes."""
 
-    type: ConditionType = Field(description="What the condition speaks of.")
-    status: Literal["True", "False", "Unknown"] = Field(description="Whether it is so.")
+    type: ConditionType = Field(description="Type of the condition.")
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether the condition is true.")
     reason: Annotated[str, StringConstraints(min_length=1, max_length=1024)] = Field(
-        description="Why, as one word for programs."
+        description="The reason, as one word for programs."
     )
     message: Annotated[str, StringConstraints(max_length=32_768)] = Field(
-        description="Why, and what can be done, as a sentence for people."
+        description="The reason and the remedy, as a sentence for people."
     )
-    observed_generation: Generation = Field(description="Generation of the spec that it speaks of.")
-    last_transition_time: Time = Field(description="When status last changed.")
+    observed_generation: Generation = Field(description="Generation of the spec that the condition describes.")
+    last_transition_time: Time = Field(description="Time of the last change of status.")
 
 
 class Status(StatusPart):
-    """What is in force and what was found."""
+    """The state of the object, which the operator observes."""
 
     observed_generation: Generation | None = Field(
-        default=None, description="Generation of the spec that this status speaks of."
+        default=None, description="Generation of the spec that this status describes."
     )
-    url: Short | None = Field(default=None, description="Where the gateway serves, inside the cluster.")
+    url: Short | None = Field(default=None, description="URL of the gateway inside the cluster.")
     mode: Mode | None = Field(default=None, description="The mode in force.")
     connector: Short | None = Field(default=None, description="The connector in force; none in mode Aggregated.")
     order: Order | None = Field(default=None, description="The order in force; none in mode Aggregated.")
     image: Short | None = Field(default=None, description="The engines' image in force.")
     revision: Short | None = Field(
-        default=None, description="Hash of all that P and D must agree on; only engines of one revision pair."
+        default=None, description="Hash of everything that must be equal on P and D. Only engines of one revision pair."
     )
-    prefill: PoolStatus | None = Field(default=None, description="The engines that prefill.")
-    decode: PoolStatus | None = Field(default=None, description="The engines that decode.")
+    prefill: PoolStatus | None = Field(default=None, description="The prefill engines.")
+    decode: PoolStatus | None = Field(default=None, description="The decode engines.")
     aggregated: PoolStatus | None = Field(default=None, description="The engines of mode Aggregated.")
     gateway: GatewayStatus | None = Field(default=None, description="The gateway's pods.")
     conditions: Annotated[list[Condition], Field(max_length=16), ListMap("type")] | None = Field(
-        default=None, description="What is true of the object: Ready, Progressing, Degraded, KVTransferVerified."
+        default=None, description="The conditions: Ready, Progressing, Degraded, KVTransferVerified."
     )

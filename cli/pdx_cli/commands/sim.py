@@ -121,7 +121,7 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
             **plain,
         )
     except OutOfBoundsError as error:
-        raise CommandError(f"--{error.field.replace('_', '-')} {error.wrong}.") from error
+        raise CommandError(f"--{error.field.replace('_', '-')} {error.reason}.") from error
     except ValueError as error:
         raise CommandError(f"{error}.") from error
 

@@ -150,8 +150,8 @@ class _Placed:
 def _services(spec: Spec, engines: Sequence[str]) -> tuple[list[_Placed], list[_Placed]]:
     """Those that all engines share, and those of each."""
     needed = side_services(spec)
-    shared = [_Placed(service) for service in needed if not service.beside_engine]
-    return shared, [_Placed(service, engine) for service in needed if service.beside_engine for engine in engines]
+    shared = [_Placed(service) for service in needed if not service.is_sidecar]
+    return shared, [_Placed(service, engine) for service in needed if service.is_sidecar for engine in engines]
 
 
 def _site(service: SideService, free: Iterator[int], others: Mapping[str, Site]) -> Site:

@@ -29,7 +29,8 @@ from pdx_api.names import (
     engines_name,
 )
 from pdx_api.render.engines import EngineCommand, engine_command, engine_inputs, pool_bytes
-from pdx_api.spec.types import KVStorage, Pool, Rollout, Spec
+from pdx_api.spec.kv_transfer import KVStorage
+from pdx_api.spec.types import Pool, Rollout, Spec
 from pdx_operator.render.objects import (
     POD_IP,
     PRE_STOP_SECONDS,

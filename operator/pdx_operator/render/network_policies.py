@@ -27,7 +27,7 @@ def network_policies(spec: Spec, owner: Owner, operator_namespace: str = "") -> 
     """
     scrapers = [_scraper(source) for source in spec.observability.scrape_from]
     policies = (_engines(spec, owner, scrapers), _gateway(owner, scrapers, operator_namespace))
-    if all(service.beside_engine for service in side_services(spec)):
+    if all(service.is_sidecar for service in side_services(spec)):
         return policies
     return (*policies, _services(spec, owner, scrapers))
 
@@ -81,7 +81,7 @@ def _engine_pods(owner: Owner) -> Manifest:
 
 def _metrics_ingress(spec: Spec, scrapers: list[Manifest], *, sidecars: bool) -> list[Manifest]:
     """Scrapers reach the metrics ports of the side services; an empty list of peers would admit every pod."""
-    services = [service for service in side_services(spec) if service.beside_engine is sidecars]
+    services = [service for service in side_services(spec) if service.is_sidecar is sidecars]
     ports = [service.ports[PORT_METRICS] for service in services if PORT_METRICS in service.ports]
     return [_ingress(scrapers, port) for port in ports] if scrapers else []
 

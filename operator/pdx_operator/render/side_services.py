@@ -36,7 +36,7 @@ _OWN: Final = ({"name": "USER", "value": "vllm"}, {"name": "HOME", "value": "/tm
 def service_sites(spec: Spec, name: str, revision: str) -> dict[str, Site]:
     """Addresses of an engine's side services, by service name: its revision's services and its own sidecars."""
     return {
-        s.name: Site(f"$({POD_IP})" if s.beside_engine else service_name(name, s.name, revision), s.ports)
+        s.name: Site(f"$({POD_IP})" if s.is_sidecar else service_name(name, s.name, revision), s.ports)
         for s in side_services(spec)
     }
 
@@ -49,7 +49,7 @@ def service_manifests(spec: Spec, owner: Owner, revision: str) -> tuple[Manifest
     return tuple(
         manifest
         for service in side_services(spec)
-        if not service.beside_engine
+        if not service.is_sidecar
         for manifest in (_service(owner, service, revision), _deployment(spec, owner, service, revision))
     )
 
@@ -66,7 +66,7 @@ def sidecars(spec: Spec, name: str, revision: str) -> list[Manifest]:
             "restartPolicy": "Always",
         }
         for service in side_services(spec)
-        if service.beside_engine
+        if service.is_sidecar
     ]
 
 
@@ -135,7 +135,7 @@ def _container(spec: Spec, service: SideService, site: Site) -> Manifest:
         **({"imagePullPolicy": policy} if policy else {}),
         "command": [literal(command[0])],
         "args": [with_address(argument) for argument in command[1:]],
-        "env": [*([address_variable()] if service.beside_engine else []), *_OWN, *_user_env(spec, service)],
+        "env": [*([address_variable()] if service.is_sidecar else []), *_OWN, *_user_env(spec, service)],
         "ports": [{"name": name, "containerPort": port} for name, port in service.ports.items()],
         "startupProbe": _probe(service, 5, _START_SECONDS // 5),
         "livenessProbe": _probe(service, 10, 6),
@@ -149,7 +149,7 @@ def _container(spec: Spec, service: SideService, site: Site) -> Manifest:
 def _user_env(spec: Spec, service: SideService) -> list[dict[str, Any]]:
     """The user's environment for engines, which also applies to side services: they run the same image."""
     own = {POD_IP, *(each["name"] for each in _OWN)}
-    written = with_address if service.beside_engine else literal
+    written = with_address if service.is_sidecar else literal
     return [{"name": each.name, "value": written(each.value)} for each in spec.engine.env if each.name not in own]
 
 

@@ -5,9 +5,9 @@ from typing import Final
 
 from pdx_api.names import ANNOTATION_FILE, CODE_MOUNT, FILES_MOUNT, MODEL_MOUNT, STORAGE_MOUNT
 from pdx_api.rules.routing_rules import ENGINE_KEY_VARIABLE
+from pdx_api.spec.kv_transfer import KVStorage
 from pdx_api.spec.model import Model
 from pdx_api.spec.routing import EngineKey
-from pdx_api.spec.types import KVStorage
 from pdx_operator.render.objects import Manifest
 
 HOME: Final = "/home/vllm"

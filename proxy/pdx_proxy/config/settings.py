@@ -103,7 +103,7 @@ class Retries:
     """Most times a request is tried before the first event of its body, the last one on D alone."""
     budget_percent: int = defaults.RETRY_PERCENT
     """Retries of the last ten seconds as a share of its requests; beyond it a failure is told to the client."""
-    free: int = defaults.RETRIES_FREE
+    free: int = defaults.MIN_RETRIES
     """Retries in ten seconds that the share does not apply to."""
 
 
@@ -139,7 +139,7 @@ class Limits:
 class Health:
     """When an engine is left out, and how it comes back."""
 
-    failures_in_a_row: int = defaults.FAILURES_IN_A_ROW
+    failures_in_a_row: int = defaults.CONSECUTIVE_ERRORS
     """Answers of 500 and above, one after the other, until it is warmed anew. A lost connection counts at once."""
     slow_start_seconds: float = defaults.SLOW_START_SECONDS
     """How long after its warm-up an engine gets less than its share, rising evenly. 0: none."""
@@ -158,7 +158,7 @@ class Logs:
 class Canaries:
     """How often it is tried whether KV travels."""
 
-    seconds: float = defaults.CANARY_SECONDS
+    seconds: float = defaults.VERIFICATION_PERIOD_SECONDS
     """Between two canaries of one engine, once all is known. 0: none are sent."""
 
 

@@ -239,7 +239,7 @@ def recorded(
         kept = (before.seen, before.cause) if before is not None else ("", cause)
         return Record(starts, now, result, verdict, *kept, failures)
     if result is Result.UNTOLD:
-        return Record(starts, now, result, Verdict.UNKNOWN, seen, Cause.NOT_TOLD)
+        return Record(starts, now, result, Verdict.UNKNOWN, seen, Cause.NOT_REPORTED)
     # One text that differs may be chance; two in a row are not.
     sure = result is not Result.WRONG_TEXT or (before is not None and before.result is Result.WRONG_TEXT)
     verdict = Verdict.BROKEN if sure else verdict

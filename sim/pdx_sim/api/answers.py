@@ -1,4 +1,4 @@
-"""vLLM's answers as JSON: whole and as stream chunks."""
+"""vLLM's answers as JSON: complete answers and stream chunks."""
 
 import time
 from dataclasses import dataclass, field
@@ -16,20 +16,20 @@ class Choice:
     index: int
     seq: Sequence
     sent: int = 0
-    """Tokens already told in a stream."""
+    """Tokens already sent in a stream."""
     ended: bool = False
-    """Whether the stream has told how it ended."""
+    """Whether the stream has sent its finish reason."""
     _pieces: list[str] = field(default_factory=list)
 
     def text(self, begin: int, end: int) -> str:
-        """The text of some of its tokens."""
+        """The text of the tokens from `begin` to `end`."""
         if len(self._pieces) < end:
             self._pieces = pieces(self.seq.digest, self.seq.last_token)
         return "".join(self._pieces[begin:end])
 
 
 class Writer:
-    """Writes the answer to one call."""
+    """Writes the answer to one request."""
 
     def __init__(self, call: Call, model: str, details: bool) -> None:
         self._call = call
@@ -80,13 +80,13 @@ class Writer:
         return {"cached_tokens": self._cached(choices), **rest}
 
     def _cached(self, choices: list[Choice]) -> int:
-        """Tokens that were not computed here. A D that is told how many P had cached says that instead."""
-        told = self._call.params.get("remote_prefill_cached_tokens")
+        """Tokens that were not computed here. A D that receives P's number of cached tokens answers that number."""
+        remote = self._call.params.get("remote_prefill_cached_tokens")
         own = choices[-1].seq.cached
-        return told if self._call.leg is Leg.DECODE and isinstance(told, int) else own
+        return remote if self._call.leg is Leg.DECODE and isinstance(remote, int) else own
 
-    def opening(self, choice: Choice) -> dict[str, Any] | None:
-        """What a stream says before the first token: a chat's role, an echoed prompt."""
+    def first(self, choice: Choice) -> dict[str, Any] | None:
+        """The chunk before the first token, if any: a chat's role, or an echoed prompt."""
         if self._call.chat:
             return self._chunk({"index": choice.index, "delta": {"role": "assistant", "content": ""}})
         if self._call.echo:
@@ -94,7 +94,7 @@ class Writer:
         return None
 
     def token(self, choice: Choice) -> dict[str, Any]:
-        """The chunk of the next untold token, with the finish reason if it is the last."""
+        """The chunk of the next token, with the finish reason if it is the last."""
         seq, position = choice.seq, choice.sent
         choice.sent += 1
         last = seq.finish is not None and choice.sent == seq.produced
@@ -102,7 +102,7 @@ class Writer:
         return self._piece(choice, choice.text(position, position + 1), seq.finish if last else None, position)
 
     def ending(self, choice: Choice) -> dict[str, Any]:
-        """The chunk that tells how a choice ended when no token is left to carry it."""
+        """The chunk with the finish reason of a choice whose last token was sent without it."""
         choice.ended = True
         return self._piece(choice, "", choice.seq.finish, choice.sent)
 

@@ -1,4 +1,4 @@
-"""How an answer leaves: whole or as a stream, with the faults that spoil it on its way."""
+"""Sends an answer, complete or as a stream, and simulates the faults that change it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,12 +32,12 @@ class ConnectionCutError(Exception):
     """A fault has closed the connection."""
 
 
-async def cut(request: web.Request, last_words: bytes = b"") -> None:
-    """Close the connection after what was written, and these bytes."""
+async def cut(request: web.Request, last: bytes = b"") -> None:
+    """Write `last` and close the connection."""
     transport = request.transport
     if transport is not None:
-        transport.write(last_words)
-        await asyncio.sleep(0)  # uvloop writes at the end of its turn
+        transport.write(last)
+        await asyncio.sleep(0)  # uvloop writes at the end of its iteration
         transport.close()
     raise ConnectionCutError
 
@@ -45,7 +45,7 @@ async def cut(request: web.Request, last_words: bytes = b"") -> None:
 async def deliver_whole(
     request: web.Request, call: Call, choices: list[Choice], writer: Writer, fault: Fault | None
 ) -> web.StreamResponse:
-    """Await the end and answer."""
+    """Send the complete answer when every choice has ended."""
     changed = choices[0].seq.changed
     while any(choice.seq.finish is None for choice in choices):
         changed.clear()
@@ -81,7 +81,7 @@ async def _half(request: web.Request, body: bytes, fault: Fault) -> web.StreamRe
 async def deliver_stream(
     request: web.Request, call: Call, choices: list[Choice], writer: Writer, fault: Fault | None
 ) -> web.StreamResponse:
-    """Send the head, then one HTTP chunk for each event. The head goes out before any KV has arrived."""
+    """Send the head, then one HTTP chunk for each event. The head is sent before any KV has arrived."""
     response = web.StreamResponse(headers=_STREAM_HEADERS)
     response.enable_chunked_encoding()
     await response.prepare(request)
@@ -98,7 +98,7 @@ async def deliver_stream(
 
 
 async def _spoil(request: web.Request, fault: Fault, content: bytes) -> bytes:
-    """What a fault makes of the event it strikes."""
+    """The event as a fault changes it."""
     match fault.kind:
         case FaultKind.HANG_AFTER_HEAD:
             await asyncio.sleep(fault.seconds)
@@ -119,7 +119,7 @@ async def _last(request: web.Request, content: bytes) -> None:
 
 async def _events(call: Call, choices: list[Choice], writer: Writer) -> AsyncIterator[bytes]:
     changed = choices[0].seq.changed
-    opened: set[int] = set()
+    begun: set[int] = set()
     while not all(choice.ended for choice in choices):
         changed.clear()
         for choice in choices:
@@ -127,11 +127,11 @@ async def _events(call: Call, choices: list[Choice], writer: Writer) -> AsyncIte
                 yield event(_LOAD_ERROR.as_json())
                 yield _DONE
                 return
-            if choice.index not in opened and (choice.seq.produced or choice.seq.finish):
-                opened.add(choice.index)
-                opening = writer.opening(choice)
-                if opening is not None:
-                    yield event(opening)
+            if choice.index not in begun and (choice.seq.produced or choice.seq.finish):
+                begun.add(choice.index)
+                first = writer.first(choice)
+                if first is not None:
+                    yield event(first)
             while choice.sent < choice.seq.produced:
                 yield event(writer.token(choice))
             if choice.seq.finish is not None and not choice.ended:

@@ -1,4 +1,4 @@
-"""What a leg may look like: the violations a request commits by itself, before any KV moves."""
+"""The violations that a request shows by itself, before any KV moves."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -6,14 +6,15 @@ from typing import Any, Final
 from pdx_api.names import Role
 from pdx_sim.api.request import Call
 from pdx_sim.core.counters import Violation
-from pdx_sim.core.sequence import KVParams, Leg, meeting_key
+from pdx_sim.core.sequence import KVParams, Leg, push_id
 from pdx_sim.settings import SimSettings, TransferMode
+from pdx_sim.transfer.mooncake import NEEDED as MOONCAKE_NEEDED
 from pdx_sim.transfer.pull import is_complete, kills_pull
 from pdx_sim.transfer.push import kills_push
 
 _FLAGS: Final = ("do_remote_decode", "do_remote_prefill")
 _REMOTE: Final = ("remote_engine_id", "remote_block_ids", "remote_host", "remote_port")
-_ANSWERED: Final = (
+_FROM_PREFILL: Final = (
     "remote_request_id",
     "tp_size",
     "dcp_size",
@@ -24,15 +25,14 @@ _ANSWERED: Final = (
     "remote_prefill_cached_tokens",
     "prompt_token_ids",
 )
-_MEETING: Final = ("transfer_id", "remote_engine_id", "remote_bootstrap_addr")
 _CLIENTS_OWN: Final = frozenset(("kv_transfer_params", "ec_transfer_params"))
-_KNOWN: Final[dict[tuple[bool, Leg], frozenset[str]]] = {
+_READ: Final[dict[tuple[bool, Leg], frozenset[str]]] = {
     (False, Leg.PREFILL): frozenset((*_FLAGS, *_REMOTE)),
-    (False, Leg.DECODE): frozenset((*_FLAGS, *_REMOTE, *_ANSWERED)),
+    (False, Leg.DECODE): frozenset((*_FLAGS, *_REMOTE, *_FROM_PREFILL)),
     (True, Leg.PREFILL): frozenset((*_FLAGS, "transfer_id")),
-    (True, Leg.DECODE): frozenset((*_FLAGS, *_MEETING)),
+    (True, Leg.DECODE): frozenset((*_FLAGS, *MOONCAKE_NEEDED)),
 }
-"""By whether the connector is Mooncake, and leg."""
+"""The parameters that vLLM reads: (is the connector Mooncake, leg) -> names."""
 _KILLS: Final[dict[TransferMode, Callable[[KVParams], bool]]] = {
     TransferMode.PULL: kills_pull,
     TransferMode.PUSH: kills_push,
@@ -40,14 +40,14 @@ _KILLS: Final[dict[TransferMode, Callable[[KVParams], bool]]] = {
 
 
 def accepts(leg: Leg, settings: SimSettings) -> bool:
-    """Whether an engine of this role has a use for the leg's parameters."""
+    """Whether an engine of this role uses the leg's parameters."""
     if leg is Leg.PLAIN or settings.kv_both:
         return True
     return settings.role is (Role.PREFILL if leg is Leg.PREFILL else Role.DECODE)
 
 
 def violations(call: Call, body: Mapping[str, Any], has_id: bool, settings: SimSettings) -> Iterator[Violation]:
-    """Every violation that the request itself shows."""
+    """Every violation that the request shows."""
     if _from_client(body):
         yield Violation.CLIENT_PARAMS
     params = body.get("kv_transfer_params")
@@ -56,14 +56,14 @@ def violations(call: Call, body: Mapping[str, Any], has_id: bool, settings: SimS
     if not settings.connected:
         yield Violation.PARAMS_AT_AGGREGATED
     if settings.shares_storage:
-        yield Violation.PARAMS_UNKNOWN
+        yield Violation.PARAMS_UNEXPECTED
         return
     if not isinstance(params, dict) or bool(params.get(_FLAGS[0])) == bool(params.get(_FLAGS[1])):
         yield Violation.PARAMS_MALFORMED
         return
-    own, meets = settings.own_prefill_params, settings.mode is TransferMode.MEET
-    if (own is None or call.leg is not Leg.PREFILL) and not _KNOWN[meets, call.leg].issuperset(params):
-        yield Violation.PARAMS_UNKNOWN
+    exact, mooncake = settings.exact_prefill_params, settings.mode is TransferMode.MOONCAKE
+    if (exact is None or call.leg is not Leg.PREFILL) and not _READ[mooncake, call.leg].issuperset(params):
+        yield Violation.PARAMS_UNEXPECTED
     if call.n > 1 or len(call.prompts) > 1:
         yield Violation.MANY_SEQUENCES
     if settings.mode is TransferMode.PUSH and not has_id:
@@ -84,19 +84,19 @@ def _prefill(call: Call, settings: SimSettings) -> Iterator[Violation]:
         yield Violation.PREFILL_STREAMED
     if call.max_tokens != 1:
         yield Violation.PREFILL_TOKENS
-    if settings.mode is TransferMode.MEET:
-        yield from _prefill_to_meet(call, settings)
+    if settings.mode is TransferMode.MOONCAKE:
+        yield from _mooncake_prefill(call, settings)
         return
-    own = settings.own_prefill_params
-    if own is not None:
-        wrong = call.params != own
+    exact = settings.exact_prefill_params
+    if exact is not None:
+        wrong = call.params != exact
     else:
         wrong = any(name not in call.params or call.params[name] is not None for name in _REMOTE)
     if wrong:
         yield Violation.PREFILL_PARAMS
 
 
-def _prefill_to_meet(call: Call, settings: SimSettings) -> Iterator[Violation]:
+def _mooncake_prefill(call: Call, settings: SimSettings) -> Iterator[Violation]:
     if not call.params.get("transfer_id"):
         yield Violation.PREFILL_PARAMS
     if not call.ignore_eos:
@@ -108,13 +108,13 @@ def _prefill_to_meet(call: Call, settings: SimSettings) -> Iterator[Violation]:
 def _decode(call: Call, settings: SimSettings) -> Iterator[Violation]:
     if settings.role is Role.PREFILL and not settings.kv_both:
         yield Violation.DECODE_LEG_AT_PREFILL
-        if settings.mode is TransferMode.MEET:
+        if settings.mode is TransferMode.MOONCAKE:
             yield Violation.ENGINE_KILLED
         return
     if not settings.connected:
         return
-    if settings.mode is TransferMode.MEET:
-        if not all(call.params.get(name) for name in _MEETING):
+    if settings.mode is TransferMode.MOONCAKE:
+        if not all(call.params.get(name) for name in MOONCAKE_NEEDED):
             yield Violation.PARAMS_INCOMPLETE
         return
     if _KILLS[settings.mode](call.params):
@@ -122,6 +122,6 @@ def _decode(call: Call, settings: SimSettings) -> Iterator[Violation]:
     elif not is_complete(call.params):
         yield Violation.PARAMS_INCOMPLETE
     elif settings.mode is TransferMode.PUSH:
-        meeting = str(call.params["remote_request_id"])
-        if meeting != call.request_id and meeting_key(meeting) != meeting_key(call.internal_id(0, "")):
+        prefill_id = str(call.params["remote_request_id"])
+        if prefill_id != call.request_id and push_id(prefill_id) != push_id(call.internal_id(0, "")):
             yield Violation.ID_MISMATCH

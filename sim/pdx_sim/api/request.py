@@ -16,7 +16,7 @@ _DEFAULT_TOKENS = 16
 
 
 class APIError(Exception):
-    """A refusal in vLLM's shape."""
+    """A refusal, with vLLM's error object."""
 
     def __init__(self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None) -> None:
         super().__init__(message)
@@ -31,11 +31,11 @@ class APIError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What is asked."""
+    """A valid generation request."""
 
     chat: bool
     request_id: str
-    """X-Request-Id, or body request_id, or a random one."""
+    """X-Request-Id, or request_id of the body, or a random id."""
     prompts: tuple[Tokens, ...]
     max_tokens: int
     stream: bool
@@ -83,7 +83,7 @@ def decode_body(raw: bytes, content_type: str) -> dict[str, Any]:
 
 
 def leg_of(body: Mapping[str, Any]) -> Leg:
-    """What a request asks of the engine, by its kv_transfer_params."""
+    """The leg that a request is, by its kv_transfer_params."""
     params = body.get("kv_transfer_params")
     if not isinstance(params, dict):
         return Leg.PLAIN
@@ -93,7 +93,7 @@ def leg_of(body: Mapping[str, Any]) -> Leg:
 
 
 def read_call(body: Mapping[str, Any], chat: bool, header_id: str | None, settings: SimSettings) -> Call:
-    """Validate a body in vLLM's order. Raises APIError."""
+    """Validate a body, in the order in which vLLM does. Raises APIError."""
     name = "messages" if chat else "prompt"
     if name not in body:
         raise _invalid("missing", name, "Field required")
@@ -157,30 +157,30 @@ def _ids(item: object) -> Tokens:
 
 
 def _max_tokens(body: Mapping[str, Any], chat: bool, prompt_tokens: int, longest: int) -> int:
-    asked = None
+    given = None
     for name in ("max_completion_tokens", "max_tokens") if chat else ("max_tokens",):
-        if asked is None and body.get(name) is not None:
-            asked = _integer(body, name, 0)
+        if given is None and body.get(name) is not None:
+            given = _integer(body, name, 0)
     rest = longest - prompt_tokens
-    if asked is not None and asked < 1:
-        message = f"max_tokens must be at least 1, got {asked}. (parameter=max_tokens, value={asked})"
+    if given is not None and given < 1:
+        message = f"max_tokens must be at least 1, got {given}. (parameter=max_tokens, value={given})"
         raise APIError(400, message, param="max_tokens")
-    if asked is not None and asked > longest:
+    if given is not None and given > longest:
         message = (
-            f"max_tokens={asked} cannot be greater than max_model_len={longest}. Please request fewer output tokens. "
-            f"(parameter=max_tokens, value={asked})"
+            f"max_tokens={given} cannot be greater than max_model_len={longest}. Please request fewer output tokens. "
+            f"(parameter=max_tokens, value={given})"
         )
         raise APIError(400, message, param="max_tokens")
-    wanted = asked if asked is not None else max(1, rest) if chat else min(_DEFAULT_TOKENS, max(1, rest))
-    if wanted > rest:
+    granted = given if given is not None else max(1, rest) if chat else min(_DEFAULT_TOKENS, max(1, rest))
+    if granted > rest:
         message = (
-            f"This model's maximum context length is {longest} tokens. However, you requested {wanted} output tokens "
-            f"and your prompt contains {prompt_tokens} input tokens, for a total of {prompt_tokens + wanted} tokens. "
+            f"This model's maximum context length is {longest} tokens. However, you requested {granted} output tokens "
+            f"and your prompt contains {prompt_tokens} input tokens, for a total of {prompt_tokens + granted} tokens. "
             "Please reduce the length of the input prompt or the number of requested output tokens. "
             f"(parameter=input_tokens, value={prompt_tokens})"
         )
         raise APIError(400, message, param="input_tokens")
-    return wanted
+    return granted
 
 
 def _integer(body: Mapping[str, Any], name: str, default: int) -> int:

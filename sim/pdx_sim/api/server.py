@@ -1,4 +1,4 @@
-"""vLLM's HTTP API over the core."""
+"""The routes of vLLM's HTTP API, and /sim/state and /sim/faults."""
 
 import asyncio
 import secrets
@@ -39,7 +39,7 @@ _DEAD: Final = APIError(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A generation request as it arrived."""
+    """A generation request as it was received."""
 
     path: str
     headers: dict[str, str]
@@ -51,7 +51,7 @@ class Seen:
 
 
 class Host(Protocol):
-    """What the API reads and changes of its engine."""
+    """The engine, as the API uses it."""
 
     station: Station
     core: Core
@@ -66,7 +66,7 @@ class Host(Protocol):
         """The EngineCore dies."""
 
     def state(self) -> dict[str, Any]:
-        """For /sim/state."""
+        """The body of /sim/state."""
 
 
 class Api:
@@ -102,7 +102,7 @@ class Api:
 
     @web.middleware
     async def _authenticate(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        """Ask for the key as vLLM does, and count who comes without it."""
+        """Require the key as vLLM does, and count the requests without it."""
         key = self._settings.api_key
         if key and request.path.startswith("/v1") and request.headers.get("Authorization") != f"Bearer {key}":
             self._counts.unauthorized += 1
@@ -134,7 +134,7 @@ class Api:
         return json_answer(self._host.state())
 
     async def _set_faults(self, request: web.Request) -> web.Response:
-        """A fault, a list of them, or {"faults": [...]}; all of them replace what was set. [] clears."""
+        """Replace all faults by a fault, a list of faults, or {"faults": [...]}. [] clears them."""
         try:
             body = await request.json()
             items = body.get("faults", [body]) if isinstance(body, dict) else body
@@ -187,10 +187,10 @@ class Api:
             call = self._read(body, chat, request.headers.get("X-Request-Id"), leg)
             return await self._answer(request, call, fault)
         except ConnectionCutError:
-            return web.Response()  # written to nobody
+            return web.Response()  # the connection is closed
 
     def _leg(self, body: dict[str, Any], chat: bool) -> Leg:
-        """What a request asks for. Where KV is shared by files it does not say: P's role does, and what D finds."""
+        """The leg that a request is. With shared storage a request does not show it: the role and what D finds do."""
         storage = self._host.storage
         if storage is None:
             return leg_of(body)
@@ -209,7 +209,7 @@ class Api:
         return fault
 
     async def _fail_early(self, request: web.Request, fault: Fault, body: dict[str, Any]) -> None:
-        """The faults that come before any work."""
+        """Simulate the faults that need no work."""
         match fault.kind:
             case FaultKind.STATUS:
                 if fault.status in _REASONS:
@@ -224,7 +224,7 @@ class Api:
                 await cut(request, _GARBAGE)
 
     def _read(self, body: dict[str, Any], chat: bool, header_id: str | None, leg: Leg) -> Call:
-        """Validate, count violations, and let those that kill kill."""
+        """Validate, count violations, and die of one that kills the engine."""
         try:
             call = read_call(body, chat, header_id, self._settings)
         except APIError:
@@ -245,7 +245,7 @@ class Api:
         return call if accepts(call.leg, self._settings) else replace(call, leg=Leg.PLAIN)
 
     def _refuse(self, body: dict[str, Any]) -> None:
-        """A request refused by validation or admission: the connector may tell P that D needs its blocks no more."""
+        """Count a refused request. The connector may notify P that D does not need its blocks."""
         self._counts.refused += 1
         if leg_of(body) is Leg.DECODE and self._settings.connected:
             self._host.connector.refused(body["kv_transfer_params"])
@@ -265,7 +265,7 @@ class Api:
             raise ConnectionCutError from error
         finally:
             for choice in choices:
-                self._host.core.hang_up(choice.seq)
+                self._host.core.disconnect(choice.seq)
 
     def _writer(self, call: Call) -> Writer:
         return Writer(call, self._settings.model, self._settings.prompt_tokens_details)
@@ -295,7 +295,7 @@ class Api:
 
 @web.middleware
 async def _shape_errors(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Errors in vLLM's shapes."""
+    """Answer errors as vLLM does."""
     try:
         response: web.StreamResponse = await handler(request)
     except APIError as error:

@@ -1,8 +1,8 @@
-"""The pool of KV blocks, by owner."""
+"""The pool of KV blocks."""
 
 
 class BlockPool:
-    """A number of blocks and who holds them. Invariant: what is free and what is held add up to the size."""
+    """A number of blocks and their owners. Invariant: free and held blocks add up to the size."""
 
     __slots__ = ("_held", "free_blocks", "size")
 
@@ -26,7 +26,7 @@ class BlockPool:
         return self._held.get(owner, 0)
 
     def take(self, owner: str, blocks: int) -> bool:
-        """Give an owner that many more blocks, all or none."""
+        """Give an owner this many more blocks; False, and none, if too few are free."""
         if blocks > self.free_blocks:
             return False
         self.free_blocks -= blocks
@@ -34,12 +34,12 @@ class BlockPool:
         return True
 
     def free(self, owner: str) -> int:
-        """Take all blocks of an owner back; says how many there were."""
+        """Take all blocks of an owner back; return their number."""
         blocks = self._held.pop(owner, 0)
         self.free_blocks += blocks
         return blocks
 
 
 def blocks_for(tokens: int, block_size: int) -> int:
-    """Blocks that hold that many tokens."""
+    """Number of blocks that hold this many tokens."""
     return -(-tokens // block_size)

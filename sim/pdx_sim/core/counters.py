@@ -1,4 +1,4 @@
-"""What a simulated engine counts: events since its first start, and what it holds now."""
+"""The counters and gauges of a simulated engine, and vLLM's metrics made of them."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -8,46 +8,46 @@ from typing import Any
 
 
 class Violation(StrEnum):
-    """What a correct gateway never does to an engine."""
+    """Requests that a correct gateway never sends."""
 
     PREFILL_STREAMED = "prefill_streamed"
-    """A P leg with stream: its parameters cannot be read from chunks."""
+    """A P leg with stream: chunks carry no parameters."""
     PREFILL_TOKENS = "prefill_tokens"
-    """A P leg that asks for more or less than one token."""
+    """A P leg whose max_tokens is not 1."""
     PREFILL_PARAMS = "prefill_params"
-    """A P leg whose remote_* keys are missing or not null."""
+    """A P leg with a remote_* key that is missing or not null."""
     PREFILL_MAY_STOP = "prefill_may_stop"
-    """A Mooncake P leg without ignore_eos: one that ends by itself hands nothing over, and D waits in vain."""
+    """A Mooncake P leg without ignore_eos: if it ends by itself, it hands nothing over, and D waits in vain."""
     PREFILL_LEG_AT_DECODE = "prefill_leg_at_decode"
     DECODE_LEG_AT_PREFILL = "decode_leg_at_prefill"
     PARAMS_AT_AGGREGATED = "params_at_aggregated"
     """kv_transfer_params at an engine without a connector."""
     PARAMS_MALFORMED = "params_malformed"
-    """kv_transfer_params that are no object, or ask for neither or both of the legs."""
-    PARAMS_UNKNOWN = "params_unknown"
+    """kv_transfer_params that are no object, or that name neither leg or both."""
+    PARAMS_UNEXPECTED = "params_unexpected"
     """kv_transfer_params with a key that no connector reads."""
     PARAMS_INCOMPLETE = "params_incomplete"
-    """A D leg without what leads it to P (pull: engine id, host, port, request id): vLLM parks it for ever."""
+    """A D leg without P's address (pull: engine id, host, port, request id): vLLM lets it wait for ever."""
     CLIENT_PARAMS = "client_params"
-    """Parameters of a transfer where only a client puts them: ec_transfer_params, vllm_xargs, body request_id."""
+    """Transfer parameters that come from a client: ec_transfer_params, vllm_xargs, request_id in the body."""
     MANY_SEQUENCES = "many_sequences"
     """A P or D leg with n > 1 or several prompts."""
     ENGINE_KILLED = "engine_killed"
     """A D leg whose parameters kill vLLM's EngineCore."""
     READ_TWICE = "read_twice"
-    """A pull of blocks that were pulled or released before."""
+    """A pull of blocks that have been pulled or released."""
     READ_LATE = "read_late"
     """A pull of blocks whose lease has ended."""
-    READ_UNKNOWN = "read_unknown"
+    READ_MISSING = "read_missing"
     """A pull of blocks that this start of P never had."""
     READ_EARLY = "read_early"
-    """A look at KV in a shared directory that another engine is still writing: kills vLLM's EngineCore."""
+    """A read of KV that another engine is still writing to a shared directory: kills vLLM's EngineCore."""
     FOREIGN_KV = "foreign_kv"
     """A D leg of more than one token over KV of another prompt."""
     NO_REQUEST_ID = "no_request_id"
-    """A push leg without X-Request-Id: it can meet nobody."""
+    """A push leg without X-Request-Id: no other leg can share its push id."""
     ID_REUSED = "id_reused"
-    """A push D leg of more than one token under an id that has met; a Mooncake P leg under one that is parked."""
+    """A push D leg of more than one token under a used push id; a Mooncake P leg whose transfer id is pinned."""
     ID_MISMATCH = "id_mismatch"
     """A push D leg whose remote_request_id names neither its own X-Request-Id nor P's internal id."""
     PUSH_MISMATCH = "push_mismatch"
@@ -56,7 +56,7 @@ class Violation(StrEnum):
 
 @dataclass(slots=True)
 class Counts:
-    """Live numbers. Those that end in `_now` are gauges, all others only grow; a restart keeps them."""
+    """Counters, and gauges, whose names end in `_now`. A restart keeps the counters."""
 
     finished: Counter[str] = field(default_factory=Counter)
     """Sequences by finish reason."""
@@ -73,68 +73,68 @@ class Counts:
     refused: int = 0
     """Generation requests refused by validation, or by a fault with a 4xx or 503."""
     unauthorized: int = 0
-    """Requests without the key that the engine asks for."""
+    """Requests without the engine's API key."""
     aborted: int = 0
-    """Sequences whose client hung up before their end."""
+    """Sequences whose client disconnected before their end."""
     prefills_finished: int = 0
-    """P legs whose KV was parked for a D."""
+    """P legs whose KV was pinned for a D."""
     prefills_aborted: int = 0
-    """P legs whose client hung up before their end."""
+    """P legs whose client disconnected before their end."""
     pulled: int = 0
-    """Parked prefills that a D has read."""
+    """Pinned prefills that a D has read."""
     pushed: int = 0
-    """Parked prefills written to a D."""
+    """Pinned prefills that were written to a D."""
     released: int = 0
-    """Parked prefills freed by a notice from D."""
+    """Pinned prefills that a notice from D has freed."""
     expired: int = 0
-    """Parked prefills whose lease ended (vllm:nixl_num_kv_expired_reqs)."""
-    parked_lost: int = 0
-    """Parked prefills lost with the engine's process."""
+    """Pinned prefills whose lease ended (vllm:nixl_num_kv_expired_reqs)."""
+    pinned_lost: int = 0
+    """Pinned prefills that were lost with the engine's process."""
     push_failures: int = 0
-    """Writes that D did not take."""
+    """Writes that failed."""
     handshakes: int = 0
     """Handshakes granted to peers."""
     handshakes_refused: int = 0
     heartbeats: int = 0
     """Leases extended by a D."""
     notices_lost: int = 0
-    """Refused D legs whose notice had no handshake to travel on."""
+    """Refused D legs whose release notice was not sent, because there was no handshake."""
     transfers_failed: int = 0
-    """Reads and writes of KV that were tried and failed, on the side that moved."""
+    """Reads and writes of KV that failed, counted by the engine that moved the KV."""
     load_failures: int = 0
     """D legs whose KV did not arrive."""
     recomputed: int = 0
-    """D legs prefilled here after a load failure."""
+    """D legs that were prefilled here after a load failure."""
     prompt_tokens_local: int = 0
     prompt_tokens_external: int = 0
     prompt_tokens_queried: int = 0
-    """Prompt tokens that the connector, if there is one, was asked for."""
+    """Prompt tokens that were looked up in the connector."""
     generation_tokens: int = 0
     orphan_tokens: int = 0
-    """Tokens generated after the client had hung up."""
+    """Tokens generated after the client disconnected."""
     orphan_prefill_tokens: int = 0
-    """Prompt tokens computed after the client had hung up."""
+    """Prompt tokens computed after the client disconnected."""
     longest_orphan_seconds: float = 0.0
-    """Longest time from a hang-up until the engine stopped working on it."""
+    """Longest time from a disconnect until the engine stopped the sequence."""
     decode_blocks_lost: int = 0
-    """Blocks of D given up after decoder_ttl_seconds without a push."""
+    """Stranded blocks that were freed after decoder_ttl_seconds without a push."""
     running_now: int = 0
     waiting_now: int = 0
     loading_now: int = 0
-    """Those of the waiting that wait for KV."""
+    """Waiting sequences that wait for KV."""
     blocks_held_now: int = 0
-    blocks_parked_now: int = 0
-    """Held blocks of finished prefills that wait for a D."""
+    blocks_pinned_now: int = 0
+    """Held blocks of pinned prefills."""
     registered_now: int = 0
-    """Push, Mooncake: D legs that wait at this P for its prefill, also those that only give it up."""
+    """Push, Mooncake: D legs that wait for a prefill of this P, also those that only release its KV."""
     blocks_stranded_now: int = 0
-    """Held blocks of D legs that have gone and whose push has not come."""
+    """Held blocks of D legs that were cancelled before their push."""
 
     def violate(self, violation: Violation) -> None:
         """Count a violation."""
         self.violations[violation.value] += 1
 
-    def forget(self) -> None:
+    def reset_gauges(self) -> None:
         """Zero the gauges: an engine that has ended holds nothing."""
         for each in fields(self):
             if each.name.endswith("_now"):
@@ -147,7 +147,7 @@ class Counts:
 
 
 def metrics_text(counts: Counts, model: str, num_blocks: int) -> str:
-    """vLLM's counters and gauges that operators, gateways and dashboards read, in Prometheus' text format."""
+    """vLLM's counters and gauges that operator, gateway and dashboards read, in Prometheus' text format."""
     computed, external = counts.prompt_tokens_local, counts.prompt_tokens_external
     plain = {
         "kv_cache_usage_perc": counts.blocks_held_now / num_blocks,

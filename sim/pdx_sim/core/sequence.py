@@ -1,4 +1,4 @@
-"""One sequence in the engine: a prompt, what has become of it, and how it ends."""
+"""One sequence in the engine: a prompt, its progress, and how it ends."""
 
 import asyncio
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ KVParams = Mapping[str, Any]
 
 
 class Leg(StrEnum):
-    """What a request asks of the engine."""
+    """The part of a request that the engine performs."""
 
     PLAIN = "plain"
     PREFILL = "prefill"
@@ -30,18 +30,18 @@ class Finish(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A prompt on its way through the engine. The core owns and changes it; the server only reads and hangs up."""
+    """A prompt in the engine. The core owns and changes it; the API only reads it and cancels it."""
 
     internal_id: str
     """vLLM's own id, for example cmpl-<id>-0-<8 hex>."""
     prompt: Tokens
     digest: Digest
-    """Of the KV in use: at first the prompt's own, after a load that of the KV loaded."""
+    """Digest of the KV in use: of the prompt's own KV, or of the KV that was loaded."""
     max_tokens: int
     leg: Leg = Leg.PLAIN
     params: KVParams = field(default_factory=dict)
     stops_at: int = 0
-    """Tokens after which the answer ends by itself; 0 for never."""
+    """Tokens after which the answer ends by itself; 0: never."""
     slowness: float = 1.0
     """Factor on every simulated time."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -49,42 +49,42 @@ class Sequence:
     produced: int = 0
     finish: Finish | None = None
     answer_params: KVParams | None = None
-    """What P tells about its KV."""
+    """The kv_transfer_params that P answers."""
     cached: int = 0
-    """Prompt tokens whose KV came from outside."""
-    left_at: float | None = None
-    """When the client hung up, on the engine's clock."""
-    arrived_at: float = 0.0
-    """When it was taken in, on the engine's clock; likewise the next three."""
+    """Prompt tokens whose KV was loaded."""
+    disconnected_at: float | None = None
+    """When the client disconnected, on the engine's clock."""
+    received_at: float = 0.0
+    """When the core received it, on the engine's clock; likewise the next three."""
     begun_at: float = 0.0
-    """When it was first computed."""
+    """When its computation began."""
     first_at: float = 0.0
-    """Its first token."""
+    """When its first token was generated."""
     last_at: float = 0.0
-    """Its latest token."""
+    """When its latest token was generated."""
     waits: bool = True
-    """Whether it waits for blocks, a slot or KV, and so can be cancelled at once rather than at the next step."""
+    """Whether it waits for blocks, a slot or KV: then it can be cancelled at once, otherwise at the next step."""
     held: bool = False
-    """Whether its blocks outlive it: parked on P, or stranded on D."""
+    """Whether its blocks outlive it: pinned on P, or stranded on D."""
     task: asyncio.Task[None] | None = None
 
     @property
     def last_token(self) -> int:
-        """Tokens it generates when nothing interrupts it."""
+        """Number of tokens that it generates if nothing interrupts it."""
         return min(self.stops_at or self.max_tokens, self.max_tokens)
 
     @property
-    def key(self) -> str:
-        """The id under which both legs of a push meet: the internal id without its random end."""
-        return meeting_key(self.internal_id)
+    def push_id(self) -> str:
+        """See `push_id`."""
+        return push_id(self.internal_id)
 
     def end(self, finish: Finish) -> None:
-        """Record how it ended, once, and wake the reader."""
+        """Record how it ended, once, and wake the API."""
         if self.finish is None:
             self.finish = finish
         self.changed.set()
 
 
-def meeting_key(internal_id: str) -> str:
-    """An internal id without its trailing -<8 hex>."""
+def push_id(internal_id: str) -> str:
+    """The id that both legs of a NIXL push share: an internal id without its trailing -<8 hex>."""
     return internal_id.rpartition("-")[0]

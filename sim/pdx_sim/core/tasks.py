@@ -1,4 +1,4 @@
-"""Background tasks with an owner."""
+"""Background tasks that end with their owner."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,14 +6,14 @@ from typing import Any
 
 
 class Tasks:
-    """Tasks that run until they end or their owner closes."""
+    """Tasks that run until they end or `close` cancels them."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
         self.closed = False
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
-        """Run in the background; nothing is started after `close`."""
+        """Run in the background; None, and no task, after `close`."""
         if self.closed:
             work.close()
             return None
@@ -23,7 +23,7 @@ class Tasks:
         return task
 
     async def close(self) -> None:
-        """Cancel and await what runs."""
+        """Cancel and await all tasks."""
         self.closed = True
         tasks = tuple(self._tasks)
         for task in tasks:

@@ -1,4 +1,4 @@
-"""How long a simulated engine's sequences and transfers took, as vLLM's histograms."""
+"""Durations of sequences and transfers, as vLLM's histograms."""
 
 from collections.abc import Sequence as Values
 from typing import Final
@@ -41,27 +41,27 @@ class Timings:
         self._bytes = histogram("nixl_bytes_transferred", "Bytes of each transfer of KV.", _BYTES)
 
     def token(self, seq: Sequence, now: float) -> None:
-        """A token was made at `now`, on the engine's clock."""
+        """A token was generated at `now`, on the engine's clock."""
         if seq.produced == 1:
-            self._first.observe(now - seq.arrived_at)
+            self._first.observe(now - seq.received_at)
             seq.first_at = now
         else:
             self._between.observe(now - seq.last_at)
         seq.last_at = now
 
     def finished(self, seq: Sequence, now: float) -> None:
-        """A sequence has come to its own end."""
-        self._queue.observe(seq.begun_at - seq.arrived_at)
+        """A sequence has ended by itself."""
+        self._queue.observe(seq.begun_at - seq.received_at)
         if seq.produced:
             self._prefill.observe(seq.first_at - seq.begun_at)
             self._decode.observe(seq.last_at - seq.first_at)
-        self._whole.observe(now - seq.arrived_at)
+        self._whole.observe(now - seq.received_at)
 
     def moved(self, seconds: float, tokens: int) -> None:
-        """The KV of so many tokens was read or written."""
+        """The KV of this many tokens was read or written."""
         self._transfer.observe(seconds)
         self._bytes.observe(tokens * KV_BYTES_PER_TOKEN)
 
     def text(self) -> str:
-        """In Prometheus' text format."""
+        """All histograms in Prometheus' text format."""
         return generate_latest(self._registry).decode()

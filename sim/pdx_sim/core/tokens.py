@@ -1,7 +1,7 @@
 """Tokens and text without a model: both are pure functions of bytes.
 
-A token is four bytes of UTF-8. A generated text is a function of the digest of the prompt tokens whose KV is in use and
-of its length alone, so an engine that decodes over foreign KV says something else.
+A token is four bytes of UTF-8. A generated text depends on the digest of the prompt tokens whose KV is in use and on
+its length alone, so an engine that decodes over foreign KV generates another text.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _WIDTH: Final = 4
 _PARTIAL: Final = 1 << 32
 """A last piece of k < 4 bytes has k times this added to its value."""
 _PIECE: Final = 3
-"""Hex digits in a generated token, after its blank."""
+"""Hex digits in a generated token, after a blank."""
 
 
 def tokenize(text: str) -> tuple[int, ...]:
@@ -33,7 +33,7 @@ def tokenize(text: str) -> tuple[int, ...]:
 
 
 def detokenize(tokens: Tokens) -> str:
-    """The text of tokens; the reverse of `tokenize`, with a replacement for ids that stand for no bytes."""
+    """The text of tokens; the reverse of `tokenize`. An id that stands for no bytes becomes a replacement character."""
     pieces = []
     for token in tokens:
         length, value = divmod(token, _PARTIAL)

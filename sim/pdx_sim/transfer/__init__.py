@@ -1,1 +1,4 @@
-"""transfer."""
+"""The KV connectors: NIXL pull and push, Mooncake, a shared directory, and the channels between engines.
+
+Imports core and settings.
+"""

@@ -1,26 +1,26 @@
-"""Mooncake's bootstrap: where a P tells, over HTTP, who it is and where its worker listens."""
+"""Mooncake's bootstrap: P reports over HTTP its engine id and the address of its worker."""
 
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
 from aiohttp import web
 
-_SECONDS = aiohttp.ClientTimeout(total=3)
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=3)
 
 
 class BootstrapError(Exception):
-    """A bootstrap does not answer, or not about the engine asked for."""
+    """A bootstrap does not answer, or its answer does not contain the engine."""
 
 
 class Bootstrap:
-    """One start of a P; it serves on a port of its own."""
+    """The bootstrap of one start of a P; it has its own port."""
 
     def __init__(self, engine_id: str, worker: str) -> None:
         self._entry = {"engine_id": engine_id, "worker_addr": {"0": {"0": worker}}}
         self._runner: web.AppRunner | None = None
 
     async def listen(self, host: str, port: int) -> int:
-        """Serve; says the port."""
+        """Start serving; return the port."""
         app = web.Application()
         app.router.add_get("/query", self._query)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.0)
@@ -30,7 +30,7 @@ class Bootstrap:
         return int(self._runner.addresses[0][1])
 
     async def close(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -42,7 +42,7 @@ class Bootstrap:
 async def find_worker(bootstrap: str, engine_id: str) -> tuple[str, int]:
     """Host and port of the worker of an engine; raises BootstrapError."""
     try:
-        async with aiohttp.ClientSession(timeout=_SECONDS) as session, session.get(f"{bootstrap}/query") as answer:
+        async with aiohttp.ClientSession(timeout=_TIMEOUT) as session, session.get(f"{bootstrap}/query") as answer:
             registered: dict[str, Any] = await answer.json()
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         raise BootstrapError(f"{bootstrap}: {error!r}") from error
@@ -50,4 +50,4 @@ async def find_worker(bootstrap: str, engine_id: str) -> tuple[str, int]:
         if entry["engine_id"] == engine_id:
             host, _, port = entry["worker_addr"]["0"]["0"].removeprefix("tcp://").rpartition(":")
             return host, int(port)
-    raise BootstrapError(f"{bootstrap} knows no engine {engine_id}")
+    raise BootstrapError(f"{bootstrap} has no engine {engine_id}")

@@ -1,74 +1,29 @@
-"""What pull and push share: who a peer is, the P side's parked KV, and the seam towards the engine's core."""
+"""What the connectors share: the engine's state with its side channel, and the interface towards engine and API."""
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pdx_sim.core.blocks import BlockPool
-from pdx_sim.core.counters import Counts
+from pdx_sim.core.connector import KVMover
 from pdx_sim.core.sequence import KVParams, Sequence
-from pdx_sim.core.timings import Timings
-from pdx_sim.settings import SimSettings
-from pdx_sim.transfer.leases import Leases, Parked
+from pdx_sim.core.state import EngineState
 from pdx_sim.transfer.side_channel import Message, SideChannel
 
 
-class LoadError(Exception):
-    """The KV of a D leg did not arrive; what follows is D's on_load_failure."""
+@dataclass(slots=True, kw_only=True)
+class Station(EngineState):
+    """One start of an engine, with its identity and its connections to peers."""
 
-
-class MissError(Exception):
-    """There is no KV to load: the engine computes it."""
-
-
-class StrandedError(Exception):
-    """A D leg has gone while P still owns the right to write into its blocks: they stay held."""
-
-
-@dataclass(slots=True)
-class Station:
-    """One start of an engine as its connector sees it."""
-
-    settings: SimSettings
-    counts: Counts
-    pool: BlockPool
     engine_id: str
-    leases: Leases
-    timings: Timings
     port: int = 0
     """The side channel's port in force."""
     channel: SideChannel = field(init=False)
-    known: set[str] = field(default_factory=set)
-    """Engine ids of peers with a handshake."""
-    stranded: dict[str, float] = field(default_factory=dict)
-    """D legs that have gone while P may still write into their blocks, and when those are given up."""
-    on_change: Callable[[], None] = lambda: None
-    """Called whenever blocks were freed or parked."""
-    on_death: Callable[[], None] = lambda: None
-    """Called when the EngineCore dies."""
+    handshaken: set[str] = field(default_factory=set)
+    """Engine ids of the peers that this engine has shaken hands with."""
 
-    def now(self) -> float:
-        """The engine's clock, in seconds."""
-        return time.monotonic()
-
-    def free(self, internal_id: str) -> int:
-        """Free the blocks of a sequence; says how many."""
-        blocks = self.pool.free(internal_id)
-        self.on_change()
-        return blocks
-
-    def settle(self, internal_id: str) -> Parked | None:
-        """End the lease of a finished prefill and free its blocks; None when nothing was parked."""
-        parked = self.leases.take(internal_id)
-        if parked is not None:
-            self.free(internal_id)
-        return parked
-
-    async def greet(self, params: KVParams) -> None:
+    async def shake_hands(self, params: KVParams) -> None:
         """Shake hands with P unless done before. Raises PeerUnreachableError or PeerRefusedError."""
         peer = str(params["remote_engine_id"])
-        if peer in self.known:
+        if peer in self.handshaken:
             return
         await self.call(
             params,
@@ -77,10 +32,13 @@ class Station:
             version=self.settings.version,
             model=self.settings.model,
         )
-        self.known.add(peer)
+        self.handshaken.add(peer)
 
     async def call(self, params: KVParams, op: str, **fields: Any) -> Message:
-        """Send P, as a D leg's parameters name it, a message. Raises PeerUnreachableError or PeerRefusedError."""
+        """Send a message to the P that a D leg's parameters name.
+
+        Raises PeerUnreachableError or PeerRefusedError.
+        """
         message = {"op": op, "engine_id": str(params["remote_engine_id"]), **fields}
         return await self.channel.call(str(params["remote_host"]), int(params["remote_port"]), message)
 
@@ -97,14 +55,14 @@ class Station:
         self.counts.handshakes += 1
         return {}
 
-    def park(self, seq: Sequence) -> Parked:
-        """Keep the KV of a finished P leg for its D."""
-        self.counts.prefills_finished += 1
-        blocks = self.pool.of(seq.internal_id)
-        return self.leases.park(seq.internal_id, seq.digest, len(seq.prompt), blocks, self.now())
+    def answer_heartbeat(self, message: Message) -> Message:
+        """Extend the lease of a prefill that a D waits for."""
+        if self.leases.extend(str(message["request_id"]), self.now()):
+            self.counts.heartbeats += 1
+        return {}
 
     def params_of(self, seq: Sequence) -> KVParams:
-        """What P answers about its parked KV."""
+        """The kv_transfer_params that P answers for its pinned KV."""
         blocks = self.pool.of(seq.internal_id)
         return {
             "do_remote_prefill": True,
@@ -124,20 +82,17 @@ class Station:
         }
 
 
-class KVConnector(Protocol):
-    """One transfer mode, both roles."""
+class PeerConnector:
+    """Base of the connectors that move KV between peers: only D legs load, and nothing is saved."""
 
-    async def load(self, seq: Sequence) -> None:
-        """Bring a D leg's KV into its blocks and set its digest, and `cached` where it is not the whole prompt's.
+    finds_by_prompt = False
 
-        Raises MissError or LoadError; when cancelled, StrandedError.
-        """
+    async def save(self, seq: Sequence) -> None:
+        """Nothing: KV stays in P's blocks."""
 
-    def finish(self, seq: Sequence) -> None:
-        """Park the KV of a P leg."""
 
-    def dropped(self, seq: Sequence) -> None:
-        """A P leg has ended before it had finished."""
+class KVConnector(KVMover, Protocol):
+    """One KV connector, both roles, as engine and API call it."""
 
     def refused(self, params: KVParams) -> None:
         """D's validation refused a leg with these parameters."""
@@ -146,7 +101,7 @@ class KVConnector(Protocol):
         """Answer a peer; KeyError, TypeError or ValueError when the message is malformed."""
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
+        """Do what is due at `now`."""
 
     async def close(self) -> None:
-        """Stop whatever runs in the background, without telling peers."""
+        """Stop all background tasks without notifying peers."""

@@ -1,31 +1,33 @@
-"""Mooncake (`MooncakeConnector`): D tells P where its blocks are, and P writes into them when it has finished.
+"""Mooncake (`MooncakeConnector`): D sends P the address of its blocks, and P writes into them when it has finished.
 
-Both meet under a transfer id of the gateway's, in either order. P keeps a place for every D that has told it of an id,
-also for one that only gives its KV up, until a P leg under that id has ended. A P leg that is aborted leaves such a D
-waiting: nothing but a time-out wakes it, whatever is sent under the id afterwards.
+Both legs carry a transfer id from the gateway, and either may arrive first. P remembers every D that has registered
+under an id, also a D that only releases its KV, until a P leg under that id has ended. If a P leg is aborted, its D
+continues to wait: only a timeout ends the wait, whatever is sent under the id afterwards.
 """
 
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
+from pdx_sim.core.connector import LoadError, StrandedError
 from pdx_sim.core.counters import Violation
+from pdx_sim.core.leases import PinnedPrefill
 from pdx_sim.core.sequence import KVParams, Sequence
 from pdx_sim.core.tasks import Tasks
 from pdx_sim.core.tokens import Digest
 from pdx_sim.transfer.bootstrap import BootstrapError, find_worker
-from pdx_sim.transfer.connector import LoadError, Station, StrandedError
-from pdx_sim.transfer.leases import Parked
-from pdx_sim.transfer.pending_writes import Arrivals
+from pdx_sim.transfer.connector import PeerConnector, Station
+from pdx_sim.transfer.pending_writes import PendingWrites
 from pdx_sim.transfer.side_channel import Message, PeerRefusedError, PeerUnreachableError
 
-NEEDED = ("remote_engine_id", "remote_bootstrap_addr", "transfer_id")
-"""Keys without which vLLM parks a D leg for ever."""
+NEEDED: Final = ("remote_engine_id", "remote_bootstrap_addr", "transfer_id")
+"""Keys without which vLLM lets a D leg wait for ever."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What P keeps for a D that waits under a transfer id."""
+class WaitingDecode:
+    """A D that P remembers under a transfer id."""
 
     request_id: str
     """D's internal id."""
@@ -33,73 +35,75 @@ class Place:
     host: str
     port: int
     blocks: int
-    """0: D only gives up what P has finished."""
+    """0: D only releases the KV that P has finished."""
     digest: Digest
-    """Of the KV that D wants."""
-    until: float
+    """Of the prompt whose KV D needs."""
+    ends_at: float
+    """When P gives up, on its clock."""
 
 
-class MeetConnector:
+class MooncakeConnector(PeerConnector):
     """Both sides of Mooncake."""
 
     def __init__(self, station: Station) -> None:
         self._station = station
         self._tasks = Tasks()
-        self._places: dict[str, Place] = {}
+        self._waiting: dict[str, WaitingDecode] = {}
         """P: by transfer id."""
-        self._forsaken: list[Place] = []
-        """P: places whose P leg was aborted: only time ends them."""
-        self._parked: dict[str, str] = {}
-        """P: internal id of what was finished, by transfer id."""
+        self._abandoned: list[WaitingDecode] = []
+        """P: D legs whose P leg was aborted. Only a timeout ends their wait."""
+        self._pinned: dict[str, str] = {}
+        """P: internal id of each finished leg, by transfer id."""
         self._workers: dict[str, tuple[str, int]] = {}
-        """D: address of a P's worker, by engine id; never asked again."""
-        self._arrivals = Arrivals()
+        """D: address of each P's worker, by engine id. It is queried once."""
+        self._pending_writes = PendingWrites()
 
     async def load(self, seq: Sequence) -> None:
-        """Tell P and wait for the write. A D leg that goes before it has told P still tells it that it has gone."""
+        """Register with P and wait for the write. A leg that is cancelled before it has registered notifies P too."""
         if not all(seq.params.get(name) for name in NEEDED):
             await asyncio.Event().wait()
-        told = False
+        registered = False
         try:
             await self._find(seq.params)
-            arrival = self._arrivals.expect(seq.internal_id)
-            told = True
-            with suppress(PeerUnreachableError, PeerRefusedError):  # vLLM waits for a worker that is gone
-                await self._tell(seq.params, seq.internal_id, self._station.pool.of(seq.internal_id), seq.digest)
-            seq.digest = await arrival
+            write = self._pending_writes.expect(seq.internal_id)
+            registered = True
+            with suppress(PeerUnreachableError, PeerRefusedError):  # vLLM waits even if P's worker is dead
+                await self._register(seq.params, seq.internal_id, self._station.pool.of(seq.internal_id), seq.digest)
+            seq.digest = await write
         except BootstrapError as error:
             raise LoadError(str(error)) from error
         except asyncio.CancelledError:
-            if not told:
+            if not registered:
                 self.refused(seq.params)
                 raise
-            if self._arrivals.has_come(seq.internal_id):
+            if self._pending_writes.has_ended(seq.internal_id):
                 raise
-            self._station.stranded[seq.internal_id] = self._station.now() + self._station.settings.decoder_ttl_seconds
+            self._station.strand(seq.internal_id)
             raise StrandedError(seq.internal_id) from None
         finally:
-            self._arrivals.forget(seq.internal_id)
+            self._pending_writes.discard(seq.internal_id)
 
-    def finish(self, seq: Sequence) -> None:
-        """Park, say nothing, and write if D waits already."""
+    def finish(self, seq: Sequence) -> bool:
+        """Pin the KV, answer no parameters, and write if D waits already."""
         transfer_id = str(seq.params.get("transfer_id"))
-        if self._station.leases.get(self._parked.get(transfer_id, "")) is not None:
+        if self._station.leases.get(self._pinned.get(transfer_id, "")) is not None:
             self._station.counts.violate(Violation.ID_REUSED)
-        parked = self._station.park(seq)
-        self._parked[transfer_id] = parked.internal_id
-        place = self._places.pop(transfer_id, None)
-        if place is not None:
-            self._meet(transfer_id, parked, place)
+        pinned = self._station.pin(seq)
+        self._pinned[transfer_id] = pinned.internal_id
+        decode = self._waiting.pop(transfer_id, None)
+        if decode is not None:
+            self._transfer(transfer_id, pinned, decode)
         self._count()
+        return True
 
     def dropped(self, seq: Sequence) -> None:
-        """A D that waits for this P leg has nobody left to wake it."""
-        place = self._places.pop(str(seq.params.get("transfer_id")), None)
-        if place is not None:
-            self._forsaken.append(place)
+        """A D that waits for this P leg waits until its timeout."""
+        decode = self._waiting.pop(str(seq.params.get("transfer_id")), None)
+        if decode is not None:
+            self._abandoned.append(decode)
 
     def refused(self, params: KVParams) -> None:
-        """D tells P that it needs the KV no more."""
+        """Notify P that D does not need the KV."""
         if all(params.get(name) for name in NEEDED):
             self._tasks.start(self._give_up(params))
 
@@ -107,35 +111,32 @@ class MeetConnector:
         """Either side of the channel."""
         request_id = str(message.get("request_id"))
         match message["op"]:
-            case "tell":
-                self._answer_tell(message)
+            case "register":
+                self._answer_register(message)
             case "write":
-                self._arrive(request_id, str(message["digest"]))
+                self._complete(request_id, str(message["digest"]))
             case "fail":
-                self._arrive(request_id, None)
+                self._complete(request_id, None)
             case op:
                 return {"error": f"no such op: {op}"}
         return {}
 
     def tick(self, now: float) -> None:
-        """Give up what has waited for too long, on either side."""
-        for transfer_id in [each for each, place in self._places.items() if place.until <= now]:
-            self._tasks.start(self._fail(self._places.pop(transfer_id)))
-        for place in [place for place in self._forsaken if place.until <= now]:
-            self._forsaken.remove(place)
-            self._tasks.start(self._fail(place))
+        """Give up every wait that has lasted too long, on either side."""
+        for transfer_id in [each for each, decode in self._waiting.items() if decode.ends_at <= now]:
+            self._tasks.start(self._fail(self._waiting.pop(transfer_id)))
+        for decode in [decode for decode in self._abandoned if decode.ends_at <= now]:
+            self._abandoned.remove(decode)
+            self._tasks.start(self._fail(decode))
         self._count()
-        stranded = self._station.stranded
-        for internal_id in [each for each, gives_up_at in stranded.items() if gives_up_at <= now]:
-            del stranded[internal_id]
-            self._station.counts.decode_blocks_lost += self._station.free(internal_id)
+        self._station.give_up_stranded(now)
 
     async def close(self) -> None:
-        """Stop what is under way."""
+        """Stop all messages and writes under way."""
         await self._tasks.close()
 
     def _count(self) -> None:
-        self._station.counts.registered_now = len(self._places) + len(self._forsaken)
+        self._station.counts.registered_now = len(self._waiting) + len(self._abandoned)
 
     async def _find(self, params: KVParams) -> tuple[str, int]:
         engine_id = str(params["remote_engine_id"])
@@ -143,10 +144,10 @@ class MeetConnector:
             self._workers[engine_id] = await find_worker(str(params["remote_bootstrap_addr"]), engine_id)
         return self._workers[engine_id]
 
-    async def _tell(self, params: KVParams, request_id: str = "", blocks: int = 0, digest: Digest = "") -> None:
+    async def _register(self, params: KVParams, request_id: str = "", blocks: int = 0, digest: Digest = "") -> None:
         host, port = await self._find(params)
         message = {
-            "op": "tell",
+            "op": "register",
             "engine_id": str(params["remote_engine_id"]),
             "transfer_id": str(params["transfer_id"]),
             "request_id": request_id,
@@ -159,11 +160,11 @@ class MeetConnector:
 
     async def _give_up(self, params: KVParams) -> None:
         with suppress(BootstrapError, PeerUnreachableError, PeerRefusedError):
-            await self._tell(params)
+            await self._register(params)
 
-    def _answer_tell(self, message: Message) -> None:
+    def _answer_register(self, message: Message) -> None:
         settings, reply = self._station.settings, message["reply"]
-        place = Place(
+        decode = WaitingDecode(
             str(message["request_id"]),
             str(reply["engine_id"]),
             str(reply["host"]),
@@ -173,47 +174,45 @@ class MeetConnector:
             self._station.now() + settings.decoder_ttl_seconds,
         )
         transfer_id = str(message["transfer_id"])
-        parked = self._station.leases.get(self._parked.get(transfer_id, ""))
-        if parked is not None:
-            self._meet(transfer_id, parked, place)
+        pinned = self._station.leases.get(self._pinned.get(transfer_id, ""))
+        if pinned is not None:
+            self._transfer(transfer_id, pinned, decode)
         else:
-            self._places[transfer_id] = place
+            self._waiting[transfer_id] = decode
         self._count()
 
-    def _meet(self, transfer_id: str, parked: Parked, place: Place) -> None:
-        del self._parked[transfer_id]
-        if place.blocks <= parked.blocks and place.blocks:
-            if place.digest != parked.digest:  # D caches it as the KV of its own prompt, also when nobody waits there
+    def _transfer(self, transfer_id: str, pinned: PinnedPrefill, decode: WaitingDecode) -> None:
+        del self._pinned[transfer_id]
+        if decode.blocks <= pinned.blocks and decode.blocks:
+            if decode.digest != pinned.digest:  # D caches it as the KV of its own prompt, even if the leg is cancelled
                 self._station.counts.violate(Violation.FOREIGN_KV)
-            self._tasks.start(self._write(parked, place))
+            self._tasks.start(self._write(pinned, decode))
             return
-        if self._station.settle(parked.internal_id) is not None:
+        if self._station.settle(pinned.internal_id) is not None:
             self._station.counts.released += 1
-        if place.blocks:
-            self._tasks.start(self._fail(place))
+        if decode.blocks:
+            self._tasks.start(self._fail(decode))
 
-    async def _write(self, parked: Parked, place: Place) -> None:
+    async def _write(self, pinned: PinnedPrefill, decode: WaitingDecode) -> None:
         await asyncio.sleep(self._station.settings.transfer_seconds)
-        if await self._send(place, op="write", digest=parked.digest):
-            if self._station.settle(parked.internal_id) is not None:
+        if await self._send(decode, op="write", digest=pinned.digest):
+            if self._station.settle(pinned.internal_id) is not None:
                 self._station.counts.pushed += 1
         else:
             self._station.counts.push_failures += 1
 
-    async def _fail(self, place: Place) -> None:
-        await self._send(place, op="fail")
+    async def _fail(self, decode: WaitingDecode) -> None:
+        await self._send(decode, op="fail")
 
-    async def _send(self, place: Place, **fields: str) -> bool:
-        message = {"engine_id": place.engine_id, "request_id": place.request_id, **fields}
+    async def _send(self, decode: WaitingDecode, **fields: str) -> bool:
+        message = {"engine_id": decode.engine_id, "request_id": decode.request_id, **fields}
         try:
-            await self._station.channel.call(place.host, place.port, message)
+            await self._station.channel.call(decode.host, decode.port, message)
         except (PeerUnreachableError, PeerRefusedError):
             return False
         return True
 
-    def _arrive(self, request_id: str, digest: Digest | None) -> None:
-        nothing = LoadError("P has less than was asked for, or gave up waiting")
-        if self._arrivals.come(request_id, nothing if digest is None else digest):
-            return
-        if self._station.stranded.pop(request_id, None) is not None:
-            self._station.free(request_id)
+    def _complete(self, request_id: str, digest: Digest | None) -> None:
+        failure = LoadError("P has fewer blocks than D needs, or gave up waiting")
+        if not self._pending_writes.complete(request_id, failure if digest is None else digest):
+            self._station.free_stranded(request_id)

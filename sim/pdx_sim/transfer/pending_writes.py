@@ -1,44 +1,44 @@
-"""D legs that wait until P has written into their blocks."""
+"""The D legs that wait until P has written into their blocks."""
 
 import asyncio
 
 from pdx_sim.core.tokens import Digest
 
 
-class Arrivals:
-    """Owner of what they wait for, by D's internal id."""
+class PendingWrites:
+    """The writes that D legs wait for, by D's internal id."""
 
     def __init__(self) -> None:
-        self._awaited: dict[str, asyncio.Future[Digest]] = {}
+        self._writes: dict[str, asyncio.Future[Digest]] = {}
 
     def expect(self, internal_id: str) -> "asyncio.Future[Digest]":
-        """What P writes for this leg, until `forget`."""
-        self._awaited[internal_id] = asyncio.get_running_loop().create_future()
-        return self._awaited[internal_id]
+        """The digest of the KV that P writes for this leg. Call `discard` afterwards."""
+        self._writes[internal_id] = asyncio.get_running_loop().create_future()
+        return self._writes[internal_id]
 
-    def come(self, internal_id: str, written: Digest | Exception) -> bool:
-        """P has written, or says why not; False where nobody waits.
+    def complete(self, internal_id: str, written: Digest | Exception) -> bool:
+        """P has written, or reports an error. False if no leg waits.
 
-        A leg that is cancelled in this very moment still waits: it finds out by `has_come`.
+        A leg that is cancelled at this moment still counts as waiting: it checks `has_ended`.
         """
-        awaited = self._awaited.get(internal_id)
-        if awaited is None or (awaited.done() and not awaited.cancelled()):
+        write = self._writes.get(internal_id)
+        if write is None or (write.done() and not write.cancelled()):
             return False
-        if awaited.cancelled():
-            awaited = self.expect(internal_id)
+        if write.cancelled():
+            write = self.expect(internal_id)
         if isinstance(written, Exception):
-            awaited.set_exception(written)
+            write.set_exception(written)
         else:
-            awaited.set_result(written)
+            write.set_result(written)
         return True
 
-    def has_come(self, internal_id: str) -> bool:
-        """Whether P has written, or will not: the blocks are nobody's any more."""
-        awaited = self._awaited.get(internal_id)
-        return awaited is not None and awaited.done() and not awaited.cancelled()
+    def has_ended(self, internal_id: str) -> bool:
+        """Whether P has written or has failed: either way it does not write into the blocks afterwards."""
+        write = self._writes.get(internal_id)
+        return write is not None and write.done() and not write.cancelled()
 
-    def forget(self, internal_id: str) -> None:
-        """The leg waits no more."""
-        awaited = self._awaited.pop(internal_id, None)
-        if awaited is not None and awaited.done() and not awaited.cancelled():
-            awaited.exception()
+    def discard(self, internal_id: str) -> None:
+        """Remove the leg, which has stopped waiting."""
+        write = self._writes.pop(internal_id, None)
+        if write is not None and write.done() and not write.cancelled():
+            write.exception()

@@ -1,4 +1,4 @@
-"""Ports for engines that are to be found at the same place after they were down."""
+"""Ports for engines that keep their port while they are down."""
 
 import asyncio
 import errno
@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 _PORTS: Final = range(20_000, 30_000)
-"""Below what Linux gives to outgoing connections, which would take a port while its engine is down."""
+"""Below the ports that Linux gives to outgoing connections: one of them could take a port while its engine is down."""
 _next = itertools.count(os.getpid() * 37)
 
 
 async def listen_steadily(listen: Callable[[int], Awaitable[asyncio.Server]], port: int) -> asyncio.Server:
-    """Listen on `port`, or for 0 on a free one that stays this engine's while it is down; raises OSError."""
+    """Listen on `port`; for 0 on a free port that this engine keeps while it is down. Raises OSError."""
     if port:
         return await listen(port)
     for _ in _PORTS:

@@ -1,24 +1,25 @@
-"""NIXL pull (`NixlConnector`): P parks its KV and names the blocks; D reads them, and P frees them.
+"""NIXL pull (`NixlConnector`): P pins its KV and names the blocks; D reads them, and P frees them.
 
-What frees P's blocks: a read, a release notice of a D that needs them no more, or the end of the lease. A notice of a
-D leg that validation refused travels only where D and P have shaken hands before.
+P's blocks are freed by a read, by a release notice from a D that does not need them, or at the end of the lease. The
+notice for a D leg that validation refused is sent only if D and P have shaken hands before.
 """
 
 import asyncio
 from contextlib import suppress
 
+from pdx_sim.core.connector import LoadError
 from pdx_sim.core.counters import Violation
+from pdx_sim.core.leases import Settled
 from pdx_sim.core.sequence import KVParams, Sequence
 from pdx_sim.core.tasks import Tasks
-from pdx_sim.transfer.connector import LoadError, Station
-from pdx_sim.transfer.leases import Settled
+from pdx_sim.transfer.connector import PeerConnector, Station
 from pdx_sim.transfer.side_channel import Message, PeerRefusedError, PeerUnreachableError
 
 _ADDRESS = ("remote_engine_id", "remote_host", "remote_port", "remote_request_id")
 
 
 def is_complete(params: KVParams) -> bool:
-    """Whether a D leg's parameters say where P's blocks are."""
+    """Whether a D leg's parameters contain the address of P's blocks."""
     return all(params.get(name) is not None for name in _ADDRESS)
 
 
@@ -28,31 +29,31 @@ def kills_pull(params: KVParams) -> bool:
     return not isinstance(groups, list) or not any(groups)
 
 
-class PullConnector:
+class PullConnector(PeerConnector):
     """Both sides of pull."""
 
     def __init__(self, station: Station) -> None:
         self._station = station
         self._tasks = Tasks()
         self._waiting: dict[str, KVParams] = {}
-        """D legs whose KV has not come, by internal id: P's lease is renewed for them."""
+        """D legs whose KV has not arrived, by internal id: D renews P's lease for them."""
         self._next_beat = 0.0
 
     async def load(self, seq: Sequence) -> None:
-        """Read P's blocks. A D leg that goes before it has read them releases them."""
+        """Read P's blocks. A D leg that is cancelled before it has read them releases them."""
         if not is_complete(seq.params):
             await asyncio.Event().wait()
         self._waiting[seq.internal_id] = seq.params
         over = False
         try:
-            await self._station.greet(seq.params)
+            await self._station.shake_hands(seq.params)
             began = self._station.now()
             await asyncio.sleep(self._station.settings.transfer_seconds * seq.slowness)
             answer = await self._station.call(seq.params, "pull", request_id=seq.params["remote_request_id"])
         except (PeerUnreachableError, PeerRefusedError) as error:
             over = True
             self._station.counts.transfers_failed += 1
-            self._station.known.discard(str(seq.params["remote_engine_id"]))
+            self._station.handshaken.discard(str(seq.params["remote_engine_id"]))
             raise LoadError(str(error)) from error
         else:
             over = True
@@ -63,17 +64,18 @@ class PullConnector:
         self._station.timings.moved(self._station.now() - began, len(seq.prompt))
         seq.digest = str(answer["digest"])
 
-    def finish(self, seq: Sequence) -> None:
-        """Park, and say where."""
-        self._station.park(seq)
+    def finish(self, seq: Sequence) -> bool:
+        """Pin the KV and answer the address of its blocks."""
+        self._station.pin(seq)
         seq.answer_params = self._station.params_of(seq)
+        return True
 
     def dropped(self, seq: Sequence) -> None:
-        """Nothing knows of it yet."""
+        """Nothing: D has not received the address yet."""
 
     def refused(self, params: KVParams) -> None:
-        """Tell P that its blocks are not needed, if there is a handshake to tell it over."""
-        if is_complete(params) and str(params["remote_engine_id"]) in self._station.known:
+        """Send P a release notice, if there is a handshake."""
+        if is_complete(params) and str(params["remote_engine_id"]) in self._station.handshaken:
             self._tasks.start(self._release(params))
         else:
             self._station.counts.notices_lost += 1
@@ -90,44 +92,42 @@ class PullConnector:
                     self._station.counts.released += 1
                 return {}
             case "heartbeat":
-                if self._station.leases.extend(str(message["request_id"]), self._station.now()):
-                    self._station.counts.heartbeats += 1
-                return {}
+                return self._station.answer_heartbeat(message)
             case op:
                 return {"error": f"no such op: {op}"}
 
     def tick(self, now: float) -> None:
-        """Renew the leases of D legs that wait."""
+        """Renew the leases of the D legs that wait."""
         if now >= self._next_beat:
             self._next_beat = now + self._station.settings.lease_seconds / 6
             for params in self._waiting.values():
                 self._tasks.start(self._beat(params))
 
     async def close(self) -> None:
-        """Stop notices and heartbeats under way."""
+        """Stop the notices and heartbeats under way."""
         await self._tasks.close()
 
     def _answer_pull(self, request_id: str) -> Message:
-        parked = self._station.settle(request_id)
-        if parked is not None:
+        pinned = self._station.settle(request_id)
+        if pinned is not None:
             self._station.counts.pulled += 1
-            return {"digest": parked.digest, "tokens": parked.tokens}
+            return {"digest": pinned.digest, "tokens": pinned.tokens}
         match self._station.leases.settled(request_id):
             case Settled.TAKEN:
                 violation = Violation.READ_TWICE
             case Settled.EXPIRED:
                 violation = Violation.READ_LATE
             case _:
-                violation = Violation.READ_UNKNOWN
+                violation = Violation.READ_MISSING
         self._station.counts.violate(violation)
         return {"error": f"no blocks of {request_id}: {violation}"}
 
     async def _release(self, params: KVParams) -> None:
         with suppress(PeerUnreachableError, PeerRefusedError):
-            await self._station.greet(params)
+            await self._station.shake_hands(params)
             await self._station.call(params, "release", request_id=params["remote_request_id"])
 
     async def _beat(self, params: KVParams) -> None:
         with suppress(PeerUnreachableError, PeerRefusedError):
-            if str(params["remote_engine_id"]) in self._station.known:
+            if str(params["remote_engine_id"]) in self._station.handshaken:
                 await self._station.call(params, "heartbeat", request_id=params["remote_request_id"])

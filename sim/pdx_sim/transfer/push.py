@@ -1,7 +1,7 @@
 """NIXL push (`NixlPushConnector`): D registers its blocks with P, and P writes into them when it has finished.
 
-Both sides meet under D's and P's internal ids without their random ends, in either order. D waits without any time-out,
-and blocks it has registered stay held after an abort until P has written into them: P may do so at any time.
+Both legs share a push id: their internal ids without the random end. Either may arrive first. D waits without a
+timeout, and the blocks that it has registered stay held after an abort until P has written: P may write at any time.
 """
 
 import asyncio
@@ -9,13 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from pdx_sim.core.connector import LoadError, StrandedError
 from pdx_sim.core.counters import Violation
-from pdx_sim.core.sequence import KVParams, Sequence, meeting_key
+from pdx_sim.core.leases import PinnedPrefill
+from pdx_sim.core.sequence import KVParams, Sequence, push_id
 from pdx_sim.core.tasks import Tasks
 from pdx_sim.core.tokens import Digest
-from pdx_sim.transfer.connector import LoadError, Station, StrandedError
-from pdx_sim.transfer.leases import Parked
-from pdx_sim.transfer.pending_writes import Arrivals
+from pdx_sim.transfer.connector import PeerConnector, Station
+from pdx_sim.transfer.pending_writes import PendingWrites
 from pdx_sim.transfer.side_channel import Message, PeerRefusedError, PeerUnreachableError
 
 NEEDED: Final = ("remote_engine_id", "remote_host", "remote_port", "tp_size", "remote_request_id")
@@ -39,46 +40,46 @@ class Registration:
     blocks: int
 
 
-class PushConnector:
+class PushConnector(PeerConnector):
     """Both sides of push."""
 
     def __init__(self, station: Station) -> None:
         self._station = station
         self._tasks = Tasks()
         self._registered: dict[str, Registration] = {}
-        """P: the D that waits under a meeting key."""
+        """P: the D that waits, by push id."""
         self._used: set[str] = set()
-        """P: meeting keys that have met."""
-        self._arrivals = Arrivals()
+        """P: push ids under which both legs have arrived."""
+        self._pending_writes = PendingWrites()
         self._waiting: dict[str, KVParams] = {}
-        """D: parameters of those legs, for the heartbeat."""
+        """D: parameters of the legs that wait, for the heartbeat."""
         self._next_beat = 0.0
 
     async def load(self, seq: Sequence) -> None:
         """Register and wait for the write."""
-        arrival = self._arrivals.expect(seq.internal_id)
+        write = self._pending_writes.expect(seq.internal_id)
         registered = False
         try:
-            with suppress(PeerUnreachableError):  # vLLM waits for a port that nobody listens on
-                await self._greet(seq.params)
+            with suppress(PeerUnreachableError):  # vLLM waits even if nothing listens on P's port
+                await self._shake_hands(seq.params)
                 registered = True
                 self._waiting[seq.internal_id] = seq.params
                 await self._register(seq)
             registered = True
-            seq.digest = await arrival
+            seq.digest = await write
         except asyncio.CancelledError:
-            if not registered or self._arrivals.has_come(seq.internal_id):
+            if not registered or self._pending_writes.has_ended(seq.internal_id):
                 raise
-            self._station.stranded[seq.internal_id] = self._station.now() + self._station.settings.decoder_ttl_seconds
+            self._station.strand(seq.internal_id)
             raise StrandedError(seq.internal_id) from None
         finally:
-            self._arrivals.forget(seq.internal_id)
+            self._pending_writes.discard(seq.internal_id)
             self._waiting.pop(seq.internal_id, None)
 
-    async def _greet(self, params: KVParams) -> None:
-        """Only a handshake notices a refusal: over one made before P's restart, D registers into the void."""
+    async def _shake_hands(self, params: KVParams) -> None:
+        """Only a handshake shows that P has restarted: with an older one, D registers and waits in vain."""
         try:
-            await self._station.greet(params)
+            await self._station.shake_hands(params)
         except PeerRefusedError as error:
             raise LoadError(str(error)) from error
 
@@ -95,20 +96,21 @@ class PushConnector:
                 reply_port=self._station.port,
             )
 
-    def finish(self, seq: Sequence) -> None:
-        """Park, say where, and write if D waits already."""
-        parked = self._station.park(seq)
+    def finish(self, seq: Sequence) -> bool:
+        """Pin the KV, answer the address of its blocks, and write if D waits already."""
+        pinned = self._station.pin(seq)
         seq.answer_params = self._station.params_of(seq)
-        registration = self._registered.pop(seq.key, None)
+        registration = self._registered.pop(seq.push_id, None)
         self._station.counts.registered_now = len(self._registered)
         if registration is not None:
-            self._meet(parked, registration)
+            self._transfer(pinned, registration)
+        return True
 
     def dropped(self, seq: Sequence) -> None:
-        """Nothing knows of it yet."""
+        """Nothing: a D that waits continues to wait."""
 
     def refused(self, params: KVParams) -> None:
-        """A refusal does not reach P."""
+        """P does not receive a refusal."""
         self._station.counts.notices_lost += 1
 
     def answer(self, message: Message) -> Message:
@@ -121,25 +123,20 @@ class PushConnector:
             case "write":
                 return self._answer_write(str(message["request_id"]), str(message["digest"]))
             case "heartbeat":
-                if self._station.leases.extend(str(message["request_id"]), self._station.now()):
-                    self._station.counts.heartbeats += 1
-                return {}
+                return self._station.answer_heartbeat(message)
             case op:
                 return {"error": f"no such op: {op}"}
 
     def tick(self, now: float) -> None:
         """Give up stranded blocks and renew leases."""
-        stranded = self._station.stranded
-        for internal_id in [each for each, gives_up_at in stranded.items() if gives_up_at <= now]:
-            del stranded[internal_id]
-            self._station.counts.decode_blocks_lost += self._station.free(internal_id)
+        self._station.give_up_stranded(now)
         if now >= self._next_beat:
             self._next_beat = now + self._station.settings.lease_seconds / 6
             for params in self._waiting.values():
                 self._tasks.start(self._beat(params))
 
     async def close(self) -> None:
-        """Stop writes and heartbeats under way."""
+        """Stop the writes and heartbeats under way."""
         await self._tasks.close()
 
     def _answer_register(self, message: Message) -> Message:
@@ -151,30 +148,30 @@ class PushConnector:
             int(message["reply_port"]),
             int(message["blocks"]),
         )
-        key = meeting_key(registration.request_id)
-        parked = self._station.leases.find(key)
+        key = push_id(registration.request_id)
+        pinned = self._station.leases.find(key)
         if key in self._used and not message["settles"]:
             self._station.counts.violate(Violation.ID_REUSED)
-        elif parked is not None:
-            self._meet(parked, registration)
+        elif pinned is not None:
+            self._transfer(pinned, registration)
         else:
             self._registered[key] = registration
             self._station.counts.registered_now = len(self._registered)
         return {}
 
-    def _meet(self, parked: Parked, registration: Registration) -> None:
-        self._used.add(meeting_key(parked.internal_id))
-        if parked.blocks < registration.blocks:
+    def _transfer(self, pinned: PinnedPrefill, registration: Registration) -> None:
+        self._used.add(push_id(pinned.internal_id))
+        if pinned.blocks < registration.blocks:
             self._station.counts.violate(Violation.PUSH_MISMATCH)
         else:
-            self._tasks.start(self._write(parked, registration))
+            self._tasks.start(self._write(pinned, registration))
 
-    async def _write(self, parked: Parked, registration: Registration) -> None:
+    async def _write(self, pinned: PinnedPrefill, registration: Registration) -> None:
         message = {
             "op": "write",
             "engine_id": registration.engine_id,
             "request_id": registration.request_id,
-            "digest": parked.digest,
+            "digest": pinned.digest,
         }
         began = self._station.now()
         await asyncio.sleep(self._station.settings.transfer_seconds)
@@ -184,18 +181,14 @@ class PushConnector:
             self._station.counts.push_failures += 1
             self._station.counts.transfers_failed += 1
             return
-        self._station.timings.moved(self._station.now() - began, parked.tokens)
-        if self._station.settle(parked.internal_id) is not None:
+        self._station.timings.moved(self._station.now() - began, pinned.tokens)
+        if self._station.settle(pinned.internal_id) is not None:
             self._station.counts.pushed += 1
 
     def _answer_write(self, request_id: str, digest: Digest) -> Message:
-        if self._arrivals.come(request_id, digest):
+        if self._pending_writes.complete(request_id, digest) or self._station.free_stranded(request_id):
             return {}
-        if self._station.stranded.pop(request_id, None) is not None:
-            self._station.free(request_id)
-        else:
-            return {"error": f"nobody waits for {request_id}"}
-        return {}
+        return {"error": f"no leg waits for {request_id}"}
 
     async def _beat(self, params: KVParams) -> None:
         with suppress(PeerUnreachableError, PeerRefusedError):

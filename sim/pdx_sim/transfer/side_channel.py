@@ -1,7 +1,7 @@
-"""The side channel: engines reach each other by JSON lines over TCP.
+"""The side channel: engines exchange JSON lines over TCP.
 
-A message is an object with `op` and `engine_id`, the id of the engine it is meant for. The answer is an object; a
-refusal has `error`. A listener that is closed drops its connections, as a dead process does.
+A message is an object with `op` and `engine_id`, the id of the receiver. The answer is an object; a refusal has
+`error`. A listener that is closed drops its connections, as a dead process does.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ Handler = Callable[[Message], Message]
 
 
 class PeerUnreachableError(Exception):
-    """The peer does not listen, does not answer in time, or hung up."""
+    """The peer does not listen, does not answer in time, or closed the connection."""
 
 
 class PeerRefusedError(Exception):
@@ -37,7 +37,7 @@ class SideChannel:
         self._peers: dict[tuple[str, int], _Peer] = {}
 
     async def listen(self, host: str, port: int) -> int:
-        """Open the listener; says its port."""
+        """Open the listener; return its port."""
         self._server = await listen_steadily(lambda free: asyncio.start_server(self._serve, host, free), port)
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -58,7 +58,7 @@ class SideChannel:
         peer = self._peers.setdefault((host, port), _Peer(host, port))
         try:
             async with asyncio.timeout(self._timeout):
-                answer = await peer.ask(message)
+                answer = await peer.request(message)
         except (OSError, TimeoutError, EOFError, ValueError) as error:
             raise PeerUnreachableError(f"{host}:{port}: {error!r}") from error
         if "error" in answer:
@@ -88,7 +88,7 @@ class SideChannel:
 
 
 class _Peer:
-    """A connection to one peer: one message at a time, opened again when the peer has closed it meanwhile."""
+    """A connection to one peer: one message at a time. It reopens if the peer has closed it."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
@@ -96,7 +96,7 @@ class _Peer:
         self._reader: asyncio.StreamReader | None = None
         self.writer: asyncio.StreamWriter | None = None
 
-    async def ask(self, message: Message) -> Message:
+    async def request(self, message: Message) -> Message:
         line = orjson.dumps(message) + b"\n"
         async with self._lock:
             answer = b""
@@ -109,11 +109,11 @@ class _Peer:
                 answer = await self._exchange(line)
             if not answer:
                 self.drop()
-                raise EOFError("hung up")
+                raise EOFError("the peer closed the connection")
             return dict(orjson.loads(answer))
 
     async def _exchange(self, line: bytes) -> bytes:
-        """Write and read one line; whatever cuts it short leaves no half-used connection behind."""
+        """Write one line and read one. The connection is closed if either does not complete."""
         assert self._reader is not None
         assert self.writer is not None
         done = False

@@ -1,56 +1,57 @@
-"""A shared directory (`ExampleConnector`): who computes a prompt saves its whole blocks, and everybody looks them up.
+"""A shared directory (`ExampleConnector`): the engine that computes a prompt saves its whole blocks, and all find them.
 
-As in vLLM, a folder that exists is a hit, so an engine that looks while another still writes dies of what is missing;
-nothing is ever deleted; and the last block, full or not, is computed anew.
+As in vLLM, a folder that exists is a hit, so an engine that reads a folder while another still writes it dies; nothing
+is ever deleted; and the last block, full or not, is computed again.
 """
 
 import asyncio
 from pathlib import Path
 from typing import Final
 
+from pdx_sim.core.connector import LoadError, MissError
 from pdx_sim.core.counters import Violation
 from pdx_sim.core.sequence import KVParams, Sequence
 from pdx_sim.core.tokens import Digest, Tokens, digest_of
-from pdx_sim.transfer.connector import LoadError, MissError, Station
+from pdx_sim.transfer.connector import Station
 from pdx_sim.transfer.side_channel import Message
 
 _FILE: Final = "kv"
 
 
 class Storage:
-    """The directory, as an engine with blocks of this size sees it.
+    """The directory, for an engine with blocks of this size.
 
-    `whole`: only what is written to its end is found, as where a server keeps it.
-    `behind`: a prompt is saved behind the engine's back, which may answer before.
+    `whole`: only a folder that is completely written is found, as where a server keeps the KV.
+    `in_background`: a prompt is saved in the background, so that the engine may answer before.
     """
 
-    def __init__(self, directory: str, block_size: int, whole: bool = False, behind: bool = False) -> None:
+    def __init__(self, directory: str, block_size: int, whole: bool = False, in_background: bool = False) -> None:
         self._directory = Path(directory)
         self._block_size = block_size
         self._whole = whole
-        self._behind = behind
+        self._in_background = in_background
         self._saving: set[asyncio.Task[None]] = set()
 
     def found(self, prompt: Tokens) -> int:
-        """Tokens of the prompt whose KV is there, or being written."""
+        """Number of the prompt's tokens whose KV is in the directory, or is being written."""
         tokens = (len(prompt) - 2) // self._block_size * self._block_size
         return tokens if tokens > 0 and self._holds(self._folder(prompt[:tokens])) else 0
 
     def load(self, prefix: Tokens) -> Digest:
-        """The digest of what was saved for these tokens; FileNotFoundError while it is being written."""
+        """The digest that was saved for these tokens; FileNotFoundError while it is being written."""
         return (self._folder(prefix) / _FILE).read_text()
 
     async def save(self, prompt: Tokens, seconds: float) -> None:
-        """Write the prompt's whole blocks, which takes so long."""
+        """Write the prompt's whole blocks, which takes `seconds`."""
         saving = asyncio.create_task(self._save(prompt, seconds))
-        if not self._behind:
+        if not self._in_background:
             await saving
             return
         self._saving.add(saving)
         saving.add_done_callback(self._saving.discard)
 
     async def close(self) -> None:
-        """Give up what is not saved yet."""
+        """Cancel all saves under way."""
         for saving in tuple(self._saving):
             saving.cancel()
         await asyncio.gather(*self._saving, return_exceptions=True)
@@ -71,14 +72,16 @@ class Storage:
 
 
 class StorageConnector:
-    """Both roles, between which there is no difference. Peers tell each other nothing, and nothing is kept for them."""
+    """Both roles, which do the same. Peers exchange no messages, and P pins nothing for a D."""
+
+    finds_by_prompt = True
 
     def __init__(self, station: Station, storage: Storage) -> None:
         self._station = station
         self._storage = storage
 
     async def load(self, seq: Sequence) -> None:
-        """Read the prompt's folder; one that is not whole ends the engine. Raises MissError where there is none."""
+        """Read the prompt's folder; MissError if there is none. A folder that is not complete ends the engine."""
         seq.cached = self._storage.found(seq.prompt)
         if not seq.cached:
             raise MissError
@@ -93,23 +96,28 @@ class StorageConnector:
         if saved != digest_of(prefix):
             seq.digest = saved
 
-    def finish(self, seq: Sequence) -> None:
-        """P has saved before."""
+    async def save(self, seq: Sequence) -> None:
+        """Write the prompt's whole blocks."""
+        await self._storage.save(seq.prompt, self._station.settings.transfer_seconds)
+
+    def finish(self, seq: Sequence) -> bool:
+        """Count the prefill: its KV is in the directory, so its blocks are free."""
         self._station.counts.prefills_finished += 1
+        return False
 
     def dropped(self, seq: Sequence) -> None:
-        """Nothing was saved of it."""
+        """Nothing: no KV was saved."""
 
     def refused(self, params: KVParams) -> None:
-        """Nobody waits to hear of it."""
+        """Nothing: no peer waits."""
 
     def answer(self, message: Message) -> Message:
-        """No peer has anything to ask."""
+        """Peers exchange no messages."""
         return {"error": f"no such op: {message['op']}"}
 
     def tick(self, now: float) -> None:
         """Nothing is ever due."""
 
     async def close(self) -> None:
-        """Saves under way are given up."""
+        """Cancel all saves under way."""
         await self._storage.close()

@@ -62,7 +62,7 @@ async def test_a_side_channel_that_is_blocked_and_opened(
     code, out = await printed(capsys, "top", world, "--once", "--interval", "0.1")
     assert (code, "KV moves: 1 of 1 pairs verified by canaries" in out) == (0, True), out
     await world.p.station.channel.close()
-    world.d.station.known.clear()
+    world.d.station.handshaken.clear()
     await shows(world, Verdict.BROKEN)
     await is_told(capsys, world, Cause.PORTS, "D has computed a whole prompt by itself")
     await world.p.station.channel.listen("127.0.0.1", world.p.side_channel_port)

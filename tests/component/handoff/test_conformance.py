@@ -29,7 +29,7 @@ async def test_what_is_not_possible_says_why(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_connector_that_is_not_simulated_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CONNECTORS, "Pigeon", CONNECTORS["Mooncake"])
     told = {wiring.impossible for wiring in wirings() if wiring.connector == "Pigeon"}
-    assert all(text.startswith("not possible: the rendezvous of connector Pigeon is not simulated") for text in told)
+    assert all(text.startswith("not possible: the push protocol of connector Pigeon is not simulated") for text in told)
 
 
 async def test_what_goes_wrong_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

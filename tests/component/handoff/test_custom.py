@@ -25,7 +25,7 @@ async def test_both_legs(make_world: MakeWorld, shape: Shape) -> None:
 
 async def test_a_pool(make_world: MakeWorld, shape: Shape, tmp_path: Path) -> None:
     """P saves, D finds, and no leg carries parameters."""
-    pool = Custom(speaks=FamilyName.POOL)
+    pool = Custom(family_name=FamilyName.POOL)
     world = await make_world(
         Order.PREFILL_FIRST, sim={"connector": "Custom", "protocol": pool.protocol, "storage": str(tmp_path)}
     )

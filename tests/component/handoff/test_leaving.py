@@ -82,7 +82,7 @@ async def test_between_the_legs(shape: Shape, make_world: MakeWorld) -> None:
     pool.connect = slow  # type: ignore[method-assign]
     task = _begin(world, shape)
     await reached.wait()
-    assert world.p.counts.blocks_parked_now > 0
+    assert world.p.counts.blocks_pinned_now > 0
     await _leave(world, task)
     await eventually(lambda: not world.p.counts.blocks_held_now)
     assert world.p.counts.released == 1
@@ -122,7 +122,7 @@ async def test_while_decode_waits_for_kv(fresh: bool, order: Order, shape: Shape
 
     def waits() -> bool:
         arrived = any(e.counts.legs["decode"] > old for e, old in zip(world.decode, before, strict=True))
-        return arrived and world.p.counts.blocks_parked_now > 0
+        return arrived and world.p.counts.blocks_pinned_now > 0
 
     await eventually(waits)
     await _leave(world, task)

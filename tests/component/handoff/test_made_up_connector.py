@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pdx_api.connectors.base import EngineWiring, SideService, Site
 from pdx_api.connectors.checks import Checks, number, without_flag
-from pdx_api.connectors.families import Family, Serial
+from pdx_api.connectors.families import Family, Pull
 from pdx_api.names import Order, Role
 from pdx_api.rule import Rule
 
@@ -33,16 +33,17 @@ class Pigeon:
     port_names: Mapping[str, int] = field(default_factory=lambda: {"loft": 1896}, hash=False)
     services: tuple[SideService, ...] = ()
     checks: Checks = _CHECKS
+    recomputes: bool = False
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         wired = {"kv_connector": "PigeonConnector", "kv_role": "kv_both", "kv_connector_extra_config": dict(config)}
         return EngineWiring(wired, {"PIGEON_LOFT": str(site.ports["loft"])})
 
-    def keeping(self, seconds: int) -> Mapping[str, Any]:
+    def lease_config(self, seconds: int) -> Mapping[str, Any]:
         return {}
 
     def family(self, order: Order) -> Family:
-        return Serial({"do_remote_decode": True, "loft": "home"})
+        return Pull({"do_remote_decode": True, "loft": "home"})
 
 
 CONNECTOR: Final = Pigeon()

@@ -46,7 +46,7 @@ async def test_a_transfer_that_stops_is_seen(make_world: MakeWorld) -> None:
     assert await shares(world) == ["1.0"]
     assert "KVNotMoving" not in await causes(world)
     await world.p.station.channel.close()
-    world.d.station.known.clear()
+    world.d.station.handshaken.clear()
     for _ in range(4):
         await serve(world, 2)
     assert await shares(world) == ["0.0"]

@@ -1,11 +1,13 @@
 """The text is that of one engine, the KV has moved, and a foreign KV would be seen."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from pdx_api.names import Order, Role
 from pdx_sim import Leg, tokenize
+from pdx_sim.core.sequence import Sequence
 from tests.component.conftest import MakeWorld
 from tests.component.harness import PROMPT, Shape
 
@@ -36,11 +38,11 @@ async def test_foreign_kv_would_be_seen(order: Order, shape: Shape, make_world: 
     world = await make_world(order)
     world.allowed.violations = {"foreign_kv"}
     for connector in (world.p.connector,):
-        park = connector.finish
+        pin = connector.finish
 
-        def finish(seq: object, park: object = park) -> None:
-            seq.digest = "0" * 32  # type: ignore[attr-defined]
-            park(seq)  # type: ignore[operator]
+        def finish(seq: Sequence, pin: Callable[[Sequence], bool] = pin) -> bool:
+            seq.digest = "0" * 32
+            return pin(seq)
 
         connector.finish = finish  # type: ignore[method-assign]
     reply = await world.ask(shape)

@@ -1,4 +1,4 @@
-"""Pairs of simulated engines and a client that speaks to them as a gateway does."""
+"""Pairs of simulated engines, and a client that sends them requests as a gateway does."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -56,8 +56,8 @@ class Pair:
     async def decode(self, params: dict[str, Any], request_id: str = "one", **body: Any) -> Answer:
         return await self.post(self.d, request_id, kv_transfer_params=params, **body)
 
-    def meeting(self, request_id: str = "one", **changes: Any) -> dict[str, Any]:
-        """What D is told in push before P has answered."""
+    def decode_params(self, request_id: str = "one", **changes: Any) -> dict[str, Any]:
+        """The parameters of a push D leg before P has answered."""
         params = {
             "do_remote_prefill": True,
             "do_remote_decode": False,

@@ -18,7 +18,7 @@ CODE = "import sys; from pdx_sim.main import run; from pdx_sim import SimSetting
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_process_serves_until_told_to_stop(number: signal.Signals, unused_tcp_port: int) -> None:
+def test_a_process_serves_until_a_signal(number: signal.Signals, unused_tcp_port: int) -> None:
     with subprocess.Popen([sys.executable, "-c", CODE.format(f"port={unused_tcp_port}")]) as process:
         try:
             deadline = time.monotonic() + 10
@@ -43,8 +43,8 @@ def _is_healthy(port: int) -> bool:
 def test_a_port_in_use(busy: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        said = _refusal(f"kv_both=True, {busy}={port}")
-    assert said == f"pdx sim: cannot listen on 127.0.0.1:{port}: Address already in use.\n"
+        output = _refusal(f"kv_both=True, {busy}={port}")
+    assert output == f"pdx sim: cannot listen on 127.0.0.1:{port}: Address already in use.\n"
 
 
 @pytest.mark.parametrize("busy", ["port", "side_channel_port"])
@@ -59,14 +59,14 @@ def test_a_port_in_use_leaves_nothing_open(busy: str, unused_tcp_port: int) -> N
 
 
 @pytest.mark.parametrize("host", ["x" * 64 + ".example", "192.0.2.1"])
-def test_a_host_that_is_not_here(host: str) -> None:
-    said = _refusal(f"host={host!r}")
-    assert said.startswith(f"pdx sim: cannot listen on {host}:0: ")
-    assert said.count("\n") == 1
+def test_a_host_of_another_machine(host: str) -> None:
+    output = _refusal(f"host={host!r}")
+    assert output.startswith(f"pdx sim: cannot listen on {host}:0: ")
+    assert output.count("\n") == 1
 
 
 def _refusal(settings: str) -> str:
-    """What a process with these settings says when it ends with 1."""
+    """The stderr of a process that ends with 1 for these settings."""
     ended = subprocess.run([sys.executable, "-c", CODE.format(settings)], capture_output=True, text=True, timeout=20)
     assert ended.returncode == 1
     return ended.stderr

@@ -163,7 +163,7 @@ async def test_a_prefill_that_is_not_reached(make_world: MakeWorld) -> None:
     world.allowed.expired = True
     await found(world, Verdict.VERIFIED)
     await world.p.station.channel.close()
-    world.d.station.known.clear()
+    world.d.station.handshaken.clear()
     await found(world, Verdict.BROKEN, Cause.PORTS)
 
 
@@ -219,7 +219,7 @@ async def test_a_prefill_that_fails_is_asked_alone_unless_it_hangs(
 
 async def test_a_decode_that_does_not_tell(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, d={"prompt_tokens_details": False}, **ON)
-    await found(world, Verdict.UNKNOWN, Cause.NOT_TOLD)
+    await found(world, Verdict.UNKNOWN, Cause.NOT_REPORTED)
 
 
 async def test_prompts_that_are_too_long_are_cut(make_world: MakeWorld) -> None:

@@ -1,4 +1,4 @@
-"""The renderer: what makes a revision, what makes a role's inputs, and the flags."""
+"""The renderer: revisions, inputs of a role, and flags."""
 
 import json
 from typing import Any
@@ -9,9 +9,10 @@ from pydantic import create_model
 from pdx_api.connectors.base import Site
 from pdx_api.names import Mode, Role
 from pdx_api.render.engines import engine_command, engine_inputs, pairing_revision, stated
+from pdx_api.spec.kv_transfer import KVTransfer
 from pdx_api.spec.model import Model
 from pdx_api.spec.parse import parse
-from pdx_api.spec.types import Engine, KVTransfer, Pool, Spec
+from pdx_api.spec.types import Engine, Pool, Spec
 
 POOLS: dict[str, Any] = {"prefill": {"replicas": 2}, "decode": {"replicas": 1}}
 GPU = {"limits": {"nvidia.com/gpu": 1}}
@@ -46,7 +47,7 @@ FROZEN: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_spec_keeps_its_revision_for_ever(name: str) -> None:
     """Another hash here restarts every engine of every user at their next upgrade of the operator.
 
-    A new field whose default is None, empty or off by absence keeps them; any other must be left out of
+    A new field whose default is None, empty or off by absence keeps them; any other must be excluded from
     `pairing_revision` while it has its default.
     """
     spec, revision = FROZEN[name]
@@ -56,7 +57,7 @@ def test_a_spec_keeps_its_revision_for_ever(name: str) -> None:
 @pytest.mark.parametrize(
     "part", [Model(name="m"), Engine(), KVTransfer(), Pool()], ids=lambda part: type(part).__name__
 )
-def test_a_field_that_pdx_learns_later_says_nothing_until_it_is_used(part: Any) -> None:
+def test_a_later_field_changes_nothing_until_it_is_used(part: Any) -> None:
     fields: dict[str, Any] = {
         "later": (str | None, None),
         "later_list": (list[str], []),
@@ -89,7 +90,7 @@ def test_a_field_that_pdx_learns_later_says_nothing_until_it_is_used(part: Any) 
     ],
     ids=str,
 )
-def test_what_does_not_touch_pairing_keeps_the_revision(change: dict[str, Any]) -> None:
+def test_another_field_keeps_the_revision(change: dict[str, Any]) -> None:
     assert pairing_revision(_spec(**change)) == pairing_revision(_spec())
 
 
@@ -119,7 +120,7 @@ def test_what_does_not_touch_pairing_keeps_the_revision(change: dict[str, Any]) 
     ],
     ids=str,
 )
-def test_what_touches_pairing_makes_another_revision(change: dict[str, Any]) -> None:
+def test_a_pairing_field_changes_the_revision(change: dict[str, Any]) -> None:
     assert pairing_revision(_spec(**change)) != pairing_revision(_spec())
 
 
@@ -133,17 +134,17 @@ def _lease(**spec: Any) -> object:
     return json.loads(args[args.index("--kv-transfer-config") + 1])["kv_connector_extra_config"]["kv_lease_duration"]
 
 
-def test_p_keeps_blocks_longer_than_a_hand_off_takes() -> None:
+def test_the_lease_is_longer_than_a_hand_off() -> None:
     assert _lease() == 30
     assert _lease(routing={"deadlines": {"handoffSeconds": 60}}) == 65
     assert _lease(kvTransfer={"config": {"kv_lease_duration": 40}}) == 40
 
 
-def test_the_same_lease_is_the_same_revision_whoever_says_it() -> None:
+def test_a_derived_lease_and_the_same_lease_in_config_are_one_revision() -> None:
     derived = _spec(routing={"deadlines": {"handoffSeconds": 60}})
-    said = _spec(kvTransfer={"config": {"kv_lease_duration": 65}})
+    given = _spec(kvTransfer={"config": {"kv_lease_duration": 65}})
     both = _spec(routing={"deadlines": {"handoffSeconds": 40}}, kvTransfer={"config": {"kv_lease_duration": 65}})
-    assert pairing_revision(derived) == pairing_revision(said) == pairing_revision(both)
+    assert pairing_revision(derived) == pairing_revision(given) == pairing_revision(both)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ def test_the_same_lease_is_the_same_revision_whoever_says_it() -> None:
         ({"deadlines": {"handoffSeconds": 26}}, False),
     ],
 )
-def test_of_routing_engines_see_the_hand_off_alone(routing: dict[str, Any], same: bool) -> None:
+def test_of_routing_only_hand_off_seconds_is_an_input(routing: dict[str, Any], same: bool) -> None:
     for role in (Role.PREFILL, Role.DECODE):
         assert (engine_inputs(_spec(routing=routing), role) == engine_inputs(_spec(), role)) is same
     aggregated = _spec(mode="Aggregated", routing=routing)
@@ -168,7 +169,7 @@ def test_kv_transfer_is_no_input_of_an_aggregated_pool() -> None:
     assert engine_inputs(with_order, Role.AGGREGATED) == engine_inputs(_spec(**aggregated), Role.AGGREGATED)
 
 
-def test_inputs_are_those_of_the_role_without_its_number() -> None:
+def test_inputs_of_a_role_do_not_contain_its_replicas() -> None:
     before = _spec()
     after = _spec(prefill={"replicas": 9}, decode={"resources": GPU})
     assert engine_inputs(after, Role.PREFILL) == engine_inputs(before, Role.PREFILL)
@@ -183,7 +184,7 @@ def test_a_null_in_an_overlay_is_an_input() -> None:
 
 @pytest.mark.parametrize(("seconds", "flags"), [(0, []), (30, ["--shutdown-timeout", "30"])])
 @pytest.mark.parametrize("mode", Mode)
-def test_an_engine_is_told_how_long_it_may_finish_requests(mode: Mode, seconds: int, flags: list[str]) -> None:
+def test_shutdown_seconds_become_a_flag(mode: Mode, seconds: int, flags: list[str]) -> None:
     role = Role.DECODE if mode is Mode.DISAGGREGATED else Role.AGGREGATED
     site = Site(host="127.0.0.1", ports={"side-channel": 5600})
     command = engine_command(_spec(mode=mode), role, site=site, listen="127.0.0.1", port=8000, shutdown_seconds=seconds)

@@ -1,4 +1,4 @@
-"""Connector Custom: what the user says of a connector becomes engines, and a protocol that the gateway is told."""
+"""Connector Custom: its description becomes engines, and a protocol for the gateway."""
 
 import json
 from typing import Any
@@ -25,7 +25,7 @@ def wiring(spec: Spec, role: Role, code: str | None = None) -> tuple[dict[str, A
 
 
 @pytest.mark.parametrize(("role", "kv_role"), [(Role.PREFILL, "kv_producer"), (Role.DECODE, "kv_consumer")])
-def test_engines_are_told_the_class_and_where_it_is(role: Role, kv_role: str) -> None:
+def test_engines_receive_the_class_and_its_module(role: Role, kv_role: str) -> None:
     config, env = wiring(spec(), role)
     assert config == {
         "kv_connector": "MyConnector",
@@ -36,12 +36,12 @@ def test_engines_are_told_the_class_and_where_it_is(role: Role, kv_role: str) ->
     assert "PYTHONPATH" not in env
 
 
-def test_a_class_that_vllm_knows_needs_no_module() -> None:
+def test_a_class_of_vllm_needs_no_module() -> None:
     config, _ = wiring(spec(modulePath=None), Role.PREFILL)
     assert "kv_connector_module_path" not in config
 
 
-def test_settings_are_the_users_alone() -> None:
+def test_only_the_users_settings_are_passed_on() -> None:
     kv = {**custom(), "config": {"folder": "/kv"}}
     config, _ = wiring(parse(changed("spec.kvTransfer", kv)).spec, Role.DECODE)
     assert config["kv_connector_extra_config"] == {"folder": "/kv"}
@@ -56,13 +56,13 @@ def test_code_comes_before_the_users_own_search_path() -> None:
 
 
 @pytest.mark.parametrize("params", [{"do_remote_decode": True}, {"save": {"deep": [1, "two"]}}, {}])
-def test_the_gateway_learns_from_the_protocol_what_to_send(params: dict[str, Any]) -> None:
+def test_the_protocol_contains_prefill_params(params: dict[str, Any]) -> None:
     found = spec(prefillParams=params)
     assert family_of("Custom", found.order, found.protocol) == Pull(params)
     assert found.order is Order.PREFILL_FIRST
 
 
-def test_vllms_own_word_is_the_default() -> None:
+def test_vllms_parameter_is_the_default() -> None:
     assert family_of("Custom", Order.PREFILL_FIRST, spec().protocol) == Pull({"do_remote_decode": True})
 
 
@@ -71,7 +71,7 @@ def test_a_pool_takes_no_parameters() -> None:
     assert family_of("Custom", found.order, found.protocol) == Pool(saved_after=1.5)
 
 
-def test_engines_are_told_the_directory_that_they_share() -> None:
+def test_engines_receive_the_shared_directory() -> None:
     command = engine_command(spec(), Role.DECODE, site=Site("h", {}, "/kv/1"), listen="h", port=1)
     assert dict(command.env)["PDX_KV_STORAGE"] == "/kv/1"
 
@@ -87,11 +87,11 @@ def test_other_connectors_have_no_protocol() -> None:
         '{"family": "Pool", "savedAfterSeconds": "x"}',
     ],
 )
-def test_a_protocol_that_is_none_is_refused(protocol: str) -> None:
+def test_an_invalid_protocol_is_refused(protocol: str) -> None:
     with pytest.raises(ValueError, match="is no protocol of connector Custom"):
         choose("Custom", None, protocol)
 
 
 @pytest.mark.parametrize("fields", [{"className": "Other"}, {"prefillParams": {"save": True}}, {"modulePath": "m"}])
-def test_engines_that_are_spoken_to_otherwise_do_not_pair(fields: dict[str, Any]) -> None:
+def test_engines_of_another_protocol_do_not_pair(fields: dict[str, Any]) -> None:
     assert pairing_revision(spec(**fields)) != pairing_revision(spec())

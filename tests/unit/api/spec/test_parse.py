@@ -1,4 +1,4 @@
-"""A wrong PDDeployment is answered with one sentence that says what to write instead."""
+"""`parse`: for an invalid PDDeployment, one sentence with the correction; and what a valid one becomes."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from pdx_api.spec.parse import InvalidDeploymentError, parse
 from pdx_api.spec.types import PDDeployment, Spec
 from tests.broken_rules import RULES
 from tests.pddeployments import FULL, GONE, GOOD, changed
-from tests.wrong_shapes import ERRORS, UNKNOWN
+from tests.wrong_shapes import ERRORS, NONEXISTENT
 
 ROOT = Path(__file__).parents[4]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
@@ -36,7 +36,7 @@ NO_OBJECT: list[tuple[str, object, str]] = [
 WRONG = [
     *NO_OBJECT,
     *((path, value, sentence) for path, value, _, _, sentence in ERRORS),
-    *((path, value, sentence) for path, value, _, sentence in UNKNOWN),
+    *((path, value, sentence) for path, value, _, sentence in NONEXISTENT),
 ]
 
 
@@ -50,17 +50,17 @@ def sentence_about(path: str, value: object) -> str:
 
 
 @pytest.mark.parametrize(("path", "value", "sentence"), WRONG)
-def test_what_is_wrong_is_said_in_a_sentence(path: str, value: object, sentence: str) -> None:
+def test_an_error_is_one_sentence(path: str, value: object, sentence: str) -> None:
     assert sentence_about(path, value) == sentence
 
 
-@pytest.mark.parametrize(("path", "value", "field", "told"), RULES)
-def test_a_broken_rule_is_told_with_its_field(path: str, value: object, field: str, told: str) -> None:
+@pytest.mark.parametrize(("path", "value", "field", "expected"), RULES)
+def test_a_broken_rule_names_its_field(path: str, value: object, field: str, expected: str) -> None:
     """Unlike the API server, `parse` writes list indices and keys after a dot, and no field before a rule of spec."""
     text = sentence_about(path, value)
     place = field.replace("[", ".").replace("]", "")
-    assert text.endswith(f"{told}.")
-    assert text.startswith(place) or (field == "spec" and text == f"{told}.")
+    assert text.endswith(f"{expected}.")
+    assert text.startswith(place) or (field == "spec" and text == f"{expected}.")
 
 
 @pytest.mark.parametrize(("prefill", "decode", "saved_for"), [(2, 1, 2), (2, 4, 8), (2, 2, 3)])
@@ -71,7 +71,7 @@ def test_mooncake_store_saves_for_a_multiple_of_both(prefill: int, decode: int, 
 
 
 @pytest.mark.parametrize("body", [None, 5, "text", [], [GOOD]])
-def test_what_is_no_mapping(body: object) -> None:
+def test_a_body_that_is_no_mapping(body: object) -> None:
     with pytest.raises(InvalidDeploymentError, match="This is not a PDDeployment"):
         parse(body)
 
@@ -95,11 +95,11 @@ def test_every_field_may_be_written() -> None:
     assert found.model_dump(mode="json", by_alias=True, exclude_unset=True) == FULL
 
 
-def test_null_is_as_good_as_absent() -> None:
+def test_null_means_absent() -> None:
     assert parse(changed("spec.engine", None)) == parse(changed("spec.decode.env", None)) == parse(GOOD)
 
 
-def test_an_overlay_is_what_the_user_wrote() -> None:
+def test_an_overlay_is_unchanged() -> None:
     overlay = FULL["spec"]["prefill"]["podTemplate"]
     template = parse(FULL).spec.pools()[Role.PREFILL].pod_template
     assert template is not None
@@ -120,11 +120,11 @@ def test_where_the_model_is(source: object, location: str) -> None:
 
 
 @pytest.mark.parametrize("argument", ["--model-impl", "--config-format=x", "--no-enable-prefix-caching", "-O3", "x"])
-def test_flags_that_only_begin_like_owned_ones_are_free(argument: str) -> None:
+def test_flags_with_the_prefix_of_an_owned_one_are_free(argument: str) -> None:
     assert spec("engine.args", [argument]).engine.args == [argument]
 
 
-def test_status_is_not_ours() -> None:
+def test_status_is_ignored() -> None:
     assert parse({**GOOD, "status": {"anything": 1}}) == parse(GOOD)
 
 
@@ -195,23 +195,23 @@ def test_a_roles_environment_wins() -> None:
     assert (env["A"], env["B"]) == ("decode", "engine")
 
 
-def test_shared_storage_is_told_its_directory() -> None:
+def test_shared_storage_receives_its_directory() -> None:
     storage = {"connector": "SharedStorage", "storage": {"persistentVolumeClaim": {"claimName": "kv"}}}
     found = spec("kvTransfer", storage)
     for role in (Role.PREFILL, Role.DECODE):
         site = Site("10.0.0.1", {}, "/kv/abc")
-        said = " ".join(engine_command(found, role, site=site, listen="::", port=8000).args)
-        assert '"kv_connector": "ExampleConnector", "kv_role": "kv_both"' in said
-        assert '"kv_connector_extra_config": {"shared_storage_path": "/kv/abc"}' in said
-        assert "--no-enable-chunked-prefill --no-enable-prefix-caching" in said
+        given = " ".join(engine_command(found, role, site=site, listen="::", port=8000).args)
+        assert '"kv_connector": "ExampleConnector", "kv_role": "kv_both"' in given
+        assert '"kv_connector_extra_config": {"shared_storage_path": "/kv/abc"}' in given
+        assert "--no-enable-chunked-prefill --no-enable-prefix-caching" in given
     assert found.connector.family(found.order) == Pool()
 
 
 @pytest.mark.parametrize(("block", "chunk"), [(None, 128), (16, 128), (128, 128), (48, 48), (256, 256)])
-def test_lmcaches_server_is_sized_by_the_spec(block: int | None, chunk: int) -> None:
-    said = {"connector": "LMCache", "poolSize": "512Mi"}
-    found = spec("kvTransfer", said) if block is None else parse(changed("spec.engine.blockSize", block)).spec
-    found = found.model_copy(update={"kv_transfer": spec("kvTransfer", said).kv_transfer})
+def test_the_spec_sizes_lmcaches_server(block: int | None, chunk: int) -> None:
+    given = {"connector": "LMCache", "poolSize": "512Mi"}
+    found = spec("kvTransfer", given) if block is None else parse(changed("spec.engine.blockSize", block)).spec
+    found = found.model_copy(update={"kv_transfer": spec("kvTransfer", given).kv_transfer})
     (server,) = side_services(found)
     command = " ".join(service_command(found, server, Site("0.0.0.0", server.ports)))
     assert command.startswith("lmcache server --host 0.0.0.0 --port 5555 ")
@@ -228,7 +228,7 @@ def test_aggregated_has_no_connector() -> None:
 
 
 @pytest.mark.parametrize(("path", "value", "_flag"), FLAGS)
-def test_what_touches_pairing_makes_another_revision(path: str, value: object, _flag: str) -> None:
+def test_a_pairing_field_changes_the_revision(path: str, value: object, _flag: str) -> None:
     assert pairing_revision(spec(path, value)) != pairing_revision(spec())
 
 
@@ -242,7 +242,7 @@ def test_what_touches_pairing_makes_another_revision(path: str, value: object, _
         ("kvTransfer.order", "PrefillFirst"),
     ],
 )
-def test_what_does_not_keeps_it(path: str, value: object) -> None:
+def test_another_field_keeps_the_revision(path: str, value: object) -> None:
     assert pairing_revision(spec(path, value)) == pairing_revision(spec())
 
 

@@ -1,4 +1,4 @@
-"""The CRD is structural, described, bounded, and says the same as the types."""
+"""The CRD is structural, described and bounded, and agrees with the types."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from pdx_api.connectors.nixl import Nixl
 from pdx_api.names import Order
 from pdx_api.rule import RULES_KEY
 from pdx_api.rules.connector_rules import order_rules, settings
-from pdx_api.spec import model, routing, types
+from pdx_api.spec import kv_transfer, model, routing, types
 from pdx_api.spec.fields import Part
 from pdx_api.spec.parse import parse
 from pdx_api.spec.schema import (
@@ -90,15 +90,15 @@ def test_free_form_is_only_where_it_must_be() -> None:
     assert free - overlays == {".spec.kvTransfer.config", ".spec.kvTransfer.custom.prefillParams"}
 
 
-def test_every_rule_of_the_types_is_in_the_schema() -> None:
-    told = {rule["message"] for _, schema in nodes(SCHEMA) for rule in schema.get(RULES_KEY, ())}
+def test_the_schema_contains_every_rule() -> None:
+    messages = {rule["message"] for _, schema in nodes(SCHEMA) for rule in schema.get(RULES_KEY, ())}
     parts = [
         kind
-        for kind in (*vars(model).values(), *vars(routing).values(), *vars(types).values())
+        for kind in (*vars(kv_transfer).values(), *vars(model).values(), *vars(routing).values(), *vars(types).values())
         if isinstance(kind, type) and issubclass(kind, Part)
     ]
-    assert told >= {rule.message for part in parts for rule in part.rules}
-    for message in told:
+    assert messages >= {rule.message for part in parts for rule in part.rules}
+    for message in messages:
         assert not message.endswith(".")
         assert "\n" not in message
 
@@ -129,7 +129,7 @@ def _without_none(value: Any) -> Any:
     return [_without_none(entry) for entry in value] if isinstance(value, list) else value
 
 
-def test_a_client_side_apply_can_hold_it() -> None:
+def test_a_client_side_apply_can_store_the_crd() -> None:
     assert len(json.dumps(custom_resource_definition())) < MOST
     assert all(len(text) < MOST for text in generate.generated(generate.ROOT).values())
 
@@ -143,7 +143,7 @@ def test_columns_show_fields_that_exist() -> None:
         assert column["jsonPath"].split("[")[0] in paths
 
 
-def test_a_status_is_read_back() -> None:
+def test_a_status_is_parsed_again() -> None:
     status = Status(observed_generation=1, prefill=PoolStatus(desired=2, ready=1))
     body = status.model_dump(mode="json", by_alias=True, exclude_none=True)
     assert body == {"observedGeneration": 1, "prefill": {"desired": 2, "ready": 1, "summary": "1/2"}}
@@ -165,13 +165,13 @@ def test_a_connector_that_allows_some_orders_gives_a_rule() -> None:
     (rule,) = order_rules([_OnlyPull(), Nixl()])
     assert rule.cel == "self.connector != 'OnlyPull' || !has(self.order) || self.order in ['PrefillFirst']"
     assert rule.message == "connector OnlyPull does not allow this order; write one of: PrefillFirst"
-    transfer = types.KVTransfer(order=Order.CONCURRENT)
+    transfer = kv_transfer.KVTransfer(order=Order.CONCURRENT)
     assert rule.holds(transfer)
     assert not rule.holds(transfer.model_copy(update={"connector": "OnlyPull"}))
     assert rule.holds(transfer.model_copy(update={"connector": "OnlyPull", "order": None}))
 
 
-def test_a_setting_of_two_connectors_is_one() -> None:
+def test_a_setting_of_two_connectors_occurs_once() -> None:
     both = settings([Nixl(), _OnlyPull()])
     assert [(setting.name, whose) for setting, whose in both.items()] == [("kv_lease_duration", "NIXL, OnlyPull")]
     other = replace(_OnlyPull(), checks=Checks(settings=(text("kv_lease_duration", "another thing."),)))
@@ -180,22 +180,22 @@ def test_a_setting_of_two_connectors_is_one() -> None:
 
 
 class _Unlike(Part):
-    """What the schema cannot say."""
+    """A type that the schema cannot express."""
 
     choice: int | bool = Field(default=1, description="A choice.")
 
 
 class _Unordered(Part):
-    """What the schema cannot say."""
+    """A type that the schema cannot express."""
 
     entries: Annotated[set[int], Field(max_length=2)] = Field(default=set(), description="A set.")
 
 
 @pytest.mark.parametrize(
-    ("model", "told"), [(_Unlike, "x.choice: a choice of 2 types"), (_Unordered, "x.entries: uniqueItems")]
+    ("model", "message"), [(_Unlike, "x.choice: a choice of 2 types"), (_Unordered, "x.entries: uniqueItems")]
 )
-def test_what_is_not_structural_is_named(model: type[Part], told: str) -> None:
-    with pytest.raises(NotStructuralError, match=told):
+def test_a_type_that_is_not_structural_is_named(model: type[Part], message: str) -> None:
+    with pytest.raises(NotStructuralError, match=message):
         structural(model.model_json_schema(), "x")
 
 
@@ -214,21 +214,18 @@ def test_requests_are_compared_with_limits(request_: str, limit: int | str, fits
     if fits:
         types.Resources.model_validate(body)
     else:
-        with pytest.raises(ValueError, match="a request is above its limit"):
+        with pytest.raises(ValueError, match="a request exceeds its limit"):
             types.Resources.model_validate(body)
 
 
-def test_the_generator_says_what_differs(
+def test_the_generator_reports_differences(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     (tmp_path / generate.CHART_CRDS).mkdir(parents=True)
     monkeypatch.setattr("sys.argv", ["generate", "--check"])
     assert generate.main() == 1
-    assert (
-        "crds/pdx.dev_pddeployments.yaml differs from what it is written from; run: make generate"
-        in capsys.readouterr().err
-    )
+    assert "crds/pdx.dev_pddeployments.yaml is out of date; run: make generate" in capsys.readouterr().err
     monkeypatch.setattr("sys.argv", ["generate"])
     assert generate.main() == 0
     written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}

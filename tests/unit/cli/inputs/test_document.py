@@ -56,7 +56,7 @@ def test_later_assignments_win() -> None:
         ),
         ("spec.decode.replica=2", "spec.decode.replica does not exist; did you mean replicas?"),
         ("spec.kvTransfer.order=Sideways", "order"),
-        ("spec.kvTransfer.connector=Nope", "there is no such connector; write one of: NIXL, "),
+        ("spec.kvTransfer.connector=Nope", "this connector does not exist; write one of: NIXL, "),
     ],
 )
 def test_a_wrong_assignment_is_one_sentence(assignment: str, sentence: str) -> None:

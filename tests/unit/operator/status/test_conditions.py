@@ -197,7 +197,7 @@ COVERED = TransferReport(Finding(Verdict.VERIFIED, pairs=8, possible=64))
 BLOCKED = Broken("p-0", "d-1", "D has computed a whole prompt by itself", Cause.PORTS)
 NOTHING_MOVES = TransferReport(Finding(Verdict.BROKEN, possible=4, broken=(BLOCKED,), broken_pairs=2))
 NOT_VERIFIED = TransferReport(
-    Finding(Verdict.UNKNOWN, "x", broken=(Broken("p", "d", "D does not say", Cause.NOT_TOLD),))
+    Finding(Verdict.UNKNOWN, "x", broken=(Broken("p", "d", "D does not say", Cause.NOT_REPORTED),))
 )
 
 

@@ -16,7 +16,7 @@ def _lowest_of_connections() -> int:
         return int(file.read().split()[0])
 
 
-async def test_a_port_of_its_own_is_none_that_a_connection_takes() -> None:
+async def test_a_fixed_port_is_below_those_of_connections() -> None:
     one, other = await listen_steadily(_listen, 0), await listen_steadily(_listen, 0)
     ports = [server.sockets[0].getsockname()[1] for server in (one, other)]
     assert ports[0] != ports[1]

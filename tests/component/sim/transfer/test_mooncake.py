@@ -44,39 +44,39 @@ async def waiting_decode(pair: Pair) -> "asyncio.Task[Answer]":
     return task
 
 
-async def test_legs_meet_in_either_order(pair: Pair) -> None:
+async def test_either_leg_may_arrive_first(pair: Pair) -> None:
     waiting = await waiting_decode(pair)
     assert (await prefill(pair)).body["kv_transfer_params"] is None
     assert (await waiting).text == EXPECTED
     await prefill(pair, kv_transfer_params=prefill_params("y"))
-    assert pair.p.counts.blocks_parked_now
+    assert pair.p.counts.blocks_pinned_now
     assert (await pair.decode(decode_params(pair, "y"))).text == EXPECTED
     await until(pair.is_clean)
     assert not pair.p.counts.violations + pair.d.counts.violations
 
 
-async def test_a_refused_leg_frees_what_p_has_finished(pair: Pair) -> None:
+async def test_a_refused_leg_frees_a_finished_prefill(pair: Pair) -> None:
     await prefill(pair)
     assert (await pair.decode(decode_params(pair), max_tokens=TOO_MANY)).status == 400
     await until(pair.is_clean)
     assert pair.p.counts.released == 1
 
 
-async def test_a_refused_leg_keeps_a_place_until_a_p_leg_has_ended(pair: Pair) -> None:
+async def test_a_refused_leg_stays_registered_until_a_p_leg_has_ended(pair: Pair) -> None:
     assert (await pair.decode(decode_params(pair), max_tokens=TOO_MANY)).status == 400
     await until(lambda: pair.p.counts.registered_now)
     await prefill(pair, prompt=".")
     await until(lambda: not pair.p.counts.registered_now and pair.is_clean())
 
 
-async def test_a_waiting_d_fails_at_a_p_leg_that_has_less(pair: Pair) -> None:
+async def test_a_waiting_d_fails_if_p_has_fewer_blocks(pair: Pair) -> None:
     waiting = await waiting_decode(pair)
     await prefill(pair, prompt=".")
     assert (await waiting).status == 500
     await until(pair.is_clean)
 
 
-async def test_a_d_that_has_gone_is_freed_by_a_whole_p_leg(pair: Pair) -> None:
+async def test_a_whole_p_leg_frees_a_cancelled_d(pair: Pair) -> None:
     await hang_up(await waiting_decode(pair))
     await until(lambda: pair.d.counts.blocks_stranded_now)
     await prefill(pair)
@@ -93,7 +93,7 @@ async def test_nothing_wakes_a_d_whose_p_leg_was_aborted(make_pair: MakePair) ->
     await prefill(pair)
     assert not waiting.done()
     assert pair.p.counts.registered_now == 1
-    assert pair.p.counts.blocks_parked_now
+    assert pair.p.counts.blocks_pinned_now
     await hang_up(waiting)
 
 
@@ -104,13 +104,13 @@ async def test_a_d_gives_up_a_p_that_never_finishes(make_pair: MakePair) -> None
 
 
 @pytest.mark.parametrize("change", [{"remote_engine_id": "other"}, {"remote_bootstrap_addr": "http://127.0.0.1:1"}])
-async def test_d_fails_at_once_where_the_bootstrap_knows_no_such_p(pair: Pair, change: dict[str, str]) -> None:
+async def test_d_fails_at_once_if_the_bootstrap_lacks_its_p(pair: Pair, change: dict[str, str]) -> None:
     assert (await pair.decode(decode_params(pair, **change))).status == 500
     assert pair.d.counts.load_failures == 1
 
 
 async def test_d_waits_for_a_p_that_has_restarted(pair: Pair) -> None:
-    """The way to a P is asked once for each engine id."""
+    """D queries the address of a P once for each engine id."""
     await prefill(pair)
     before = decode_params(pair)
     assert (await pair.decode(before)).status == 200
@@ -127,23 +127,23 @@ async def test_d_waits_for_a_p_that_has_restarted(pair: Pair) -> None:
     ("leg", "violation"),
     [
         ({"kv_transfer_params": {**prefill_params(), "transfer_id": ""}}, "prefill_params"),
-        ({"kv_transfer_params": {**prefill_params(), "remote_host": None}}, "params_unknown"),
+        ({"kv_transfer_params": {**prefill_params(), "remote_host": None}}, "params_unexpected"),
         ({"ignore_eos": False}, "prefill_may_stop"),
         ({"max_tokens": 2}, "prefill_tokens"),
     ],
 )
-async def test_a_wrong_p_leg_is_counted(pair: Pair, leg: dict[str, Any], violation: str) -> None:
+async def test_a_malformed_p_leg_is_counted(pair: Pair, leg: dict[str, Any], violation: str) -> None:
     await prefill(pair, **leg)
     assert violation in pair.p.counts.violations
 
 
-async def test_an_id_of_what_is_parked_is_not_used_again(pair: Pair) -> None:
+async def test_reuse_of_a_pinned_transfer_id_is_counted(pair: Pair) -> None:
     await prefill(pair)
     await prefill(pair)
     assert pair.p.counts.violations == {"id_reused": 1}
 
 
-async def test_foreign_kv_is_counted_also_when_nobody_waits(pair: Pair) -> None:
+async def test_foreign_kv_is_counted_also_for_a_cancelled_d(pair: Pair) -> None:
     waiting = asyncio.create_task(pair.post(pair.d, prompt="a", kv_transfer_params=decode_params(pair)))
     await until(lambda: pair.p.counts.registered_now)
     await hang_up(waiting)

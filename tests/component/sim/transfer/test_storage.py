@@ -10,7 +10,7 @@ EXPECTED = expected_text(tokenize(PROMPT), 5)
 SHARED = {"connector": "SharedStorage", "block_size": 16}
 
 
-async def test_decode_finds_what_prefill_saved(make_pair: MakePair, tmp_path: Path) -> None:
+async def test_decode_finds_a_saved_prefill(make_pair: MakePair, tmp_path: Path) -> None:
     pair = await make_pair(**SHARED, storage=str(tmp_path))
     answer = await pair.post(pair.p, max_tokens=1)
     assert answer.body["kv_transfer_params"] is None
@@ -23,7 +23,7 @@ async def test_decode_finds_what_prefill_saved(make_pair: MakePair, tmp_path: Pa
     assert not pair.d.counts.violations
 
 
-async def test_decode_computes_and_saves_what_nobody_saved(make_pair: MakePair, tmp_path: Path) -> None:
+async def test_decode_computes_and_saves_a_miss(make_pair: MakePair, tmp_path: Path) -> None:
     pair = await make_pair(**SHARED, storage=str(tmp_path))
     assert (await pair.post(pair.d)).text == EXPECTED
     assert (pair.d.counts.prompt_tokens_external, pair.d.counts.prompt_tokens_local) == (0, 700)
@@ -32,7 +32,7 @@ async def test_decode_computes_and_saves_what_nobody_saved(make_pair: MakePair, 
 
 
 async def test_a_prompt_of_whole_blocks_and_one_token_is_not_found(make_pair: MakePair, tmp_path: Path) -> None:
-    """vLLM saves such a prompt under all of its blocks and looks for one block less."""
+    """vLLM saves such a prompt under all of its blocks and looks up one block less."""
     pair = await make_pair(**SHARED, storage=str(tmp_path))
     prompt = list(range(33))
     await pair.post(pair.p, prompt=prompt)
@@ -40,7 +40,7 @@ async def test_a_prompt_of_whole_blocks_and_one_token_is_not_found(make_pair: Ma
     assert pair.d.counts.prompt_tokens_external == 0
 
 
-async def test_who_looks_while_another_writes_dies(make_pair: MakePair, tmp_path: Path) -> None:
+async def test_a_read_during_a_write_kills_the_engine(make_pair: MakePair, tmp_path: Path) -> None:
     pair = await make_pair(**SHARED, storage=str(tmp_path), prefill={"transfer_seconds": 0.5})
     task = asyncio.create_task(pair.post(pair.p, max_tokens=1))
     await until(lambda: any(tmp_path.iterdir()))
@@ -52,7 +52,7 @@ async def test_who_looks_while_another_writes_dies(make_pair: MakePair, tmp_path
     assert (await pair.post(pair.d)).text == EXPECTED
 
 
-async def test_parameters_are_none_of_its_business(make_pair: MakePair, tmp_path: Path) -> None:
+async def test_parameters_are_a_violation(make_pair: MakePair, tmp_path: Path) -> None:
     pair = await make_pair(**SHARED, storage=str(tmp_path))
     await pair.post(pair.p, max_tokens=1, kv_transfer_params=PREFILL_PARAMS)
-    assert pair.p.counts.violations == {"params_unknown": 1}
+    assert pair.p.counts.violations == {"params_unexpected": 1}

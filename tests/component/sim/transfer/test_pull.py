@@ -13,10 +13,10 @@ EXPECTED = expected_text(tokenize(PROMPT), 5)
 LONG_LEASE = 30.0
 
 
-async def test_handoff_gives_the_text_of_one_engine(make_pair: MakePair) -> None:
+async def test_a_handoff_gives_the_text_of_one_engine(make_pair: MakePair) -> None:
     pair = await make_pair(lease_seconds=LONG_LEASE)
     params = (await pair.prefill()).params
-    assert pair.p.counts.blocks_parked_now == 44
+    assert pair.p.counts.blocks_pinned_now == 44
     answer = await pair.decode(params)
     assert (answer.status, answer.text) == (200, EXPECTED)
     await until(pair.is_clean)
@@ -25,7 +25,7 @@ async def test_handoff_gives_the_text_of_one_engine(make_pair: MakePair) -> None
     assert not pair.d.counts.violations
 
 
-async def test_prefill_nobody_reads_is_held_until_its_lease_ends(make_pair: MakePair) -> None:
+async def test_an_unread_prefill_is_held_until_its_lease_ends(make_pair: MakePair) -> None:
     pair = await make_pair()
     await pair.prefill()
     assert pair.p.counts.blocks_held_now == 44
@@ -97,7 +97,7 @@ async def test_lost_answer_of_prefill_holds_until_the_lease_ends(make_pair: Make
     pair.p.faults.add(FaultKind.LOSE_ANSWER)
     with pytest.raises(aiohttp.ClientError):
         await pair.prefill()
-    assert pair.p.counts.blocks_parked_now == 44
+    assert pair.p.counts.blocks_pinned_now == 44
     await until(lambda: pair.p.counts.expired)
 
 
@@ -134,7 +134,7 @@ async def test_restarted_prefill_is_another_engine(make_pair: MakePair) -> None:
     assert (await pair.decode((await pair.prefill()).params)).text == EXPECTED
 
 
-async def test_killed_decode_tells_nobody(make_pair: MakePair) -> None:
+async def test_a_killed_decode_notifies_no_peer(make_pair: MakePair) -> None:
     pair = await make_pair(decode={"transfer_seconds": 30.0})
     task = asyncio.create_task(pair.decode((await pair.prefill()).params))
     await until(lambda: pair.p.counts.handshakes)
@@ -185,7 +185,7 @@ async def test_decode_without_block_ids_kills_the_engine(make_pair: MakePair, bl
         ({"max_tokens": 2}, "prefill_tokens"),
         ({"n": 2}, "many_sequences"),
         ({"kv_transfer_params": {**PREFILL_PARAMS, "remote_host": "evil"}}, "prefill_params"),
-        ({"kv_transfer_params": {**PREFILL_PARAMS, "extra": 1}}, "params_unknown"),
+        ({"kv_transfer_params": {**PREFILL_PARAMS, "extra": 1}}, "params_unexpected"),
         ({"kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": True}}, "params_malformed"),
         ({"kv_transfer_params": "nonsense"}, "params_malformed"),
         ({"ec_transfer_params": {"a": 1}}, "client_params"),

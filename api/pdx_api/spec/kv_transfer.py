@@ -1,0 +1,92 @@
+"""`spec.kvTransfer`: the connector, the order, and what they need."""
+
+from collections.abc import Callable
+from typing import Annotated, ClassVar, Final, Literal
+
+from pydantic import Field
+
+from pdx_api.connectors import CONNECTORS, DEFAULT
+from pdx_api.connectors.base import Connector, SideService
+from pdx_api.defaults import POOL_GIB
+from pdx_api.names import STORAGE_MOUNT, Order
+from pdx_api.rule import Rule
+from pdx_api.rules.connector_rules import CONNECTOR_EXISTS
+from pdx_api.rules.spec_rules import KV_TRANSFER_RULES
+from pdx_api.spec.connector_config import ConnectorConfig
+from pdx_api.spec.custom import CustomConnector
+from pdx_api.spec.fields import Part, Size, Text
+from pdx_api.spec.model import Volume
+from pdx_api.spec.overlay import ServicePodTemplate
+
+
+class KVStorage(Part):
+    """A volume for KV."""
+
+    persistent_volume_claim: Volume = Field(
+        description=f"A volume that engines of both roles can write to (ReadWriteMany), mounted at {STORAGE_MOUNT}."
+    )
+
+
+def _names(matches: Callable[[Connector], bool]) -> str:
+    names = [name for name, connector in CONNECTORS.items() if matches(connector)]
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _only(matches: Callable[[SideService], bool]) -> str:
+    return f"Only {_names(lambda connector: any(map(matches, connector.services)))} read it."
+
+
+def _has_pool_in_engines(connector: Connector) -> bool:
+    return bool(connector.services) and not any(service.holds_pool for service in connector.services)
+
+
+_SIDECARS: Final = [(name, each.name) for name, c in CONNECTORS.items() for each in c.services if each.is_sidecar]
+_WITH_SIDECARS: Final = " and ".join(name for name, _ in _SIDECARS)
+
+
+class KVTransfer(Part):
+    """How KV moves from prefill to decode. Each connector allows certain orders."""
+
+    rules: ClassVar[tuple[Rule, ...]] = KV_TRANSFER_RULES
+
+    connector: Annotated[Text, CONNECTOR_EXISTS] = Field(
+        default=DEFAULT,
+        description="The KV connector. PDX derives vLLM's connector class, its configuration, environment and ports.",
+    )
+    order: Order | None = Field(
+        default=None,
+        description="The leg that is sent first. PrefillFirst: P finishes, then D pulls from P. DecodeFirst and "
+        "Concurrent: P pushes into blocks that D has allocated. Default: the connector's first order.",
+    )
+    on_load_failure: Literal["Fail", "Recompute"] = Field(
+        default="Fail",
+        description="What D does when KV does not arrive. Fail: D answers an error, which the gateway counts and "
+        "retries. Recompute: D prefills by itself, and only latency shows it. "
+        f"{_names(lambda connector: connector.recomputes)} always recompute.",
+    )
+    storage: KVStorage | None = Field(
+        default=None,
+        description="Volume for a connector that shares KV through files. `pdx up` uses a directory of the run.",
+    )
+    pool_size: Size | None = Field(
+        default=None,
+        description="Memory of the pool that a connector's server keeps, as a quantity. "
+        f"{_WITH_SIDECARS}: each engine has its own server. {_names(_has_pool_in_engines)}: each prefill engine adds "
+        "this much of its own memory instead. A change restarts the server, with an empty pool, and the engines of "
+        f"{_WITH_SIDECARS} and {_names(_has_pool_in_engines)}. {_only(lambda service: True)} Default: {POOL_GIB}Gi.",
+    )
+    config: ConnectorConfig = Field(
+        default={}, description="Connector settings for vLLM's kv_connector_extra_config; they override PDX's."
+    )
+    custom: CustomConnector | None = Field(
+        default=None,
+        description="Description of connector Custom: your own class, or one of vLLM's that PDX does not support.",
+    )
+    pod_template: ServicePodTemplate | None = Field(
+        default=None,
+        description="Strategic merge patch of the pod templates of the connector's side services. Their container is "
+        "called service. A change restarts them, with an empty pool. A sidecar is an init container of the engine's "
+        "pod: change it in podTemplate of prefill and decode, under initContainers ("
+        f"{', '.join(f'{connector}: {service}' for connector, service in _SIDECARS)}). "
+        f"{_only(lambda service: not service.is_sidecar)} Not for `pdx up`.",
+    )
