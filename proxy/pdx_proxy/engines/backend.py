@@ -12,11 +12,12 @@ from pdx_proxy.balancing.slow_start import effective_loads
 from pdx_proxy.config.settings import Deadlines, Settings
 from pdx_proxy.endpoints.events import Cause, EventSink, LostHandoff, Suspect
 from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot, pairing
+from pdx_proxy.engines.call import Call
 from pdx_proxy.engines.leg import Leg
+from pdx_proxy.engines.observer import EndpointObserver
 from pdx_proxy.engines.outlier_detection import OutlierDetector
-from pdx_proxy.http.upstream.connection_pool import Pool
+from pdx_proxy.http.upstream.connection_pool import ConnectionPool
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure
-from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry.counters import Counters, Phase
 
 _TO_PREFILL: Final = Phase.TO_PREFILL.value
@@ -27,7 +28,7 @@ class Backend:
     """One worker's view of the engines. It owns the snapshot in force, the pool, the load and the counters."""
 
     settings: Settings
-    pool: Pool
+    pool: ConnectionPool
     new_id: Callable[[], str]
     """A fresh id for an engine to know a request by."""
     clock: Callable[[], float]
@@ -42,29 +43,32 @@ class Backend:
     """Pairs that have exchanged KV in this start of both."""
     chooser: Chooser = field(init=False)
     budget: RetryBudget = field(init=False)
+    _observer: EndpointObserver = field(init=False)
 
     def __post_init__(self) -> None:
         self.chooser = Chooser(self.settings.choosing, self.load.of, self.counters)
         self.budget = RetryBudget(self.settings.retries, self.settings.workers)
+        self._observer = EndpointObserver(self.load, self.outliers)
 
     @property
     def deadlines(self) -> Deadlines:
         """How long each wait may take."""
         return self.settings.deadlines
 
-    def leg(self, endpoint: Endpoint, until: float = inf) -> Leg:
-        """A leg at the endpoint, counted from now on; at `until`, in the loop's time, its request is over."""
-        return Leg(self.pool, self.load, endpoint, self.outliers, until)
+    def leg(self, endpoint: Endpoint, deadline: float = inf) -> Leg:
+        """A leg at the endpoint, counted from now on; at `deadline`, in the loop's time, its request expires."""
+        return Leg(self.pool, self._observer, endpoint, deadline)
 
-    def send(self, leg: Leg, request: Request, body: bytes, request_id: str, method: str = "POST") -> None:
+    def send(self, leg: Leg, call: Call, body: bytes, request_id: str, method: str = "POST") -> None:
         """Send a leg of the request under this id, and note it."""
+        request = call.request
         leg.send(method, request.path, (*request.headers, ("X-Request-Id", request_id)), body)
-        request.timeline.legs.append((leg.endpoint.name, request_id))
+        call.timeline.legs.append((leg.endpoint.name, request_id))
 
-    def send_prefill(self, leg: Leg, request: Request, body: bytes, request_id: str) -> None:
+    def send_prefill(self, leg: Leg, call: Call, body: bytes, request_id: str) -> None:
         """The same to a P, whose time counts from now on."""
-        self.send(leg, request, body, request_id)
-        timeline, now = request.timeline, self.clock()
+        self.send(leg, call, body, request_id)
+        timeline, now = call.timeline, self.clock()
         if not timeline.sent:
             timeline.to_prefill = now - timeline.read
             self.counters.phases[_TO_PREFILL].observe(timeline.to_prefill)

@@ -9,7 +9,7 @@ from pdx_api.connectors.families import Identity, InPrefillAnswer, KVParams, Pus
 from pdx_proxy.endpoints.snapshot import Endpoint
 from pdx_proxy.engines.backend import Backend
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.http.upstream.connection import Answer
+from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure, Reason
 from pdx_proxy.payload.prefill_answer import PREFILLED
 

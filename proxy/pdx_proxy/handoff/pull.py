@@ -9,30 +9,32 @@ import asyncio
 from pdx_api.connectors.families import KVParams, Pull
 from pdx_proxy.endpoints.snapshot import Endpoint
 from pdx_proxy.engines.backend import Backend
+from pdx_proxy.engines.call import Call
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.handoff.base import HTTP_BAD_REQUEST, Handoff, HandoffFailure, LegRefused, blame
 from pdx_proxy.handoff.prefill_first import finish_prefill, stand_in_leg
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure
-from pdx_proxy.payload.request import Request, decode_body
+from pdx_proxy.payload.body import decode_body
 
 
 async def hand_off(
-    backend: Backend, settlements: Settlements, family: Pull, pair: tuple[Endpoint, Endpoint], request: Request
+    backend: Backend, settlements: Settlements, family: Pull, pair: tuple[Endpoint, Endpoint], call: Call
 ) -> Handoff:
     """Run both legs until D's answer is open; raises HandoffFailure or LegRefused."""
     prefill, decode = pair
-    prefill_leg = backend.leg(prefill, request.until)
+    request = call.request
+    prefill_leg = backend.leg(prefill, request.deadline)
     # D is counted from its choice on, or all that is chosen during a prefill would be sent to the same one.
-    decode_leg = backend.leg(decode, request.until)
+    decode_leg = backend.leg(decode, request.deadline)
     snapshot = backend.snapshot
     try:
-        params = await finish_prefill(backend, settlements, prefill_leg, decode, family.prefill_params, request)
+        params = await finish_prefill(backend, settlements, prefill_leg, decode, family.prefill_params, call)
         if params is not None:
-            backend.counters.hold(prefill.name)
+            backend.counters.pin(prefill.name)
         finished = backend.clock()
         decode_leg = stand_in_leg(backend, snapshot, decode_leg, request)
-        await _decode(backend, settlements, prefill, decode_leg, params, request)
+        await _decode(backend, settlements, prefill, decode_leg, params, call)
     except BaseException:
         decode_leg.end()
         raise
@@ -47,26 +49,26 @@ async def hand_off(
         if unheard or not backend.has_handshake(prefill, decode):
             settlements.release((prefill, decode), params, request)
         else:
-            backend.counters.let_go(prefill.name)
+            backend.counters.unpin(prefill.name)
         raise LegRefused
-    backend.counters.let_go(prefill.name)
+    backend.counters.unpin(prefill.name)
     backend.mark_handshake(prefill, decode)
-    return Handoff(decode_leg, prefill, request.timeline.prefill, backend.clock() - finished)
+    return Handoff(decode_leg, prefill, call.timeline.prefill, backend.clock() - finished)
 
 
 async def _decode(
-    backend: Backend, settlements: Settlements, prefill: Endpoint, leg: Leg, params: KVParams | None, request: Request
+    backend: Backend, settlements: Settlements, prefill: Endpoint, leg: Leg, params: KVParams | None, call: Call
 ) -> None:
-    decode, deadlines = leg.endpoint, backend.deadlines
+    decode, deadlines, request = leg.endpoint, backend.deadlines, call.request
     pair = (prefill, decode)
     try:
         await leg.connect()
-        backend.send(leg, request, decode_body(request.body, params), backend.new_id())
-        await leg.opened(deadlines.handoff if request.stream else deadlines.first_event)
+        backend.send(leg, call, decode_body(request.body, params), backend.new_id())
+        await leg.first_event(deadlines.handoff if request.stream else deadlines.first_event)
     except EngineFailure as failure:
         leg.end()
         if params is not None:
-            settlements.release(pair, params, request, failure, begun=leg.begun)
+            settlements.release(pair, params, request, failure, begun=leg.sent)
             blame(backend, prefill, decode, failure)
         elif not isinstance(failure, BadAnswer):
             backend.suspect(decode, failure)
@@ -74,7 +76,7 @@ async def _decode(
     except (asyncio.CancelledError, Exception):  # mostly because nobody waits any more
         if params is None:
             leg.end()
-        elif leg.begun:
+        elif leg.sent:
             settlements.leave_decode(leg.detach(), pair, params, request)
         else:
             leg.end()

@@ -19,7 +19,7 @@ from pdx_proxy.engines.backend import Backend
 from pdx_proxy.engines.outlier_detection import OutlierDetector
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.downstream.listener import Listener
-from pdx_proxy.http.upstream.connection_pool import Pool
+from pdx_proxy.http.upstream.connection_pool import ConnectionPool
 from pdx_proxy.serving.gateway import Gateway
 
 _YOUNG_OBJECTS: Final = 50_000
@@ -58,7 +58,7 @@ def create_backend(settings: Settings, notify: EventSink, load: Load | None = No
     count = iter(range(1, 1 << 62))
     return Backend(
         settings=settings,
-        pool=Pool(idle_seconds=settings.idle_seconds, connect_seconds=settings.deadlines.connect),
+        pool=ConnectionPool(idle_seconds=settings.idle_seconds, connect_seconds=settings.deadlines.connect),
         new_id=lambda: f"{prefix}{next(count):x}",
         clock=time.perf_counter,
         notify=notify,

@@ -153,10 +153,10 @@ async def test_kv_that_nothing_frees_is_held_until_its_lease_ends(
     def held() -> Coroutine[Any, Any, Settlement]:
         return settlements._held(prefill, work())
 
-    backend.counters.hold(prefill.name)
+    backend.counters.pin(prefill.name)
     assert await held() is settlement
-    assert backend.counters.held == ({prefill.name: 1} if kept else {})
-    await eventually(lambda: not backend.counters.held)
+    assert backend.counters.pinned == ({prefill.name: 1} if kept else {})
+    await eventually(lambda: not backend.counters.pinned)
 
 
 @pytest.mark.parametrize(
@@ -168,11 +168,11 @@ async def test_a_lease_is_the_connectors_own(
 ) -> None:
     backend = create_backend(Settings(deadlines=Deadlines(handoff=7)), lambda _: None)
     prefill = Endpoint(EndpointSpec(Address("p", 1), Role.PREFILL, connector=connector, order=order))
-    backend.counters.hold(prefill.name)
+    backend.counters.pin(prefill.name)
     timers: list[tuple[Any, ...]] = []
     monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda *timer: timers.append(timer))
     Settlements(backend).let_go(prefill, expires=True)
-    assert backend.counters.held == {prefill.name: 1}
+    assert backend.counters.pinned == {prefill.name: 1}
     ((after, let_go, *told),) = timers
     let_go(*told)
-    assert (after, backend.counters.held) == (seconds, {})
+    assert (after, backend.counters.pinned) == (seconds, {})
