@@ -76,9 +76,9 @@ class Gateway:
         timeline = Timeline()
         permit = None
         try:
-            permit = self._admission.enter(exchange, self._keyring.identify(exchange.headers))
-            if permit.turn is not None:
-                await self._admission.await_turn(permit)
+            permit = self._admission.acquire(exchange, self._keyring.identify(exchange.headers))
+            if permit.admitted is not None:
+                await self._admission.wait_in_queue(permit)
                 timeline.queued = clock() - began
             self._backend.budget.request(began)
             handoff = await self._hand_off(exchange, kind, timeline)
@@ -102,7 +102,7 @@ class Gateway:
             self._answer_internal(exchange)
         finally:
             if permit is not None:
-                permit.leave()
+                permit.release()
             counters.requests_in_flight -= 1
             counters.outcomes[outcome] += 1
             seconds = clock() - began

@@ -119,7 +119,7 @@ async def test_bodies_are_bounded(chunked: bool, make_world: MakeWorld) -> None:
     head = CHUNKED if chunked else request_of({}).partition(b"Content-Length")[0] + b"Content-Length: 800000\r\n\r\n"
     writer.write(head + (b"%x\r\n" % len(half) if chunked else b"") + half)
     world.sent += 1
-    await eventually(lambda: world.worker._admission.usage.held >= (600 << 10))
+    await eventually(lambda: world.worker._admission.usage.buffered >= (600 << 10))
     before = _requests(world)
     for second_chunked in (False, True):
         world.sent += 1
@@ -137,7 +137,7 @@ async def test_bodies_are_bounded(chunked: bool, make_world: MakeWorld) -> None:
     assert _requests(world) == before + 2
     writer.close()
     await eventually(lambda: not world.report["inFlight"]["requests"])
-    assert world.worker._admission.usage.held == 0
+    assert world.worker._admission.usage.buffered == 0
     assert world.report["sheds"]["bytes"] == 2
 
 
@@ -146,13 +146,13 @@ async def test_a_body_is_not_held_while_its_answer_is_relayed(make_world: MakeWo
     reader, writer = await world.raw(Shape(stream=True).body(tokens=100))
     await reader.readuntil(b"data: ")
     usage = world.worker._admission.usage
-    assert (usage.in_flight, usage.held) == (1, 0)
+    assert (usage.in_flight, usage.buffered) == (1, 0)
     waiting = asyncio.create_task(world.ask())
     await eventually(lambda: _queued(world) == 1)
-    assert usage.held > 1000
+    assert usage.buffered > 1000
     await reader.readuntil(b"[DONE]")
     assert (await waiting).status == 200
-    assert (usage.in_flight, usage.held) == (0, 0)
+    assert (usage.in_flight, usage.buffered) == (0, 0)
     writer.close()
 
 
@@ -222,7 +222,7 @@ async def test_ten_times_too_much(make_world: MakeWorld) -> None:
             usage = world.worker._admission.usage
             assert usage.in_flight <= 8
             assert usage.waiting <= 8
-            assert usage.held <= 17 * 4096
+            assert usage.buffered <= 17 * 4096
             await asyncio.sleep(0.01)
 
     await asyncio.gather(watch(), *(client(0.1) for _ in range(80)))

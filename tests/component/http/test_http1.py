@@ -176,7 +176,7 @@ async def test_a_client_that_closes_its_sending_half_has_left(make_world: MakeWo
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds become fractions of one."""
-    monkeypatch.setattr(listener, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(listener, "_SWEEP_SECONDS", 0.05)
     monkeypatch.setattr(http1, "_HEAD_SECONDS", 0.2)
     monkeypatch.setattr(http1, "_IDLE_SECONDS", 0.4)
     monkeypatch.setattr(fallback, "_IDLE_SECONDS", 0.4)
@@ -291,7 +291,7 @@ async def test_one_connection_too_many_is_told_so(make_world: MakeWorld) -> None
 
 
 async def test_a_flood_of_connections_is_cut(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http1, "_REFUSED_POLITELY", 2)
+    monkeypatch.setattr(http1, "_REFUSALS", 2)
     world = await make_world(Order.PREFILL_FIRST)
     world.worker._listener.most_connections = 0
     opened = [await _open(world) for _ in range(6)]

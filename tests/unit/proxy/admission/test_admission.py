@@ -20,7 +20,7 @@ from pdx_proxy.admission.admission import (
 from pdx_proxy.config.settings import Limits
 from pdx_proxy.telemetry.counters import Counters, Phase, ShedReason
 
-SHARE = WorkerLimits(in_flight_per_decode=4, queued=2, held_bytes=100, per_client=3, queue_seconds=1.0)
+SHARE = WorkerLimits(in_flight_per_decode=4, queued=2, buffered_bytes=100, per_client=3, queue_seconds=1.0)
 
 DECISIONS = {
     "idle": (Usage(4), 10, 0, Verdict.SERVE),
@@ -96,7 +96,7 @@ def admission(clock: Callable[[], float] | None = None, **limits: Any) -> Admiss
 
 def enter(owner: Admission, size: int | None = 0, peer: str = "a", name: str | None = None) -> Permit:
     exchange: Any = FakeExchange(size, peer)
-    return owner.enter(exchange, name)
+    return owner.acquire(exchange, name)
 
 
 async def test_first_come_first_served() -> None:
@@ -105,15 +105,15 @@ async def test_first_come_first_served() -> None:
     order: list[int] = []
 
     async def wait(number: int, place: Permit) -> None:
-        await owner.await_turn(place)
+        await owner.wait_in_queue(place)
         order.append(number)
-        place.leave()
+        place.release()
 
     waiting = [asyncio.create_task(wait(number, place)) for number, place in enumerate(others)]
     await asyncio.sleep(0)
     with pytest.raises(ShedError, match="queue is full"):
         enter(owner)
-    first.leave()
+    first.release()
     await asyncio.gather(*waiting)
     assert order == [0, 1, 2]
     assert owner.usage == Usage(1)
@@ -123,33 +123,33 @@ async def test_who_waits_too_long_is_shed() -> None:
     owner = admission(in_flight_per_decode=1, queue_seconds=0.01)
     first, second = enter(owner, 5), enter(owner, 7)
     with pytest.raises(ShedError) as shed:
-        await owner.await_turn(second)
-    second.leave()
+        await owner.wait_in_queue(second)
+    second.release()
     assert (shed.value.status, shed.value.reason) == (503, ShedReason.QUEUE_TIMEOUT)
     assert owner.usage == Usage(1, in_flight=1, held=5)
     assert sum(owner._counters.phases[Phase.QUEUE].counts) == 1
-    first.leave()
+    first.release()
 
 
 async def test_more_engines_serve_more() -> None:
     owner = admission(in_flight_per_decode=1)
     places = [enter(owner) for _ in range(4)]
-    assert [place.turn is None for place in places] == [True, False, False, False]
+    assert [place.admitted is None for place in places] == [True, False, False, False]
     owner.resize(3)
-    assert [place.turn.done() for place in places if place.turn] == [True, True, False]
+    assert [place.admitted.done() for place in places if place.admitted] == [True, True, False]
 
 
 async def test_the_rest_of_a_body_counts_as_it_comes() -> None:
-    owner = admission(held_bytes=100)
+    owner = admission(buffered_bytes=100)
     exchange: Any = FakeExchange(None)
-    other, growing = enter(owner, 50), owner.enter(exchange, None)
+    other, growing = enter(owner, 50), owner.acquire(exchange, None)
     growing.grow(50)
     with pytest.raises(ShedError) as shed:
         exchange.take(1)
     assert shed.value.reason is ShedReason.BYTES
-    other.leave()
+    other.release()
     growing.grow(1000)  # alone: bounded by the largest body
-    growing.leave()
+    growing.release()
     assert owner.usage == Usage(owner.usage.capacity)
 
 
@@ -157,12 +157,12 @@ async def test_clients_are_told_apart_by_key_or_else_by_address() -> None:
     owner = admission(requests_per_client=1)
     mine = enter(owner, peer="a")
     for peer, name in (("b", None), ("a", "alice"), ("a", "bob")):
-        enter(owner, peer=peer, name=name).leave()
+        enter(owner, peer=peer, name=name).release()
     with pytest.raises(ShedError) as shed:
         enter(owner, peer="a")
     assert (shed.value.status, shed.value.headers["retry-after"]) == (429, "1")
-    mine.leave()
-    enter(owner, peer="a").leave()
+    mine.release()
+    enter(owner, peer="a").release()
     assert not owner._clients
 
 
@@ -173,7 +173,7 @@ async def test_retry_after_follows_the_rate_of_completions() -> None:
     waiting = [enter(owner) for _ in range(5)]
     for second in range(4):
         clock.now = float(second + 1)
-        served.pop(0).leave()  # one a second, and one of those who wait is served
+        served.pop(0).release()  # one a second, and one of those who wait is served
         served.append(waiting.pop(0))
         waiting.append(enter(owner))
     with pytest.raises(ShedError) as shed:
@@ -196,8 +196,8 @@ async def test_whatever_happens_all_is_given_back(seed: int) -> None:
         place = None
         try:
             place = enter(owner, rng.choice([None, 0, 10, 30]), rng.choice("ab"))
-            if place.turn is not None:
-                await owner.await_turn(place)
+            if place.admitted is not None:
+                await owner.wait_in_queue(place)
             most = max(most, owner.usage.in_flight)
             if rng.random() < 0.3:
                 place.grow(20)
@@ -208,8 +208,8 @@ async def test_whatever_happens_all_is_given_back(seed: int) -> None:
             pass
         finally:
             if place is not None:
-                place.leave()
-                place.leave()
+                place.release()
+                place.release()
 
     tasks = [asyncio.create_task(one(number)) for number in range(300)]
     for _ in range(60):

@@ -90,12 +90,12 @@ def test_files_are_read_again_when_they_change(tmp_path: Path) -> None:
     for name in ("clients", "engines"):
         (tmp_path / name).symlink_to(f"data/{name}")
     keyring, holder, said = ring(tmp_path)
-    keyring.look()
+    keyring.read_changed()
     assert keyring.identify({"authorization": "Bearer old"}) == "alice"
     assert holder.authorization == "Authorization: Bearer old-engine\r\n"
     (tmp_path / "next").symlink_to("v1")
     os.rename(tmp_path / "next", tmp_path / "data")
-    keyring.look()
+    keyring.read_changed()
     assert keyring.identify({"authorization": "Bearer new"}) == "alice"
     with pytest.raises(UnauthorizedError):
         keyring.identify({"authorization": "Bearer old"})
@@ -109,13 +109,13 @@ def test_a_broken_file_leaves_the_keys_that_were(broken: bytes | None, tmp_path:
     clients.write_text(CLIENTS)
     engines.write_text("key")
     keyring, holder, said = ring(tmp_path)
-    keyring.look()
+    keyring.read_changed()
     for path in (clients, engines):
         path.unlink()
         if broken is not None:
             path.write_bytes(broken)
     for _ in range(3):
-        keyring.look()
+        keyring.read_changed()
     assert keyring.identify({"x-api-key": "other"}) == "bob"
     assert holder.authorization == "Authorization: Bearer key\r\n"
     assert len(said) == 2
@@ -123,7 +123,7 @@ def test_a_broken_file_leaves_the_keys_that_were(broken: bytes | None, tmp_path:
         assert sentence.startswith(f"cannot use the key file {path}: ")
         assert sentence.endswith(". The keys that were in force stay.")
     clients.write_text(line("third", "carol"))
-    keyring.look()
+    keyring.read_changed()
     assert keyring.identify({"x-api-key": "third"}) == "carol"
     assert len(said) == 2
 
