@@ -163,7 +163,7 @@ class Admission:
         """Open requests by client. Never zero."""
         self._completed = 0
         self._marks: deque[tuple[float, int]] = deque([(clock(), 0)], maxlen=_RATE_MARKS)
-        """Times, and how many requests had completed then: at most one entry per second in which one was queued or shed."""
+        """Times and completed requests: at most one entry per second, when a request is queued or shed."""
         self.usage = Usage(limits.capacity(0))
 
     def resize(self, engines: int) -> None:

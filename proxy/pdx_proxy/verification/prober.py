@@ -86,7 +86,7 @@ class TransferProber:
         self._backend = backend
         self._snapshot = snapshot
         self._random = rng or random.Random()  # noqa: S311 (no secret)
-        self._usual = backend.settings.canary.seconds
+        self._usual = backend.settings.verification.period_seconds
         self._records: dict[Names, Record] = {}
         self._tried: dict[Names, tuple[float, Tried]] = {}
         """The last try of each pair, and when, in Unix time."""

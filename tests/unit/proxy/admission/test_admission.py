@@ -28,13 +28,13 @@ DECISIONS = {
     "full": (Usage(4, in_flight=4), 10, 0, Verdict.QUEUE),
     "behind-others": (Usage(4, in_flight=3, waiting=1), 10, 0, Verdict.QUEUE),
     "queue-full": (Usage(4, in_flight=4, waiting=2), 10, 0, ShedReason.QUEUE_FULL),
-    "all-bytes": (Usage(4, held=90), 10, 0, Verdict.SERVE),
-    "too-many-bytes": (Usage(4, held=91), 10, 0, ShedReason.BYTES),
+    "all-bytes": (Usage(4, buffered=90), 10, 0, Verdict.SERVE),
+    "too-many-bytes": (Usage(4, buffered=91), 10, 0, ShedReason.BYTES),
     "large-and-alone": (Usage(4), 1000, 0, Verdict.SERVE),
-    "no-body": (Usage(4, held=100), 0, 0, Verdict.SERVE),
+    "no-body": (Usage(4, buffered=100), 0, 0, Verdict.SERVE),
     "last-of-client": (Usage(4), 10, 2, Verdict.SERVE),
     "too-many-of-client": (Usage(4), 10, 3, ShedReason.CLIENT_LIMIT),
-    "client-before-overload": (Usage(4, in_flight=4, waiting=2, held=100), 10, 3, ShedReason.CLIENT_LIMIT),
+    "client-before-overload": (Usage(4, in_flight=4, waiting=2, buffered=100), 10, 3, ShedReason.CLIENT_LIMIT),
 }
 
 
@@ -45,7 +45,7 @@ def test_decide(name: str) -> None:
 
 
 def test_workers_have_even_shares() -> None:
-    limits = Limits(in_flight_per_decode=10, queued_requests=9, held_bytes=1000, requests_per_client=3)
+    limits = Limits(in_flight_per_decode=10, queued_requests=9, buffered_bytes=1000, requests_per_client=3)
     assert WorkerLimits.of(limits, 1) == WorkerLimits(10, 9, 1000, 3, limits.queue_seconds)
     assert WorkerLimits.of(limits, 4) == WorkerLimits(2.5, 2, 250, 1, limits.queue_seconds)
     assert [WorkerLimits.of(limits, 4).capacity(engines) for engines in (0, 1, 2, 3)] == [2, 2, 5, 7]
@@ -126,7 +126,7 @@ async def test_who_waits_too_long_is_shed() -> None:
         await owner.wait_in_queue(second)
     second.release()
     assert (shed.value.status, shed.value.reason) == (503, ShedReason.QUEUE_TIMEOUT)
-    assert owner.usage == Usage(1, in_flight=1, held=5)
+    assert owner.usage == Usage(1, in_flight=1, buffered=5)
     assert sum(owner._counters.phases[Phase.QUEUE].counts) == 1
     first.release()
 
@@ -186,7 +186,7 @@ async def test_whatever_happens_all_is_given_back(seed: int) -> None:
     """Requests that end, leave, are cut off, wait too long or grow, in any order."""
     rng = random.Random(seed)
     owner = admission(
-        in_flight_per_decode=3, queued_requests=4, held_bytes=60, requests_per_client=5, queue_seconds=0.01
+        in_flight_per_decode=3, queued_requests=4, buffered_bytes=60, requests_per_client=5, queue_seconds=0.01
     )
     most = 0
 
