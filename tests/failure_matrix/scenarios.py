@@ -106,7 +106,7 @@ def _clients() -> Iterator[Row]:
         {Outcome.SPLIT: 1},
         streams=STREAM,
         engines="D is read as slowly; that is not idle",
-        test=_OVER_HTTP + "a_slow_reader_slows_the_engine_down[lane]",
+        test=_OVER_HTTP + "a_slow_reader_slows_the_engine_down[fast]",
     )
     yield Row(
         "slow-reader-idle",
@@ -116,7 +116,7 @@ def _clients() -> Iterator[Row]:
         {Outcome.SPLIT: 1},
         streams=STREAM,
         engines="D is read as slowly",
-        test="unit/proxy/http/test_idle.py::test_an_engine_that_is_not_read_is_not_idle",
+        test="unit/proxy/http/test_idle.py::test_a_paused_engine_is_not_idle",
     )
     yield Row(
         "old-client",
@@ -316,7 +316,12 @@ def _limits() -> Iterator[Row]:
             Client.UNAVAILABLE,
             "requests_wait_in_order_and_further_ones_are_shed[{order}]",
         ),
-        (ShedReason.QUEUE_TIMEOUT, "it waits too long for its turn", Client.UNAVAILABLE, "who_waits_too_long_is_shed"),
+        (
+            ShedReason.QUEUE_TIMEOUT,
+            "it waits too long for its turn",
+            Client.UNAVAILABLE,
+            "a_wait_that_is_too_long_is_shed",
+        ),
         (
             ShedReason.CLIENT_LIMIT,
             "its client has too many open",
@@ -343,7 +348,7 @@ def _limits() -> Iterator[Row]:
         _GONE,
         _LEFT,
         engines=nothing,
-        test=_OVERLOAD + "a_client_that_leaves_the_queue_frees_its_place",
+        test=_OVERLOAD + "a_client_that_disconnects_leaves_the_queue",
     )
 
 

@@ -1,4 +1,4 @@
-"""Retries have a budget: when engines fail everything, they get hardly more than what clients ask."""
+"""Retries have a budget: engines that fail every request get hardly more requests than clients send."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ async def test_failures_become_no_storm(order: Order, make_world: MakeWorld) -> 
 
 
 async def test_a_refusal_of_the_request_needs_no_budget(order: Order, make_world: MakeWorld) -> None:
-    """A 4xx to a leg is asked of D, whole: that is the answer, not another try."""
+    """After a 4xx to a leg, D gets the whole request: that is no retry."""
     world = await make_world(order, retries=Retries(min_retries=0, budget_percent=0))
     replies = await asyncio.gather(*(world.ask(max_tokens=100_000, tokens=1) for _ in range(5)))
     assert {reply.status for reply in replies} == {400}
@@ -42,7 +42,7 @@ async def test_a_refusal_of_the_request_needs_no_budget(order: Order, make_world
 
 
 async def test_an_engine_that_is_not_there_needs_no_budget(order: Order, make_world: MakeWorld) -> None:
-    """When one dies, all that were meant for it fail at once; no engine has had any work of them."""
+    """When an engine dies, all its requests fail at once, and no engine has worked on them."""
     world = await make_world(order, 2, 1, retries=Retries(min_retries=0, budget_percent=0))
     world.allowed.stranded = True
     await world.p.kill()

@@ -1,4 +1,4 @@
-"""What a spec says of requests is what the gateway's settings are, field by field, by way of the flags."""
+"""Every field of a spec about requests sets one setting of the gateway, through its flag."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ from tests.pddeployments import FULL, changed
 IN_CLUSTER = ["--deployment", "tiny", "--namespace", "models"]
 
 INTERNAL = {"deadlines": {"settle", "nearly_done", "warm_up"}}
-"""Settings that nobody chooses."""
+"""Settings without a flag."""
 
 Path = str
 
@@ -52,7 +52,7 @@ TABLE: dict[Path, tuple[object, str, str, object]] = {
     "spec.routing.slowStartSeconds": (0, "health", "slow_start_seconds", 0.0),
     "spec.routing.canarySeconds": (0, "verification", "period_seconds", 0.0),
 }
-"""Field -> a value, and where it stands in the settings as what."""
+"""Field -> a value, and the part, the name and the value of its setting."""
 
 
 def _leaves(part: type[BaseModel], path: str) -> Iterator[Path]:
@@ -100,7 +100,7 @@ def test_no_setting_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("path", TABLE)
-def test_what_a_field_says_arrives_and_nothing_else_changes(path: Path) -> None:
+def test_a_field_sets_one_setting(path: Path) -> None:
     value, part, field, setting = TABLE[path]
     flags = gateway_flags(_spec(path, value))
     assert len(flags) == 1
@@ -110,7 +110,7 @@ def test_what_a_field_says_arrives_and_nothing_else_changes(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", TABLE)
-def test_both_have_one_default(path: Path) -> None:
+def test_field_and_setting_have_one_default(path: Path) -> None:
     _, part, field, _ = TABLE[path]
     found: Any = parse(changed("spec.routing", {})).spec.model_dump(mode="json", by_alias=True)
     for step in path.split(".")[1:]:
@@ -119,7 +119,7 @@ def test_both_have_one_default(path: Path) -> None:
     assert (quantity(found) if path.endswith(("maxMemory", "maxBodySize")) else found) == expected
 
 
-def test_what_is_not_said_needs_no_flag() -> None:
+def test_unset_fields_need_no_flag() -> None:
     assert gateway_flags(_spec("spec.routing", {"retries": {"attempts": 3}})) == ()
     assert flags_of(()) == Settings()
 
@@ -173,30 +173,32 @@ TOGETHER = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("flags", "says"), [*WRONG, *TOGETHER])
-def test_wrong_flags_are_one_sentence(flags: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("flags", "error"), [*WRONG, *TOGETHER])
+def test_wrong_flags_give_one_error(flags: str, error: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*IN_CLUSTER, *flags.split()])
     assert ended.value.code == 2
-    assert capsys.readouterr().err == f"python -m pdx_proxy: {says}\n"
+    assert capsys.readouterr().err == f"python -m pdx_proxy: {error}\n"
 
 
-@pytest.mark.parametrize(("flags", "says"), WRONG)
-def test_pdx_gateway_says_the_same(flags: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("flags", "error"), WRONG)
+def test_pdx_gateway_reports_the_same(flags: str, error: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         pdx(["gateway", "--aggregated", "http://127.0.0.1:1", *flags.split()])
     assert ended.value.code == 2
-    assert capsys.readouterr().err == f"pdx gateway: {says}\n"
+    assert capsys.readouterr().err == f"pdx gateway: {error}\n"
 
 
-@pytest.mark.parametrize(("flags", "says"), TOGETHER)
-def test_pdx_gateway_refuses_the_same_contradictions(flags: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("flags", "error"), TOGETHER)
+def test_pdx_gateway_refuses_the_same_contradictions(
+    flags: str, error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert pdx(["gateway", "--aggregated", "http://127.0.0.1:1", *flags.split()]) == 1
-    assert capsys.readouterr().err == f"pdx: {says}.\n"
+    assert capsys.readouterr().err == f"pdx: {error}.\n"
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://h:99999", "http://h:0", "https://h", "http://h/v1", "h:80"])
-def test_what_is_no_engine(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_engine_urls(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert pdx(["gateway", "--aggregated", url]) == 1
     assert capsys.readouterr().err == f"pdx: {url} is no engine's URL; write http://HOST:PORT.\n"
 
@@ -211,5 +213,5 @@ def test_help_names_every_flag_with_its_default(
     text = " ".join(capsys.readouterr().out.split())
     for flag in (flag for flags in FLAGS.values() for flag in flags):
         assert f"{flag.name} {flag.metavar} " in text
-    for told in ("(25)", "(64Mi)", "(Retry)", "(LeastRequests)", "(1024)"):
-        assert told in text
+    for text_of_default in ("(25)", "(64Mi)", "(Retry)", "(LeastRequests)", "(1024)"):
+        assert text_of_default in text
