@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from pdx_api.verification import LONGEST_WAIT, Finding, Verdict
-from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.probe import Probe, hand_over, page_of, serve
 from pdx_proxy.engines.transfer_params import NO_PARAMS
