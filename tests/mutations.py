@@ -47,7 +47,7 @@ MUTATIONS: Final = (
     Mutation(
         "Local asks another P",
         "serving/gateway.py",
-        "request = request.whole()\n                if tries",
+        "call = Call(request.whole(), timeline)\n                    request = call.request\n                if tries",
         "pass\n                if tries",
         f"{_ROW}[prefill-dies-local-PrefillFirst-stream-Local]",
     ),
@@ -61,7 +61,7 @@ MUTATIONS: Final = (
     Mutation(
         "a D that failed leaves P's blocks to their lease",
         "handoff/pull.py",
-        "settlements.release(pair, params, request, failure, begun=leg.begun)",
+        "settlements.release(pair, params, request, failure, begun=leg.sent)",
         "pass",
         f"{_ROW}[decode-503-PrefillFirst-whole-Retry]",
     ),

@@ -14,7 +14,7 @@ from pdx_api.names import Order, Role
 from pdx_proxy.config.settings import Address, Canaries, Deadlines, EndpointSpec, Settings
 from pdx_proxy.discovery.pod_watcher import Discovery
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.http.upstream.connection_pool import Pool
+from pdx_proxy.http.upstream.connection_pool import ConnectionPool
 from pdx_proxy.process.main import Control
 from pdx_proxy.process.worker import Worker
 from pdx_proxy.process.workers import LocalWorkers
@@ -244,7 +244,7 @@ class World:
         return self.worker.report()
 
     @property
-    def pool(self) -> Pool:
+    def pool(self) -> ConnectionPool:
         """The connections it serves over."""
         return self.worker._engines.pool
 

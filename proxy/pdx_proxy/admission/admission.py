@@ -13,7 +13,7 @@ from typing import Final
 
 from pdx_proxy.config.settings import Limits
 from pdx_proxy.http.downstream.exchange import Exchange
-from pdx_proxy.payload.request import RefusedError
+from pdx_proxy.http.errors import RefusedError
 from pdx_proxy.telemetry.counters import Counters, Phase, ShedReason
 
 _LONGEST_RETRY_AFTER: Final = 60

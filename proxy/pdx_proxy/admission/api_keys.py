@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from pdx_proxy.config.settings import Keys
-from pdx_proxy.payload.request import RefusedError
+from pdx_proxy.http.errors import RefusedError
 
 _LOOK_SECONDS: Final = 1.0
 """How often the files are looked at."""

@@ -13,8 +13,9 @@ from pdx_proxy.config.settings import Choosing
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.http.routes import Kind
-from pdx_proxy.payload.prompt import Look
-from pdx_proxy.payload.request import Body, Request, can_split
+from pdx_proxy.payload.body import Body
+from pdx_proxy.payload.prompt import PromptReader
+from pdx_proxy.payload.request import Request, can_split
 from pdx_proxy.telemetry.counters import Affinity, Counters, Whole
 
 SESSION_HEADER: Final = "x-session-id"
@@ -44,7 +45,7 @@ class Chooser:
         self._decode = self._ask(choosing.decode_policy, Role.DECODE)
         wants_key = PolicyName.PREFIX_AFFINITY in names
         limit = choosing.disaggregate_above_tokens
-        self.look = Look(wants_key, limit) if wants_key or limit else None
+        self.prompt_reader = PromptReader(wants_key, limit) if wants_key or limit else None
         """What is to be asked of every prompt."""
 
     def apply(self, snapshot: Snapshot, reports: LoadReports) -> None:

@@ -13,8 +13,9 @@ from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.events import Cause, EventSink, LostHandoff, Suspect
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.leg import Leg
+from pdx_proxy.engines.observer import EndpointObserver
 from pdx_proxy.engines.outlier_detection import OutlierDetector
-from pdx_proxy.http.upstream.connection_pool import Pool
+from pdx_proxy.http.upstream.connection_pool import ConnectionPool
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure
 
 
@@ -23,7 +24,7 @@ class Engines:
     """Owner of the snapshot in force, the connections and the load. The control side and every worker have one."""
 
     settings: Settings
-    pool: Pool
+    pool: ConnectionPool
     new_id: Callable[[], str]
     """Returns a fresh request id for an engine."""
     clock: Callable[[], float]
@@ -33,15 +34,19 @@ class Engines:
     outliers: OutlierDetector
     load: Load
     snapshot: Snapshot = field(default_factory=Snapshot)
+    _observer: EndpointObserver = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._observer = EndpointObserver(self.load, self.outliers)
 
     @property
     def deadlines(self) -> Deadlines:
         """How long each wait may take."""
         return self.settings.deadlines
 
-    def leg(self, endpoint: Endpoint, until: float = inf) -> Leg:
-        """Create a leg to the endpoint, counted at once. At `until`, in the loop's time, its request expires."""
-        return Leg(self.pool, self.load, endpoint, self.outliers, until)
+    def leg(self, endpoint: Endpoint, deadline: float = inf) -> Leg:
+        """Create a leg to the endpoint, counted at once. At `deadline`, in the loop's time, its request expires."""
+        return Leg(self.pool, self._observer, endpoint, deadline)
 
     def suspect(self, endpoint: Endpoint, why: EngineFailure | str) -> None:
         """Report that the endpoint may have died, restarted or hung: it must be warmed up again."""
@@ -66,7 +71,7 @@ def create_engines(settings: Settings, notify: EventSink, load: Load | None = No
     count = iter(range(1, 1 << 62))
     return Engines(
         settings=settings,
-        pool=Pool(idle_seconds=settings.idle_seconds, connect_seconds=settings.deadlines.connect),
+        pool=ConnectionPool(idle_seconds=settings.idle_seconds, connect_seconds=settings.deadlines.connect),
         new_id=lambda: f"{prefix}{next(count):x}",
         clock=time.perf_counter,
         notify=notify,

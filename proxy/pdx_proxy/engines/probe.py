@@ -13,9 +13,9 @@ from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.bootstrap import ask_identity
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.transfer_params import NO_PARAMS, handed_over, identity_of, transfer_params
-from pdx_proxy.http.upstream.connection import Answer
+from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure, Reason
-from pdx_proxy.payload.request import body_of, prefill_body
+from pdx_proxy.payload.body import body_of, prefill_body
 
 PATH: Final = "/v1/completions"
 _FOR_CLIENTS: Final = "remote_prefill_cached_tokens"
@@ -107,7 +107,7 @@ async def serve(
         await leg.connect()
         headers = (("X-Request-Id", request_id or engines.new_id()),)
         leg.send("POST", PATH, headers, msgspec.json.encode(body))
-        answer = await leg.opened(seconds)
+        answer = await leg.first_event(seconds)
         if answer.status != 200:
             raise _failed(endpoint, answer)
         return answer

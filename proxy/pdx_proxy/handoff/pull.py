@@ -8,6 +8,7 @@ import asyncio
 
 from pdx_api.connectors.families import KVParams, Pull
 from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.engines.call import Call
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.transfer_params import LegRefused
 from pdx_proxy.handoff.base import HTTP_BAD_REQUEST, Handoff, HandoffFailure, blame
@@ -15,29 +16,26 @@ from pdx_proxy.handoff.prefill_first import finish_prefill, stand_in_leg
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure
-from pdx_proxy.payload.request import Request, decode_body
+from pdx_proxy.payload.body import decode_body
 
 
 async def hand_off(
-    serving: ServingState,
-    settlements: Settlements,
-    family: Pull,
-    pair: tuple[Endpoint, Endpoint],
-    request: Request,
+    serving: ServingState, settlements: Settlements, family: Pull, pair: tuple[Endpoint, Endpoint], call: Call
 ) -> Handoff:
     """Run both legs until D's answer is open; raises HandoffFailure or LegRefused."""
     prefill, decode = pair
-    prefill_leg = serving.engines.leg(prefill, request.until)
+    request = call.request
+    prefill_leg = serving.engines.leg(prefill, request.deadline)
     # D is counted from its choice on, or all that is chosen during a prefill would be sent to the same one.
-    decode_leg = serving.engines.leg(decode, request.until)
+    decode_leg = serving.engines.leg(decode, request.deadline)
     snapshot = serving.engines.snapshot
     try:
-        params = await finish_prefill(serving, settlements, prefill_leg, decode, family.prefill_params, request)
+        params = await finish_prefill(serving, settlements, prefill_leg, decode, family.prefill_params, call)
         if params is not None:
-            serving.counters.hold(prefill.name)
+            serving.counters.pin(prefill.name)
         finished = serving.engines.clock()
         decode_leg = stand_in_leg(serving, snapshot, decode_leg, request)
-        await _decode(serving, settlements, prefill, decode_leg, params, request)
+        await _decode(serving, settlements, prefill, decode_leg, params, call)
     except BaseException:
         decode_leg.end()
         raise
@@ -52,31 +50,26 @@ async def hand_off(
         if unheard or not serving.has_handshake(prefill, decode):
             settlements.release((prefill, decode), params, request)
         else:
-            serving.counters.let_go(prefill.name)
+            serving.counters.unpin(prefill.name)
         raise LegRefused
-    serving.counters.let_go(prefill.name)
+    serving.counters.unpin(prefill.name)
     serving.mark_handshake(prefill, decode)
-    return Handoff(decode_leg, prefill, request.timeline.prefill, serving.engines.clock() - finished)
+    return Handoff(decode_leg, prefill, call.timeline.prefill, serving.engines.clock() - finished)
 
 
 async def _decode(
-    serving: ServingState,
-    settlements: Settlements,
-    prefill: Endpoint,
-    leg: Leg,
-    params: KVParams | None,
-    request: Request,
+    serving: ServingState, settlements: Settlements, prefill: Endpoint, leg: Leg, params: KVParams | None, call: Call
 ) -> None:
-    decode, deadlines = leg.endpoint, serving.engines.deadlines
+    decode, deadlines, request = leg.endpoint, serving.engines.deadlines, call.request
     pair = (prefill, decode)
     try:
         await leg.connect()
-        serving.send(leg, request, decode_body(request.body, params), serving.engines.new_id())
-        await leg.opened(deadlines.handoff if request.stream else deadlines.first_event)
+        serving.send(leg, call, decode_body(request.body, params), serving.engines.new_id())
+        await leg.first_event(deadlines.handoff if request.stream else deadlines.first_event)
     except EngineFailure as failure:
         leg.end()
         if params is not None:
-            settlements.release(pair, params, request, failure, begun=leg.begun)
+            settlements.release(pair, params, request, failure, begun=leg.sent)
             blame(serving, prefill, decode, failure)
         elif not isinstance(failure, BadAnswer):
             serving.engines.suspect(decode, failure)
@@ -84,7 +77,7 @@ async def _decode(
     except (asyncio.CancelledError, Exception):  # mostly because nobody waits any more
         if params is None:
             leg.end()
-        elif leg.begun:
+        elif leg.sent:
             settlements.leave_decode(leg.detach(), pair, params, request)
         else:
             leg.end()

@@ -13,6 +13,7 @@ from pdx_api.connectors.families import AtBootstrap, Identity, KVParams, Push, S
 from pdx_api.names import Order, PrefillFailure
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.bootstrap import ask_identity
+from pdx_proxy.engines.call import Call
 from pdx_proxy.engines.transfer_params import LegRefused, handed_over, identity_of
 from pdx_proxy.handoff.base import FULL, HTTP_BAD_REQUEST, Handoff, HandoffFailure, blame, has_answered
 from pdx_proxy.handoff.push_settlement import PUSH_SECONDS, PushSettlement
@@ -28,7 +29,7 @@ from pdx_proxy.http.upstream.failures import (
     Reason,
     RequestExpired,
 )
-from pdx_proxy.payload.request import Request, decode_body, prefill_body
+from pdx_proxy.payload.body import decode_body, prefill_body
 from pdx_proxy.telemetry.counters import Phase, Settlement
 
 _REFUSAL_SECONDS: Final = 0.5
@@ -42,14 +43,14 @@ async def hand_off(
     family: Push,
     order: Order,
     pair: tuple[Endpoint, Endpoint],
-    request: Request,
+    call: Call,
 ) -> Handoff:
     """Run both legs until D's answer is open; raises HandoffFailure or LegRefused."""
-    meeting = _Meeting(serving, settlements, family, pair, request)
+    meeting = _Meeting(serving, settlements, family, pair, call)
     began = serving.engines.clock()
     try:
         await meeting.begin(order)
-        answer = await meeting.decode_leg.opened(serving.engines.deadlines.first_event)
+        answer = await meeting.decode_leg.first_event(serving.engines.deadlines.first_event)
     except EngineFailure as failure:
         raise meeting.fail(failure) from failure
     except (asyncio.CancelledError, Exception):  # mostly because nobody waits any more
@@ -74,7 +75,7 @@ class _Meeting:
         settlements: Settlements,
         family: Push,
         pair: tuple[Endpoint, Endpoint],
-        request: Request,
+        call: Call,
     ) -> None:
         self._serving = serving
         self._engines = serving.engines
@@ -82,7 +83,8 @@ class _Meeting:
         self._family = family
         self._pair = pair
         self._prefill, self._decode = pair
-        self._request = request
+        self._call = call
+        self._request = call.request
         self._id = self._engines.new_id()
         self._meets = family.settles is Settles.BY_PREFILL_LEG
         self._identity = self._prefill.identity
@@ -90,7 +92,7 @@ class _Meeting:
         self._prefill_task: asyncio.Task[KVParams | None] | None = None
         self._prefill_failure: Exception | None = None
         """An engine's failure, or an error of the gateway's own."""
-        self.decode_leg = self._engines.leg(self._decode, request.until)
+        self.decode_leg = self._engines.leg(self._decode, call.request.deadline)
         self._prefill_ended: float | None = None
         self.prefill_seconds = 0.0
         self._watch: asyncio.TimerHandle | None = None
@@ -130,7 +132,7 @@ class _Meeting:
         """P has finished: its KV waits for D, unless D's first event was faster than P's answer."""
         if not self._taken:
             self._holds = True
-            self._serving.counters.hold(self._prefill.name)
+            self._serving.counters.pin(self._prefill.name)
 
     def _let_go(self, *, expires: bool = False) -> None:
         if self._holds:
@@ -154,7 +156,7 @@ class _Meeting:
             if self._prefill_failure is not None:  # P has died meanwhile
                 raise self._prefill_failure
         params = self._family.decode_params(self._id, self._identity)
-        self._serving.send(self.decode_leg, self._request, decode_body(self._request.body, params), self._id)
+        self._serving.send(self.decode_leg, self._call, decode_body(self._request.body, params), self._id)
         if self._prefill_ended is not None:
             self._both_since = self._engines.clock()
         if self._prefill_task is not None or (order is Order.DECODE_FIRST and await self._decode_refuses()):
@@ -168,7 +170,7 @@ class _Meeting:
 
     async def _finish_prefill(self) -> None:
         self._prefill_task = self._settlements.start(self._run_prefill())
-        until = self._request.until
+        until = self._request.deadline
         try:
             async with asyncio.timeout_at(None if until == inf else until):
                 await asyncio.shield(self._prefill_task)
@@ -179,9 +181,9 @@ class _Meeting:
 
     def leave(self) -> None:
         """Nobody waits any more: let P finish, then close D."""
-        self.decode_leg.until = inf
-        self.decode_leg.resume()
-        if self.decode_leg.begun:
+        self.decode_leg.deadline = inf
+        self.decode_leg.clear_interruption()
+        if self.decode_leg.sent:
             self._settlements.settle(self._finish())
         else:
             self.decode_leg.end()
@@ -192,10 +194,10 @@ class _Meeting:
         self.conclude()
         if failure is self._prefill_failure:
             if self._goes_on:
-                self.decode_leg.resume()
+                self.decode_leg.clear_interruption()
                 self._settlements.settle(self._finish())
             else:
-                told = self.decode_leg.begun
+                told = self.decode_leg.sent
                 self.decode_leg.end()
                 self._let_go(expires=isinstance(failure, DeadlineExceeded))
                 if told:
@@ -204,7 +206,7 @@ class _Meeting:
                 return LegRefused()
             if not has_answered(failure, (FULL,)):
                 self._engines.suspect(self._prefill, failure)
-            return HandoffFailure(self._prefill, failure, begun=self.decode_leg.begun or self._prefill_leg.begun)
+            return HandoffFailure(self._prefill, failure, begun=self.decode_leg.sent or self._prefill_leg.sent)
         heard = has_answered(failure, (FULL,))
         self.decode_leg.end()
         self.unwind(
@@ -215,11 +217,11 @@ class _Meeting:
         )
         if failure.endpoint == self._prefill.name:
             self._engines.suspect(self._prefill, failure)
-            return HandoffFailure(self._prefill, failure, begun=self.decode_leg.begun)
+            return HandoffFailure(self._prefill, failure, begun=self.decode_leg.sent)
         blame(self._serving, self._prefill, self._decode, failure)
         if isinstance(failure, DeadlineExceeded):
             self._engines.suspect(self._prefill, f"its hand-off failed at {failure}")
-        return HandoffFailure(self._decode, failure, begun=self.decode_leg.begun or self._prefill_task is not None)
+        return HandoffFailure(self._decode, failure, begun=self.decode_leg.sent or self._prefill_task is not None)
 
     def unwind(
         self, *, stop_prefill: bool, decode_waits: bool = False, heard: bool = False, refused: bool = False
@@ -239,7 +241,7 @@ class _Meeting:
             self._let_go()
             self._settlements.count(Settlement.FINISHED)  # D had the KV: there is nothing left to free
             return
-        stop_prefill = stop_prefill and not (self._meets and self.decode_leg.begun)
+        stop_prefill = stop_prefill and not (self._meets and self.decode_leg.sent)
         self._settlements.settle(self._unwind(self._prefill_task, stop_prefill, decode_waits, heard))
 
     async def _decode_refuses(self) -> bool:
@@ -282,10 +284,10 @@ class _Meeting:
                 await self._tell_decode(LostConnection(self._prefill.name, "has restarted since it was warmed"))
                 return None
             self._prefill_ended = self._engines.clock()
-            if self.decode_leg.begun:
+            if self.decode_leg.sent:
                 self._both_since = self._prefill_ended
             self.prefill_seconds = self._prefill_ended - began
-            self._request.timeline.prefill = self.prefill_seconds
+            self._call.timeline.prefill = self.prefill_seconds
             self._serving.counters.phases[Phase.PREFILL].observe(self.prefill_seconds)
             self._hold()
             self._watch_decode()
@@ -316,7 +318,7 @@ class _Meeting:
 
     def _may_resume(self, failure: EngineFailure) -> bool:
         """Whether the same leg may succeed at the same P, for a D that waits."""
-        if self.over or not self.decode_leg.begun or isinstance(failure, ConnectFailure):
+        if self.over or not self.decode_leg.sent or isinstance(failure, ConnectFailure):
             return False
         if self._meets:
             return has_answered(failure, (FULL,))
@@ -338,13 +340,13 @@ class _Meeting:
     async def _prefill_once(self) -> tuple[KVParams, Identity | None]:
         """P's parameters, and who they say that P is."""
         leg = self._prefill_leg
-        if leg.begun:
+        if leg.sent:
             leg = self._prefill_leg = self._engines.leg(self._prefill)
         try:
             if not leg.connected:
                 await leg.connect()
             body = prefill_body(self._request.body, self._family.prefill_params(self._id))
-            self._serving.send_prefill(leg, self._request, body, self._id)
+            self._serving.send_prefill(leg, self._call, body, self._id)
             answer = await leg.whole(self._engines.deadlines.prefill)
             params = handed_over(self._prefill, self._family, answer)
             self._prefill_connection = leg.connection
@@ -356,7 +358,7 @@ class _Meeting:
         return params, identity_of(self._prefill, self._family, params)
 
     async def _tell_decode(self, failure: EngineFailure) -> None:
-        if self.decode_leg.begun and isinstance(failure, BadAnswer) and failure.status < 500:
+        if self.decode_leg.sent and isinstance(failure, BadAnswer) and failure.status < 500:
             await asyncio.sleep(_REFUSAL_SECONDS)
         self._prefill_failure = failure
         if not self.over:

@@ -10,7 +10,8 @@ from pdx_proxy.handoff.base import FULL, HTTP_BAD_REQUEST, REFUSED_MAX_TOKENS, h
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure
-from pdx_proxy.payload.request import Request, prefill_body, settling_body
+from pdx_proxy.payload.body import prefill_body, settling_body
+from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry.counters import Settlement
 
 PUSH_SECONDS: Final = 0.1
@@ -46,7 +47,7 @@ class PushSettlement:
         """Whether D, whose leg this is, has the KV of a P that has finished, or needs it no more."""
         seconds = self._engines.deadlines.settle if self._request.stream else PUSH_SECONDS
         try:
-            answer = await leg.opened(seconds)
+            answer = await leg.first_event(seconds)
             return answer.status == 200 or (self._meets and HTTP_BAD_REQUEST not in answer.body)
         except DeadlineExceeded:
             return True

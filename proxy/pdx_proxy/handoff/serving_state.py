@@ -8,9 +8,9 @@ from pdx_proxy.balancing.chooser import Chooser
 from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.endpoints.endpoint import Endpoint, pairing
 from pdx_proxy.endpoints.snapshot import Snapshot
+from pdx_proxy.engines.call import Call
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry.counters import Counters, Phase
 
 _TO_PREFILL: Final = Phase.TO_PREFILL.value
@@ -45,15 +45,16 @@ class ServingState:
         self.load_reports = reports
         self.chooser.apply(self.engines.snapshot, reports)
 
-    def send(self, leg: Leg, request: Request, body: bytes, request_id: str, method: str = "POST") -> None:
+    def send(self, leg: Leg, call: Call, body: bytes, request_id: str, method: str = "POST") -> None:
         """Send a leg of the request under this id, and note it."""
+        request = call.request
         leg.send(method, request.path, (*request.headers, ("X-Request-Id", request_id)), body)
-        request.timeline.legs.append((leg.endpoint.name, request_id))
+        call.timeline.legs.append((leg.endpoint.name, request_id))
 
-    def send_prefill(self, leg: Leg, request: Request, body: bytes, request_id: str) -> None:
+    def send_prefill(self, leg: Leg, call: Call, body: bytes, request_id: str) -> None:
         """Send a leg to a P, whose time counts from now on."""
-        self.send(leg, request, body, request_id)
-        timeline, now = request.timeline, self.engines.clock()
+        self.send(leg, call, body, request_id)
+        timeline, now = call.timeline, self.engines.clock()
         if not timeline.sent:
             timeline.to_prefill = now - timeline.read
             self.counters.phases[_TO_PREFILL].observe(timeline.to_prefill)

@@ -17,7 +17,8 @@ from pdx_proxy.engines.transfer_params import LegRefused, transfer_params
 from pdx_proxy.handoff.base import REFUSED_MAX_TOKENS
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, EngineFailure
-from pdx_proxy.payload.request import Request, prefill_body, settling_body
+from pdx_proxy.payload.body import prefill_body, settling_body
+from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry.counters import Settlement
 
 _LATE_ANSWER_SECONDS: Final = 1.0
@@ -80,7 +81,7 @@ class Settlements:
 
         `keeps` says that it keeps for D what it finishes anyway, which is then released.
         """
-        if not leg.begun:
+        if not leg.sent:
             leg.end()
         elif keeps:
             self.settle(self._stop_prefill(leg, decode, request))
@@ -137,11 +138,11 @@ class Settlements:
 
     def let_go(self, prefill: Endpoint, *, expires: bool) -> None:
         """KV that P has held is free: now, or (`expires`) when its lease ends."""
-        let_go = self._serving.counters.let_go
+        unpin = self._serving.counters.unpin
         if expires:
-            asyncio.get_running_loop().call_later(self._kept_seconds(prefill), let_go, prefill.name)
+            asyncio.get_running_loop().call_later(self._kept_seconds(prefill), unpin, prefill.name)
         else:
-            let_go(prefill.name)
+            unpin(prefill.name)
 
     def _kept_seconds(self, prefill: Endpoint) -> float:
         """How long P keeps what it has finished and nobody takes."""
@@ -172,7 +173,7 @@ class Settlements:
             leg.end()
         if params is None:
             return Settlement.PREFILL_STOPPED
-        self._serving.counters.hold(leg.endpoint.name)
+        self._serving.counters.pin(leg.endpoint.name)
         releasers = self._releasers((leg.endpoint, decode), dead=False)
         return await self._held(leg.endpoint, self._release(releasers, params, request, begun=False))
 
@@ -225,7 +226,7 @@ class Settlements:
         Without a stream nothing shows it: D is given time, and decodes meanwhile.
         """
         try:
-            await leg.opened(seconds)
+            await leg.first_event(seconds)
         except DeadlineExceeded:
             return otherwise
         except EngineFailure:

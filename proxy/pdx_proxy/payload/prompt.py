@@ -49,14 +49,14 @@ class PromptFeatures:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PromptReader:
     """What is asked of every prompt."""
 
     key: bool
     limit: int
     """Tokens up to which a prompt is short; 0 when nobody asks."""
 
-    def at(self, members: Mapping[str, bytes]) -> PromptFeatures:
+    def features_of(self, members: Mapping[str, bytes]) -> PromptFeatures:
         """The traits of a body's prompt; `members` are JSON values by name, of any type that is a buffer."""
         return PromptFeatures(
             beginning(members) if self.key else None, self.limit > 0 and is_short(members, self.limit)

@@ -11,16 +11,19 @@ from pdx_proxy.admission.admission import Admission, ShedError
 from pdx_proxy.admission.api_keys import Keyring
 from pdx_proxy.balancing.chooser import SESSION_HEADER
 from pdx_proxy.balancing.pick import Choice
+from pdx_proxy.engines.call import Call
 from pdx_proxy.engines.transfer_params import LegRefused
 from pdx_proxy.handoff import pool, pull, push
 from pdx_proxy.handoff.base import Handoff, HandoffFailure
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.downstream.exchange import Exchange, answer
+from pdx_proxy.http.errors import RefusedError, error_body
 from pdx_proxy.http.messages import forwarded_headers
 from pdx_proxy.http.routes import ROUTES, Kind
 from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, EngineFailure, RequestExpired
-from pdx_proxy.payload.request import Body, RefusedError, Request, decode_body, error_body, read_body
+from pdx_proxy.payload.body import Body, decode_body, read_body
+from pdx_proxy.payload.request import Request
 from pdx_proxy.serving.relay import error_of, relay
 from pdx_proxy.telemetry.access_log import AccessLog
 from pdx_proxy.telemetry.counters import Local, Outcome, Phase
@@ -150,6 +153,7 @@ class Gateway:
         The request ends here: its body is not kept while the answer is relayed.
         """
         request = await self._read(exchange, kind, timeline)
+        call = Call(request, timeline)
         divisible, refused = request.split, False
         retries = self._engines.settings.retries
         avoid: set[str] = set()
@@ -163,9 +167,10 @@ class Gateway:
             if choice is None:
                 break
             try:
-                handoff = await self._attempt(choice, request, exchange.method)
+                handoff = await self._attempt(choice, call, exchange.method)
             except LegRefused:
-                request, refused = request.whole(), True
+                call, refused = Call(request.whole(), timeline), True
+                request = call.request
                 tries = max(tries, 1)
                 continue
             except HandoffFailure as failure:
@@ -176,7 +181,8 @@ class Gateway:
                 if failure.endpoint is choice.prefill and retries.on_prefill_failure is not PrefillFailure.RETRY:
                     if retries.on_prefill_failure is PrefillFailure.FAIL:
                         break
-                    request = request.whole()
+                    call = Call(request.whole(), timeline)
+                    request = call.request
                 if tries and failure.begun and not self._serving.may_retry():
                     break
             else:
@@ -189,41 +195,41 @@ class Gateway:
     async def _read(self, exchange: Exchange, kind: Kind, timeline: Timeline) -> Request:
         headers = exchange.headers
         found = [(name, headers.get(name, "")) for name in self._forwarded]
-        until = self._loop.time() + self._engines.deadlines.total
+        deadline = self._loop.time() + self._engines.deadlines.total
         forwarded = tuple([(name, value) for name, value in found if value and value.isascii()])
         if kind is _READ:
             timeline.read = self._engines.clock()
-            return Request(exchange.path, Body(), forwarded, split=False, until=until, timeline=timeline)
-        body = read_body(await exchange.body(), headers.get("content-type", ""), self._chooser.look)
+            return Request(exchange.path, Body(), forwarded, split=False, deadline=deadline)
+        body = read_body(await exchange.body(), headers.get("content-type", ""), self._chooser.prompt_reader)
         split = self._chooser.may_split(kind, exchange.path, body)
         timeline.read = self._engines.clock()
         timeline.stream = bool(body.fields.get("stream"))
-        return Request(exchange.path, body, forwarded, split, headers.get(SESSION_HEADER, ""), until, timeline)
+        return Request(exchange.path, body, forwarded, split, headers.get(SESSION_HEADER, ""), deadline)
 
-    def _attempt(self, choice: Choice, request: Request, method: str) -> Coroutine[Any, Any, Handoff]:
+    def _attempt(self, choice: Choice, call: Call, method: str) -> Coroutine[Any, Any, Handoff]:
         """One attempt: both legs, or D alone. Raises HandoffFailure or LegRefused when awaited."""
         prefill, decode = choice.prefill, choice.decode
         if prefill is None:
-            return self._whole(choice, request, method)
+            return self._whole(choice, call, method)
         family = family_of(prefill.connector, prefill.order, prefill.spec.protocol)
         if isinstance(family, Pull):
-            return pull.hand_off(self._serving, self._settlements, family, (prefill, decode), request)
+            return pull.hand_off(self._serving, self._settlements, family, (prefill, decode), call)
         if isinstance(family, Pool):
-            return pool.hand_off(self._serving, self._settlements, family, (prefill, decode), request)
-        return push.hand_off(self._serving, self._settlements, family, prefill.order, (prefill, decode), request)
+            return pool.hand_off(self._serving, self._settlements, family, (prefill, decode), call)
+        return push.hand_off(self._serving, self._settlements, family, prefill.order, (prefill, decode), call)
 
-    async def _whole(self, choice: Choice, request: Request, method: str) -> Handoff:
-        leg = self._engines.leg(choice.decode, request.until)
+    async def _whole(self, choice: Choice, call: Call, method: str) -> Handoff:
+        leg = self._engines.leg(choice.decode, call.request.deadline)
         try:
             await leg.connect()
-            body = decode_body(request.body, None) if method == "POST" else b""
-            self._serving.send(leg, request, body, self._engines.new_id(), method)
-            await leg.opened(self._engines.deadlines.first_event)
+            body = decode_body(call.request.body, None) if method == "POST" else b""
+            self._serving.send(leg, call, body, self._engines.new_id(), method)
+            await leg.first_event(self._engines.deadlines.first_event)
         except EngineFailure as failure:
             leg.end()
             if not isinstance(failure, BadAnswer):
                 self._engines.suspect(choice.decode, failure)
-            raise HandoffFailure(choice.decode, failure, begun=leg.begun) from failure
+            raise HandoffFailure(choice.decode, failure, begun=leg.sent) from failure
         except BaseException:
             leg.end()
             raise

@@ -163,7 +163,7 @@ class Counters:
     """Requests that could be split and were prefilled by D, by reason."""
     chunks: int = 0
     """Pieces of answers written to clients."""
-    held: dict[str, int] = field(default_factory=dict)
+    pinned: dict[str, int] = field(default_factory=dict)
     """Prefills that have ended and whose KV no D has taken yet, by P. Never zero."""
     retries_refused: int = 0
     """Attempts that were not made because the retry budget was used up."""
@@ -179,17 +179,17 @@ class Counters:
         """Count an attempt that failed."""
         self.retries[reason] = self.retries.get(reason, 0) + 1
 
-    def hold(self, prefill: str) -> None:
-        """A P has finished, and its KV waits for a D: `let_go` comes once for each call."""
-        self.held[prefill] = self.held.get(prefill, 0) + 1
+    def pin(self, prefill: str) -> None:
+        """A P has finished, and its KV waits for a D: `unpin` comes once for each call."""
+        self.pinned[prefill] = self.pinned.get(prefill, 0) + 1
 
-    def let_go(self, prefill: str) -> None:
+    def unpin(self, prefill: str) -> None:
         """The KV has been taken, or its blocks are free."""
-        left = self.held[prefill] - 1
+        left = self.pinned[prefill] - 1
         if left:
-            self.held[prefill] = left
+            self.pinned[prefill] = left
         else:
-            del self.held[prefill]
+            del self.pinned[prefill]
 
     def report(self, legs: Mapping[str, int]) -> dict[str, Any]:
         """Everything as JSON values, with the legs in flight by endpoint."""
@@ -203,7 +203,7 @@ class Counters:
             "choices": {role: dict(counts) for role, counts in self.choices.items()},
             "localPrefills": dict(self.local_prefills),
             "chunks": self.chunks,
-            "held": dict(self.held),
+            "held": dict(self.pinned),
             "retriesRefused": self.retries_refused,
             "phases": {name: {"counts": h.counts, "total": h.total} for name, h in self.phases.items()},
             "inFlight": {"requests": self.requests_in_flight, "queued": self.queued, "settling": self.settling},

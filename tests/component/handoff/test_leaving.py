@@ -73,11 +73,11 @@ async def test_between_the_legs(shape: Shape, make_world: MakeWorld) -> None:
     pool, connect = world.pool, world.pool.connect
     reached, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slow(endpoint: Any) -> Any:
-        if endpoint.address.port == world.d.port and not reached.is_set():
+    async def slow(address: Any, name: str) -> Any:
+        if address.port == world.d.port and not reached.is_set():
             reached.set()
             await go_on.wait()
-        return await connect(endpoint)
+        return await connect(address, name)
 
     pool.connect = slow  # type: ignore[method-assign]
     task = _begin(world, shape)
@@ -100,11 +100,11 @@ async def test_while_connecting(leg: str, order: Order, shape: Shape, make_world
     reached, connect = asyncio.Event(), world.pool.connect
     port = (world.p if leg == "prefill" else world.d).port
 
-    async def never(endpoint: Any) -> Any:
-        if endpoint.address.port == port:
+    async def never(address: Any, name: str) -> Any:
+        if address.port == port:
             reached.set()
             await asyncio.Event().wait()
-        return await connect(endpoint)
+        return await connect(address, name)
 
     world.pool.connect = never  # type: ignore[method-assign]
     task = _begin(world, shape)

@@ -65,11 +65,11 @@ async def test_a_client_that_leaves_between_the_legs(order: Order, form: Shape, 
     connect = world.pool.connect
     reached, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slow(endpoint: Any) -> Any:
-        if endpoint.address.port == world.d.port and not reached.is_set():
+    async def slow(address: Any, name: str) -> Any:
+        if address.port == world.d.port and not reached.is_set():
             reached.set()
             await go_on.wait()
-        return await connect(endpoint)
+        return await connect(address, name)
 
     world.pool.connect = slow  # type: ignore[method-assign]
     task = asyncio.create_task(world.ask(form, tokens=TOKENS))

@@ -245,13 +245,13 @@ async def test_a_client_that_waits_for_its_answer_is_not_slow(make_world: MakeWo
 
 async def test_both_lanes_are_in_use(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[bytes] = []
-    give_away = http1.Http1Connection._give_away
+    fall_back = http1.Http1Connection._fall_back
 
     def note(self: http1.Http1Connection, data: bytes) -> None:
         given.append(data)
-        give_away(self, data)
+        fall_back(self, data)
 
-    monkeypatch.setattr(http1.Http1Connection, "_give_away", note)
+    monkeypatch.setattr(http1.Http1Connection, "_fall_back", note)
     world = await make_world(Order.PREFILL_FIRST)
     for chat in (False, True):
         reader, writer = await world.raw(Shape(chat).body(), Shape(chat).path)

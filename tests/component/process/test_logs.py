@@ -10,9 +10,9 @@ import pytest
 from pdx_api.logs import JsonFormatter, TextFormatter
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Logs
+from pdx_proxy.engines.call import Call
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.handoff.serving_state import ServingState
-from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry import access_log
 from pdx_proxy.telemetry.access_log import LINES_PER_SECOND, AccessLog
 from pdx_proxy.telemetry.counters import Outcome
@@ -117,13 +117,13 @@ async def test_an_error_inside_is_an_outcome_of_its_own(
 ) -> None:
     """What had begun is settled, and the line says where it arose, but not the error's words."""
     world = await make_world(order)
-    opened = Leg.opened
+    first_event = Leg.first_event
 
     async def fail_once(leg: Leg, seconds: float) -> None:
-        monkeypatch.setattr(Leg, "opened", opened)
+        monkeypatch.setattr(Leg, "first_event", first_event)
         raise KeyError("Tell-nobody-of-4711")
 
-    monkeypatch.setattr(Leg, "opened", fail_once)
+    monkeypatch.setattr(Leg, "first_event", fail_once)
     reply = await world.ask(form)
     assert (reply.status, reply.error["code"], reply.error["type"]) == (500, 500, "InternalServerError")
     assert await world.outcomes() == {"internal": 1}
@@ -147,9 +147,9 @@ async def test_an_error_inside_ps_leg_is_settled(
     world.allowed.stranded = not world.pull
     send = ServingState.send_prefill
 
-    def fail_once(serving: ServingState, leg: Leg, request: Request, body: bytes, request_id: str) -> None:
+    def fail_once(serving: ServingState, leg: Leg, call: Call, body: bytes, request_id: str) -> None:
         monkeypatch.setattr(ServingState, "send_prefill", send)
-        send(serving, leg, request, body, request_id)
+        send(serving, leg, call, body, request_id)
         raise KeyError("Tell-nobody-of-4711")
 
     monkeypatch.setattr(ServingState, "send_prefill", fail_once)

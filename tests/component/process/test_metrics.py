@@ -154,10 +154,10 @@ async def test_kv_that_nothing_frees_is_held_until_its_lease_ends(
     def held() -> Coroutine[Any, Any, Settlement]:
         return settlements._held(prefill, work())
 
-    serving.counters.hold(prefill.name)
+    serving.counters.pin(prefill.name)
     assert await held() is settlement
-    assert serving.counters.held == ({prefill.name: 1} if kept else {})
-    await eventually(lambda: not serving.counters.held)
+    assert serving.counters.pinned == ({prefill.name: 1} if kept else {})
+    await eventually(lambda: not serving.counters.pinned)
 
 
 @pytest.mark.parametrize(
@@ -169,11 +169,11 @@ async def test_a_lease_is_the_connectors_own(
 ) -> None:
     serving = ServingState(create_engines(Settings(deadlines=Deadlines(handoff=7)), lambda _: None))
     prefill = Endpoint(EndpointSpec(Address("p", 1), Role.PREFILL, connector=connector, order=order))
-    serving.counters.hold(prefill.name)
+    serving.counters.pin(prefill.name)
     timers: list[tuple[Any, ...]] = []
     monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda *timer: timers.append(timer))
     Settlements(serving).let_go(prefill, expires=True)
-    assert serving.counters.held == {prefill.name: 1}
+    assert serving.counters.pinned == {prefill.name: 1}
     ((after, let_go, *told),) = timers
     let_go(*told)
-    assert (after, serving.counters.held) == (seconds, {})
+    assert (after, serving.counters.pinned) == (seconds, {})

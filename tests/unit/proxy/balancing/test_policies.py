@@ -18,7 +18,8 @@ from pdx_proxy.config.settings import Address, Choosing, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.http.routes import Kind
-from pdx_proxy.payload.request import Body, Request, read_body
+from pdx_proxy.payload.body import Body, read_body
+from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry.counters import Counters
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -192,7 +193,7 @@ def chosen(by: Chooser, asked: Request, turns: int = 4) -> tuple[set[str], set[s
 
 def test_each_role_has_its_own_policy() -> None:
     by = chooser(Policy.PREFIX_AFFINITY, Policy.SESSION_AFFINITY)
-    look = by.look
+    look = by.prompt_reader
     assert look is not None
     same = request(read_body(b'{"prompt":"once upon a time"}', "application/json", look), "me")
     prefills, decodes = chosen(by, same)
@@ -209,8 +210,8 @@ def test_without_a_key_the_least_requests_decide(policy: Policy) -> None:
 
 
 def test_a_default_chooser_asks_nothing_of_a_prompt() -> None:
-    assert chooser().look is None
-    assert chooser(Policy.LEAST_LOAD, Policy.SESSION_AFFINITY).look is None
+    assert chooser().prompt_reader is None
+    assert chooser(Policy.LEAST_LOAD, Policy.SESSION_AFFINITY).prompt_reader is None
 
 
 def test_load_reports_are_compared_with_the_load_once() -> None:
@@ -261,7 +262,7 @@ MAY_SPLIT: list[tuple[Kind, dict[str, Any], int, str | None]] = [
 def test_what_is_not_split_is_counted_by_why(kind: Kind, body: dict[str, Any], above: int, why: str | None) -> None:
     counters = Counters()
     by = Chooser(Choosing(disaggregate_above_tokens=above), lambda _: 0, counters)
-    read = read_body(orjson.dumps(body), "application/json", by.look)
+    read = read_body(orjson.dumps(body), "application/json", by.prompt_reader)
     assert by.may_split(kind, COMPLETIONS, read) is (why is None)
     assert {reason: count for reason, count in counters.not_split.items() if count} == ({why: 1} if why else {})
 
@@ -280,7 +281,7 @@ def test_a_missing_p_is_counted_at_the_first_attempt() -> None:
 
 
 def key_of(body: Any) -> int | None:
-    look = chooser(Policy.PREFIX_AFFINITY).look
+    look = chooser(Policy.PREFIX_AFFINITY).prompt_reader
     return read_body(json.dumps(body).encode(), "application/json", look).features.key
 
 

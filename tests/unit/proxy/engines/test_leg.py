@@ -9,16 +9,17 @@ from pdx_proxy.balancing.load import Load
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.leg import Leg
+from pdx_proxy.engines.observer import EndpointObserver
 from pdx_proxy.engines.outlier_detection import OutlierDetector
 from pdx_proxy.http.upstream.connection import Connection
-from pdx_proxy.http.upstream.connection_pool import Pool
+from pdx_proxy.http.upstream.connection_pool import ConnectionPool
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, LostConnection
 from tests.unit.proxy.http.test_connection import EMPTY, Wire
 
 DECODE = Endpoint(EndpointSpec(Address("d", 1), Role.DECODE))
 
 
-class Kept(Pool):
+class Kept(ConnectionPool):
     """Has one kept connection, and makes new ones to engines that answer at once."""
 
     def __init__(self) -> None:
@@ -32,10 +33,10 @@ class Kept(Pool):
         connection.connection_made(Wire())
         return connection
 
-    def take(self, endpoint: Endpoint) -> Connection | None:
+    def take(self, address: Address, name: str) -> Connection | None:
         return self.kept
 
-    async def connect(self, endpoint: Endpoint) -> Connection:
+    async def connect(self, address: Address, name: str) -> Connection:
         self.made += 1
         connection = self._connected()
         self._loop.call_soon(connection.data_received, EMPTY)
@@ -48,7 +49,7 @@ async def pool() -> Kept:
 
 
 async def _sent(pool: Kept) -> Leg:
-    leg = Leg(pool, Load(), DECODE, OutlierDetector(5, lambda _: None))
+    leg = Leg(pool, EndpointObserver(Load(), OutlierDetector(5, lambda _: None)), DECODE)
     await leg.connect()
     leg.send("POST", "/v1/completions", (), b"{}")
     return leg
@@ -65,13 +66,13 @@ async def test_what_is_lost_at_once_is_sent_again(pool: Kept) -> None:
 async def test_what_nobody_wants_any_more_is_not_sent_again(pool: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     leg, connect = await _sent(pool), pool.connect
 
-    async def while_the_client_leaves(endpoint: Endpoint) -> Connection:
+    async def while_the_client_leaves(address: Address, name: str) -> Connection:
         leg.half_close()
-        return await connect(endpoint)
+        return await connect(address, name)
 
     monkeypatch.setattr(pool, "connect", while_the_client_leaves)
     pool.kept.connection_lost(None)
-    with pytest.raises(LostConnection, match="nobody wants it"):
+    with pytest.raises(LostConnection, match="abandoned"):
         await leg.whole(5.0)
     assert pool.made == 1
     assert not leg.connection.reusable, "it is closed with the leg"
@@ -85,6 +86,6 @@ async def test_what_is_lost_behind_an_earlier_wait_is_not(pool: Kept) -> None:
         await leg.head(0.15)
     asyncio.get_running_loop().call_soon(pool.kept.connection_lost, None)
     with pytest.raises(LostConnection):
-        await leg.opened(5.0)
+        await leg.first_event(5.0)
     assert pool.made == 0
     leg.end()

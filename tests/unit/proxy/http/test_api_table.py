@@ -10,7 +10,8 @@ import orjson
 import pytest
 
 from pdx_proxy.http.routes import ROUTES, Kind
-from pdx_proxy.payload.request import can_split, decode_body, prefill_body, read_body
+from pdx_proxy.payload.body import decode_body, prefill_body, read_body
+from pdx_proxy.payload.request import can_split
 from tests.api_document import PATHS, Endpoint, Parameter, endpoints, parameters
 
 ENDPOINTS: Final = endpoints()

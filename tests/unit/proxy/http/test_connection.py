@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.failures import EngineFailure, LostConnection
-from pdx_proxy.telemetry.counters import Counters
 
 EVENTS = b"data: one\n\ndata: two\n\ndata: [DONE]\n\n"
 CHUNKED = (
@@ -123,9 +122,9 @@ def test_a_relay_misses_and_repeats_nothing(answer: bytes, cuts: list[int], begi
     for number, part in enumerate(parts):
         made.data_received(part)
         if not relayed and made.answer.status and not made.answer.complete and number >= begin:
-            taken, relayed = made.relay(sink, Counters(), raw=raw), True
+            taken, relayed = made.relay(sink, raw=raw), True
     if not relayed:
-        taken = made.relay(sink, Counters(), raw=raw)
+        taken = made.relay(sink, raw=raw)
     framed = answer.split(b"\r\n\r\n", 1)[1] if raw else EVENTS
     assert taken + sink.data == framed
 

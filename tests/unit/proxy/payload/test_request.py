@@ -8,16 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdx_proxy.payload.request import (
-    RefusedError,
-    body_of,
-    can_split,
-    decode_body,
-    error_body,
-    prefill_body,
-    read_body,
-    settling_body,
-)
+from pdx_proxy.http.errors import RefusedError, error_body
+from pdx_proxy.payload.body import body_of, decode_body, prefill_body, read_body, settling_body
+from pdx_proxy.payload.request import can_split
 
 FORBIDDEN = ("kv_transfer_params", "ec_transfer_params", "request_id")
 KEYS = st.sampled_from([*FORBIDDEN, "prompt", "vllm_xargs", "messages", "n", "stream", "KV_TRANSFER_PARAMS"])

@@ -16,9 +16,10 @@ from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint, State, pairing
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.leg import Leg
+from pdx_proxy.engines.observer import EndpointObserver
 from pdx_proxy.engines.outlier_detection import OutlierDetector
 from pdx_proxy.http.messages import answer_head, request_head
-from pdx_proxy.http.upstream.connection_pool import Pool
+from pdx_proxy.http.upstream.connection_pool import ConnectionPool
 from pdx_proxy.telemetry.counters import BUCKETS, Counters, Histogram, Outcome, add_reports
 
 
@@ -138,9 +139,9 @@ def test_equals_are_taken_in_turn() -> None:
 
 
 async def test_a_leg_is_counted_until_it_ends_once() -> None:
-    pool, load, one = Pool(idle_seconds=1, connect_seconds=1), Load(), endpoint(1, Role.DECODE)
-    outliers = OutlierDetector(5, lambda _: None)
-    first, second = Leg(pool, load, one, outliers), Leg(pool, load, one, outliers)
+    pool, load, one = ConnectionPool(idle_seconds=1, connect_seconds=1), Load(), endpoint(1, Role.DECODE)
+    observer = EndpointObserver(load, OutlierDetector(5, lambda _: None))
+    first, second = Leg(pool, observer, one), Leg(pool, observer, one)
     assert load.of(one) == 2
     first.end()
     first.end()
@@ -218,12 +219,12 @@ def test_an_address_as_text(host: str, text: str) -> None:
 
 
 async def test_a_connection_that_is_over_at_once_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = Pool(idle_seconds=1, connect_seconds=1)
+    pool = ConnectionPool(idle_seconds=1, connect_seconds=1)
 
     async def create_connection(factory: Any, *_: Any) -> None:
         factory().connection_lost(None)
 
     monkeypatch.setattr(pool, "_loop", SimpleNamespace(create_connection=create_connection, time=lambda: 0.0))
-    connection = await pool.connect(endpoint(1, Role.DECODE))
+    connection = await pool.connect(endpoint(1, Role.DECODE).address, "d")
     assert connection.lost is not None
     assert not pool._all

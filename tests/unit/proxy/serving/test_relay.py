@@ -10,10 +10,11 @@ from pdx_proxy.balancing.load import Load
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.leg import Leg
+from pdx_proxy.engines.observer import EndpointObserver
 from pdx_proxy.engines.outlier_detection import OutlierDetector
-from pdx_proxy.http.downstream.exchange import Source, answer
+from pdx_proxy.http.downstream.exchange import Pausable, answer
 from pdx_proxy.http.upstream.connection import Connection
-from pdx_proxy.http.upstream.connection_pool import Pool
+from pdx_proxy.http.upstream.connection_pool import ConnectionPool
 from pdx_proxy.serving.relay import relay
 from pdx_proxy.telemetry.counters import Counters
 from tests.unit.proxy.http.test_connection import CHUNKED, EVENTS, SIZED, Wire
@@ -26,11 +27,11 @@ class Client:
         self.method, self.path, self.chunks, self.begun, self.closes = method, "/", chunks, False, False
         self.headers: Mapping[str, str] = {}
         self.data, self.cut, self._slow = b"", False, slow
-        self.source: Source | None = None
+        self.upstream: Pausable | None = None
         self.size: int | None = 0
         self.peer = ""
 
-    def count_body(self, take: Callable[[int], None]) -> None:
+    def count_body(self, count: Callable[[int], None]) -> None:
         pass
 
     def drop_body(self) -> None:
@@ -42,11 +43,11 @@ class Client:
     def write(self, data: bytes) -> None:
         self.begun = True
         self.data += data
-        if self._slow and self.source is not None:
-            self.source.pause()
+        if self._slow and self.upstream is not None:
+            self.upstream.pause()
 
-    def feed_from(self, source: Source | None) -> None:
-        self.source = source
+    def bind_upstream(self, upstream: Pausable | None) -> None:
+        self.upstream = upstream
 
     def close_after(self) -> None:
         self.closes = True
@@ -58,7 +59,8 @@ class Client:
 async def serving(before: bytes) -> tuple[Leg, Connection, Wire, Load]:
     load = Load()
     endpoint = Endpoint(EndpointSpec(Address("d", 1), Role.DECODE))
-    leg = Leg(Pool(idle_seconds=9, connect_seconds=1), load, endpoint, OutlierDetector(5, lambda _: None))
+    observer = EndpointObserver(load, OutlierDetector(5, lambda _: None))
+    leg = Leg(ConnectionPool(idle_seconds=9, connect_seconds=1), observer, endpoint)
     made, wire = Connection("d:1", asyncio.get_running_loop()), Wire()
     made.connection_made(wire)
     leg._connection = made

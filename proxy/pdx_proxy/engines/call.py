@@ -1,0 +1,14 @@
+"""A request on its way to engines, with the timeline of what happens to it."""
+
+from pdx_proxy.payload.request import Request
+from pdx_proxy.telemetry.timeline import Timeline
+
+
+class Call:
+    """One client's request and its timeline. The timeline stays the same when the request is replaced."""
+
+    __slots__ = ("request", "timeline")
+
+    def __init__(self, request: Request, timeline: Timeline) -> None:
+        self.request = request
+        self.timeline = timeline
