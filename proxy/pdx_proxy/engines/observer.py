@@ -1,7 +1,7 @@
 """Reports of legs, passed on to the load and to the outlier detector."""
 
 from pdx_proxy.balancing.load import Load
-from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.leg import LegObserver
 from pdx_proxy.engines.outlier_detection import OutlierDetector
 

@@ -5,11 +5,13 @@ from typing import Final
 
 from pdx_api.connectors.families import KVParams
 from pdx_proxy.balancing.pick import stand_in
-from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot
-from pdx_proxy.engines.backend import Backend
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.call import Call
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.handoff.base import HandoffFailure, LegRefused, transfer_params
+from pdx_proxy.engines.transfer_params import LegRefused, transfer_params
+from pdx_proxy.handoff.base import HandoffFailure
+from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure, Reason
 from pdx_proxy.payload.body import prefill_body
@@ -20,7 +22,7 @@ _PREFILL: Final = Phase.PREFILL.value
 
 
 async def finish_prefill(
-    backend: Backend, settlements: Settlements, leg: Leg, decode: Endpoint, params: KVParams | None, call: Call
+    serving: ServingState, settlements: Settlements, leg: Leg, decode: Endpoint, params: KVParams | None, call: Call
 ) -> KVParams | None:
     """P's leg to its end; what it answers for D. Raises HandoffFailure or LegRefused.
 
@@ -29,11 +31,11 @@ async def finish_prefill(
     body = prefill_body(call.request.body, params)
     try:
         await leg.connect()
-        backend.send_prefill(leg, call, body, backend.new_id())
-        answered = transfer_params(leg.endpoint, await leg.whole(backend.deadlines.prefill))
+        serving.send_prefill(leg, call, body, serving.engines.new_id())
+        answered = transfer_params(leg.endpoint, await leg.whole(serving.engines.deadlines.prefill))
     except EngineFailure as failure:
         if not (isinstance(failure, BadAnswer) and failure.reason is Reason.STATUS):
-            backend.suspect(leg.endpoint, failure)
+            serving.engines.suspect(leg.endpoint, failure)
         raise HandoffFailure(leg.endpoint, failure, begun=leg.sent) from failure
     except LegRefused:
         raise
@@ -42,17 +44,18 @@ async def finish_prefill(
         raise
     leg.give_back()
     timeline = call.timeline
-    timeline.prefill = backend.clock() - timeline.sent
-    backend.counters.phases[_PREFILL].observe(timeline.prefill)
+    timeline.prefill = serving.engines.clock() - timeline.sent
+    serving.counters.phases[_PREFILL].observe(timeline.prefill)
     return answered
 
 
-def stand_in_leg(backend: Backend, then: Snapshot, leg: Leg, request: Request) -> Leg:
+def stand_in_leg(serving: ServingState, then: Snapshot, leg: Leg, request: Request) -> Leg:
     """D's leg, as long as `then` is in force; afterwards that of its stand-in.
 
     A D that has begun to leave while P prefilled gets no leg any more.
     """
-    if backend.snapshot is then:
+    engines = serving.engines
+    if engines.snapshot is then:
         return leg
     leg.end()
-    return backend.leg(stand_in(backend.snapshot, backend.load.of, leg.endpoint, turn=0), request.deadline)
+    return engines.leg(stand_in(engines.snapshot, engines.load.of, leg.endpoint, turn=0), request.deadline)

@@ -7,34 +7,35 @@ aftercare for release.
 import asyncio
 
 from pdx_api.connectors.families import KVParams, Pull
-from pdx_proxy.endpoints.snapshot import Endpoint
-from pdx_proxy.engines.backend import Backend
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.call import Call
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.handoff.base import HTTP_BAD_REQUEST, Handoff, HandoffFailure, LegRefused, blame
+from pdx_proxy.engines.transfer_params import LegRefused
+from pdx_proxy.handoff.base import HTTP_BAD_REQUEST, Handoff, HandoffFailure, blame
 from pdx_proxy.handoff.prefill_first import finish_prefill, stand_in_leg
+from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure
 from pdx_proxy.payload.body import decode_body
 
 
 async def hand_off(
-    backend: Backend, settlements: Settlements, family: Pull, pair: tuple[Endpoint, Endpoint], call: Call
+    serving: ServingState, settlements: Settlements, family: Pull, pair: tuple[Endpoint, Endpoint], call: Call
 ) -> Handoff:
     """Run both legs until D's answer is open; raises HandoffFailure or LegRefused."""
     prefill, decode = pair
     request = call.request
-    prefill_leg = backend.leg(prefill, request.deadline)
+    prefill_leg = serving.engines.leg(prefill, request.deadline)
     # D is counted from its choice on, or all that is chosen during a prefill would be sent to the same one.
-    decode_leg = backend.leg(decode, request.deadline)
-    snapshot = backend.snapshot
+    decode_leg = serving.engines.leg(decode, request.deadline)
+    snapshot = serving.engines.snapshot
     try:
-        params = await finish_prefill(backend, settlements, prefill_leg, decode, family.prefill_params, call)
+        params = await finish_prefill(serving, settlements, prefill_leg, decode, family.prefill_params, call)
         if params is not None:
-            backend.counters.pin(prefill.name)
-        finished = backend.clock()
-        decode_leg = stand_in_leg(backend, snapshot, decode_leg, request)
-        await _decode(backend, settlements, prefill, decode_leg, params, call)
+            serving.counters.pin(prefill.name)
+        finished = serving.engines.clock()
+        decode_leg = stand_in_leg(serving, snapshot, decode_leg, request)
+        await _decode(serving, settlements, prefill, decode_leg, params, call)
     except BaseException:
         decode_leg.end()
         raise
@@ -46,32 +47,32 @@ async def hand_off(
     if decode_leg.answer.status != 200:
         unheard = HTTP_BAD_REQUEST in decode_leg.answer.body
         decode_leg.end()
-        if unheard or not backend.has_handshake(prefill, decode):
+        if unheard or not serving.has_handshake(prefill, decode):
             settlements.release((prefill, decode), params, request)
         else:
-            backend.counters.unpin(prefill.name)
+            serving.counters.unpin(prefill.name)
         raise LegRefused
-    backend.counters.unpin(prefill.name)
-    backend.mark_handshake(prefill, decode)
-    return Handoff(decode_leg, prefill, call.timeline.prefill, backend.clock() - finished)
+    serving.counters.unpin(prefill.name)
+    serving.mark_handshake(prefill, decode)
+    return Handoff(decode_leg, prefill, call.timeline.prefill, serving.engines.clock() - finished)
 
 
 async def _decode(
-    backend: Backend, settlements: Settlements, prefill: Endpoint, leg: Leg, params: KVParams | None, call: Call
+    serving: ServingState, settlements: Settlements, prefill: Endpoint, leg: Leg, params: KVParams | None, call: Call
 ) -> None:
-    decode, deadlines, request = leg.endpoint, backend.deadlines, call.request
+    decode, deadlines, request = leg.endpoint, serving.engines.deadlines, call.request
     pair = (prefill, decode)
     try:
         await leg.connect()
-        backend.send(leg, call, decode_body(request.body, params), backend.new_id())
+        serving.send(leg, call, decode_body(request.body, params), serving.engines.new_id())
         await leg.first_event(deadlines.handoff if request.stream else deadlines.first_event)
     except EngineFailure as failure:
         leg.end()
         if params is not None:
             settlements.release(pair, params, request, failure, begun=leg.sent)
-            blame(backend, prefill, decode, failure)
+            blame(serving, prefill, decode, failure)
         elif not isinstance(failure, BadAnswer):
-            backend.suspect(decode, failure)
+            serving.engines.suspect(decode, failure)
         raise HandoffFailure(decode, failure) from failure
     except (asyncio.CancelledError, Exception):  # mostly because nobody waits any more
         if params is None:

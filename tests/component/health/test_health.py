@@ -7,7 +7,7 @@ import pytest
 
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Health
-from pdx_proxy.endpoints.snapshot import State
+from pdx_proxy.endpoints.endpoint import State
 from pdx_sim import FaultKind, SimEngine
 from tests.component.conftest import MakeWorld
 from tests.component.harness import SHORT, Shape, World, eventually
@@ -47,7 +47,7 @@ async def test_failures_in_a_row_leave_an_engine_out(kind: FaultKind, make_world
     assert world.d.counts.faults[kind.value] == 3, "nobody asks it"
     await world.warm()
     assert world.d.counts.faults[kind.value] == 5, "it was warmed until it answered"
-    assert (world.endpoint(world.d).start, world.endpoint(world.d).reason) == (2, None)
+    assert (world.endpoint(world.d).generation, world.endpoint(world.d).reason) == (2, None)
 
 
 async def test_an_engine_that_fails_again_is_left_out_for_longer(make_world: MakeWorld) -> None:
@@ -74,7 +74,7 @@ async def test_refusals_and_a_full_queue_are_no_failures(status: int, make_world
     world.d.faults.add(FaultKind.STATUS, count=6, status=status)
     while world.d.faults.active:
         await world.ask()
-    assert all(world.endpoint(engine).start == 1 for engine in world.decode)
+    assert all(world.endpoint(engine).generation == 1 for engine in world.decode)
     assert (await world.state())["ejections"] == {"lost": 0, "timeout": 0, "consecutive_errors": 0, "overridden": 0}
 
 
@@ -162,7 +162,7 @@ async def test_blocks_that_a_decode_has_lost_are_told(push: Order, make_world: M
     assert (await world.settlements())["decode_lost"] == 1
     assert (await _described(world, world.d))["lostHandoffs"] == 1
     assert await _metric(world, f'pdx_decode_kv_leaked{{endpoint="{name}"}}') == "1.0"
-    assert world.worker._backend.load.of(world.endpoint(world.d)) == 1, "it weighs as a leg in flight"
+    assert world.worker._engines.load.of(world.endpoint(world.d)) == 1, "it weighs as a leg in flight"
     await world.d.kill()
     assert (await world.ask()).status == 503
     await eventually(lambda: world.endpoint(world.d).state is State.COLD)
@@ -174,7 +174,7 @@ async def test_blocks_that_a_decode_has_lost_are_told(push: Order, make_world: M
 
 async def test_an_engine_that_comes_back_starts_slowly(make_world: MakeWorld) -> None:
     world = await make_world(PULL, 0, 2, d={"decode_token_seconds": 0.02}, health=Health(slow_start_seconds=0.6))
-    load = world.worker._backend.load
+    load = world.worker._engines.load
     assert not load.effective_loads, "those that start together share evenly"
     await asyncio.sleep(0.6)  # the other one is no newcomer then
     await world.d.kill()
