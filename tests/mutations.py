@@ -32,22 +32,22 @@ class Mutation:
 MUTATIONS: Final = (
     Mutation(
         "P's failure is told at once",
-        "serving/gateway.py",
+        "serving/attempts.py",
         "if tries and failure.begun and not self._serving.may_retry():",
         "if True:",
         f"{_ROW}[prefill-500-PrefillFirst-whole-Retry]",
     ),
     Mutation(
         "Fail goes on",
-        "serving/gateway.py",
-        "if retries.on_prefill_failure is PrefillFailure.FAIL:\n",
+        "serving/attempts.py",
+        "if on_prefill_failure is PrefillFailure.FAIL:\n",
         "if False:\n",
         f"{_ROW}[prefill-500-fail-PrefillFirst-whole-Fail]",
     ),
     Mutation(
         "Local asks another P",
-        "serving/gateway.py",
-        "call = Call(request.whole(), timeline)\n                    request = call.request\n                if tries",
+        "serving/attempts.py",
+        "call = call.whole()\n                if tries",
         "pass\n                if tries",
         f"{_ROW}[prefill-dies-local-PrefillFirst-stream-Local]",
     ),

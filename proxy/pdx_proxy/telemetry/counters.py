@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pdx_api.names import Policy
 
@@ -123,6 +123,14 @@ class Phase(StrEnum):
     """The request from its head to the last byte of its answer."""
 
 
+class Relay(Protocol):
+    """An answer that is being relayed."""
+
+    @property
+    def relayed_chunks(self) -> int:
+        """Pieces written to the client so far."""
+
+
 @dataclass(slots=True)
 class Histogram:
     """Counts of durations by bucket."""
@@ -162,7 +170,9 @@ class Counters:
     local_prefills: dict[str, int] = field(default_factory=lambda: dict.fromkeys((each.value for each in Local), 0))
     """Requests that could be split and were prefilled by D, by reason."""
     chunks: int = 0
-    """Pieces of answers written to clients."""
+    """Pieces of answers written to clients, without those of `relays`."""
+    relays: set[Relay] = field(default_factory=set)
+    """Open relays. Each counts its own pieces, which are added to `chunks` when it ends."""
     pinned: dict[str, int] = field(default_factory=dict)
     """Prefills that have ended and whose KV no D has taken yet, by P. Never zero."""
     retries_refused: int = 0
@@ -202,7 +212,7 @@ class Counters:
             "affinity": {role: dict(counts) for role, counts in self.affinity.items()},
             "choices": {role: dict(counts) for role, counts in self.choices.items()},
             "localPrefills": dict(self.local_prefills),
-            "chunks": self.chunks,
+            "chunks": self.chunks + sum(relay.relayed_chunks for relay in self.relays),
             "held": dict(self.pinned),
             "retriesRefused": self.retries_refused,
             "phases": {name: {"counts": h.counts, "total": h.total} for name, h in self.phases.items()},

@@ -16,7 +16,8 @@ from pdx_proxy.admission.api_keys import (
     parse_engine_key,
 )
 from pdx_proxy.config.settings import Keys
-from pdx_proxy.http.messages import forwarded_headers, request_head
+from pdx_proxy.http.messages import request_head
+from pdx_proxy.serving.reader import forwarded_headers
 
 
 def line(key: str, name: str) -> str:
