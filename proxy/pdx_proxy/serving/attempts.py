@@ -15,7 +15,7 @@ from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure
 from pdx_proxy.payload.body import decode_body
-from pdx_proxy.telemetry.counters import Local
+from pdx_proxy.telemetry.counters import LocalPrefillReason
 
 
 class Unserved:
@@ -118,16 +118,16 @@ class Attempts:
             raise
         return Handoff(leg)
 
-    def _count_local(self, handoff: Handoff, reason: Local) -> None:
+    def _count_local(self, handoff: Handoff, reason: LocalPrefillReason) -> None:
         decode = handoff.decode
         if decode.endpoint.role is Role.DECODE and decode.answer.status == 200:
             self._serving.counters.local_prefills[reason.value] += 1
 
 
-def _why_local(choice: Choice, split: bool, refused: bool, failed: bool) -> Local:
+def _why_local(choice: Choice, split: bool, refused: bool, failed: bool) -> LocalPrefillReason:
     """Why D prefills a request that could have been split."""
     if choice.prefill is not None:
-        return Local.NOTHING
+        return LocalPrefillReason.NOTHING
     if refused:
-        return Local.REFUSED
-    return Local.NO_PREFILL if split and not failed else Local.FAILED
+        return LocalPrefillReason.REFUSED
+    return LocalPrefillReason.NO_PREFILL if split and not failed else LocalPrefillReason.FAILED

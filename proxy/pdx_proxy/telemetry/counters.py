@@ -71,7 +71,7 @@ class Settlement(StrEnum):
     """P is gone while D waits for its push: D's blocks stay until its timeout or restart."""
 
 
-class Whole(StrEnum):
+class NotSplitReason(StrEnum):
     """Why a request that one engine served was not split."""
 
     PATH = "path"
@@ -84,7 +84,7 @@ class Whole(StrEnum):
     """No P was ready for it."""
 
 
-class Local(StrEnum):
+class LocalPrefillReason(StrEnum):
     """Why D prefilled a request that could have been split."""
 
     NO_PREFILL = "no_prefill"
@@ -158,7 +158,7 @@ class Counters:
     """Attempts that failed before the first event, by reason."""
     sheds: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ShedReason, 0))
     """Requests that were shed, by reason."""
-    not_split: dict[str, int] = field(default_factory=lambda: dict.fromkeys(Whole, 0))
+    not_split: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NotSplitReason, 0))
     affinity: dict[str, dict[str, int]] = field(
         default_factory=lambda: {
             role: dict.fromkeys((each.value for each in Affinity), 0) for role in ("prefill", "decode")
@@ -167,7 +167,9 @@ class Counters:
     """By role. An aggregated engine counts as decode."""
     choices: dict[str, dict[str, int]] = field(default_factory=_choices)
     """Selected engines, by role and by the policy that decided."""
-    local_prefills: dict[str, int] = field(default_factory=lambda: dict.fromkeys((each.value for each in Local), 0))
+    local_prefills: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys((each.value for each in LocalPrefillReason), 0)
+    )
     """Requests that could be split but were prefilled by D, by reason."""
     chunks: int = 0
     """Pieces of answers written to clients, without those of `relays`."""
