@@ -83,7 +83,7 @@ def main() -> None:
     """Compile as the arguments specify."""
     parser = argparse.ArgumentParser(prog="python proxy/compile.py", description=__doc__)
     parser.add_argument("target", type=Path, help="the folder that holds pdx_proxy")
-    parser.add_argument("--python", default=sys.executable, help="the Python with the gateway's dependencies (%(default)s)")
+    parser.add_argument("--python", default=sys.executable, help="Python with the gateway's packages (%(default)s)")
     parser.add_argument("--path", default="", help="folders of further packages, as in MYPYPATH")
     given = parser.parse_args()
     compile_modules(given.target.resolve(), given.python, given.path)
