@@ -163,7 +163,7 @@ class Gateway:
             tries -= 1
             self._turn += 1
             split = request.split and (tries > 0 or last is None or retries.on_prefill_failure is PrefillFailure.FAIL)
-            choice = self._chooser.choose(self._engines.snapshot, request, split=split, avoid=avoid, turn=self._turn)
+            choice = self._chooser.choose(self._engines.snapshot, request, split=split, avoid=avoid, cursor=self._turn)
             if choice is None:
                 break
             try:
@@ -228,7 +228,7 @@ class Gateway:
         except EngineFailure as failure:
             leg.end()
             if not isinstance(failure, BadAnswer):
-                self._engines.suspect(choice.decode, failure)
+                self._engines.observer.suspect(choice.decode, failure)
             raise HandoffFailure(choice.decode, failure, begun=leg.sent) from failure
         except BaseException:
             leg.end()
@@ -263,7 +263,7 @@ class Gateway:
     def _broken(self, handoff: Handoff, failure: EngineFailure | RequestExpired) -> Outcome:
         if isinstance(failure, RequestExpired):
             return Outcome.EXPIRED
-        self._engines.suspect(handoff.decode.endpoint, failure)
+        self._engines.observer.suspect(handoff.decode.endpoint, failure)
         return Outcome.IDLE if isinstance(failure, DeadlineExceeded) else Outcome.BROKEN
 
     def _own_headers(self, exchange: Exchange) -> dict[str, str]:

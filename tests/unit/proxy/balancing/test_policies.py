@@ -49,10 +49,10 @@ LEAST = [
 ]
 
 
-@pytest.mark.parametrize(("loads", "turn", "wanted"), LEAST)
-def test_least(loads: list[float], turn: int, wanted: int) -> None:
+@pytest.mark.parametrize(("loads", "cursor", "wanted"), LEAST)
+def test_least(loads: list[float], cursor: int, wanted: int) -> None:
     pool, load = engines(len(loads)), by_number(loads)
-    assert least(pool, lambda e: load[e.name], turn) is pool[wanted]
+    assert least(pool, lambda e: load[e.name], cursor) is pool[wanted]
 
 
 LEAST_LOAD: list[tuple[str, list[float], list[tuple[float, float, float] | None], list[int]]] = [
@@ -74,7 +74,7 @@ def test_least_load(loads: list[float], said: list[tuple[float, float, float] | 
     pool, load = engines(len(loads)), by_number(loads)
     measures = {e.name: LoadReport(*each) for e, each in zip(pool, said, strict=True) if each}
     policy = least_load(pressures(pool, measures, lambda e: load[e.name]))
-    chosen = [policy(pool, lambda e: load[e.name], turn) for turn in range(len(wanted))]
+    chosen = [policy(pool, lambda e: load[e.name], cursor) for cursor in range(len(wanted))]
     assert [pool.index(each) for each in chosen] == wanted
 
 
@@ -91,9 +91,9 @@ def test_an_engine_that_is_to_get_less_shows_more_load_to_every_policy() -> None
 
 
 def test_pressure_is_never_negative() -> None:
-    assert pressure(LoadReport(0, 0, 0.0), 9).more == 0
-    assert pressure(LoadReport(0, 0, 0.0), 9).scarcity == 1
-    assert pressure(LoadReport(0, 0, 1.0), 0).scarcity == 20
+    assert pressure(LoadReport(0, 0, 0.0), 9).external == 0
+    assert pressure(LoadReport(0, 0, 0.0), 9).kv_cost == 1
+    assert pressure(LoadReport(0, 0, 1.0), 0).kv_cost == 20
 
 
 AFFINE = [
@@ -185,7 +185,7 @@ def chooser(prefill: Policy = Policy.LEAST_REQUESTS, decode: Policy = Policy.LEA
 def chosen(by: Chooser, asked: Request, turns: int = 4) -> tuple[set[str], set[str]]:
     """The P and the D that a request goes to in some turns."""
     snapshot = Snapshot.of(POOL)
-    choices = [by.choose(snapshot, asked, split=True, avoid=(), turn=turn) for turn in range(turns)]
+    choices = [by.choose(snapshot, asked, split=True, avoid=(), cursor=cursor) for cursor in range(turns)]
     found = [choice for choice in choices if choice]
     assert len(found) == turns
     return {c.prefill.name for c in found if c.prefill}, {c.decode.name for c in found}
@@ -223,7 +223,7 @@ def test_load_reports_are_compared_with_the_load_once() -> None:
     by.apply(snapshot, LoadReports(busy))
 
     def choose() -> Endpoint:
-        choice = by.choose(snapshot, request(), split=False, avoid=(), turn=0)
+        choice = by.choose(snapshot, request(), split=False, avoid=(), cursor=0)
         assert choice is not None
         return choice.decode
 
@@ -271,9 +271,9 @@ def test_a_missing_p_is_counted_at_the_first_attempt() -> None:
     counters = Counters()
     by = Chooser(Choosing(), lambda _: 0, counters)
     for pool in ([endpoint(1)], [endpoint(1, Role.AGGREGATED)], []):
-        by.choose(Snapshot.of(pool), request(), split=True, avoid=(), turn=0)
-        by.choose(Snapshot.of(pool), request(), split=True, avoid={"other"}, turn=0)
-        by.choose(Snapshot.of(pool), request(), split=False, avoid=(), turn=0)
+        by.choose(Snapshot.of(pool), request(), split=True, avoid=(), cursor=0)
+        by.choose(Snapshot.of(pool), request(), split=True, avoid={"other"}, cursor=0)
+        by.choose(Snapshot.of(pool), request(), split=False, avoid=(), cursor=0)
     assert {reason: count for reason, count in counters.not_split.items() if count} == {"no_prefill": 1}
 
 
