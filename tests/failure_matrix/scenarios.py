@@ -106,7 +106,7 @@ def _clients() -> Iterator[Row]:
         {Outcome.SPLIT: 1},
         streams=STREAM,
         engines="D is read as slowly; that is not idle",
-        test=_OVER_HTTP + "a_slow_reader_slows_the_engine_down[lane]",
+        test=_OVER_HTTP + "a_slow_reader_slows_the_engine_down[fast]",
     )
     yield Row(
         "slow-reader-idle",
@@ -116,7 +116,7 @@ def _clients() -> Iterator[Row]:
         {Outcome.SPLIT: 1},
         streams=STREAM,
         engines="D is read as slowly",
-        test="unit/proxy/http/test_idle.py::test_an_engine_that_is_not_read_is_not_idle",
+        test="unit/proxy/http/test_idle.py::test_a_paused_engine_is_not_idle",
     )
     yield Row(
         "old-client",
@@ -209,7 +209,7 @@ def _deleted() -> Iterator[Row]:
         {Reason.LOST: 1},
         {Settlement.DECODE_LOST: 1},
         orders=PUSH,
-        engines="D is closed; `pdx_decode_lost{endpoint}` and `/pdx/state` name it",
+        engines="D is closed; `pdx_decode_kv_leaked{endpoint}` and `/pdx/state` name it",
         test=_ENDINGS + "a_prefill_that_dies_for_good_is_counted_against_its_decode[{shape}-{order}]",
     )
     yield Row(
@@ -316,7 +316,12 @@ def _limits() -> Iterator[Row]:
             Client.UNAVAILABLE,
             "requests_wait_in_order_and_further_ones_are_shed[{order}]",
         ),
-        (ShedReason.QUEUE_TIMEOUT, "it waits too long for its turn", Client.UNAVAILABLE, "who_waits_too_long_is_shed"),
+        (
+            ShedReason.QUEUE_TIMEOUT,
+            "it waits too long for its turn",
+            Client.UNAVAILABLE,
+            "a_wait_that_is_too_long_is_shed",
+        ),
         (
             ShedReason.CLIENT_LIMIT,
             "its client has too many open",
@@ -325,7 +330,7 @@ def _limits() -> Iterator[Row]:
         ),
         (ShedReason.BYTES, "too many bytes are held", Client.UNAVAILABLE, "bodies_are_bounded[length]"),
     ):
-        counters = f"`pdx_sheds_total` {reason} 1"
+        counters = f"`pdx_requests_shed_total` {reason} 1"
         yield Row(
             f"shed-{reason}",
             Phase.QUEUE,
@@ -343,7 +348,7 @@ def _limits() -> Iterator[Row]:
         _GONE,
         _LEFT,
         engines=nothing,
-        test=_OVERLOAD + "a_client_that_leaves_the_queue_frees_its_place",
+        test=_OVERLOAD + "a_client_that_disconnects_leaves_the_queue",
     )
 
 

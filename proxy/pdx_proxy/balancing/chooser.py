@@ -16,7 +16,7 @@ from pdx_proxy.http.routes import Kind
 from pdx_proxy.payload.body import Body
 from pdx_proxy.payload.prompt import PromptReader
 from pdx_proxy.payload.request import Request, can_split
-from pdx_proxy.telemetry.counters import Affinity, Counters, Whole
+from pdx_proxy.telemetry.counters import Affinity, Counters, NotSplitReason
 
 SESSION_HEADER: Final = "x-session-id"
 
@@ -56,11 +56,11 @@ class Chooser:
     def may_split(self, kind: Kind, path: str, body: Body) -> bool:
         """Whether prefill and decode of a request may run on different engines. Counts the requests that may not."""
         if kind is not _GENERATE:
-            why = Whole.PATH
+            why = NotSplitReason.PATH
         elif not can_split(path, body.fields):
-            why = Whole.PARAMETERS
+            why = NotSplitReason.PARAMETERS
         elif body.features.short:
-            why = Whole.SHORT
+            why = NotSplitReason.SHORT
         else:
             return True
         self._counters.not_split[why] += 1
@@ -84,7 +84,7 @@ class Chooser:
             if choice.prefill is not None:
                 self._prefill_choices[_LEAST if prefill is least else self._prefill_name] += 1
         if split and choice is not None and choice.prefill is None and choice.decode.role is Role.DECODE and not avoid:
-            self._counters.not_split[Whole.NO_PREFILL] += 1
+            self._counters.not_split[NotSplitReason.NO_PREFILL] += 1
         return choice
 
     def _policy_for(self, name: PolicyName, role: Role) -> PolicyFor:

@@ -10,11 +10,11 @@ class Cause(StrEnum):
 
     LOST = "lost"
     """A connection or a hand-off was lost: the engine may have died or restarted."""
-    TIMEOUT = "hung"
+    TIMEOUT = "timeout"
     """The engine sent nothing until a deadline."""
-    CONSECUTIVE_ERRORS = "failures"
+    CONSECUTIVE_ERRORS = "consecutive_errors"
     """The engine answered, but too many consecutive answers reported an error."""
-    OVERRIDDEN = "kept"
+    OVERRIDDEN = "overridden"
     """Too many consecutive errors, but no other engine can do its work, so it was not ejected."""
 
 

@@ -5,10 +5,14 @@ from pdx_proxy.telemetry.timeline import Timeline
 
 
 class Call:
-    """One client's request and its timeline. The timeline stays the same when the request is replaced."""
+    """One client's request and its timeline."""
 
     __slots__ = ("request", "timeline")
 
     def __init__(self, request: Request, timeline: Timeline) -> None:
         self.request = request
         self.timeline = timeline
+
+    def whole(self) -> "Call":
+        """The same call, not split, with the same timeline."""
+        return Call(self.request.whole(), self.timeline)

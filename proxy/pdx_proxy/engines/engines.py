@@ -61,5 +61,5 @@ def create_engines(settings: Settings, notify: EventSink, load: Load | None = No
         new_id=lambda: f"{prefix}{next(count):x}",
         clock=time.perf_counter,
         load=load,
-        observer=EndpointObserver(load, OutlierDetector(settings.health.failures_in_a_row), notify),
+        observer=EndpointObserver(load, OutlierDetector(settings.health.consecutive_errors), notify),
     )

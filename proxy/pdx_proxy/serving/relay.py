@@ -6,9 +6,10 @@ from typing import Final
 
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.http.downstream.exchange import Exchange
-from pdx_proxy.http.errors import error_body, unavailable_body
+from pdx_proxy.http.errors import unavailable_body
 from pdx_proxy.http.messages import answer_head
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure, LostConnection, RequestExpired
+from pdx_proxy.serving.answers import broken_body
 from pdx_proxy.telemetry.counters import Counters
 
 _SHUTTING_DOWN: Final = unavailable_body("The gateway is shutting down.")
@@ -38,15 +39,17 @@ async def relay(
     head = answer_head(answer.status, answer.headers, {**framing, **_closing(exchange), **headers})
     exchange.write(head + leg.relay(exchange, raw=raw))
     exchange.bind_upstream(leg)
+    counters.relays.add(leg)
     try:
         await leg.relayed(idle)
     except (LostConnection, DeadlineExceeded, RequestExpired) as failure:
-        _cut(exchange, leg.last_chunk if raw and answer.chunked else b"", error_of(failure))
+        _cut(exchange, leg.last_chunk if raw and answer.chunked else b"", broken_body(failure))
         return failure
     except asyncio.CancelledError:  # the client has left, and no write reaches it; or the gateway shuts down
         _cut(exchange, leg.last_chunk if raw and answer.chunked else b"", _SHUTTING_DOWN)
         raise
     finally:
+        counters.relays.discard(leg)
         counters.chunks += leg.relayed_chunks
         exchange.bind_upstream(None)
         leg.resume()  # the next exchange on its connection has another client
@@ -55,15 +58,6 @@ async def relay(
 
 def _closing(exchange: Exchange) -> dict[str, str]:
     return {"connection": "close"} if exchange.closes else {}
-
-
-def error_of(failure: EngineFailure | RequestExpired) -> bytes:
-    """The error that a client receives when its answer breaks, or when its request expires."""
-    if isinstance(failure, RequestExpired):
-        return error_body(504, "The request took too long.", "GatewayTimeoutError")
-    if isinstance(failure, DeadlineExceeded):
-        return error_body(504, "The engine went silent while it answered.", "GatewayTimeoutError")
-    return error_body(500, "The engine was lost while it answered.", "InternalServerError")
 
 
 def _cut(exchange: Exchange, last_chunk: bytes, error: bytes) -> None:

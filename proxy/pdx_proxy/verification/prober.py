@@ -87,7 +87,7 @@ class TransferProber:
         self._engines = engines
         self._snapshot = snapshot
         self._random = rng or random.Random()  # noqa: S311 (no secret)
-        self._usual = engines.settings.canary.seconds
+        self._usual = engines.settings.verification.period_seconds
         self._records: dict[Names, Record] = {}
         self._tried: dict[Names, tuple[float, Tried]] = {}
         """The last try of each pair, and when, in Unix time."""

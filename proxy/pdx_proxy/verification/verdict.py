@@ -47,7 +47,7 @@ class Result(StrEnum):
     """D says something else over P's KV than alone."""
     FAILED = "failed"
     """The hand-off failed, while D alone answers."""
-    UNTOLD = "untold"
+    UNTOLD = "not_reported"
     """D does not say where the prompt's KV came from."""
     BUSY = "busy"
     """An engine was too busy, or not there: nothing is proved."""

@@ -205,7 +205,7 @@ async def test_a_client_id_is_cut_and_cleaned(make_world: MakeWorld, caplog: pyt
 
 async def test_a_storm_is_told_of_in_few_lines(caplog: pytest.LogCaptureFixture) -> None:
     now = [100.0]
-    log = AccessLog(Logs(), 1, tuple, lambda: now[0])
+    log = AccessLog(Logs(), 1, dict, lambda: now[0])
 
     def fail(times: int) -> None:
         for _ in range(times):
@@ -225,7 +225,7 @@ async def test_a_storm_is_told_of_in_few_lines(caplog: pytest.LogCaptureFixture)
 async def test_an_error_is_described_where_a_line_is_written(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = AccessLog(Logs(), 1, tuple, lambda: 100.0)
+    log = AccessLog(Logs(), 1, dict, lambda: 100.0)
     described: list[Exception] = []
 
     def describe(error: Exception) -> dict[str, str]:
@@ -239,7 +239,7 @@ async def test_an_error_is_described_where_a_line_is_written(
 
 
 def test_workers_share_the_lines(caplog: pytest.LogCaptureFixture) -> None:
-    log = AccessLog(EVERY, 2 * LINES_PER_SECOND, tuple, lambda: 100.0)
+    log = AccessLog(EVERY, 2 * LINES_PER_SECOND, dict, lambda: 100.0)
     log.note("/v1/completions", "", Outcome.WHOLE, Timeline(), 0.1)
     assert len(lines(caplog)) == 1
     assert log._may_write() is False

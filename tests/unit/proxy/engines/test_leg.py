@@ -1,4 +1,4 @@
-"""A leg that is lost on a kept connection: sent once more if the engine cannot have begun it, and never later."""
+"""A leg that is lost on a reused connection: sent once more if the engine cannot have begun it, and never later."""
 
 import asyncio
 
@@ -19,14 +19,14 @@ from tests.unit.proxy.http.test_connection import EMPTY, Wire
 DECODE = Endpoint(EndpointSpec(Address("d", 1), Role.DECODE))
 
 
-class Kept(ConnectionPool):
-    """Has one kept connection, and makes new ones to engines that answer at once."""
+class OneIdle(ConnectionPool):
+    """Has one idle connection, and opens new ones to engines that answer at once."""
 
     def __init__(self) -> None:
         super().__init__(idle_seconds=60.0, connect_seconds=1.0)
-        self.kept = self._connected()
-        self.kept.used = True
-        self.made = 0
+        self.idle = self._connected()
+        self.idle.used = True
+        self.connects = 0
 
     def _connected(self) -> Connection:
         connection = Connection(DECODE.name, self._loop)
@@ -34,36 +34,36 @@ class Kept(ConnectionPool):
         return connection
 
     def take(self, address: Address, name: str) -> Connection | None:
-        return self.kept
+        return self.idle
 
     async def connect(self, address: Address, name: str) -> Connection:
-        self.made += 1
+        self.connects += 1
         connection = self._connected()
         self._loop.call_soon(connection.data_received, EMPTY)
         return connection
 
 
 @pytest.fixture
-async def pool() -> Kept:
-    return Kept()
+async def pool() -> OneIdle:
+    return OneIdle()
 
 
-async def _sent(pool: Kept) -> Leg:
+async def _sent(pool: OneIdle) -> Leg:
     leg = Leg(pool, EndpointObserver(Load(), OutlierDetector(5), lambda _: None), DECODE)
     await leg.connect()
     leg.send("POST", "/v1/completions", (), b"{}")
     return leg
 
 
-async def test_what_is_lost_at_once_is_sent_again(pool: Kept) -> None:
+async def test_an_immediate_loss_is_sent_again(pool: OneIdle) -> None:
     leg = await _sent(pool)
-    pool.kept.connection_lost(None)
+    pool.idle.connection_lost(None)
     assert (await leg.whole(5.0)).status == 200
-    assert pool.made == 1
+    assert pool.connects == 1
     leg.end()
 
 
-async def test_what_nobody_wants_any_more_is_not_sent_again(pool: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_abandoned_request_is_not_sent_again(pool: OneIdle, monkeypatch: pytest.MonkeyPatch) -> None:
     leg, connect = await _sent(pool), pool.connect
 
     async def while_the_client_leaves(address: Address, name: str) -> Connection:
@@ -71,21 +71,21 @@ async def test_what_nobody_wants_any_more_is_not_sent_again(pool: Kept, monkeypa
         return await connect(address, name)
 
     monkeypatch.setattr(pool, "connect", while_the_client_leaves)
-    pool.kept.connection_lost(None)
+    pool.idle.connection_lost(None)
     with pytest.raises(LostConnection, match="abandoned"):
         await leg.whole(5.0)
-    assert pool.made == 1
-    assert not leg.connection.reusable, "it is closed with the leg"
+    assert pool.connects == 1
+    assert not leg.connection.reusable, "the connection is closed with the leg"
     leg.end()
 
 
-async def test_what_is_lost_behind_an_earlier_wait_is_not(pool: Kept) -> None:
-    """At once is counted from the sending: the engine has had the request since, however short the present wait is."""
+async def test_a_loss_after_an_earlier_wait_is_not_sent_again(pool: OneIdle) -> None:
+    """The limit counts from the sending, because the engine has had the request since then."""
     leg = await _sent(pool)
     with pytest.raises(DeadlineExceeded):
         await leg.head(0.15)
-    asyncio.get_running_loop().call_soon(pool.kept.connection_lost, None)
+    asyncio.get_running_loop().call_soon(pool.idle.connection_lost, None)
     with pytest.raises(LostConnection):
         await leg.first_event(5.0)
-    assert pool.made == 0
+    assert pool.connects == 0
     leg.end()

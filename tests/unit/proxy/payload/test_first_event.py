@@ -1,4 +1,4 @@
-"""When an engine's answer may go to a client."""
+"""When an engine's answer is open."""
 
 import pytest
 from hypothesis import given
@@ -57,7 +57,7 @@ def test_bad_first_events(before: bytes, event: bytes, reason: Reason, status: i
         assert (raised.value.reason, raised.value.status, raised.value.endpoint) == (reason, status, "d")
 
 
-def test_after_the_first_event_nothing_is_looked_at() -> None:
+def test_only_the_first_event_is_inspected() -> None:
     assert is_open("d", answer(TOKEN + ERROR))
 
 
@@ -74,7 +74,7 @@ def test_whole_answers() -> None:
     json = b"application/json"
     assert not is_open("d", answer(WHOLE % b"stop", kind=json))
     assert is_open("d", answer(WHOLE % b"stop", kind=json, complete=True))
-    assert is_open("d", answer(b"x" * 2_000_000, kind=json)), "a huge one is not held"
+    assert is_open("d", answer(b"x" * 2_000_000, kind=json)), "a huge answer is not buffered"
     assert is_open("d", answer(rb'{"text":"\"finish_reason\":\"abort\""}', kind=json, complete=True))
     with pytest.raises(BadAnswer, match="aborted"):
         is_open("d", answer(WHOLE % b"abort", kind=json, complete=True))
@@ -88,12 +88,12 @@ def test_server_errors_are_read_to_their_end(status: int) -> None:
     assert (raised.value.status, raised.value.body) == (status, b'{"error":1}')
     with pytest.raises(BadAnswer) as raised:
         is_open("d", answer(b"Internal Server Error", status=status, kind=b"text/plain", complete=True))
-    assert raised.value.body == b"", "what is no JSON is not shown as JSON"
+    assert raised.value.body == b"", "only JSON goes to the client as JSON"
 
 
 @pytest.mark.parametrize("status", [204, 302, 400, 404, 422, 429])
 def test_other_answers_go_on_whole(status: int) -> None:
-    """Whether D's engine has heard of what its server refuses stands at the end of the refusal."""
+    """The end of a refusal shows whether it comes from D's engine or from its HTTP server."""
     assert not is_open("d", answer(b"", status=status))
     assert is_open("d", answer(b"", status=status, complete=True))
     assert is_open("d", answer(b"x" * (1 << 20) + b"x", status=status))

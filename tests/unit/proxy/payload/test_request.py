@@ -50,7 +50,7 @@ def test_no_spelling_of_a_key_gets_through(body: dict[str, Any]) -> None:
     assert _read(("{" + ",".join([*pairs, *pairs]) + "}").encode()) == _clean(body)
 
 
-def test_of_a_repeated_key_the_last_value_counts_and_goes_on_alone() -> None:
+def test_the_last_of_repeated_keys_counts() -> None:
     raw = b' {"stream": true, "prompt":"a", "str\\u0065am" :false,"prompt":"b"}\n'
     body = read_body(raw, JSON)
     assert body.fields == {"stream": False, "prompt": "b"}
@@ -63,7 +63,7 @@ VALUES_AS_THEY_CAME = (
 )
 
 
-def test_values_go_on_as_they_came() -> None:
+def test_values_are_not_changed() -> None:
     assert decode_body(read_body(VALUES_AS_THEY_CAME, JSON), None) == VALUES_AS_THEY_CAME
 
 
@@ -82,7 +82,7 @@ NOT_JSON = [
 
 
 @pytest.mark.parametrize("raw", NOT_JSON)
-def test_what_is_not_strict_json_is_refused(raw: bytes) -> None:
+def test_lenient_json_is_refused(raw: bytes) -> None:
     with pytest.raises(RefusedError, match="json_invalid"):
         read_body(raw, JSON)
 
@@ -111,7 +111,7 @@ def test_any_bytes_are_an_object_or_refused(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 100, 240, 249, 250, 251, 252, 253, 254, 400, 1023, 1024, 5000])
-def test_what_is_read_can_be_written(depth: int) -> None:
+def test_every_accepted_body_can_be_written(depth: int) -> None:
     raw = b'{"tools":' + b"[" * depth + b"]" * depth + b"}"
     try:
         body = read_body(raw, JSON)

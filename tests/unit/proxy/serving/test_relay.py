@@ -1,4 +1,4 @@
-"""Relaying: framing, flow control, and ends that are none."""
+"""Relaying: framing, flow control, and broken answers."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -103,7 +103,7 @@ async def test_the_body_arrives_as_it_came(raw: bytes, chunks: bool, step: int) 
 
 
 async def test_a_paused_connection_reads_again_for_the_next_client() -> None:
-    """The last bytes of an answer make a slow client's buffer run over: nobody else would resume the engine."""
+    """The last bytes of an answer fill a slow client's buffer: only the relay can resume the connection."""
     _, wire, made = await _relay(Client(slow=True), CHUNKED, CHUNKED.index(b"\r\n\r\n") + 6, 1000)
     assert made.reusable
     assert wire.reading
@@ -111,7 +111,7 @@ async def test_a_paused_connection_reads_again_for_the_next_client() -> None:
 
 @pytest.mark.parametrize("chunks", [True, False])
 @pytest.mark.parametrize("step", [1, 3, 1000])
-async def test_a_lost_engine_never_looks_like_an_end(step: int, chunks: bool) -> None:
+async def test_a_lost_engine_is_never_an_end(step: int, chunks: bool) -> None:
     first = CHUNKED.index(b"\r\n\r\n") + 6
     for end in range(first, len(CHUNKED)):
         client = Client(chunks=chunks)
