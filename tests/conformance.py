@@ -75,9 +75,9 @@ async def world_of(wiring: Wiring, storage: str) -> AsyncIterator[World]:
     """Two P, two D and a warm gateway; checked at the end."""
     world = World(wiring.order, wiring.connector)
     base = wiring.simulated(storage)
-    rendezvous = isinstance(CONNECTORS[wiring.connector].family(wiring.order), Push)
+    push = isinstance(CONNECTORS[wiring.connector].family(wiring.order), Push)
     # A hand-off that one side has lost is freed by the lease; of a push, D keeps its blocks (docs/settling.md).
-    world.allowed.expired, world.allowed.stranded = True, rendezvous
+    world.allowed.expired, world.allowed.stranded = True, push
     try:
         engines = [[replace(base, role=role, seed=i) for i in range(2)] for role in (Role.PREFILL, Role.DECODE)]
         await world.start_engines(*engines)

@@ -24,9 +24,9 @@ class Wiring(StrEnum):
     DECODE_FIRST = Order.DECODE_FIRST.value
     CONCURRENT = Order.CONCURRENT.value
     POOL = "Pool"
-    MEET_PREFILL_FIRST = "Mooncake-PrefillFirst"
-    MEET_DECODE_FIRST = "Mooncake-DecodeFirst"
-    MEET_CONCURRENT = "Mooncake-Concurrent"
+    MOONCAKE_PREFILL_FIRST = "Mooncake-PrefillFirst"
+    MOONCAKE_DECODE_FIRST = "Mooncake-DecodeFirst"
+    MOONCAKE_CONCURRENT = "Mooncake-Concurrent"
 
     @property
     def order(self) -> Order:
@@ -36,20 +36,20 @@ class Wiring(StrEnum):
     @property
     def connector(self) -> str:
         """The connector that the rows are run with."""
-        return "SharedStorage" if self is Wiring.POOL else "Mooncake" if self in MEET else "NIXL"
+        return "SharedStorage" if self is Wiring.POOL else "Mooncake" if self in MOONCAKE_ALL else "NIXL"
 
 
 PULL: Final = (Wiring.PREFILL_FIRST,)
 PUSH: Final = (Wiring.DECODE_FIRST, Wiring.CONCURRENT)
 PEERS: Final = (*PULL, *PUSH)
 POOL: Final = (Wiring.POOL,)
-SERIAL: Final = (*PULL, *POOL)
+PULL_AND_POOL: Final = (*PULL, *POOL)
 """P is awaited before D is asked."""
 ALL: Final = (*PEERS, *POOL)
-MEET_FIRST: Final = (Wiring.MEET_PREFILL_FIRST,)
-MEET_TOLD: Final = (Wiring.MEET_DECODE_FIRST, Wiring.MEET_CONCURRENT)
+MOONCAKE_P_FIRST: Final = (Wiring.MOONCAKE_PREFILL_FIRST,)
+MOONCAKE_D_WAITS: Final = (Wiring.MOONCAKE_DECODE_FIRST, Wiring.MOONCAKE_CONCURRENT)
 """D has been told of P before P has finished."""
-MEET: Final = (*MEET_FIRST, *MEET_TOLD)
+MOONCAKE_ALL: Final = (*MOONCAKE_P_FIRST, *MOONCAKE_D_WAITS)
 BOTH: Final = (False, True)
 WHOLE: Final = (False,)
 STREAM: Final = (True,)
@@ -113,13 +113,13 @@ class Row:
     """Legs that reached P, that reached D, and whole requests that reached D. None: it depends on who is faster."""
     orders: tuple[Wiring, ...] = PEERS
     streams: tuple[bool, ...] = BOTH
-    in_turn: bool = False
+    alternate: bool = False
     """Orders are run with and without a stream in turn, not both each."""
     policies: tuple[PrefillFailure, ...] = RETRY
     strike: Strike | None = None
     ready: tuple[int, int] = (2, 2)
     """Engines of each role."""
-    asks: int = 1
+    requests: int = 1
     """Requests, so that one of them meets the engine that is struck."""
     deadlines: Deadlines = LONG
     stranded: bool = False
@@ -145,7 +145,7 @@ class Row:
     def cases(self) -> Iterator["Case"]:
         """Every combination that the row speaks of."""
         for number, order in enumerate(self.orders):
-            streams = (bool(number % 2),) if self.in_turn else self.streams
+            streams = (bool(number % 2),) if self.alternate else self.streams
             for stream, policy in product(streams, self.policies):
                 yield Case(self, order, stream, policy)
 

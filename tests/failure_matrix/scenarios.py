@@ -19,12 +19,12 @@ _WATCHDOG: Final = "component/process/test_watchdog.py::test_"
 
 def _clients() -> Iterator[Row]:
     """The client leaves, or is slow."""
-    for id_, phase, words, engines, test in (
+    for id_, phase, text, engines, test in (
         ("body", Phase.QUEUE, "before its body is here", "nothing", "before_the_body_is_complete[{order}]"),
         ("connecting", Phase.QUEUE, "while P is connected to", "nothing", "while_connecting[{order}-{shape}-prefill]"),
     ):
         yield Row(
-            f"left-{id_}", phase, f"the client leaves {words}", _GONE, _LEFT, engines=engines, test=_LEAVING + test
+            f"left-{id_}", phase, f"the client leaves {text}", _GONE, _LEFT, engines=engines, test=_LEAVING + test
         )
     prefill = "while_prefill_computes[{order}-{shape}-used-connections]"
     leaves = "the client leaves"
@@ -76,11 +76,11 @@ def _clients() -> Iterator[Row]:
         engines="D refuses a leg, whereupon P frees its blocks",
         test=_LEAVING + "between_the_legs[{shape}]",
     )
-    for pair, words in (("old-pair", ""), ("new-pair", " a pair that has not exchanged KV before")):
+    for pair, text in (("old-pair", ""), ("new-pair", " a pair that has not exchanged KV before")):
         yield Row(
             f"left-waiting-{pair}",
             Phase.DECODE,
-            f"the client leaves{words}",
+            f"the client leaves{text}",
             _GONE,
             _LEFT,
             settled=(Settlement.RELEASED, Settlement.FINISHED, Settlement.LEASE),
@@ -232,7 +232,7 @@ def _deleted() -> Iterator[Row]:
         {Outcome.SPLIT: 1},
         streams=STREAM,
         engines="one leg each",
-        test=_ENDINGS + "an_engine_that_shuts_down_says_abort[{order}-{shape}]",
+        test=_ENDINGS + "an_engine_that_shuts_down_aborts[{order}-{shape}]",
     )
     yield Row(
         "decode-stops-whole",
@@ -244,7 +244,7 @@ def _deleted() -> Iterator[Row]:
         (Settlement.FINISHED, Settlement.LEASE),
         streams=WHOLE,
         engines="one leg each",
-        test=_ENDINGS + "an_engine_that_shuts_down_says_abort[{order}-{shape}]",
+        test=_ENDINGS + "an_engine_that_shuts_down_aborts[{order}-{shape}]",
     )
 
 
@@ -309,7 +309,7 @@ def _gateway() -> Iterator[Row]:
 def _limits() -> Iterator[Row]:
     """More than the gateway takes on."""
     shed, nothing = {Outcome.SHED: 1}, "nothing"
-    for reason, words, client, test in (
+    for reason, text, client, test in (
         (
             ShedReason.QUEUE_FULL,
             "the queue is full",
@@ -334,7 +334,7 @@ def _limits() -> Iterator[Row]:
         yield Row(
             f"shed-{reason}",
             Phase.QUEUE,
-            words,
+            text,
             client,
             shed,
             engines=nothing,

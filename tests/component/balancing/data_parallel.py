@@ -23,7 +23,7 @@ class DataParallel:
 
     def __init__(self, ranks: Sequence[SimEngine]) -> None:
         self._ranks = ranks
-        self._turn = 0
+        self._cursor = 0
         self.pinned: Counter[int | None] = Counter()
 
     async def start(self) -> Address:
@@ -46,8 +46,8 @@ class DataParallel:
         named = request.headers.get(_HEADER)
         rank = None if named is None else int(named)
         self.pinned[rank] += 1
-        self._turn += 1
-        engine = self._ranks[self._turn % len(self._ranks) if rank is None else rank]
+        self._cursor += 1
+        engine = self._ranks[self._cursor % len(self._ranks) if rank is None else rank]
         headers = {name: value for name, value in request.headers.items() if name != "Content-Length"}
         url = f"{engine.url}{request.path_qs}"
         async with self._session.request(request.method, url, data=await request.read(), headers=headers) as answer:

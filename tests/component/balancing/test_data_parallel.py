@@ -39,7 +39,7 @@ async def ranked(make_world: MakeWorld) -> AsyncIterator[Ranked]:
         await port.stop()
 
 
-async def test_each_leg_reaches_the_rank_that_decode_was_told(order: Order, shape: Shape, ranked: Ranked) -> None:
+async def test_each_leg_reaches_its_rank(order: Order, shape: Shape, ranked: Ranked) -> None:
     world, port = await ranked(order)
     names = 1 if world.pull else 2
     await eventually(lambda: len(world.gateway.registry.snapshot.prefill) == names)
@@ -51,8 +51,8 @@ async def test_each_leg_reaches_the_rank_that_decode_was_told(order: Order, shap
     else:
         assert port.pinned.keys() == {0, 1}
         assert all(engine.counts.prefills_finished >= 4 for engine in world.prefill), "in turn"
-        told = [e for e in (await world.state())["endpoints"] if e["role"] == "prefill"]
-        assert [(e["rank"], e["engineId"]) for e in told] == [
+        ranks = [e for e in (await world.state())["endpoints"] if e["role"] == "prefill"]
+        assert [(e["rank"], e["engineId"]) for e in ranks] == [
             (rank, engine.engine_id) for rank, engine in enumerate(world.prefill)
         ]
 

@@ -64,9 +64,9 @@ def refused() -> None:
     for (part, field), value, sentence in REFUSED:
         body = changed("spec.kvTransfer.connector", NAME)
         body["spec"].setdefault(part, {})[field] = value
-        with pytest.raises(InvalidDeploymentError) as told:
+        with pytest.raises(InvalidDeploymentError) as error:
             parse(body)
-        assert str(told.value) == sentence
+        assert str(error.value) == sentence
         if field == "config":  # the schema refuses it by itself, whatever the connector
             continue
         assert sentence.removeprefix("spec.kvTransfer: ")[:-1] in rules

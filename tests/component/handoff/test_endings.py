@@ -142,7 +142,7 @@ async def test_a_prefill_that_dies_behind_its_answer(push: Order, form: Shape, m
     await world.warm()
 
 
-async def test_an_engine_that_shuts_down_says_abort(order: Order, form: Shape, make_world: MakeWorld) -> None:
+async def test_an_engine_that_shuts_down_aborts(order: Order, form: Shape, make_world: MakeWorld) -> None:
     """vLLM ends what it answers with the finish reason "abort". In a stream that has begun it goes on as it came."""
     world = await make_world(order, d={"decode_token_seconds": 0.02})
     task = await _begin(world, form, "answer", tokens=100)

@@ -78,7 +78,7 @@ BAD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_refusal_is_in_the_engines_words(name: str, order: Order, form: Shape, make_world: MakeWorld) -> None:
+async def test_a_refusal_has_the_engines_text(name: str, order: Order, form: Shape, make_world: MakeWorld) -> None:
     world = await make_world(order)
     body = {**form.body(), **BAD[name]}
     direct = await world.call("POST", f"{world.d.url}{form.path}", body)

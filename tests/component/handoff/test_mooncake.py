@@ -57,14 +57,14 @@ async def test_the_whole_requests_deadline_holds_while_p_goes_first(make_world: 
     await eventually(lambda: world.p.counts.prefills_aborted == 1, 5.0, "P is stopped")
 
 
-async def test_a_full_p_is_asked_again_under_the_id_and_d_gets_its_kv(make_world: MakeWorld) -> None:
+async def test_a_full_p_gets_its_leg_again_under_the_id(make_world: MakeWorld) -> None:
     world = await make_world(Order.CONCURRENT, **MOONCAKE)
     world.fault(world.p, FaultKind.STATUS, status=503, count=1)
     assert (await world.ask(TEXT)).text == TEXT.expected()
     assert world.d.counts.load_failures == 0
 
 
-async def test_a_full_p_is_met_by_a_short_leg_when_it_is_full_again(make_world: MakeWorld) -> None:
+async def test_a_p_that_is_full_again_gets_a_short_leg(make_world: MakeWorld) -> None:
     world = await make_world(Order.CONCURRENT, **MOONCAKE)
     world.fault(world.p, FaultKind.STATUS, status=503, count=2)
     assert (await world.ask(TEXT)).text == TEXT.expected()

@@ -57,11 +57,11 @@ async def test_prefill_gets_one_token_and_decode_what_the_client_wrote(shape: Sh
     world = await make_pool()
     params: dict[str, Any] = {"kv_transfer_params": {"do_remote_prefill": True}, "seed": 7}
     await world.ask(shape, **params)
-    asked, answered = world.p.seen[-1], world.d.seen[-1]
-    assert (asked.leg, answered.leg) == (Leg.PREFILL, Leg.DECODE)
-    assert asked.body == {**shape.body(seed=7), "max_tokens": 1, "stream": False, "ignore_eos": True}
+    prefilled, answered = world.p.seen[-1], world.d.seen[-1]
+    assert (prefilled.leg, answered.leg) == (Leg.PREFILL, Leg.DECODE)
+    assert prefilled.body == {**shape.body(seed=7), "max_tokens": 1, "stream": False, "ignore_eos": True}
     assert answered.body == shape.body(seed=7)
-    assert asked.headers["x-request-id"] != answered.headers["x-request-id"]
+    assert prefilled.headers["x-request-id"] != answered.headers["x-request-id"]
 
 
 async def test_what_is_not_found_is_computed(
@@ -97,7 +97,7 @@ class _Late(SharedStorage):
         return Pool(saved_after=0.4)
 
 
-async def test_decode_is_asked_when_the_save_is_over(
+async def test_decode_starts_when_the_save_is_over(
     shape: Shape, make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connector that is one object, of a name that nothing else knows."""
