@@ -1,6 +1,6 @@
-"""Breaks the gateway on purpose, a line at a time, and expects a row of docs/failures.md to notice: `make mutations`.
+"""Breaks the gateway on purpose, one line at a time, and expects a test to fail: `make mutations`.
 
-Each mutation is made in a copy of the gateway's package, which the row's test then imports.
+Each mutation changes a copy of the gateway's package, and the test imports the copy.
 """
 
 import os
@@ -20,7 +20,7 @@ _ROW: Final = "component/handoff/test_failures.py::test_row"
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """What is broken, and the test that has to fail for it."""
+    """The broken line, and the test that must fail."""
 
     breaks: str
     file: str
@@ -31,7 +31,7 @@ class Mutation:
 
 MUTATIONS: Final = (
     Mutation(
-        "P's failure is told at once",
+        "P's failure reaches the client at once",
         "serving/attempts.py",
         "if tries and failure.begun and not self._serving.may_retry():",
         "if True:",
@@ -45,14 +45,14 @@ MUTATIONS: Final = (
         f"{_ROW}[prefill-500-fail-PrefillFirst-whole-Fail]",
     ),
     Mutation(
-        "Local asks another P",
+        "Local selects another P",
         "serving/attempts.py",
         "call = call.whole()\n                if tries",
         "pass\n                if tries",
         f"{_ROW}[prefill-dies-local-PrefillFirst-stream-Local]",
     ),
     Mutation(
-        "a P is not asked again while D waits",
+        "P's leg is not sent again while D waits",
         "handoff/push_prefill.py",
         "_PREFILL_TRIES: Final = 2",
         "_PREFILL_TRIES: Final = 1",
@@ -73,7 +73,7 @@ MUTATIONS: Final = (
         f"{_ROW}[decode-load-fails-event-Concurrent-stream-Retry]",
     ),
     Mutation(
-        "a kept connection that was closed is a failure",
+        "a closed idle connection is a failure",
         "engines/leg.py",
         "if not connection.used or",
         "if True or",
@@ -87,21 +87,21 @@ MUTATIONS: Final = (
         f"{_ROW}[stream-dies-in-event-DecodeFirst-stream-Retry]",
     ),
     Mutation(
-        "a silent engine is waited for",
+        "a silent engine has no deadline",
         "http/upstream/deadline.py",
         "return self._unchanged >= _CHECKS or progress.complete",
         "return progress.complete",
         f"{_ROW}[stream-hangs-PrefillFirst-stream-Retry]",
     ),
     Mutation(
-        "the whole request's deadline is none",
+        "the whole request has no deadline",
         "http/upstream/deadline.py",
         "expires if expires < deadline else deadline",
         "expires",
         f"{_ROW}[decode-expires-Concurrent-whole-Retry]",
     ),
     Mutation(
-        "a prefill for nobody goes on",
+        "an abandoned prefill goes on",
         "handoff/prefill_first_settlement.py",
         "leg.half_close()",
         "pass",
@@ -115,14 +115,14 @@ MUTATIONS: Final = (
         "component/handoff/test_pool.py::test_a_prefill_that_may_not_be_stopped_finishes[text]",
     ),
     Mutation(
-        "a push that does not come is waited for",
+        "a push that never comes has no deadline",
         "handoff/push_prefill.py",
         "if not self._request.stream:",
         "if True:",
         "component/process/test_watchdog.py::test_a_push_that_does_not_come_is_given_up[Concurrent]",
     ),
     Mutation(
-        "a P that dies behind its answer is not noticed",
+        "a P that dies after its answer is not noticed",
         "handoff/push_prefill.py",
         "self._connection.on_lost.add(self._lose)",
         "pass",
@@ -146,7 +146,7 @@ MUTATIONS: Final = (
 
 
 def notices(mutation: Mutation) -> bool:
-    """Whether the test fails in the mutated gateway; raises ValueError when there is nothing to mutate."""
+    """Whether the test fails with the mutated gateway; raises ValueError unless `old` occurs exactly once."""
     with tempfile.TemporaryDirectory() as place:
         shutil.copytree(PACKAGE, Path(place, PACKAGE.name))
         path = Path(place, PACKAGE.name, mutation.file)
@@ -164,7 +164,7 @@ def notices(mutation: Mutation) -> bool:
 
 
 def main() -> int:
-    """Try every mutation; the number that no test noticed is the process's exit code."""
+    """Try every mutation; return the number that no test noticed, as the exit code."""
     with ThreadPoolExecutor(2) as pool:
         noticed = list(pool.map(notices, MUTATIONS))
     for mutation, found in zip(MUTATIONS, noticed, strict=True):

@@ -1,4 +1,4 @@
-"""The rows of docs/failures.md of one family's own that tests of their own show: pools, and Mooncake's meetings."""
+"""The rows of docs/failures.md for one family, each with a test of its own: pools, and Mooncake's transfers."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -26,7 +26,7 @@ _LOST: Final = {Settlement.DECODE_LOST: 1}
 
 
 def _pool() -> Iterator[Row]:
-    """What clients and engines do while KV goes through a pool."""
+    """Clients and engines while KV moves through a pool."""
     leaves = "the client leaves"
     for id_, phase, what, test, settled, engines in (
         (
@@ -117,7 +117,7 @@ def _pool() -> Iterator[Row]:
 
 
 def _leaves() -> Iterator[Row]:
-    """A client leaves while KV goes through Mooncake."""
+    """A client leaves while KV moves through Mooncake."""
     ended = (Settlement.FINISHED, Settlement.RELEASED)
     for id_, phase, orders, settled, engines, test in (
         (
@@ -152,7 +152,7 @@ def _leaves() -> Iterator[Row]:
 
 
 def _engines_go() -> Iterator[Row]:
-    """An engine goes for good, or is another one than the gateway knows."""
+    """An engine is lost for good, or has restarted unnoticed."""
     whole, split, right = {Outcome.WHOLE: 1}, {Outcome.SPLIT: 1}, Client.RIGHT
     lost: dict[str, Any] = {"retries": {Reason.LOST: 1}}
     yield _mooncake(
@@ -246,5 +246,5 @@ def _mooncake(
 
 
 def family_scenarios() -> tuple[Row, ...]:
-    """The rows that tests of their own show."""
+    """The rows that have tests of their own."""
     return (*_pool(), *_leaves(), *_engines_go())

@@ -1,7 +1,7 @@
-"""The rows of docs/failures.md of Mooncake's own: tests/component/handoff/test_failures.py runs each of them.
+"""The rows of docs/failures.md for Mooncake. tests/component/handoff/test_failures.py runs each of them.
 
-Where P goes first it fails as in every connector. A D that has been told waits: P is asked again only where it has not
-begun, and otherwise D's blocks are lost until its own time-out (docs/settling.md).
+If P goes first, it fails as with every connector. A D that has its leg waits: P gets its leg again only if it has not
+begun. Otherwise D's blocks are lost until its own timeout (docs/settling.md).
 """
 
 from collections.abc import Iterator
@@ -44,11 +44,11 @@ _LOST: Final = {Settlement.DECODE_LOST: 1}
 _RIGHT: Final = Client.RIGHT
 _FREED: Final = (Settlement.RELEASED, Settlement.FINISHED, Settlement.LEASE)
 _IN_VAIN: Final = (Settlement.DECODE_LOST, Settlement.FINISHED)
-"""Of a D that hangs nobody knows whether it waits."""
+"""A D that hangs may wait or not."""
 
 
 def _row(role: Role, way: Way, suffix: str, text: str, client: Client, **more: Any) -> Row:
-    """A row of one way; what P has finished may wait for its lease. `stranded`: and D for its own time-out."""
+    """A row of one way to fail. P's finished blocks may wait for their lease; if `stranded`, D's for a timeout."""
     prefill = role is Role.PREFILL
     strike = Strike(role, way.kind, more.pop("always", False), more.pop("used", False), way.fields)
     return Row(
@@ -75,7 +75,7 @@ def _decode(way: Way, suffix: str, text: str, client: Client = _RIGHT, **more: A
 
 
 def _prefill_first() -> Iterator[Row]:
-    """P fails before D has been told of it."""
+    """P fails before D has its leg."""
     for number, way in enumerate((*IDLE_WAYS, *WORKED_WAYS, HANGS_LATE)):
         yield _prefill(
             way,
@@ -152,7 +152,7 @@ def _prefill_of_a_waiting_decode() -> Iterator[Row]:
 
 
 def _prefill_in_any_order() -> Iterator[Row]:
-    """What does not depend on who is told first."""
+    """Rows that do not depend on the order."""
     connect = {Reason.CONNECT: 1}
     text = ", as every P of Mooncake does"
     yield _prefill(NO_PARAMS, "", text, outcomes=SPLIT, legs=(1, 1, 0), orders=MOONCAKE_ALL)
@@ -171,7 +171,7 @@ def _prefill_in_any_order() -> Iterator[Row]:
 
 
 def _decode_fails() -> Iterator[Row]:
-    """D fails before its first event: another pair is asked. A D that hangs may have told P."""
+    """D fails before its first event: another pair is selected. A D that hangs may have notified P."""
     other = "; another D does not"
     for number, way in enumerate(DECODE_WAYS):
         # Of a 503, D tells P, and whatever was begun is met: nothing may wait for a time-out.
@@ -220,14 +220,14 @@ def _decode_fails() -> Iterator[Row]:
 
 
 def _used_connections() -> Iterator[Row]:
-    """An engine closes a kept connection in the instant in which it is used again."""
+    """An engine closes an idle connection at the moment when it is used again."""
     stale = Way("stale", "closes a kept connection as it is used again", K.DIE_BEFORE_HEAD, Reason.LOST)
     yield _prefill(stale, "", "", used=True, outcomes=SPLIT, legs=(2, 1, 0), orders=MOONCAKE_ALL)
     yield _decode(stale, "", "", used=True, outcomes=SPLIT, legs=(1, 2, 0), orders=MOONCAKE_ALL)
 
 
 def _stream_fails() -> Iterator[Row]:
-    """D fails behind its first event: nothing is sent twice."""
+    """D fails after its first event: nothing is sent twice."""
     for id_, text, kind, client in (
         ("dies", "dies between two events", K.DIE_AFTER_EVENTS, Client.EVENT),
         ("dies-in-event", "dies inside an event", K.DIE_IN_EVENT, Client.CUT),
@@ -269,7 +269,7 @@ def _expires() -> Iterator[Row]:
 
 
 def mooncake_rows() -> tuple[Row, ...]:
-    """The rows that are run as they stand."""
+    """The rows that test_failures.py runs."""
     return (
         *_prefill_in_any_order(),
         *_prefill_first(),

@@ -39,7 +39,7 @@ class Way:
     reason: Reason
     fields: Mapping[str, Any] = field(default_factory=dict)
     works: bool = False
-    """Whether P has finished its work: its blocks then wait for their lease."""
+    """Whether P has finished. Its blocks then wait for their lease."""
     hangs: bool = False
 
 
@@ -90,7 +90,7 @@ def _prefill_row(way: Way, suffix: str, text: str, client: Client, *, always: bo
 
 
 def _prefill_retried() -> Iterator[Row]:
-    """P fails and the request is tried again."""
+    """P fails and the request is retried."""
     right = Client.RIGHT
     for way in (*IDLE_WAYS, *WORKED_WAYS, HANGS_LATE):
         once = {way.reason: 1}
@@ -102,7 +102,7 @@ def _prefill_retried() -> Iterator[Row]:
             legs = (None if way.works else 2, 1, 0)
             yield _prefill_row(way, "-again", same, right, outcomes=SPLIT, legs=legs, orders=PUSH)
         for suffix, orders, found in (("", PULL, False), ("-pool", POOL, way.works)):
-            # what a P has saved before it failed D finds, though it is asked alone
+            # D finds the KV that P saved before it failed, although D serves alone
             legs = (2, 1, 0) if found else (2, 0, 1)
             yield _prefill_row(
                 way,
@@ -163,7 +163,7 @@ def _prefill_retried() -> Iterator[Row]:
 
 
 def _prefill_not_retried() -> Iterator[Row]:
-    """P fails and the user wants no other P: D alone at once, or the client is told."""
+    """P fails and the policy allows no other P: D serves alone, or the client gets the error."""
     for way in (REFUSES, *IDLE_WAYS):
         failure_answer = Client.ENGINES if way.kind is K.STATUS else Client.UNAVAILABLE
         refused = way is REFUSES
@@ -191,7 +191,7 @@ def _prefill_not_retried() -> Iterator[Row]:
 
 
 def _prefill_refused() -> Iterator[Row]:
-    """A 4xx is no failure of P's: D is asked for all of it."""
+    """A 4xx is not a failure of P: D gets the whole request."""
     right, lost = Client.RIGHT, {Settlement.DECODE_LOST: 1}
     yield _prefill_row(REFUSED, "", "", right, outcomes=ALONE, legs=(1, 0, 1), orders=PULL_AND_POOL, policies=POLICIES)
     yield _prefill_row(
@@ -233,7 +233,7 @@ def _decode_row(way: Way, suffix: str, text: str, client: Client, *, always: boo
 
 
 def _decode_fails() -> Iterator[Row]:
-    """D fails before its first event: another pair is asked."""
+    """D fails before its first event: another pair is selected."""
     right, other = Client.RIGHT, "; another D does not"
     for way in DECODE_WAYS:
         shared: dict[str, Any] = {"outcomes": SPLIT, "retries": {way.reason: 1}}
@@ -297,7 +297,7 @@ def _decode_fails() -> Iterator[Row]:
 
 
 def _used_connections() -> Iterator[Row]:
-    """An engine closes a kept connection in the instant in which it is used again."""
+    """An engine closes an idle connection at the moment when it is used again."""
     for role, legs in ((Role.PREFILL, (2, 1, 0)), (Role.DECODE, (1, 2, 0))):
         side = "P" if role is Role.PREFILL else "D"
         phase = Phase.PREFILL if role is Role.PREFILL else Phase.DECODE
@@ -307,7 +307,7 @@ def _used_connections() -> Iterator[Row]:
 
 
 def _stream_fails() -> Iterator[Row]:
-    """D fails behind its first event: nothing is sent twice."""
+    """D fails after its first event: nothing is sent twice."""
     for id_, text, kind, client, outcome, deadlines in (
         ("dies", "dies between two events", K.DIE_AFTER_EVENTS, Client.EVENT, Outcome.BROKEN, LONG),
         ("dies-in-event", "dies inside an event", K.DIE_IN_EVENT, Client.CUT, Outcome.BROKEN, LONG),
@@ -377,7 +377,7 @@ def _expires() -> Iterator[Row]:
 
 
 def _nobody_ready() -> Iterator[Row]:
-    """An engine of one role is missing altogether."""
+    """One role has no engine."""
     p, d = "no P is ready", "no D is ready"
     yield Row(
         "no-prefill",
@@ -394,7 +394,7 @@ def _nobody_ready() -> Iterator[Row]:
 
 
 def rows() -> tuple[Row, ...]:
-    """The rows that are run as they stand."""
+    """The rows that test_failures.py runs."""
     return (
         *_nobody_ready(),
         *_prefill_retried(),

@@ -1,4 +1,4 @@
-"""The rows of docs/failures.md that tests of their own show: clients that leave, what ends, deadlines of a family."""
+"""The rows of docs/failures.md that have tests of their own: clients that leave, processes that end, deadlines."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -131,7 +131,7 @@ def _clients() -> Iterator[Row]:
 
 
 def _deadlines() -> Iterator[Row]:
-    """What a push lacks a sign for."""
+    """Failures of a push that no engine reports."""
     yield Row(
         "push-lost",
         Phase.DECODE,
@@ -307,7 +307,7 @@ def _gateway() -> Iterator[Row]:
 
 
 def _limits() -> Iterator[Row]:
-    """More than the gateway takes on."""
+    """More requests than the gateway accepts."""
     shed, nothing = {Outcome.SHED: 1}, "nothing"
     for reason, text, client, test in (
         (
@@ -353,5 +353,5 @@ def _limits() -> Iterator[Row]:
 
 
 def scenarios() -> tuple[Row, ...]:
-    """The rows that tests of their own show."""
+    """The rows that have tests of their own."""
     return (*_clients(), *_deadlines(), *_deleted(), *_gateway(), *_limits())

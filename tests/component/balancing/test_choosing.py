@@ -1,4 +1,4 @@
-"""Policies against simulated engines: who is called, as clients and engines see it."""
+"""Policies with simulated engines: which engines receive requests."""
 
 import asyncio
 from collections import Counter
@@ -78,7 +78,7 @@ async def test_an_overloaded_session_is_shared(make_world: MakeWorld, order: Ord
 
 
 async def test_a_burst_is_shared_though_its_prefills_are_not_done(make_world: MakeWorld, order: Order) -> None:
-    """One D is behind; were D counted from its own leg on, all of the burst would go to the other."""
+    """One D is busy. If D counted only from its own leg on, all of the burst would go to the other."""
     slow = {"decode_token_seconds": 5e-3}
     world = await make_world(order, 1, 2, p={"prefill_base_seconds": 0.1}, d=slow, debug_headers=True)
     first = asyncio.create_task(world.ask(Shape(stream=True), tokens=200))

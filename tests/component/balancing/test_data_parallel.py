@@ -1,4 +1,4 @@
-"""A P with data-parallel ranks: where D is told beforehand who pushes, each leg reaches the rank that D was told."""
+"""A P with data-parallel ranks: in push orders each leg reaches the rank that D expects."""
 
 import argparse
 import asyncio
@@ -59,7 +59,7 @@ async def test_each_leg_reaches_its_rank(order: Order, shape: Shape, ranked: Ran
 
 @pytest.mark.parametrize("push", [Order.DECODE_FIRST, Order.CONCURRENT])
 async def test_a_leg_without_its_rank_leaves_decode_waiting(push: Order, ranked: Ranked) -> None:
-    """What pinning is for: one endpoint for both ranks."""
+    """Why ranks are pinned: here both ranks are one endpoint."""
     world, port = await ranked(push, ranks=1, engines={"sim": {"lease_seconds": 0.5}}, deadlines=SHORT)
     world.allowed.expired = world.allowed.stranded = True
     await eventually(lambda: world.gateway.registry.snapshot.prefill)

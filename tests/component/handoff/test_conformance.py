@@ -1,4 +1,4 @@
-"""A part of `make conformance`: every connector, order and case once, the shapes of requests in turn."""
+"""A part of `make conformance`: every connector, order and case once, with alternating shapes of requests."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_a_connector_that_is_not_simulated(monkeypatch: pytest.MonkeyPatch) -> N
 
 async def test_problems_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     async def wrong(world: World, shape: Shape) -> None:
-        world.sent += 1  # a request that the gateway knows nothing of
+        world.sent += 1  # a request that the gateway did not receive
 
     monkeypatch.setitem(CASES, "wrong", wrong)
     assert (await cell(POSSIBLE[0], SHAPES[0], "wrong")).startswith("FAILED: ")

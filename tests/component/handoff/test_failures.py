@@ -1,4 +1,4 @@
-"""The rows of docs/failures.md, each as it stands: what the client sees, what engines see, which counters move."""
+"""Runs the rows of docs/failures.md: what the client sees, what engines see, which counters change."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from tests.failure_matrix.rows import rows
 
 TOKENS = 12
 LONGEST = 10.0
-"""No row waits for a deadline of LONG's."""
+"""No row waits for a deadline of LONG."""
 CASES = [case for row in (*rows(), *mooncake_rows()) for case in row.cases()]
 
 
@@ -27,7 +27,7 @@ def _id(case: Case) -> str:
 
 
 def _strike(world: World, strike: Strike) -> list[SimEngine]:
-    """Let the fault strike all engines of its role, or the first of them that is asked."""
+    """Inject the fault into all engines of its role, or into the first one that gets a leg."""
     victims = world.prefill if strike.role is Role.PREFILL else world.decode
     if strike.kind is FaultKind.REFUSE:
         struck = victims if strike.always else victims[:1]
@@ -41,7 +41,7 @@ def _strike(world: World, strike: Strike) -> list[SimEngine]:
 
 
 def _legs(engines: list[SimEngine], leg: Leg) -> int:
-    """Legs of the client's request, without those of warm-ups and settling."""
+    """Count the legs of the client's request, without those of warm-up and settlement."""
     return sum(seen.leg is leg and _is_the_prompt(seen.body, leg) for engine in engines for seen in engine.seen)
 
 
@@ -67,7 +67,7 @@ def _is_late(reply: Reply, _: Shape) -> bool:
 
 
 def _is_event(reply: Reply, shape: Shape) -> bool:
-    """What came before the error is the beginning of the right answer."""
+    """The text before the error is the beginning of the right answer."""
     begun = shape.expected(tokens=TOKENS).startswith(reply.text) and reply.text != ""
     return reply.status == 200 and reply.done and begun and reply.chunks[-1]["error"]["code"] >= 500
 
@@ -118,7 +118,7 @@ async def test_row(case: Case, make_world: MakeWorld, tmp_path: Path) -> None:
     row, shape = case.row, Shape(case.stream, case.stream)
     world = await _world(case, make_world, tmp_path)
     if all(row.ready):
-        for _ in range(4):  # connections are used ones, and pairs know each other
+        for _ in range(4):  # connections have been used, and pairs have a handshake
             assert (await world.ask(shape, prompt="first", tokens=2)).status == 200
     before = world.report["outcomes"].copy()
     struck = _strike(world, row.strike) if row.strike is not None else []
@@ -139,7 +139,7 @@ async def test_row(case: Case, make_world: MakeWorld, tmp_path: Path) -> None:
 
 
 async def _check_transfer_ids(row: Row, world: World) -> None:
-    """No P keeps a place for a D that does not come, and an id that a P has begun is spent."""
+    """No P keeps a transfer ID for a D that does not come, and an ID that a P has begun is used up."""
     await eventually(lambda: not any(engine.counts.registered_now for engine in world.engines), 5.0, "places")
     if row.strike is None or row.strike.used or row.strike.fields.get("status") in (400, 503):  # P has not begun
         return

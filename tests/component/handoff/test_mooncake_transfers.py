@@ -1,4 +1,4 @@
-"""Mooncake: a client that leaves, an engine that goes, in each phase of a hand-off. Rows of docs/failures.md."""
+"""Mooncake: a client leaves or an engine is lost, in each phase of a hand-off. Rows of docs/failures.md."""
 
 import asyncio
 from typing import Any
@@ -14,18 +14,18 @@ from tests.failure_matrix.row import LONG, MOONCAKE_ALL, MOONCAKE_D_WAITS, MOONC
 
 MOONCAKE: dict[str, Any] = {"connector": "Mooncake"}
 TTL: dict[str, Any] = {"decoder_ttl_seconds": 0.6, "lease_seconds": 0.6}
-"""Short time-outs of what is lost: it is counted, and does not outlast a test."""
+"""Short timeouts for lost blocks: they are counted, and end before the test does."""
 TOKENS = 20
 
 
 def _cases(*wirings: Wiring) -> pytest.MarkDecorator:
-    """Each order with one form of a request, in turn with and without a stream."""
+    """Each order with one form of request, alternately with and without a stream."""
     cases = [pytest.param(w.order, Shape(stream=bool(n % 2)), id=w.value) for n, w in enumerate(wirings)]
     return pytest.mark.parametrize(("order", "form"), cases)
 
 
 async def _leave(world: World, task: "asyncio.Task[Any]", *, settled: int = 1) -> None:
-    """The client leaves, and so many hand-offs are settled."""
+    """The client leaves; wait until this many hand-offs are settled."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await eventually(lambda: sum(world.report["settlements"].values()) == settled, 8.0, "settled")
@@ -34,7 +34,7 @@ async def _leave(world: World, task: "asyncio.Task[Any]", *, settled: int = 1) -
 
 
 async def _freed(world: World) -> None:
-    """No P keeps a place or blocks, no D waits."""
+    """No P keeps a transfer ID or blocks, and no D waits."""
     counts = [engine.counts for engine in world.engines]
     await eventually(lambda: not any(c.registered_now or c.blocks_held_now for c in counts), 5.0, "all is free")
 
@@ -48,7 +48,7 @@ async def _served(world: World, task: "asyncio.Task[Any]", form: Shape, **outcom
 
 @_cases(*MOONCAKE_ALL)
 async def test_a_client_that_leaves_while_prefill_computes(order: Order, form: Shape, make_world: MakeWorld) -> None:
-    """Where P goes first nobody waits for it; a P that a D waits for is left to finish."""
+    """Where P goes first, no engine waits for it. A P that a D waits for may finish."""
     slow = {"prefill_token_seconds": 5e-4, "prefill_chunk": 16}
     world = await make_world(order, p=slow, deadlines=Deadlines(nearly_done=0.1), **MOONCAKE)
     await _leave(world, await _begin(world, form, "prefill"))
@@ -98,7 +98,7 @@ async def test_a_client_that_leaves_an_answer(order: Order, form: Shape, make_wo
 
 @_cases(*MOONCAKE_D_WAITS)
 async def test_a_prefill_that_dies_while_decode_waits(order: Order, form: Shape, make_world: MakeWorld) -> None:
-    """D keeps its blocks until its own time-out; it is closed, and serves the request alone."""
+    """D keeps its blocks until its own timeout; its leg is closed, and it serves the request alone."""
     world = await make_world(order, sim=TTL, p={"prefill_base_seconds": 0.3}, **MOONCAKE)
     world.allowed.stranded = world.allowed.expired = True
     task = await _begin(world, form, "prefill")
@@ -113,7 +113,7 @@ async def test_a_prefill_that_dies_while_decode_waits(order: Order, form: Shape,
 
 @_cases(*MOONCAKE_ALL)
 async def test_a_prefill_that_dies_behind_its_answer(order: Order, form: Shape, make_world: MakeWorld) -> None:
-    """Its write is under way: nothing but the end of P's connection tells that D waits in vain."""
+    """P is writing: only the loss of P's connection shows that D waits for nothing."""
     world = await make_world(
         order, sim=TTL, p={"transfer_seconds": 1.0, "lease_seconds": 30.0}, deadlines=LONG, **MOONCAKE
     )
@@ -131,7 +131,7 @@ async def test_a_prefill_that_dies_behind_its_answer(order: Order, form: Shape, 
 
 @_cases(*MOONCAKE_ALL)
 async def test_a_bootstrap_that_stops_answering(order: Order, form: Shape, make_world: MakeWorld) -> None:
-    """P serves on, but on a new connection nobody can tell whether it is the P that was warmed: another P is asked."""
+    """P still serves, but a new connection does not prove that it is the same P: another P is selected."""
     world = await make_world(order, 2, idle_seconds=0.0, **MOONCAKE)
     assert world.p._bootstrap is not None
     await world.p._bootstrap.close()
@@ -145,7 +145,7 @@ async def test_a_bootstrap_that_stops_answering(order: Order, form: Shape, make_
 
 @_cases(*MOONCAKE_ALL)
 async def test_a_decode_that_dies_while_it_waits(order: Order, form: Shape, make_world: MakeWorld) -> None:
-    """P may have to write to nobody: what it has finished is freed through the other D."""
+    """P may have no D to write to: its finished blocks are freed through the other D."""
     world = await make_world(order, 1, 2, sim=TTL, p={"prefill_base_seconds": 0.2}, **MOONCAKE)
     world.allowed.stranded = world.allowed.expired = True
     task = await _begin(world, form, "prefill" if order is not Order.PREFILL_FIRST else "decode")

@@ -1,4 +1,4 @@
-"""Policies as pure functions: which engine, and how far keys stay where they are."""
+"""Policies as pure functions: the selected engine, and how far keys stay with their engine."""
 
 import json
 from collections import Counter
@@ -108,7 +108,7 @@ AFFINE = [
 
 @pytest.mark.parametrize(("loads", "kept"), [case[1:] for case in AFFINE], ids=[case[0] for case in AFFINE])
 def test_affine(loads: list[float], kept: bool) -> None:
-    """The first load is that of the engine that the key belongs to."""
+    """The first load belongs to the engine that owns the key."""
     pool, key = engines(len(loads)), 4711
     own, _ = affine(pool, lambda _: 0, key)
     order = [own, *(e for e in pool if e is not own)]
@@ -162,7 +162,7 @@ def test_keys_are_spread_evenly(count: int) -> None:
 
 
 def test_a_key_belongs_to_the_same_engine_in_every_gateway() -> None:
-    """What a hash of this process alone would not give."""
+    """A hash that is salted per process would fail here."""
     assert [affine(engines(8), lambda _: 0, key)[0].name[7:8] for key in range(0, 80, 10)] == list("20454152")
 
 
@@ -183,7 +183,7 @@ def chooser(prefill: Policy = Policy.LEAST_REQUESTS, decode: Policy = Policy.LEA
 
 
 def chosen(by: Chooser, sent: Request, rounds: int = 4) -> tuple[set[str], set[str]]:
-    """The P and the D that a request goes to in some turns."""
+    """The P's and D's that a request goes to in some rounds."""
     snapshot = Snapshot.of(POOL)
     choices = [by.choose(snapshot, sent, split=True, avoid=(), cursor=cursor) for cursor in range(rounds)]
     found = [choice for choice in choices if choice]

@@ -59,7 +59,7 @@ def test_a_new_revision() -> None:
 
 @given(st.integers(1, 60), st.integers(0, 9))
 def test_slow_start_under_load(rounds: int, age: int) -> None:
-    """Legs that stay open are spread as the shares are."""
+    """Legs that stay open are distributed like the shares."""
     old, new = endpoint(1), endpoint(2, since=100.0)
     snapshot = Snapshot.of([old, new])
     load = Load(clock=lambda: 100.0 + age)
