@@ -36,7 +36,7 @@ _ORDERS: Final[Mapping[tuple[Wiring, ...], str]] = {
     PULL_AND_POOL: "PrefillFirst",
     MOONCAKE_ALL: "Mooncake",
     MOONCAKE_P_FIRST: "Mooncake, PrefillFirst",
-    MOONCAKE_D_WAITS: "Mooncake, D told",
+    MOONCAKE_D_WAITS: "Mooncake, D waits",
 }
 
 
@@ -57,7 +57,9 @@ def _section(phase: Phase) -> str:
 
 
 def _cells(row: Row) -> Iterable[str]:
-    streams = {(False, True): "both", (True,): "yes", (False,): "no"}[row.streams] if not row.alternate else "in turn"
+    streams = (
+        {(False, True): "both", (True,): "yes", (False,): "no"}[row.streams] if not row.alternate else "alternating"
+    )
     policy = "" if row.policies == RETRY else f" ({_policies(row.policies)})"
     test = f"`{row.id}`" if row.runs else f"`{row.test.partition('::')[2].partition('[')[0]}`"
     return (row.fails + policy, _ORDERS[row.orders], streams, str(row.client), _engines(row), _counters(row), test)

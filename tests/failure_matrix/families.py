@@ -101,7 +101,7 @@ def _pool() -> Iterator[Row]:
         Phase.PREFILL,
         "P dies for good amid its save; there is another",
         Client.RIGHT,
-        engines="what is half saved nobody finds where a server keeps the pool; the other P computes",
+        engines="with a server, no D finds KV that is half saved; the other P computes",
         test=_POOL_TEST + "a_prefill_that_dies_amid_its_save[{shape}]",
         **lost,
     )
@@ -110,7 +110,7 @@ def _pool() -> Iterator[Row]:
         Phase.DECODE,
         "D dies for good while it loads; there is another",
         Client.RIGHT,
-        engines="P is asked again, and finds what it has saved; the other D loads it",
+        engines="P gets the request again, and finds its KV; the other D loads it",
         test=_POOL_TEST + "a_decode_that_dies_while_it_loads[{shape}]",
         **lost,
     )
@@ -185,18 +185,18 @@ def _engines_go() -> Iterator[Row]:
         right,
         split,
         _TRANSFERS_TEST + "a_decode_that_dies_while_it_waits[{order}]",
-        "what P has finished is freed through the other D, which is then asked with P anew",
+        "P's finished blocks are freed through the other D, which then serves with P",
         settled=(Settlement.RELEASED, Settlement.FINISHED, Settlement.LEASE, Settlement.DECODE_LOST, None),
         **lost,
     )
     yield _mooncake(
         "bootstrap-silent",
         Phase.QUEUE,
-        "P's bootstrap stops answering, and P is connected to anew",
+        "P's bootstrap stops answering, and a new connection to P is opened",
         right,
         split,
         _TRANSFERS_TEST + "a_bootstrap_that_stops_answering[{order}]",
-        "P nothing: it may be another start than the one that was warmed; another P is asked",
+        "P nothing: it may have restarted since its warm-up; another P is selected",
         retries={Reason.CONNECT: 1},
     )
     yield _mooncake(
@@ -211,11 +211,11 @@ def _engines_go() -> Iterator[Row]:
     yield _mooncake(
         "prefill-restarted",
         Phase.QUEUE,
-        "P has restarted since it was warmed",
+        "P has restarted since its warm-up",
         right,
         whole,
         _MOONCAKE + "p_is_recognised_on_a_new_connection[{plain}]",
-        "D whole 1: no D is told of the P that was",
+        "D whole 1: no D gets the old P's identity",
         **lost,
     )
 

@@ -97,7 +97,7 @@ def _prefill_of_a_waiting_decode() -> Iterator[Row]:
             yield _prefill(
                 way,
                 "-told",
-                "; another pair does not, and the first D waits in vain",
+                "; another pair does not, and the first D waits for nothing",
                 outcomes=SPLIT,
                 retries={way.reason: 1},
                 settled=_LOST,
@@ -108,14 +108,14 @@ def _prefill_of_a_waiting_decode() -> Iterator[Row]:
     yield _prefill(
         _FULL,
         "-told",
-        "; asked again under the id, it does not",
+        "; on a second leg under the ID, it does not",
         outcomes=SPLIT,
         legs=(2, 1, 0),
         orders=MOONCAKE_D_WAITS,
     )
     yield _prefill(HANGS_LATE, "-told", "; D has its KV", outcomes=SPLIT, legs=(1, 1, 0), orders=MOONCAKE_D_WAITS)
     finished = {Settlement.FINISHED: 1}
-    text = "; a short leg under the id frees D"
+    text = "; a short leg under the ID frees D"
     yield _prefill(REFUSED, "-told", text, outcomes=ALONE, settled=finished, legs=(2, 1, 1), orders=MOONCAKE_D_WAITS)
     dies = next(way for way in IDLE_WAYS if way.id == "dies")
     for way, count in ((dies, 2), (_FULL, 6)):
@@ -139,7 +139,7 @@ def _prefill_of_a_waiting_decode() -> Iterator[Row]:
             yield _prefill(
                 way,
                 f"-told-{policy.lower()}",
-                "; a short leg under the id frees D" if way is _FULL else "; D waits in vain",
+                "; a short leg under the ID frees D" if way is _FULL else "; D waits for nothing",
                 failure_answer,
                 outcomes=outcome,
                 retries={way.reason: 1},
@@ -191,7 +191,7 @@ def _decode_fails() -> Iterator[Row]:
         shared = {"outcomes": SPLIT, "retries": {reason: 1}, "settled": _FREED, "streams": streams}
         shared["stranded"] = True
         yield _decode(load, suffix, f"{text}{other}", legs=(2, 2, 0), orders=MOONCAKE_ALL, **shared)
-    json = Way("garbage-json", "answers what is no JSON", K.GARBAGE_JSON, Reason.LOST)
+    json = Way("garbage-json", "answers bytes that are not JSON", K.GARBAGE_JSON, Reason.LOST)
     yield _decode(json, "", "", Client.AS_IT_CAME, outcomes=SPLIT, legs=(1, 1, 0), orders=MOONCAKE_ALL)
     released = {Settlement.RELEASED: 1}
     refused: dict[str, Any] = {"outcomes": ALONE, "streams": STREAM, "settled": released}
@@ -221,7 +221,7 @@ def _decode_fails() -> Iterator[Row]:
 
 def _used_connections() -> Iterator[Row]:
     """An engine closes an idle connection at the moment when it is used again."""
-    stale = Way("stale", "closes a kept connection as it is used again", K.DIE_BEFORE_HEAD, Reason.LOST)
+    stale = Way("stale", "closes an idle connection as it is used again", K.DIE_BEFORE_HEAD, Reason.LOST)
     yield _prefill(stale, "", "", used=True, outcomes=SPLIT, legs=(2, 1, 0), orders=MOONCAKE_ALL)
     yield _decode(stale, "", "", used=True, outcomes=SPLIT, legs=(1, 2, 0), orders=MOONCAKE_ALL)
 

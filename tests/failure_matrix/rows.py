@@ -51,14 +51,14 @@ IDLE_WAYS: Final = (
     Way("503", "answers 503", K.STATUS, Reason.STATUS, {"status": 503}),
     Way("dies", "dies before it answers", K.DIE_BEFORE_HEAD, Reason.LOST),
     Way("hangs", "hangs", K.HANG_BEFORE_HEAD, Reason.DEADLINE, hangs=True),
-    Way("garbage", "answers bytes that are no HTTP", K.GARBAGE_BYTES, Reason.LOST),
-    Way("abort", 'answers "abort", which nobody asked for', K.ABORT, Reason.ABORT),
+    Way("garbage", "answers bytes that are not HTTP", K.GARBAGE_BYTES, Reason.LOST),
+    Way("abort", 'answers "abort" by itself', K.ABORT, Reason.ABORT),
 )
 """Ways in which P fails without having worked."""
 WORKED_WAYS: Final = (
     Way("loses-answer", "dies when it has finished", K.LOSE_ANSWER, Reason.LOST, works=True),
     Way("dies-amid-answer", "dies amid its answer", K.DIE_AFTER_HEAD, Reason.LOST, works=True),
-    Way("garbage-json", "answers what is no JSON", K.GARBAGE_JSON, Reason.LOST, works=True),
+    Way("garbage-json", "answers bytes that are not JSON", K.GARBAGE_JSON, Reason.LOST, works=True),
     Way("error", "fails inside (500)", K.ERROR_EVENT, Reason.STATUS, works=True),
 )
 NO_PARAMS: Final = Way("no-params", "answers without parameters", K.NO_PARAMS, Reason.STATUS, works=True)
@@ -98,7 +98,7 @@ def _prefill_retried() -> Iterator[Row]:
             way, "", "; another P does not", right, outcomes=SPLIT, retries=once, legs=(2, 1, 0), orders=PULL_AND_POOL
         )
         if way is not HANGS_LATE:
-            same = "; the same P, asked again, does not"
+            same = "; on a second leg the same P does not"
             legs = (None if way.works else 2, 1, 0)
             yield _prefill_row(way, "-again", same, right, outcomes=SPLIT, legs=legs, orders=PUSH)
         for suffix, orders, found in (("", PULL, False), ("-pool", POOL, way.works)):
@@ -118,7 +118,7 @@ def _prefill_retried() -> Iterator[Row]:
     yield _prefill_row(HANGS_LATE, "-again", "; D has its KV", right, outcomes=SPLIT, legs=(1, 1, 0), orders=PUSH)
     yield _prefill_row(NO_PARAMS, "", "", right, outcomes=ALONE, legs=(1, 0, 1), orders=PULL, policies=POLICIES)
     yield _prefill_row(
-        NO_PARAMS, "-again", "; asked again, with", right, outcomes=SPLIT, legs=(None, 1, 0), orders=PUSH
+        NO_PARAMS, "-again", "; on a second leg, with", right, outcomes=SPLIT, legs=(None, 1, 0), orders=PUSH
     )
     text = ", as every P of a pool does"
     yield _prefill_row(NO_PARAMS, "-pool", text, right, outcomes=SPLIT, legs=(1, 1, 0), orders=POOL)
@@ -184,7 +184,7 @@ def _prefill_not_retried() -> Iterator[Row]:
             yield _prefill_row(way, suffix, "", client, legs=legs, orders=orders, **shared)
             if not refused:
                 settled, push = {Settlement.FINISHED: 1}, (2, 1, alone)
-                text = "; asked again for D's blocks alone, it does not"
+                text = "; a second leg, only for D's blocks, succeeds"
                 yield _prefill_row(
                     way, f"{suffix}-push", text, client, legs=push, settled=settled, orders=PUSH, **shared
                 )
@@ -211,8 +211,8 @@ def _prefill_refused() -> Iterator[Row]:
 DECODE_WAYS: Final = (
     *IDLE_WAYS,
     Way("loses-answer", "dies when it has worked, before its first event", K.LOSE_ANSWER, Reason.LOST, works=True),
-    Way("dies-after-head", "dies behind its head, before its first event", K.DIE_AFTER_HEAD, Reason.LOST, works=True),
-    Way("hangs-after-head", "hangs behind its head", K.HANG_AFTER_HEAD, Reason.DEADLINE, works=True, hangs=True),
+    Way("dies-after-head", "dies after its head, before its first event", K.DIE_AFTER_HEAD, Reason.LOST, works=True),
+    Way("hangs-after-head", "hangs after its head", K.HANG_AFTER_HEAD, Reason.DEADLINE, works=True, hangs=True),
 )
 
 
@@ -292,7 +292,7 @@ def _decode_fails() -> Iterator[Row]:
     )
     yield five
     yield replace(five, id="decode-500-always-pool", settled={}, legs=(2, 3, 0), orders=POOL)
-    json = Way("garbage-json", "answers what is no JSON", K.GARBAGE_JSON, Reason.LOST)
+    json = Way("garbage-json", "answers bytes that are not JSON", K.GARBAGE_JSON, Reason.LOST)
     yield _decode_row(json, "", "", Client.AS_IT_CAME, outcomes=SPLIT, legs=(1, 1, 0), orders=ALL)
 
 
@@ -302,7 +302,7 @@ def _used_connections() -> Iterator[Row]:
         side = "P" if role is Role.PREFILL else "D"
         phase = Phase.PREFILL if role is Role.PREFILL else Phase.DECODE
         strike = Strike(role, K.DIE_BEFORE_HEAD, used=True)
-        text = f"{side} closes a kept connection as it is used again"
+        text = f"{side} closes an idle connection as it is used again"
         yield Row(f"{role}-stale", phase, text, Client.RIGHT, outcomes=SPLIT, legs=legs, strike=strike, orders=ALL)
 
 

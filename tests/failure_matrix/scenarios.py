@@ -52,7 +52,7 @@ def _clients() -> Iterator[Row]:
     )
     for orders, settled, engines in (
         (PULL, Settlement.PREFILL_STOPPED, "P is closed"),
-        (PUSH, Settlement.DECODE_LOST, "P is asked twice, until its deadline; then D is closed"),
+        (PUSH, Settlement.DECODE_LOST, "P gets its leg twice, until its deadline; then D is closed"),
     ):
         yield Row(
             f"left-hanging-{settled}",
@@ -148,7 +148,7 @@ def _deadlines() -> Iterator[Row]:
     yield Row(
         "push-late",
         Phase.DECODE,
-        "P has answered and its push comes late. Without a stream nothing tells it from a long answer",
+        "P has answered and its push comes late. Without a stream it looks like a long answer",
         "the right answer; another try after `first_event`",
         {Outcome.SPLIT: 1},
         orders=PUSH,
