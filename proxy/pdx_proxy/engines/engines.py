@@ -1,4 +1,4 @@
-"""The engines as one process reaches them: endpoints in force, connections, requests in flight, request ids."""
+"""The engines as one process reaches them: endpoints in force, connections, legs in flight, request ids."""
 
 import os
 import time
@@ -10,13 +10,12 @@ from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.slow_start import effective_loads
 from pdx_proxy.config.settings import Deadlines, Settings
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.endpoints.events import Cause, EventSink, LostHandoff, Suspect
+from pdx_proxy.endpoints.events import EventSink
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.observer import EndpointObserver
 from pdx_proxy.engines.outlier_detection import OutlierDetector
 from pdx_proxy.http.upstream.connection_pool import ConnectionPool
-from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure
 
 
 @dataclass(slots=True)
@@ -29,15 +28,10 @@ class Engines:
     """Returns a fresh request id for an engine."""
     clock: Callable[[], float]
     """Seconds, monotonic."""
-    notify: EventSink
-    """Reports events of endpoints to the control side."""
-    outliers: OutlierDetector
     load: Load
+    observer: EndpointObserver
+    """Receives the reports of legs and hand-offs."""
     snapshot: Snapshot = field(default_factory=Snapshot)
-    _observer: EndpointObserver = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._observer = EndpointObserver(self.load, self.outliers)
 
     @property
     def deadlines(self) -> Deadlines:
@@ -46,21 +40,12 @@ class Engines:
 
     def leg(self, endpoint: Endpoint, deadline: float = inf) -> Leg:
         """Create a leg to the endpoint, counted at once. At `deadline`, in the loop's time, its request expires."""
-        return Leg(self.pool, self._observer, endpoint, deadline)
-
-    def suspect(self, endpoint: Endpoint, why: EngineFailure | str) -> None:
-        """Report that the endpoint may have died, restarted or hung: it must be warmed up again."""
-        cause = Cause.TIMEOUT if isinstance(why, DeadlineExceeded) else Cause.LOST
-        self.notify(Suspect(endpoint.name, endpoint.generation, str(why), cause))
-
-    def lost(self, decode: Endpoint) -> None:
-        """Report a D that waits for a push that never comes."""
-        self.notify(LostHandoff(decode.name))
+        return Leg(self.pool, self.observer, endpoint, deadline)
 
     def apply(self, snapshot: Snapshot) -> None:
-        """Put a snapshot in force and forget endpoints that are gone and starts that are over."""
+        """Put a snapshot in force and forget endpoints that are gone and generations that are over."""
         self.snapshot = snapshot
-        self.outliers.keep({(e.name, e.generation) for e in snapshot.everything})
+        self.observer.apply(snapshot)
         self.load.effective_loads = effective_loads(snapshot, self.settings.health.slow_start_seconds, self.clock())
         self.pool.keep({e.address for e in snapshot.everything}, self.settings.gone_seconds)
 
@@ -69,12 +54,12 @@ def create_engines(settings: Settings, notify: EventSink, load: Load | None = No
     """Create engines on the running loop, with request ids that no other process makes."""
     prefix = os.urandom(8).hex()
     count = iter(range(1, 1 << 62))
+    load = load or Load()
     return Engines(
         settings=settings,
         pool=ConnectionPool(idle_seconds=settings.idle_seconds, connect_seconds=settings.deadlines.connect),
         new_id=lambda: f"{prefix}{next(count):x}",
         clock=time.perf_counter,
-        notify=notify,
-        outliers=OutlierDetector(settings.health.consecutive_errors, notify),
-        load=load or Load(),
+        load=load,
+        observer=EndpointObserver(load, OutlierDetector(settings.health.consecutive_errors), notify),
     )

@@ -1,4 +1,4 @@
-"""Requests of the gateway's own, with no client behind them: whole ones and hand-offs, for warm-ups and canaries."""
+"""Probes: whole requests and hand-offs without a client, for warm-up and verification."""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import msgspec
 from pdx_api.connectors import family_of
 from pdx_api.connectors.families import AtBootstrap, Identity, KVParams, Pool, Push
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.engines.bootstrap import ask_identity
+from pdx_proxy.engines.bootstrap import query_identity
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.transfer_params import NO_PARAMS, handed_over, identity_of, transfer_params
 from pdx_proxy.http.upstream.answer import Answer
@@ -19,28 +19,28 @@ from pdx_proxy.payload.body import body_of, prefill_body
 
 PATH: Final = "/v1/completions"
 _FOR_CLIENTS: Final = "remote_prefill_cached_tokens"
-"""How much of the prompt P had cached. A D that is told says so in its usage in place of what came from P."""
+"""How many prompt tokens P had cached. A D that receives it reports it as its usage, instead of the tokens from P."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A hand-off that came to its end."""
+    """The result of a hand-off."""
 
     identity: Identity | None
-    """P's, in a family that needs it."""
-    told: KVParams
-    """D's parameters; empty where P and D tell each other nothing."""
+    """P's identity, in families that need it."""
+    decode_params: KVParams
+    """D's parameters; empty in the family pool."""
     answer: Answer
-    """D's."""
+    """D's answer."""
     prefill_seconds: float
     handoff_seconds: float
-    """From P's answer to the end of D's."""
+    """From the end of P's answer to the end of D's."""
 
 
 async def hand_over(
     engines: Engines, prefill: Endpoint, decode: Endpoint, body: Mapping[str, Any], seconds: float
 ) -> Probe:
-    """One whole P-first pair, so that nothing stays parked on P. Works in every order of a connector.
+    """Run both legs one after the other, P first, so that P keeps no blocks. Works in every order of a connector.
 
     Each leg may take `seconds`. Raises EngineFailure with the engine's name.
     """
@@ -53,28 +53,29 @@ async def hand_over(
         answer = await serve(engines, decode, body, seconds, request_id)
         return Probe(None, {}, answer, finished - began, engines.clock() - finished)
     if isinstance(family, Push):
-        identity, told = await _meet(engines, family, prefill, body, seconds, request_id)
+        identity, decode_params = await _prefill_push(engines, family, prefill, body, seconds, request_id)
     else:
         answer = await _prefill(engines, prefill, body, family.prefill_params, seconds, request_id)
         params = transfer_params(prefill, answer)
         if params is None:
             raise BadAnswer(prefill.name, NO_PARAMS, Reason.STATUS, 502, b"")
-        identity, told = None, params
+        identity, decode_params = None, params
     finished = engines.clock()
-    told = {name: value for name, value in told.items() if name != _FOR_CLIENTS}
-    answer = await serve(engines, decode, {**body, "kv_transfer_params": told}, seconds, request_id)
-    return Probe(identity, told, answer, finished - began, engines.clock() - finished)
+    decode_params = {name: value for name, value in decode_params.items() if name != _FOR_CLIENTS}
+    answer = await serve(engines, decode, {**body, "kv_transfer_params": decode_params}, seconds, request_id)
+    return Probe(identity, decode_params, answer, finished - began, engines.clock() - finished)
 
 
-async def _meet(
+async def _prefill_push(
     engines: Engines, family: Push, prefill: Endpoint, body: Mapping[str, Any], seconds: float, request_id: str
 ) -> tuple[Identity | None, KVParams]:
-    """P's identity and D's parameters, once P has finished."""
-    asked = await ask_identity(engines, prefill, family.identity) if isinstance(family.identity, AtBootstrap) else None
+    """Run P's leg of a push; return P's identity and D's parameters."""
+    source = family.identity
+    identity = await query_identity(engines, prefill, source) if isinstance(source, AtBootstrap) else None
     answer = await _prefill(engines, prefill, body, family.prefill_params(request_id), seconds, request_id)
     params = handed_over(prefill, family, answer)
-    if asked is not None:
-        return asked, family.decode_params(request_id, asked)
+    if identity is not None:
+        return identity, family.decode_params(request_id, identity)
     return identity_of(prefill, family, params), params
 
 
@@ -101,7 +102,7 @@ async def _prefill(
 async def serve(
     engines: Engines, endpoint: Endpoint, body: Mapping[str, Any], seconds: float, request_id: str | None = None
 ) -> Answer:
-    """A whole request to one engine, with an answer of 200; raises EngineFailure."""
+    """Send a whole request to one engine; raises EngineFailure unless it answers 200."""
     leg = engines.leg(endpoint)
     try:
         await leg.connect()
@@ -116,7 +117,7 @@ async def serve(
 
 
 async def page_of(engines: Engines, endpoint: Endpoint, path: str, seconds: float) -> bytes:
-    """What an engine tells at a path beside its API; empty when it does not answer with 200."""
+    """GET a page of an engine; empty unless it answers 200."""
     leg = engines.leg(endpoint)
     try:
         await leg.connect()

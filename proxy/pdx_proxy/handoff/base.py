@@ -1,26 +1,25 @@
-"""A hand-off: the two legs of one request, run as their family wants."""
+"""What every family returns or raises, and what engines' refusals mean."""
 
 from collections.abc import Container
 from typing import Final
 
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure, Reason
 
 FULL: Final = 503
-"""What an engine answers that takes no more requests."""
+"""The status of an engine that accepts no more requests."""
 REFUSED_MAX_TOKENS: Final = 2**31 - 1
-"""More tokens than any model's length: D refuses the leg, and where D tells P of it, P frees the blocks."""
+"""More tokens than any model's length: D refuses the leg. Where D notifies P of that, P frees the blocks."""
 HTTP_BAD_REQUEST: Final = b'"Bad Request"'
-"""In a refusal of what D's HTTP server could not read as a request: its engine hears nothing of it, and so does P.
+"""Marks a 400 from D's HTTP server (invalid request). D's engine never received the leg, so D does not notify P.
 
-Members that shape the answer alone are in D's leg only, so that P takes what D refuses.
+P may accept what D refuses: fields that affect the answer only are not in P's leg.
 """
 
 
 class Handoff:
-    """A hand-off whose D has opened its answer. The leg belongs to whoever holds this."""
+    """A hand-off whose D has opened its answer. Its owner must end the leg."""
 
     __slots__ = ("decode", "handoff_seconds", "prefill", "prefill_seconds")
 
@@ -38,7 +37,7 @@ class Handoff:
 
 
 class HandoffFailure(Exception):  # noqa: N818 (a failure of engines, not an error of the gateway)
-    """An attempt failed before the first event, and what it had begun is settled or being settled."""
+    """An attempt failed before the first event. Everything that it started is settled or being settled."""
 
     def __init__(self, endpoint: Endpoint, cause: EngineFailure, *, begun: bool = True) -> None:
         super().__init__(str(cause))
@@ -46,22 +45,14 @@ class HandoffFailure(Exception):  # noqa: N818 (a failure of engines, not an err
         """The engine to avoid in the next attempt."""
         self.cause = cause
         self.begun = begun
-        """Whether an engine has got anything of the request: if none has, another attempt adds no load."""
+        """Whether an engine has received anything of the request. If not, another attempt adds no load."""
 
 
 def has_answered(failure: Exception, statuses: Container[int]) -> bool:
-    """Whether an engine has answered with one of these; an abort, which it began, is none."""
+    """Whether the failure is an answer with one of these statuses. An abort is not: the engine had started the work."""
     return isinstance(failure, BadAnswer) and failure.reason is Reason.STATUS and failure.status in statuses
 
 
-def blame(serving: ServingState, prefill: Endpoint, decode: Endpoint, failure: EngineFailure) -> None:
-    """Have the engine looked at that may be behind D's failure.
-
-    A D that answers 500 is there: what it was told of P may be of an earlier start. One that answers 503 is full.
-    """
-    if not isinstance(failure, BadAnswer) or failure.reason is Reason.ABORT:
-        serving.engines.suspect(decode, failure)
-    elif failure.status != 503:
-        if all(e.name != prefill.name or e.generation != prefill.generation for e in serving.engines.snapshot.prefill):
-            serving.engines.outliers.forgive(decode)  # P has been found out before: D does not fail on its own
-        serving.engines.suspect(prefill, f"its hand-off failed at {failure}")
+def reached_engine(refusal: bytes) -> bool:
+    """Whether a 4xx with this body comes from D's engine and not from its HTTP server."""
+    return HTTP_BAD_REQUEST not in refusal

@@ -1,7 +1,6 @@
-"""The serial family: P is called and awaited, what it answers goes to D, and D pulls.
+"""The pull family: P answers with its KV parameters, they go to D, and D reads the KV from P.
 
-Invariant: once P has finished, exactly one of these happens: D's leg takes its parameters, or they are given to
-aftercare for release.
+Invariant: once P has finished, exactly one of these happens: D's leg uses its parameters, or they are released.
 """
 
 import asyncio
@@ -11,8 +10,9 @@ from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.call import Call
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.transfer_params import LegRefused
-from pdx_proxy.handoff.base import HTTP_BAD_REQUEST, Handoff, HandoffFailure, blame
-from pdx_proxy.handoff.prefill_first import finish_prefill, stand_in_leg
+from pdx_proxy.handoff.base import Handoff, HandoffFailure, reached_engine
+from pdx_proxy.handoff.prefill_first import current_decode_leg, finish_prefill
+from pdx_proxy.handoff.prefill_first_settlement import leave_decode, release
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure
@@ -23,18 +23,17 @@ async def hand_off(
     serving: ServingState, settlements: Settlements, family: Pull, pair: tuple[Endpoint, Endpoint], call: Call
 ) -> Handoff:
     """Run both legs until D's answer is open; raises HandoffFailure or LegRefused."""
-    prefill, decode = pair
-    request = call.request
-    prefill_leg = serving.engines.leg(prefill, request.deadline)
-    # D is counted from its choice on, or all that is chosen during a prefill would be sent to the same one.
-    decode_leg = serving.engines.leg(decode, request.deadline)
-    snapshot = serving.engines.snapshot
+    (prefill, decode), request, engines = pair, call.request, serving.engines
+    prefill_leg = engines.leg(prefill, request.deadline)
+    # D's load counts from now on. Otherwise all requests of one prefill's duration would select the same D.
+    decode_leg = engines.leg(decode, request.deadline)
+    snapshot = engines.snapshot
     try:
         params = await finish_prefill(serving, settlements, prefill_leg, decode, family.prefill_params, call)
         if params is not None:
             serving.counters.pin(prefill.name)
-        finished = serving.engines.clock()
-        decode_leg = stand_in_leg(serving, snapshot, decode_leg, request)
+        finished = engines.clock()
+        decode_leg = current_decode_leg(engines, snapshot, decode_leg, request)
         await _decode(serving, settlements, prefill, decode_leg, params, call)
     except BaseException:
         decode_leg.end()
@@ -45,41 +44,42 @@ async def hand_off(
         return Handoff(decode_leg)
     decode = decode_leg.endpoint
     if decode_leg.answer.status != 200:
-        unheard = HTTP_BAD_REQUEST in decode_leg.answer.body
+        reached = reached_engine(decode_leg.answer.body)
         decode_leg.end()
-        if unheard or not serving.has_handshake(prefill, decode):
-            settlements.release((prefill, decode), params, request)
+        if reached and serving.has_handshake(prefill, decode):
+            serving.counters.unpin(prefill.name)  # D's engine has notified P
         else:
-            serving.counters.unpin(prefill.name)
+            release(settlements, (prefill, decode), params, request)
         raise LegRefused
     serving.counters.unpin(prefill.name)
     serving.mark_handshake(prefill, decode)
-    return Handoff(decode_leg, prefill, call.timeline.prefill, serving.engines.clock() - finished)
+    return Handoff(decode_leg, prefill, call.timeline.prefill, engines.clock() - finished)
 
 
 async def _decode(
     serving: ServingState, settlements: Settlements, prefill: Endpoint, leg: Leg, params: KVParams | None, call: Call
 ) -> None:
-    decode, deadlines, request = leg.endpoint, serving.engines.deadlines, call.request
+    """Run D's leg until its answer is open, or settle."""
+    decode, engines, request = leg.endpoint, serving.engines, call.request
     pair = (prefill, decode)
     try:
         await leg.connect()
-        serving.send(leg, call, decode_body(request.body, params), serving.engines.new_id())
-        await leg.first_event(deadlines.handoff if request.stream else deadlines.first_event)
+        serving.send(leg, call, decode_body(request.body, params), engines.new_id())
+        await leg.first_event(engines.deadlines.handoff if request.stream else engines.deadlines.first_event)
     except EngineFailure as failure:
         leg.end()
         if params is not None:
-            settlements.release(pair, params, request, failure, begun=leg.sent)
-            blame(serving, prefill, decode, failure)
+            release(settlements, pair, params, request, failure, begun=leg.sent)
+            engines.observer.decode_failed(engines.snapshot, prefill, decode, failure)
         elif not isinstance(failure, BadAnswer):
-            serving.engines.suspect(decode, failure)
+            engines.observer.suspect(decode, failure)
         raise HandoffFailure(decode, failure) from failure
-    except (asyncio.CancelledError, Exception):  # mostly because nobody waits any more
+    except (asyncio.CancelledError, Exception):  # mostly because the client has left
         if params is None:
             leg.end()
         elif leg.sent:
-            settlements.leave_decode(leg.detach(), pair, params, request)
+            leave_decode(settlements, leg.detach(), pair, params, request)
         else:
             leg.end()
-            settlements.release(pair, params, request)
+            release(settlements, pair, params, request)
         raise

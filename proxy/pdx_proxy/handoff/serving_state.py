@@ -23,7 +23,7 @@ class ServingState:
     engines: Engines
     counters: Counters = field(default_factory=Counters)
     handshaken: set[tuple[str, int, str, int]] = field(default_factory=set)
-    """Pairs that have exchanged KV in this start of both."""
+    """Pairs that have exchanged KV in this generation of both."""
     load_reports: LoadReports = field(default_factory=LoadReports)
     """The engines' latest load reports; empty unless a policy needs them."""
     chooser: Chooser = field(init=False)
@@ -46,13 +46,13 @@ class ServingState:
         self.chooser.apply(self.engines.snapshot, reports)
 
     def send(self, leg: Leg, call: Call, body: bytes, request_id: str, method: str = "POST") -> None:
-        """Send a leg of the request under this id, and note it."""
+        """Send a leg under this request ID and record it in the timeline."""
         request = call.request
         leg.send(method, request.path, (*request.headers, ("X-Request-Id", request_id)), body)
         call.timeline.legs.append((leg.endpoint.name, request_id))
 
     def send_prefill(self, leg: Leg, call: Call, body: bytes, request_id: str) -> None:
-        """Send a leg to a P, whose time counts from now on."""
+        """Send a leg to a P. The time of the prefill starts."""
         self.send(leg, call, body, request_id)
         timeline, now = call.timeline, self.engines.clock()
         if not timeline.sent:
@@ -61,16 +61,16 @@ class ServingState:
         timeline.sent = now
 
     def may_retry(self) -> bool:
-        """Whether the budget allows one more attempt; counts either way."""
+        """Whether the retry budget allows one more attempt. Counts the retry or the refusal."""
         if self.budget.take(self.engines.clock()):
             return True
         self.counters.retries_refused += 1
         return False
 
     def mark_handshake(self, prefill: Endpoint, decode: Endpoint) -> None:
-        """Note that KV has moved between the two."""
+        """Record that KV has moved between the two."""
         self.handshaken.add(pairing(prefill, decode))
 
     def has_handshake(self, prefill: Endpoint, decode: Endpoint) -> bool:
-        """Whether KV has moved between the two in this start of both."""
+        """Whether KV has moved between the two in this generation of both."""
         return pairing(prefill, decode) in self.handshaken

@@ -79,7 +79,7 @@ class Attempts:
 
     def _choose(self, call: Call, split: bool, avoid: set[str]) -> Choice | None:
         self._cursor += 1
-        return self._chooser.choose(self._engines.snapshot, call.request, split=split, avoid=avoid, turn=self._cursor)
+        return self._chooser.choose(self._engines.snapshot, call.request, split=split, avoid=avoid, cursor=self._cursor)
 
     def _record(self, failure: HandoffFailure, call: Call, avoid: set[str]) -> EngineFailure:
         """Count a failed attempt, and avoid its endpoint in the next one."""
@@ -111,7 +111,7 @@ class Attempts:
         except EngineFailure as failure:
             leg.end()
             if not isinstance(failure, BadAnswer):
-                self._engines.suspect(choice.decode, failure)
+                self._engines.observer.suspect(choice.decode, failure)
             raise HandoffFailure(choice.decode, failure, begun=leg.sent) from failure
         except BaseException:
             leg.end()

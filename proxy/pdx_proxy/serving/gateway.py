@@ -145,7 +145,7 @@ class Gateway:
         """The outcome of an answer that broke. Its engine is probed, unless only the request has expired."""
         if isinstance(failure, RequestExpired):
             return Outcome.EXPIRED
-        self._engines.suspect(handoff.decode.endpoint, failure)
+        self._engines.observer.suspect(handoff.decode.endpoint, failure)
         return Outcome.IDLE if isinstance(failure, DeadlineExceeded) else Outcome.BROKEN
 
     def _headers(self, exchange: Exchange, handoff: Handoff) -> Mapping[str, str]:

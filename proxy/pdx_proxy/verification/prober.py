@@ -329,7 +329,7 @@ class TransferProber:
 
     async def _gather(self, pair: Pair, result: Result, probe: Probe | None) -> Evidence:
         prefill, decode = await asyncio.gather(*map(self._facts, pair))
-        return Evidence(result, prefill, decode, probe.told if probe else {})
+        return Evidence(result, prefill, decode, probe.decode_params if probe else {})
 
     async def _facts(self, endpoint: Endpoint) -> Facts:
         return read_facts(*[await page_of(self._engines, endpoint, path, LEG_SECONDS) for path in _PAGES])

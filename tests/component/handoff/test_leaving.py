@@ -1,4 +1,4 @@
-"""A client that leaves in any phase: every hand-off is settled as docs/settling.md says, and no work is left."""
+"""A client leaves in any phase: the hand-off is settled as in docs/settling.md, and no work remains."""
 
 import asyncio
 from typing import Any
@@ -92,7 +92,7 @@ async def test_between_the_legs(shape: Shape, make_world: MakeWorld) -> None:
 
 @pytest.mark.parametrize("leg", ["prefill", "decode"])
 async def test_while_connecting(leg: str, order: Order, shape: Shape, make_world: MakeWorld) -> None:
-    """Push connects to both before it sends; a client that leaves meanwhile has begun nothing."""
+    """Push connects to both engines before it sends: if the client leaves meanwhile, no engine has got anything."""
     if order is Order.PREFILL_FIRST and leg == "decode":
         return  # test_between_the_legs
     world = await make_world(order, idle_seconds=0.0)

@@ -39,7 +39,7 @@ async def test_failures_in_a_row_leave_an_engine_out(kind: FaultKind, make_world
     assert world.endpoint(world.d).state is State.SUSPECT
     described = await _described(world, world.d)
     assert (described["state"], described["ejections"]) == ("Suspect", 1)
-    assert described["reason"].startswith("3 failures in a row, the last: ")
+    assert described["reason"].startswith("3 consecutive errors, the last: ")
     assert (await world.state())["ejections"] == {"lost": 0, "timeout": 0, "consecutive_errors": 1, "overridden": 0}
     assert await _metric(world, 'pdx_ejections_total{reason="consecutive_errors"}') == "1.0"
     for _ in range(6):

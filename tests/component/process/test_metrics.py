@@ -152,7 +152,7 @@ async def test_kv_that_nothing_frees_is_held_until_its_lease_ends(
         return settlement
 
     def held() -> Coroutine[Any, Any, Settlement]:
-        return settlements._held(prefill, work())
+        return settlements.while_pinned(prefill, work())
 
     serving.counters.pin(prefill.name)
     assert await held() is settlement
@@ -172,7 +172,7 @@ async def test_a_lease_is_the_connectors_own(
     serving.counters.pin(prefill.name)
     timers: list[tuple[Any, ...]] = []
     monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda *timer: timers.append(timer))
-    Settlements(serving).let_go(prefill, expires=True)
+    Settlements(serving).unpin(prefill, expires=True)
     assert serving.counters.pinned == {prefill.name: 1}
     ((after, let_go, *told),) = timers
     let_go(*told)

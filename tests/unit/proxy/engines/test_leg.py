@@ -49,7 +49,7 @@ async def pool() -> OneIdle:
 
 
 async def _sent(pool: OneIdle) -> Leg:
-    leg = Leg(pool, EndpointObserver(Load(), OutlierDetector(5, lambda _: None)), DECODE)
+    leg = Leg(pool, EndpointObserver(Load(), OutlierDetector(5), lambda _: None), DECODE)
     await leg.connect()
     leg.send("POST", "/v1/completions", (), b"{}")
     return leg

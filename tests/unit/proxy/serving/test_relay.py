@@ -59,7 +59,7 @@ class Client:
 async def serving(before: bytes) -> tuple[Leg, Connection, Wire, Load]:
     load = Load()
     endpoint = Endpoint(EndpointSpec(Address("d", 1), Role.DECODE))
-    observer = EndpointObserver(load, OutlierDetector(5, lambda _: None))
+    observer = EndpointObserver(load, OutlierDetector(5), lambda _: None)
     leg = Leg(ConnectionPool(idle_seconds=9, connect_seconds=1), observer, endpoint)
     made, wire = Connection("d:1", asyncio.get_running_loop()), Wire()
     made.connection_made(wire)
