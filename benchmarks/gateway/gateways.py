@@ -127,8 +127,8 @@ def _nginx(engines: Engines, port: int, folder: Path) -> Command:
     servers = " ".join(f"server 127.0.0.1:{port};" for port in engines.decode)
     config = folder / "nginx.conf"
     config.write_text(_NGINX.format(folder=folder, servers=servers, port=port))
-    said = subprocess.run([program, "-v"], capture_output=True, text=True, check=False).stderr
-    return Command([program, "-c", str(config)], said.strip().rpartition("/")[2])
+    output = subprocess.run([program, "-v"], capture_output=True, text=True, check=False).stderr
+    return Command([program, "-c", str(config)], output.strip().rpartition("/")[2])
 
 
 DIRECT: Final = Gateway("direct", "no gateway: the ceiling", 0, splits=False)

@@ -34,7 +34,7 @@ class Load:
 
     def arguments(self, ports: tuple[int, ...], seconds: float) -> list[str]:
         """The generator's command line behind its name."""
-        words = {
+        options = {
             "ports": ",".join(map(str, ports)),
             "connections": self.connections,
             "prompt": self.prompt,
@@ -46,7 +46,7 @@ class Load:
             "seconds": self.seconds or seconds,
             "warmup": self.warmup,
         }
-        return [f"{key}={value}" for key, value in words.items()]
+        return [f"{key}={value}" for key, value in options.items()]
 
 
 _ONE: Final = frozenset({"direct", "pdx", "vllm-router", "sglang-router", "nginx"})

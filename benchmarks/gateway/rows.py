@@ -197,8 +197,8 @@ def _judge(row: Row, rounds: Sequence[Runs], rust: Sequence[str]) -> Verdict:
 
 
 def _best(cells: Mapping[str, Cell], names: Sequence[str], *, more: bool) -> str | None:
-    known = [name for name in names if name in cells]
-    return (max if more else min)(known, key=lambda name: cells[name].median) if known else None
+    measured = [name for name in names if name in cells]
+    return (max if more else min)(measured, key=lambda name: cells[name].median) if measured else None
 
 
 def _reaches(row: Row, value: float, base: float, factor: float | None) -> bool | None:

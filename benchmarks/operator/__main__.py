@@ -45,14 +45,14 @@ class Bench:
     def row(self, what: str, value: str, goal: str = "") -> None:
         """Note a result."""
         self.rows.append((what, value, goal))
-        say(f"{what}: {value}")
+        progress(f"{what}: {value}")
 
     def operator(self) -> Operator:
         """A running operator."""
         return Operator.start(self.kubeconfig, self.folder).wait_until_working()
 
 
-def say(text: str) -> None:
+def progress(text: str) -> None:
     """A line of progress."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
@@ -70,9 +70,9 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="write nothing into the checkout")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        cluster = clusters.up(Path(folder) / "state", say, bound=True)
+        cluster = clusters.up(Path(folder) / "state", progress, bound=True)
         try:
-            kwok.start(cluster, given.nodes, say)
+            kwok.start(cluster, given.nodes, progress)
             install(cluster)
             cluster.kubectl("create", "namespace", NAMESPACE)
             bench = Bench(cluster, Api(cluster), grant(cluster, Path(folder)), Path(folder))
@@ -80,7 +80,7 @@ def main() -> None:
         finally:
             clusters.down(Path(folder) / "state")
     text = table(bench, given)
-    say(text)
+    progress(text)
     if not given.keep:
         write(text)
 

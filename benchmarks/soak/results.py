@@ -17,8 +17,8 @@ _DEEDS: Final = ("kill", "leave", "add")
 Line = Mapping[str, Any]
 
 
-def tell(name: str, line: Line) -> None:
-    """Print a line, as what a test says."""
+def print_line(name: str, line: Line) -> None:
+    """Print one result."""
     print(f"{name}: {json.dumps(line)}")
 
 

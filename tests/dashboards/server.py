@@ -109,15 +109,15 @@ async def prometheus(
 
 async def _address(lines: asyncio.StreamReader) -> str:
     """Where it listens, once it is ready to answer."""
-    said, address = b"", ""
+    text, address = b"", ""
     async with asyncio.timeout(20):
         while line := await lines.readline():
-            said += line
+            text += line
             if match := _LISTENING.search(line):
                 address = match[1].decode()
             if b"Server is ready" in line:
                 return address
-    raise AssertionError(f"Prometheus ended: {said.decode()}")
+    raise AssertionError(f"Prometheus ended: {text.decode()}")
 
 
 def _configuration(targets: Sequence[Target], rules: list[str]) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pdx_proxy.config.settings import Limits
 from scripts.alerts import rules_file
-from tests.dashboards.scene import Act, Scene, block_transfers, scene, standing
+from tests.dashboards.scene import Act, Scene, block_transfers, object_summary, scene
 from tests.dashboards.server import PrometheusServer, prometheus
 
 FASTER: Final = 100
@@ -40,7 +40,7 @@ def hurried(rules: str) -> str:
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Faulty:
     """A deployment and what is wrong with it."""
 
     name: str
@@ -64,39 +64,39 @@ async def flap(scene: Scene) -> None:
 
 async def neglect(scene: Scene) -> None:
     """An operator that does not get to a spec, and a rollout that has taken two hours."""
-    behind = standing(ready=False, behind=True, since=time.time() - 7200)
-    scene.standings = {**scene.standings, "default/old": behind}
+    behind = object_summary(ready=False, behind=True, since=time.time() - 7200)
+    scene.summaries = {**scene.summaries, "default/old": behind}
 
 
-TROUBLES: Final = (
+FAULTY: Final = (
     # Patient, so that a machine that stops for a second is no fault.
-    Trouble(
+    Faulty(
         "healthy",
         frozenset(),
         4,
         {"limits": _ROOMY, "p": {"lease_seconds": 30.0}, "d": {"side_channel_timeout": 5.0}},
     ),
-    Trouble(
+    Faulty(
         "blocked",
         frozenset({("PDXKVNotMoving", ""), ("PDXKVPinnedTooLong", ""), ("PDXTransferProbeFailing", "")}),
         4,
         {"limits": _ROOMY},
         block_transfers,
     ),
-    Trouble("flapping", frozenset({("PDXEndpointFlapping", "")}), 4, {"limits": _ROOMY}, None, flap),
-    Trouble(
+    Faulty("flapping", frozenset({("PDXEndpointFlapping", "")}), 4, {"limits": _ROOMY}, None, flap),
+    Faulty(
         "slow-path",
         frozenset({("PDXHandoffSlow", ""), ("PDXFirstTokenBudgetBurn", "fast")}),
         12,
         {"d": {"transfer_seconds": 3.0}, "limits": _ROOMY},
     ),
-    Trouble(
+    Faulty(
         "few-p",
         frozenset({("PDXPrefillSaturated", ""), ("PDXRatioWrong", "prefill")}),
         24,
         {"prefill": 1, "p": {"prefill_token_seconds": 800e-6, "prefill_slots": 2}, "limits": _ROOMY},
     ),
-    Trouble(
+    Faulty(
         "few-d",
         frozenset({("PDXDecodeSaturated", ""), ("PDXRatioWrong", "decode")}),
         24,
@@ -114,17 +114,17 @@ SLOW: Final = frozenset({("PDXFirstTokenBudgetBurn", "slow")})
 
 
 @asynccontextmanager
-async def troubled() -> AsyncIterator[list[Scene]]:
+async def deployments() -> AsyncIterator[list[Scene]]:
     """All deployments, started and warm."""
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(scene(each.name, **each.settings)) for each in TROUBLES]
+        yield [await stack.enter_async_context(scene(each.name, **each.settings)) for each in FAULTY]
 
 
-async def cause(trouble: Trouble, scene: Scene) -> None:
+async def cause(faulty: Faulty, scene: Scene) -> None:
     """Load a deployment and break it."""
-    during = asyncio.create_task(trouble.while_loaded(scene)) if trouble.while_loaded else None
+    during = asyncio.create_task(faulty.while_loaded(scene)) if faulty.while_loaded else None
     try:
-        await scene.play([Act(trouble.name, WITHIN, trouble.clients, trouble.fault)])
+        await scene.play([Act(faulty.name, WITHIN, faulty.clients, faulty.fault)])
     finally:
         if during is not None:
             during.cancel()
@@ -154,21 +154,21 @@ async def watched(server: PrometheusServer, hoped: set[Fired], seconds: float) -
     return seen
 
 
-def wanted() -> set[Fired]:
+def expected_alerts() -> set[Fired]:
     """All that has to fire."""
-    of_deployments = {(trouble.name, *alert) for trouble in TROUBLES for alert in trouble.alerts}
+    of_deployments = {(faulty.name, *alert) for faulty in FAULTY for alert in faulty.alerts}
     return of_deployments | {("", *alert) for alert in OPERATOR}
 
 
 async def all_fire(folder: Path) -> dict[Fired, float]:
     """Cause everything; what fired, with the second in which it was first seen."""
-    async with troubled() as scenes:
+    async with deployments() as scenes:
         targets = [target for each in scenes for target in each.engines_and_gateway] + scenes[0].targets[-1:]
         await neglect(scenes[0])
         async with prometheus(folder, targets, {"pdx.rules.yaml": hurried(rules_file())}) as server:
-            causes = [asyncio.create_task(cause(*pair)) for pair in zip(TROUBLES, scenes, strict=True)]
+            causes = [asyncio.create_task(cause(*pair)) for pair in zip(FAULTY, scenes, strict=True)]
             try:
-                return await watched(server, wanted(), WITHIN)
+                return await watched(server, expected_alerts(), WITHIN)
             finally:
                 for task in causes:
                     task.cancel()
