@@ -24,7 +24,7 @@ from tests.failure_matrix.row import (
 from tests.failure_matrix.rows import rows
 from tests.failure_matrix.scenarios import scenarios
 
-BEGIN: Final = "<!-- Written by `make generate` from tests/failure_*.py. -->\n"
+BEGIN: Final = "<!-- Written by `make generate` from tests/failure_matrix. -->\n"
 _NAMES: Final = ("what fails", "order", "stream", "the client sees", "engines see", "counters", "test")
 _HEAD: Final = f"| {' | '.join(_NAMES)} |\n{'|---' * len(_NAMES)}|\n"
 _ORDERS: Final[Mapping[tuple[Wiring, ...], str]] = {
