@@ -195,7 +195,7 @@ def _interrupt(*_: object) -> None:
 
 if __name__ == "__main__":
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)  # so that what was started is ended, also under nohup
+        signal.signal(number, _interrupt)  # ends the started processes, also under nohup
     try:
         sys.exit(main())
     except KeyboardInterrupt:

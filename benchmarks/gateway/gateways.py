@@ -53,7 +53,7 @@ class Engines:
 
     @property
     def arguments(self) -> list[str]:
-        """How the engine program is told."""
+        """The arguments of the engine program."""
         return [f"p:{port}" for port in self.prefill] + [f"d:{port}" for port in self.decode]
 
 
@@ -116,7 +116,7 @@ def _rust(package: str, module: str, mode: str, bootstrap: tuple[str, ...]) -> C
             line += ["--decode", url]
         line += ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(port + 50)]
         line += ["--max-concurrent-requests", _CONNECTIONS, "--log-level", "error"]
-        offline = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}  # it asks there for a tokenizer
+        offline = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}  # it would request a tokenizer there
         return Command(line, version.name.removesuffix(".dist-info").split("-")[1], offline)
 
     return command

@@ -1,4 +1,4 @@
-"""Processes of a run: started on their cores, looked at through /proc, ended by their ids."""
+"""Processes of a run: started on their cores, measured through /proc, ended by their IDs."""
 
 import http.client
 import json
@@ -109,7 +109,7 @@ def serves(port: int) -> bool:
 
 
 def await_serving(process: subprocess.Popen[bytes], port: int, seconds: float = 30.0) -> str | None:
-    """Wait until a gateway serves; else what has happened instead."""
+    """Wait until a gateway serves; otherwise return the reason why it does not."""
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         if process.poll() is not None:

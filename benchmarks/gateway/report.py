@@ -1,4 +1,4 @@
-"""What a run leaves: JSON, the table of the README, the verdicts."""
+"""The results of a run: JSON, the table of the README, the verdicts."""
 
 import json
 import platform
@@ -16,13 +16,13 @@ HERE: Final = Path(__file__).parent
 _BEGIN: Final = "<!-- begin of the table: written by the benchmark -->"
 _END: Final = "<!-- end of the table -->"
 _QUIET: Final = 0.05
-"""The share of the gateways' core that others may use before the report says so."""
+"""The share of the gateways' core above which the report mentions other processes."""
 _FULL: Final = 0.9
-"""The share of its core from which on a gateway is said to fill it."""
+"""The share of its core from which on a gateway counts as filling it."""
 
 
 def machine() -> dict[str, str]:
-    """What the figures belong to."""
+    """The conditions of the measurement."""
     info = Path("/proc/cpuinfo").read_text()
     memory = re.search(r"MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text())
     model = re.search(r"model name\s*: (.*)", info)
@@ -125,7 +125,7 @@ def write_readme(document: Mapping[str, Any], verdicts: Sequence[Verdict], plot:
 
 
 def remarks(rounds: Sequence[Mapping[str, Mapping[str, Mapping[str, Any]]]]) -> list[str]:
-    """What went wrong in the runs: errors, violations of the protocol, prefills that nobody fetched."""
+    """The failures of the runs: errors, violations of the protocol, prefills that were never read."""
     lines = []
     for gateway in dict.fromkeys(name for runs in rounds for name in runs):
         results = [result for runs in rounds for result in runs.get(gateway, {}).values()]

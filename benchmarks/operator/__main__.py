@@ -118,7 +118,7 @@ def one_by_one(bench: Bench, count: int) -> None:
 
 
 def rest(bench: Bench, operator: Operator, objects: int, seconds: float) -> None:
-    """What settled objects cost."""
+    """The cost of settled objects."""
     time.sleep(5)
     before, used, events = writes(bench), operator.cpu_seconds(), count_events(bench)
     time.sleep(seconds)
@@ -157,7 +157,7 @@ def grow(bench: Bench, operator: Operator, first: int, last: int, patience: floa
 
 
 def anew(bench: Bench, objects: int) -> None:
-    """An operator that starts on what exists."""
+    """The start of an operator on existing objects."""
     before, events, began = writes(bench), count_events(bench), time.monotonic()
     operator = bench.operator()
     used = operator.cpu_seconds()
@@ -204,12 +204,12 @@ def conditions(body: dict[str, Any]) -> dict[str, str]:
 
 
 def writes(bench: Bench) -> float:
-    """Writes of the operator, Events aside: nobody else applies from the server's side."""
+    """Writes of the operator without Events: no other program uses server-side apply."""
     return bench.cluster.metric("apiserver_request_total", verb="APPLY")
 
 
 def counted(bench: Bench, verbs: str) -> float:
-    """Requests for what the operator has to do with."""
+    """Requests for the kinds that the operator uses."""
     resources = "|".join([PDDEPLOYMENT.plural, POD.plural, *(kind.plural for kind in CHILD_KINDS)])
     return bench.cluster.metric("apiserver_request_total", verb=verbs, resource=resources)
 

@@ -1,4 +1,4 @@
-"""Random faults against one gateway, and what must hold of client, gateway and engines afterwards."""
+"""Random faults against one gateway, and the invariants of client, gateway and engines afterwards."""
 
 import asyncio
 import random
@@ -74,7 +74,7 @@ class Findings(Protocol):
 
 @dataclass
 class Ledger:
-    """What happened, from every side."""
+    """Observations of clients, gateway and engines."""
 
     plan: Plan
     saw: Counter[str] = field(default_factory=Counter)
@@ -241,7 +241,7 @@ def check_log(findings: Findings, log: str) -> None:
 
 
 def _check_clients(ledger: Ledger) -> None:
-    """Every request is one outcome, and that outcome is what its client saw."""
+    """Every request has one outcome, and its client saw that outcome."""
     saw, outcomes = ledger.saw, dict(ledger.state["outcomes"])
     ledger.expect(not ledger.wrong, "wrong: " + "\n".join(ledger.wrong[:5]))
     ledger.expect(

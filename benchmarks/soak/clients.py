@@ -23,7 +23,7 @@ _MORE: Final[tuple[dict[str, Any], ...]] = (
     {"kv_transfer_params": {"do_remote_prefill": True}, "request_id": "mine"},
     {"vllm_xargs": {"kv_transfer_params": {"do_remote_decode": True}}, "ec_transfer_params": {"a": 1}},
 )
-"""What changes no answer; some of it a client has no business with, and engines must never see it."""
+"""Members that change no answer; engines must not receive some of them."""
 
 
 class Saw(StrEnum):
@@ -32,11 +32,11 @@ class Saw(StrEnum):
     TEXT = "text"
     """200 with the whole right text."""
     CUT_SHORT = "cut_short"
-    """200 with the beginning of the right text, then a finish reason abort: what an engine that ends answers."""
+    """200 with the beginning of the right text, then the finish reason abort: the answer of an engine that ends."""
     BROKEN = "broken"
     """200 with the beginning of the right text, then an error event or the end of the connection."""
     GARBLED = "garbled"
-    """200 with what is no JSON."""
+    """200 with invalid JSON."""
     REFUSED = "refused"
     """A 4xx but 429."""
     SHED = "shed"
@@ -61,7 +61,7 @@ class Answer:
     head: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     whole: bool = False
-    """Whether the framing says that it is complete."""
+    """Whether it is complete by its framing."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Simulated engines with pods, and what goes wrong with them, chosen by a seeded generator."""
+"""Simulated engines with pods, and their faults, chosen by a seeded generator."""
 
 import asyncio
 import random
@@ -71,7 +71,7 @@ class Tally(deque[Seen]):
         self.total += 1
         number = _NUMBER.search(_prompt_of(seen.body))
         if number is None or (seen.body.get("max_tokens") == 1 and seen.leg is Leg.DECODE):
-            return  # a warm-up, or what settles a hand-off
+            return  # a warm-up or a settlement
         legs = self._legs.setdefault(int(number[1]), Legs())
         setattr(legs, seen.leg.value, getattr(legs, seen.leg.value) + 1)
 
@@ -95,7 +95,7 @@ class Engines:
     legs: dict[int, Legs] = field(default_factory=dict)
     """By the number of the client's request."""
     done: Counter[str] = field(default_factory=Counter)
-    """What was done to engines, by name."""
+    """Actions on engines, by name."""
     _last_number: int = 0
     _busy: set[str] = field(default_factory=set)
 
@@ -155,7 +155,7 @@ class Engines:
         self._busy.discard(name)
 
     async def _revive(self, name: str) -> bool:
-        """Start a dead engine again; for one whose port somebody else has taken meanwhile there comes another."""
+        """Restart a dead engine; if another process has taken its port, start a new engine instead."""
         try:
             await self.live[name].restart()
         except ListenError:
@@ -167,7 +167,7 @@ class Engines:
         return True
 
     def spoil(self, name: str) -> None:
-        """Give an engine a fault, for legs of its own role or for all; what has one already is spared."""
+        """Give an engine a fault, for legs of its own role or for all, unless it has one already."""
         rng, engine = self.rng, self.live[name]
         if engine.faults.active:
             return

@@ -1,4 +1,4 @@
-"""How clients behave: each manner is one request and what its client saw of it."""
+"""The behaviour of clients: each manner sends one request and returns what its client saw."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ _SMALL: Final = 2048
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one client saw, and whether its request is among the gateway's outcomes; None where that is chance."""
+    """What one client saw, and whether its request is among the gateway's outcomes; None if that is random."""
 
     saw: Saw
     counted: bool | None = True
@@ -71,7 +71,7 @@ async def refuse_itself(where: Address, request: ClientRequest, rng: random.Rand
 
 
 async def write_rubbish(where: Address, request: ClientRequest, rng: random.Random) -> Verdict:
-    """Writes what no gateway may pass on; answered by a 4xx, or a closed connection where there is no HTTP in it."""
+    """Writes data that no gateway may relay. The answer is a 4xx, or a closed connection if the data is not HTTP."""
     name = rng.choice(list(_RUBBISH))
     data, counted = _RUBBISH[name]
     reader, writer = await connect(where)
@@ -127,7 +127,7 @@ _RUBBISH: Final[Mapping[str, tuple[bytes, bool | None]]] = {
     "no chunk": (_post(b"zz\r\n{}\r\n0\r\n\r\n", "Transfer-Encoding: chunked\r\n"), None),
     "a blank in a name": (_post(_GOOD, "X Y: 1\r\n"), False),
 }
-"""Name -> what is written, and whether the gateway counts it as a request."""
+"""Name -> the data, and whether the gateway counts it as a request."""
 
 Manner = Callable[[Address, ClientRequest, random.Random], Awaitable[Verdict]]
 MANNERS: Final[Mapping[Manner, int]] = {stay: 50, leave: 30, dawdle: 3, refuse_itself: 5, write_rubbish: 8}

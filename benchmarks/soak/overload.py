@@ -1,4 +1,4 @@
-"""Ten times as many requests as the engines can serve, and what becomes of those they can."""
+"""Ten times as many requests as the engines can serve, and the goodput under that load."""
 
 import asyncio
 import random
@@ -48,7 +48,7 @@ class Overload:
 
 @dataclass
 class Tide:
-    """What one phase of the load saw."""
+    """The results of one phase of the load."""
 
     seconds: float = 0.0
     saw: Counter[str] = field(default_factory=Counter)
@@ -98,7 +98,7 @@ class Report:
 
 
 async def run(plan: Overload, log: Path) -> Report:
-    """First what the engines can do, then ten times that; the report's `failures` say what did not hold."""
+    """First the load that the engines can serve, then ten times that; the report's `failures` list what did not hold."""
     report = Report(plan)
     engines = Engines(plan.order, random.Random(plan.seed), sim=_SIM)
     try:

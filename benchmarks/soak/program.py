@@ -23,7 +23,7 @@ _STARTS_WITHIN: Final = 30.0
 
 
 def free_port() -> int:
-    """A port that nobody uses now."""
+    """A free port."""
     with socket.socket() as sock:
         sock.bind((_HOST, 0))
         return int(sock.getsockname()[1])
@@ -57,7 +57,7 @@ class GatewayProcess:
 
     @property
     def log(self) -> str:
-        """What it has written to standard error."""
+        """Its standard error so far."""
         return self._log.read_text()
 
     def set_engines(self, specs: Iterable[EndpointSpec]) -> None:

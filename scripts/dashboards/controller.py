@@ -1,4 +1,4 @@
-"""What does the operator do?"""
+"""The dashboard of the operator."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Which pod is bad?"""
+"""The dashboard of single pods."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What did the gateway refuse or retry, and why?"""
+"""The dashboard of refusals, retries and settlements."""
 
 from typing import Final
 

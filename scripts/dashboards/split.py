@@ -1,4 +1,4 @@
-"""Is the P/D split working, and is P or D the bottleneck?"""
+"""The dashboard of the P/D split."""
 
 from typing import Final
 

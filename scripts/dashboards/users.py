@@ -1,4 +1,4 @@
-"""Is it healthy and fast for users?"""
+"""The dashboard of health and latency for users."""
 
 from typing import Final
 

@@ -14,7 +14,7 @@ _RECONCILES: Final = "pdx_operator_reconcile_seconds_count"
 
 @dataclass(frozen=True)
 class Case:
-    """One situation: series with their values, and what follows for one alert."""
+    """One situation: series with their values, and whether one alert fires."""
 
     alert: str
     situation: str
@@ -23,11 +23,11 @@ class Case:
     minutes: int = 20
     """When Prometheus evaluates the rule."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Those of the rule itself that tell it from others of its name."""
+    """Labels of the rule that separate it from others of its name."""
 
 
 def waiting(role: str, value: str) -> str:
-    """The series of what waits for capacity."""
+    """The series of requests that wait for capacity."""
     return f'vllm:num_requests_waiting_by_reason{{{role},reason="{value}"}}'
 
 

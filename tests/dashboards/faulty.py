@@ -1,7 +1,7 @@
-"""Deployments with something wrong, each causing its alerts, beside one that is healthy.
+"""Faulty deployments, each with the alerts that it causes, and a healthy one.
 
-Durations are a hundredth of those in the rules, so that a quarter of an hour passes in nine seconds; what is compared
-with seconds of a request is as it is.
+Durations are a hundredth of those in the rules, so that a quarter of an hour takes nine seconds; latencies of requests
+are not scaled.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from tests.dashboards.server import PrometheusServer, prometheus
 
 FASTER: Final = 100
 Fired = tuple[str, str, str]
-"""Deployment (none for the operator's alerts), alert, and the label that tells rules of one name apart."""
+"""Deployment (none for the operator's alerts), alert, and the label that separates rules of one name."""
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 _DURATION: Final = re.compile(r"(?<=\[)(\d+)([smh])(?=\])|(?<=for: )(\d+)([smh])$", re.MULTILINE)
 _ROOMY: Final = Limits(in_flight_per_decode=200, queued_requests=500, queue_seconds=30.0)
 WITHIN: Final = 28.0
-"""Seconds in which all have to fire."""
+"""Seconds in which all must fire."""
 
 
 def hurried(rules: str) -> str:
@@ -41,11 +41,11 @@ def hurried(rules: str) -> str:
 
 @dataclass(frozen=True)
 class Faulty:
-    """A deployment and what is wrong with it."""
+    """A deployment with a fault."""
 
     name: str
     alerts: frozenset[tuple[str, str]]
-    """What has to fire: names, and the label that tells rules of one name apart."""
+    """The alerts that must fire: names, and the label that separates rules of one name."""
     clients: int
     settings: Mapping[str, Any]
     """For `scene`."""
@@ -63,7 +63,7 @@ async def flap(scene: Scene) -> None:
 
 
 async def neglect(scene: Scene) -> None:
-    """An operator that does not get to a spec, and a rollout that has taken two hours."""
+    """An operator that does not reconcile a spec, and a rollout that has taken two hours."""
     behind = object_summary(ready=False, behind=True, since=time.time() - 7200)
     scene.summaries = {**scene.summaries, "default/old": behind}
 
@@ -132,7 +132,7 @@ async def cause(faulty: Faulty, scene: Scene) -> None:
 
 
 async def firing(server: PrometheusServer) -> set[Fired]:
-    """All that fires now."""
+    """All alerts that fire now."""
     found = set()
     for alert in (await server.get("alerts"))["alerts"]:
         labels = alert["labels"]
@@ -144,7 +144,7 @@ async def firing(server: PrometheusServer) -> set[Fired]:
 
 
 async def watched(server: PrometheusServer, hoped: set[Fired], seconds: float) -> dict[Fired, float]:
-    """Everything that fired until all that is hoped for did, with the second of it."""
+    """Every alert that fired until all hoped ones did, with its second."""
     seen: dict[Fired, float] = {}
     began = time.monotonic()
     while time.monotonic() < began + seconds and not hoped <= set(seen):
@@ -155,13 +155,13 @@ async def watched(server: PrometheusServer, hoped: set[Fired], seconds: float) -
 
 
 def expected_alerts() -> set[Fired]:
-    """All that has to fire."""
+    """All alerts that must fire."""
     of_deployments = {(faulty.name, *alert) for faulty in FAULTY for alert in faulty.alerts}
     return of_deployments | {("", *alert) for alert in OPERATOR}
 
 
 async def all_fire(folder: Path) -> dict[Fired, float]:
-    """Cause everything; what fired, with the second in which it was first seen."""
+    """Cause everything; returns the alerts that fired, with the second of the first time."""
     async with deployments() as scenes:
         targets = [target for each in scenes for target in each.engines_and_gateway] + scenes[0].targets[-1:]
         await neglect(scenes[0])

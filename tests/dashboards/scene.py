@@ -149,7 +149,7 @@ def object_summary(*, ready: bool = True, behind: bool = False, since: float = 0
 
 
 async def _work(metrics: Metrics, end: float) -> None:
-    """What an operator counts while it works; the registry is the operator's own."""
+    """Metrics of a working operator, in the operator's own registry."""
     number = 0
     while time.monotonic() < end:
         number += 1

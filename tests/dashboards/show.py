@@ -18,11 +18,11 @@ from tests.dashboards.survey import Finding, survey, table
 
 PLOTS: Final = Path(__file__).parents[2] / "docs" / "observability"
 _LONGER: Final = 3.0
-"""Acts of plots, beside those of tests."""
+"""How many times longer the acts of plots are than those of tests."""
 
 
 async def panels(folder: Path, longer: float) -> tuple[list[Finding], Acts]:
-    """Play the scene and ask every query."""
+    """Play the scene and run every query."""
     acts = [replace(act, seconds=act.seconds * longer) for act in ACTS]
     async with scene() as played, prometheus(folder, played.targets) as server:
         begin = time.time()

@@ -1,4 +1,4 @@
-"""Alerts by promtool: when they fire and when they stay silent; and each has a runbook."""
+"""Alerts in promtool: when they fire and when they stay silent. Each has a runbook."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ SECTIONS = ["## What it means for users", "## How to confirm", "## What to do"]
 
 
 def key(alert: Alert) -> tuple[str, str]:
-    """A name may have several rules, which their labels tell apart."""
+    """Name and labels: several rules may have one name."""
     return alert.name, json.dumps(dict(alert.labels))
 
 

@@ -1,4 +1,4 @@
-"""What the dashboards are made of: JSON that Grafana takes, and metrics that exist."""
+"""Dashboards are valid JSON for Grafana, and their metrics exist."""
 
 import importlib.util
 import json

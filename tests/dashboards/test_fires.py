@@ -1,4 +1,4 @@
-"""Alerts shown to fire in a real Prometheus by causing their faults, and to stay silent beside a healthy deployment."""
+"""Alerts fire in a real Prometheus for faulty deployments, and stay silent for a healthy one."""
 
 from pathlib import Path
 

@@ -13,7 +13,7 @@ from tests.dashboards.survey import Finding, survey, table
 
 
 def values(findings: Sequence[Finding], title: str, begin: float, end: float) -> list[float]:
-    """What a panel's first query returned between two times."""
+    """The values of a panel's first query between two times."""
     found = next(finding for finding in findings if finding.panel.title == title)
     return [value for series in found.series for when, value in series.points if begin <= when <= end]
 

@@ -1,4 +1,4 @@
-"""What a long run leaves, and what clients are said to have seen."""
+"""The results of a long run, and the judgement of clients' answers."""
 
 import json
 from pathlib import Path
