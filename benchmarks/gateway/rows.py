@@ -84,7 +84,7 @@ def _cpu(load: str) -> Take:
 
 
 def _added(load: str, histogram: str, share: str) -> Take:
-    """Milliseconds more than the same load on the engines alone in the same round; for the engines: the milliseconds."""
+    """Milliseconds more than the same load on the engines alone in the same round; for the engines: all of them."""
 
     def take(runs: Runs, gateway: str) -> float | None:
         result, direct = _result(runs, gateway, load), _result(runs, "direct", load)

@@ -98,7 +98,7 @@ class Report:
 
 
 async def run(plan: Overload, log: Path) -> Report:
-    """First the load that the engines can serve, then ten times that; the report's `failures` list what did not hold."""
+    """First the load that the engines can serve, then ten times that; the report's `failures` list broken rules."""
     report = Report(plan)
     engines = Engines(plan.order, random.Random(plan.seed), sim=_SIM)
     try:
