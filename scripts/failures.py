@@ -1,4 +1,4 @@
-"""docs/failures.md: its prose as it stands, its table from the rows of the failure matrix."""
+"""docs/failures.md: keeps its prose and generates its tables from the rows of the failure matrix."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -24,7 +24,7 @@ from tests.failure_matrix.row import (
 from tests.failure_matrix.rows import rows
 from tests.failure_matrix.scenarios import scenarios
 
-BEGIN: Final = "<!-- Written by `make generate` from tests/failure_*.py. -->\n"
+BEGIN: Final = "<!-- Written by `make generate` from tests/failure_matrix. -->\n"
 _NAMES: Final = ("what fails", "order", "stream", "the client sees", "engines see", "counters", "test")
 _HEAD: Final = f"| {' | '.join(_NAMES)} |\n{'|---' * len(_NAMES)}|\n"
 _ORDERS: Final[Mapping[tuple[Wiring, ...], str]] = {
@@ -41,7 +41,7 @@ _ORDERS: Final[Mapping[tuple[Wiring, ...], str]] = {
 
 
 def failures(document: str) -> str:
-    """The document with its table written anew."""
+    """The document with new tables."""
     prose = document.partition(BEGIN)[0]
     return prose + BEGIN + "".join(_section(phase) for phase in Phase)
 

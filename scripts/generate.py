@@ -1,4 +1,4 @@
-"""Writes what is generated from the types, or says what differs: `python -m scripts.generate [--check]`."""
+"""Writes the generated files, or lists those that differ: `python -m scripts.generate [--check]`."""
 
 import argparse
 import sys
@@ -42,9 +42,9 @@ def generated(root: Path) -> Mapping[Path, str]:
 
 
 def main() -> int:
-    """Write, or with --check compare; the answer is the process's exit code."""
-    parser = argparse.ArgumentParser(description="Write what is generated from the types.")
-    parser.add_argument("--check", action="store_true", help="only say what differs")
+    """Write, or with --check compare; returns the exit code."""
+    parser = argparse.ArgumentParser(description="Write the generated files.")
+    parser.add_argument("--check", action="store_true", help="only list the files that differ")
     check = parser.parse_args().check
     differing = {path: text for path, text in generated(ROOT).items() if _read(ROOT / path) != text}
     if check:

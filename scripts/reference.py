@@ -67,8 +67,8 @@ def _body(schema: Schema) -> str:
 
 def _meaning(schema: Schema) -> str:
     rules = "; ".join(rule["message"] for rule in _own_rules(schema))
-    told = f" Refused with: {rules}." if rules else ""
-    return f"{schema['description']}{told}".replace("|", "\\|")
+    details = f" Refused with: {rules}." if rules else ""
+    return f"{schema['description']}{details}".replace("|", "\\|")
 
 
 def _own_rules(schema: Schema) -> list[Schema]:

@@ -1,4 +1,4 @@
-"""Ten times as many requests as the engines can serve, and what becomes of those they can."""
+"""Ten times as many requests as the engines can serve, and the goodput under that load."""
 
 import asyncio
 import random
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.soak.campaign import check_log, come_to_idle, warm
-from benchmarks.soak.clients import Answer, Ask, Saw, connect, drop, judge, read_answer
+from benchmarks.soak.clients import Answer, ClientRequest, Saw, connect, drop, judge, read_answer
 from benchmarks.soak.engines import BASE, Engines
 from benchmarks.soak.program import GatewayProcess
 from pdx_api.names import Order, Role
@@ -48,7 +48,7 @@ class Overload:
 
 @dataclass
 class Tide:
-    """What one phase of the load saw."""
+    """The results of one phase of the load."""
 
     seconds: float = 0.0
     saw: Counter[str] = field(default_factory=Counter)
@@ -98,12 +98,12 @@ class Report:
 
 
 async def run(plan: Overload, log: Path) -> Report:
-    """First what the engines can do, then ten times that; the report's `failures` say what did not hold."""
+    """First the load that the engines can serve, then ten times that; the report's `failures` list broken rules."""
     report = Report(plan)
     engines = Engines(plan.order, random.Random(plan.seed), sim=_SIM)
     try:
         async with GatewayProcess(Settings(limits=LIMITS, verification=Verification(period_seconds=0)), log) as gateway:
-            engines.tell = gateway.tell
+            engines.on_change = gateway.set_engines
             for role in (Role.PREFILL, Role.DECODE):
                 for _ in range(_ENGINES):
                     await engines.add(role)
@@ -112,7 +112,9 @@ async def run(plan: Overload, log: Path) -> Report:
             report.peak = calm.rate
             report.memory["before"] = gateway.memory()
             watch = asyncio.create_task(_weigh(report, gateway))
-            report.flood = await _tide(gateway, plan.seconds, lambda end, ask: _flood(end, ask, TIMES * report.peak))
+            report.flood = await _tide(
+                gateway, plan.seconds, lambda end, request: _flood(end, request, TIMES * report.peak)
+            )
             watch.cancel()
             report.requests = sum((calm.saw + report.flood.saw).values())
             await come_to_idle(report, gateway)
@@ -134,11 +136,13 @@ async def _tide(gateway: GatewayProcess, seconds: float, load: Callable[[float, 
     numbers = iter(range(1 << 62))
 
     async def once() -> None:
-        ask = Ask(next(numbers), chat=False, stream=True, prompt=f"{next(numbers)} {_PROMPT}", tokens=_TOKENS)
+        request = ClientRequest(
+            next(numbers), chat=False, stream=True, prompt=f"{next(numbers)} {_PROMPT}", tokens=_TOKENS
+        )
         at = time.monotonic()
-        answer = await _exchange(gateway, ask)
+        answer = await _exchange(gateway, request)
         took = time.monotonic() - at
-        saw = judge(ask, answer) if answer is not None else Saw.STUCK
+        saw = judge(request, answer) if answer is not None else Saw.STUCK
         tide.saw[saw] += 1
         if saw is Saw.TEXT:
             tide.good_in_time += time.monotonic() - began <= seconds
@@ -153,11 +157,11 @@ async def _tide(gateway: GatewayProcess, seconds: float, load: Callable[[float, 
     return tide
 
 
-async def _exchange(gateway: GatewayProcess, ask: Ask) -> Answer | None:
+async def _exchange(gateway: GatewayProcess, request: ClientRequest) -> Answer | None:
     reader, writer = await connect(gateway.listen)
     answer = Answer()
     try:
-        writer.write(ask.wire("Connection: close\r\n"))
+        writer.write(request.wire("Connection: close\r\n"))
         async with asyncio.timeout(_PATIENCE):
             answer = await read_answer(reader)
     except TimeoutError:
@@ -186,12 +190,12 @@ async def _flood(end: float, once: Once, rate: float) -> None:
         while (now := time.monotonic()) < end:
             due = int((now - began) * rate)
             for _ in range(due - sent):
-                group.create_task(_tell(once))
+                group.create_task(_run_once(once))
             sent = due
             await asyncio.sleep(0.005)
 
 
-async def _tell(once: Once) -> None:
+async def _run_once(once: Once) -> None:
     await once()
 
 

@@ -1,4 +1,4 @@
-"""Dashboards as data: one module for each question that a dashboard answers."""
+"""Grafana dashboards as data: one module per dashboard, `grafana` writes the JSON. Imports nothing of PDX."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,4 +1,4 @@
-"""What does the operator do?"""
+"""The dashboard of the operator."""
 
 from typing import Final
 
@@ -18,30 +18,31 @@ BOARD: Final = Board(
             (
                 Panel(
                     "PDDeployments",
-                    "Objects that the operator works on.",
+                    "Objects that the operator reconciles.",
                     Unit.COUNT,
                     (Query('sum(pdx_operator_objects{condition="Ready"})', "objects"),),
                     Kind.NUMBER,
                 ),
                 Panel(
                     "Not ready",
-                    "Objects that do not serve as they should.",
+                    "Objects whose condition Ready is not True.",
                     Unit.COUNT,
                     (Query('sum(pdx_operator_objects{condition="Ready",status!="True"})', "not ready"),),
                     Kind.NUMBER,
                     bad_above=1,
                 ),
                 Panel(
-                    "Not yet worked on",
-                    "Objects whose newest spec the operator has not got to. For minutes: it does not get through.",
+                    "Unreconciled",
+                    "Objects whose newest spec is not reconciled yet. If it lasts for minutes, the operator cannot "
+                    "reconcile.",
                     Unit.COUNT,
                     (Query("sum(pdx_operator_unreconciled_objects)", "waiting"),),
                     Kind.NUMBER,
                     bad_above=1,
                 ),
                 Panel(
-                    "Failed turns",
-                    "Tried again with a growing pause; the log says why.",
+                    "Failed reconciles",
+                    "They are repeated with growing pauses; the log has the reason.",
                     Unit.EVENTS,
                     (Query(f"{rate('pdx_operator_reconcile_seconds_count', _FAILED)} or vector(0)", "failed"),),
                     Kind.NUMBER,
@@ -54,20 +55,21 @@ BOARD: Final = Board(
             (
                 Panel(
                     "Conditions",
-                    "Objects by what their conditions say; `kubectl describe pdd` has the reason of each.",
+                    "Objects by the status of each condition; `kubectl describe pdd` shows the reasons.",
                     Unit.COUNT,
                     (Query("sum by (condition, status) (pdx_operator_objects)", "{{condition}} {{status}}"),),
                 ),
                 Panel(
                     "Rollouts",
-                    "Objects by where their rollout is.",
+                    "Objects by the state of their rollout.",
                     Unit.COUNT,
                     (Query("sum by (state) (pdx_operator_rollouts)", "{{state}}"),),
                     stacked=True,
                 ),
                 Panel(
                     "Age of rollouts",
-                    "How long each object has been on its way to what its spec asks for. One that grows for an hour is "
+                    "How long each object has been changing towards its spec. A rollout that takes more than an "
+                    "hour is "
                     "stuck.",
                     Unit.SECONDS,
                     (Query("max by (object) (pdx_operator_rollout_seconds)", "{{object}}"),),
@@ -76,19 +78,19 @@ BOARD: Final = Board(
             ),
         ),
         (
-            "Turns",
+            "Reconciles",
             (
                 Panel(
-                    "Turns by result",
-                    "ok; failed: the API server said no or was away; fault: a defect of the operator.",
+                    "Reconciles by result",
+                    "ok; failed: the API server refused a request or was away; fault: a defect of the operator.",
                     Unit.EVENTS,
                     (Query(rate("pdx_operator_reconcile_seconds_count", _ANY, by="result"), "{{result}}"),),
                     stacked=True,
                     plotted=True,
                 ),
                 Panel(
-                    "Time of a turn",
-                    "Mostly waiting for the API server.",
+                    "Time of a reconcile",
+                    "Mostly the wait for the API server.",
                     Unit.SECONDS,
                     (
                         Query(mean("pdx_operator_reconcile_seconds", _ANY), "mean"),
@@ -102,7 +104,7 @@ BOARD: Final = Board(
             (
                 Panel(
                     "Requests by verb",
-                    "What the operator asks. An idle cluster has watches only.",
+                    "Requests of the operator. An idle cluster has watches only.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_operator_api_requests_total", _ANY, by="verb"), "{{verb}}"),),
                     stacked=True,
@@ -110,7 +112,7 @@ BOARD: Final = Board(
                 ),
                 Panel(
                     "Answers that are errors",
-                    "By status: 0 no answer, 403 a right that is missing, 422 an object that is refused, 429 too many.",
+                    "By status. 0: no answer. 403: a missing right. 422: a refused object. 429: too many requests.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_operator_api_requests_total", _ERRORS, by="code"), "{{code}}"),),
                 ),

@@ -1,4 +1,4 @@
-"""What a dashboard is made of, and the expressions that panels share."""
+"""The types of a dashboard, and the expressions that panels share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 OWN: Final = 'namespace=~"$namespace",pdx_dev_deployment=~"$deployment"'
-"""Selects the gateways and engines that the dashboard's variables name; the labels are those of the PodMonitors."""
+"""Selects the gateways and engines of the dashboard's variables, by labels that the PodMonitors set."""
 PREFILL: Final = f'{OWN},pdx_dev_role="prefill"'
 DECODE: Final = f'{OWN},pdx_dev_role=~"decode|aggregated"'
 ENGINES: Final = f'{OWN},pdx_dev_role=~"prefill|decode|aggregated"'
@@ -34,7 +34,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One expression and how its series are called."""
+    """One expression and the name of its series."""
 
     expr: str
     legend: str
@@ -46,13 +46,13 @@ class Panel:
 
     title: str
     answers: str
-    """What a reader learns, and which value is bad."""
+    """What the panel shows, and which value is bad."""
     unit: Unit
     queries: tuple[Query, ...]
     kind: Kind = Kind.LINES
     stacked: bool = False
     bad_above: float | None = None
-    """Where it turns red."""
+    """The value from which on it is red."""
     bad_below: float | None = None
     plotted: bool = False
     """Whether docs/observability.md shows it."""
@@ -81,17 +81,17 @@ def rate(metric: str, selector: str = OWN, *, by: str = "") -> str:
 
 
 def ratio(part: str, whole: str) -> str:
-    """A share; 0 where nothing has the part, no value where there is no whole."""
+    """A share: 0 without the part, no value without the whole."""
     return f"({part} or 0 * {whole}) / ({whole} > 0)"
 
 
 def mean(histogram: str, selector: str = OWN, *, by: str = "") -> str:
-    """Mean of what a histogram observed."""
+    """Mean of a histogram's observations."""
     return f"{rate(f'{histogram}_sum', selector, by=by)} / ({rate(f'{histogram}_count', selector, by=by)} > 0)"
 
 
 def quantile(share: float, histogram: str, selector: str = OWN, *, by: str = "") -> str:
-    """A quantile of what a histogram observed."""
+    """A quantile of a histogram's observations."""
     labels = f"le, {by}" if by else "le"
     return f"histogram_quantile({share:g}, {rate(f'{histogram}_bucket', selector, by=labels)})"
 

@@ -1,4 +1,4 @@
-"""Which pod is bad?"""
+"""The dashboard of single pods."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ BOARD: Final = Board(
             (
                 Panel(
                     "Scrapes that answer",
-                    "0: the container does not answer: it is down, or a network policy keeps Prometheus out.",
+                    "0: the container does not answer. It is down, or a network policy blocks Prometheus.",
                     Unit.COUNT,
                     (
                         Query(
@@ -31,7 +31,8 @@ BOARD: Final = Board(
                 ),
                 Panel(
                     "Endpoints that are not warm",
-                    "Engines that gateways do not pick, by state. Suspect for long: /pdx/state of a gateway says why.",
+                    "Endpoints that gateways do not select, by state. If one stays Suspect, /pdx/state of a gateway "
+                    "has the reason.",
                     Unit.COUNT,
                     (
                         Query(
@@ -41,8 +42,8 @@ BOARD: Final = Board(
                     ),
                 ),
                 Panel(
-                    "Endpoints left out",
-                    "How often gateways stopped picking an endpoint, by cause. One that comes again and again flaps.",
+                    "Ejections",
+                    "How often gateways ejected an endpoint, by reason. Repeated ejections mean that it flaps.",
                     Unit.EVENTS,
                     (Query(rate("pdx_ejections_total", by="reason"), "{{reason}}"),),
                 ),
@@ -53,21 +54,22 @@ BOARD: Final = Board(
             (
                 Panel(
                     "Requests by endpoint",
-                    "Legs in flight as gateways count them. One far above its like is slow; one at 0 is not picked.",
+                    "Legs in flight, counted by the gateways. An endpoint far above the others is slow; one at 0 is "
+                    "not selected.",
                     Unit.COUNT,
                     (Query(total("pdx_legs_in_flight", by="endpoint, role"), "{{endpoint}} ({{role}})"),),
                     plotted=True,
                 ),
                 Panel(
-                    "Choices, by policy",
-                    "The policy that decided: LeastRequests where another was asked for means that it had no key or "
-                    "no numbers.",
+                    "Selections, by policy",
+                    "The policy that decided. LeastRequests, although another policy is configured: the request had no "
+                    "affinity key, or the engines report no load.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_endpoint_selections_total", by="role, policy"), "{{role}} {{policy}}"),),
                 ),
                 Panel(
                     "Requests that wait",
-                    "In the engine's own queue, whatever for.",
+                    "In the engine's own queue, for any reason.",
                     Unit.COUNT,
                     (Query(total("vllm:num_requests_waiting", ENGINES, by="pod"), _POD),),
                 ),
@@ -80,7 +82,7 @@ BOARD: Final = Board(
                 ),
                 Panel(
                     "Preemptions",
-                    "Requests thrown out for want of KV blocks, to be computed again.",
+                    "Requests that lost their KV blocks to others and are computed again.",
                     Unit.EVENTS,
                     (Query(rate("vllm:num_preemptions_total", ENGINES, by="pod"), _POD),),
                 ),
@@ -91,20 +93,20 @@ BOARD: Final = Board(
             (
                 Panel(
                     "First token, p95",
-                    "By the engine's own clock, its queue included. A P's is its prefill, a D's the arrival of KV.",
+                    "Measured by the engine, its queue included. On P it is the prefill, on D the wait for KV.",
                     Unit.SECONDS,
                     (Query(quantile(0.95, "vllm:time_to_first_token_seconds", ENGINES, by="pod"), _POD),),
                     plotted=True,
                 ),
                 Panel(
                     "Between tokens, p95",
-                    "Of engines that decode.",
+                    "Only engines that decode.",
                     Unit.SECONDS,
                     (Query(quantile(0.95, "vllm:inter_token_latency_seconds", DECODE, by="pod"), _POD),),
                 ),
                 Panel(
                     "Transfer of KV, mean",
-                    "One pod far above the others has a bad path to its peers.",
+                    "A pod far above the others has a bad network path to its peers.",
                     Unit.SECONDS,
                     (Query(mean("vllm:nixl_xfer_time_seconds", ENGINES, by="pod"), _POD),),
                 ),
@@ -114,27 +116,29 @@ BOARD: Final = Board(
             "Does KV reach it?",
             (
                 Panel(
-                    "Prompt tokens from outside",
-                    "Share of a D's prompt tokens that it had not to compute. One far below the others is cut off.",
+                    "Remote prompt tokens",
+                    "Share of a D's prompt tokens that it did not compute. A D far below the others receives no KV.",
                     Unit.SHARE,
                     (Query(ratio(_ARRIVED, _PROMPTS), _POD),),
                     plotted=True,
                 ),
                 Panel(
-                    "KV held, by P",
-                    "Prefills that no D has fetched yet. One P far above its like is not reached by D's.",
+                    "Pinned KV, by P",
+                    "Finished prefills whose KV no D has read yet. If one P is far above the others, D's do not "
+                    "reach it.",
                     Unit.COUNT,
                     (Query(total("pdx_prefill_kv_pinned", by="endpoint"), "{{endpoint}}"),),
                 ),
                 Panel(
-                    "KV lost on D",
-                    "Push orders: hand-offs whose blocks a D holds in vain. Only a restart of that D frees them soon.",
+                    "KV leaked on D",
+                    "Push orders: hand-offs whose blocks D keeps although no push came. Only a restart of D frees "
+                    "them soon.",
                     Unit.COUNT,
                     (Query(total("pdx_decode_kv_leaked", by="endpoint"), "{{endpoint}}"),),
                 ),
                 Panel(
                     "Failed transfers and expired leases",
-                    "Failures count where KV is moved (D in pull, P in push), leases on P.",
+                    "Failures are counted on the engine that moves KV (D in pull, P in push), leases on P.",
                     Unit.EVENTS,
                     (
                         Query(rate("vllm:nixl_num_failed_transfers_total", ENGINES, by="pod"), "{{pod}} failed"),
@@ -143,7 +147,8 @@ BOARD: Final = Board(
                 ),
                 Panel(
                     "Bad ends",
-                    "Requests that the engine ended with an error or an abort; a client that leaves is an abort too.",
+                    "Requests that the engine ended with an error or an abort. A client that disconnects causes an "
+                    "abort too.",
                     Unit.EVENTS,
                     (
                         Query(

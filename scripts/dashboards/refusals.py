@@ -1,4 +1,4 @@
-"""What did the gateway refuse or retry, and why?"""
+"""The dashboard of refusals, retries and settlements."""
 
 from typing import Final
 
@@ -16,8 +16,8 @@ BOARD: Final = Board(
             (
                 Panel(
                     "Requests without an answer",
-                    "shed: overload. refused and refused_by_engine: a client's mistake. unavailable, broken, idle, "
-                    "expired: engines failed. internal: the gateway did. client_left: nobody's fault.",
+                    "shed: overload. refused, refused_by_engine: an error of the client. unavailable, broken, idle, "
+                    "expired: engines failed. internal: the gateway failed. client_left: the client disconnected.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_requests_total", _NOT_ANSWERED, by="outcome"), "{{outcome}}"),),
                     stacked=True,
@@ -25,20 +25,20 @@ BOARD: Final = Board(
                 ),
                 Panel(
                     "Shed, by reason",
-                    "queue_full and queue_timeout: more engines are wanted. client_limit: one client. bytes: large "
-                    "bodies fill the gateway's memory.",
+                    "queue_full, queue_timeout: there are too few engines. client_limit: one client has too many open "
+                    "requests. bytes: large bodies fill the gateway's buffers.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_requests_shed_total", by="reason"), "{{reason}}"),),
                 ),
                 Panel(
                     "Requests that wait",
-                    "In the gateways' queues; at the limit they are shed.",
+                    "In the gateways' queues. Requests above the limit are shed.",
                     Unit.COUNT,
                     (Query(total("pdx_requests_queued", by="pod"), "{{pod}}"),),
                 ),
                 Panel(
                     "Wait in the gateway's queue",
-                    "95th percentile of those who waited.",
+                    "95th percentile of the requests that waited.",
                     Unit.SECONDS,
                     (Query(quantile(0.95, "pdx_phase_seconds", phase("queue")), "p95"),),
                 ),
@@ -49,27 +49,27 @@ BOARD: Final = Board(
             (
                 Panel(
                     "Attempts that failed, by reason",
-                    "Before the first event of an answer; each was tried elsewhere if the budget allowed it.",
+                    "Before the first event of an answer. Each is repeated elsewhere if the retry budget allows it.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_retries_total", by="reason"), "{{reason}}"),),
                     plotted=True,
                 ),
                 Panel(
-                    "Retries not made",
-                    "Because the retry budget was used up: so much fails that trying again would make it worse.",
+                    "Refused retries",
+                    "The retry budget was used up: so many attempts fail that repeating them would add load.",
                     Unit.PER_SECOND,
-                    (Query(rate("pdx_retries_refused_total"), "not made"),),
+                    (Query(rate("pdx_retries_refused_total"), "refused"),),
                 ),
                 Panel(
                     "Prefilled by D instead, by reason",
-                    "no_prefill: no P was ready. failed: what was tried over a P. refused: a leg, by a 4xx. nothing: "
-                    "P answered without KV.",
+                    "no_prefill: no P was ready. failed: the attempts with a P failed. refused: an engine answered a "
+                    "leg with a 4xx. no_kv: P answered without KV.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_local_prefills_total", by="reason"), "{{reason}}"),),
                 ),
                 Panel(
-                    "Endpoints left out, by cause",
-                    "lost, hung, failures; kept: the last one, picked on in spite of them.",
+                    "Ejections, by reason",
+                    "overridden: the endpoint failed too, but stays in use because no other can replace it.",
                     Unit.EVENTS,
                     (Query(rate("pdx_ejections_total", by="reason"), "{{reason}}"),),
                 ),
@@ -79,15 +79,15 @@ BOARD: Final = Board(
             "Cleaned up",
             (
                 Panel(
-                    "Hand-offs that nobody wanted any more",
-                    "By how they were settled. lease: P's blocks wait for the end of their lease. decode_lost: D's "
-                    "blocks are gone until it restarts.",
+                    "Hand-offs that ended early",
+                    "By how they were settled. lease: P's blocks wait for the end of their lease. decode_lost: D "
+                    "keeps its blocks until it restarts.",
                     Unit.EVENTS,
                     (Query(rate("pdx_settlements_total", by="result"), "{{result}}"),),
                 ),
                 Panel(
                     "Being settled",
-                    "Hand-offs whose engines are still to be freed. A number that stands is an engine that hangs.",
+                    "Hand-offs whose blocks are not released yet. If the number does not fall, an engine hangs.",
                     Unit.COUNT,
                     (Query(total("pdx_settlements_in_flight"), "settling"),),
                 ),

@@ -1,4 +1,4 @@
-"""Is the P/D split working, and is P or D the bottleneck?"""
+"""The dashboard of the P/D split."""
 
 from typing import Final
 
@@ -35,8 +35,9 @@ BOARD: Final = Board(
             (
                 Panel(
                     "KV that arrives",
-                    "Prompt tokens that D had not to compute, for each that P computed. Near 100 %: KV moves. Near 0: "
-                    "D computes every prompt again, and P works for nothing.",
+                    "Prompt tokens that D did not compute, per prompt token that P computed. Near 100 %: KV moves. "
+                    "Near "
+                    "0: D computes every prompt again, and the work of P is lost.",
                     Unit.SHARE,
                     (Query(f"clamp_max({ratio(_ARRIVED, _PREFILLED)}, 1)", "arrives"),),
                     Kind.NUMBER,
@@ -44,14 +45,14 @@ BOARD: Final = Board(
                 ),
                 Panel(
                     "Split requests",
-                    "Share of answered requests that used P and D. The rest was not to be split, or could not be.",
+                    "Share of answered requests that used P and D. The others were whole: see the reasons below.",
                     Unit.SHARE,
                     (Query(ratio(rate("pdx_requests_total", f'{OWN},outcome="split"'), _ANSWERED), "split"),),
                     Kind.NUMBER,
                 ),
                 Panel(
                     "Warm P",
-                    "Prefill engines that take requests.",
+                    "Prefill engines that the gateways select.",
                     Unit.COUNT,
                     (Query(f'max(sum by (pod) (pdx_endpoints{{{OWN},role="prefill",state="Warm"}}))', "P"),),
                     Kind.NUMBER,
@@ -59,7 +60,7 @@ BOARD: Final = Board(
                 ),
                 Panel(
                     "Warm D",
-                    "Decode engines that take requests.",
+                    "Decode engines that the gateways select.",
                     Unit.COUNT,
                     (Query(f'max(sum by (pod) (pdx_endpoints{{{OWN},role="decode",state="Warm"}}))', "D"),),
                     Kind.NUMBER,
@@ -72,89 +73,92 @@ BOARD: Final = Board(
             (
                 Panel(
                     "Where D's prompt tokens come from",
-                    "external_kv_transfer came from P, local_cache_hit was there already, local_compute was prefilled "
-                    "on D. Much local_compute beside split requests is a split in name only.",
+                    "external_kv_transfer: read from P. local_cache_hit: cached on D. local_compute: prefilled on D. "
+                    "Much local_compute although requests are split: KV does not move.",
                     Unit.EVENTS,
                     (Query(rate("vllm:prompt_tokens_by_source_total", DECODE, by="source"), "{{source}}"),),
                     stacked=True,
                     plotted=True,
                 ),
                 Panel(
-                    "From outside, by D",
-                    "Share of each D's prompt tokens of the last half minute that came from outside, as gateways "
-                    "read it of the engine. Near 0 beside split requests: none reaches this D. Canaries are included.",
+                    "Remote prompt tokens, by D",
+                    "Share of each D's prompt tokens of the last 30 s whose KV it loaded from other engines; gateways "
+                    "read it from the engine's counters. Near 0 although requests are split: no KV reaches this D.",
                     Unit.SHARE,
                     (Query(f"max by (endpoint) (pdx_remote_prompt_tokens_ratio{{{OWN}}})", "{{endpoint}}"),),
                 ),
                 Panel(
-                    "Pairs, by what canaries saw",
-                    "Prompts of the gateway's own, sent through pairs of P and D. One broken makes the condition "
+                    "Pairs, by verdict",
+                    "Result of the transfer probes of each pair. One broken pair makes the condition "
                     "KVTransferVerified False; /pdx/canary of a gateway names the pair and the likely cause.",
                     Unit.COUNT,
                     (Query(f"max by (verdict) (pdx_transfer_probe_pairs{{{OWN}}})", "{{verdict}}"),),
                 ),
                 Panel(
-                    "Canaries",
+                    "Transfer probes",
                     "moved: D read KV from P. recomputed, wrong_text, failed: it did not. busy, not_reported: unknown.",
                     Unit.EVENTS,
                     (Query(rate("pdx_transfer_probes_total", by="result"), "{{result}}"),),
                 ),
                 Panel(
                     "Since KV was last seen to move",
-                    "By canaries. Beyond a few minutes nothing proves that the split works.",
+                    "By a transfer probe. After more than a few minutes nothing proves that the split works.",
                     Unit.SECONDS,
                     (Query(f"time() - max(pdx_transfer_probe_last_success_timestamp_seconds{{{OWN}}})", "seconds"),),
                 ),
                 Panel(
-                    "Parts of a canary",
+                    "Phases of a transfer probe",
                     "Mean seconds: P's prefill, the hand-off, and D's answer to the same prompt alone.",
                     Unit.SECONDS,
                     (Query(mean("pdx_transfer_probe_seconds", by="phase"), "{{phase}}"),),
                 ),
                 Panel(
                     "Why requests are not split",
-                    "path, parameters, short: not meant to be. no_prefill: no P was ready.",
+                    "path, parameters, short: the gateway does not split such requests. no_prefill: no P was ready.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_not_split_total", by="reason"), "{{reason}}"),),
                 ),
                 Panel(
                     "Hand-off",
-                    "Of streams: P's answer to D's first event (push: D's whole wait): transfer and D's queue. Compare "
-                    "with the transfer itself.",
+                    "Of streams: from P's answer to D's first event (push: all of D's wait). It contains the transfer "
+                    "and D's queue; compare it with the transfer alone.",
                     Unit.SECONDS,
                     quantiles("pdx_phase_seconds", phase("handoff")),
                     plotted=True,
                 ),
                 Panel(
                     "Transfer of KV",
-                    "Seconds in NIXL alone, by the engine that moves: D in pull, P in push. When the hand-off is much "
-                    "longer, D's queue is what waits.",
+                    "Seconds in NIXL alone, measured by the engine that moves KV: D in pull, P in push. If the "
+                    "hand-off "
+                    "is much longer, requests wait in D's queue.",
                     Unit.SECONDS,
                     quantiles("vllm:nixl_xfer_time_seconds", ENGINES),
                 ),
                 Panel(
                     "KV moved",
-                    "Bytes each second, all pairs together; compare with what the network can.",
+                    "Bytes per second of all pairs; compare with the bandwidth of the network.",
                     Unit.BYTES_PER_SECOND,
                     (Query(rate("vllm:nixl_bytes_transferred_sum", ENGINES), "bytes"),),
                 ),
                 Panel(
                     "Split requests that D prefilled",
-                    "Requests that could have been split and were not, by why. failed and nothing: look at the pods.",
+                    "Requests that could be split but were prefilled by D, by reason. failed and no_kv: inspect the "
+                    "pods.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_local_prefills_total", by="reason"), "{{reason}}"),),
                 ),
                 Panel(
-                    "KV held on P",
-                    "Prefills that are done and that no D has fetched yet. It follows the traffic; a number that stays "
-                    "when traffic goes is KV that nobody fetches.",
+                    "KV pinned on P",
+                    "Finished prefills whose KV no D has read yet. It follows the traffic. If it stays when the "
+                    "traffic "
+                    "ends, no D reads this KV.",
                     Unit.COUNT,
-                    (Query(total("pdx_prefill_kv_pinned"), "held"),),
+                    (Query(total("pdx_prefill_kv_pinned"), "pinned"),),
                     plotted=True,
                 ),
                 Panel(
                     "KV that got lost",
-                    "Transfers that failed, and prefills whose lease ended before a D read them. Not 0: see the pods.",
+                    "Failed transfers, and prefills whose lease ended before a D read them. Above 0: inspect the pods.",
                     Unit.EVENTS,
                     (
                         Query(rate("vllm:nixl_num_failed_transfers_total", ENGINES), "failed transfers"),
@@ -169,8 +173,8 @@ BOARD: Final = Board(
             (
                 Panel(
                     "Requests that wait, for each that runs",
-                    "By the engines' own numbers. The role that stands above 1 is the bottleneck; if the other is near "
-                    "0, the ratio of P to D does not fit the traffic.",
+                    "From the engines' metrics. The role that stays above 1 is the bottleneck; if the other is near 0, "
+                    "the ratio of P to D does not fit the traffic.",
                     Unit.COUNT,
                     (
                         Query(
@@ -184,20 +188,20 @@ BOARD: Final = Board(
                 ),
                 Panel(
                     "KV cache in use",
-                    "Mean of each role. P fills when its KV is not fetched; D near 100 % preempts.",
+                    "Mean of each role. P fills up if D's do not read its KV; a D near 100 % preempts requests.",
                     Unit.SHARE,
                     (Query(f"avg by (pdx_dev_role) (vllm:kv_cache_usage_perc{{{ENGINES}}})", "{{pdx_dev_role}}"),),
                     bad_above=0.9,
                 ),
                 Panel(
                     "Wait in the engines' queues",
-                    "Mean seconds until an engine begins to compute. On D the wait for KV is part of it.",
+                    "Mean seconds until an engine begins to compute. On D this includes the wait for KV.",
                     Unit.SECONDS,
                     (Query(mean("vllm:request_queue_time_seconds", ENGINES, by="pdx_dev_role"), "{{pdx_dev_role}}"),),
                 ),
                 Panel(
                     "Work in the engines",
-                    "Mean seconds of computing: P's prefill and D's decode.",
+                    "Mean seconds of computation: prefill on P and decode on D.",
                     Unit.SECONDS,
                     (
                         Query(mean("vllm:request_prefill_time_seconds", PREFILL), "prefill on P"),
@@ -206,7 +210,7 @@ BOARD: Final = Board(
                 ),
                 Panel(
                     "Requests of each engine",
-                    "Legs in flight for each warm endpoint of a role, as the gateway counts them.",
+                    "Legs in flight per warm endpoint of a role, counted by the gateways.",
                     Unit.COUNT,
                     (
                         Query(
@@ -218,7 +222,7 @@ BOARD: Final = Board(
                 ),
                 Panel(
                     "Time in P",
-                    "From sending the prompt to P's answer: its queue and its work.",
+                    "From the sending of the prompt to P's answer: P's queue and its computation.",
                     Unit.SECONDS,
                     quantiles("pdx_phase_seconds", phase("prefill")),
                 ),

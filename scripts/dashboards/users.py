@@ -1,4 +1,4 @@
-"""Is it healthy and fast for users?"""
+"""The dashboard of health and latency for users."""
 
 from typing import Final
 
@@ -33,14 +33,15 @@ BOARD: Final = Board(
             (
                 Panel(
                     "Requests",
-                    "Requests that ended, each second.",
+                    "Requests that ended, per second.",
                     Unit.PER_SECOND,
                     (Query(_ALL, "requests"),),
                     Kind.NUMBER,
                 ),
                 Panel(
                     "Failed",
-                    "Share of requests that no engine answered or whose answer broke off; above 1 % users notice.",
+                    "Share of requests without an answer from an engine, or with an incomplete one; above 1 % users "
+                    "notice.",
                     Unit.SHARE,
                     (Query(share(rate("pdx_requests_total", _FAILED), _ALL), "failed"),),
                     Kind.NUMBER,
@@ -48,7 +49,7 @@ BOARD: Final = Board(
                 ),
                 Panel(
                     "Refused",
-                    "Share of requests told to come again (shed) or refused with a 4xx.",
+                    "Share of requests that were shed (429, 503) or refused with a 4xx.",
                     Unit.SHARE,
                     (Query(share(rate("pdx_requests_total", _REFUSED), _ALL), "refused"),),
                     Kind.NUMBER,
@@ -56,7 +57,7 @@ BOARD: Final = Board(
                 ),
                 Panel(
                     "Engines that answer",
-                    "Warm engines that can answer clients; 0 means that nobody is served.",
+                    "Warm engines that can answer clients; 0 means that no client is served.",
                     Unit.COUNT,
                     (Query(f'max(sum by (pod) (pdx_endpoints{{{OWN},role!="prefill",state="Warm"}}))', "warm"),),
                     Kind.NUMBER,
@@ -69,7 +70,7 @@ BOARD: Final = Board(
             (
                 Panel(
                     "How requests end",
-                    "Every request ends in exactly one outcome. split and whole were answered; the rest were not.",
+                    "Every request ends in exactly one outcome. split and whole were answered; the others were not.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_requests_total", by="outcome"), "{{outcome}}"),),
                     stacked=True,
@@ -77,7 +78,7 @@ BOARD: Final = Board(
                 ),
                 Panel(
                     "First token",
-                    "From the request to the first event of a streamed answer: what users see as the wait.",
+                    "From the request to the first event of a streamed answer: the wait that users notice.",
                     Unit.SECONDS,
                     quantiles("pdx_phase_seconds", phase("first_token")),
                     plotted=True,
@@ -91,21 +92,21 @@ BOARD: Final = Board(
                 ),
                 Panel(
                     "Time between tokens",
-                    "What users see as the speed of the text, by the engines that decode.",
+                    "The speed of the text that users notice, measured by the engines that decode.",
                     Unit.SECONDS,
                     quantiles("vllm:inter_token_latency_seconds", DECODE),
                     plotted=True,
                 ),
                 Panel(
-                    "Pieces of answers",
-                    "Written to clients each second: about one for every event of a stream. 0 beside open requests: "
-                    "nothing moves.",
+                    "Response chunks",
+                    "Written to clients per second: about one for every event of a stream. 0 although requests are "
+                    "open: the streams stand still.",
                     Unit.EVENTS,
-                    (Query(rate("pdx_response_chunks_total"), "pieces"),),
+                    (Query(rate("pdx_response_chunks_total"), "chunks"),),
                 ),
                 Panel(
                     "Tokens out",
-                    "Tokens generated each second by engines that answer clients.",
+                    "Tokens generated per second by engines that answer clients.",
                     Unit.EVENTS,
                     (
                         Query(
@@ -121,21 +122,22 @@ BOARD: Final = Board(
             (
                 Panel(
                     "Where the time goes",
-                    "Mean seconds of each phase: queue (of those who waited), the way to P, P, hand-off. "
-                    "The largest is the one to look at.",
+                    "Mean seconds of each phase: queue (of requests that waited), the way to P, P, hand-off. "
+                    "Begin with the largest.",
                     Unit.SECONDS,
                     (Query(mean("pdx_phase_seconds", f'{OWN},phase!~"total|first_token"', by="phase"), "{{phase}}"),),
                     plotted=True,
                 ),
                 Panel(
                     "Open requests",
-                    "In flight, and of these those that wait for their turn. A queue that stands is overload.",
+                    "Requests in flight, and those of them that wait in the queue. A queue that does not shrink is "
+                    "overload.",
                     Unit.COUNT,
                     (Query(now("pdx_requests_in_flight"), "in flight"), Query(now("pdx_requests_queued"), "queued")),
                 ),
                 Panel(
                     "Wait in the gateway's queue",
-                    "95th percentile of those who had to wait; engines have queues of their own.",
+                    "95th percentile of the requests that waited. Engines have further queues.",
                     Unit.SECONDS,
                     (Query(quantile(0.95, "pdx_phase_seconds", phase("queue")), "p95"),),
                 ),

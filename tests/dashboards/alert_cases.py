@@ -9,25 +9,25 @@ _P: Final = f'{_QWEN},pdx_dev_role="prefill",pod="p-0"'
 _D: Final = f'{_QWEN},pdx_dev_role="decode",pod="d-0"'
 _OPERATOR: Final = 'namespace="pdx-system"'
 _SOURCES: Final = "vllm:prompt_tokens_by_source_total"
-_TURNS: Final = "pdx_operator_reconcile_seconds_count"
+_RECONCILES: Final = "pdx_operator_reconcile_seconds_count"
 
 
 @dataclass(frozen=True)
 class Case:
-    """One situation: series with their values, and what follows for one alert."""
+    """One situation: series with their values, and whether one alert fires."""
 
     alert: str
-    says: str
+    situation: str
     fires: bool
     series: Mapping[str, str]
     minutes: int = 20
-    """When it is looked at."""
+    """When Prometheus evaluates the rule."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Those of the rule itself that tell it from others of its name."""
+    """Labels of the rule that separate it from others of its name."""
 
 
 def waiting(role: str, value: str) -> str:
-    """The series of what waits for capacity."""
+    """The series of requests that wait for capacity."""
     return f'vllm:num_requests_waiting_by_reason{{{role},reason="{value}"}}'
 
 
@@ -51,8 +51,8 @@ def tokens(prefilled: int, arrived: int) -> dict[str, str]:
     }
 
 
-def held(now: int, finished: int, expired: float = 0) -> dict[str, str]:
-    """Prefills held now; finished ones and ended leases every 15 s."""
+def pinned(now: int, finished: int, expired: float = 0) -> dict[str, str]:
+    """Prefills whose KV is pinned; finished ones and ended leases every 15 s."""
     return {
         f'pdx_prefill_kv_pinned{{{_QWEN},endpoint="p-0"}}': f"{now}x480",
         f'pdx_phase_seconds_count{{{_QWEN},phase="prefill"}}': f"0+{finished}x480",
@@ -60,9 +60,9 @@ def held(now: int, finished: int, expired: float = 0) -> dict[str, str]:
     }
 
 
-def canary(*, broken: int = 0, unknown: int = 0) -> dict[str, str]:
-    """Pairs by what canaries saw, beside two that are verified."""
-    pairs = {"verified": 2, "broken": broken, "unknown": unknown}
+def transfer_probes(*, broken: int = 0, unprobed: int = 0) -> dict[str, str]:
+    """Pairs by verdict, with two verified ones."""
+    pairs = {"verified": 2, "broken": broken, "unknown": unprobed}
     return {f'pdx_transfer_probe_pairs{{{_QWEN},verdict="{name}"}}': f"{count}x480" for name, count in pairs.items()}
 
 
@@ -84,15 +84,15 @@ def first_tokens(in_time: int, answered: int, shed: int = 0, internal: int = 0) 
 
 
 def ejections(reason: str, values: str) -> dict[str, str]:
-    """Endpoints left out, as each of two gateways tells it."""
+    """Ejected endpoints, as two gateways report them."""
     return {f'pdx_ejections_total{{{_QWEN},pod="g-{n}",reason="{reason}"}}': values for n in (0, 1)}
 
 
 def operator(ok: str, failed: str, behind: str = "0x480", build: str = "1x480") -> dict[str, str]:
-    """Turns by result, objects not worked on, and whether there is an operator."""
+    """Reconciles by result, unreconciled objects, and whether there is an operator."""
     return {
-        f'{_TURNS}{{{_OPERATOR},result="ok"}}': ok,
-        f'{_TURNS}{{{_OPERATOR},result="failed"}}': failed,
+        f'{_RECONCILES}{{{_OPERATOR},result="ok"}}': ok,
+        f'{_RECONCILES}{{{_OPERATOR},result="failed"}}': failed,
         f"pdx_operator_unreconciled_objects{{{_OPERATOR}}}": behind,
         f'pdx_operator_build_info{{{_OPERATOR},version="1"}}': build,
     }
@@ -110,13 +110,13 @@ CASES: Final = (
     Case("PDXKVNotMoving", "a third arrives", True, tokens(3000, 1000)),
     Case("PDXKVNotMoving", "all arrives", False, tokens(3000, 2990)),
     Case("PDXKVNotMoving", "there is no traffic", False, tokens(0, 0)),
-    Case("PDXTransferProbeFailing", "a pair is broken", True, canary(broken=1)),
-    Case("PDXTransferProbeFailing", "pairs are not known yet", False, canary(unknown=2)),
-    Case("PDXKVPinnedTooLong", "leases end", True, held(0, 15, expired=1)),
-    Case("PDXKVPinnedTooLong", "30 held at one prefill a second", True, held(30, 15)),
-    Case("PDXKVPinnedTooLong", "held without any prefill", True, held(1, 0)),
-    Case("PDXKVPinnedTooLong", "3 held at one prefill a second", False, held(3, 15)),
-    Case("PDXKVPinnedTooLong", "idle", False, held(0, 0)),
+    Case("PDXTransferProbeFailing", "a pair is broken", True, transfer_probes(broken=1)),
+    Case("PDXTransferProbeFailing", "pairs have no verdict yet", False, transfer_probes(unprobed=2)),
+    Case("PDXKVPinnedTooLong", "leases end", True, pinned(0, 15, expired=1)),
+    Case("PDXKVPinnedTooLong", "30 pinned at one prefill a second", True, pinned(30, 15)),
+    Case("PDXKVPinnedTooLong", "pinned without any prefill", True, pinned(1, 0)),
+    Case("PDXKVPinnedTooLong", "3 pinned at one prefill a second", False, pinned(3, 15)),
+    Case("PDXKVPinnedTooLong", "idle", False, pinned(0, 0)),
     Case("PDXHandoffSlow", "a fifth over 2.5 s", True, handoffs(12, 15)),
     Case("PDXHandoffSlow", "all within a second", False, handoffs(15, 15)),
     Case("PDXPrefillSaturated", "9 wait for 4", True, engines(p=(9, 4), d=(0, 8))),
@@ -138,14 +138,14 @@ CASES: Final = (
     Case(_BURN, "two of a hundred are late for hours", False, first_tokens(98, 100), 420, _SLOW),
     Case("PDXEndpointFlapping", "one a minute", True, ejections("lost", "0+0.25x480")),
     Case("PDXEndpointFlapping", "once", False, ejections("lost", "0x20 1x460")),
-    Case("PDXEndpointFlapping", "the last one is kept", False, ejections("overridden", "0+1x480")),
+    Case("PDXEndpointFlapping", "the last one stays in use", False, ejections("overridden", "0+1x480")),
     Case(
         "PDXRolloutStuck", "since an hour and a half", True, {'pdx_operator_rollout_seconds{object="a/b"}': "5400x480"}
     ),
     Case("PDXRolloutStuck", "since ten minutes", False, {'pdx_operator_rollout_seconds{object="a/b"}': "600x480"}),
     Case(_NOT_RECONCILING, "specs wait", True, operator("0+1x480", "0x480", behind="1x480")),
-    Case(_NOT_RECONCILING, "all turns fail", True, operator("5x480", "0+1x480")),
+    Case(_NOT_RECONCILING, "all reconciles fail", True, operator("5x480", "0+1x480")),
     Case(_NOT_RECONCILING, "it is gone", True, operator("5x20", "0x20", "0x20", "1x20")),
-    Case(_NOT_RECONCILING, "some turns fail", False, operator("0+3x480", "0+1x480")),
+    Case(_NOT_RECONCILING, "some reconciles fail", False, operator("0+3x480", "0+1x480")),
     Case(_NOT_RECONCILING, "nothing happens", False, operator("5x480", "2x480")),
 )

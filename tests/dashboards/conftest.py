@@ -11,8 +11,8 @@ from pdx_cluster.programs.prometheus import prometheus_programs
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """A test's time limit is for the test."""
-    wanted = any("programs" in getattr(item, "fixturenames", ()) for item in session.items)
-    if wanted and not session.config.option.collectonly:
+    needed = any("programs" in getattr(item, "fixturenames", ()) for item in session.items)
+    if needed and not session.config.option.collectonly:
         with contextlib.suppress(ClusterError):  # the fixture skips or fails with the reason
             prometheus_programs()
 

@@ -44,9 +44,9 @@ class Act:
     name: str
     seconds: float
     clients: int
-    """Clients that ask one request after the other."""
+    """Clients that send one request after the other."""
     fault: Callable[["Scene"], Awaitable[None]] | None = None
-    mend: Callable[["Scene"], Awaitable[None]] | None = None
+    repair: Callable[["Scene"], Awaitable[None]] | None = None
 
 
 class Scene:
@@ -57,9 +57,12 @@ class Scene:
         self.world = world
         self.metrics = metrics
         self._operator = operator
-        self.standings = {"default/qwen": standing(), "default/llama": standing(ready=False, since=time.time() - 5)}
-        """What the operator is told of its objects."""
-        metrics.show_objects(lambda: self.standings)
+        self.summaries = {
+            "default/qwen": object_summary(),
+            "default/llama": object_summary(ready=False, since=time.time() - 5),
+        }
+        """The objects of the operator, by their condition summaries."""
+        metrics.show_objects(lambda: self.summaries)
         self.played: list[tuple[str, float, float]] = []
         """Acts with begin and end, in Unix seconds."""
 
@@ -88,8 +91,8 @@ class Scene:
             if act.fault is not None:
                 await act.fault(self)
             await self._load(act)
-            if act.mend is not None:
-                await act.mend(self)
+            if act.repair is not None:
+                await act.repair(self)
             self.played.append((act.name, begin, time.time()))
 
     async def _load(self, act: Act) -> None:
@@ -99,18 +102,17 @@ class Scene:
         await asyncio.gather(*clients, operator)
 
     async def _client(self, number: int, end: float) -> None:
-        turn = number
         await asyncio.sleep(number % 12 * 0.12)  # answers in step with each other leave gaps between scrapes
         while time.monotonic() < end:
-            turn += 1
+            number += 1
             with suppress(aiohttp.ClientError, TimeoutError):
                 async with asyncio.timeout(max(0.05, end - time.monotonic()) + 2):
-                    await self._ask(turn)
+                    await self._send(number)
 
-    async def _ask(self, turn: int) -> None:
-        """Mostly streams that are split; now and then what is served whole, refused, or left."""
-        more: dict[str, Any] = {"prompt": _PROMPT[turn % 40 :], "tokens": 12 + turn % 12}
-        match turn % 16:
+    async def _send(self, number: int) -> None:
+        """Mostly split streams; some requests are whole, refused, or abandoned by their client."""
+        more: dict[str, Any] = {"prompt": _PROMPT[number % 40 :], "tokens": 12 + number % 12}
+        match number % 16:
             case 3:
                 more["n"] = 2
             case 7:
@@ -120,7 +122,7 @@ class Scene:
                     async with asyncio.timeout(0.06):
                         await self.world.ask(Shape(stream=True), **more)
                 return
-        body = Shape(stream=turn % 4 != 0).body(more.pop("prompt"), more.pop("tokens")) | more
+        body = Shape(stream=number % 4 != 0).body(more.pop("prompt"), more.pop("tokens")) | more
         reply = await self.world.call("POST", f"{self.world.url}{Shape().path}", body)
         if reply.status == 503:
             await asyncio.sleep(0.2)  # a patient client would wait for Retry-After
@@ -133,7 +135,7 @@ def named(deployment: str, world: World) -> Iterator[tuple[SimEngine, str]]:
             yield engine, f"{deployment}-{role}-{index}"
 
 
-def standing(*, ready: bool = True, behind: bool = False, since: float = 0.0) -> Standing:
+def object_summary(*, ready: bool = True, behind: bool = False, since: float = 0.0) -> Standing:
     """One object's, by its status; `since` is when its rollout began (Unix seconds)."""
     when = datetime.fromtimestamp(since, UTC).isoformat()
     conditions = [
@@ -141,19 +143,19 @@ def standing(*, ready: bool = True, behind: bool = False, since: float = 0.0) ->
         {"type": "Progressing", "status": str(not ready), "reason": "Complete" if ready else "RollingOut"},
         {"type": "Degraded", "status": "False", "reason": "AsWanted"},
     ]
-    told = [{**condition, "lastTransitionTime": when} for condition in conditions]
-    body = {"metadata": {"generation": 1 + behind}, "status": {"observedGeneration": 1, "conditions": told}}
+    dated = [{**condition, "lastTransitionTime": when} for condition in conditions]
+    body = {"metadata": {"generation": 1 + behind}, "status": {"observedGeneration": 1, "conditions": dated}}
     return Standing.of(body)
 
 
 async def _work(metrics: Metrics, end: float) -> None:
-    """What an operator counts while it works; the registry is the operator's own."""
-    turn = 0
+    """Metrics of a working operator, in the operator's own registry."""
+    number = 0
     while time.monotonic() < end:
-        turn += 1
-        metrics.count_turn("failed" if turn % 5 == 0 else "ok", 0.004 * (turn % 7))
+        number += 1
+        metrics.count_turn("failed" if number % 5 == 0 else "ok", 0.004 * (number % 7))
         metrics.count_request("GET", 200)
-        metrics.count_request("PATCH", 409 if turn % 6 == 0 else 500 if turn % 5 == 0 else 200)
+        metrics.count_request("PATCH", 409 if number % 6 == 0 else 500 if number % 5 == 0 else 200)
         await asyncio.sleep(0.2)
 
 
@@ -222,7 +224,7 @@ async def block_transfers(scene: Scene) -> None:
         await engine.station.channel.close()
 
 
-async def mend_transfers(scene: Scene) -> None:
+async def restore_transfers(scene: Scene) -> None:
     """The side channels open again."""
     for engine in scene.world.prefill:
         await engine.station.channel.listen("127.0.0.1", engine.side_channel_port)
@@ -236,6 +238,6 @@ async def break_decode(scene: Scene) -> None:
 ACTS: Final = (
     Act("steady", 4.0, 16),
     Act("a P dies", 5.0, 16, kill_prefill, restart_prefill),
-    Act("KV does not move", 10.0, 16, block_transfers, mend_transfers),
+    Act("KV does not move", 10.0, 16, block_transfers, restore_transfers),
     Act("overload", 4.0, 64, break_decode),
 )

@@ -1,4 +1,4 @@
-"""A Prometheus of its own: a process with a configuration, asked over its HTTP API."""
+"""A separate Prometheus process with a configuration, queried over its HTTP API."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ _LISTENING: Final = re.compile(rb'msg="Listening on" address=(\S+)')
 
 @dataclass(frozen=True)
 class Target:
-    """What is scraped, and the labels that the chart's monitors would give it."""
+    """A scrape target, with the labels that the chart's monitors would add."""
 
     address: str
     job: str
@@ -33,7 +33,7 @@ class Series:
 
     labels: Mapping[str, str]
     points: Sequence[tuple[float, float]]
-    """Unix seconds and value; what is not a number is left out."""
+    """Unix seconds and value, without NaN."""
 
 
 class QueryError(Exception):
@@ -109,15 +109,15 @@ async def prometheus(
 
 async def _address(lines: asyncio.StreamReader) -> str:
     """Where it listens, once it is ready to answer."""
-    said, address = b"", ""
+    text, address = b"", ""
     async with asyncio.timeout(20):
         while line := await lines.readline():
-            said += line
+            text += line
             if match := _LISTENING.search(line):
                 address = match[1].decode()
             if b"Server is ready" in line:
                 return address
-    raise AssertionError(f"Prometheus ended: {said.decode()}")
+    raise AssertionError(f"Prometheus ended: {text.decode()}")
 
 
 def _configuration(targets: Sequence[Target], rules: list[str]) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""`make dashboards`: every query of every panel and every alert, asked of a real Prometheus under load and faults."""
+"""`make dashboards`: run every query of every panel and alert in a real Prometheus, under load and faults."""
 
 import argparse
 import asyncio
@@ -10,19 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from tests.dashboards.faulty import SLOW, Fired, all_fire, expected_alerts
 from tests.dashboards.plots import Acts, svg
 from tests.dashboards.scene import ACTS, scene
 from tests.dashboards.server import prometheus
 from tests.dashboards.survey import Finding, survey, table
-from tests.dashboards.troubles import SLOW, Fired, all_fire, wanted
 
 PLOTS: Final = Path(__file__).parents[2] / "docs" / "observability"
 _LONGER: Final = 3.0
-"""Acts of plots, beside those of tests."""
+"""How many times longer the acts of plots are than those of tests."""
 
 
 async def panels(folder: Path, longer: float) -> tuple[list[Finding], Acts]:
-    """Play the scene and ask every query."""
+    """Play the scene and run every query."""
     acts = [replace(act, seconds=act.seconds * longer) for act in ACTS]
     async with scene() as played, prometheus(folder, played.targets) as server:
         begin = time.time()
@@ -42,10 +42,10 @@ def plot(findings: list[Finding], acts: Acts) -> None:
 def alerts(seen: dict[Fired, float]) -> str:
     """Every alert and whether it fired, for people."""
     rows = [f"{'alert':<34}{'deployment':<14}fired after"]
-    for deployment, name, own in sorted(wanted(), key=lambda each: each[1:]):
+    for deployment, name, own in sorted(expected_alerts(), key=lambda each: each[1:]):
         seconds = seen.get((deployment, name, own))
-        told = "NEVER" if seconds is None else f"{seconds:.1f} s"
-        rows.append(f"{f'{name} {own}':<34}{deployment or 'operator':<14}{told}")
+        found = "NEVER" if seconds is None else f"{seconds:.1f} s"
+        rows.append(f"{f'{name} {own}':<34}{deployment or 'operator':<14}{found}")
     rows += [f"{f'{name} {own}':<34}{'':<14}takes hours: shown by promtool alone" for name, own in SLOW]
     return "\n".join(rows)
 
@@ -66,10 +66,10 @@ def main() -> int:
     sys.stdout.write(alerts(seen) + "\n")
     empty = [finding for finding in findings if finding.empty]
     count = len({(finding.board.uid, finding.panel.title) for finding in findings})
-    silent, false = wanted() - set(seen), [each for each in seen if each[0] == "healthy"]
+    silent, false = expected_alerts() - set(seen), [each for each in seen if each[0] == "healthy"]
     sys.stdout.write(
-        f"\n{len(findings)} queries of {count} panels, {len(empty)} empty or refused; {len(wanted())} alerts caused, "
-        f"{len(silent)} silent; {len(false)} false.\n"
+        f"\n{len(findings)} queries of {count} panels, {len(empty)} empty or refused; "
+        f"{len(expected_alerts())} alerts caused, {len(silent)} silent; {len(false)} false.\n"
     )
     return 1 if empty or silent or false else 0
 

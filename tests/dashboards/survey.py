@@ -14,7 +14,7 @@ WINDOW: Final = "4s"
 
 @dataclass(frozen=True)
 class Finding:
-    """What a query of a panel returned."""
+    """The result of a panel's query."""
 
     board: Board
     panel: Panel

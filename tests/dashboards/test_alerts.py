@@ -1,4 +1,4 @@
-"""Alerts by promtool: when they fire and when they stay silent; and each has a runbook."""
+"""Alerts in promtool: when they fire and when they stay silent. Each has a runbook."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ SECTIONS = ["## What it means for users", "## How to confirm", "## What to do"]
 
 
 def key(alert: Alert) -> tuple[str, str]:
-    """A name may have several rules, which their labels tell apart."""
+    """Name and labels: several rules may have one name."""
     return alert.name, json.dumps(dict(alert.labels))
 
 
@@ -27,11 +27,11 @@ def test_every_alert_is_shown_to_fire_and_to_stay_silent() -> None:
     assert shown == {(*key(alert), fires) for alert in ALERTS for fires in (True, False)}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.alert}: {case.says}")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.alert}: {case.situation}")
 def test_it_fires_or_stays_silent(case: Case, tmp_path: Path, programs: dict[str, Path]) -> None:
     (tmp_path / "pdx.rules.yaml").write_text(rules_file(), encoding="utf-8")
-    wanted = {"alertname": case.alert, "alertstate": "firing", **case.labels}
-    matchers = ",".join(f'{name}="{value}"' for name, value in wanted.items())
+    expected = {"alertname": case.alert, "alertstate": "firing", **case.labels}
+    matchers = ",".join(f'{name}="{value}"' for name, value in expected.items())
     question = {
         "expr": f"count(ALERTS{{{matchers}}})",
         "eval_time": f"{case.minutes}m",
@@ -64,7 +64,7 @@ def test_promtool_finds_the_rules_sound(tmp_path: Path, programs: dict[str, Path
 
 
 @pytest.mark.parametrize("name", sorted({alert.name for alert in ALERTS}))
-def test_a_runbook_says_what_to_do(name: str) -> None:
+def test_runbooks_have_steps(name: str) -> None:
     text = (ROOT / "docs" / "runbooks" / f"{name}.md").read_text(encoding="utf-8")
     parts = _sections(text)
 

@@ -1,4 +1,4 @@
-"""What the dashboards are made of: JSON that Grafana takes, and metrics that exist."""
+"""Dashboards are valid JSON for Grafana, and their metrics exist."""
 
 import importlib.util
 import json
@@ -57,7 +57,7 @@ def test_dashboards_have_names_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(("board", "panel"), PANELS)
-def test_a_panel_says_what_it_shows(board: Board, panel: Panel) -> None:
+def test_panels_have_descriptions(board: Board, panel: Panel) -> None:
     assert panel.unit in list(Unit)
     assert len(panel.answers) > 20
     assert panel.answers.endswith(".")

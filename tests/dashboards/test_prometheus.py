@@ -49,7 +49,7 @@ def test_a_cache_is_filled_once(monkeypatch: pytest.MonkeyPatch, cache: Path) ->
     assert ran == ["apt-get download", "apt-get update", "apt-get download", "dpkg-deb -x"]
 
 
-def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch)
     with pytest.raises(MissingError, match="Debian's package prometheus"):
         prometheus_programs()

@@ -1,7 +1,7 @@
-"""Deployments with something wrong, each causing its alerts, beside one that is healthy.
+"""Faulty deployments, each with the alerts that it causes, and a healthy one.
 
-Durations are a hundredth of those in the rules, so that a quarter of an hour passes in nine seconds; what is compared
-with seconds of a request is as it is.
+Durations are a hundredth of those in the rules, so that a quarter of an hour takes nine seconds; latencies of requests
+are not scaled.
 """
 
 import asyncio
@@ -15,18 +15,18 @@ from typing import Any, Final
 
 from pdx_proxy.config.settings import Limits
 from scripts.alerts import rules_file
-from tests.dashboards.scene import Act, Scene, block_transfers, scene, standing
+from tests.dashboards.scene import Act, Scene, block_transfers, object_summary, scene
 from tests.dashboards.server import PrometheusServer, prometheus
 
 FASTER: Final = 100
 Fired = tuple[str, str, str]
-"""Deployment (none for the operator's alerts), alert, and the label that tells rules of one name apart."""
+"""Deployment (none for the operator's alerts), alert, and the label that separates rules of one name."""
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 _DURATION: Final = re.compile(r"(?<=\[)(\d+)([smh])(?=\])|(?<=for: )(\d+)([smh])$", re.MULTILINE)
 _ROOMY: Final = Limits(in_flight_per_decode=200, queued_requests=500, queue_seconds=30.0)
 WITHIN: Final = 28.0
-"""Seconds in which all have to fire."""
+"""Seconds in which all must fire."""
 
 
 def hurried(rules: str) -> str:
@@ -40,12 +40,12 @@ def hurried(rules: str) -> str:
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """A deployment and what is wrong with it."""
+class Faulty:
+    """A deployment with a fault."""
 
     name: str
     alerts: frozenset[tuple[str, str]]
-    """What has to fire: names, and the label that tells rules of one name apart."""
+    """The alerts that must fire: names, and the label that separates rules of one name."""
     clients: int
     settings: Mapping[str, Any]
     """For `scene`."""
@@ -63,40 +63,40 @@ async def flap(scene: Scene) -> None:
 
 
 async def neglect(scene: Scene) -> None:
-    """An operator that does not get to a spec, and a rollout that has taken two hours."""
-    behind = standing(ready=False, behind=True, since=time.time() - 7200)
-    scene.standings = {**scene.standings, "default/old": behind}
+    """An operator that does not reconcile a spec, and a rollout that has taken two hours."""
+    behind = object_summary(ready=False, behind=True, since=time.time() - 7200)
+    scene.summaries = {**scene.summaries, "default/old": behind}
 
 
-TROUBLES: Final = (
+FAULTY: Final = (
     # Patient, so that a machine that stops for a second is no fault.
-    Trouble(
+    Faulty(
         "healthy",
         frozenset(),
         4,
         {"limits": _ROOMY, "p": {"lease_seconds": 30.0}, "d": {"side_channel_timeout": 5.0}},
     ),
-    Trouble(
+    Faulty(
         "blocked",
         frozenset({("PDXKVNotMoving", ""), ("PDXKVPinnedTooLong", ""), ("PDXTransferProbeFailing", "")}),
         4,
         {"limits": _ROOMY},
         block_transfers,
     ),
-    Trouble("flapping", frozenset({("PDXEndpointFlapping", "")}), 4, {"limits": _ROOMY}, None, flap),
-    Trouble(
+    Faulty("flapping", frozenset({("PDXEndpointFlapping", "")}), 4, {"limits": _ROOMY}, None, flap),
+    Faulty(
         "slow-path",
         frozenset({("PDXHandoffSlow", ""), ("PDXFirstTokenBudgetBurn", "fast")}),
         12,
         {"d": {"transfer_seconds": 3.0}, "limits": _ROOMY},
     ),
-    Trouble(
+    Faulty(
         "few-p",
         frozenset({("PDXPrefillSaturated", ""), ("PDXRatioWrong", "prefill")}),
         24,
         {"prefill": 1, "p": {"prefill_token_seconds": 800e-6, "prefill_slots": 2}, "limits": _ROOMY},
     ),
-    Trouble(
+    Faulty(
         "few-d",
         frozenset({("PDXDecodeSaturated", ""), ("PDXRatioWrong", "decode")}),
         24,
@@ -114,17 +114,17 @@ SLOW: Final = frozenset({("PDXFirstTokenBudgetBurn", "slow")})
 
 
 @asynccontextmanager
-async def troubled() -> AsyncIterator[list[Scene]]:
+async def deployments() -> AsyncIterator[list[Scene]]:
     """All deployments, started and warm."""
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(scene(each.name, **each.settings)) for each in TROUBLES]
+        yield [await stack.enter_async_context(scene(each.name, **each.settings)) for each in FAULTY]
 
 
-async def cause(trouble: Trouble, scene: Scene) -> None:
+async def cause(faulty: Faulty, scene: Scene) -> None:
     """Load a deployment and break it."""
-    during = asyncio.create_task(trouble.while_loaded(scene)) if trouble.while_loaded else None
+    during = asyncio.create_task(faulty.while_loaded(scene)) if faulty.while_loaded else None
     try:
-        await scene.play([Act(trouble.name, WITHIN, trouble.clients, trouble.fault)])
+        await scene.play([Act(faulty.name, WITHIN, faulty.clients, faulty.fault)])
     finally:
         if during is not None:
             during.cancel()
@@ -132,7 +132,7 @@ async def cause(trouble: Trouble, scene: Scene) -> None:
 
 
 async def firing(server: PrometheusServer) -> set[Fired]:
-    """All that fires now."""
+    """All alerts that fire now."""
     found = set()
     for alert in (await server.get("alerts"))["alerts"]:
         labels = alert["labels"]
@@ -144,7 +144,7 @@ async def firing(server: PrometheusServer) -> set[Fired]:
 
 
 async def watched(server: PrometheusServer, hoped: set[Fired], seconds: float) -> dict[Fired, float]:
-    """Everything that fired until all that is hoped for did, with the second of it."""
+    """Every alert that fired until all hoped ones did, with its second."""
     seen: dict[Fired, float] = {}
     began = time.monotonic()
     while time.monotonic() < began + seconds and not hoped <= set(seen):
@@ -154,21 +154,21 @@ async def watched(server: PrometheusServer, hoped: set[Fired], seconds: float) -
     return seen
 
 
-def wanted() -> set[Fired]:
-    """All that has to fire."""
-    of_deployments = {(trouble.name, *alert) for trouble in TROUBLES for alert in trouble.alerts}
+def expected_alerts() -> set[Fired]:
+    """All alerts that must fire."""
+    of_deployments = {(faulty.name, *alert) for faulty in FAULTY for alert in faulty.alerts}
     return of_deployments | {("", *alert) for alert in OPERATOR}
 
 
 async def all_fire(folder: Path) -> dict[Fired, float]:
-    """Cause everything; what fired, with the second in which it was first seen."""
-    async with troubled() as scenes:
+    """Cause everything; returns the alerts that fired, with the second of the first time."""
+    async with deployments() as scenes:
         targets = [target for each in scenes for target in each.engines_and_gateway] + scenes[0].targets[-1:]
         await neglect(scenes[0])
         async with prometheus(folder, targets, {"pdx.rules.yaml": hurried(rules_file())}) as server:
-            causes = [asyncio.create_task(cause(*pair)) for pair in zip(TROUBLES, scenes, strict=True)]
+            causes = [asyncio.create_task(cause(*pair)) for pair in zip(FAULTY, scenes, strict=True)]
             try:
-                return await watched(server, wanted(), WITHIN)
+                return await watched(server, expected_alerts(), WITHIN)
             finally:
                 for task in causes:
                     task.cancel()
