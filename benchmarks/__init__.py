@@ -1,1 +1,1 @@
-"""Benchmarks: what PDX costs, measured beside its peers."""
+"""Benchmarks: the cost of PDX, compared with its peers."""

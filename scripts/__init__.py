@@ -1,1 +1,1 @@
-"""What only the checkout needs."""
+"""Programs of the checkout that no package contains."""

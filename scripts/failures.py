@@ -1,4 +1,4 @@
-"""docs/failures.md: its prose as it stands, its table from the rows of the failure matrix."""
+"""docs/failures.md: keeps its prose and generates its tables from the rows of the failure matrix."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -8,15 +8,15 @@ from tests.failure_matrix.families import family_scenarios
 from tests.failure_matrix.mooncake import mooncake_rows
 from tests.failure_matrix.row import (
     ALL,
-    MEET,
-    MEET_FIRST,
-    MEET_TOLD,
+    MOONCAKE_ALL,
+    MOONCAKE_D_WAITS,
+    MOONCAKE_P_FIRST,
     PEERS,
     POOL,
     PULL,
+    PULL_AND_POOL,
     PUSH,
     RETRY,
-    SERIAL,
     Phase,
     Row,
     Wiring,
@@ -24,7 +24,7 @@ from tests.failure_matrix.row import (
 from tests.failure_matrix.rows import rows
 from tests.failure_matrix.scenarios import scenarios
 
-BEGIN: Final = "<!-- Written by `make generate` from tests/failure_*.py. -->\n"
+BEGIN: Final = "<!-- Written by `make generate` from tests/failure_matrix. -->\n"
 _NAMES: Final = ("what fails", "order", "stream", "the client sees", "engines see", "counters", "test")
 _HEAD: Final = f"| {' | '.join(_NAMES)} |\n{'|---' * len(_NAMES)}|\n"
 _ORDERS: Final[Mapping[tuple[Wiring, ...], str]] = {
@@ -33,15 +33,15 @@ _ORDERS: Final[Mapping[tuple[Wiring, ...], str]] = {
     PULL: "NIXL, PrefillFirst",
     PUSH: "push",
     POOL: "pool",
-    SERIAL: "PrefillFirst",
-    MEET: "Mooncake",
-    MEET_FIRST: "Mooncake, PrefillFirst",
-    MEET_TOLD: "Mooncake, D told",
+    PULL_AND_POOL: "PrefillFirst",
+    MOONCAKE_ALL: "Mooncake",
+    MOONCAKE_P_FIRST: "Mooncake, PrefillFirst",
+    MOONCAKE_D_WAITS: "Mooncake, D waits",
 }
 
 
 def failures(document: str) -> str:
-    """The document with its table written anew."""
+    """The document with new tables."""
     prose = document.partition(BEGIN)[0]
     return prose + BEGIN + "".join(_section(phase) for phase in Phase)
 
@@ -57,7 +57,9 @@ def _section(phase: Phase) -> str:
 
 
 def _cells(row: Row) -> Iterable[str]:
-    streams = {(False, True): "both", (True,): "yes", (False,): "no"}[row.streams] if not row.in_turn else "in turn"
+    streams = (
+        {(False, True): "both", (True,): "yes", (False,): "no"}[row.streams] if not row.alternate else "alternating"
+    )
     policy = "" if row.policies == RETRY else f" ({_policies(row.policies)})"
     test = f"`{row.id}`" if row.runs else f"`{row.test.partition('::')[2].partition('[')[0]}`"
     return (row.fails + policy, _ORDERS[row.orders], streams, str(row.client), _engines(row), _counters(row), test)

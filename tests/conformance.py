@@ -1,7 +1,7 @@
 """Every connector in every order through the gateway, with simulated engines: `make conformance` prints the table.
 
-A cell is a request of one shape and what befalls it. It passes when the client gets what it is promised, and when
-nothing is left behind: no violation of an engine's protocol, no blocks held, nothing in flight (`World.check`).
+A cell is a request of one shape and one event. It passes if the client gets the right result and nothing remains: no
+violation of an engine's protocol, no pinned blocks, nothing in flight (`World.check`).
 """
 
 import argparse
@@ -22,11 +22,11 @@ from tests.component.harness import FAST, SHAPES, Shape, World, eventually
 
 TOKENS: Final = 12
 SLOWNESS: Final = 30.0
-"""Factor that makes an engine slow, and still within every deadline."""
+"""Factor that makes an engine slow, but keeps it within every deadline."""
 PROTOCOLS: Final[dict[str, dict[str, str]]] = {
     "Custom": {f"Custom ({family})": Custom(family_name=family).protocol for family in FamilyName}
 }
-"""Connectors that have several ways of being spoken to: label -> protocol."""
+"""Connectors with several protocols: label -> protocol."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Wiring:
 
     @property
     def impossible(self) -> str:
-        """Why there is no such wiring; empty if there is."""
+        """Why the wiring does not exist; empty if it does."""
         orders = CONNECTORS[self.connector].orders
         if self.order not in orders:
             return f"not possible: {self.connector} has the order {', '.join(orders)} only"
@@ -51,7 +51,7 @@ class Wiring:
         return ""
 
     def simulated(self, storage: str) -> SimSettings:
-        """Settings of its simulated engines; raises ValueError where the simulator does not speak it."""
+        """Settings of its simulated engines; raises ValueError if the simulator does not implement it."""
         return replace(
             FAST,
             order=self.order,
@@ -63,7 +63,7 @@ class Wiring:
 
 
 def wirings() -> Iterator[Wiring]:
-    """Every connector with every order, also those that it lacks."""
+    """Every connector with every order, also orders that it does not have."""
     for name in CONNECTORS:
         for label, protocol in PROTOCOLS.get(name, {name: ""}).items():
             for order in Order:
@@ -75,9 +75,9 @@ async def world_of(wiring: Wiring, storage: str) -> AsyncIterator[World]:
     """Two P, two D and a warm gateway; checked at the end."""
     world = World(wiring.order, wiring.connector)
     base = wiring.simulated(storage)
-    rendezvous = isinstance(CONNECTORS[wiring.connector].family(wiring.order), Push)
-    # A hand-off that one side has lost is freed by the lease; of a push, D keeps its blocks (docs/settling.md).
-    world.allowed.expired, world.allowed.stranded = True, rendezvous
+    push = isinstance(CONNECTORS[wiring.connector].family(wiring.order), Push)
+    # After a lost hand-off the lease frees P's blocks; in a push, D keeps its blocks (docs/settling.md).
+    world.allowed.expired, world.allowed.stranded = True, push
     try:
         engines = [[replace(base, role=role, seed=i) for i in range(2)] for role in (Role.PREFILL, Role.DECODE)]
         await world.start_engines(*engines)
@@ -95,7 +95,7 @@ async def _is_right(world: World, shape: Shape) -> None:
 
 
 def _strike(world: World, role: Role, kind: FaultKind, **fields: Any) -> None:
-    """The next leg of a role's engines, whichever is picked."""
+    """Inject a fault into the next leg to the engines of a role."""
     engines = world.prefill if role is Role.PREFILL else world.decode
     for engine in engines[1:]:
         engine.faults = engines[0].faults
@@ -103,14 +103,14 @@ def _strike(world: World, role: Role, kind: FaultKind, **fields: Any) -> None:
 
 
 async def prefill_fails(world: World, shape: Shape) -> None:
-    """P answers an error: another attempt serves the client."""
+    """P answers with an error: another attempt serves the client."""
     _strike(world, Role.PREFILL, FaultKind.STATUS, status=500)
     await _is_right(world, shape)
     assert world.p.counts.faults.total() + world.prefill[1].counts.faults.total() == 1
 
 
 async def decode_fails(world: World, shape: Shape) -> None:
-    """D closes the connection in place of an answer: another attempt serves the client."""
+    """D closes the connection instead of answering: another attempt serves the client."""
     _strike(world, Role.DECODE, FaultKind.DIE_BEFORE_HEAD)
     await _is_right(world, shape)
     assert world.d.counts.faults.total() + world.decode[1].counts.faults.total() == 1
@@ -124,18 +124,18 @@ async def client_leaves(world: World, shape: Shape) -> None:
     await eventually(lambda: any(engine.counts.running_now for engine in world.prefill), what="P computes")
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    await eventually(lambda: world.report["outcomes"]["client_left"] == 1, what="the client is known to have left")
+    await eventually(lambda: world.report["outcomes"]["client_left"] == 1, what="the client has left")
 
 
 async def prefill_is_slow(world: World, shape: Shape) -> None:
-    """P takes its time: the client waits and gets its answer."""
+    """P is slow: the client waits and gets its answer."""
     _strike(world, Role.PREFILL, FaultKind.SLOW, factor=SLOWNESS)
     await _is_right(world, shape)
     assert await world.outcomes() == {"split": 1}
 
 
 async def decode_is_slow(world: World, shape: Shape) -> None:
-    """D takes its time: the client waits and gets its answer."""
+    """D is slow: the client waits and gets its answer."""
     _strike(world, Role.DECODE, FaultKind.SLOW, factor=SLOWNESS)
     await _is_right(world, shape)
     assert await world.outcomes() == {"split": 1}
@@ -152,7 +152,7 @@ CASES: Final[dict[str, Case]] = {
 
 
 async def cell(wiring: Wiring, shape: Shape, case: str) -> str:
-    """`pass`, or what went wrong."""
+    """Return `pass`, or the failure."""
     with tempfile.TemporaryDirectory(prefix="pdx-conformance-") as storage:
         try:
             async with world_of(wiring, storage) as world:
@@ -163,12 +163,12 @@ async def cell(wiring: Wiring, shape: Shape, case: str) -> str:
 
 
 def shape_name(shape: Shape) -> str:
-    """As the table calls it."""
+    """The name of a shape in the table."""
     return f"{'chat' if shape.chat else 'completions'}{', streamed' if shape.stream else ''}"
 
 
 async def rows(only: str = "") -> AsyncIterator[tuple[str, ...]]:
-    """The table's rows; `only` names one connector."""
+    """Yield the rows of the table; `only` selects one connector."""
     for wiring in wirings():
         if only not in ("", wiring.connector):
             continue
@@ -198,9 +198,9 @@ async def _print(only: str) -> int:
 
 
 def main() -> int:
-    """Print the table; the answer is the process's exit code."""
+    """Print the table; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
-    parser.add_argument("--connector", default="", choices=list(CONNECTORS), help="only this one")
+    parser.add_argument("--connector", default="", choices=list(CONNECTORS), help="test only this connector")
     return asyncio.run(_print(parser.parse_args().connector))
 
 

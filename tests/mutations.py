@@ -1,6 +1,6 @@
-"""Breaks the gateway on purpose, a line at a time, and expects a row of docs/failures.md to notice: `make mutations`.
+"""Breaks the gateway on purpose, one line at a time, and expects a test to fail: `make mutations`.
 
-Each mutation is made in a copy of the gateway's package, which the row's test then imports.
+Each mutation changes a copy of the gateway's package, and the test imports the copy.
 """
 
 import os
@@ -20,7 +20,7 @@ _ROW: Final = "component/handoff/test_failures.py::test_row"
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """What is broken, and the test that has to fail for it."""
+    """The broken line, and the test that must fail."""
 
     breaks: str
     file: str
@@ -31,29 +31,29 @@ class Mutation:
 
 MUTATIONS: Final = (
     Mutation(
-        "P's failure is told at once",
-        "serving/gateway.py",
-        "if tries and failure.begun and not self._backend.may_retry():",
+        "P's failure reaches the client at once",
+        "serving/attempts.py",
+        "if tries and failure.begun and not self._serving.may_retry():",
         "if True:",
         f"{_ROW}[prefill-500-PrefillFirst-whole-Retry]",
     ),
     Mutation(
         "Fail goes on",
-        "serving/gateway.py",
-        "if retries.on_prefill_failure is PrefillFailure.FAIL:\n",
+        "serving/attempts.py",
+        "if on_prefill_failure is PrefillFailure.FAIL:\n",
         "if False:\n",
         f"{_ROW}[prefill-500-fail-PrefillFirst-whole-Fail]",
     ),
     Mutation(
-        "Local asks another P",
-        "serving/gateway.py",
-        "request = request.whole()\n                if tries",
+        "Local selects another P",
+        "serving/attempts.py",
+        "call = call.whole()\n                if tries",
         "pass\n                if tries",
         f"{_ROW}[prefill-dies-local-PrefillFirst-stream-Local]",
     ),
     Mutation(
-        "a P is not asked again while D waits",
-        "handoff/push.py",
+        "P's leg is not sent again while D waits",
+        "handoff/push_prefill.py",
         "_PREFILL_TRIES: Final = 2",
         "_PREFILL_TRIES: Final = 1",
         f"{_ROW}[prefill-abort-again-DecodeFirst-whole-Retry]",
@@ -61,7 +61,7 @@ MUTATIONS: Final = (
     Mutation(
         "a D that failed leaves P's blocks to their lease",
         "handoff/pull.py",
-        "settlements.release(pair, params, request, failure, begun=leg.begun)",
+        "release(settlements, pair, params, request, failure, begun=leg.sent)",
         "pass",
         f"{_ROW}[decode-503-PrefillFirst-whole-Retry]",
     ),
@@ -73,7 +73,7 @@ MUTATIONS: Final = (
         f"{_ROW}[decode-load-fails-event-Concurrent-stream-Retry]",
     ),
     Mutation(
-        "a kept connection that was closed is a failure",
+        "a closed idle connection is a failure",
         "engines/leg.py",
         "if not connection.used or",
         "if True or",
@@ -82,49 +82,49 @@ MUTATIONS: Final = (
     Mutation(
         "a stream that is cut inside an event gets an end",
         "serving/relay.py",
-        "if last.endswith(_EVENT_END):",
+        "if last_chunk.endswith(_EVENT_END):",
         "if True:",
         f"{_ROW}[stream-dies-in-event-DecodeFirst-stream-Retry]",
     ),
     Mutation(
-        "a silent engine is waited for",
+        "a silent engine has no deadline",
         "http/upstream/deadline.py",
-        "return self._quiet >= _LOOKS or awaited.complete",
-        "return awaited.complete",
+        "return self._unchanged >= _CHECKS or progress.complete",
+        "return progress.complete",
         f"{_ROW}[stream-hangs-PrefillFirst-stream-Retry]",
     ),
     Mutation(
-        "the whole request's deadline is none",
+        "the whole request has no deadline",
         "http/upstream/deadline.py",
-        "expires if expires < until else until",
+        "expires if expires < deadline else deadline",
         "expires",
         f"{_ROW}[decode-expires-Concurrent-whole-Retry]",
     ),
     Mutation(
-        "a prefill for nobody goes on",
-        "handoff/settlement.py",
+        "an abandoned prefill goes on",
+        "handoff/prefill_first_settlement.py",
         "leg.half_close()",
         "pass",
         "component/handoff/test_leaving.py::test_while_prefill_computes[PrefillFirst-text-used-connections]",
     ),
     Mutation(
         "a P that may not be stopped is stopped",
-        "handoff/settlement.py",
-        "elif _stops(leg.endpoint):",
+        "handoff/prefill_first_settlement.py",
+        "elif _may_stop(leg.endpoint):",
         "elif True:",
         "component/handoff/test_pool.py::test_a_prefill_that_may_not_be_stopped_finishes[text]",
     ),
     Mutation(
-        "a push that does not come is waited for",
-        "handoff/push.py",
+        "a push that never comes has no deadline",
+        "handoff/push_prefill.py",
         "if not self._request.stream:",
         "if True:",
         "component/process/test_watchdog.py::test_a_push_that_does_not_come_is_given_up[Concurrent]",
     ),
     Mutation(
-        "a P that dies behind its answer is not noticed",
-        "handoff/push.py",
-        "self._prefill_connection.on_lost.add(self._lose_prefill)",
+        "a P that dies after its answer is not noticed",
+        "handoff/push_prefill.py",
+        "self._connection.on_lost.add(self._lose)",
         "pass",
         "component/handoff/test_endings.py::test_a_prefill_that_dies_behind_its_answer[text-DecodeFirst]",
     ),
@@ -137,8 +137,8 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "lost blocks of a D are not counted",
-        "handoff/push_settlement.py",
-        "self._backend.lost(self._decode)",
+        "handoff/push_transfer.py",
+        "self.engines.observer.lost_handoff(self.decode)",
         "pass",
         "component/handoff/test_endings.py::test_a_prefill_that_dies_for_good_is_counted_against_its_decode[text-DecodeFirst]",
     ),
@@ -146,7 +146,7 @@ MUTATIONS: Final = (
 
 
 def notices(mutation: Mutation) -> bool:
-    """Whether the test fails in the mutated gateway; raises ValueError when there is nothing to mutate."""
+    """Whether the test fails with the mutated gateway; raises ValueError unless `old` occurs exactly once."""
     with tempfile.TemporaryDirectory() as place:
         shutil.copytree(PACKAGE, Path(place, PACKAGE.name))
         path = Path(place, PACKAGE.name, mutation.file)
@@ -164,7 +164,7 @@ def notices(mutation: Mutation) -> bool:
 
 
 def main() -> int:
-    """Try every mutation; the number that no test noticed is the process's exit code."""
+    """Try every mutation; return the number that no test noticed, as the exit code."""
     with ThreadPoolExecutor(2) as pool:
         noticed = list(pool.map(notices, MUTATIONS))
     for mutation, found in zip(MUTATIONS, noticed, strict=True):

@@ -1,1 +1,1 @@
-"""What the gateway costs, beside its peers: `python -m benchmarks.gateway --help`."""
+"""The cost of the gateway, compared with its peers: `python -m benchmarks.gateway --help`."""

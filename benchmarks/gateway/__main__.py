@@ -23,8 +23,8 @@ _SETTLE: Final = 0.3
 """Seconds between two runs."""
 
 
-def say(text: str) -> None:
-    """A line of progress."""
+def progress(text: str) -> None:
+    """Print a line."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
@@ -52,11 +52,11 @@ def read_arguments() -> argparse.Namespace:
 
 
 def start_gateways(
-    wanted: list[Gateway], engines: Engines, core: str, folder: Path, stack: ExitStack
+    chosen: list[Gateway], engines: Engines, core: str, folder: Path, stack: ExitStack
 ) -> tuple[dict[str, int], dict[str, str], dict[str, str]]:
     """Start them all; process ids, versions, and why those are missing that could not be had."""
     pids, versions, missing = {}, {}, {}
-    for gateway in wanted:
+    for gateway in chosen:
         if gateway.command is None:
             continue
         try:
@@ -73,27 +73,27 @@ def start_gateways(
             versions[gateway.name] = command.version
         else:
             missing[gateway.name] = f"{failure}: {log.read_text(errors='replace').strip()[-300:]}"
-        say(f"{gateway.name}: {'serves' if failure is None else missing[gateway.name]}")
+        progress(f"{gateway.name}: {'serves' if failure is None else missing[gateway.name]}")
     return pids, versions, missing
 
 
-def measure_rounds(bench: Bench, loads: list[Load], wanted: list[Gateway], rounds: int, seconds: float) -> list[Any]:
+def measure_rounds(bench: Bench, loads: list[Load], chosen: list[Gateway], rounds: int, seconds: float) -> list[Any]:
     """Every load on every gateway, round by round; the order of the gateways turns.
 
     A load that a round measures several times has the others than the first in entries of their own.
     """
     found: list[Any] = []
     most = max(load.times for load in loads)
-    for turn, again in itertools.product(range(rounds), range(most)):
-        at = len(found) % len(wanted)
+    for round_index, again in itertools.product(range(rounds), range(most)):
+        at = len(found) % len(chosen)
         results: dict[str, dict[str, Any]] = {}
         for load in [each for each in loads if each.times > again]:
-            for gateway in wanted[at:] + wanted[:at]:
+            for gateway in chosen[at:] + chosen[:at]:
                 if load.only and gateway.name not in load.only:
                     continue
                 result = run(bench, gateway, load, seconds)
                 results.setdefault(gateway.name, {})[load.name] = result
-                say(f"round {turn + 1}/{rounds} {load.name:14} {gateway.name:14} {_summary(result)}")
+                progress(f"round {round_index + 1}/{rounds} {load.name:14} {gateway.name:14} {_summary(result)}")
                 time.sleep(_SETTLE)
         found.append(results)
     return found
@@ -110,13 +110,13 @@ def _summary(result: dict[str, Any]) -> str:
     return text + (f"  {wrong} {result['error']}" if wrong else "")
 
 
-def conclude(arguments: argparse.Namespace, document: dict[str, Any], wanted: list[Gateway]) -> None:
-    """Say what came out, and write it down."""
-    verdicts = judge(document["rounds"], [gateway.name for gateway in wanted if gateway.rust])
+def conclude(arguments: argparse.Namespace, document: dict[str, Any], chosen: list[Gateway]) -> None:
+    """Print and store the results."""
+    verdicts = judge(document["rounds"], [gateway.name for gateway in chosen if gateway.rust])
     document["remarks"] = report.remarks(document["rounds"])
-    say("\n" + report.table(verdicts) + "\n")
+    progress("\n" + report.table(verdicts) + "\n")
     for line in (*report.verdict_lines(verdicts), *document["remarks"]):
-        say(line)
+        progress(line)
     if arguments.keep or arguments.only or arguments.loads:
         return
     results = report.HERE / "results"
@@ -124,16 +124,16 @@ def conclude(arguments: argparse.Namespace, document: dict[str, Any], wanted: li
     caption = f"{document['date']}, {document['machine']['cpu']}: one core for the gateway; line: range of the rounds"
     (results / f"{document['date']}.svg").write_text(plot.svg(verdicts, caption))
     report.write_readme(document, verdicts, f"results/{document['date']}.svg")
-    say(f"written: {results / document['date']}.json, .svg and {report.HERE / 'README.md'}")
+    progress(f"written: {results / document['date']}.json, .svg and {report.HERE / 'README.md'}")
 
 
 def main() -> int:
     """Run the benchmark; status 1 when it cannot be run."""
     arguments = read_arguments()
     engines = Engines()
-    wanted = [g for g in GATEWAYS if not arguments.only or g.command is None or g.name in arguments.only]
+    chosen = [g for g in GATEWAYS if not arguments.only or g.command is None or g.name in arguments.only]
     if arguments.memory:
-        wanted = [PDX]
+        chosen = [PDX]
     loads = [load for load in LOADS if not arguments.loads or load.name in arguments.loads]
     os.sched_setaffinity(0, {int(core) for core in arguments.load_core.split(",")})
     with tempfile.TemporaryDirectory(prefix="pdx-bench-") as name, ExitStack() as stack:
@@ -153,12 +153,12 @@ def main() -> int:
         if wrong:
             sys.stderr.write(f"the engines are not strict: {'; '.join(wrong)}\n")
             return 1
-        say("the engines refuse what they should")
-        pids, versions, missing = start_gateways(wanted, engines, arguments.gateway_core, folder, stack)
+        progress("the engines refuse what they should")
+        pids, versions, missing = start_gateways(chosen, engines, arguments.gateway_core, folder, stack)
         bench = Bench(tools.generator, engines, arguments.gateway_core, arguments.load_core, pids)
         if arguments.memory:
             return measure_memory(bench, arguments)
-        present = [gateway for gateway in wanted if gateway.command is None or gateway.name in pids]
+        present = [gateway for gateway in chosen if gateway.command is None or gateway.name in pids]
         document: dict[str, Any] = {
             "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
             "machine": report.machine(),
@@ -175,9 +175,9 @@ def measure_memory(bench: Bench, arguments: argparse.Namespace) -> int:
     """The memory row."""
     if PDX.name not in bench.pids:
         return 1
-    say(f"mixed load for {arguments.memory:g} s")
+    progress(f"mixed load for {arguments.memory:g} s")
     found = memory.measure(bench, arguments.memory)
-    say(
+    progress(
         f"memory: at most {found['most_mb']:.0f} MB, middle third {found['middle_third_mb']:.0f} MB, "
         f"last third {found['last_third_mb']:.0f} MB: {'met' if found['gate_met'] else 'NOT MET'}"
     )
@@ -195,7 +195,7 @@ def _interrupt(*_: object) -> None:
 
 if __name__ == "__main__":
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)  # so that what was started is ended, also under nohup
+        signal.signal(number, _interrupt)  # ends the started processes, also under nohup
     try:
         sys.exit(main())
     except KeyboardInterrupt:

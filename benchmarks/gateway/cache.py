@@ -1,4 +1,4 @@
-"""What the benchmark builds and installs, in a cache outside the checkout."""
+"""The programs that the benchmark builds and installs, in a cache outside the checkout."""
 
 import hashlib
 import os
@@ -19,7 +19,7 @@ _PROGRAMS: Final = {
 
 
 class SetupError(Exception):
-    """A part of the benchmark cannot be had; says why."""
+    """A part of the benchmark is not available; the text has the reason."""
 
 
 @dataclass(frozen=True, slots=True)

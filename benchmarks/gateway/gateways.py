@@ -53,7 +53,7 @@ class Engines:
 
     @property
     def arguments(self) -> list[str]:
-        """How the engine program is told."""
+        """The arguments of the engine program."""
         return [f"p:{port}" for port in self.prefill] + [f"d:{port}" for port in self.decode]
 
 
@@ -90,7 +90,7 @@ def _pdx(workers: int, *, compiled: bool = True) -> Callable[[Engines, int, Path
         line = [sys.executable, "-m", "pdx_cli", "gateway", "--listen", f"127.0.0.1:{port}"]
         line += ["--admin", f"127.0.0.1:{port + 50}", "--workers", str(workers)]
         line += ["--prefill", *_urls(engines.prefill), "--decode", *_urls(engines.decode)]
-        line += ["--canary-seconds", "0"]  # engines count what the load sends
+        line += ["--verification-period-seconds", "0"]  # engines count what the load sends
         line += ["--max-in-flight-per-decode", "8192"]  # the peers have no limit, and 5000 streams are one load
         env = {"PYTHONPATH": str(cache.compile_gateway(CHECKOUT))} if compiled else {}
         return Command(line, _checkout_version(), env)
@@ -116,7 +116,7 @@ def _rust(package: str, module: str, mode: str, bootstrap: tuple[str, ...]) -> C
             line += ["--decode", url]
         line += ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(port + 50)]
         line += ["--max-concurrent-requests", _CONNECTIONS, "--log-level", "error"]
-        offline = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}  # it asks there for a tokenizer
+        offline = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}  # it would request a tokenizer there
         return Command(line, version.name.removesuffix(".dist-info").split("-")[1], offline)
 
     return command
@@ -127,8 +127,8 @@ def _nginx(engines: Engines, port: int, folder: Path) -> Command:
     servers = " ".join(f"server 127.0.0.1:{port};" for port in engines.decode)
     config = folder / "nginx.conf"
     config.write_text(_NGINX.format(folder=folder, servers=servers, port=port))
-    said = subprocess.run([program, "-v"], capture_output=True, text=True, check=False).stderr
-    return Command([program, "-c", str(config)], said.strip().rpartition("/")[2])
+    output = subprocess.run([program, "-v"], capture_output=True, text=True, check=False).stderr
+    return Command([program, "-c", str(config)], output.strip().rpartition("/")[2])
 
 
 DIRECT: Final = Gateway("direct", "no gateway: the ceiling", 0, splits=False)

@@ -1,4 +1,4 @@
-"""The loads: what the generator is told to do."""
+"""The loads of the generator."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -21,20 +21,20 @@ class Load:
     """Events that an engine writes at once, when there is no rate."""
     pause: float = 0
     """Seconds at most, a random part of which passes before a connection's next request. Without it streams of one
-    length that were held up together once go on in step, and the times to the first token tell how many they are."""
+    length that were delayed together once stay synchronous, and the times to the first token show their number."""
     seconds: float | None = None
-    """How long it is measured; None: as long as the run says."""
+    """How long it is measured; None: the time of the run."""
     warmup: float = 1.0
     """Seconds before; connections are opened in the first half of it."""
     times: int = 1
-    """How often a round measures it, all gateways in turn: what a machine does beside costs a run some percent, and a
-    p99 is a few requests, of which it hits some."""
+    """How often a round measures it, all gateways one after the other: other activity of the machine costs a run some
+    percent, and affects some of the few requests of a p99."""
     only: frozenset[str] = frozenset()
     """The gateways that it is for; empty: all."""
 
     def arguments(self, ports: tuple[int, ...], seconds: float) -> list[str]:
         """The generator's command line behind its name."""
-        words = {
+        options = {
             "ports": ",".join(map(str, ports)),
             "connections": self.connections,
             "prompt": self.prompt,
@@ -46,14 +46,14 @@ class Load:
             "seconds": self.seconds or seconds,
             "warmup": self.warmup,
         }
-        return [f"{key}={value}" for key, value in words.items()]
+        return [f"{key}={value}" for key, value in options.items()]
 
 
 _ONE: Final = frozenset({"direct", "pdx", "vllm-router", "sglang-router", "nginx"})
 _PDX: Final = frozenset({"direct", "pdx"})
 PACED_TIMES: Final = 6
 PACED_SECONDS: Final = 2.0
-"""How often a round measures the loads that tell times to the first token and gaps, and how long each time."""
+"""How often a round measures the loads for times to the first token and gaps, and how long each time."""
 
 LOADS: Final = (
     Load("plain", times=3),

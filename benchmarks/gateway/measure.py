@@ -11,19 +11,19 @@ from benchmarks.gateway.gateways import Engines, Gateway
 from benchmarks.gateway.loads import Load
 
 Result = dict[str, Any]
-"""What the generator printed, and:
+"""The generator's output, and:
 
 cpu_ms: of one request, user and system; cpu_share: of one core; others_share: of one core, used by the other gateways
 meanwhile; foreign_share: used by anything else on the gateways' cores; engines: their counts of this run.
 """
 
 _CORES: Final = "cores"
-"""Name of what all processes together have used of the gateways' cores."""
+"""Name of the share of the gateways' cores that all processes used together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What a run needs."""
+    """The parts of a run."""
 
     generator: Path
     engines: Engines

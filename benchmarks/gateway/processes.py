@@ -1,4 +1,4 @@
-"""Processes of a run: started on their cores, looked at through /proc, ended by their ids."""
+"""Processes of a run: started on their cores, measured through /proc, ended by their IDs."""
 
 import http.client
 import json
@@ -65,12 +65,12 @@ def cpu_seconds(pid: int) -> float:
 
 def busy_seconds(cores: str) -> float:
     """Time that these cores (numbers with commas) have spent on any process, or were stolen from this machine."""
-    wanted = {f"cpu{core}" for core in cores.split(",")}
+    names = {f"cpu{core}" for core in cores.split(",")}
     ticks = 0
     for line in Path("/proc/stat").read_text().splitlines():
-        words = line.split()
-        if words and words[0] in wanted:
-            user, nice, system, _, _, _, _, steal = map(int, words[1:9])
+        fields = line.split()
+        if fields and fields[0] in names:
+            user, nice, system, _, _, _, _, steal = map(int, fields[1:9])
             ticks += user + nice + system + steal
     return ticks / _TICKS
 
@@ -109,7 +109,7 @@ def serves(port: int) -> bool:
 
 
 def await_serving(process: subprocess.Popen[bytes], port: int, seconds: float = 30.0) -> str | None:
-    """Wait until a gateway serves; else what has happened instead."""
+    """Wait until a gateway serves; otherwise return the reason why it does not."""
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         if process.poll() is not None:

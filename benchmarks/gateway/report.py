@@ -1,4 +1,4 @@
-"""What a run leaves: JSON, the table of the README, the verdicts."""
+"""The results of a run: JSON, the table of the README, the verdicts."""
 
 import json
 import platform
@@ -16,13 +16,13 @@ HERE: Final = Path(__file__).parent
 _BEGIN: Final = "<!-- begin of the table: written by the benchmark -->"
 _END: Final = "<!-- end of the table -->"
 _QUIET: Final = 0.05
-"""The share of the gateways' core that others may use before the report says so."""
+"""The share of the gateways' core above which the report mentions other processes."""
 _FULL: Final = 0.9
-"""The share of its core from which on a gateway is said to fill it."""
+"""The share of its core from which on a gateway counts as filling it."""
 
 
 def machine() -> dict[str, str]:
-    """What the figures belong to."""
+    """The conditions of the measurement."""
     info = Path("/proc/cpuinfo").read_text()
     memory = re.search(r"MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text())
     model = re.search(r"model name\s*: (.*)", info)
@@ -57,8 +57,8 @@ def write_json(path: Path, document: Mapping[str, Any], verdicts: Sequence[Verdi
 
 def table(verdicts: Sequence[Verdict]) -> str:
     """The rows in Markdown; a cell is the median of the rounds and its spread."""
-    known = {name for verdict in verdicts for name in verdict.cells}
-    shown = [gateway for gateway in GATEWAYS if gateway.name in known and gateway.name != "pdx-2"]
+    measured = {name for verdict in verdicts for name in verdict.cells}
+    shown = [gateway for gateway in GATEWAYS if gateway.name in measured and gateway.name != "pdx-2"]
     lines = ["| | " + " | ".join(gateway.title for gateway in shown) + " | ratio | at least | goal |"]
     lines.append("|---|" + "---|" * (len(shown) + 3))
     for verdict in (verdict for verdict in verdicts if verdict.cells):
@@ -66,8 +66,8 @@ def table(verdicts: Sequence[Verdict]) -> str:
         ratio = "-" if verdict.ratio is None else f"**{verdict.ratio:.2f} ×**"
         row = verdict.row
         title = f"{row.title}, {row.unit}" if row.unit else row.title
-        asked = [_asked(row, row.gate, verdict.gate), _asked(row, row.goal, verdict.goal)]
-        lines.append(f"| {title} | " + " | ".join([*cells, ratio, *asked]) + " |")
+        required = [_required(row, row.gate, verdict.gate), _required(row, row.goal, verdict.goal)]
+        lines.append(f"| {title} | " + " | ".join([*cells, ratio, *required]) + " |")
     return "\n".join(lines)
 
 
@@ -84,23 +84,23 @@ def _number(row: Row, cell: Cell) -> str:
     return f"{cell.median:,.{row.digits}f} ± {50 * cell.spread:.0f} %"
 
 
-def _asked(row: Row, value: float | None, met: bool | None) -> str:
+def _required(row: Row, value: float | None, passed: bool | None) -> str:
     if value is None:
         return ""
     text = f"{'≥' if row.more else '≤'} {value:g}{' ×' if row.against != 'limit' else f' {row.unit}'}"
-    return f"{text}: {'-' if met is None else 'met' if met else '**not met**'}"
+    return f"{text}: {'-' if passed is None else 'met' if passed else '**not met**'}"
 
 
 def verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
-    """One line for each row: the value, the ratio, what was asked."""
-    words = {True: "met", False: "NOT MET", None: "-"}
+    """One line for each row: the value, the ratio, the requirement."""
+    labels = {True: "met", False: "NOT MET", None: "-"}
     lines = []
     for verdict in (verdict for verdict in verdicts if verdict.cells):
         cell = verdict.cells.get(verdict.subject)
         value = "not measured" if cell is None else f"{cell.median:,.{verdict.row.digits}f} {verdict.row.unit}".strip()
         ratio = "" if verdict.ratio is None else f"{verdict.ratio:.2f} x {verdict.reference}"
         lines.append(
-            f"{verdict.row.title:64} {value:>12}  {ratio:24} gate {words[verdict.gate]:8} goal {words[verdict.goal]}"
+            f"{verdict.row.title:64} {value:>12}  {ratio:24} gate {labels[verdict.gate]:8} goal {labels[verdict.goal]}"
         )
     return lines
 
@@ -125,7 +125,7 @@ def write_readme(document: Mapping[str, Any], verdicts: Sequence[Verdict], plot:
 
 
 def remarks(rounds: Sequence[Mapping[str, Mapping[str, Mapping[str, Any]]]]) -> list[str]:
-    """What went wrong in the runs: errors, violations of the protocol, prefills that nobody fetched."""
+    """The failures of the runs: errors, violations of the protocol, prefills that were never read."""
     lines = []
     for gateway in dict.fromkeys(name for runs in rounds for name in runs):
         results = [result for runs in rounds for result in runs.get(gateway, {}).values()]
@@ -143,8 +143,8 @@ def remarks(rounds: Sequence[Mapping[str, Mapping[str, Mapping[str, Any]]]]) -> 
             wrong["decodes without a prefill"] = sum(count["decodes_alone"] for count in engines)
         if any(wrong.values()):
             first = next((result["error"] for result in measured if result["error"]), "")
-            said = ", ".join(f"{name} {count:,}" for name, count in wrong.items() if count)
-            lines.append(f"{gateway}: {said}{f' (first: {first})' if first else ''}.")
+            text = ", ".join(f"{name} {count:,}" for name, count in wrong.items() if count)
+            lines.append(f"{gateway}: {text}{f' (first: {first})' if first else ''}.")
     lines = lines or ["No errors, no violations of the protocol, no prefill that nobody fetched, in any run."]
     foreign = [
         result["foreign_share"]
@@ -173,5 +173,5 @@ def _unfilled(rounds: Sequence[Mapping[str, Mapping[str, Mapping[str, Any]]]]) -
                 shares.setdefault(load.name, []).append(f"{gateway} {100 * share:.0f} %")
     if not shares:
         return []
-    said = "; ".join(f"{load}: {', '.join(names)}" for load, names in shares.items())
-    return [f"Gateways that did not fill their core (engines, generator or other processes were the limit): {said}."]
+    text = "; ".join(f"{load}: {', '.join(names)}" for load, names in shares.items())
+    return [f"Gateways that did not fill their core (engines, generator or other processes were the limit): {text}."]

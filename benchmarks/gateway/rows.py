@@ -1,4 +1,4 @@
-"""The rows of the table: what is taken from the runs, and what is asked of it."""
+"""The rows of the table: their values from the runs, and their gates and goals."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +50,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a row."""
+    """The result of a row."""
 
     row: Row
     cells: Mapping[str, Cell]
@@ -84,7 +84,7 @@ def _cpu(load: str) -> Take:
 
 
 def _added(load: str, histogram: str, share: str) -> Take:
-    """Milliseconds more than the load on the engines themselves in the same round; for them: what they need."""
+    """Milliseconds more than the same load on the engines alone in the same round; for the engines: all of them."""
 
     def take(runs: Runs, gateway: str) -> float | None:
         result, direct = _result(runs, gateway, load), _result(runs, "direct", load)
@@ -168,7 +168,7 @@ ROWS: Final = (
 
 
 def judge(rounds: Sequence[Runs], rust: Sequence[str]) -> list[Verdict]:
-    """Every row of a run, with what was asked of it."""
+    """Every row of a run, with its gate and goal."""
     return [_judge(row, rounds, rust) for row in ROWS]
 
 
@@ -197,8 +197,8 @@ def _judge(row: Row, rounds: Sequence[Runs], rust: Sequence[str]) -> Verdict:
 
 
 def _best(cells: Mapping[str, Cell], names: Sequence[str], *, more: bool) -> str | None:
-    known = [name for name in names if name in cells]
-    return (max if more else min)(known, key=lambda name: cells[name].median) if known else None
+    measured = [name for name in names if name in cells]
+    return (max if more else min)(measured, key=lambda name: cells[name].median) if measured else None
 
 
 def _reaches(row: Row, value: float, base: float, factor: float | None) -> bool | None:

@@ -1,4 +1,4 @@
-"""Whether the fake engines refuse what a gateway must not do: looked at before every run."""
+"""Checks before every run that the fake engines refuse violations of the protocol."""
 
 import http.client
 import json
@@ -11,7 +11,7 @@ _PROMPT: Final = "24:0:1:" + "x" * 17
 
 
 def check(engines: Engines) -> list[str]:
-    """What the engines wrongly took or refused; each engine is asked on its own port."""
+    """The requests that the engines wrongly accepted or refused, each sent to the engine's own port."""
     prefill, decode = engines.prefill[-1], engines.decode[0]
     wrong = []
     status, answer = _post(prefill, kv_transfer_params=_PREFILL_PARAMS, max_tokens=1)

@@ -1,1 +1,1 @@
-"""What the operator costs, measured on a control plane with simulated nodes."""
+"""The cost of the operator, measured on a control plane with simulated nodes."""

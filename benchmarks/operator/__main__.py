@@ -45,14 +45,14 @@ class Bench:
     def row(self, what: str, value: str, goal: str = "") -> None:
         """Note a result."""
         self.rows.append((what, value, goal))
-        say(f"{what}: {value}")
+        progress(f"{what}: {value}")
 
     def operator(self) -> Operator:
         """A running operator."""
         return Operator.start(self.kubeconfig, self.folder).wait_until_working()
 
 
-def say(text: str) -> None:
+def progress(text: str) -> None:
     """A line of progress."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
@@ -70,9 +70,9 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="write nothing into the checkout")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        cluster = clusters.up(Path(folder) / "state", say, bound=True)
+        cluster = clusters.up(Path(folder) / "state", progress, bound=True)
         try:
-            kwok.start(cluster, given.nodes, say)
+            kwok.start(cluster, given.nodes, progress)
             install(cluster)
             cluster.kubectl("create", "namespace", NAMESPACE)
             bench = Bench(cluster, Api(cluster), grant(cluster, Path(folder)), Path(folder))
@@ -80,7 +80,7 @@ def main() -> None:
         finally:
             clusters.down(Path(folder) / "state")
     text = table(bench, given)
-    say(text)
+    progress(text)
     if not given.keep:
         write(text)
 
@@ -118,7 +118,7 @@ def one_by_one(bench: Bench, count: int) -> None:
 
 
 def rest(bench: Bench, operator: Operator, objects: int, seconds: float) -> None:
-    """What settled objects cost."""
+    """The cost of settled objects."""
     time.sleep(5)
     before, used, events = writes(bench), operator.cpu_seconds(), count_events(bench)
     time.sleep(seconds)
@@ -157,7 +157,7 @@ def grow(bench: Bench, operator: Operator, first: int, last: int, patience: floa
 
 
 def anew(bench: Bench, objects: int) -> None:
-    """An operator that starts on what exists."""
+    """The start of an operator on existing objects."""
     before, events, began = writes(bench), count_events(bench), time.monotonic()
     operator = bench.operator()
     used = operator.cpu_seconds()
@@ -204,12 +204,12 @@ def conditions(body: dict[str, Any]) -> dict[str, str]:
 
 
 def writes(bench: Bench) -> float:
-    """Writes of the operator, Events aside: nobody else applies from the server's side."""
+    """Writes of the operator without Events: no other program uses server-side apply."""
     return bench.cluster.metric("apiserver_request_total", verb="APPLY")
 
 
 def counted(bench: Bench, verbs: str) -> float:
-    """Requests for what the operator has to do with."""
+    """Requests for the kinds that the operator uses."""
     resources = "|".join([PDDEPLOYMENT.plural, POD.plural, *(kind.plural for kind in CHILD_KINDS)])
     return bench.cluster.metric("apiserver_request_total", verb=verbs, resource=resources)
 

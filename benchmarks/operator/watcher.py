@@ -1,4 +1,4 @@
-"""When objects of the cluster appear: one watch for each kind, in a thread of its own."""
+"""When objects of the cluster appear: one watch for each kind, in a separate thread."""
 
 import json
 import ssl

@@ -1,4 +1,4 @@
-"""Random faults against one gateway, and what must hold of client, gateway and engines afterwards."""
+"""Random faults against one gateway, and the invariants of client, gateway and engines afterwards."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ from benchmarks.soak.manners import some_client, write_rubbish
 from benchmarks.soak.program import GatewayProcess
 from pdx_api.defaults import ATTEMPTS
 from pdx_api.names import Order, Role
-from pdx_proxy.config.settings import Canaries, Deadlines, Settings
+from pdx_proxy.config.settings import Deadlines, Settings, Verification
 from pdx_sim import FaultKind, Violation
 
 DEADLINES: Final = Deadlines(
@@ -44,9 +44,9 @@ _P_ANSWER_LOST: Final = (
     FaultKind.NO_PARAMS,
     FaultKind.ERROR_EVENT,
 )
-"""Faults of a P that has finished: whoever asked cannot name the blocks, and they wait for their lease."""
+"""Faults of a P that has finished: the gateway cannot name the blocks, so they wait for the end of their lease."""
 _D_LATE: Final = (FaultKind.HANG_BEFORE_HEAD, FaultKind.HANG_AFTER_HEAD, FaultKind.SLOW)
-"""Faults of a D that is closed before its engine knows of the leg, or too late."""
+"""Faults of a D that is closed before its engine has received the leg, or too late."""
 _D_ANSWER_LOST: Final = (FaultKind.LOSE_ANSWER, FaultKind.DIE_BEFORE_HEAD)
 """Faults of a D that look like a connection that was idle for too long: the leg is sent once more."""
 
@@ -61,8 +61,8 @@ class Plan:
     workers: int = 1
     at_once: int = 32
     """Clients at a time."""
-    trouble_seconds: float = 0.2
-    """Average time between two things that go wrong."""
+    fault_seconds: float = 0.2
+    """Average time between two faults."""
 
 
 class Findings(Protocol):
@@ -74,13 +74,13 @@ class Findings(Protocol):
 
 @dataclass
 class Ledger:
-    """What happened, from every side."""
+    """Observations of clients, gateway and engines."""
 
     plan: Plan
     saw: Counter[str] = field(default_factory=Counter)
-    """By what the client was told, of requests that the gateway counts."""
+    """What clients saw, for the requests that the gateway counts."""
     chance: int = 0
-    """Requests of which nobody knows whether the gateway counts them: clients that left."""
+    """Requests that the gateway may or may not count: their clients left."""
     uncounted: int = 0
     wrong: list[str] = field(default_factory=list)
     untouched: set[int] = field(default_factory=set)
@@ -91,7 +91,7 @@ class Ledger:
     memory: dict[str, int] = field(default_factory=dict)
     """Resident bytes by moment."""
     found: dict[str, Any] = field(default_factory=dict)
-    """Counts worth telling."""
+    """Further counts for the results."""
     failures: list[str] = field(default_factory=list)
 
     def expect(self, holds: bool, text: str) -> None:
@@ -102,17 +102,17 @@ class Ledger:
     def line(self) -> dict[str, Any]:
         """For the results."""
         plan = {"order": self.plan.order, "workers": self.plan.workers, "seconds": self.plan.seconds}
-        told = {"seed": self.plan.seed, "outcomes": self.state["outcomes"], "memory": self.memory, "saw": self.saw}
-        return {**plan, **told, **self.found}
+        details = {"seed": self.plan.seed, "outcomes": self.state["outcomes"], "memory": self.memory, "saw": self.saw}
+        return {**plan, **details, **self.found}
 
 
 async def run(plan: Plan, log: Path) -> Ledger:
-    """The whole campaign; the ledger's `failures` say what did not hold."""
+    """Run the whole campaign; the ledger's `failures` list what did not hold."""
     rng = random.Random(plan.seed)
     ledger = Ledger(plan)
     engines = Engines(plan.order, rng)
     settings = Settings(
-        canary=Canaries(seconds=0),  # every leg at an engine is to be a client's
+        verification=Verification(period_seconds=0),  # every leg at an engine is to be a client's
         workers=plan.workers,
         deadlines=DEADLINES,
         idle_seconds=0.5,
@@ -121,7 +121,7 @@ async def run(plan: Plan, log: Path) -> Ledger:
     )
     try:
         async with GatewayProcess(settings, log) as gateway:
-            engines.tell = gateway.tell
+            engines.on_change = gateway.set_engines
             for role in (Role.PREFILL, Role.DECODE):
                 for _ in range(_LEAST):
                     await engines.add(role)
@@ -140,7 +140,7 @@ async def run(plan: Plan, log: Path) -> Ledger:
 
 async def _attack(plan: Plan, ledger: Ledger, gateway: GatewayProcess, engines: Engines, rng: random.Random) -> None:
     end = time.monotonic() + plan.seconds
-    trouble = asyncio.create_task(engines.trouble(plan.trouble_seconds, _MOST))
+    faults = asyncio.create_task(engines.cause_faults(plan.fault_seconds, _MOST))
     numbers = iter(range(1, 1 << 62))
 
     async def client() -> None:
@@ -169,9 +169,9 @@ async def _attack(plan: Plan, ledger: Ledger, gateway: GatewayProcess, engines: 
 
     await asyncio.gather(weigh(), *(client() for _ in range(plan.at_once)))
     ledger.memory["end"] = gateway.memory()
-    trouble.cancel()
+    faults.cancel()
     with suppress(asyncio.CancelledError):
-        await trouble
+        await faults
     ledger.found["requests"] = next(numbers) - 1
 
 
@@ -235,23 +235,23 @@ async def _eventually(condition: Callable[[], Awaitable[bool]], within: float) -
 
 
 def check_log(findings: Findings, log: str) -> None:
-    """A gateway says one sentence at a time, and no traceback."""
+    """Every line of the gateway's log is a message, none a traceback."""
     strange = [line for line in log.splitlines() if not line.startswith("pdx gateway: ")]
     findings.expect(not strange, "the gateway's log: " + "\n".join(strange[:40]))
 
 
 def _check_clients(ledger: Ledger) -> None:
-    """Every request is one outcome, and that outcome is what its client saw."""
+    """Every request has one outcome, and its client saw that outcome."""
     saw, outcomes = ledger.saw, dict(ledger.state["outcomes"])
     ledger.expect(not ledger.wrong, "wrong: " + "\n".join(ledger.wrong[:5]))
     ledger.expect(
-        saw[Saw.NOTHING] <= outcomes["broken"] + outcomes["idle"], f"{saw[Saw.NOTHING]} clients were told nothing"
+        saw[Saw.NOTHING] <= outcomes["broken"] + outcomes["idle"], f"{saw[Saw.NOTHING]} clients received nothing"
     )
-    ledger.expect(not outcomes["internal"], f"{outcomes['internal']} requests met an error of the gateway's own")
+    ledger.expect(not outcomes["internal"], f"{outcomes['internal']} requests failed by an error of the gateway itself")
     left = outcomes.pop("client_left")
     expired = outcomes.pop("expired")  # before an answer or amid it
     ledger.expect(left <= ledger.chance, f"client_left {left}, but only {ledger.chance} clients left")
-    told = {
+    kinds_of = {
         "answered": (Saw.TEXT, Saw.CUT_SHORT, Saw.GARBLED, Saw.BROKEN, Saw.NOTHING),
         "refused": (Saw.REFUSED,),
         "failed": (Saw.SHED, Saw.FAILED),
@@ -260,7 +260,7 @@ def _check_clients(ledger: Ledger) -> None:
     for outcome, count in outcomes.items():
         kind = "answered" if outcome in ("split", "whole", "broken", "idle") else "failed"
         counted["refused" if outcome.startswith("refused") else kind] += count
-    gaps = {kind: counted[kind] - sum(saw[each] for each in kinds) for kind, kinds in told.items()}
+    gaps = {kind: counted[kind] - sum(saw[each] for each in kinds) for kind, kinds in kinds_of.items()}
     ledger.found["unseen"] = gaps | {"client_left": left, "left": ledger.chance}
     text = f"clients saw {dict(saw)} and {ledger.chance} left; the gateway counts {ledger.state['outcomes']}"
     ledger.expect(all(gap >= -expired for gap in gaps.values()), text)
@@ -269,7 +269,7 @@ def _check_clients(ledger: Ledger) -> None:
 
 
 def _check_engines(ledger: Ledger, engines: Engines) -> None:
-    """Engines saw what the gateway says, all their blocks are accounted for, and nothing broke the protocol."""
+    """Engines received what the gateway reports, no block is missing, and nothing broke the protocol."""
     found = ledger.found
     violations: Counter[str] = Counter()
     for engine in engines.all:

@@ -23,20 +23,20 @@ _MORE: Final[tuple[dict[str, Any], ...]] = (
     {"kv_transfer_params": {"do_remote_prefill": True}, "request_id": "mine"},
     {"vllm_xargs": {"kv_transfer_params": {"do_remote_decode": True}}, "ec_transfer_params": {"a": 1}},
 )
-"""What changes no answer; some of it a client has no business with, and engines must never see it."""
+"""Members that change no answer; engines must not receive some of them."""
 
 
 class Saw(StrEnum):
-    """What a client was told, as far as it listened."""
+    """What a client received, as far as it read."""
 
     TEXT = "text"
     """200 with the whole right text."""
     CUT_SHORT = "cut_short"
-    """200 with the beginning of the right text, then a finish reason abort: what an engine that ends answers."""
+    """200 with the beginning of the right text, then the finish reason abort: the answer of an engine that ends."""
     BROKEN = "broken"
     """200 with the beginning of the right text, then an error event or the end of the connection."""
     GARBLED = "garbled"
-    """200 with what is no JSON."""
+    """200 with invalid JSON."""
     REFUSED = "refused"
     """A 4xx but 429."""
     SHED = "shed"
@@ -55,21 +55,21 @@ class Saw(StrEnum):
 
 @dataclass
 class Answer:
-    """What came back."""
+    """A response."""
 
     status: int = 0
     head: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     whole: bool = False
-    """Whether the framing says that it is complete."""
+    """Whether it is complete by its framing."""
 
 
 @dataclass(frozen=True)
-class Ask:
-    """A completion that is asked for."""
+class ClientRequest:
+    """A request for a completion."""
 
     number: int
-    """Part of the prompt: engines are asked by it what they did for this request."""
+    """Part of the prompt, so that the legs of this request can be found at the engines."""
     chat: bool
     stream: bool
     prompt: str
@@ -96,13 +96,13 @@ class Ask:
         return f"{lines}Content-Length: {len(data)}\r\n\r\n".encode() + data
 
 
-def some_ask(number: int, rng: random.Random, longest: int = 3000) -> Ask:
+def random_request(number: int, rng: random.Random, longest: int = 3000) -> ClientRequest:
     """A request of any shape."""
     prompt = f"request {number} " + "x" * rng.randrange(longest)
     tokens = rng.choice((1, 2, 5, 20, rng.randrange(1, 60)))
     stream = rng.random() < 0.6
     more = rng.choice((*_MORE, {"stream_options": {"include_usage": True}} if stream else {}))
-    return Ask(number, rng.random() < 0.5, stream, prompt, tokens, dict(more))
+    return ClientRequest(number, rng.random() < 0.5, stream, prompt, tokens, dict(more))
 
 
 async def connect(where: Address, buffer: int = 0) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -165,14 +165,14 @@ async def _read_chunks(reader: asyncio.StreamReader, answer: Answer, pause: floa
     await reader.readuntil(b"\r\n")
 
 
-def judge(ask: Ask, answer: Answer) -> Saw:
-    """What an answer is to the client who asked; a text that is not the beginning of its own is WRONG."""
+def judge(request: ClientRequest, answer: Answer) -> Saw:
+    """Judge an answer; a text that is not the beginning of the expected one is WRONG."""
     if not answer.status:
         return Saw.NOTHING
     if answer.status != 200:
         return _refusal(answer)
-    texts, garbled, error, reasons = _contents(ask, answer)
-    text, expected = "".join(texts), ask.expected
+    texts, garbled, error, reasons = _contents(request, answer)
+    text, expected = "".join(texts), request.expected
     if not expected.startswith(text):
         return Saw.WRONG
     if garbled:
@@ -181,7 +181,7 @@ def judge(ask: Ask, answer: Answer) -> Saw:
         return Saw.BROKEN
     if "abort" in reasons:
         return Saw.CUT_SHORT
-    if ask.stream and not answer.body.endswith(b"data: [DONE]\n\n"):
+    if request.stream and not answer.body.endswith(b"data: [DONE]\n\n"):
         return Saw.WRONG  # a silent cut that looks like an end
     return Saw.TEXT if text == expected else Saw.WRONG
 
@@ -192,10 +192,10 @@ def _refusal(answer: Answer) -> Saw:
     return Saw.FAILED if answer.status >= 500 else Saw.REFUSED
 
 
-def _contents(ask: Ask, answer: Answer) -> tuple[list[str], bool, bool, set[str]]:
+def _contents(request: ClientRequest, answer: Answer) -> tuple[list[str], bool, bool, set[str]]:
     """Texts, whether something is no JSON, whether an error is among it, and the finish reasons."""
     pieces = [answer.body]
-    if ask.stream:
+    if request.stream:
         *pieces, _unfinished = answer.body.split(b"\n\n")
         pieces = [piece.removeprefix(b"data: ") for piece in pieces if piece != b"data: [DONE]"]
     texts: list[str] = []
@@ -205,7 +205,7 @@ def _contents(ask: Ask, answer: Answer) -> tuple[list[str], bool, bool, set[str]
         try:
             document = json.loads(piece)
         except ValueError:
-            garbled = ask.stream or answer.whole
+            garbled = request.stream or answer.whole
             break
         error = error or "error" in document
         for choice in document.get("choices", ()):

@@ -1,4 +1,4 @@
-"""Simulated engines with pods, and what goes wrong with them, chosen by a seeded generator."""
+"""Simulated engines with pods, and their faults, chosen by a seeded generator."""
 
 import asyncio
 import random
@@ -51,7 +51,7 @@ _FAULTS: Final[Mapping[FaultKind, int]] = {
 
 @dataclass
 class Legs:
-    """What engines were asked for one request."""
+    """The legs that engines received for one request."""
 
     prefill: int = 0
     decode: int = 0
@@ -71,7 +71,7 @@ class Tally(deque[Seen]):
         self.total += 1
         number = _NUMBER.search(_prompt_of(seen.body))
         if number is None or (seen.body.get("max_tokens") == 1 and seen.leg is Leg.DECODE):
-            return  # a warm-up, or what settles a hand-off
+            return  # a warm-up or a settlement
         legs = self._legs.setdefault(int(number[1]), Legs())
         setattr(legs, seen.leg.value, getattr(legs, seen.leg.value) + 1)
 
@@ -83,11 +83,11 @@ def _prompt_of(body: Mapping[str, Any]) -> str:
 
 @dataclass
 class Engines:
-    """The engines of one campaign. `tell` is called with all pods at every change of them."""
+    """The engines of one campaign. Every change calls `on_change` with all pods."""
 
     order: Order
     rng: random.Random
-    tell: Callable[[Iterable[EndpointSpec]], None] = lambda _specs: None
+    on_change: Callable[[Iterable[EndpointSpec]], None] = lambda _specs: None
     sim: SimSettings = BASE
     live: dict[str, SimEngine] = field(default_factory=dict)
     gone: list[SimEngine] = field(default_factory=list)
@@ -95,8 +95,8 @@ class Engines:
     legs: dict[int, Legs] = field(default_factory=dict)
     """By the number of the client's request."""
     done: Counter[str] = field(default_factory=Counter)
-    """What was done to engines, by name."""
-    _serial: int = 0
+    """Actions on engines, by name."""
+    _last_number: int = 0
     _busy: set[str] = field(default_factory=set)
 
     @property
@@ -118,9 +118,9 @@ class Engines:
 
     async def add(self, role: Role) -> None:
         """A new engine and its pod."""
-        self._serial += 1
-        name = f"{role}-{self._serial}"
-        engine = SimEngine(replace(self.sim, role=role, order=self.order, seed=self._serial))
+        self._last_number += 1
+        name = f"{role}-{self._last_number}"
+        engine = SimEngine(replace(self.sim, role=role, order=self.order, seed=self._last_number))
         engine.seen = Tally(self.legs)
         self.live[name] = engine
         self._busy.add(name)
@@ -129,7 +129,7 @@ class Engines:
         self._put(self._spec_of(name))
 
     async def leave(self, name: str) -> None:
-        """A pod is deleted: told at once, then it finishes what runs, and is gone."""
+        """Delete a pod: it reports that at once, finishes what runs, and is gone."""
         self._busy.add(name)
         self._put(replace(self.specs[name], leaving=True))
         await asyncio.sleep(0.2)
@@ -137,25 +137,25 @@ class Engines:
         engine.faults.clear()
         await engine.stop()
         del self.specs[name]
-        self.tell(self.specs.values())
+        self.on_change(self.specs.values())
         self.gone.append(self.live.pop(name))
         self._busy.discard(name)
 
-    async def kill(self, name: str, seconds: float, told: bool) -> None:
-        """The process is lost at once and comes back later. With `told` the cluster says so, or else nobody does."""
+    async def kill(self, name: str, seconds: float, reported: bool) -> None:
+        """Kill the process and restart it later. With `reported`, the pod is not Ready meanwhile."""
         self._busy.add(name)
         engine = self.live[name]
         engine.faults.clear()
         await engine.kill()
-        if told:
+        if reported:
             self._put(replace(self.specs[name], ready=False))
         await asyncio.sleep(seconds)
-        if await self._revive(name) and told:
-            self._put(replace(self.specs[name], ready=True, incarnation=f"{self.specs[name].incarnation}+"))
+        if await self._revive(name) and reported:
+            self._put(replace(self.specs[name], ready=True, instance=f"{self.specs[name].instance}+"))
         self._busy.discard(name)
 
     async def _revive(self, name: str) -> bool:
-        """Start a dead engine again; for one whose port somebody else has taken meanwhile there comes another."""
+        """Restart a dead engine; if another process has taken its port, start a new engine instead."""
         try:
             await self.live[name].restart()
         except ListenError:
@@ -167,7 +167,7 @@ class Engines:
         return True
 
     def spoil(self, name: str) -> None:
-        """Give an engine a fault, for legs of its own role or for all; what has one already is spared."""
+        """Give an engine a fault, for legs of its own role or for all, unless it has one already."""
         rng, engine = self.rng, self.live[name]
         if engine.faults.active:
             return
@@ -183,8 +183,8 @@ class Engines:
             factor=rng.uniform(2.0, 12.0),
         )
 
-    async def trouble(self, every: float, most: Mapping[Role, int]) -> None:
-        """One thing after the other, on average `every` seconds, until cancelled; never more than `most` of a role."""
+    async def cause_faults(self, every: float, most: Mapping[Role, int]) -> None:
+        """Cause a fault every `every` seconds on average, until cancelled; a role never exceeds `most` engines."""
         async with asyncio.TaskGroup() as group:
             while True:
                 await asyncio.sleep(self.rng.expovariate(1 / every))
@@ -211,12 +211,12 @@ class Engines:
                         self.live[name].faults.clear()
 
     def calm(self) -> None:
-        """No faults any more."""
+        """Remove all faults."""
         for engine in self.live.values():
             engine.faults.clear()
 
     async def settle_down(self) -> None:
-        """Bring back what a cancelled `trouble` has left half done."""
+        """Repair what a cancelled `cause_faults` has left half done."""
         self.calm()
         for name, engine in list(self.live.items()):
             if not engine.is_listening:
@@ -224,12 +224,12 @@ class Engines:
                 if not await self._revive(name):
                     continue
             spec = self.specs.get(name) or self._spec_of(name)
-            self.specs[name] = replace(spec, ready=True, leaving=False, incarnation=f"{spec.incarnation}.")
+            self.specs[name] = replace(spec, ready=True, leaving=False, instance=f"{spec.instance}.")
         for role in (Role.PREFILL, Role.DECODE):
             if not any(engine.settings.role is role for engine in self.live.values()):
                 await self.add(role)
         self._busy.clear()
-        self.tell(self.specs.values())
+        self.on_change(self.specs.values())
 
     async def close(self) -> None:
         """End all."""
@@ -240,8 +240,8 @@ class Engines:
     def _spec_of(self, name: str) -> EndpointSpec:
         engine = self.live[name]
         address = Address("127.0.0.1", engine.port)
-        return EndpointSpec(address, engine.settings.role, order=self.order, pod=name, incarnation="1")
+        return EndpointSpec(address, engine.settings.role, order=self.order, pod=name, instance="1")
 
     def _put(self, spec: EndpointSpec) -> None:
         self.specs[spec.pod] = spec
-        self.tell(self.specs.values())
+        self.on_change(self.specs.values())

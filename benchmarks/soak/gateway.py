@@ -1,4 +1,4 @@
-"""The gateway as a process of its own, in front of engines that are told of on its standard input.
+"""The gateway as a separate process. It reads the list of its engines from standard input.
 
 `python -m benchmarks.soak.gateway SETTINGS`: SETTINGS and each line of the input are pickled values in base64. A line
 is the list of all engines now, or `TASKS`, which is answered on standard output by the number of running tasks.
@@ -22,11 +22,11 @@ def packed(value: object) -> bytes:
     return base64.b64encode(pickle.dumps(value))
 
 
-class Told:
-    """The engines, as whoever started this process tells them."""
+class StdinDiscovery:
+    """The engines that the parent process names."""
 
-    async def run(self, tell: SpecSink) -> None:
-        """Pass on what comes in; never ends, because an input that has ended says nothing new."""
+    async def run(self, publish: SpecSink) -> None:
+        """Publish every list that is read; never returns, because the end of the input changes nothing."""
         reader = asyncio.StreamReader(limit=1 << 24)
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -35,11 +35,11 @@ class Told:
             if message == TASKS:
                 print(len(asyncio.all_tasks()), flush=True)
             else:
-                tell(message)
+                publish(message)
         await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
     settings = pickle.loads(base64.b64decode(sys.argv[1]))
     assert isinstance(settings, Settings)
-    sys.exit(run(settings, Told()))
+    sys.exit(run(settings, StdinDiscovery()))

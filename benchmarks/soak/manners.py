@@ -1,4 +1,4 @@
-"""How clients behave: each manner is one request and what its client saw of it."""
+"""The behaviour of clients: each manner sends one request and returns what its client saw."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from benchmarks.soak.clients import Answer, Ask, Saw, connect, drop, judge, read_answer, some_ask
+from benchmarks.soak.clients import Answer, ClientRequest, Saw, connect, drop, judge, random_request, read_answer
 from pdx_proxy.config.settings import Address
 
 PATIENCE: Final = 25.0
@@ -17,29 +17,29 @@ _SMALL: Final = 2048
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one client saw, and whether its request is among the gateway's outcomes; None where that is chance."""
+    """What one client saw, and whether its request is among the gateway's outcomes; None if that is random."""
 
     saw: Saw
     counted: bool | None = True
     detail: str = ""
-    """What a wrong answer said."""
+    """The text of a wrong answer."""
 
 
-async def stay(where: Address, ask: Ask, rng: random.Random) -> Verdict:
+async def stay(where: Address, request: ClientRequest, rng: random.Random) -> Verdict:
     """Reads all at once."""
-    return await _listen(where, ask)
+    return await _listen(where, request)
 
 
-async def dawdle(where: Address, ask: Ask, rng: random.Random) -> Verdict:
+async def dawdle(where: Address, request: ClientRequest, rng: random.Random) -> Verdict:
     """Reads a long answer slowly, through a small buffer."""
-    long = replace(ask, tokens=rng.randrange(100, 300), stream=True)
+    long = replace(request, tokens=rng.randrange(100, 300), stream=True)
     return await _listen(where, long, pause=rng.uniform(0.001, 0.01), buffer=_SMALL)
 
 
-async def leave(where: Address, ask: Ask, rng: random.Random) -> Verdict:
-    """Hangs up: before it has asked, amid its head or body, at once, after a while, or amid the answer."""
+async def leave(where: Address, request: ClientRequest, rng: random.Random) -> Verdict:
+    """Hangs up: before the request, amid its head or body, at once, after a while, or amid the answer."""
     reader, writer = await connect(where)
-    data = ask.wire()
+    data = request.wire()
     phase = rng.randrange(6)
     try:
         if phase == 1:
@@ -61,22 +61,22 @@ async def leave(where: Address, ask: Ask, rng: random.Random) -> Verdict:
     return Verdict(Saw.LEFT, None if phase else False)
 
 
-async def refuse_itself(where: Address, ask: Ask, rng: random.Random) -> Verdict:
-    """Asks for what vLLM refuses."""
+async def refuse_itself(where: Address, request: ClientRequest, rng: random.Random) -> Verdict:
+    """Sends a request that vLLM refuses."""
     wrong = rng.choice(({"max_tokens": 0}, {"model": "another"}, {"max_tokens": 1 << 20}, {"min_tokens": 4000}))
-    verdict = await _listen(where, replace(ask, more=wrong, tokens=1))
+    verdict = await _listen(where, replace(request, more=wrong, tokens=1))
     # A fault of an engine may come before its refusal.
     good = verdict.saw not in (Saw.TEXT, Saw.WRONG) or verdict.detail == ""
     return verdict if good else replace(verdict, saw=Saw.WRONG)
 
 
-async def write_rubbish(where: Address, ask: Ask, rng: random.Random) -> Verdict:
-    """Writes what no gateway may pass on; answered by a 4xx, or a closed connection where there is no HTTP in it."""
+async def write_rubbish(where: Address, request: ClientRequest, rng: random.Random) -> Verdict:
+    """Writes data that no gateway may relay. The answer is a 4xx, or a closed connection if the data is not HTTP."""
     name = rng.choice(list(_RUBBISH))
     data, counted = _RUBBISH[name]
     reader, writer = await connect(where)
     try:
-        writer.write(data.replace(b"NUMBER", f"request {ask.number} ".encode()))
+        writer.write(data.replace(b"NUMBER", f"request {request.number} ".encode()))
         async with asyncio.timeout(PATIENCE):
             answer = await read_answer(reader)
     except TimeoutError:
@@ -90,21 +90,21 @@ async def write_rubbish(where: Address, ask: Ask, rng: random.Random) -> Verdict
     return Verdict(Saw.WRONG, counted, f"{name}: {answer}")
 
 
-async def _listen(where: Address, ask: Ask, pause: float = 0.0, buffer: int = 0) -> Verdict:
+async def _listen(where: Address, request: ClientRequest, pause: float = 0.0, buffer: int = 0) -> Verdict:
     reader, writer = await connect(where, buffer)
     answer = Answer()
     try:
-        writer.write(ask.wire("Connection: close\r\n"))
+        writer.write(request.wire("Connection: close\r\n"))
         async with asyncio.timeout(PATIENCE):
             answer = await read_answer(reader, pause, _SMALL)
     except TimeoutError:
-        return Verdict(Saw.STUCK, detail=str(ask))
+        return Verdict(Saw.STUCK, detail=str(request))
     except ConnectionError:
         pass
     finally:
         drop(writer)
-    saw = judge(ask, answer)
-    return Verdict(saw, detail=f"{ask}; got {answer}" if saw is Saw.WRONG else "")
+    saw = judge(request, answer)
+    return Verdict(saw, detail=f"{request}; got {answer}" if saw is Saw.WRONG else "")
 
 
 def _post(body: bytes, head: str = "", path: str = "/v1/completions", kind: str = "application/json") -> bytes:
@@ -127,9 +127,9 @@ _RUBBISH: Final[Mapping[str, tuple[bytes, bool | None]]] = {
     "no chunk": (_post(b"zz\r\n{}\r\n0\r\n\r\n", "Transfer-Encoding: chunked\r\n"), None),
     "a blank in a name": (_post(_GOOD, "X Y: 1\r\n"), False),
 }
-"""Name -> what is written, and whether the gateway counts it as a request."""
+"""Name -> the data, and whether the gateway counts it as a request."""
 
-Manner = Callable[[Address, Ask, random.Random], Awaitable[Verdict]]
+Manner = Callable[[Address, ClientRequest, random.Random], Awaitable[Verdict]]
 MANNERS: Final[Mapping[Manner, int]] = {stay: 50, leave: 30, dawdle: 3, refuse_itself: 5, write_rubbish: 8}
 """Manner -> how often, relative to the others."""
 
@@ -138,4 +138,4 @@ def some_client(where: Address, number: int, rng: random.Random) -> tuple[Manner
     """A client of any manner, not yet begun."""
     manner = rng.choices(list(MANNERS), list(MANNERS.values()))[0]
     own = random.Random(rng.random())
-    return manner, manner(where, some_ask(number, own), own)
+    return manner, manner(where, random_request(number, own), own)

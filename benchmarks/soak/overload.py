@@ -1,4 +1,4 @@
-"""Ten times as many requests as the engines can serve, and what becomes of those they can."""
+"""Ten times as many requests as the engines can serve, and the goodput under that load."""
 
 import asyncio
 import random
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.soak.campaign import check_log, come_to_idle, warm
-from benchmarks.soak.clients import Answer, Ask, Saw, connect, drop, judge, read_answer
+from benchmarks.soak.clients import Answer, ClientRequest, Saw, connect, drop, judge, read_answer
 from benchmarks.soak.engines import BASE, Engines
 from benchmarks.soak.program import GatewayProcess
 from pdx_api.names import Order, Role
-from pdx_proxy.config.settings import Canaries, Limits, Settings
+from pdx_proxy.config.settings import Limits, Settings, Verification
 
 TIMES: Final = 10
 _SIM: Final = replace(
@@ -31,7 +31,7 @@ _SIM: Final = replace(
 _ENGINES: Final = 2
 _TOKENS: Final = 10
 _PROMPT: Final = "x" * 8000
-LIMITS: Final = Limits(in_flight_per_decode=12, queued_requests=24, held_bytes=4 << 20, queue_seconds=1.0)
+LIMITS: Final = Limits(in_flight_per_decode=12, queued_requests=24, buffered_bytes=4 << 20, queue_seconds=1.0)
 _PATIENCE: Final = 30.0
 
 
@@ -48,7 +48,7 @@ class Overload:
 
 @dataclass
 class Tide:
-    """What one phase of the load saw."""
+    """The results of one phase of the load."""
 
     seconds: float = 0.0
     saw: Counter[str] = field(default_factory=Counter)
@@ -98,12 +98,12 @@ class Report:
 
 
 async def run(plan: Overload, log: Path) -> Report:
-    """First what the engines can do, then ten times that; the report's `failures` say what did not hold."""
+    """First the load that the engines can serve, then ten times that; the report's `failures` list broken rules."""
     report = Report(plan)
     engines = Engines(plan.order, random.Random(plan.seed), sim=_SIM)
     try:
-        async with GatewayProcess(Settings(limits=LIMITS, canary=Canaries(seconds=0)), log) as gateway:
-            engines.tell = gateway.tell
+        async with GatewayProcess(Settings(limits=LIMITS, verification=Verification(period_seconds=0)), log) as gateway:
+            engines.on_change = gateway.set_engines
             for role in (Role.PREFILL, Role.DECODE):
                 for _ in range(_ENGINES):
                     await engines.add(role)
@@ -112,7 +112,9 @@ async def run(plan: Overload, log: Path) -> Report:
             report.peak = calm.rate
             report.memory["before"] = gateway.memory()
             watch = asyncio.create_task(_weigh(report, gateway))
-            report.flood = await _tide(gateway, plan.seconds, lambda end, ask: _flood(end, ask, TIMES * report.peak))
+            report.flood = await _tide(
+                gateway, plan.seconds, lambda end, request: _flood(end, request, TIMES * report.peak)
+            )
             watch.cancel()
             report.requests = sum((calm.saw + report.flood.saw).values())
             await come_to_idle(report, gateway)
@@ -134,11 +136,13 @@ async def _tide(gateway: GatewayProcess, seconds: float, load: Callable[[float, 
     numbers = iter(range(1 << 62))
 
     async def once() -> None:
-        ask = Ask(next(numbers), chat=False, stream=True, prompt=f"{next(numbers)} {_PROMPT}", tokens=_TOKENS)
+        request = ClientRequest(
+            next(numbers), chat=False, stream=True, prompt=f"{next(numbers)} {_PROMPT}", tokens=_TOKENS
+        )
         at = time.monotonic()
-        answer = await _exchange(gateway, ask)
+        answer = await _exchange(gateway, request)
         took = time.monotonic() - at
-        saw = judge(ask, answer) if answer is not None else Saw.STUCK
+        saw = judge(request, answer) if answer is not None else Saw.STUCK
         tide.saw[saw] += 1
         if saw is Saw.TEXT:
             tide.good_in_time += time.monotonic() - began <= seconds
@@ -153,11 +157,11 @@ async def _tide(gateway: GatewayProcess, seconds: float, load: Callable[[float, 
     return tide
 
 
-async def _exchange(gateway: GatewayProcess, ask: Ask) -> Answer | None:
+async def _exchange(gateway: GatewayProcess, request: ClientRequest) -> Answer | None:
     reader, writer = await connect(gateway.listen)
     answer = Answer()
     try:
-        writer.write(ask.wire("Connection: close\r\n"))
+        writer.write(request.wire("Connection: close\r\n"))
         async with asyncio.timeout(_PATIENCE):
             answer = await read_answer(reader)
     except TimeoutError:
@@ -186,12 +190,12 @@ async def _flood(end: float, once: Once, rate: float) -> None:
         while (now := time.monotonic()) < end:
             due = int((now - began) * rate)
             for _ in range(due - sent):
-                group.create_task(_tell(once))
+                group.create_task(_run_once(once))
             sent = due
             await asyncio.sleep(0.005)
 
 
-async def _tell(once: Once) -> None:
+async def _run_once(once: Once) -> None:
     await once()
 
 
@@ -214,7 +218,7 @@ def _check(report: Report) -> None:
     middle, latest = line["shedSeconds"]
     report.expect(middle < LIMITS.queue_seconds and latest < LIMITS.queue_seconds + 2.0, f"sheds: {middle}, {latest}")
     grown = report.memory["most"] - report.memory["before"]
-    report.expect(grown < LIMITS.held_bytes + (24 << 20), f"memory has grown by {grown >> 20} MiB")
+    report.expect(grown < LIMITS.buffered_bytes + (24 << 20), f"memory has grown by {grown >> 20} MiB")
     outcomes = report.state["outcomes"]
     report.expect(
         outcomes["shed"] == flood.saw[Saw.SHED], f"{flood.saw[Saw.SHED]} saw that they were shed, but {outcomes}"

@@ -1,4 +1,4 @@
-"""A gateway process as its starter sees it: told of engines, asked for its state, measured through /proc."""
+"""A gateway process: sends it its engines, reads its state, measures it through /proc."""
 
 import asyncio
 import http.client
@@ -23,7 +23,7 @@ _STARTS_WITHIN: Final = 30.0
 
 
 def free_port() -> int:
-    """A port that nobody uses now."""
+    """A free port."""
     with socket.socket() as sock:
         sock.bind((_HOST, 0))
         return int(sock.getsockname()[1])
@@ -57,20 +57,20 @@ class GatewayProcess:
 
     @property
     def log(self) -> str:
-        """What it has written to standard error."""
+        """Its standard error so far."""
         return self._log.read_text()
 
-    def tell(self, specs: Iterable[EndpointSpec]) -> None:
-        """These are the engines now."""
+    def set_engines(self, specs: Iterable[EndpointSpec]) -> None:
+        """Set the engines."""
         self._write(list(specs))
 
     async def tasks(self) -> int:
-        """How many tasks run in it; its workers are not asked, when there are several."""
+        """How many tasks run in it, its workers excluded."""
         self._write(TASKS)
         return int(await self._line())
 
     async def state(self) -> dict[str, Any]:
-        """What its admin port says."""
+        """Its /pdx/state."""
         return await asyncio.to_thread(self._state)
 
     def pids(self) -> list[int]:
@@ -89,7 +89,7 @@ class GatewayProcess:
         return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in self.pids())
 
     async def end(self) -> int:
-        """Ask it to end; its exit code."""
+        """End it; returns its exit code."""
         self._child.terminate()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._child.wait(), self._settings.shutdown_seconds + 10.0)

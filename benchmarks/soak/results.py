@@ -1,4 +1,4 @@
-"""What the long runs leave: dated lines of JSON, and the tables of the README made of them."""
+"""Results of the long runs: dated lines of JSON, and the tables of the README."""
 
 import datetime
 import json
@@ -17,13 +17,13 @@ _DEEDS: Final = ("kill", "leave", "add")
 Line = Mapping[str, Any]
 
 
-def tell(name: str, line: Line) -> None:
-    """Print a line, as what a test says."""
+def print_line(name: str, line: Line) -> None:
+    """Print one result."""
     print(f"{name}: {json.dumps(line)}")
 
 
 def record(name: str, line: Line, here: Path = HERE) -> None:
-    """Add a line to `name`.jsonl with date and machine, and write the README's table of it anew."""
+    """Add a line to `name`.jsonl with date and machine, and generate its table in the README."""
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     machine = f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}"
     path = here / f"{name}.jsonl"

@@ -1,4 +1,4 @@
-"""Alerts as data, and the file of rules that the chart and a plain Prometheus both take."""
+"""Prometheus alerts as data, and the rules file for the chart and for a plain Prometheus."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -10,7 +10,7 @@ from scripts.alerts.model import Alert
 
 ALERTS: Final[tuple[Alert, ...]] = (*engines.ALERTS, *gateway.ALERTS, *operator.ALERTS)
 RUNBOOKS: Final = "docs/runbooks/"
-"""Put before a runbook's name; the chart puts another place there."""
+"""Prefix of a runbook's URL; the chart may replace it."""
 
 _HEAD: Final = "# Written by `make generate` from scripts/alerts. For a plain Prometheus: name it in rule_files.\n"
 
@@ -29,7 +29,7 @@ def rules_file() -> str:
 
 
 def rule(alert: Alert) -> Mapping[str, Any]:
-    """One alert as Prometheus writes it."""
+    """One alert as a rule of Prometheus."""
     return {
         "alert": alert.name,
         "expr": alert.expr,

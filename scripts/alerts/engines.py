@@ -1,4 +1,4 @@
-"""Alerts about the split: KV, and what P and D can carry."""
+"""Alerts about the split: the movement of KV, and the load of P and D."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ _HANDOFF_BUCKETS: Final = rate('pdx_phase_seconds_bucket{phase="handoff"}', "5m"
 
 
 def waiting(role: str, window: str = "5m") -> str:
-    """Requests that wait for capacity, for each that runs, on the engines of a role."""
+    """Requests that wait for capacity, per running request, on the engines of a role."""
     queued = mean(f'vllm:num_requests_waiting_by_reason{{pdx_dev_role="{role}",reason="capacity"}}', window)
     running = mean(f'vllm:num_requests_running{{pdx_dev_role="{role}"}}', window)
     return f"{queued} / clamp_min({running}, 1)"
@@ -29,27 +29,28 @@ ALERTS: Final = (
         f"{_ARRIVED} / {_PREFILLED} < 0.5 and {_PREFILLED} > 10",
         "2m",
         Severity.CRITICAL,
-        f"Decode engines of {WHICH} compute prompts that prefill engines have computed.",
-        "Of the prompt tokens that P has computed only {{ $value | humanizePercentage }} reached D. D computes the "
-        "rest again: prefill engines work for nothing, and decoding is disturbed by prefills.",
+        f"Decode engines of {WHICH} compute prompts that prefill engines have already computed.",
+        "Only {{ $value | humanizePercentage }} of the prompt tokens that P computed reached D. D computes the others "
+        "again: the work of prefill engines is lost, and prefills slow down decoding.",
     ),
     Alert(
-        "PDXCanaryFailing",
-        f'max by ({ONE}) (pdx_canary_pairs{{verdict="broken"}}) > 0',
+        "PDXTransferProbeFailing",
+        f'max by ({ONE}) (pdx_transfer_probe_pairs{{verdict="broken"}}) > 0',
         "1m",
         Severity.CRITICAL,
-        f"KV does not travel between some engines of {WHICH}.",
-        "Prompts of the gateway's own, sent from P to D, were computed again, failed or gave another text, for "
-        "{{ $value | humanize }} pairs.",
+        f"KV does not move between some engines of {WHICH}.",
+        "In {{ $value | humanize }} pairs the transfer probes failed: D computed the prompt again, the hand-off "
+        "failed, or "
+        "the text differs.",
     ),
     Alert(
-        "PDXKVHeldTooLong",
-        f"{_EXPIRED} > 3 or {mean('pdx_held_kv', '5m')} / clamp_min({_FINISHED}, 0.01) > 10",
+        "PDXKVPinnedTooLong",
+        f"{_EXPIRED} > 3 or {mean('pdx_prefill_kv_pinned', '5m')} / clamp_min({_FINISHED}, 0.01) > 10",
         "2m",
         Severity.WARNING,
-        f"Prefill engines of {WHICH} keep KV that no decode engine fetches.",
-        "KV stays on P for more than 10 s on average, or until its lease ended ({{ $value | humanize }}). Its blocks "
-        "are not there for other prompts.",
+        f"Prefill engines of {WHICH} keep KV that no decode engine reads.",
+        "KV stays on P for more than 10 s on average, or until its lease ends ({{ $value | humanize }}). Other prompts "
+        "cannot use its blocks.",
     ),
     Alert(
         "PDXHandoffSlow",
@@ -57,16 +58,16 @@ ALERTS: Final = (
         "5m",
         Severity.WARNING,
         f"Hand-offs of {WHICH} are slow.",
-        "From P's answer to D's first event 5 % of requests wait {{ $value | humanizeDuration }} or more: the transfer "
-        "of KV or D's queue.",
+        "5 % of requests wait {{ $value | humanizeDuration }} or more between P's answer and D's first event, for the "
+        "transfer of KV or in D's queue.",
     ),
     Alert(
         "PDXPrefillSaturated",
         f"{waiting('prefill')} > 1",
         "5m",
         Severity.WARNING,
-        f"Prefill engines of {WHICH} have more waiting than they work at.",
-        "For each request that a prefill engine computes {{ $value | humanize }} wait. First tokens come late.",
+        f"Prefill engines of {WHICH} have more waiting than running requests.",
+        "Prefill engines have {{ $value | humanize }} waiting requests per running one. First tokens are late.",
     ),
     Alert(
         "PDXDecodeSaturated",
@@ -74,8 +75,8 @@ ALERTS: Final = (
         "5m",
         Severity.WARNING,
         f"Decode engines of {WHICH} are full.",
-        "Requests wait for a place in D's batch, or its KV cache is full ({{ $value | humanize }}): hand-offs become "
-        "slow and running requests are preempted.",
+        "Requests wait for a place in D's batch, or its KV cache is full ({{ $value | humanize }}). Hand-offs become "
+        "slow, and D preempts running requests.",
     ),
     Alert(
         "PDXRatioWrong",
@@ -83,7 +84,8 @@ ALERTS: Final = (
         "15m",
         Severity.WARNING,
         f"{WHICH} has too few prefill engines for its traffic.",
-        "Prefill engines have more waiting than they work at, and decode engines are half empty. More P or fewer D.",
+        "Prefill engines have more waiting than running requests, and decode engines are half empty. Add P or "
+        "remove D.",
         {"more": "prefill"},
     ),
     Alert(
@@ -93,7 +95,7 @@ ALERTS: Final = (
         "15m",
         Severity.WARNING,
         f"{WHICH} has too few decode engines for its traffic.",
-        "Decode engines are full, and nothing waits for a prefill engine: more D or fewer P.",
+        "Decode engines are full, and no request waits for a prefill engine. Add D or remove P.",
         {"more": "decode"},
     ),
 )

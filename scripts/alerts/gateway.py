@@ -1,4 +1,4 @@
-"""Alerts about what users get, and about what gateways do with engines."""
+"""Alerts about the latency that users see, and about ejected engines."""
 
 from typing import Final
 
@@ -7,11 +7,11 @@ from scripts.alerts.model import ONE, WHICH, Alert, Severity, rate
 BUDGET: Final = 0.01
 """Share of requests whose first token may be late or missing."""
 FIRST_TOKEN: Final = "2.5"  # noqa: S105 (not a secret)
-"""Seconds within which a first token is in time, as the histogram writes its bound; the chart may put another there."""
+"""Seconds within which a first token is in time: a bound of the histogram. The chart may set another one."""
 
 
 def late(window: str) -> str:
-    """Share of requests whose first token was late, or that got none: no engine could be had, or the gateway failed."""
+    """Share of requests whose first token was late or missing: no engine was available, or the gateway failed."""
     good = rate(f'pdx_phase_seconds_bucket{{phase="first_token",le="{FIRST_TOKEN}"}}', window)
     answered = rate('pdx_phase_seconds_count{phase="first_token"}', window)
     unanswered = rate('pdx_requests_total{outcome=~"shed|unavailable|internal"}', window)
@@ -19,7 +19,7 @@ def late(window: str) -> str:
 
 
 def burn(times: float, long: str, short: str) -> str:
-    """The budget is used up so many times too fast, over a long time and still."""
+    """The error budget is used up `times` too fast, over the long window and over the short one."""
     return f"({late(long)} > {times * BUDGET:g}) and ({late(short)} > {times * BUDGET:g})"
 
 
@@ -48,10 +48,10 @@ ALERTS: Final = (
     ),
     Alert(
         "PDXEndpointFlapping",
-        f'max by ({ONE}) (sum by ({ONE}, pod) (increase(pdx_ejections_total{{reason!="kept"}}[15m]))) > 4',
+        f'max by ({ONE}) (sum by ({ONE}, pod) (increase(pdx_ejections_total{{reason!="overridden"}}[15m]))) > 4',
         "0m",
         Severity.WARNING,
-        f"Engines of {WHICH} fail and come back again and again.",
-        "A gateway left engines out {{ $value | humanize }} times in 15 minutes.",
+        f"Engines of {WHICH} fail and recover repeatedly.",
+        "A gateway ejected engines {{ $value | humanize }} times in 15 minutes.",
     ),
 )

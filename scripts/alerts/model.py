@@ -1,4 +1,4 @@
-"""What an alert is made of, and what expressions share."""
+"""The type of an alert, and the expressions that alerts share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,18 +6,18 @@ from enum import StrEnum
 from typing import Final
 
 ONE: Final = "namespace, pdx_dev_deployment"
-"""Labels that tell PDDeployments apart."""
+"""Labels that identify a PDDeployment."""
 WHICH: Final = "{{ $labels.namespace }}/{{ $labels.pdx_dev_deployment }}"
 """In texts: the PDDeployment."""
 
 
 class Severity(StrEnum):
-    """How soon somebody should look."""
+    """How soon a person should act."""
 
     CRITICAL = "critical"
-    """Now: users are hurt."""
+    """Now: users are affected."""
     WARNING = "warning"
-    """Today: users will be hurt, or pay for what does nothing."""
+    """Today: users will be affected, or capacity is wasted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from typing import Any, Self
 import aiohttp
 
 from pdx_api.names import Order, Role
-from pdx_proxy.config.settings import Address, Canaries, Deadlines, EndpointSpec, Settings
+from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec, Settings, Verification
 from pdx_proxy.discovery.pod_watcher import Discovery
-from pdx_proxy.endpoints.snapshot import Endpoint
-from pdx_proxy.http.upstream.connection_pool import Pool
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.http.upstream.connection_pool import ConnectionPool
 from pdx_proxy.process.main import Control
 from pdx_proxy.process.worker import Worker
 from pdx_proxy.process.workers import LocalWorkers
@@ -171,8 +171,8 @@ class World:
     def settings(self, **more: Any) -> Settings:
         specs = [spec_of(engine, self.order) for engine in self.engines]
         free = Address("127.0.0.1", 0)
-        quiet = Canaries(seconds=0)  # tests count what engines are asked
-        return Settings(**{"listen": free, "admin": free, "endpoints": tuple(specs), "canary": quiet, **more})
+        quiet = Verification(period_seconds=0)  # tests count what engines are asked
+        return Settings(**{"listen": free, "admin": free, "endpoints": tuple(specs), "verification": quiet, **more})
 
     async def start_gateway(self, *, warm: bool = True, discovery: Discovery | None = None, **more: Any) -> Self:
         self.control = await Control.start(self.settings(**more), discovery)
@@ -244,9 +244,9 @@ class World:
         return self.worker.report()
 
     @property
-    def pool(self) -> Pool:
+    def pool(self) -> ConnectionPool:
         """The connections it serves over."""
-        return self.worker._backend.pool
+        return self.worker._engines.pool
 
     async def state(self) -> dict[str, Any]:
         return (await self.call("GET", f"{self.admin}/pdx/state")).json

@@ -1,22 +1,32 @@
-"""The rows of docs/failures.md of one family's own that tests of their own show: pools, and Mooncake's meetings."""
+"""The rows of docs/failures.md for one family, each with a test of its own: pools, and Mooncake's transfers."""
 
 from collections.abc import Iterator
 from typing import Any, Final
 
 from pdx_proxy.http.upstream.failures import Reason
 from pdx_proxy.telemetry.counters import Outcome, Settlement
-from tests.failure_matrix.row import MEET, MEET_FIRST, MEET_TOLD, POOL, STREAM, Client, Phase, Row, Wiring
+from tests.failure_matrix.row import (
+    MOONCAKE_ALL,
+    MOONCAKE_D_WAITS,
+    MOONCAKE_P_FIRST,
+    POOL,
+    STREAM,
+    Client,
+    Phase,
+    Row,
+    Wiring,
+)
 
 _LEFT: Final = {Outcome.CLIENT_LEFT: 1}
 _GONE: Final = "nothing: it has left"
-_LOOKUP: Final = "component/handoff/test_pool.py::test_"
-_MEETINGS: Final = "component/handoff/test_mooncake_transfers.py::test_"
+_POOL_TEST: Final = "component/handoff/test_pool.py::test_"
+_TRANSFERS_TEST: Final = "component/handoff/test_mooncake_transfers.py::test_"
 _MOONCAKE: Final = "component/handoff/test_mooncake.py::test_"
 _LOST: Final = {Settlement.DECODE_LOST: 1}
 
 
 def _pool() -> Iterator[Row]:
-    """What clients and engines do while KV goes through a pool."""
+    """Clients and engines while KV moves through a pool."""
     leaves = "the client leaves"
     for id_, phase, what, test, settled, engines in (
         (
@@ -46,7 +56,7 @@ def _pool() -> Iterator[Row]:
             settled=settled,
             orders=POOL,
             engines=engines,
-            test=_LOOKUP + test,
+            test=_POOL_TEST + test,
         )
     yield Row(
         "left-answer-pool",
@@ -57,9 +67,9 @@ def _pool() -> Iterator[Row]:
         streams=STREAM,
         orders=POOL,
         engines="D is closed and stops",
-        test=_LOOKUP + "a_client_that_leaves_a_stream_ends_it",
+        test=_POOL_TEST + "a_client_that_leaves_a_stream_ends_it",
     )
-    for id_, phase, words, test, engines in (
+    for id_, phase, text, test, engines in (
         (
             "miss",
             Phase.DECODE,
@@ -83,7 +93,7 @@ def _pool() -> Iterator[Row]:
         ),
     ):
         yield Row(
-            id_, phase, words, Client.RIGHT, {Outcome.SPLIT: 1}, orders=POOL, engines=engines, test=_LOOKUP + test
+            id_, phase, text, Client.RIGHT, {Outcome.SPLIT: 1}, orders=POOL, engines=engines, test=_POOL_TEST + test
         )
     lost: dict[str, Any] = {"orders": POOL, "retries": {Reason.LOST: 1}, "outcomes": {Outcome.SPLIT: 1}}
     yield Row(
@@ -91,8 +101,8 @@ def _pool() -> Iterator[Row]:
         Phase.PREFILL,
         "P dies for good amid its save; there is another",
         Client.RIGHT,
-        engines="what is half saved nobody finds where a server keeps the pool; the other P computes",
-        test=_LOOKUP + "a_prefill_that_dies_amid_its_save[{shape}]",
+        engines="with a server, no D finds KV that is half saved; the other P computes",
+        test=_POOL_TEST + "a_prefill_that_dies_amid_its_save[{shape}]",
         **lost,
     )
     yield Row(
@@ -100,20 +110,20 @@ def _pool() -> Iterator[Row]:
         Phase.DECODE,
         "D dies for good while it loads; there is another",
         Client.RIGHT,
-        engines="P is asked again, and finds what it has saved; the other D loads it",
-        test=_LOOKUP + "a_decode_that_dies_while_it_loads[{shape}]",
+        engines="P gets the request again, and finds its KV; the other D loads it",
+        test=_POOL_TEST + "a_decode_that_dies_while_it_loads[{shape}]",
         **lost,
     )
 
 
 def _leaves() -> Iterator[Row]:
-    """A client leaves while KV goes through Mooncake."""
+    """A client leaves while KV moves through Mooncake."""
     ended = (Settlement.FINISHED, Settlement.RELEASED)
     for id_, phase, orders, settled, engines, test in (
         (
             "prefill-first",
             Phase.PREFILL,
-            MEET_FIRST,
+            MOONCAKE_P_FIRST,
             {Settlement.PREFILL_STOPPED: 1},
             "P is closed after 1 s, unless it finishes before; D nothing",
             "while_prefill_computes",
@@ -121,7 +131,7 @@ def _leaves() -> Iterator[Row]:
         (
             "prefill-told",
             Phase.PREFILL,
-            MEET_TOLD,
+            MOONCAKE_D_WAITS,
             {Settlement.FINISHED: 1},
             "P finishes; then D is closed",
             "while_prefill_computes",
@@ -129,20 +139,20 @@ def _leaves() -> Iterator[Row]:
         (
             "between",
             Phase.BETWEEN,
-            MEET_FIRST,
+            MOONCAKE_P_FIRST,
             {Settlement.RELEASED: 1},
             "D refuses a leg, whereupon P frees its blocks",
             "between_the_legs",
         ),
-        ("decode", Phase.DECODE, MEET, ended, "D is closed; nothing stays held", "while_decode_waits"),
-        ("answer", Phase.ANSWER, MEET, {}, "D is closed and stops", "an_answer"),
+        ("decode", Phase.DECODE, MOONCAKE_ALL, ended, "D is closed; nothing stays held", "while_decode_waits"),
+        ("answer", Phase.ANSWER, MOONCAKE_ALL, {}, "D is closed and stops", "an_answer"),
     ):
-        left = f"{_MEETINGS}a_client_that_leaves_{test}[{{order}}]"
+        left = f"{_TRANSFERS_TEST}a_client_that_leaves_{test}[{{order}}]"
         yield _mooncake(f"left-{id_}", phase, "the client leaves", _GONE, _LEFT, left, engines, orders, settled=settled)
 
 
 def _engines_go() -> Iterator[Row]:
-    """An engine goes for good, or is another one than the gateway knows."""
+    """An engine is lost for good, or has restarted unnoticed."""
     whole, split, right = {Outcome.WHOLE: 1}, {Outcome.SPLIT: 1}, Client.RIGHT
     lost: dict[str, Any] = {"retries": {Reason.LOST: 1}}
     yield _mooncake(
@@ -151,9 +161,9 @@ def _engines_go() -> Iterator[Row]:
         "P dies for good while D waits",
         right,
         whole,
-        _MEETINGS + "a_prefill_that_dies_while_decode_waits[{order}]",
+        _TRANSFERS_TEST + "a_prefill_that_dies_while_decode_waits[{order}]",
         "D is closed and keeps blocks until its time-out; D whole 1",
-        MEET_TOLD,
+        MOONCAKE_D_WAITS,
         settled=_LOST,
         **lost,
     )
@@ -163,7 +173,7 @@ def _engines_go() -> Iterator[Row]:
         "P dies behind its answer, its write under way",
         right,
         whole,
-        _MEETINGS + "a_prefill_that_dies_behind_its_answer[{order}]",
+        _TRANSFERS_TEST + "a_prefill_that_dies_behind_its_answer[{order}]",
         "D is closed and keeps blocks until its time-out; D whole 1",
         settled=_LOST,
         **lost,
@@ -174,19 +184,19 @@ def _engines_go() -> Iterator[Row]:
         "D dies for good while it waits; there is another",
         right,
         split,
-        _MEETINGS + "a_decode_that_dies_while_it_waits[{order}]",
-        "what P has finished is freed through the other D, which is then asked with P anew",
+        _TRANSFERS_TEST + "a_decode_that_dies_while_it_waits[{order}]",
+        "P's finished blocks are freed through the other D, which then serves with P",
         settled=(Settlement.RELEASED, Settlement.FINISHED, Settlement.LEASE, Settlement.DECODE_LOST, None),
         **lost,
     )
     yield _mooncake(
         "bootstrap-silent",
         Phase.QUEUE,
-        "P's bootstrap stops answering, and P is connected to anew",
+        "P's bootstrap stops answering, and a new connection to P is opened",
         right,
         split,
-        _MEETINGS + "a_bootstrap_that_stops_answering[{order}]",
-        "P nothing: it may be another start than the one that was warmed; another P is asked",
+        _TRANSFERS_TEST + "a_bootstrap_that_stops_answering[{order}]",
+        "P nothing: it may have restarted since its warm-up; another P is selected",
         retries={Reason.CONNECT: 1},
     )
     yield _mooncake(
@@ -201,11 +211,11 @@ def _engines_go() -> Iterator[Row]:
     yield _mooncake(
         "prefill-restarted",
         Phase.QUEUE,
-        "P has restarted since it was warmed",
+        "P has restarted since its warm-up",
         right,
         whole,
         _MOONCAKE + "p_is_recognised_on_a_new_connection[{plain}]",
-        "D whole 1: no D is told of the P that was",
+        "D whole 1: no D gets the old P's identity",
         **lost,
     )
 
@@ -218,7 +228,7 @@ def _mooncake(
     outcomes: dict[Outcome, int],
     test: str,
     engines: str,
-    orders: tuple[Wiring, ...] = MEET,
+    orders: tuple[Wiring, ...] = MOONCAKE_ALL,
     **more: Any,
 ) -> Row:
     return Row(
@@ -229,12 +239,12 @@ def _mooncake(
         outcomes,
         engines=engines,
         orders=orders,
-        in_turn=True,
+        alternate=True,
         test=test,
         **more,
     )
 
 
 def family_scenarios() -> tuple[Row, ...]:
-    """The rows that tests of their own show."""
+    """The rows that have tests of their own."""
     return (*_pool(), *_leaves(), *_engines_go())

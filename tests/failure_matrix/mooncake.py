@@ -1,7 +1,7 @@
-"""The rows of docs/failures.md of Mooncake's own: tests/component/handoff/test_failures.py runs each of them.
+"""The rows of docs/failures.md for Mooncake. tests/component/handoff/test_failures.py runs each of them.
 
-Where P goes first it fails as in every connector. A D that has been told waits: P is asked again only where it has not
-begun, and otherwise D's blocks are lost until its own time-out (docs/settling.md).
+If P goes first, it fails as with every connector. A D that has its leg waits: P gets its leg again only if it has not
+begun. Otherwise D's blocks are lost until its own timeout (docs/settling.md).
 """
 
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from pdx_proxy.telemetry.counters import Outcome, Settlement
 from pdx_sim import FaultKind as K
 from tests.failure_matrix.row import (
     LONG,
-    MEET,
-    MEET_FIRST,
-    MEET_TOLD,
+    MOONCAKE_ALL,
+    MOONCAKE_D_WAITS,
+    MOONCAKE_P_FIRST,
     SHORT,
     STREAM,
     TOTAL,
@@ -44,38 +44,38 @@ _LOST: Final = {Settlement.DECODE_LOST: 1}
 _RIGHT: Final = Client.RIGHT
 _FREED: Final = (Settlement.RELEASED, Settlement.FINISHED, Settlement.LEASE)
 _IN_VAIN: Final = (Settlement.DECODE_LOST, Settlement.FINISHED)
-"""Of a D that hangs nobody knows whether it waits."""
+"""A D that hangs may wait or not."""
 
 
-def _row(role: Role, way: Way, suffix: str, words: str, client: Client, **more: Any) -> Row:
-    """A row of one way; what P has finished may wait for its lease. `stranded`: and D for its own time-out."""
+def _row(role: Role, way: Way, suffix: str, text: str, client: Client, **more: Any) -> Row:
+    """A row of one way to fail. P's finished blocks may wait for their lease; if `stranded`, D's for a timeout."""
     prefill = role is Role.PREFILL
     strike = Strike(role, way.kind, more.pop("always", False), more.pop("used", False), way.fields)
     return Row(
         f"mooncake-{role}-{way.id}{suffix}",
         Phase.PREFILL if prefill else Phase.DECODE,
-        f"{'P' if prefill else 'D'} {way.words}{words}",
+        f"{'P' if prefill else 'D'} {way.text}{text}",
         client,
         **{
             "strike": strike,
             "lease": True,
             "deadlines": SHORT if way.hangs else LONG,
-            "in_turn": more.get("streams") is None,
+            "alternate": more.get("streams") is None,
             **more,
         },
     )
 
 
-def _prefill(way: Way, suffix: str, words: str, client: Client = _RIGHT, **more: Any) -> Row:
-    return _row(Role.PREFILL, way, suffix, words, client, **more)
+def _prefill(way: Way, suffix: str, text: str, client: Client = _RIGHT, **more: Any) -> Row:
+    return _row(Role.PREFILL, way, suffix, text, client, **more)
 
 
-def _decode(way: Way, suffix: str, words: str, client: Client = _RIGHT, **more: Any) -> Row:
-    return _row(Role.DECODE, way, suffix, words, client, **more)
+def _decode(way: Way, suffix: str, text: str, client: Client = _RIGHT, **more: Any) -> Row:
+    return _row(Role.DECODE, way, suffix, text, client, **more)
 
 
 def _prefill_first() -> Iterator[Row]:
-    """P fails before D has been told of it."""
+    """P fails before D has its leg."""
     for number, way in enumerate((*IDLE_WAYS, *WORKED_WAYS, HANGS_LATE)):
         yield _prefill(
             way,
@@ -84,34 +84,39 @@ def _prefill_first() -> Iterator[Row]:
             outcomes=SPLIT,
             retries={way.reason: 1},
             legs=(2, 1, 0),
-            orders=MEET_FIRST,
+            orders=MOONCAKE_P_FIRST,
             streams=STREAM if number % 2 else WHOLE,
         )
-    yield _prefill(REFUSED, "-first", "", outcomes=ALONE, legs=(1, 0, 1), orders=MEET_FIRST, streams=STREAM)
+    yield _prefill(REFUSED, "-first", "", outcomes=ALONE, legs=(1, 0, 1), orders=MOONCAKE_P_FIRST, streams=STREAM)
 
 
-def _prefill_of_a_told_decode() -> Iterator[Row]:
+def _prefill_of_a_waiting_decode() -> Iterator[Row]:
     """P fails and D waits for it."""
     for way in (*IDLE_WAYS, *WORKED_WAYS):
         if way is not _FULL:
             yield _prefill(
                 way,
                 "-told",
-                "; another pair does not, and the first D waits in vain",
+                "; another pair does not, and the first D waits for nothing",
                 outcomes=SPLIT,
                 retries={way.reason: 1},
                 settled=_LOST,
                 legs=(2, 2, 0),
-                orders=MEET_TOLD,
+                orders=MOONCAKE_D_WAITS,
                 stranded=True,
             )
     yield _prefill(
-        _FULL, "-told", "; asked again under the id, it does not", outcomes=SPLIT, legs=(2, 1, 0), orders=MEET_TOLD
+        _FULL,
+        "-told",
+        "; on a second leg under the ID, it does not",
+        outcomes=SPLIT,
+        legs=(2, 1, 0),
+        orders=MOONCAKE_D_WAITS,
     )
-    yield _prefill(HANGS_LATE, "-told", "; D has its KV", outcomes=SPLIT, legs=(1, 1, 0), orders=MEET_TOLD)
+    yield _prefill(HANGS_LATE, "-told", "; D has its KV", outcomes=SPLIT, legs=(1, 1, 0), orders=MOONCAKE_D_WAITS)
     finished = {Settlement.FINISHED: 1}
-    words = "; a short leg under the id frees D"
-    yield _prefill(REFUSED, "-told", words, outcomes=ALONE, settled=finished, legs=(2, 1, 1), orders=MEET_TOLD)
+    text = "; a short leg under the ID frees D"
+    yield _prefill(REFUSED, "-told", text, outcomes=ALONE, settled=finished, legs=(2, 1, 1), orders=MOONCAKE_D_WAITS)
     dies = next(way for way in IDLE_WAYS if way.id == "dies")
     for way, count in ((dies, 2), (_FULL, 6)):
         yield _prefill(
@@ -123,34 +128,34 @@ def _prefill_of_a_told_decode() -> Iterator[Row]:
             retries={way.reason: 2},
             settled={Settlement.DECODE_LOST: 2},
             legs=(count, 2, 1),
-            orders=MEET_TOLD,
+            orders=MOONCAKE_D_WAITS,
             stranded=True,
         )
     for way in (dies, _FULL):
-        for policy, told, outcome in (
+        for policy, failure_answer, outcome in (
             (PrefillFailure.LOCAL, _RIGHT, ALONE),
             (PrefillFailure.FAIL, Client.ENGINES if way is _FULL else Client.UNAVAILABLE, NONE),
         ):
             yield _prefill(
                 way,
                 f"-told-{policy.lower()}",
-                "; a short leg under the id frees D" if way is _FULL else "; D waits in vain",
-                told,
+                "; a short leg under the ID frees D" if way is _FULL else "; D waits for nothing",
+                failure_answer,
                 outcomes=outcome,
                 retries={way.reason: 1},
                 settled=finished if way is _FULL else _LOST,
                 legs=(2 if way is _FULL else 1, 1, int(policy is PrefillFailure.LOCAL)),
-                orders=MEET_TOLD,
+                orders=MOONCAKE_D_WAITS,
                 policies=(policy,),
                 stranded=way is dies,
             )
 
 
 def _prefill_in_any_order() -> Iterator[Row]:
-    """What does not depend on who is told first."""
+    """Rows that do not depend on the order."""
     connect = {Reason.CONNECT: 1}
-    words = ", as every P of Mooncake does"
-    yield _prefill(NO_PARAMS, "", words, outcomes=SPLIT, legs=(1, 1, 0), orders=MEET)
+    text = ", as every P of Mooncake does"
+    yield _prefill(NO_PARAMS, "", text, outcomes=SPLIT, legs=(1, 1, 0), orders=MOONCAKE_ALL)
     yield _prefill(
         REFUSES,
         "",
@@ -158,15 +163,15 @@ def _prefill_in_any_order() -> Iterator[Row]:
         outcomes={Outcome.SPLIT: 2},
         retries=connect,
         legs=(2, 2, 0),
-        asks=2,
-        orders=MEET,
+        requests=2,
+        orders=MOONCAKE_ALL,
     )
-    always: dict[str, Any] = {"always": True, "retries": {Reason.CONNECT: 2}, "legs": (0, 0, 1), "orders": MEET}
+    always: dict[str, Any] = {"always": True, "retries": {Reason.CONNECT: 2}, "legs": (0, 0, 1), "orders": MOONCAKE_ALL}
     yield _prefill(REFUSES, "-always", ", and so does every P", outcomes=ALONE, **always)
 
 
 def _decode_fails() -> Iterator[Row]:
-    """D fails before its first event: another pair is asked. A D that hangs may have told P."""
+    """D fails before its first event: another pair is selected. A D that hangs may have notified P."""
     other = "; another D does not"
     for number, way in enumerate(DECODE_WAYS):
         # Of a 503, D tells P, and whatever was begun is met: nothing may wait for a time-out.
@@ -174,61 +179,69 @@ def _decode_fails() -> Iterator[Row]:
         settled = _IN_VAIN if way.hangs else (Settlement.RELEASED,)
         streams = STREAM if number % 2 else WHOLE
         yield _decode(
-            way, "-first", other, settled=settled, legs=(2, 2, 0), orders=MEET_FIRST, streams=streams, **shared
+            way, "-first", other, settled=settled, legs=(2, 2, 0), orders=MOONCAKE_P_FIRST, streams=streams, **shared
         )
-        told = _IN_VAIN if way.hangs else (*_FREED, None)
-        yield _decode(way, "-told", other, settled=told, legs=(None, 2, 0), orders=MEET_TOLD, **shared)
+        failure_answer = _IN_VAIN if way.hangs else (*_FREED, None)
+        yield _decode(way, "-told", other, settled=failure_answer, legs=(None, 2, 0), orders=MOONCAKE_D_WAITS, **shared)
     load = Way("load-fails", "could not load the KV", K.ERROR_EVENT, Reason.STATUS)
-    for suffix, words, reason, streams in (
+    for suffix, text, reason, streams in (
         ("", ": 500", Reason.STATUS, WHOLE),
         ("-event", ": an error event in its 200", Reason.ERROR_EVENT, STREAM),
     ):
         shared = {"outcomes": SPLIT, "retries": {reason: 1}, "settled": _FREED, "streams": streams}
         shared["stranded"] = True
-        yield _decode(load, suffix, f"{words}{other}", legs=(2, 2, 0), orders=MEET, **shared)
-    json = Way("garbage-json", "answers what is no JSON", K.GARBAGE_JSON, Reason.LOST)
-    yield _decode(json, "", "", Client.AS_IT_CAME, outcomes=SPLIT, legs=(1, 1, 0), orders=MEET)
+        yield _decode(load, suffix, f"{text}{other}", legs=(2, 2, 0), orders=MOONCAKE_ALL, **shared)
+    json = Way("garbage-json", "answers bytes that are not JSON", K.GARBAGE_JSON, Reason.LOST)
+    yield _decode(json, "", "", Client.AS_IT_CAME, outcomes=SPLIT, legs=(1, 1, 0), orders=MOONCAKE_ALL)
     released = {Settlement.RELEASED: 1}
     refused: dict[str, Any] = {"outcomes": ALONE, "streams": STREAM, "settled": released}
-    yield _decode(REFUSED, "-first", "", legs=(1, 1, 1), orders=MEET_FIRST, **refused)
-    yield _decode(REFUSED, "-told", "", outcomes=ALONE, settled=_FREED, legs=(None, 1, 1), orders=MEET_TOLD)
-    refuses: dict[str, Any] = {"outcomes": {Outcome.SPLIT: 2}, "retries": {Reason.CONNECT: 1}, "asks": 2}
+    yield _decode(REFUSED, "-first", "", legs=(1, 1, 1), orders=MOONCAKE_P_FIRST, **refused)
+    yield _decode(REFUSED, "-told", "", outcomes=ALONE, settled=_FREED, legs=(None, 1, 1), orders=MOONCAKE_D_WAITS)
+    refuses: dict[str, Any] = {"outcomes": {Outcome.SPLIT: 2}, "retries": {Reason.CONNECT: 1}, "requests": 2}
     yield _decode(
-        REFUSES, "-first", other, settled=released, legs=(3, 2, 0), orders=MEET_FIRST, streams=WHOLE, **refuses
+        REFUSES, "-first", other, settled=released, legs=(3, 2, 0), orders=MOONCAKE_P_FIRST, streams=WHOLE, **refuses
     )
-    yield _decode(REFUSES, "-told", other, legs=(2, 2, 0), orders=MEET_TOLD, **refuses)
+    yield _decode(REFUSES, "-told", other, legs=(2, 2, 0), orders=MOONCAKE_D_WAITS, **refuses)
     every, no = ", and so does every D", Client.UNAVAILABLE
     gone: dict[str, Any] = {"outcomes": NONE, "retries": {Reason.CONNECT: 3}, "always": True}
     lease = {Settlement.LEASE: 2}
     yield _decode(
-        REFUSES, "-first-always", every, no, settled=lease, legs=(2, 0, 0), orders=MEET_FIRST, streams=STREAM, **gone
+        REFUSES,
+        "-first-always",
+        every,
+        no,
+        settled=lease,
+        legs=(2, 0, 0),
+        orders=MOONCAKE_P_FIRST,
+        streams=STREAM,
+        **gone,
     )
-    yield _decode(REFUSES, "-told-always", every, no, legs=(0, 0, 0), orders=MEET_TOLD, **gone)
+    yield _decode(REFUSES, "-told-always", every, no, legs=(0, 0, 0), orders=MOONCAKE_D_WAITS, **gone)
 
 
 def _used_connections() -> Iterator[Row]:
-    """An engine closes a kept connection in the instant in which it is used again."""
-    stale = Way("stale", "closes a kept connection as it is used again", K.DIE_BEFORE_HEAD, Reason.LOST)
-    yield _prefill(stale, "", "", used=True, outcomes=SPLIT, legs=(2, 1, 0), orders=MEET)
-    yield _decode(stale, "", "", used=True, outcomes=SPLIT, legs=(1, 2, 0), orders=MEET)
+    """An engine closes an idle connection at the moment when it is used again."""
+    stale = Way("stale", "closes an idle connection as it is used again", K.DIE_BEFORE_HEAD, Reason.LOST)
+    yield _prefill(stale, "", "", used=True, outcomes=SPLIT, legs=(2, 1, 0), orders=MOONCAKE_ALL)
+    yield _decode(stale, "", "", used=True, outcomes=SPLIT, legs=(1, 2, 0), orders=MOONCAKE_ALL)
 
 
 def _stream_fails() -> Iterator[Row]:
-    """D fails behind its first event: nothing is sent twice."""
-    for id_, words, kind, client in (
+    """D fails after its first event: nothing is sent twice."""
+    for id_, text, kind, client in (
         ("dies", "dies between two events", K.DIE_AFTER_EVENTS, Client.EVENT),
         ("dies-in-event", "dies inside an event", K.DIE_IN_EVENT, Client.CUT),
     ):
         yield Row(
             f"mooncake-stream-{id_}",
             Phase.ANSWER,
-            f"D {words}",
+            f"D {text}",
             client,
             outcomes={Outcome.BROKEN: 1},
             legs=(1, 1, 0),
             streams=STREAM,
             strike=Strike(Role.DECODE, kind, fields={"events": 3}),
-            orders=MEET,
+            orders=MOONCAKE_ALL,
         )
 
 
@@ -236,29 +249,31 @@ def _expires() -> Iterator[Row]:
     """The whole request's deadline passes before the first event."""
     hangs = next(way for way in IDLE_WAYS if way.hangs)
     late: dict[str, Any] = {"outcomes": {Outcome.EXPIRED: 1}, "deadlines": TOTAL, "stranded": True}
-    words = " until the whole request's deadline passes"
+    text = " until the whole request's deadline passes"
     stopped = {Settlement.PREFILL_STOPPED: 1}
     yield _prefill(
         hangs,
         "-expires-first",
-        words,
+        text,
         Client.LATE,
         legs=(1, 0, 0),
         settled=stopped,
-        orders=MEET_FIRST,
+        orders=MOONCAKE_P_FIRST,
         streams=WHOLE,
         **late,
     )
-    yield _prefill(hangs, "-expires-told", words, Client.LATE, legs=(1, 1, 0), settled=_LOST, orders=MEET_TOLD, **late)
-    yield _decode(hangs, "-expires", words, Client.LATE, legs=(1, 1, 0), settled=_FREED, orders=MEET, **late)
+    yield _prefill(
+        hangs, "-expires-told", text, Client.LATE, legs=(1, 1, 0), settled=_LOST, orders=MOONCAKE_D_WAITS, **late
+    )
+    yield _decode(hangs, "-expires", text, Client.LATE, legs=(1, 1, 0), settled=_FREED, orders=MOONCAKE_ALL, **late)
 
 
 def mooncake_rows() -> tuple[Row, ...]:
-    """The rows that are run as they stand."""
+    """The rows that test_failures.py runs."""
     return (
         *_prefill_in_any_order(),
         *_prefill_first(),
-        *_prefill_of_a_told_decode(),
+        *_prefill_of_a_waiting_decode(),
         *_decode_fails(),
         *_used_connections(),
         *_stream_fails(),

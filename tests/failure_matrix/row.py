@@ -1,7 +1,7 @@
-"""What a row of the failure matrix is. docs/failures.md is written from all rows.
+"""The rows of the failure matrix. docs/failures.md is generated from them.
 
-`tests/component/handoff/test_failures.py` runs the rows of `rows` and `mooncake` as they stand; other tests show those
-of `scenarios` and `families`.
+`tests/component/handoff/test_failures.py` runs the rows of `rows` and `mooncake`. The rows of `scenarios` and
+`families` have tests of their own.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,9 +24,9 @@ class Wiring(StrEnum):
     DECODE_FIRST = Order.DECODE_FIRST.value
     CONCURRENT = Order.CONCURRENT.value
     POOL = "Pool"
-    MEET_PREFILL_FIRST = "Mooncake-PrefillFirst"
-    MEET_DECODE_FIRST = "Mooncake-DecodeFirst"
-    MEET_CONCURRENT = "Mooncake-Concurrent"
+    MOONCAKE_PREFILL_FIRST = "Mooncake-PrefillFirst"
+    MOONCAKE_DECODE_FIRST = "Mooncake-DecodeFirst"
+    MOONCAKE_CONCURRENT = "Mooncake-Concurrent"
 
     @property
     def order(self) -> Order:
@@ -36,20 +36,20 @@ class Wiring(StrEnum):
     @property
     def connector(self) -> str:
         """The connector that the rows are run with."""
-        return "SharedStorage" if self is Wiring.POOL else "Mooncake" if self in MEET else "NIXL"
+        return "SharedStorage" if self is Wiring.POOL else "Mooncake" if self in MOONCAKE_ALL else "NIXL"
 
 
 PULL: Final = (Wiring.PREFILL_FIRST,)
 PUSH: Final = (Wiring.DECODE_FIRST, Wiring.CONCURRENT)
 PEERS: Final = (*PULL, *PUSH)
 POOL: Final = (Wiring.POOL,)
-SERIAL: Final = (*PULL, *POOL)
-"""P is awaited before D is asked."""
+PULL_AND_POOL: Final = (*PULL, *POOL)
+"""P finishes before D gets its leg."""
 ALL: Final = (*PEERS, *POOL)
-MEET_FIRST: Final = (Wiring.MEET_PREFILL_FIRST,)
-MEET_TOLD: Final = (Wiring.MEET_DECODE_FIRST, Wiring.MEET_CONCURRENT)
-"""D has been told of P before P has finished."""
-MEET: Final = (*MEET_FIRST, *MEET_TOLD)
+MOONCAKE_P_FIRST: Final = (Wiring.MOONCAKE_PREFILL_FIRST,)
+MOONCAKE_D_WAITS: Final = (Wiring.MOONCAKE_DECODE_FIRST, Wiring.MOONCAKE_CONCURRENT)
+"""D has its leg before P has finished."""
+MOONCAKE_ALL: Final = (*MOONCAKE_P_FIRST, *MOONCAKE_D_WAITS)
 BOTH: Final = (False, True)
 WHOLE: Final = (False,)
 STREAM: Final = (True,)
@@ -63,7 +63,7 @@ TOTAL: Final = replace(LONG, total=0.25, prefill=0.5, settle=0.3)
 
 
 class Phase(StrEnum):
-    """How far a request has come."""
+    """The phase of a request."""
 
     QUEUE = "not sent yet"
     PREFILL = "P prefills"
@@ -73,7 +73,7 @@ class Phase(StrEnum):
 
 
 class Client(StrEnum):
-    """What a client sees."""
+    """The result for the client."""
 
     RIGHT = "the right answer"
     UNAVAILABLE = "503 with `Retry-After`"
@@ -87,19 +87,19 @@ class Client(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """The fault that a row is about: it strikes the engines of a role, once at any of them or always at all."""
+    """The fault of a row. It hits the engines of one role: once, at any of them, or always, at all of them."""
 
     role: Role
     kind: FaultKind
     always: bool = False
     used: bool = False
-    """On a connection that was used before; otherwise every connection is new."""
+    """Whether it hits a connection that was used before. Otherwise every connection is new."""
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: what fails, and what follows. Where `strike` or `ready` is set, the row is run as it stands."""
+    """One row: a failure and its results. A row with `strike` or `ready` is run by test_failures.py."""
 
     id: str
     phase: Phase
@@ -108,33 +108,33 @@ class Row:
     outcomes: Mapping[Outcome, int] = field(default_factory=dict)
     retries: Mapping[Reason, int] = field(default_factory=dict)
     settled: Mapping[Settlement, int] | tuple[Settlement | None, ...] = field(default_factory=dict)
-    """How hand-offs were settled; of a tuple some, and none only if it holds None."""
+    """How hand-offs are settled. A tuple allows some of its members, and none only if it contains None."""
     legs: tuple[int | None, int | None, int] = (0, 0, 0)
-    """Legs that reached P, that reached D, and whole requests that reached D. None: it depends on who is faster."""
+    """Legs that reach P, legs that reach D, and whole requests that reach D. None: it depends on timing."""
     orders: tuple[Wiring, ...] = PEERS
     streams: tuple[bool, ...] = BOTH
-    in_turn: bool = False
-    """Orders are run with and without a stream in turn, not both each."""
+    alternate: bool = False
+    """Whether orders alternate between streamed and not streamed, instead of running both."""
     policies: tuple[PrefillFailure, ...] = RETRY
     strike: Strike | None = None
     ready: tuple[int, int] = (2, 2)
     """Engines of each role."""
-    asks: int = 1
-    """Requests, so that one of them meets the engine that is struck."""
+    requests: int = 1
+    """Number of requests, so that one of them reaches the faulty engine."""
     deadlines: Deadlines = LONG
     stranded: bool = False
     """D keeps blocks that P never pushes into."""
     lease: bool = False
     """P keeps blocks until their lease ends."""
     engines: str = ""
-    """What engines see, where no leg counts say it."""
+    """What engines see, if the leg counts do not show it."""
     counters: str = ""
     test: str = TEST
-    """The test that shows it, below tests/, for each order, stream and policy."""
+    """The test of the row, below tests/, for each order, stream and policy."""
 
     @property
     def runs(self) -> bool:
-        """Whether the row is run as it stands."""
+        """Whether test_failures.py runs the row."""
         return self.test == TEST
 
     @property
@@ -143,9 +143,9 @@ class Row:
         return Settlement.DECODE_LOST in self.settled and not isinstance(self.settled, tuple)
 
     def cases(self) -> Iterator["Case"]:
-        """Every combination that the row speaks of."""
+        """Every combination that the row covers."""
         for number, order in enumerate(self.orders):
-            streams = (bool(number % 2),) if self.in_turn else self.streams
+            streams = (bool(number % 2),) if self.alternate else self.streams
             for stream, policy in product(streams, self.policies):
                 yield Case(self, order, stream, policy)
 
@@ -161,7 +161,7 @@ class Case:
 
     @property
     def test(self) -> str:
-        """Where its test is, below tests/."""
+        """Its test, below tests/."""
         return self.row.test.format(
             id=self.row.id,
             order=self.order,

@@ -15,9 +15,9 @@ from tests.failure_matrix.row import (
     POLICIES,
     POOL,
     PULL,
+    PULL_AND_POOL,
     PUSH,
     RETRY,
-    SERIAL,
     SHORT,
     STREAM,
     TOTAL,
@@ -34,12 +34,12 @@ class Way:
     """One way in which an engine fails."""
 
     id: str
-    words: str
+    text: str
     kind: FaultKind
     reason: Reason
     fields: Mapping[str, Any] = field(default_factory=dict)
     works: bool = False
-    """Whether P has finished its work: its blocks then wait for their lease."""
+    """Whether P has finished. Its blocks then wait for their lease."""
     hangs: bool = False
 
 
@@ -51,14 +51,14 @@ IDLE_WAYS: Final = (
     Way("503", "answers 503", K.STATUS, Reason.STATUS, {"status": 503}),
     Way("dies", "dies before it answers", K.DIE_BEFORE_HEAD, Reason.LOST),
     Way("hangs", "hangs", K.HANG_BEFORE_HEAD, Reason.DEADLINE, hangs=True),
-    Way("garbage", "answers bytes that are no HTTP", K.GARBAGE_BYTES, Reason.LOST),
-    Way("abort", 'answers "abort", which nobody asked for', K.ABORT, Reason.ABORT),
+    Way("garbage", "answers bytes that are not HTTP", K.GARBAGE_BYTES, Reason.LOST),
+    Way("abort", 'answers "abort" by itself', K.ABORT, Reason.ABORT),
 )
 """Ways in which P fails without having worked."""
 WORKED_WAYS: Final = (
     Way("loses-answer", "dies when it has finished", K.LOSE_ANSWER, Reason.LOST, works=True),
     Way("dies-amid-answer", "dies amid its answer", K.DIE_AFTER_HEAD, Reason.LOST, works=True),
-    Way("garbage-json", "answers what is no JSON", K.GARBAGE_JSON, Reason.LOST, works=True),
+    Way("garbage-json", "answers bytes that are not JSON", K.GARBAGE_JSON, Reason.LOST, works=True),
     Way("error", "fails inside (500)", K.ERROR_EVENT, Reason.STATUS, works=True),
 )
 NO_PARAMS: Final = Way("no-params", "answers without parameters", K.NO_PARAMS, Reason.STATUS, works=True)
@@ -76,11 +76,11 @@ def _strike(role: Role, way: Way, *, always: bool = False, used: bool = False) -
     return Strike(role, way.kind, always, used, way.fields)
 
 
-def _prefill_row(way: Way, suffix: str, words: str, client: Client, *, always: bool = False, **more: Any) -> Row:
+def _prefill_row(way: Way, suffix: str, text: str, client: Client, *, always: bool = False, **more: Any) -> Row:
     return Row(
         f"prefill-{way.id}{suffix}",
         Phase.PREFILL,
-        f"P {way.words}{words}",
+        f"P {way.text}{text}",
         client,
         strike=_strike(Role.PREFILL, way, always=always),
         lease=way.works,
@@ -90,19 +90,19 @@ def _prefill_row(way: Way, suffix: str, words: str, client: Client, *, always: b
 
 
 def _prefill_retried() -> Iterator[Row]:
-    """P fails and the request is tried again."""
+    """P fails and the request is retried."""
     right = Client.RIGHT
     for way in (*IDLE_WAYS, *WORKED_WAYS, HANGS_LATE):
         once = {way.reason: 1}
         yield _prefill_row(
-            way, "", "; another P does not", right, outcomes=SPLIT, retries=once, legs=(2, 1, 0), orders=SERIAL
+            way, "", "; another P does not", right, outcomes=SPLIT, retries=once, legs=(2, 1, 0), orders=PULL_AND_POOL
         )
         if way is not HANGS_LATE:
-            same = "; the same P, asked again, does not"
+            same = "; on a second leg the same P does not"
             legs = (None if way.works else 2, 1, 0)
             yield _prefill_row(way, "-again", same, right, outcomes=SPLIT, legs=legs, orders=PUSH)
         for suffix, orders, found in (("", PULL, False), ("-pool", POOL, way.works)):
-            # what a P has saved before it failed D finds, though it is asked alone
+            # D finds the KV that P saved before it failed, although D serves alone
             legs = (2, 1, 0) if found else (2, 0, 1)
             yield _prefill_row(
                 way,
@@ -118,10 +118,10 @@ def _prefill_retried() -> Iterator[Row]:
     yield _prefill_row(HANGS_LATE, "-again", "; D has its KV", right, outcomes=SPLIT, legs=(1, 1, 0), orders=PUSH)
     yield _prefill_row(NO_PARAMS, "", "", right, outcomes=ALONE, legs=(1, 0, 1), orders=PULL, policies=POLICIES)
     yield _prefill_row(
-        NO_PARAMS, "-again", "; asked again, with", right, outcomes=SPLIT, legs=(None, 1, 0), orders=PUSH
+        NO_PARAMS, "-again", "; on a second leg, with", right, outcomes=SPLIT, legs=(None, 1, 0), orders=PUSH
     )
-    words = ", as every P of a pool does"
-    yield _prefill_row(NO_PARAMS, "-pool", words, right, outcomes=SPLIT, legs=(1, 1, 0), orders=POOL)
+    text = ", as every P of a pool does"
+    yield _prefill_row(NO_PARAMS, "-pool", text, right, outcomes=SPLIT, legs=(1, 1, 0), orders=POOL)
     for way in IDLE_WAYS:
         yield _prefill_row(
             way,
@@ -146,7 +146,7 @@ def _prefill_retried() -> Iterator[Row]:
         outcomes=split_twice,
         retries=connect,
         legs=(2, 2, 0),
-        asks=2,
+        requests=2,
         orders=ALL,
     )
     yield _prefill_row(
@@ -163,13 +163,13 @@ def _prefill_retried() -> Iterator[Row]:
 
 
 def _prefill_not_retried() -> Iterator[Row]:
-    """P fails and the user wants no other P: D alone at once, or the client is told."""
+    """P fails and the policy allows no other P: D serves alone, or the client gets the error."""
     for way in (REFUSES, *IDLE_WAYS):
-        told = Client.ENGINES if way.kind is K.STATUS else Client.UNAVAILABLE
+        failure_answer = Client.ENGINES if way.kind is K.STATUS else Client.UNAVAILABLE
         refused = way is REFUSES
         for policy, client, outcome in (
             (PrefillFailure.LOCAL, Client.RIGHT, ALONE),
-            (PrefillFailure.FAIL, told, NONE),
+            (PrefillFailure.FAIL, failure_answer, NONE),
         ):
             alone = int(policy is PrefillFailure.LOCAL)
             shared: dict[str, Any] = {
@@ -180,20 +180,20 @@ def _prefill_not_retried() -> Iterator[Row]:
             }
             suffix = f"-{policy.lower()}"
             legs = (0 if refused else 1, 0, alone)
-            orders = ALL if refused else SERIAL
+            orders = ALL if refused else PULL_AND_POOL
             yield _prefill_row(way, suffix, "", client, legs=legs, orders=orders, **shared)
             if not refused:
                 settled, push = {Settlement.FINISHED: 1}, (2, 1, alone)
-                words = "; asked again for D's blocks alone, it does not"
+                text = "; a second leg, only for D's blocks, succeeds"
                 yield _prefill_row(
-                    way, f"{suffix}-push", words, client, legs=push, settled=settled, orders=PUSH, **shared
+                    way, f"{suffix}-push", text, client, legs=push, settled=settled, orders=PUSH, **shared
                 )
 
 
 def _prefill_refused() -> Iterator[Row]:
-    """A 4xx is no failure of P's: D is asked for all of it."""
+    """A 4xx is not a failure of P: D gets the whole request."""
     right, lost = Client.RIGHT, {Settlement.DECODE_LOST: 1}
-    yield _prefill_row(REFUSED, "", "", right, outcomes=ALONE, legs=(1, 0, 1), orders=SERIAL, policies=POLICIES)
+    yield _prefill_row(REFUSED, "", "", right, outcomes=ALONE, legs=(1, 0, 1), orders=PULL_AND_POOL, policies=POLICIES)
     yield _prefill_row(
         REFUSED,
         "-push",
@@ -211,16 +211,16 @@ def _prefill_refused() -> Iterator[Row]:
 DECODE_WAYS: Final = (
     *IDLE_WAYS,
     Way("loses-answer", "dies when it has worked, before its first event", K.LOSE_ANSWER, Reason.LOST, works=True),
-    Way("dies-after-head", "dies behind its head, before its first event", K.DIE_AFTER_HEAD, Reason.LOST, works=True),
-    Way("hangs-after-head", "hangs behind its head", K.HANG_AFTER_HEAD, Reason.DEADLINE, works=True, hangs=True),
+    Way("dies-after-head", "dies after its head, before its first event", K.DIE_AFTER_HEAD, Reason.LOST, works=True),
+    Way("hangs-after-head", "hangs after its head", K.HANG_AFTER_HEAD, Reason.DEADLINE, works=True, hangs=True),
 )
 
 
-def _decode_row(way: Way, suffix: str, words: str, client: Client, *, always: bool = False, **more: Any) -> Row:
+def _decode_row(way: Way, suffix: str, text: str, client: Client, *, always: bool = False, **more: Any) -> Row:
     return Row(
         f"decode-{way.id}{suffix}",
         Phase.DECODE,
-        f"D {way.words}{words}",
+        f"D {way.text}{text}",
         client,
         **{
             "strike": _strike(Role.DECODE, way, always=always),
@@ -233,7 +233,7 @@ def _decode_row(way: Way, suffix: str, words: str, client: Client, *, always: bo
 
 
 def _decode_fails() -> Iterator[Row]:
-    """D fails before its first event: another pair is asked."""
+    """D fails before its first event: another pair is selected."""
     right, other = Client.RIGHT, "; another D does not"
     for way in DECODE_WAYS:
         shared: dict[str, Any] = {"outcomes": SPLIT, "retries": {way.reason: 1}}
@@ -245,19 +245,20 @@ def _decode_fails() -> Iterator[Row]:
         settled = (*ANY_SETTLED, Settlement.DECODE_LOST)
         yield _decode_row(way, "-push", other, right, settled=settled, legs=(None, 2, 0), orders=PUSH, **shared)
     load = Way("load-fails", "could not load the KV", K.ERROR_EVENT, Reason.STATUS)
-    for suffix, words, reason, streams in (
+    for suffix, text, reason, streams in (
         ("", ": 500", Reason.STATUS, WHOLE),
         ("-event", ": an error event in its 200", Reason.ERROR_EVENT, STREAM),
     ):
         shared = {"outcomes": SPLIT, "retries": {reason: 1}, "settled": ANY_SETTLED, "streams": streams}
-        yield _decode_row(load, suffix, f"{words}{other}", right, legs=(2, 2, 0), orders=ALL, **shared)
+        yield _decode_row(load, suffix, f"{text}{other}", right, legs=(2, 2, 0), orders=ALL, **shared)
     yield _decode_row(REFUSED, "", "", right, outcomes=ALONE, legs=(1, 1, 1), orders=PULL)
     yield _decode_row(REFUSED, "-push", "", right, outcomes=ALONE, legs=(None, 1, 1), settled=ANY_SETTLED, orders=PUSH)
-    told = Client.REFUSED
-    yield _decode_row(REFUSED, "-pool", "", told, outcomes={Outcome.REFUSED_BY_ENGINE: 1}, legs=(1, 1, 0), orders=POOL)
+    yield _decode_row(
+        REFUSED, "-pool", "", Client.REFUSED, outcomes={Outcome.REFUSED_BY_ENGINE: 1}, legs=(1, 1, 0), orders=POOL
+    )
     twice, connect = {Outcome.SPLIT: 2}, {Reason.CONNECT: 1}
     released = {Settlement.RELEASED: 1}
-    refuses: dict[str, Any] = {"outcomes": twice, "retries": connect, "asks": 2}
+    refuses: dict[str, Any] = {"outcomes": twice, "retries": connect, "requests": 2}
     yield _decode_row(REFUSES, "", other, right, settled=released, legs=(3, 2, 0), orders=PULL, **refuses)
     yield _decode_row(REFUSES, "-pool", other, right, legs=(3, 2, 0), orders=POOL, **refuses)
     yield _decode_row(REFUSES, "-push", other, right, legs=(2, 2, 0), orders=PUSH, **refuses)
@@ -291,23 +292,23 @@ def _decode_fails() -> Iterator[Row]:
     )
     yield five
     yield replace(five, id="decode-500-always-pool", settled={}, legs=(2, 3, 0), orders=POOL)
-    json = Way("garbage-json", "answers what is no JSON", K.GARBAGE_JSON, Reason.LOST)
+    json = Way("garbage-json", "answers bytes that are not JSON", K.GARBAGE_JSON, Reason.LOST)
     yield _decode_row(json, "", "", Client.AS_IT_CAME, outcomes=SPLIT, legs=(1, 1, 0), orders=ALL)
 
 
 def _used_connections() -> Iterator[Row]:
-    """An engine closes a kept connection in the instant in which it is used again."""
+    """An engine closes an idle connection at the moment when it is used again."""
     for role, legs in ((Role.PREFILL, (2, 1, 0)), (Role.DECODE, (1, 2, 0))):
         side = "P" if role is Role.PREFILL else "D"
         phase = Phase.PREFILL if role is Role.PREFILL else Phase.DECODE
         strike = Strike(role, K.DIE_BEFORE_HEAD, used=True)
-        words = f"{side} closes a kept connection as it is used again"
-        yield Row(f"{role}-stale", phase, words, Client.RIGHT, outcomes=SPLIT, legs=legs, strike=strike, orders=ALL)
+        text = f"{side} closes an idle connection as it is used again"
+        yield Row(f"{role}-stale", phase, text, Client.RIGHT, outcomes=SPLIT, legs=legs, strike=strike, orders=ALL)
 
 
 def _stream_fails() -> Iterator[Row]:
-    """D fails behind its first event: nothing is sent twice."""
-    for id_, words, kind, client, outcome, deadlines in (
+    """D fails after its first event: nothing is sent twice."""
+    for id_, text, kind, client, outcome, deadlines in (
         ("dies", "dies between two events", K.DIE_AFTER_EVENTS, Client.EVENT, Outcome.BROKEN, LONG),
         ("dies-in-event", "dies inside an event", K.DIE_IN_EVENT, Client.CUT, Outcome.BROKEN, LONG),
         ("hangs", "sends nothing more", K.HANG_AFTER_HEAD, Client.EVENT, Outcome.IDLE, IDLE),
@@ -325,7 +326,7 @@ def _stream_fails() -> Iterator[Row]:
         yield Row(
             f"stream-{id_}",
             Phase.ANSWER,
-            f"D {words}",
+            f"D {text}",
             client,
             outcomes={outcome: 1},
             legs=(1, 1, 0),
@@ -347,16 +348,23 @@ def _expires() -> Iterator[Row]:
         "stranded": True,
     }
     prefill, decode = (Strike(role, K.HANG_BEFORE_HEAD) for role in (Role.PREFILL, Role.DECODE))
-    words = "the whole request's deadline passes"
+    text = "the whole request's deadline passes"
     stopped = {Settlement.PREFILL_STOPPED: 1}
     yield Row(
-        "prefill-expires", Phase.PREFILL, words, legs=(1, 0, 0), orders=SERIAL, strike=prefill, settled=stopped, **hang
+        "prefill-expires",
+        Phase.PREFILL,
+        text,
+        legs=(1, 0, 0),
+        orders=PULL_AND_POOL,
+        strike=prefill,
+        settled=stopped,
+        **hang,
     )
     finished = {Settlement.FINISHED: 1}
     yield Row(
         "prefill-expires-push",
         Phase.PREFILL,
-        words,
+        text,
         legs=(2, 1, 0),
         orders=PUSH,
         strike=prefill,
@@ -364,12 +372,12 @@ def _expires() -> Iterator[Row]:
         **hang,
     )
     expires: dict[str, Any] = {"legs": (1, 1, 0), "strike": decode, **hang}
-    yield Row("decode-expires", Phase.DECODE, words, settled=ANY_SETTLED, **expires)
-    yield Row("decode-expires-pool", Phase.DECODE, words, orders=POOL, **expires)
+    yield Row("decode-expires", Phase.DECODE, text, settled=ANY_SETTLED, **expires)
+    yield Row("decode-expires-pool", Phase.DECODE, text, orders=POOL, **expires)
 
 
 def _nobody_ready() -> Iterator[Row]:
-    """An engine of one role is missing altogether."""
+    """One role has no engine."""
     p, d = "no P is ready", "no D is ready"
     yield Row(
         "no-prefill",
@@ -386,7 +394,7 @@ def _nobody_ready() -> Iterator[Row]:
 
 
 def rows() -> tuple[Row, ...]:
-    """The rows that are run as they stand."""
+    """The rows that test_failures.py runs."""
     return (
         *_nobody_ready(),
         *_prefill_retried(),

@@ -1,4 +1,4 @@
-"""The rows of docs/failures.md that tests of their own show: clients that leave, what ends, deadlines of a family."""
+"""The rows of docs/failures.md that have tests of their own: clients that leave, processes that end, deadlines."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -19,12 +19,12 @@ _WATCHDOG: Final = "component/process/test_watchdog.py::test_"
 
 def _clients() -> Iterator[Row]:
     """The client leaves, or is slow."""
-    for id_, phase, words, engines, test in (
+    for id_, phase, text, engines, test in (
         ("body", Phase.QUEUE, "before its body is here", "nothing", "before_the_body_is_complete[{order}]"),
         ("connecting", Phase.QUEUE, "while P is connected to", "nothing", "while_connecting[{order}-{shape}-prefill]"),
     ):
         yield Row(
-            f"left-{id_}", phase, f"the client leaves {words}", _GONE, _LEFT, engines=engines, test=_LEAVING + test
+            f"left-{id_}", phase, f"the client leaves {text}", _GONE, _LEFT, engines=engines, test=_LEAVING + test
         )
     prefill = "while_prefill_computes[{order}-{shape}-used-connections]"
     leaves = "the client leaves"
@@ -52,7 +52,7 @@ def _clients() -> Iterator[Row]:
     )
     for orders, settled, engines in (
         (PULL, Settlement.PREFILL_STOPPED, "P is closed"),
-        (PUSH, Settlement.DECODE_LOST, "P is asked twice, until its deadline; then D is closed"),
+        (PUSH, Settlement.DECODE_LOST, "P gets its leg twice, until its deadline; then D is closed"),
     ):
         yield Row(
             f"left-hanging-{settled}",
@@ -76,11 +76,11 @@ def _clients() -> Iterator[Row]:
         engines="D refuses a leg, whereupon P frees its blocks",
         test=_LEAVING + "between_the_legs[{shape}]",
     )
-    for pair, words in (("old-pair", ""), ("new-pair", " a pair that has not exchanged KV before")):
+    for pair, text in (("old-pair", ""), ("new-pair", " a pair that has not exchanged KV before")):
         yield Row(
             f"left-waiting-{pair}",
             Phase.DECODE,
-            f"the client leaves{words}",
+            f"the client leaves{text}",
             _GONE,
             _LEFT,
             settled=(Settlement.RELEASED, Settlement.FINISHED, Settlement.LEASE),
@@ -106,7 +106,7 @@ def _clients() -> Iterator[Row]:
         {Outcome.SPLIT: 1},
         streams=STREAM,
         engines="D is read as slowly; that is not idle",
-        test=_OVER_HTTP + "a_slow_reader_slows_the_engine_down[lane]",
+        test=_OVER_HTTP + "a_slow_reader_slows_the_engine_down[fast]",
     )
     yield Row(
         "slow-reader-idle",
@@ -116,7 +116,7 @@ def _clients() -> Iterator[Row]:
         {Outcome.SPLIT: 1},
         streams=STREAM,
         engines="D is read as slowly",
-        test="unit/proxy/http/test_idle.py::test_an_engine_that_is_not_read_is_not_idle",
+        test="unit/proxy/http/test_idle.py::test_a_paused_engine_is_not_idle",
     )
     yield Row(
         "old-client",
@@ -131,7 +131,7 @@ def _clients() -> Iterator[Row]:
 
 
 def _deadlines() -> Iterator[Row]:
-    """What a push lacks a sign for."""
+    """Failures of a push that no engine reports."""
     yield Row(
         "push-lost",
         Phase.DECODE,
@@ -148,7 +148,7 @@ def _deadlines() -> Iterator[Row]:
     yield Row(
         "push-late",
         Phase.DECODE,
-        "P has answered and its push comes late. Without a stream nothing tells it from a long answer",
+        "P has answered and its push comes late. Without a stream it looks like a long answer",
         "the right answer; another try after `first_event`",
         {Outcome.SPLIT: 1},
         orders=PUSH,
@@ -209,7 +209,7 @@ def _deleted() -> Iterator[Row]:
         {Reason.LOST: 1},
         {Settlement.DECODE_LOST: 1},
         orders=PUSH,
-        engines="D is closed; `pdx_decode_lost{endpoint}` and `/pdx/state` name it",
+        engines="D is closed; `pdx_decode_kv_leaked{endpoint}` and `/pdx/state` name it",
         test=_ENDINGS + "a_prefill_that_dies_for_good_is_counted_against_its_decode[{shape}-{order}]",
     )
     yield Row(
@@ -232,7 +232,7 @@ def _deleted() -> Iterator[Row]:
         {Outcome.SPLIT: 1},
         streams=STREAM,
         engines="one leg each",
-        test=_ENDINGS + "an_engine_that_shuts_down_says_abort[{order}-{shape}]",
+        test=_ENDINGS + "an_engine_that_shuts_down_aborts[{order}-{shape}]",
     )
     yield Row(
         "decode-stops-whole",
@@ -244,7 +244,7 @@ def _deleted() -> Iterator[Row]:
         (Settlement.FINISHED, Settlement.LEASE),
         streams=WHOLE,
         engines="one leg each",
-        test=_ENDINGS + "an_engine_that_shuts_down_says_abort[{order}-{shape}]",
+        test=_ENDINGS + "an_engine_that_shuts_down_aborts[{order}-{shape}]",
     )
 
 
@@ -307,16 +307,21 @@ def _gateway() -> Iterator[Row]:
 
 
 def _limits() -> Iterator[Row]:
-    """More than the gateway takes on."""
+    """More requests than the gateway accepts."""
     shed, nothing = {Outcome.SHED: 1}, "nothing"
-    for reason, words, client, test in (
+    for reason, text, client, test in (
         (
             ShedReason.QUEUE_FULL,
             "the queue is full",
             Client.UNAVAILABLE,
             "requests_wait_in_order_and_further_ones_are_shed[{order}]",
         ),
-        (ShedReason.QUEUE_TIMEOUT, "it waits too long for its turn", Client.UNAVAILABLE, "who_waits_too_long_is_shed"),
+        (
+            ShedReason.QUEUE_TIMEOUT,
+            "it waits too long for its turn",
+            Client.UNAVAILABLE,
+            "a_wait_that_is_too_long_is_shed",
+        ),
         (
             ShedReason.CLIENT_LIMIT,
             "its client has too many open",
@@ -325,11 +330,11 @@ def _limits() -> Iterator[Row]:
         ),
         (ShedReason.BYTES, "too many bytes are held", Client.UNAVAILABLE, "bodies_are_bounded[length]"),
     ):
-        counters = f"`pdx_sheds_total` {reason} 1"
+        counters = f"`pdx_requests_shed_total` {reason} 1"
         yield Row(
             f"shed-{reason}",
             Phase.QUEUE,
-            words,
+            text,
             client,
             shed,
             engines=nothing,
@@ -343,10 +348,10 @@ def _limits() -> Iterator[Row]:
         _GONE,
         _LEFT,
         engines=nothing,
-        test=_OVERLOAD + "a_client_that_leaves_the_queue_frees_its_place",
+        test=_OVERLOAD + "a_client_that_disconnects_leaves_the_queue",
     )
 
 
 def scenarios() -> tuple[Row, ...]:
-    """The rows that tests of their own show."""
+    """The rows that have tests of their own."""
     return (*_clients(), *_deadlines(), *_deleted(), *_gateway(), *_limits())

@@ -1,9 +1,9 @@
-"""A whole KV connector for vLLM: the KV of a prompt travels from prefill to decode as files in a folder.
+"""A whole KV connector for vLLM: the KV of a prompt moves from prefill to decode as files in a folder.
 
-Made to be read, for vLLM 0.32. What each part is for, and how PDX runs it: docs/connectors/write-your-own.md.
+An example for vLLM 0.32. docs/connectors/write-your-own.md explains each part, and how PDX runs it.
 
-vLLM makes two instances in each engine. One lives beside the scheduler, decides what moves and never touches a tensor.
-The other lives in each worker and moves it. All that the first tells the second is the `Step` it builds for each step.
+vLLM creates two instances in each engine. One is in the scheduler, decides what moves and never touches a tensor. The
+other is in each worker and moves it. The first sends the second nothing but the `Step` that it builds for each step.
 """
 
 import logging
@@ -79,10 +79,10 @@ class FolderConnector(KVConnectorBase_V1):
     # The scheduler's side, in the order in which vLLM calls it for a request.
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
-        """D: how many tokens come from outside, beyond those that the engine has itself.
+        """D: how many remote tokens there are, beyond those that the engine has itself.
 
-        All but the last: the forward pass that gives the first token of the answer needs one to compute. False says
-        that the load is over before that pass begins.
+        All but the last: the forward pass for the first token of the answer needs one to compute. False: the load is
+        complete before that pass begins.
         """
         key = self._key_to_load(request)
         if key is None:

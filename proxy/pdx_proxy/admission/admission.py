@@ -1,6 +1,6 @@
-"""Admission: whether a request is served now, waits for its turn, or is shed.
+"""Admission: whether a request is served now, waits in the queue, or is shed.
 
-One owner in each worker. What a request has of it is a `Permit`, taken once by `enter` and given back once by `leave`.
+One owner in each worker. A request acquires one `Permit` and releases it once.
 """
 
 import asyncio
@@ -13,33 +13,33 @@ from typing import Final
 
 from pdx_proxy.config.settings import Limits
 from pdx_proxy.http.downstream.exchange import Exchange
-from pdx_proxy.payload.request import RefusedError
+from pdx_proxy.http.errors import RefusedError
 from pdx_proxy.telemetry.counters import Counters, Phase, ShedReason
 
 _LONGEST_RETRY_AFTER: Final = 60
 _RATE_MARKS: Final = 10
-"""How many seconds of the past the rate of completions is taken from."""
+"""How many of the last seconds the rate of completed requests is computed from."""
 
 
 class Verdict(Enum):
-    """What becomes of a request that is not shed."""
+    """The decision about a request that is not shed."""
 
     SERVE = auto()
     QUEUE = auto()
 
 
 class ShedError(RefusedError):
-    """The request is shed; the answer says when to come again."""
+    """The request is shed; the answer has a `retry-after`."""
 
     def __init__(self, reason: ShedReason, retry_after: int) -> None:
-        status, kind, message = _WORDS[reason]
+        status, kind, message = _MESSAGES[reason]
         super().__init__(status, message, kind)
         self.reason = reason
         self.headers = {"retry-after": str(retry_after)}
 
 
 _OVERLOADED: Final = (503, "ServiceUnavailableError")
-_WORDS: Final[dict[ShedReason, tuple[int, str, str]]] = {
+_MESSAGES: Final[dict[ShedReason, tuple[int, str, str]]] = {
     ShedReason.QUEUE_FULL: (*_OVERLOADED, "The service is overloaded: its queue is full."),
     ShedReason.QUEUE_TIMEOUT: (*_OVERLOADED, "The service is overloaded: the request has waited too long."),
     ShedReason.BYTES: (*_OVERLOADED, "The service is overloaded: it holds too many request bodies."),
@@ -53,14 +53,14 @@ class WorkerLimits:
 
     in_flight_per_decode: float
     queued: int
-    held_bytes: int
+    buffered_bytes: int
     per_client: int
-    """0 is no limit."""
+    """0: no limit."""
     queue_seconds: float
 
     @classmethod
     def of(cls, limits: Limits, workers: int) -> "WorkerLimits":
-        """Even parts. No limit that is one becomes none by being divided."""
+        """An even part for each worker. A part is at least 1, because 0 would mean no limit."""
 
         def part(total: int) -> int:
             return max(total // workers, 1) if total else 0
@@ -68,94 +68,94 @@ class WorkerLimits:
         return cls(
             in_flight_per_decode=limits.in_flight_per_decode / workers,
             queued=part(limits.queued_requests),
-            held_bytes=part(limits.held_bytes),
+            buffered_bytes=part(limits.buffered_bytes),
             per_client=part(limits.requests_per_client),
             queue_seconds=limits.queue_seconds,
         )
 
     def capacity(self, engines: int) -> int:
-        """Requests in flight with so many warm engines that answer clients; without any, those of one."""
+        """Most requests in flight with this number of warm engines that answer clients; without any, as with one."""
         return max(int(self.in_flight_per_decode * max(engines, 1)), 1)
 
 
 @dataclass(slots=True)
 class Usage:
-    """What one worker has taken on."""
+    """What one worker has admitted."""
 
     capacity: int
     """Most requests in flight."""
     in_flight: int = 0
     waiting: int = 0
-    held: int = 0
-    """Bytes of bodies, of all that wait and of those in flight that are not answered yet."""
+    buffered: int = 0
+    """Bytes of bodies: of requests in the queue, and of requests in flight whose answer has not begun."""
 
 
 _SERVE: Final = Verdict.SERVE
-"""A plain name: looking a member up in its class takes longer than deciding."""
-_WAITING, _SERVED, _OVER = "waiting", "served", "over"
+"""A plain name: the lookup of an enum member in its class takes longer than the decision."""
+_QUEUED, _SERVED, _RELEASED = "queued", "served", "released"
 
 
-def decide(share: WorkerLimits, usage: Usage, size: int, mine: int) -> Verdict | ShedReason:
-    """What becomes of a request with a body of `size` bytes whose client has `mine` open ones.
+def decide(limits: WorkerLimits, usage: Usage, size: int, of_client: int) -> Verdict | ShedReason:
+    """Decide about a request with a body of `size` bytes whose client has `of_client` open requests.
 
-    A body larger than all that may be held is taken when no other is held: it is bounded by itself.
+    A body larger than the limit of buffered bytes is admitted when no other body is buffered.
     """
-    if share.per_client and mine >= share.per_client:
+    if limits.per_client and of_client >= limits.per_client:
         return ShedReason.CLIENT_LIMIT
-    if usage.held and usage.held + size > share.held_bytes:
+    if usage.buffered and usage.buffered + size > limits.buffered_bytes:
         return ShedReason.BYTES
     if usage.in_flight < usage.capacity and not usage.waiting:
         return _SERVE
-    return Verdict.QUEUE if usage.waiting < share.queued else ShedReason.QUEUE_FULL
+    return Verdict.QUEUE if usage.waiting < limits.queued else ShedReason.QUEUE_FULL
 
 
 def retry_after(ahead: float, completed: int, seconds: float) -> int:
-    """Whole seconds until `ahead` requests will have ended, when `completed` have in the last `seconds`.
+    """Whole seconds until `ahead` more requests complete, if `completed` did so in the last `seconds`.
 
-    With none completed: as long as that has been so.
+    If none did, `seconds` itself.
     """
     expected = ahead * seconds / completed if completed else seconds
     return max(1, min(math.ceil(expected), _LONGEST_RETRY_AFTER))
 
 
 class Permit:
-    """What one request has of its worker: a slot or a turn in the queue, and room for its body."""
+    """What one request holds of its worker: a slot or a place in the queue, and room for its body."""
 
-    __slots__ = ("_admission", "client", "held", "state", "turn")
+    __slots__ = ("_admission", "admitted", "buffered", "client", "state")
 
-    def __init__(self, admission: "Admission", client: str | None, held: int) -> None:
+    def __init__(self, admission: "Admission", client: str | None, buffered: int) -> None:
         self._admission = admission
         self.client = client
-        """Whose open requests it counts among; None where clients have no limit."""
-        self.held = held
-        """Bytes of its body."""
+        """The client whose open requests include this one; None without a limit for clients."""
+        self.buffered = buffered
+        """Bytes of its body that are buffered."""
         self.state = _SERVED
-        self.turn: asyncio.Future[bool] | None = None
-        """Done when it is served (True) or has waited too long (False); None when it did not have to wait."""
+        self.admitted: asyncio.Future[bool] | None = None
+        """True when a slot becomes free, False when the wait is too long; None for a request that did not wait."""
 
     def grow(self, size: int) -> None:
-        """Hold more bytes of a body whose length the head did not tell; raises ShedError."""
+        """Count more bytes of a body whose length is not in the head; raises ShedError."""
         self._admission.grow(self, size)
 
     def drop_body(self) -> None:
-        """The body is not held any more."""
-        if self.held:
-            self._admission.usage.held -= self.held
-            self.held = 0
+        """The body is no longer buffered."""
+        if self.buffered:
+            self._admission.usage.buffered -= self.buffered
+            self.buffered = 0
 
-    def leave(self) -> None:
-        """The request is over, however it ended."""
-        self._admission.leave(self)
+    def release(self) -> None:
+        """The request has ended, in any way."""
+        self._admission.release(self)
 
 
 class Admission:
     """Owner of one worker's slots and of its queue.
 
-    Invariant: nobody waits while a slot is free.
+    Invariant: no request waits while a slot is free.
     """
 
-    def __init__(self, share: WorkerLimits, counters: Counters, clock: Callable[[], float]) -> None:
-        self._share = share
+    def __init__(self, limits: WorkerLimits, counters: Counters, clock: Callable[[], float]) -> None:
+        self._limits = limits
         self._counters = counters
         self._clock = clock
         self._queue: OrderedDict[Permit, None] = OrderedDict()
@@ -163,32 +163,32 @@ class Admission:
         """Open requests by client. Never zero."""
         self._completed = 0
         self._marks: deque[tuple[float, int]] = deque([(clock(), 0)], maxlen=_RATE_MARKS)
-        """When so many had completed, at most one for each second in which somebody waited or was shed."""
-        self.usage = Usage(share.capacity(0))
+        """Times and completed requests: at most one entry per second, when a request is queued or shed."""
+        self.usage = Usage(limits.capacity(0))
 
     def resize(self, engines: int) -> None:
-        """So many warm engines answer clients now."""
-        self.usage.capacity = self._share.capacity(engines)
+        """Set the number of warm engines that answer clients."""
+        self.usage.capacity = self._limits.capacity(engines)
         self._serve_next()
 
-    def enter(self, exchange: Exchange, name: str | None) -> Permit:
-        """A place for a request of the client with this name (None: the one at its address); raises ShedError.
+    def acquire(self, exchange: Exchange, name: str | None) -> Permit:
+        """A permit for a request of the client with this name (None: of its address); raises ShedError.
 
-        Where the place has a turn, `await_turn` comes next. `leave` comes last.
+        If the permit has `admitted`, call `wait_in_queue` next. Call `release` last.
         """
-        share, usage = self._share, self.usage
-        size, client, mine = exchange.size, None, 0
-        if share.per_client:
+        limits, usage = self._limits, self.usage
+        size, client, of_client = exchange.size, None, 0
+        if limits.per_client:
             client = f"key {name}" if name else exchange.peer
-            mine = self._clients.get(client, 0)
-        held = size or 0
-        verdict = decide(share, usage, held, mine)
+            of_client = self._clients.get(client, 0)
+        buffered = size or 0
+        verdict = decide(limits, usage, buffered, of_client)
         if isinstance(verdict, ShedReason):
-            raise self._shed(verdict, mine)
-        permit = Permit(self, client, held)
-        usage.held += held
+            raise self._shed(verdict, of_client)
+        permit = Permit(self, client, buffered)
+        usage.buffered += buffered
         if client is not None:
-            self._clients[client] = mine + 1
+            self._clients[client] = of_client + 1
         if size is None:
             exchange.count_body(permit.grow)
         if verdict is _SERVE:
@@ -197,13 +197,13 @@ class Admission:
             self._enqueue(permit)
         return permit
 
-    async def await_turn(self, permit: Permit) -> None:
-        """Wait until a slot is free; raises ShedError when that takes too long."""
-        assert permit.turn is not None, "only who was told to wait does"
+    async def wait_in_queue(self, permit: Permit) -> None:
+        """Wait for a slot; raises ShedError when that takes too long."""
+        assert permit.admitted is not None, "the request is queued"
         began = self._clock()
-        timer = asyncio.get_running_loop().call_later(self._share.queue_seconds, self._time_out, permit)
+        timer = asyncio.get_running_loop().call_later(self._limits.queue_seconds, self._time_out, permit)
         try:
-            served = await permit.turn
+            served = await permit.admitted
         finally:
             timer.cancel()
             self._counters.phases[Phase.QUEUE].observe(self._clock() - began)
@@ -212,21 +212,21 @@ class Admission:
 
     def grow(self, permit: Permit, size: int) -> None:
         """See `Permit.grow`."""
-        others = self.usage.held - permit.held
-        if others and self.usage.held + size > self._share.held_bytes:
+        others = self.usage.buffered - permit.buffered
+        if others and self.usage.buffered + size > self._limits.buffered_bytes:
             raise self._shed(ShedReason.BYTES, 0)
-        permit.held += size
-        self.usage.held += size
+        permit.buffered += size
+        self.usage.buffered += size
 
-    def leave(self, permit: Permit) -> None:
-        """See `Permit.leave`."""
-        state, permit.state = permit.state, _OVER
-        if state is _OVER:
+    def release(self, permit: Permit) -> None:
+        """See `Permit.release`."""
+        state, permit.state = permit.state, _RELEASED
+        if state is _RELEASED:
             return
         permit.drop_body()
         if permit.client is not None:
             self._forget(permit.client)
-        if state is _WAITING:
+        if state is _QUEUED:
             self._dequeue(permit)
             return
         self._completed += 1
@@ -236,8 +236,8 @@ class Admission:
 
     def _enqueue(self, permit: Permit) -> None:
         self._mark(self._clock())
-        permit.state = _WAITING
-        permit.turn = asyncio.get_running_loop().create_future()
+        permit.state = _QUEUED
+        permit.admitted = asyncio.get_running_loop().create_future()
         self._queue[permit] = None
         self.usage.waiting += 1
         self._counters.queued += 1
@@ -248,35 +248,38 @@ class Admission:
         self._counters.queued -= 1
 
     def _serve_next(self) -> None:
-        """Give free slots to those who wait, first come, first served."""
+        """Give free slots to queued requests, first come, first served."""
         while self._queue and self.usage.in_flight < self.usage.capacity:
             permit = next(iter(self._queue))
             self._dequeue(permit)
             self.usage.in_flight += 1
             permit.state = _SERVED
-            assert permit.turn is not None, "who waits has a turn"
-            if not permit.turn.done():  # else its client is just leaving, and the slot goes on with `leave`
-                permit.turn.set_result(True)
+            assert permit.admitted is not None, "the request is queued"
+            if not permit.admitted.done():  # otherwise its client has just left, and `release` frees the slot
+                permit.admitted.set_result(True)
 
     def _time_out(self, permit: Permit) -> None:
-        assert permit.turn is not None, "who waits has a turn"
-        if permit.state is _WAITING and not permit.turn.done():
-            permit.turn.set_result(False)
+        assert permit.admitted is not None, "the request is queued"
+        if permit.state is _QUEUED and not permit.admitted.done():
+            permit.admitted.set_result(False)
 
     def _forget(self, client: str) -> None:
-        left = self._clients[client] - 1
-        if left:
-            self._clients[client] = left
+        remaining = self._clients[client] - 1
+        if remaining:
+            self._clients[client] = remaining
         else:
             del self._clients[client]
 
-    def _shed(self, reason: ShedReason, mine: int) -> ShedError:
-        """Who waits behind the queue needs all of it to be served; who has too many open, one of its own to end."""
+    def _shed(self, reason: ShedReason, of_client: int) -> ShedError:
+        """The error, with the time until a repeated request is admitted.
+
+        With a full queue that is the time to empty it, above a client's limit the time until one of its requests ends.
+        """
         self._counters.sheds[reason] += 1
         now = self._clock()
         self._mark(now)
         then, completed = self._marks[0]
-        ahead = self.usage.in_flight / mine if mine else self.usage.waiting + 1
+        ahead = self.usage.in_flight / of_client if of_client else self.usage.waiting + 1
         return ShedError(reason, retry_after(ahead, self._completed - completed, now - then))
 
     def _mark(self, now: float) -> None:

@@ -1,7 +1,7 @@
-"""API keys: who may use the gateway, and the key that engines ask for; read again when their files change.
+"""API keys: which clients may use the gateway, and the key that engines require. Changed files are read again.
 
-A client's key is looked up by its SHA-256. How long that takes may tell of a digest, and from a digest nobody makes a
-key, so nothing is learnt of keys by timing.
+The gateway finds a client's key by its SHA-256. The time of that lookup may reveal a part of a digest, but nobody can
+compute a key from a digest, so timing reveals nothing about keys.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from pdx_proxy.config.settings import Keys
-from pdx_proxy.payload.request import RefusedError
+from pdx_proxy.http.errors import RefusedError
 
-_LOOK_SECONDS: Final = 1.0
-"""How often the files are looked at."""
+_CHECK_SECONDS: Final = 1.0
+"""How often the files are checked for changes."""
 _MAX_FILE_BYTES: Final = 16 << 20
 _LINE: Final = re.compile(r"sha256:([0-9a-fA-F]{64})[ \t]+(\S{1,128})")
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,4096}")
@@ -27,11 +27,11 @@ ClientKeys = Mapping[bytes, str]
 
 
 class KeyFileError(Exception):
-    """A file of keys can not be used; the text is a sentence that names it."""
+    """A file of keys cannot be used. The text is a sentence with the file's name."""
 
 
 class UnauthorizedError(RefusedError):
-    """The request has no key that is known, in vLLM's words."""
+    """The request has no valid key. The answer is vLLM's."""
 
     def __init__(self) -> None:
         super().__init__(401, "Unauthorized", "Unauthorized")
@@ -42,7 +42,7 @@ class UnauthorizedError(RefusedError):
 
 
 def parse_clients(text: str) -> ClientKeys:
-    """The keys in a file's text; raises ValueError that says what to write."""
+    """The keys in a file's text; raises ValueError with what to write instead."""
     found: dict[bytes, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
@@ -61,7 +61,7 @@ def parse_clients(text: str) -> ClientKeys:
 
 
 def parse_engine_key(text: str) -> str:
-    """The key in a file's text; raises ValueError that says what to write."""
+    """The key in a file's text; raises ValueError with what to write instead."""
     key = text.strip()
     if not _KEY.fullmatch(key):
         raise ValueError("it does not hold one key; write the key that engines got with --api-key, on one line")
@@ -69,7 +69,7 @@ def parse_engine_key(text: str) -> str:
 
 
 def client_of(clients: ClientKeys, headers: Mapping[str, str]) -> str | None:
-    """Name of the client whose key a request shows: `Authorization: Bearer KEY`, or `x-api-key: KEY`."""
+    """Name of the client whose key is in the request: `Authorization: Bearer KEY`, or `x-api-key: KEY`."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer":
         key = headers.get("x-api-key", "")
@@ -79,33 +79,34 @@ def client_of(clients: ClientKeys, headers: Mapping[str, str]) -> str | None:
 
 
 class KeyHolder(Protocol):
-    """Who sends the engines' key along."""
+    """Sends the engines' key with every request."""
 
     authorization: str
-    """The head's line for it, or nothing."""
+    """The header line with the key, or empty."""
 
 
 @dataclass(slots=True)
 class _Watched:
-    """One file: how it looked when it was read last, and what was said of it."""
+    """One file, with its state when it was read last and the error that was reported."""
 
     path: Path
     use: Callable[[str], None]
     """Puts its text in force; raises ValueError."""
-    looks: tuple[int, ...] = ()
-    wrong: str | None = None
+    read_state: tuple[int, ...] = ()
+    """Modification time, inode and size."""
+    error: str | None = None
 
 
 class Keyring:
-    """Owner of the keys in force. A file that becomes unreadable or wrong leaves those that were."""
+    """Owner of the keys in force. They stay in force when a file becomes unreadable or invalid."""
 
-    def __init__(self, keys: Keys, holder: KeyHolder, tell: Callable[[str], None]) -> None:
+    def __init__(self, keys: Keys, holder: KeyHolder, report: Callable[[str], None]) -> None:
         self._holder = holder
-        self._tell = tell
+        self._report = report
         self._timer: asyncio.TimerHandle | None = None
         self._files: list[_Watched] = []
         self.clients: ClientKeys | None = None
-        """None: everybody may use the gateway."""
+        """None: every client may use the gateway."""
         if keys.clients is not None:
             self.clients = {}
             self._files.append(_Watched(Path(keys.clients), self._use_clients))
@@ -113,18 +114,18 @@ class Keyring:
             self._files.append(_Watched(Path(keys.engines), self._use_engine_key))
 
     def start(self) -> None:
-        """Read the files now, and look after them from now on."""
+        """Read the files now, and again whenever they change."""
         if self._files:
-            self.look()
-            self._timer = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self.start)
+            self.read_changed()
+            self._timer = asyncio.get_running_loop().call_later(_CHECK_SECONDS, self.start)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop reading the files."""
         if self._timer is not None:
             self._timer.cancel()
 
     def identify(self, headers: Mapping[str, str]) -> str | None:
-        """Name of the client, None where everybody is served; raises UnauthorizedError."""
+        """Name of the client; None if no key is required. Raises UnauthorizedError."""
         if self.clients is None:
             return None
         name = client_of(self.clients, headers)
@@ -132,23 +133,23 @@ class Keyring:
             raise UnauthorizedError
         return name
 
-    def look(self) -> None:
-        """Read again what has changed. (A kubelet swaps a link: the file behind it is another one then.)"""
+    def read_changed(self) -> None:
+        """Read the files that have changed. (A kubelet swaps a symbolic link, so the inode behind it changes.)"""
         for file in self._files:
-            wrong: str | None = None
+            error_text: str | None = None
             try:
                 found = os.stat(file.path)
-                looks = (found.st_mtime_ns, found.st_ino, found.st_size)
-                if looks == file.looks:
+                state = (found.st_mtime_ns, found.st_ino, found.st_size)
+                if state == file.read_state:
                     continue
                 text = _read(file.path)
-                file.looks = looks
+                file.read_state = state
                 file.use(text)
             except (OSError, ValueError) as error:
-                wrong = _sentence(file.path, error)
-            if wrong is not None and wrong != file.wrong:
-                self._tell(f"{wrong} The keys that were in force stay.")
-            file.wrong = wrong
+                error_text = _describe(file.path, error)
+            if error_text is not None and error_text != file.error:
+                self._report(f"{error_text} The keys that were in force stay.")
+            file.error = error_text
 
     def _use_clients(self, text: str) -> None:
         self.clients = parse_clients(text)
@@ -158,7 +159,7 @@ class Keyring:
 
 
 def check(keys: Keys) -> None:
-    """Whether the gateway can start with these files; raises KeyFileError."""
+    """Raise KeyFileError if the gateway cannot start with these files."""
     files: list[tuple[str | None, Callable[[str], object]]] = [
         (keys.clients, parse_clients),
         (keys.engines, parse_engine_key),
@@ -168,7 +169,7 @@ def check(keys: Keys) -> None:
             try:
                 parse(_read(Path(path)))
             except (OSError, ValueError) as error:
-                raise KeyFileError(_sentence(Path(path), error)) from error
+                raise KeyFileError(_describe(Path(path), error)) from error
 
 
 def _read(path: Path) -> str:
@@ -182,6 +183,6 @@ def _read(path: Path) -> str:
         raise ValueError("it is not UTF-8") from None
 
 
-def _sentence(path: Path, error: OSError | ValueError) -> str:
+def _describe(path: Path, error: OSError | ValueError) -> str:
     detail = error.strerror if isinstance(error, OSError) else str(error)
     return f"cannot use the key file {path}: {detail}."

@@ -1,17 +1,10 @@
-"""Legs in flight: what engines are compared by."""
+"""Legs in flight: the number by which engines are compared."""
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
-from pdx_proxy.endpoints.snapshot import Endpoint
-
-
-class Weight(Protocol):
-    """Why an endpoint is to get less than its share (see `EffectiveLoad`)."""
-
-    def load(self, legs: int, now: float) -> float:
-        """Its load, for so many legs in flight."""
+from pdx_proxy.balancing.slow_start import EffectiveLoad
+from pdx_proxy.endpoints.endpoint import Endpoint
 
 
 class Load:
@@ -21,13 +14,13 @@ class Load:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.legs: dict[str, int] = {}
-        """This worker's. Never zero, so that nothing is kept of endpoints that are gone."""
-        self.effective_loads: Mapping[str, Weight] = {}
-        """By name, the endpoints that are to get less than their share: seldom any."""
+        """This worker's legs. Never zero, so nothing is kept of endpoints that are gone."""
+        self.effective_loads: Mapping[str, EffectiveLoad] = {}
+        """By name, the endpoints that must receive less than their share; mostly empty."""
         self.clock = clock
 
     def acquire(self, endpoint: Endpoint) -> None:
-        """Count one leg more at the endpoint."""
+        """Count one more leg at the endpoint."""
         self.legs[endpoint.name] = self.legs.get(endpoint.name, 0) + 1
 
     def release(self, endpoint: Endpoint) -> None:
@@ -39,14 +32,14 @@ class Load:
             del self.legs[endpoint.name]
 
     def of(self, endpoint: Endpoint) -> float:
-        """What to compare engines by: legs in flight, more for one that is to get less than its share."""
+        """Return the load of an endpoint: its legs in flight, more for one that must receive less than its share."""
         legs = self.legs.get(endpoint.name, 0)
-        return self._weighed(endpoint, legs) if self.effective_loads else legs
+        return self._effective(endpoint, legs) if self.effective_loads else legs
 
     def view(self) -> Mapping[str, int]:
-        """Endpoints that have legs in flight, of this worker."""
+        """This worker's legs by endpoint; endpoints without legs are absent."""
         return self.legs
 
-    def _weighed(self, endpoint: Endpoint, legs: int) -> float:
-        handicap = self.effective_loads.get(endpoint.name)
-        return handicap.load(legs, self.clock()) if handicap is not None else legs
+    def _effective(self, endpoint: Endpoint, legs: int) -> float:
+        effective = self.effective_loads.get(endpoint.name)
+        return effective.of(legs, self.clock()) if effective is not None else legs

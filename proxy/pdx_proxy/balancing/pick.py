@@ -1,11 +1,12 @@
-"""Which engines serve a request: pure choice over a snapshot."""
+"""Which engines serve a request: a pure choice over a snapshot."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from pdx_api.names import Role
-from pdx_proxy.balancing.policies import Load, Policy, least
-from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot
+from pdx_proxy.balancing.policies import LoadOf, Policy, least
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.snapshot import Snapshot
 
 Peers = Mapping[str, Sequence[Endpoint]]
 
@@ -14,7 +15,7 @@ _AGGREGATED: Final = Role.AGGREGATED
 
 
 class Choice:
-    """The engines of one attempt. Without a P, D does all of it."""
+    """The engines of one attempt. Without a P, D serves the whole request."""
 
     __slots__ = ("decode", "prefill")
 
@@ -25,51 +26,51 @@ class Choice:
 
 def pick(
     snapshot: Snapshot,
-    load: Load,
+    load_of: LoadOf,
     *,
     split: bool,
     avoid: Collection[str],
-    turn: int,
+    cursor: int,
     prefill: Policy = least,
     decode: Policy = least,
 ) -> Choice | None:
-    """A D and, to split, a P of its revision: by default the least loaded ones.
+    """Select a D and, to split, a P of its revision; None when no engine can answer.
 
-    To split, a D whose revision has a P comes before one whose revision has none: so a rollout is used as far as its
-    pairs are complete. Between revisions the queue at their P counts too. An aggregated engine is complete by itself
-    and never splits. `avoid` names endpoints that have failed this request; they are taken when nothing else is left.
-    `turn` decides between equals, so that equals are used in turn. None when no engine can answer.
+    To split, a D whose revision has a P comes before a D whose revision has none, so a rollout is used as far as its
+    pairs are complete. With several revisions the queue at their P counts as well. An aggregated engine is complete by
+    itself and never splits. `avoid` names endpoints that have failed this request; they are selected only when no other
+    is left. `cursor` alternates between equals.
     """
     decodes, complete, peers = snapshot.decode, snapshot.complete, snapshot.peers
     if avoid:
-        decodes = _spared(decodes, avoid) or decodes
-        peers = {revision: left for revision, all_of in peers.items() if (left := _spared(all_of, avoid))}
+        decodes = _without(decodes, avoid) or decodes
+        peers = {revision: left for revision, group in peers.items() if (left := _without(group, avoid))}
         complete = tuple(d for d in decodes if d.role is _AGGREGATED or d.revision in peers)
     if not decodes:
         return None
     if not split:
-        return Choice(decode(decodes, load, turn))
-    d = decode(complete or decodes, load if len(peers) < 2 else _with_queue(load, peers), turn)
+        return Choice(decode(decodes, load_of, cursor))
+    d = decode(complete or decodes, load_of if len(peers) < 2 else _with_queue(load_of, peers), cursor)
     if d.role is _AGGREGATED or d.revision not in peers:
         return Choice(d)
-    return Choice(d, prefill(peers[d.revision], load, turn))
+    return Choice(d, prefill(peers[d.revision], load_of, cursor))
 
 
-def stand_in(snapshot: Snapshot, load: Load, decode: Endpoint, *, turn: int) -> Endpoint:
-    """The D for KV that was made for `decode`: itself as it is now, or else the least loaded of its revision.
+def replacement_decode(snapshot: Snapshot, load_of: LoadOf, decode: Endpoint, *, cursor: int) -> Endpoint:
+    """Return the D for KV that was made for `decode`: its present state, or else the least loaded of its revision.
 
-    A D that has begun to leave or died meanwhile is kept when its revision has no other.
+    If its revision has no other D, `decode` itself is returned, even if it is terminating or lost.
     """
     peers = [d for d in snapshot.decode if d.revision == decode.revision]
     same = next((d for d in peers if d.name == decode.name), None)
-    return same or (least(peers, load, turn) if peers else decode)
+    return same or (least(peers, load_of, cursor) if peers else decode)
 
 
-def _spared(endpoints: Sequence[Endpoint], avoid: Collection[str]) -> tuple[Endpoint, ...]:
+def _without(endpoints: Sequence[Endpoint], avoid: Collection[str]) -> tuple[Endpoint, ...]:
     return tuple(e for e in endpoints if e.name not in avoid)
 
 
-def _with_queue(load: Load, peers: Peers) -> Load:
-    """The load of a D and of the least loaded P of its revision."""
-    queues = {revision: min(map(load, all_of)) for revision, all_of in peers.items()}
-    return lambda decode: load(decode) + queues.get(decode.revision, 0)
+def _with_queue(load_of: LoadOf, peers: Peers) -> LoadOf:
+    """Return the load of a D plus the load of the least loaded P of its revision."""
+    queues = {revision: min(map(load_of, group)) for revision, group in peers.items()}
+    return lambda decode: load_of(decode) + queues.get(decode.revision, 0)

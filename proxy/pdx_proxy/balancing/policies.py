@@ -1,49 +1,50 @@
-"""Policies: which of the engines of one role a request goes to. Pure functions of engines, loads and the request's key.
+"""Policies: which engine of one role a request goes to. Pure functions of engines, loads and the request's key.
 
-A policy scores what the caller has filtered and takes the best. Its load is whatever the caller counts: a request in
-flight is 1, and an engine that is to get less than its share may show more than it has.
+A policy scores the endpoints that the caller has filtered and returns the best. The caller defines the load: a request
+in flight is 1, and an engine that must receive less than its share may show more.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pdx_proxy.endpoints.snapshot import Endpoint, Measure
+from pdx_proxy.balancing.load_reports import LoadReport
+from pdx_proxy.endpoints.endpoint import Endpoint
 
-Load = Callable[[Endpoint], float]
-"""What an endpoint has to do, in requests."""
-Policy = Callable[[Sequence[Endpoint], Load, int], Endpoint]
-"""Of one or more endpoints by their load the one to take; the integer is the turn, which decides between equals."""
+LoadOf = Callable[[Endpoint], float]
+"""Returns the load of an endpoint, in requests."""
+Policy = Callable[[Sequence[Endpoint], LoadOf, int], Endpoint]
+"""Selects one of one or more endpoints by their load. The integer is a cursor, which alternates between equals."""
 
 BOUND: Final = 1.25
-"""How far above the average load an endpoint may go to keep the keys it has."""
+"""How far above the average load an endpoint may go and still keep its keys."""
 FREE: Final = 2
-"""Requests below which an endpoint keeps its keys whatever the others have: sparing it one would gain nothing."""
+"""Below this number of requests an endpoint keeps its keys whatever the load of the others."""
 _LEAST_FREE_KV: Final = 0.05
 
 
-def least(endpoints: Sequence[Endpoint], load: Load, turn: int) -> Endpoint:
-    """The least loaded, equals in turn."""
+def least(endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
+    """Select the least loaded endpoint; alternate between equals."""
     if len(endpoints) == 1:
         return endpoints[0]
-    loads = [load(e) for e in endpoints]
+    loads = [load_of(e) for e in endpoints]
     fewest = min(loads)
     at = loads.index(fewest)
-    for _ in range(turn % loads.count(fewest)):
+    for _ in range(cursor % loads.count(fewest)):
         at = loads.index(fewest, at + 1)
     return endpoints[at]
 
 
-def affine(endpoints: Sequence[Endpoint], load: Load, key: int) -> tuple[Endpoint, bool]:
-    """The endpoint that `key` belongs to, and whether it was taken: when its load is at the bound, the next one is.
+def affine(endpoints: Sequence[Endpoint], load_of: LoadOf, key: int) -> tuple[Endpoint, bool]:
+    """Select the endpoint that `key` belongs to, or the next one if its load is at the bound; the flag says which.
 
-    Rendezvous hashing: every key ranks all endpoints, so one that comes or goes moves only the keys that it gets or
-    had. Bounded load: none is taken whose load is `BOUND` times the average of all, this request included, or more. One
-    below that always exists: were all at the bound, their sum would be above itself.
+    Rendezvous hashing: every key ranks all endpoints, so an endpoint that comes or goes moves only the keys that it
+    gets or had. Bounded load: the load of the endpoint is less than `BOUND` times the average of all, this request
+    included. Such an endpoint always exists: if all were at the bound, their sum would exceed itself.
     """
     if len(endpoints) == 1:
         return endpoints[0], True
-    loads = [load(e) for e in endpoints]
+    loads = [load_of(e) for e in endpoints]
     bound = max(FREE, BOUND * (sum(loads) + 1) / len(loads))
     factor = key | 1  # odd, so that no two ranks are equal
     ranks = [factor * e.seed & 0xFFFFFFFF for e in endpoints]
@@ -55,43 +56,44 @@ def affine(endpoints: Sequence[Endpoint], load: Load, key: int) -> tuple[Endpoin
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """What an engine's own numbers add to the load that is counted here."""
+    """What an engine's load report adds to the load that is counted here."""
 
-    more: float
-    """Requests of others; and those that wait once more, since all of their work is still to be done."""
-    scarcity: float
-    """What a request weighs where KV blocks are scarce: 1 where all are free, 20 at most."""
-
-
-def pressure(measure: Measure, ours: float) -> Pressure:
-    """Of an engine's numbers, and the load that was counted here when they were taken."""
-    foreign = max(0.0, measure.running + measure.waiting - ours)
-    return Pressure(foreign + measure.waiting, 1 / max(_LEAST_FREE_KV, 1 - measure.kv_use))
+    external: float
+    """Requests of other gateways, plus the waiting requests once more, since all of their work is still to do."""
+    kv_cost: float
+    """The weight of a request where KV blocks are scarce: 1 if all are free, 20 at most."""
 
 
-def pressures(endpoints: Sequence[Endpoint], measures: Mapping[str, Measure], load: Load) -> dict[str, Pressure]:
-    """By name; an engine without numbers gets the average of the others, so that silence is no reason to call it."""
-    known = {e.name: pressure(measures[e.name], load(e)) for e in endpoints if e.name in measures}
-    if not known:
+def pressure(report: LoadReport, ours: float) -> Pressure:
+    """Compare an engine's report with the load that was counted here at that moment."""
+    external = max(0.0, report.running + report.waiting - ours)
+    return Pressure(external + report.waiting, 1 / max(_LEAST_FREE_KV, 1 - report.kv_use))
+
+
+def pressures(endpoints: Sequence[Endpoint], reports: Mapping[str, LoadReport], load_of: LoadOf) -> dict[str, Pressure]:
+    """Return the pressures by name. An engine without a report gets the average, so silence is no advantage."""
+    found = {e.name: pressure(reports[e.name], load_of(e)) for e in endpoints if e.name in reports}
+    if not found:
         return {}
     average = Pressure(
-        sum(each.more for each in known.values()) / len(known),
-        sum(each.scarcity for each in known.values()) / len(known),
+        sum(each.external for each in found.values()) / len(found),
+        sum(each.kv_cost for each in found.values()) / len(found),
     )
-    return {e.name: known.get(e.name, average) for e in endpoints}
+    return {e.name: found.get(e.name, average) for e in endpoints}
 
 
 def least_load(by_name: Mapping[str, Pressure]) -> Policy:
-    """The least requests for what is free of the KV cache: (load + 1 + what others have it do) x scarcity."""
+    """Return the policy that minimizes (load + 1 + external) * kv_cost."""
 
-    def choose(endpoints: Sequence[Endpoint], load: Load, turn: int) -> Endpoint:
+    def choose(endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
         if len(endpoints) == 1:
             return endpoints[0]
 
         def score(endpoint: Endpoint) -> float:
             found = by_name.get(endpoint.name)
-            return load(endpoint) + 1 if found is None else (load(endpoint) + 1 + found.more) * found.scarcity
+            load = load_of(endpoint) + 1
+            return load if found is None else (load + found.external) * found.kv_cost
 
-        return least(endpoints, score, turn)
+        return least(endpoints, score, cursor)
 
     return choose

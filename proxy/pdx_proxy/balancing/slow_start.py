@@ -1,30 +1,31 @@
-"""Endpoints that are to get less than their share of the legs, as a pure function of what is known of them."""
+"""Endpoints that must receive less than their share: in slow start, or with lost hand-offs. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.snapshot import Snapshot
 
 _FIRST_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class EffectiveLoad:
-    """What makes an endpoint's load count for more than its legs in flight."""
+    """Why an endpoint's load counts for more than its legs in flight."""
 
     lost: int = 0
-    """Lost hand-offs: each holds blocks as an open one does, for longer."""
+    """Lost hand-offs. Each holds blocks as an open one does, for longer."""
     since: float = 0.0
     """When its slow start began, in seconds of the gateway's clock."""
     seconds: float = 0.0
-    """How long the slow start lasts; 0: there is none."""
+    """How long slow start lasts; 0: the endpoint is not in slow start."""
 
-    def load(self, legs: int, now: float) -> float:
-        """Legs that an engine with its whole share would have, to be chosen exactly as often.
+    def of(self, legs: int, now: float) -> float:
+        """Return the effective load for a number of legs.
 
-        In slow start the share rises evenly from a tenth. One leg more is counted on both sides, so that an idle engine
-        in slow start comes after one that is idle too.
+        During slow start it is `(legs + 1) / share - 1`, with `share` rising linearly from 0.1 to 1. The `+ 1` makes an
+        idle endpoint in slow start rank behind an idle endpoint that is not.
         """
         legs += self.lost
         age = now - self.since
@@ -35,10 +36,10 @@ class EffectiveLoad:
 
 
 def effective_loads(snapshot: Snapshot, slow_start: float, now: float) -> Mapping[str, EffectiveLoad]:
-    """The handicapped endpoints by name.
+    """Return the endpoints that must receive less than their share, by name.
 
-    An endpoint starts slowly beside another that had been warm for `slow_start` seconds when it became warm itself.
-    Engines that start together, as all do when the gateway starts, so share evenly from the beginning.
+    An endpoint starts slowly if another endpoint of its group had been warm for `slow_start` seconds when it became
+    warm. Engines that start together, as all do when the gateway starts, share evenly from the beginning.
     """
     slow = {e.name for group in (*snapshot.peers.values(), snapshot.decode) for e in _late(group, slow_start, now)}
     return {

@@ -1,4 +1,4 @@
-"""The gateway's flags for how it treats requests, for every program that runs it. Pure.
+"""The gateway's flags about requests, for every program that runs a gateway. Pure.
 
 `pdx_api.render.gateway_flags` writes the same flags from a PDDeployment.
 """
@@ -23,19 +23,19 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 
 class FlagsError(ValueError):
-    """Flags that contradict each other. Its text is one sentence without a full stop."""
+    """Flags that contradict each other. The text is one sentence without a full stop."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that tells what is wrong in one sentence, without the list of all flags."""
+    """A parser whose errors are one sentence, without the list of all flags."""
 
     def error(self, message: str) -> NoReturn:
-        """Say it on stderr and exit with 2."""
+        """Write the message to stderr and exit with 2."""
         self.exit(2, f"{self.prog}: {message}\n")
 
 
 def seconds(text: str) -> float:
-    """Seconds, 0 or more; raises ArgumentTypeError with a sentence."""
+    """Seconds, 0 or more; raises ArgumentTypeError."""
     return _seconds(text, least=0.0)
 
 
@@ -86,21 +86,21 @@ def _file(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag and the setting it writes."""
+    """One flag and the setting that it sets."""
 
     name: str
     part: str
     """Field of `Settings`."""
     field: str
-    """Field of that part; its default is the flag's."""
+    """Field of that part. Its default is the flag's default."""
     read: Callable[[str], Any]
-    """Raises ArgumentTypeError with a sentence."""
+    """Parses the value; raises ArgumentTypeError."""
     metavar: str
     help: str
 
     @property
     def dest(self) -> str:
-        """Its name in the parsed arguments."""
+        """The attribute in the parsed arguments."""
         return self.name.removeprefix("--").replace("-", "_")
 
 
@@ -110,23 +110,23 @@ _AMOUNT: Final = _whole(0, _MAX_AMOUNT)
 _POLICIES: Final = "|".join(Policy)
 
 FLAGS: Final[dict[str, tuple[Flag, ...]]] = {
-    "choosing engines": (
-        Flag("--prefill-policy", "choosing", "prefill_policy", _POLICY, "POLICY", f"how P is chosen: {_POLICIES}"),
-        Flag("--decode-policy", "choosing", "decode_policy", _POLICY, "POLICY", "how D is chosen; the same values"),
+    "selection of engines": (
+        Flag("--prefill-policy", "choosing", "prefill_policy", _POLICY, "POLICY", f"how P is selected: {_POLICIES}"),
+        Flag("--decode-policy", "choosing", "decode_policy", _POLICY, "POLICY", "how D is selected; the same values"),
         Flag("--disaggregate-above-tokens", "choosing", "disaggregate_above_tokens", _whole(0, _MAX_TOKENS), "N",
-             "prompts of at most N tokens, as estimated, are served by D alone; 0 splits all"),
+             "D alone serves prompts of at most N tokens, by an estimate; 0 splits all"),
     ),
     "failures": (
         Flag("--on-prefill-failure", "retries", "on_prefill_failure", _one_of(PrefillFailure), "WHAT",
-             "when P fails: Retry (another P, at last D alone), Local (D alone at once) or Fail (tell the client)"),
+             "when P fails: Retry (another P, at last D alone), Local (D alone at once) or Fail (return the error)"),
         Flag("--attempts", "retries", "attempts", _whole(1, 10), "N",
-             "most times a request is tried before the first event of its answer"),
+             "most attempts before the first event of an answer"),
         Flag("--retry-budget-percent", "retries", "budget_percent", _PERCENT, "N",
              "retries of the last ten seconds as a percentage of its requests"),
-        Flag("--free-retries", "retries", "free", _whole(0, 10_000), "N",
-             "retries in ten seconds that the percentage does not apply to"),
-        Flag("--consecutive-failures", "health", "failures_in_a_row", _whole(1, 1000), "N",
-             "answers of 500 and above, one after the other, until an engine is left out and probed"),
+        Flag("--min-retries", "retries", "min_retries", _whole(0, 10_000), "N",
+             "retries in ten seconds that are allowed whatever the percentage"),
+        Flag("--consecutive-errors", "health", "consecutive_errors", _whole(1, 1000), "N",
+             "consecutive answers of 500 and above after which an engine is ejected and probed"),
         Flag("--slow-start-seconds", "health", "slow_start_seconds", seconds, "S",
              "how long a new engine gets less than its share"),
     ),
@@ -137,66 +137,67 @@ FLAGS: Final[dict[str, tuple[Flag, ...]]] = {
              "P's answer to D's first event; the engines' kv_lease_duration must be longer"),
         Flag("--first-event-seconds", "deadlines", "first_event", _some_seconds, "S",
              "D's part of a request to its first event, or without a stream to its end"),
-        Flag("--idle-seconds", "deadlines", "idle", _some_seconds, "S", "a stream without a byte of its engine"),
+        Flag("--idle-seconds", "deadlines", "idle", _some_seconds, "S", "a stream in which the engine sends nothing"),
         Flag("--total-seconds", "deadlines", "total", _some_seconds, "S", "a whole request"),
     ),
-    "limits of this gateway, which its workers share": (
+    "limits of this gateway, shared by its workers": (
         Flag("--max-in-flight-per-decode", "limits", "in_flight_per_decode", _whole(1, _MAX_AMOUNT), "N",
              "requests at each engine that answers clients; further ones wait"),
         Flag("--max-queued-requests", "limits", "queued_requests", _AMOUNT, "N",
-             "requests that wait; further ones are shed"),
-        Flag("--max-wait-seconds", "limits", "queue_seconds", seconds, "S", "longest wait; then a request is shed"),
-        Flag("--max-memory", "limits", "held_bytes", _size, "SIZE",
-             "bodies that wait or are being sent, for example 256Mi; what is beyond it is shed"),
+             "requests in the queue; further ones are shed"),
+        Flag("--max-wait-seconds", "limits", "queue_seconds", seconds, "S",
+             "longest wait in the queue; then a request is shed"),
+        Flag("--max-buffered-bytes", "limits", "buffered_bytes", _size, "SIZE",
+             "bytes of request bodies that wait or are being sent, for example 256Mi; further requests are shed"),
         Flag("--max-body-size", "limits", "max_body_bytes", _size, "SIZE",
              "largest body, for example 64Mi; a larger one gets 413"),
         Flag("--max-requests-per-client", "limits", "requests_per_client", _AMOUNT, "N",
              "open requests of one API key, or else of one address; 0: no limit"),
     ),
-    "the log, on stderr": (
+    "log on stderr": (
         Flag("--log-format", "logs", "format", _one_of(LogFormat), "FORMAT", "how lines are written: Text or JSON"),
         Flag("--slow-seconds", "logs", "slow_seconds", seconds, "S",
-             "a request whose answer has not begun by then gets a line, as one that failed does; 0: every request"),
+             "a request whose answer has not begun by then gets a line, like a failed one; 0: every request"),
     ),
-    "canaries": (
-        Flag("--canary-seconds", "canary", "seconds", seconds, "S",
-             "between two prompts of the gateway's own that show whether KV travels to or from an engine; 0: none"),
+    "verification": (
+        Flag("--verification-period-seconds", "verification", "period_seconds", seconds, "S",
+             "time between two transfer probes of an engine, which show whether KV moves to or from it; 0: none"),
     ),
     "API keys": (
         Flag(CLIENT_KEYS_FLAG, "keys", "clients", _file, "FILE",
-             "who may use the gateway: lines of `sha256:HEX NAME`; read again when it changes"),
+             "clients that may use the gateway: lines of `sha256:HEX NAME`; a changed file is read again"),
         Flag(ENGINE_KEY_FLAG, "keys", "engines", _file, "FILE",
-             "the key that engines ask for (vLLM's --api-key); read again when it changes"),
+             "the key that engines require (vLLM's --api-key); a changed file is read again"),
     ),
 }  # fmt: skip
-"""All flags by what they are about."""
+"""All flags by subject."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare them."""
+    """Add all flags to a parser."""
     usual = Settings()
     for title, flags in FLAGS.items():
         group = parser.add_argument_group(title)
         for flag in flags:
             default = getattr(getattr(usual, flag.part), flag.field)
-            told = f" ({_shown(flag, default)})" if default is not None else ""
-            help_text = f"{flag.help}{told}".replace("%", "%%")
+            default_text = f" ({_shown(flag, default)})" if default is not None else ""
+            help_text = f"{flag.help}{default_text}".replace("%", "%%")
             group.add_argument(flag.name, type=flag.read, default=default, metavar=flag.metavar, help=help_text)
 
 
 def with_flags(settings: Settings, args: argparse.Namespace) -> Settings:
-    """The settings with what the flags say; raises FlagsError for flags that contradict each other."""
+    """The settings with the values of the flags; raises FlagsError for flags that contradict each other."""
     parts: dict[str, dict[str, Any]] = {}
     for flag in (flag for flags in FLAGS.values() for flag in flags):
         parts.setdefault(flag.part, {})[flag.field] = getattr(args, flag.dest)
-    told = {part: dataclasses.replace(getattr(settings, part), **fields) for part, fields in parts.items()}
-    found = dataclasses.replace(settings, **told)
+    changed = {part: dataclasses.replace(getattr(settings, part), **fields) for part, fields in parts.items()}
+    found = dataclasses.replace(settings, **changed)
     _check(found)
     return found
 
 
 def flags_of(argv: Sequence[str]) -> Settings:
-    """The settings that these flags alone give."""
+    """The default settings with the values of these flags."""
     parser = Parser(allow_abbrev=False)
     add_flags(parser)
     return with_flags(Settings(), parser.parse_args(argv))
@@ -213,8 +214,8 @@ def _check(settings: Settings) -> None:
         )
     if limits.queue_seconds > deadlines.total:
         raise FlagsError("waiting is part of the whole request; write --max-wait-seconds up to --total-seconds")
-    if limits.max_body_bytes > limits.held_bytes:
-        raise FlagsError("the largest body would never be taken; write --max-body-size up to --max-memory")
+    if limits.max_body_bytes > limits.buffered_bytes:
+        raise FlagsError("the largest body would never be taken; write --max-body-size up to --max-buffered-bytes")
 
 
 def _shown(flag: Flag, default: Any) -> str:

@@ -1,4 +1,4 @@
-"""Everything the gateway is told from outside, as frozen values."""
+"""The gateway's settings, as frozen values. Pure."""
 
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -10,7 +10,7 @@ MAX_WORKERS: Final = 64
 
 
 class Address(NamedTuple):
-    """Where something listens. A tuple, because connections are kept by it: a dataclass is hashed in Python."""
+    """Host and port. A tuple, because it is the key of the connection pool: a dataclass is hashed in Python."""
 
     host: str
     port: int
@@ -24,7 +24,7 @@ _ADMIN: Final = Address("127.0.0.1", ADMIN_PORT)
 
 
 def parse_address(text: str) -> Address:
-    """HOST:PORT, an IPv6 host in brackets; raises ValueError with a sentence."""
+    """HOST:PORT, an IPv6 host in brackets; raises ValueError with a message for the user."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
@@ -34,30 +34,30 @@ def parse_address(text: str) -> Address:
 
 @dataclass(frozen=True, slots=True)
 class EndpointSpec:
-    """One engine as it is known from outside, by flags or by its pod."""
+    """One engine as flags or its pod describe it."""
 
     address: Address
     role: Role
     revision: str = "static"
-    """Engines pair within one revision only."""
+    """A P and a D pair only within one revision."""
     connector: str = "NIXL"
     order: Order = Order.PREFILL_FIRST
     pod: str = ""
-    """Name of its pod; empty for an engine that flags name."""
-    incarnation: str = ""
-    """The engine's present process, by any name: another one means that it has started anew."""
+    """Name of its pod; empty for an engine from flags."""
+    instance: str = ""
+    """Identifies the engine's process: a different value means that the engine has restarted."""
     ready: bool = True
-    """Whether its pod is Ready: until it is, the engine is known and gets no leg."""
+    """Whether its pod is Ready. Until then the engine gets no leg."""
     leaving: bool = False
-    """Whether its pod is being deleted: open legs finish, new ones go elsewhere."""
+    """Whether its pod is being deleted: open legs finish, and it gets no new ones."""
     identity_port: int = 0
-    """Where a P's identity is asked, in families that ask; 0: the connector's own port."""
+    """The port of a P's identity, in families that request it; 0: the connector's default port."""
     ranks: int = 1
-    """Data-parallel ranks behind its port (--data-parallel-size), each an engine by itself with a KV of its own."""
+    """Data-parallel ranks behind its port (--data-parallel-size). Each is an engine with its own KV cache."""
     rank: int | None = None
-    """The one of them that this endpoint is; None: whichever the engine chooses."""
+    """The rank of this endpoint; None: the engine selects a rank for each request."""
     protocol: str = ""
-    """How a connector of the user's own is spoken to (see `connectors.custom`); empty for every other."""
+    """The protocol of a custom connector (see `connectors.custom`); empty for every other."""
 
     @property
     def name(self) -> str:
@@ -68,108 +68,108 @@ class EndpointSpec:
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """How long each wait may take, in seconds; what a default is based on stands in `pdx_api.defaults`."""
+    """Limits of each wait, in seconds. `pdx_api.defaults` explains the defaults."""
 
     connect: float = defaults.CONNECT_SECONDS
-    """TCP connection to an engine."""
+    """A TCP connection to an engine."""
     prefill: float = defaults.PREFILL_SECONDS
     """P's whole leg."""
     handoff: float = defaults.HANDOFF_SECONDS
-    """P's answer to D's first event."""
+    """From P's answer to D's first event."""
     first_event: float = defaults.FIRST_EVENT_SECONDS
-    """D's leg to the first event of its body, queueing included; also a whole request without streaming."""
+    """D's leg up to the first event of its body, queueing included; without a stream, up to its end."""
     idle: float = defaults.IDLE_SECONDS
-    """A stream without a byte of its engine."""
+    """A stream in which the engine sends nothing."""
     total: float = defaults.TOTAL_SECONDS
     """A whole request, from its last byte to the last byte of its answer."""
     settle: float = 10.0
-    """One settling action after a client has left."""
+    """One settlement after a client has disconnected."""
     nearly_done: float = 1.0
-    """How long a P may go on to finish when nobody waits for it any more.
+    """How long an abandoned P may go on before it is stopped.
 
-    vLLM sees a lost connection between two steps. A P in its last step finishes in spite of it, its answer is lost, and
-    its blocks wait for their lease. So only prefills with more than this to go, or in a queue, are stopped.
+    vLLM detects a lost connection between two steps. A P in its last step finishes anyway, its answer is lost, and its
+    blocks stay until their lease ends. So only prefills that take longer than this, or are queued, are stopped.
     """
     warm_up: float = 60.0
-    """One warm-up of an engine; its first forward pass may compile."""
+    """One warm-up of an engine. Its first forward pass may compile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """What happens before the first event when an engine fails."""
+    """What happens when an engine fails before the first event."""
 
     on_prefill_failure: PrefillFailure = PrefillFailure.RETRY
     attempts: int = defaults.ATTEMPTS
-    """Most times a request is tried before the first event of its body, the last one on D alone."""
+    """Most attempts before the first event of the answer. The last one uses D alone."""
     budget_percent: int = defaults.RETRY_PERCENT
-    """Retries of the last ten seconds as a share of its requests; beyond it a failure is told to the client."""
-    free: int = defaults.MIN_RETRIES
-    """Retries in ten seconds that the share does not apply to."""
+    """Retries of the last ten seconds as a percentage of its requests. Beyond it the client gets the failure."""
+    min_retries: int = defaults.MIN_RETRIES
+    """Retries in ten seconds that are allowed whatever the percentage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choosing:
-    """How engines are chosen."""
+    """How engines are selected."""
 
     prefill_policy: Policy = Policy.LEAST_REQUESTS
     decode_policy: Policy = Policy.LEAST_REQUESTS
     disaggregate_above_tokens: int = 0
-    """Prompts of at most this many tokens, as estimated, are served by D alone. 0 splits all."""
+    """D alone serves prompts of at most this many tokens, by the estimate. 0 splits all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one gateway takes on; several workers share it evenly."""
+    """Limits of one gateway. Its workers share them evenly."""
 
     in_flight_per_decode: int = defaults.IN_FLIGHT_PER_DECODE
-    """Requests in flight for each warm engine that answers clients; further ones wait."""
+    """Requests in flight for each warm engine that answers clients. Further ones wait."""
     queued_requests: int = defaults.QUEUED_REQUESTS
-    """Requests that wait; further ones are shed."""
-    held_bytes: int = defaults.QUEUED_BYTES
-    """Bodies held, waiting or being sent; further ones are shed."""
+    """Requests in the queue. Further ones are shed."""
+    buffered_bytes: int = defaults.QUEUED_BYTES
+    """Bytes of bodies that wait or are being sent. Further requests are shed."""
     queue_seconds: float = defaults.QUEUE_SECONDS
-    """Longest wait."""
+    """Longest wait in the queue."""
     requests_per_client: int = 0
-    """Open requests of one client, by API key or else address; further ones are shed. 0 is no limit."""
+    """Open requests of one client, by API key or else address. Further ones are shed. 0: no limit."""
     max_body_bytes: int = defaults.BODY_BYTES
-    """Largest request body; a larger one is refused with 413."""
+    """Largest request body. A larger one gets 413."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """When an engine is left out, and how it comes back."""
+    """When an engine is ejected, and how it returns."""
 
-    failures_in_a_row: int = defaults.CONSECUTIVE_ERRORS
-    """Answers of 500 and above, one after the other, until it is warmed anew. A lost connection counts at once."""
+    consecutive_errors: int = defaults.CONSECUTIVE_ERRORS
+    """Consecutive answers of 500 and above until it is ejected. A lost connection ejects it at once."""
     slow_start_seconds: float = defaults.SLOW_START_SECONDS
-    """How long after its warm-up an engine gets less than its share, rising evenly. 0: none."""
+    """How long after its warm-up an engine gets less than its share, rising linearly. 0: no slow start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """What is written to stderr."""
+    """The log on stderr."""
 
     format: LogFormat = LogFormat.TEXT
     slow_seconds: float = defaults.SLOW_SECONDS
-    """From when on a request is slow whose answer has not begun: it gets a line. 0: every request does."""
+    """A request whose answer has not begun by then gets a line in the access log. 0: every request."""
 
 
 @dataclass(frozen=True, slots=True)
-class Canaries:
-    """How often it is tried whether KV travels."""
+class Verification:
+    """How often the gateway checks whether KV moves within its pairs."""
 
-    seconds: float = defaults.VERIFICATION_PERIOD_SECONDS
-    """Between two canaries of one engine, once all is known. 0: none are sent."""
+    period_seconds: float = defaults.VERIFICATION_PERIOD_SECONDS
+    """Between two transfer probes of one engine, once every pair has a verdict. 0: none are sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Files of API keys, read again when they change."""
+    """Files of API keys. Changed files are read again."""
 
     clients: str | None = None
-    """Who may use the gateway: lines of `sha256:HEX NAME`. None: everybody."""
+    """Clients that may use the gateway: lines of `sha256:HEX NAME`. None: every client."""
     engines: str | None = None
-    """The key that engines ask for (vLLM's --api-key). None: the client's Authorization goes on."""
+    """The key that engines require (vLLM's --api-key). None: the client's Authorization is forwarded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +177,11 @@ class Settings:
     """The gateway's configuration."""
 
     listen: Address = _LISTEN
-    """Where clients are served."""
+    """The serving port."""
     admin: Address = _ADMIN
-    """Where probes, /metrics and /pdx/state are served."""
+    """The admin port: probes, /metrics, /pdx/state."""
     endpoints: tuple[EndpointSpec, ...] = ()
-    """The engines at the start. Where they are discovered, none."""
+    """The engines from flags; empty with discovery."""
     workers: int = 1
     """Processes that share the serving port."""
     deadlines: Deadlines = field(default_factory=Deadlines)
@@ -189,23 +189,23 @@ class Settings:
     choosing: Choosing = field(default_factory=Choosing)
     limits: Limits = field(default_factory=Limits)
     health: Health = field(default_factory=Health)
-    canary: Canaries = field(default_factory=Canaries)
+    verification: Verification = field(default_factory=Verification)
     keys: Keys = field(default_factory=Keys)
     logs: Logs = field(default_factory=Logs)
     idle_seconds: float = 4.0
-    """How long an idle connection to an engine is kept: below the 5 s after which vLLM closes it."""
+    """How long an idle connection to an engine is kept: less than the 5 s after which vLLM closes it."""
     decode_lead_seconds: float = 0.01
-    """In DecodeFirst, how long D may take to answer its head before P's leg is sent anyway.
+    """In DecodeFirst, how long the gateway waits for the head of D's answer before it sends P's leg.
 
-    A streaming D answers its head when it has accepted the request; one that does not stream answers at the end only.
+    A D that streams sends the head when it accepts the request; without a stream, it sends the head at the end.
     """
     warm_ups: int = 16
-    """Warm-ups at a time. Several gateways warm the same engines: a large pool is not to answer them all at once."""
+    """Concurrent warm-ups. Several gateways warm up the same engines, so this bounds the load on a large pool."""
     gone_seconds: float = 30.0
-    """How long after an engine's pod is gone its open legs are cut: a node that is lost ends no connection."""
+    """How long after an engine's pod is gone its open legs are cut: a lost node closes no connection."""
     drain_seconds: float = 0.0
-    """How long after SIGTERM clients are served as before, while /readyz says no: balancers learn of it late."""
+    """How long after SIGTERM clients are served while /readyz answers 503: load balancers react late."""
     shutdown_seconds: float = 30.0
-    """How long open requests may take after that."""
+    """How long open requests may take after the drain."""
     debug_headers: bool = False
-    """Name the engines and phases of a request in its answer (x-pdx-prefill, x-pdx-decode, server-timing)."""
+    """Add the engines and phases of a request to its answer (x-pdx-prefill, x-pdx-decode, server-timing)."""

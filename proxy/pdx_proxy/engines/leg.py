@@ -1,72 +1,93 @@
-"""One request to one engine: counted while it is open, ended exactly once."""
+"""One request to one engine. It is counted while it is open and ends exactly once."""
 
 from collections.abc import Iterable
 from math import inf
 from typing import Final
 
-from pdx_proxy.balancing.load import Load
-from pdx_proxy.endpoints.snapshot import Endpoint
-from pdx_proxy.engines.outlier_detection import OutlierDetector
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.http.messages import request_head
-from pdx_proxy.http.upstream.connection import Answer, Connection
-from pdx_proxy.http.upstream.connection_pool import Pool
+from pdx_proxy.http.upstream.answer import Answer
+from pdx_proxy.http.upstream.connection import Connection, Sink
+from pdx_proxy.http.upstream.connection_pool import ConnectionPool
 from pdx_proxy.http.upstream.failures import BadAnswer, LostConnection
-from pdx_proxy.payload.first_event import opened
+from pdx_proxy.payload.first_event import is_open
 
 _BUSY: Final = 503
-"""What an engine answers whose queue is full: it does not fail, it is at its limit."""
+"""The status of an engine whose queue is full. The engine is at its limit; it does not fail."""
 _STALE_SECONDS: Final = 0.1
-"""How soon after a request it shows that the engine had closed the connection before."""
+"""A loss within this time after the request means that the engine had closed the connection before."""
+
+
+class LegObserver:
+    """Receives what legs report about their endpoints. A base class: mypyc calls its methods faster than a Protocol's.
+
+    `acquire` and `release` are called once for each leg, in this order.
+    """
+
+    __slots__ = ()
+
+    def acquire(self, endpoint: Endpoint) -> None:
+        """A leg to the endpoint has been created."""
+        raise NotImplementedError
+
+    def release(self, endpoint: Endpoint) -> None:
+        """A leg to the endpoint has ended."""
+        raise NotImplementedError
+
+    def succeeded(self, endpoint: Endpoint) -> None:
+        """The endpoint has answered 200."""
+        raise NotImplementedError
+
+    def failed(self, endpoint: Endpoint, detail: str) -> None:
+        """The endpoint's answer reports a failure of the engine."""
+        raise NotImplementedError
 
 
 class Leg:
     """A leg of a hand-off, or a whole request.
 
-    Life: `connect`, `send`, then one of `head`, `opened`, `whole`; `end` from any point, any number of times.
+    Call `connect`, `send`, then one of `head`, `first_event`, `whole`. Call `end` at any time, any number of times.
     """
 
     __slots__ = (
+        "_abandoned",
         "_body",
         "_connection",
         "_counted",
         "_head",
         "_interruption",
-        "_load",
-        "_outliers",
+        "_observer",
         "_pool",
-        "_unwanted",
-        "begun",
+        "deadline",
         "endpoint",
-        "until",
+        "sent",
     )
 
-    def __init__(
-        self, pool: Pool, load: Load, endpoint: Endpoint, outliers: OutlierDetector, until: float = inf
-    ) -> None:
+    def __init__(self, pool: ConnectionPool, observer: LegObserver, endpoint: Endpoint, deadline: float = inf) -> None:
         self._pool = pool
-        self._load = load
-        self._outliers = outliers
-        load.acquire(endpoint)
+        self._observer = observer
+        observer.acquire(endpoint)
         self._counted = True
         self._connection: Connection | None = None
         self._head = self._body = b""
-        self._unwanted = False
+        self._abandoned = False
+        """Whether the answer is no longer needed."""
         self._interruption: Exception | None = None
         self.endpoint = endpoint
-        self.begun = False
-        """Whether the engine may know of the request."""
-        self.until = until
-        """When the request's whole time is over, in the loop's time: waits then raise RequestExpired."""
+        self.sent = False
+        """Whether the engine may have received the request."""
+        self.deadline = deadline
+        """When the request expires, in the loop's time. From then on waits raise RequestExpired."""
 
     @property
     def connection(self) -> Connection:
         """The connection that carries the leg."""
-        assert self._connection is not None, "a leg connects before it speaks"
+        assert self._connection is not None, "a leg connects before it sends"
         return self._connection
 
     @property
     def connected(self) -> bool:
-        """Whether it has a connection."""
+        """Whether the leg has a connection."""
         return self._connection is not None
 
     @property
@@ -75,17 +96,18 @@ class Leg:
         return self.connection.answer
 
     async def connect(self) -> None:
-        """Have a connection ready; raises ConnectFailure."""
-        self._connection = self._pool.take(self.endpoint) or await self._pool.connect(self.endpoint)
+        """Take an idle connection or open one; raises ConnectFailure."""
+        address, name = self.endpoint.address, self.endpoint.name
+        self._connection = self._pool.take(address, name) or await self._pool.connect(address, name)
 
     def send(self, method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes) -> None:
-        """Send the request; a connection that has just been lost shows when the answer is awaited."""
+        """Send the request. If the connection is already lost, the wait for the answer handles that."""
         endpoint = self.endpoint
         if endpoint.pin:
             headers = (*headers, *endpoint.pin)
         self._head = request_head(method, path, endpoint.host, headers, len(body), self._pool.authorization)
         self._body = body
-        self.begun = True
+        self.sent = True
         try:
             self.connection.send(self._head, body)
         except LostConnection:
@@ -93,115 +115,144 @@ class Leg:
 
     async def head(self, seconds: float) -> Answer:
         """The answer once its head has arrived."""
-        self.connection.allow(seconds)
-        await self._until_head()
-        return self._here()
+        self.connection.set_timeout(seconds)
+        await self._receive_head()
+        return self._received()
 
-    async def opened(self, seconds: float) -> Answer:
-        """The answer once it may go to a client; raises BadAnswer when it may not."""
-        self.connection.allow(seconds, self.until)
-        await self._until_head()
+    async def first_event(self, seconds: float) -> Answer:
+        """The answer once its first event shows that it may go to a client; raises BadAnswer for a failure."""
+        self.connection.set_timeout(seconds, self.deadline)
+        await self._receive_head()
         connection, name = self.connection, self.endpoint.name
         try:
-            while not opened(name, connection.answer):
+            while not is_open(name, connection.answer):
                 await connection.progress()
                 connection.check()
         except BadAnswer as failure:
             if connection.answer.status != _BUSY:
-                self._outliers.failed(self.endpoint, failure.detail)
+                self._observer.failed(self.endpoint, failure.detail)
             raise
-        if self._outliers.counts and connection.answer.status == 200:
-            self._outliers.succeeded(self.endpoint)
-        return self._here()
+        if connection.answer.status == 200:
+            self._observer.succeeded(self.endpoint)
+        return self._received()
 
     async def whole(self, seconds: float) -> Answer:
         """The complete answer."""
-        self.connection.allow(seconds, self.until)
-        await self._until_head()
+        self.connection.set_timeout(seconds, self.deadline)
+        await self._receive_head()
         connection = self.connection
         while not connection.answer.complete:
             await connection.progress()
         status = connection.answer.status
         if status >= 500 and status != _BUSY:
-            self._outliers.failed(self.endpoint, f"status {status}")
-        elif self._outliers.counts and status == 200:
-            self._outliers.succeeded(self.endpoint)
-        return self._here()
+            self._observer.failed(self.endpoint, f"status {status}")
+        elif status == 200:
+            self._observer.succeeded(self.endpoint)
+        return self._received()
 
-    def _here(self) -> Answer:
+    def _received(self) -> Answer:
         answer = self.connection.answer
         if not answer.complete:
-            self.connection.allow(inf)
+            self.connection.set_timeout(inf)
         return answer
 
+    def relay(self, sink: Sink, *, raw: bool) -> bytes:
+        """Send the rest of the answer's body to `sink`; return the part that has arrived (see `Connection.relay`)."""
+        return self.connection.relay(sink, raw=raw)
+
+    async def relayed(self, idle: float) -> None:
+        """Wait until the relayed answer is complete. No part of it for `idle` seconds raises DeadlineExceeded."""
+        connection = self.connection
+        connection.watch_idle(idle, self.deadline)
+        while not connection.answer.complete:
+            await connection.progress()
+
+    @property
+    def relayed_chunks(self) -> int:
+        """Pieces of the answer that the sink has received."""
+        return self.connection.chunks
+
+    @property
+    def last_chunk(self) -> bytes:
+        """The piece relayed last."""
+        return self.connection.last_chunk
+
+    def pause(self) -> None:
+        """Pause reading: the client is slower than the engine."""
+        self.connection.pause()
+
+    def resume(self) -> None:
+        """Resume reading."""
+        self.connection.resume()
+
     def detach(self) -> "Leg":
-        """Hand the leg to another owner; this one keeps nothing to end."""
-        other = Leg(self._pool, self._load, self.endpoint, self._outliers)
+        """Move the leg to another owner. Ending this object has no effect then."""
+        other = Leg(self._pool, self._observer, self.endpoint)
         other._connection, self._connection = self._connection, None
-        other._head, other._body, other.begun, other._unwanted = self._head, self._body, self.begun, self._unwanted
-        self._count_no_longer()
+        other._head, other._body, other.sent, other._abandoned = self._head, self._body, self.sent, self._abandoned
+        self._release()
         return other
 
     def half_close(self) -> None:
-        """Say that nobody listens any more, and still take an answer that is on its way."""
-        self._unwanted = True
+        """Abandon the request: the engine stops, and an answer that is on its way is still received."""
+        self._abandoned = True
         if self._connection is not None:
             self._connection.half_close()
 
     def interrupt(self, failure: Exception) -> None:
-        """End the wait for the answer: what it depends on has failed elsewhere."""
+        """End the wait for the answer with an error from elsewhere."""
         self._interruption = failure
         if self._connection is not None:
             self._connection.interrupt(failure)
 
-    def resume(self) -> None:
-        """Take an interruption back: the answer may be awaited again."""
+    def clear_interruption(self) -> None:
+        """Allow the wait for the answer again."""
         self._interruption = None
         if self._connection is not None:
             self._connection.interrupt(None)
 
     def give_back(self) -> None:
-        """The exchange is over: the connection may serve others. The leg stays counted until `end`."""
+        """The exchange is over: the pool may reuse the connection. The leg stays counted until `end`."""
         if self._connection is not None:
             self._pool.give(self._connection)
             self._connection = None
 
     def end(self) -> None:
-        """Give the connection back, which closes it when the answer is not complete, and count the leg no longer."""
+        """Give the connection back and stop counting the leg. A connection with an incomplete answer is closed."""
         self.give_back()
-        self._count_no_longer()
+        self._release()
 
-    def _count_no_longer(self) -> None:
+    def _release(self) -> None:
         if self._counted:
             self._counted = False
-            self._load.release(self.endpoint)
+            self._observer.release(self.endpoint)
 
-    async def _until_head(self) -> None:
-        """An engine may close an idle connection in the instant it is used again.
+    async def _receive_head(self) -> None:
+        """Wait for the head. A request that met a connection which the engine was closing is sent once more.
 
-        What is lost on a used connection at once, before any byte of an answer, is therefore sent once more, on a new
-        one, unless nobody wants it any more. Later the engine may have worked on it: a D would read KV a second time
-        that may by then be another request's.
+        The loss must come at once, on a reused connection, before any byte of an answer, and the request must not be
+        abandoned. After a later loss the engine may have worked on the request: a D would read KV a second time that
+        may by then belong to another request.
         """
         connection = self.connection
         try:
             while not connection.answer.status:
                 await connection.progress()
             connection.check()
-            self._body = b""  # it is not sent again, and a stream may last
+            self._body = b""  # never sent again, and a stream may last long
             return
         except LostConnection:
-            if not connection.used or connection.answer.status or self._unwanted or connection.lost is None:
-                raise  # a connection that is not lost was interrupted
+            if not connection.used or connection.answer.status or self._abandoned or connection.lost is None:
+                raise  # without `lost` the connection was interrupted
             if connection.since_sent > _STALE_SECONDS:
                 raise
-        left = connection.left
+        remaining = connection.remaining
         connection.close()
-        self._connection = await self._pool.connect(self.endpoint)
+        self._connection = await self._pool.connect(self.endpoint.address, self.endpoint.name)
         if self._interruption is not None:
             raise self._interruption
-        if self._unwanted:
-            raise LostConnection(self.endpoint.name, "lost, and nobody wants it any more")
+        if self._abandoned:
+            raise LostConnection(self.endpoint.name, "lost after the request was abandoned")
         self.connection.send(self._head, self._body)
-        self.connection.allow(left, self.until)
+        self.connection.set_timeout(remaining, self.deadline)
         await self.connection.head()

@@ -1,4 +1,4 @@
-"""Requests of the gateway's own, with no client behind them: whole ones and hand-offs, for warm-ups and canaries."""
+"""Probes: whole requests and hand-offs without a client, for warm-up and verification."""
 
 import asyncio
 from collections.abc import Mapping
@@ -9,84 +9,85 @@ import msgspec
 
 from pdx_api.connectors import family_of
 from pdx_api.connectors.families import AtBootstrap, Identity, KVParams, Pool, Push
-from pdx_proxy.endpoints.snapshot import Endpoint
-from pdx_proxy.engines.backend import Backend
-from pdx_proxy.engines.bootstrap import ask_identity
-from pdx_proxy.handoff.base import NO_PARAMS, handed_over, identity_of, transfer_params
-from pdx_proxy.http.upstream.connection import Answer
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.engines.bootstrap import query_identity
+from pdx_proxy.engines.engines import Engines
+from pdx_proxy.engines.transfer_params import NO_PARAMS, handed_over, identity_of, transfer_params
+from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure, Reason
-from pdx_proxy.payload.request import body_of, prefill_body
+from pdx_proxy.payload.body import body_of, prefill_body
 
 PATH: Final = "/v1/completions"
 _FOR_CLIENTS: Final = "remote_prefill_cached_tokens"
-"""How much of the prompt P had cached. A D that is told says so in its usage in place of what came from P."""
+"""How many prompt tokens P had cached. A D that receives it reports it as its usage, instead of the tokens from P."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A hand-off that came to its end."""
+    """The result of a hand-off."""
 
     identity: Identity | None
-    """P's, in a family that needs it."""
-    told: KVParams
-    """D's parameters; empty where P and D tell each other nothing."""
+    """P's identity, in families that need it."""
+    decode_params: KVParams
+    """D's parameters; empty in the family pool."""
     answer: Answer
-    """D's."""
+    """D's answer."""
     prefill_seconds: float
     handoff_seconds: float
-    """From P's answer to the end of D's."""
+    """From the end of P's answer to the end of D's."""
 
 
 async def hand_over(
-    backend: Backend, prefill: Endpoint, decode: Endpoint, body: Mapping[str, Any], seconds: float
+    engines: Engines, prefill: Endpoint, decode: Endpoint, body: Mapping[str, Any], seconds: float
 ) -> Probe:
-    """One whole P-first pair, so that nothing stays parked on P. Works in every order of a connector.
+    """Run both legs one after the other, P first, so that P keeps no blocks. Works in every order of a connector.
 
     Each leg may take `seconds`. Raises EngineFailure with the engine's name.
     """
     family = family_of(prefill.connector, prefill.order, prefill.spec.protocol)
-    request_id, began = backend.new_id(), backend.clock()
+    request_id, began = engines.new_id(), engines.clock()
     if isinstance(family, Pool):
-        transfer_params(prefill, await _prefill(backend, prefill, body, None, seconds, request_id))
-        finished = backend.clock()
+        transfer_params(prefill, await _prefill(engines, prefill, body, None, seconds, request_id))
+        finished = engines.clock()
         await asyncio.sleep(family.saved_after)
-        answer = await serve(backend, decode, body, seconds, request_id)
-        return Probe(None, {}, answer, finished - began, backend.clock() - finished)
+        answer = await serve(engines, decode, body, seconds, request_id)
+        return Probe(None, {}, answer, finished - began, engines.clock() - finished)
     if isinstance(family, Push):
-        identity, told = await _meet(backend, family, prefill, body, seconds, request_id)
+        identity, decode_params = await _prefill_push(engines, family, prefill, body, seconds, request_id)
     else:
-        answer = await _prefill(backend, prefill, body, family.prefill_params, seconds, request_id)
+        answer = await _prefill(engines, prefill, body, family.prefill_params, seconds, request_id)
         params = transfer_params(prefill, answer)
         if params is None:
             raise BadAnswer(prefill.name, NO_PARAMS, Reason.STATUS, 502, b"")
-        identity, told = None, params
-    finished = backend.clock()
-    told = {name: value for name, value in told.items() if name != _FOR_CLIENTS}
-    answer = await serve(backend, decode, {**body, "kv_transfer_params": told}, seconds, request_id)
-    return Probe(identity, told, answer, finished - began, backend.clock() - finished)
+        identity, decode_params = None, params
+    finished = engines.clock()
+    decode_params = {name: value for name, value in decode_params.items() if name != _FOR_CLIENTS}
+    answer = await serve(engines, decode, {**body, "kv_transfer_params": decode_params}, seconds, request_id)
+    return Probe(identity, decode_params, answer, finished - began, engines.clock() - finished)
 
 
-async def _meet(
-    backend: Backend, family: Push, prefill: Endpoint, body: Mapping[str, Any], seconds: float, request_id: str
+async def _prefill_push(
+    engines: Engines, family: Push, prefill: Endpoint, body: Mapping[str, Any], seconds: float, request_id: str
 ) -> tuple[Identity | None, KVParams]:
-    """P's identity and D's parameters, once P has finished."""
-    asked = await ask_identity(backend, prefill, family.identity) if isinstance(family.identity, AtBootstrap) else None
-    answer = await _prefill(backend, prefill, body, family.prefill_params(request_id), seconds, request_id)
+    """Run P's leg of a push; return P's identity and D's parameters."""
+    source = family.identity
+    identity = await query_identity(engines, prefill, source) if isinstance(source, AtBootstrap) else None
+    answer = await _prefill(engines, prefill, body, family.prefill_params(request_id), seconds, request_id)
     params = handed_over(prefill, family, answer)
-    if asked is not None:
-        return asked, family.decode_params(request_id, asked)
+    if identity is not None:
+        return identity, family.decode_params(request_id, identity)
     return identity_of(prefill, family, params), params
 
 
 async def _prefill(
-    backend: Backend,
+    engines: Engines,
     prefill: Endpoint,
     body: Mapping[str, Any],
     params: KVParams | None,
     seconds: float,
     request_id: str,
 ) -> Answer:
-    leg = backend.leg(prefill)
+    leg = engines.leg(prefill)
     try:
         await leg.connect()
         leg.send("POST", PATH, (("X-Request-Id", request_id),), prefill_body(body_of(body), params))
@@ -99,15 +100,15 @@ async def _prefill(
 
 
 async def serve(
-    backend: Backend, endpoint: Endpoint, body: Mapping[str, Any], seconds: float, request_id: str | None = None
+    engines: Engines, endpoint: Endpoint, body: Mapping[str, Any], seconds: float, request_id: str | None = None
 ) -> Answer:
-    """A whole request to one engine, with an answer of 200; raises EngineFailure."""
-    leg = backend.leg(endpoint)
+    """Send a whole request to one engine; raises EngineFailure unless it answers 200."""
+    leg = engines.leg(endpoint)
     try:
         await leg.connect()
-        headers = (("X-Request-Id", request_id or backend.new_id()),)
+        headers = (("X-Request-Id", request_id or engines.new_id()),)
         leg.send("POST", PATH, headers, msgspec.json.encode(body))
-        answer = await leg.opened(seconds)
+        answer = await leg.first_event(seconds)
         if answer.status != 200:
             raise _failed(endpoint, answer)
         return answer
@@ -115,9 +116,9 @@ async def serve(
         leg.end()
 
 
-async def page_of(backend: Backend, endpoint: Endpoint, path: str, seconds: float) -> bytes:
-    """What an engine tells at a path beside its API; empty when it does not answer with 200."""
-    leg = backend.leg(endpoint)
+async def page_of(engines: Engines, endpoint: Endpoint, path: str, seconds: float) -> bytes:
+    """GET a page of an engine; empty unless it answers 200."""
+    leg = engines.leg(endpoint)
     try:
         await leg.connect()
         leg.send("GET", path, (), b"")

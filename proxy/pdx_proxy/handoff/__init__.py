@@ -1,1 +1,4 @@
-"""handoff."""
+"""The hand-off of a split request in each family, and the settlement of hand-offs that end early.
+
+Imports `engines` and everything below. Within the package: a family -> its settlement -> `settlement`.
+"""

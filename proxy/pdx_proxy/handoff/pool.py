@@ -1,57 +1,58 @@
-"""The pool family: P saves what it computes, and D, asked with the whole request, looks it up.
+"""The pool family: P saves its KV in a pool, and D, which gets the request unchanged, looks it up there.
 
-Nothing is kept for a D, so a hand-off that nobody wants any more is settled by stopping P, or, where that would harm
-its engine, by leaving it to finish. What D does not find it computes; the gateway does not see that, the engine counts
-it.
+P keeps nothing for a D. A hand-off that ends early is settled by stopping P or, where that would harm its engine, by
+letting P finish. D computes what it does not find. The gateway cannot see that; the engine counts it.
 """
 
 import asyncio
 
 from pdx_api.connectors.families import Pool
-from pdx_proxy.endpoints.snapshot import Endpoint
-from pdx_proxy.engines.backend import Backend
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.engines.call import Call
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.handoff.base import Handoff, HandoffFailure
-from pdx_proxy.handoff.prefill_first import finish_prefill, stand_in_leg
+from pdx_proxy.handoff.prefill_first import current_decode_leg, finish_prefill
+from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure
-from pdx_proxy.payload.request import Request, decode_body
+from pdx_proxy.payload.body import decode_body
 
 
 async def hand_off(
-    backend: Backend, settlements: Settlements, family: Pool, pair: tuple[Endpoint, Endpoint], request: Request
+    serving: ServingState, settlements: Settlements, family: Pool, pair: tuple[Endpoint, Endpoint], call: Call
 ) -> Handoff:
     """Run P's leg to its end, then D's until its answer is open; raises HandoffFailure or LegRefused.
 
-    D's leg is the request as the client wrote it, so a refusal of D's is the client's.
+    D's leg is the client's request, so a refusal of D goes to the client.
     """
-    prefill, decode = pair
-    prefill_leg = backend.leg(prefill, request.until)
-    # D is counted from its choice on, or all that is chosen during a prefill would be sent to the same one.
-    decode_leg = backend.leg(decode, request.until)
-    snapshot = backend.snapshot
+    (prefill, decode), request, engines = pair, call.request, serving.engines
+    prefill_leg = engines.leg(prefill, request.deadline)
+    # D's load counts from now on. Otherwise all requests of one prefill's duration would select the same D.
+    decode_leg = engines.leg(decode, request.deadline)
+    snapshot = engines.snapshot
     try:
-        await finish_prefill(backend, settlements, prefill_leg, decode, None, request)
-        finished = backend.clock()
+        await finish_prefill(serving, settlements, prefill_leg, decode, None, call)
+        finished = engines.clock()
         if family.saved_after:
             await asyncio.sleep(family.saved_after)
-        decode_leg = stand_in_leg(backend, snapshot, decode_leg, request)
-        await _decode(backend, decode_leg, request)
+        decode_leg = current_decode_leg(engines, snapshot, decode_leg, request)
+        await _decode(serving, decode_leg, call)
     except BaseException:
         decode_leg.end()
         raise
     finally:
         prefill_leg.end()
-    return Handoff(decode_leg, prefill, request.timeline.prefill, backend.clock() - finished)
+    return Handoff(decode_leg, prefill, call.timeline.prefill, engines.clock() - finished)
 
 
-async def _decode(backend: Backend, leg: Leg, request: Request) -> None:
-    """D may have to compute the prompt, so its first event has as long as a whole request's."""
+async def _decode(serving: ServingState, leg: Leg, call: Call) -> None:
+    """Run D's leg. D may have to compute the prompt, so its first event has the deadline of a whole request."""
+    engines = serving.engines
     try:
         await leg.connect()
-        backend.send(leg, request, decode_body(request.body, None), backend.new_id())
-        await leg.opened(backend.deadlines.first_event)
+        serving.send(leg, call, decode_body(call.request.body, None), engines.new_id())
+        await leg.first_event(engines.deadlines.first_event)
     except EngineFailure as failure:
         if not isinstance(failure, BadAnswer):
-            backend.suspect(leg.endpoint, failure)
+            engines.observer.suspect(leg.endpoint, failure)
         raise HandoffFailure(leg.endpoint, failure) from failure

@@ -1,56 +1,63 @@
-"""What the families have in common that await P before D is asked: serial and pool."""
+"""The steps that the families pull and pool share: P finishes before D gets its leg."""
 
 import asyncio
 from typing import Final
 
 from pdx_api.connectors.families import KVParams
-from pdx_proxy.balancing.pick import stand_in
-from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot
-from pdx_proxy.engines.backend import Backend
+from pdx_proxy.balancing.pick import replacement_decode
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.snapshot import Snapshot
+from pdx_proxy.engines.call import Call
+from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.handoff.base import HandoffFailure, LegRefused, transfer_params
+from pdx_proxy.engines.transfer_params import LegRefused, transfer_params
+from pdx_proxy.handoff.base import HandoffFailure
+from pdx_proxy.handoff.prefill_first_settlement import stop_prefill
+from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure, Reason
-from pdx_proxy.payload.request import Request, prefill_body
+from pdx_proxy.payload.body import prefill_body
+from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry.counters import Phase
 
 _PREFILL: Final = Phase.PREFILL.value
 
 
 async def finish_prefill(
-    backend: Backend, settlements: Settlements, leg: Leg, decode: Endpoint, params: KVParams | None, request: Request
+    serving: ServingState, settlements: Settlements, leg: Leg, decode: Endpoint, params: KVParams | None, call: Call
 ) -> KVParams | None:
-    """P's leg to its end; what it answers for D. Raises HandoffFailure or LegRefused.
+    """Run P's leg to its end; return its parameters for D. Raises HandoffFailure or LegRefused.
 
-    `params` are the leg's own; without them P keeps nothing for a D. The leg stays the caller's to end.
+    `params` are the parameters of P's leg. Without them P keeps nothing for a D. The caller must end the leg.
     """
-    body = prefill_body(request.body, params)
+    body = prefill_body(call.request.body, params)
     try:
         await leg.connect()
-        backend.send_prefill(leg, request, body, backend.new_id())
-        answered = transfer_params(leg.endpoint, await leg.whole(backend.deadlines.prefill))
+        serving.send_prefill(leg, call, body, serving.engines.new_id())
+        answered = transfer_params(leg.endpoint, await leg.whole(serving.engines.deadlines.prefill))
     except EngineFailure as failure:
         if not (isinstance(failure, BadAnswer) and failure.reason is Reason.STATUS):
-            backend.suspect(leg.endpoint, failure)
-        raise HandoffFailure(leg.endpoint, failure, begun=leg.begun) from failure
+            serving.engines.observer.suspect(leg.endpoint, failure)
+        raise HandoffFailure(leg.endpoint, failure, begun=leg.sent) from failure
     except LegRefused:
         raise
-    except (asyncio.CancelledError, Exception):  # mostly because nobody waits any more
-        settlements.stop_prefill(leg.detach(), decode, request, keeps=params is not None)
+    except (asyncio.CancelledError, Exception):  # mostly because the client has left
+        stop_prefill(settlements, leg.detach(), decode, call.request, keeps=params is not None)
         raise
     leg.give_back()
-    timeline = request.timeline
-    timeline.prefill = backend.clock() - timeline.sent
-    backend.counters.phases[_PREFILL].observe(timeline.prefill)
+    timeline = call.timeline
+    timeline.prefill = serving.engines.clock() - timeline.sent
+    serving.counters.phases[_PREFILL].observe(timeline.prefill)
     return answered
 
 
-def stand_in_leg(backend: Backend, then: Snapshot, leg: Leg, request: Request) -> Leg:
-    """D's leg, as long as `then` is in force; afterwards that of its stand-in.
+def current_decode_leg(engines: Engines, before: Snapshot, leg: Leg, request: Request) -> Leg:
+    """Return D's leg, or, if the snapshot has changed since `before`, a leg to a replacement of the same revision.
 
-    A D that has begun to leave while P prefilled gets no leg any more.
+    A D that began to terminate while P prefilled gets no leg.
     """
-    if backend.snapshot is then:
+    if engines.snapshot is before:
         return leg
     leg.end()
-    return backend.leg(stand_in(backend.snapshot, backend.load.of, leg.endpoint, turn=0), request.until)
+    decode = replacement_decode(engines.snapshot, engines.load.of, leg.endpoint, cursor=0)
+    return engines.leg(decode, request.deadline)

@@ -1,38 +1,40 @@
-"""The serial family: P is called and awaited, what it answers goes to D, and D pulls.
+"""The pull family: P answers with its KV parameters, they go to D, and D reads the KV from P.
 
-Invariant: once P has finished, exactly one of these happens: D's leg takes its parameters, or they are given to
-aftercare for release.
+Invariant: once P has finished, exactly one of these happens: D's leg uses its parameters, or they are released.
 """
 
 import asyncio
 
 from pdx_api.connectors.families import KVParams, Pull
-from pdx_proxy.endpoints.snapshot import Endpoint
-from pdx_proxy.engines.backend import Backend
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.engines.call import Call
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.handoff.base import HTTP_BAD_REQUEST, Handoff, HandoffFailure, LegRefused, blame
-from pdx_proxy.handoff.prefill_first import finish_prefill, stand_in_leg
+from pdx_proxy.engines.transfer_params import LegRefused
+from pdx_proxy.handoff.base import Handoff, HandoffFailure, reached_engine
+from pdx_proxy.handoff.prefill_first import current_decode_leg, finish_prefill
+from pdx_proxy.handoff.prefill_first_settlement import leave_decode, release
+from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure
-from pdx_proxy.payload.request import Request, decode_body
+from pdx_proxy.payload.body import decode_body
 
 
 async def hand_off(
-    backend: Backend, settlements: Settlements, family: Pull, pair: tuple[Endpoint, Endpoint], request: Request
+    serving: ServingState, settlements: Settlements, family: Pull, pair: tuple[Endpoint, Endpoint], call: Call
 ) -> Handoff:
     """Run both legs until D's answer is open; raises HandoffFailure or LegRefused."""
-    prefill, decode = pair
-    prefill_leg = backend.leg(prefill, request.until)
-    # D is counted from its choice on, or all that is chosen during a prefill would be sent to the same one.
-    decode_leg = backend.leg(decode, request.until)
-    snapshot = backend.snapshot
+    (prefill, decode), request, engines = pair, call.request, serving.engines
+    prefill_leg = engines.leg(prefill, request.deadline)
+    # D's load counts from now on. Otherwise all requests of one prefill's duration would select the same D.
+    decode_leg = engines.leg(decode, request.deadline)
+    snapshot = engines.snapshot
     try:
-        params = await finish_prefill(backend, settlements, prefill_leg, decode, family.prefill_params, request)
+        params = await finish_prefill(serving, settlements, prefill_leg, decode, family.prefill_params, call)
         if params is not None:
-            backend.counters.hold(prefill.name)
-        finished = backend.clock()
-        decode_leg = stand_in_leg(backend, snapshot, decode_leg, request)
-        await _decode(backend, settlements, prefill, decode_leg, params, request)
+            serving.counters.pin(prefill.name)
+        finished = engines.clock()
+        decode_leg = current_decode_leg(engines, snapshot, decode_leg, request)
+        await _decode(serving, settlements, prefill, decode_leg, params, call)
     except BaseException:
         decode_leg.end()
         raise
@@ -42,41 +44,42 @@ async def hand_off(
         return Handoff(decode_leg)
     decode = decode_leg.endpoint
     if decode_leg.answer.status != 200:
-        unheard = HTTP_BAD_REQUEST in decode_leg.answer.body
+        reached = reached_engine(decode_leg.answer.body)
         decode_leg.end()
-        if unheard or not backend.has_handshake(prefill, decode):
-            settlements.release((prefill, decode), params, request)
+        if reached and serving.has_handshake(prefill, decode):
+            serving.counters.unpin(prefill.name)  # D's engine has notified P
         else:
-            backend.counters.let_go(prefill.name)
+            release(settlements, (prefill, decode), params, request)
         raise LegRefused
-    backend.counters.let_go(prefill.name)
-    backend.mark_handshake(prefill, decode)
-    return Handoff(decode_leg, prefill, request.timeline.prefill, backend.clock() - finished)
+    serving.counters.unpin(prefill.name)
+    serving.mark_handshake(prefill, decode)
+    return Handoff(decode_leg, prefill, call.timeline.prefill, engines.clock() - finished)
 
 
 async def _decode(
-    backend: Backend, settlements: Settlements, prefill: Endpoint, leg: Leg, params: KVParams | None, request: Request
+    serving: ServingState, settlements: Settlements, prefill: Endpoint, leg: Leg, params: KVParams | None, call: Call
 ) -> None:
-    decode, deadlines = leg.endpoint, backend.deadlines
+    """Run D's leg until its answer is open, or settle."""
+    decode, engines, request = leg.endpoint, serving.engines, call.request
     pair = (prefill, decode)
     try:
         await leg.connect()
-        backend.send(leg, request, decode_body(request.body, params), backend.new_id())
-        await leg.opened(deadlines.handoff if request.stream else deadlines.first_event)
+        serving.send(leg, call, decode_body(request.body, params), engines.new_id())
+        await leg.first_event(engines.deadlines.handoff if request.stream else engines.deadlines.first_event)
     except EngineFailure as failure:
         leg.end()
         if params is not None:
-            settlements.release(pair, params, request, failure, begun=leg.begun)
-            blame(backend, prefill, decode, failure)
+            release(settlements, pair, params, request, failure, begun=leg.sent)
+            engines.observer.decode_failed(engines.snapshot, prefill, decode, failure)
         elif not isinstance(failure, BadAnswer):
-            backend.suspect(decode, failure)
+            engines.observer.suspect(decode, failure)
         raise HandoffFailure(decode, failure) from failure
-    except (asyncio.CancelledError, Exception):  # mostly because nobody waits any more
+    except (asyncio.CancelledError, Exception):  # mostly because the client has left
         if params is None:
             leg.end()
-        elif leg.begun:
-            settlements.leave_decode(leg.detach(), pair, params, request)
+        elif leg.sent:
+            leave_decode(settlements, leg.detach(), pair, params, request)
         else:
             leg.end()
-            settlements.release(pair, params, request)
+            release(settlements, pair, params, request)
         raise

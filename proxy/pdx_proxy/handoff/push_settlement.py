@@ -1,87 +1,151 @@
-"""What frees the blocks of a rendezvous that ends early: one further leg under its id, as its family settles."""
+"""Settlement of a push that ended early: what happens to P's leg and to the blocks of both engines.
 
+The result depends on what D does at the end of the attempt (`DecodeEnd`) and on how the family settles.
+"""
+
+import asyncio
+from enum import Enum
 from typing import Final
 
-from pdx_api.connectors.families import KVParams, Push, Settles
-from pdx_proxy.endpoints.snapshot import Endpoint
-from pdx_proxy.engines.backend import Backend
+from pdx_api.connectors.families import KVParams
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.handoff.base import FULL, HTTP_BAD_REQUEST, REFUSED_MAX_TOKENS, has_answered, identity_of
-from pdx_proxy.handoff.settlement import Settlements
-from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure
-from pdx_proxy.payload.request import Request, prefill_body, settling_body
+from pdx_proxy.handoff.base import FULL, has_answered, reached_engine
+from pdx_proxy.handoff.push_prefill import PushPrefill
+from pdx_proxy.handoff.push_transfer import PUSH_SECONDS, PushTransfer
+from pdx_proxy.http.upstream.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure
 from pdx_proxy.telemetry.counters import Settlement
 
-PUSH_SECONDS: Final = 0.1
-"""How long after P's end a D whose answer shows no first event is given to take the KV."""
-_NOT_BEGUN: Final = (*range(400, 500), FULL)
-"""What P answers to a leg that does not reach its engine."""
+
+class DecodeEnd(Enum):
+    """What D does at the end of an attempt in which it did not load the KV."""
+
+    REFUSED = "refused"
+    """D's engine refused the leg. In families that settle by P's leg, D has notified P."""
+    REFUSED_BY_HTTP = "refused by http"
+    """D's HTTP server refused the leg, so D's engine never received it."""
+    ABSENT = "absent"
+    """D does not wait: its leg was not sent, or it answered that it failed."""
+    LOST = "lost"
+    """The connection to D was lost. D may still wait."""
+    WAITS = "waits"
+    """D waits for the push."""
 
 
-class PushSettlement:
-    """Who was to meet under which id. It knows nothing of how the attempt went."""
+_REFUSED: Final = (DecodeEnd.REFUSED, DecodeEnd.REFUSED_BY_HTTP)
+_MAY_WAIT: Final = (DecodeEnd.LOST, DecodeEnd.WAITS)
 
-    __slots__ = ("_backend", "_decode", "_family", "_id", "_meets", "_prefill", "_request", "_settlements")
 
-    def __init__(
-        self,
-        backend: Backend,
-        settlements: Settlements,
-        family: Push,
-        pair: tuple[Endpoint, Endpoint],
-        request: Request,
-        meeting: str,
-    ) -> None:
-        self._backend = backend
-        self._settlements = settlements
-        self._family = family
-        self._prefill, self._decode = pair
-        self._request = request
-        self._id = meeting
-        self._meets = family.settles is Settles.BY_PREFILL_LEG
+def end_of_refusal(body: bytes) -> DecodeEnd:
+    """Classify a 4xx of D by its body."""
+    return DecodeEnd.REFUSED if reached_engine(body) else DecodeEnd.REFUSED_BY_HTTP
 
-    async def decode_takes_it(self, leg: Leg) -> bool:
-        """Whether D, whose leg this is, has the KV of a P that has finished, or needs it no more."""
-        seconds = self._backend.deadlines.settle if self._request.stream else PUSH_SECONDS
-        try:
-            answer = await leg.opened(seconds)
-            return answer.status == 200 or (self._meets and HTTP_BAD_REQUEST not in answer.body)
-        except DeadlineExceeded:
-            return True
-        except EngineFailure:
-            return False
 
-    async def unmet(self, failure: Exception | None, *, refused: bool = False) -> Settlement:
-        """No leg of P's has come to its end under the id that D was told: another one may take its place.
+def end_of_failure(failure: EngineFailure) -> DecodeEnd:
+    """Classify a failure of D's leg."""
+    if has_answered(failure, (FULL,)):
+        return DecodeEnd.REFUSED
+    if isinstance(failure, DeadlineExceeded):
+        return DecodeEnd.WAITS
+    return DecodeEnd.ABSENT if isinstance(failure, BadAnswer | ConnectFailure) else DecodeEnd.LOST
 
-        A short one only where D has refused its leg and wants no KV: any other D would keep what P writes as the KV of
-        its own prompt. `failure` is that of P's leg.
-        """
-        begun = failure is not None and not has_answered(failure, _NOT_BEGUN)
-        if not self._meets or begun:
-            return Settlement.LEASE if refused else self.lost()
-        params = self._family.prefill_params(self._id)
-        body = prefill_body(self._request.body, params)
-        if refused:
-            body = settling_body(self._request.path, params, 1, self._id)
-        status = await self._settlements.call(self._prefill, self._request, body, self._id)
-        if status == 200:
+
+def finish(transfer: PushTransfer, prefill: PushPrefill, decode_leg: Leg) -> None:
+    """The request was abandoned while D had its leg: let P finish, then close D."""
+    transfer.settlements.settle(_finish(transfer, prefill, decode_leg))
+
+
+def unwind(transfer: PushTransfer, prefill: PushPrefill, decode_leg: Leg, end: DecodeEnd) -> None:
+    """Abandon the hand-off: D will not load the KV. Stop P only if D cannot be waiting for it."""
+    settlements = transfer.settlements
+    prefill.conclude()
+    if prefill.task is None:
+        prefill.leg.end()
+        if transfer.by_prefill_leg and end is DecodeEnd.REFUSED:
+            settlements.settle(transfer.substitute_prefill(None, refused=True))
+        return
+    since = prefill.transfer_since
+    if end not in _REFUSED and since is not None and transfer.engines.clock() - since > PUSH_SECONDS:
+        prefill.unpin()
+        settlements.count(Settlement.FINISHED)  # D had the KV, so no blocks are left to free
+        return
+    stop_prefill = end not in _MAY_WAIT and not (transfer.by_prefill_leg and decode_leg.sent)
+    settlements.settle(_unwind(transfer, prefill, prefill.task, end, stop_prefill=stop_prefill))
+
+
+def after_prefill_failure(
+    transfer: PushTransfer, prefill: PushPrefill, decode_leg: Leg, failure: EngineFailure
+) -> None:
+    """P has failed: release D's blocks, by the leg that is being sent again or by a substitute."""
+    if prefill.resending:
+        decode_leg.clear_interruption()
+        finish(transfer, prefill, decode_leg)
+        return
+    sent = decode_leg.sent
+    decode_leg.end()
+    prefill.unpin(expires=isinstance(failure, DeadlineExceeded))
+    if sent:
+        transfer.settlements.settle(transfer.substitute_prefill(failure))
+
+
+async def _finish(transfer: PushTransfer, prefill: PushPrefill, decode_leg: Leg) -> Settlement:
+    settlement = Settlement.LEASE
+    try:
+        settlement = await _finish_prefill(transfer, prefill, decode_leg)
+    finally:
+        prefill.conclude()
+        decode_leg.end()
+        prefill.unpin(expires=settlement is Settlement.LEASE)
+    return settlement
+
+
+async def _finish_prefill(transfer: PushTransfer, prefill: PushPrefill, decode_leg: Leg) -> Settlement:
+    task = prefill.task
+    if task is None:
+        if decode_leg.answer.status >= 400:
+            prefill.leg.end()
+            if transfer.by_prefill_leg and reached_engine(decode_leg.answer.body):
+                return await transfer.substitute_prefill(None, refused=True)
             return Settlement.FINISHED
-        return Settlement.LEASE if refused else self.lost()  # a D that refuses holds nothing
+        task = prefill.start()
+    params = await task
+    if params is None:
+        return await transfer.substitute_prefill(prefill.failure)
+    if await transfer.decode_has_kv(decode_leg):
+        return Settlement.FINISHED
+    if prefill.failure is not None:
+        return transfer.report_lost()
+    return await transfer.free(params)
 
-    async def free(self, params: KVParams) -> Settlement:
-        """Free what P has finished by a D leg under the same id: of one token, or one that D refuses."""
-        others = [d for d in self._backend.snapshot.decode if d.revision == self._prefill.revision]
-        decode = next((d for d in others if d.name != self._decode.name), self._decode)
-        identity = identity_of(self._prefill, self._family, params)
-        assert identity is not None, "a P that has finished is known"
-        leg_params = self._family.decode_params(self._id, identity)
-        body = settling_body(self._request.path, leg_params, REFUSED_MAX_TOKENS if self._meets else 1, self._id)
-        status = await self._settlements.call(decode, self._request, body, self._id)
-        freed = 400 <= status < 500 if self._meets else status == 200
-        return Settlement.RELEASED if freed else Settlement.LEASE
 
-    def lost(self) -> Settlement:
-        """D waits for a push that never comes."""
-        self._backend.lost(self._decode)
-        return Settlement.DECODE_LOST
+async def _unwind(
+    transfer: PushTransfer,
+    prefill: PushPrefill,
+    task: "asyncio.Task[KVParams | None]",
+    end: DecodeEnd,
+    *,
+    stop_prefill: bool,
+) -> Settlement:
+    settlement = Settlement.LEASE
+    try:
+        if stop_prefill:
+            await asyncio.wait([task], timeout=transfer.engines.deadlines.nearly_done)
+            prefill.leg.half_close()
+        params = await task
+        settlement = await _settle_ended(transfer, prefill, params, end)
+    finally:
+        prefill.unpin(expires=settlement is Settlement.LEASE)
+    return settlement
+
+
+async def _settle_ended(
+    transfer: PushTransfer, prefill: PushPrefill, params: KVParams | None, end: DecodeEnd
+) -> Settlement:
+    """Settle after P's leg has ended; `params` are P's if it has finished."""
+    refused, waits = end is DecodeEnd.REFUSED, end is DecodeEnd.WAITS
+    if params is None:
+        if waits or refused:
+            return await transfer.substitute_prefill(prefill.failure, refused=refused)
+        return Settlement.PREFILL_STOPPED
+    if transfer.by_prefill_leg and refused:
+        return Settlement.RELEASED
+    return Settlement.FINISHED if waits else await transfer.free(params)

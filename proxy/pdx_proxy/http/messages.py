@@ -1,14 +1,8 @@
-"""HTTP/1.1 as bytes: requests towards engines and answers towards clients."""
+"""HTTP/1.1 heads as bytes: of requests to engines and of answers to clients. Pure."""
 
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Final
-
-from pdx_proxy.config.settings import Keys
-
-_AUTHORIZATION: Final = "authorization"
-_FORWARDED: Final = ("traceparent", "tracestate")
-"""What of a client's head reaches an engine. Request ids, ranks and priorities speak to its inside and do not."""
 
 _DROPPED_ANSWER_HEADERS: Final = frozenset(
     {b"connection", b"content-length", b"date", b"keep-alive", b"server", b"transfer-encoding", b"x-request-id"}
@@ -16,15 +10,10 @@ _DROPPED_ANSWER_HEADERS: Final = frozenset(
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
-def forwarded_headers(keys: Keys) -> tuple[str, ...]:
-    """Names of what of a client's head goes on. Where the gateway knows keys, its clients' are no engine's business."""
-    return _FORWARDED if keys.clients is not None or keys.engines is not None else (_AUTHORIZATION, *_FORWARDED)
-
-
 def request_head(
     method: str, path: str, host: str, headers: Iterable[tuple[str, str]], size: int, own: str = ""
 ) -> bytes:
-    """The head of a request to an engine with a body of `size` bytes; `own` holds whole lines of the gateway's."""
+    """The head of a request to an engine with a body of `size` bytes. `own` is header lines with their line ends."""
     head = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{own}"
     for name, value in headers:
         head += f"{name}: {value}\r\n"
@@ -33,7 +22,7 @@ def request_head(
 
 
 def answer_head(status: int, headers: Iterable[tuple[bytes, bytes]], added: Mapping[str, str]) -> bytes:
-    """Status line and headers of an answer to a client; `added` holds the framing and the gateway's own headers.
+    """Status line and headers of an answer to a client. `added` is the framing and further headers.
 
     Names are in lower case.
     """

@@ -1,4 +1,4 @@
-"""The paths a client may use: an allow-list. vLLM's administrative paths are not on it."""
+"""The paths that clients may use: an allow-list, without vLLM's administrative paths. Pure."""
 
 from enum import Enum, auto
 from typing import Final
@@ -8,7 +8,7 @@ class Kind(Enum):
     """How a path is served."""
 
     GENERATE = auto()
-    """May be split over a prefill and a decode engine."""
+    """May be split between a prefill and a decode engine."""
     WHOLE = auto()
     """Goes to one engine."""
     READ = auto()

@@ -1,6 +1,6 @@
-"""What is read of P's answer. Decoding all of it takes twice as long.
+"""The members of P's answer that the gateway reads. Decoding all members takes twice as long.
 
-A module of its own because it stays Python: msgspec reads the annotations, which a compiled class has none of.
+This module is not compiled: msgspec reads the annotations, and a compiled class has none.
 """
 
 from typing import Any, Final
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Choice(msgspec.Struct):
-    """One of its answers; of a P, the only one."""
+    """One choice of an answer; P's answer has one."""
 
     finish_reason: str | None
 

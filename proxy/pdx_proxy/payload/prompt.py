@@ -1,6 +1,6 @@
-"""What a choice may ask of a prompt: a key for its beginning, and roughly how many tokens it is.
+"""Features of a prompt for the selection of engines: a key of its beginning, and an estimate of its tokens.
 
-Both read the JSON as it came. Only what a setting asks for is computed.
+Both read the JSON as received. Only features that a setting needs are computed.
 """
 
 import zlib
@@ -12,23 +12,23 @@ import msgspec
 import orjson
 
 KEY_BYTES: Final = 1024
-"""How much of a prompt is its key: about 256 tokens, 16 blocks of a KV cache.
+"""How many bytes of a prompt make its key: about 256 tokens, 16 blocks of a KV cache.
 
-Requests that share less gain little from the same engine; those that share more are together.
+Requests that share less gain little from the same engine. Requests that share more have the same key.
 """
 _PROMPTS: Final = ("messages", "prompt", "input")
-"""Members that hold a prompt; a body has one of them."""
+"""Members that contain the prompt; a body has one of them."""
 _COUNTED: Final = (*_PROMPTS, "system", "tools")
-"""Members that a prompt is made of."""
+"""Members that count as part of the prompt."""
 _MESSAGES: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _LETTERS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ "
 _NOT_ASCII: Final = bytes(range(0x80, 0x100))
 _NO_LEAD: Final = bytes(range(0xC0))
 _LEADS_OF_TWO: Final = bytes(range(0xC0, 0xE0))
-"""First bytes of characters of two bytes: Latin with accents, Greek, Cyrillic, Arabic."""
+"""First bytes of two-byte characters: Latin with accents, Greek, Cyrillic, Arabic."""
 _SHORTEST_TOKEN: Final = 0.5
 _LONGEST_TOKEN: Final = 12
-"""Bytes of JSON for each token: what is surely below or above a limit is not looked at."""
+"""Bytes of JSON per token. Outside these bounds the size alone decides, without an estimate."""
 
 
 class _Message(msgspec.Struct):
@@ -40,33 +40,34 @@ _MESSAGE: Final = msgspec.json.Decoder(_Message)
 
 @dataclass(frozen=True, slots=True)
 class PromptFeatures:
-    """What was asked of a prompt."""
+    """The computed features of a prompt."""
 
     key: int | None = None
-    """Equal for prompts with the same beginning. None when nobody asked, or there is no prompt."""
+    """Equal for prompts with the same beginning. None if no policy needs it, or without a prompt."""
     short: bool = False
-    """Whether it has, as estimated, no more tokens than the limit."""
+    """Whether the estimate of its tokens is at most the limit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What is asked of every prompt."""
+class PromptReader:
+    """Computes the features that the policies in force need."""
 
     key: bool
+    """Whether to compute the key."""
     limit: int
-    """Tokens up to which a prompt is short; 0 when nobody asks."""
+    """Tokens up to which a prompt is short; 0: do not estimate."""
 
-    def at(self, members: Mapping[str, bytes]) -> PromptFeatures:
-        """The traits of a body's prompt; `members` are JSON values by name, of any type that is a buffer."""
+    def features_of(self, members: Mapping[str, bytes]) -> PromptFeatures:
+        """The features of a body's prompt. `members` are JSON values by name, of any type with the buffer protocol."""
         return PromptFeatures(
             beginning(members) if self.key else None, self.limit > 0 and is_short(members, self.limit)
         )
 
 
 def beginning(members: Mapping[str, bytes]) -> int | None:
-    """A hash of the first `KEY_BYTES` of a prompt; None without one.
+    """A hash of the first `KEY_BYTES` of a prompt; None without a prompt.
 
-    Of a chat it ends with the first user's message, so that a conversation keeps its key from its first turn on.
+    In a chat the key ends with the first message of the user, so that a conversation keeps its key.
     """
     for name in _PROMPTS:
         if (prompt := members.get(name)) is not None:
@@ -75,20 +76,20 @@ def beginning(members: Mapping[str, bytes]) -> int | None:
 
 
 def _of_chat(messages: bytes) -> int:
-    key, left = 0, KEY_BYTES
+    key, remaining = 0, KEY_BYTES
     try:
         for message in _MESSAGES.decode(messages):
-            key = zlib.crc32(memoryview(message)[:left], key)
-            left -= len(message)
-            if left <= 0 or _MESSAGE.decode(message).role == "user":
+            key = zlib.crc32(memoryview(message)[:remaining], key)
+            remaining -= len(message)
+            if remaining <= 0 or _MESSAGE.decode(message).role == "user":
                 break
-    except msgspec.DecodeError:  # an engine will refuse it
+    except msgspec.DecodeError:  # an engine refuses it
         return zlib.crc32(memoryview(messages)[:KEY_BYTES])
     return key
 
 
 def is_short(members: Mapping[str, bytes], limit: int) -> bool:
-    """Whether a prompt has, as estimated, at most `limit` tokens."""
+    """Whether the estimate of a prompt's tokens is at most `limit`."""
     parts = [members[name] for name in _COUNTED if name in members]
     size = sum(map(len, parts))
     if size > limit * _LONGEST_TOKEN:
@@ -97,9 +98,9 @@ def is_short(members: Mapping[str, bytes], limit: int) -> bool:
 
 
 def estimate(value: bytes) -> float:
-    """Roughly how many tokens a JSON value is: a text, token ids, or anything that holds texts.
+    """An estimate of the tokens in a JSON value: a text, token IDs, or any value that contains texts.
 
-    The weights are those of the tokenizers in docs/gateway.md, "Choosing engines", with the errors they leave.
+    The weights fit the tokenizers in docs/gateway.md, "Choosing engines", which lists the errors.
     """
     if value[:1] == b"[" and value.lstrip(b"[ \t\r\n")[:1].isdigit():
         return value.count(b",") + 1.0

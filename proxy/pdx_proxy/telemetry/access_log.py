@@ -1,29 +1,28 @@
-"""The gateway's log: one line for a request that failed or was slow, and nothing of what it asked or was answered.
+"""The access log: one line for a request that failed or was slow, without any of its prompt or answer.
 
-What a line says comes from the gateway itself, but for the client's own id, which is cut and cleaned. A storm of
-failures does not become a storm of lines: further ones of a second are counted and told of together.
+All values come from the gateway, except the client's request ID, which is truncated and cleaned. A storm of failures
+does not become a storm of lines: beyond the limit of a second, one line reports the number of further requests.
 """
 
 import asyncio
 import logging
 import re
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from pdx_api.logs import configure, fields
 from pdx_proxy.config.settings import Logs, Settings
-from pdx_proxy.endpoints.snapshot import Endpoint
 from pdx_proxy.telemetry.counters import Outcome
 from pdx_proxy.telemetry.timeline import NEVER, Timeline
 
 LINES_PER_SECOND: Final = 20
-"""Lines that one gateway writes in a second; its workers share them, at least 1 each."""
+"""Lines that one gateway writes per second. Its workers share them, at least 1 each."""
 FAILED: Final = frozenset(
     {Outcome.SHED, Outcome.UNAVAILABLE, Outcome.BROKEN, Outcome.IDLE, Outcome.EXPIRED, Outcome.INTERNAL}
 )
-"""Outcomes that are no client's own doing."""
+"""Outcomes that the client did not cause."""
 _MAX_CLIENT_ID: Final = 128
 _MAX_LEGS: Final = 12
 _MAX_FRAMES: Final = 8
@@ -33,24 +32,25 @@ _log: Final = logging.getLogger(__name__)
 
 
 def configure_logs(settings: Settings) -> None:
-    """Have this process write the gateway's log."""
+    """Configure the gateway's log in this process."""
     configure(settings.logs.format, "pdx gateway: %(message)s")
 
 
 class AccessLog:
-    """Owner of one worker's lines about requests."""
+    """Owner of one worker's access log."""
 
     def __init__(
-        self, logs: Logs, workers: int, endpoints: Callable[[], Iterable[Endpoint]], clock: Callable[[], float]
+        self, logs: Logs, workers: int, roles: Callable[[], Mapping[str, str]], clock: Callable[[], float]
     ) -> None:
         self.slow_seconds = logs.slow_seconds
-        """From how many seconds on, until its answer begins, a request is slow."""
+        """A request is slow if its answer begins later than this."""
         self._most = max(1, LINES_PER_SECOND // workers)
-        self._endpoints = endpoints
+        self._roles = roles
+        """Returns the roles of the present endpoints by name."""
         self._clock = clock
         self._second = 0
         self._written = 0
-        self._left_out = 0
+        self._omitted = 0
 
     def note(
         self,
@@ -61,19 +61,18 @@ class AccessLog:
         seconds: float,
         raised: Exception | None = None,
     ) -> None:
-        """A request that took so long in all has ended: write its line if it failed or was slow.
+        """Write the line of a request that has ended after `seconds`, if it failed or was slow.
 
-        `raised` is an error of the gateway's own.
+        `raised` is an error inside the gateway.
         """
         slow = (seconds if timeline.first == NEVER else timeline.first) >= self.slow_seconds
         if not slow and outcome not in FAILED:
             return
         if not self._may_write():
-            self._leave_out()
+            self._omit()
             return
-        roles = {endpoint.name: str(endpoint.role) for endpoint in self._endpoints()}
         message = "request failed" if outcome in FAILED else "request was slow"
-        found = describe(path, client_id, outcome, timeline, seconds, roles)
+        found = describe(path, client_id, outcome, timeline, seconds, self._roles())
         error = {} if raised is None else describe_raised(raised)
         _log.warning(message, extra=fields(**found, **error))
 
@@ -84,20 +83,20 @@ class AccessLog:
         self._written += 1
         return self._written <= self._most
 
-    def _leave_out(self) -> None:
-        if not self._left_out:
-            asyncio.get_running_loop().call_later(1.0, self._tell_left_out)
-        self._left_out += 1
+    def _omit(self) -> None:
+        if not self._omitted:
+            asyncio.get_running_loop().call_later(1.0, self._report_omitted)
+        self._omitted += 1
 
-    def _tell_left_out(self) -> None:
-        left_out, self._left_out = self._left_out, 0
-        _log.warning("further requests failed or were slow", extra=fields(left_out=left_out))
+    def _report_omitted(self) -> None:
+        omitted, self._omitted = self._omitted, 0
+        _log.warning("further requests failed or were slow", extra=fields(left_out=omitted))
 
 
 def describe_raised(error: Exception) -> Mapping[str, Any]:
-    """What a line says of an error of the gateway's own: its kind and where it arose.
+    """The fields for an error inside the gateway: its type and where it was raised.
 
-    Not its message, which may quote what a client sent.
+    Not its message, which may quote the client's input.
     """
     frames = traceback.extract_tb(error.__traceback__, limit=-_MAX_FRAMES)
     return {
@@ -107,9 +106,9 @@ def describe_raised(error: Exception) -> Mapping[str, Any]:
 
 
 def describe(
-    path: str, client_id: str, outcome: Outcome, timeline: Timeline, seconds: float, roles: dict[str, str]
+    path: str, client_id: str, outcome: Outcome, timeline: Timeline, seconds: float, roles: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What a line says of a request; times in seconds. `roles` are those of the endpoints that are known now."""
+    """The fields for a request; times in seconds. `roles` has the present endpoints' roles by name."""
     times = {
         "queue": timeline.queued,
         "to_prefill": timeline.to_prefill,

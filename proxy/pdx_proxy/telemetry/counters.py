@@ -1,10 +1,10 @@
-"""What happened, as plain integers: added to on the hot path, rendered when scraped, summed over workers."""
+"""Counters as plain integers: incremented on the hot path, rendered when scraped, summed over workers."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pdx_api.names import Policy
 
@@ -12,9 +12,9 @@ BUCKETS: Final[tuple[float, ...]] = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 1200.0),
 )
-"""Upper bounds of the histograms, in seconds: from a hand-over inside one host to answers of many minutes.
+"""Upper bounds of the histograms, in seconds: from a hand-off inside one host to answers of many minutes.
 
-Of no fixed length: the compiler would make a value of twenty floats of it, and a new object at every use (0.1 µs).
+The type has no fixed length: otherwise the compiler builds a new tuple of twenty floats at every use (0.1 µs).
 """
 
 
@@ -26,23 +26,23 @@ class Outcome(StrEnum):
     WHOLE = "whole"
     """Answered by one engine."""
     REFUSED_BY_ENGINE = "refused_by_engine"
-    """A 4xx of an engine."""
+    """An engine answered 4xx."""
     REFUSED = "refused"
-    """A 4xx of the gateway."""
+    """The gateway answered 4xx."""
     SHED = "shed"
-    """Told to come again later (429 or 503), and by no engine."""
+    """The gateway answered 429 or 503 because of a limit."""
     UNAVAILABLE = "unavailable"
     """No engine could answer."""
     BROKEN = "broken"
     """The engine was lost after the answer had begun."""
     IDLE = "idle"
-    """The engine sent nothing more of an answer that had begun."""
+    """The engine stopped sending after the answer had begun."""
     EXPIRED = "expired"
-    """The whole request's time was over."""
+    """The request's total time was exceeded."""
     CLIENT_LEFT = "client_left"
-    """The client was gone before the answer was complete."""
+    """The client disconnected before the answer was complete."""
     INTERNAL = "internal"
-    """The gateway itself failed: its log names the error."""
+    """The gateway itself failed. Its log has the error."""
 
 
 class ShedReason(StrEnum):
@@ -53,79 +53,87 @@ class ShedReason(StrEnum):
     CLIENT_LIMIT = "client_limit"
     """Its client has too many open requests."""
     BYTES = "bytes"
-    """The gateway holds too many bytes of bodies."""
+    """The gateway buffers too many bytes of bodies."""
 
 
 class Settlement(StrEnum):
-    """How a hand-off that nobody wanted any more was settled."""
+    """How a hand-off that ended early was settled."""
 
     PREFILL_STOPPED = "prefill_stopped"
     """P was stopped while it prefilled."""
     RELEASED = "released"
-    """P had finished; a D leg made it free its blocks."""
+    """P had finished; a leg to a D made it free its blocks."""
     FINISHED = "finished"
-    """P was left to finish: D had been told to wait, and was closed then; or P may not be stopped."""
+    """P finished: D waited for its push, and was closed then; or P must not be stopped."""
     LEASE = "lease"
-    """P's blocks wait for the end of their lease."""
+    """P's blocks stay until their lease ends."""
     DECODE_LOST = "decode_lost"
-    """P is gone while D waits for its push: D's blocks stay until its own time-out or restart."""
+    """P is gone while D waits for its push: D's blocks stay until its timeout or restart."""
 
 
-class Whole(StrEnum):
+class NotSplitReason(StrEnum):
     """Why a request that one engine served was not split."""
 
     PATH = "path"
-    """Its path is none that can be split."""
+    """Its path cannot be split."""
     PARAMETERS = "parameters"
-    """It asks for what P and D cannot do together, as n > 1."""
+    """It has parameters that P and D cannot serve together, for example n > 1."""
     SHORT = "short"
-    """Its prompt is short, as estimated."""
+    """Its prompt is short by the estimate."""
     NO_PREFILL = "no_prefill"
     """No P was ready for it."""
 
 
-class Local(StrEnum):
+class LocalPrefillReason(StrEnum):
     """Why D prefilled a request that could have been split."""
 
     NO_PREFILL = "no_prefill"
     """No P of a revision with a D was ready."""
     FAILED = "failed"
-    """What was tried over a P before has failed."""
+    """An earlier attempt with a P failed."""
     REFUSED = "refused"
-    """An engine answered its leg with a 4xx: as when the prompt is too long for P."""
-    NOTHING = "nothing"
-    """P has answered without KV to hand over."""
+    """An engine answered a leg with 4xx, for example because the prompt is too long for P."""
+    NOTHING = "no_kv"
+    """P answered without KV to hand over."""
 
 
 class Affinity(StrEnum):
-    """What became of a key."""
+    """What happened to a key of prefix or session affinity."""
 
     KEPT = "kept"
-    """It went to the engine that it belongs to."""
+    """The request went to the engine of its key."""
     MOVED = "moved"
-    """That engine had too much: it went to the next one."""
+    """That engine had too much load: the request went to the next one."""
 
 
 class Phase(StrEnum):
-    """What a request waited for."""
+    """A phase of a request."""
 
     QUEUE = "queue"
-    """Its turn. Who did not have to wait is not counted."""
+    """The wait in the queue. A request that did not wait is not counted."""
     TO_PREFILL = "to_prefill"
-    """The request admitted and read, to the sending of its first leg to a P: choice and connection."""
+    """From the complete request to its first leg to a P: selection and connection."""
     PREFILL = "prefill"
-    """P's leg, from its sending to its answer."""
+    """P's leg, from the request to the answer."""
     HANDOFF = "handoff"
-    """Of streams: P's answer to the first event of D's body; in push orders D's whole wait."""
+    """Streams only: from P's answer to the first event of D's; in push orders D's whole wait."""
     FIRST_TOKEN = "first_token"  # noqa: S105 (not a secret)
-    """Of streams: the request's last byte to the first event of its answer, the wait for its turn included."""
+    """Streams only: from the request's last byte to the first event of the answer, the wait in the queue included."""
     TOTAL = "total"
-    """The request from its head to the last byte of its answer."""
+    """From the request's head to the last byte of its answer."""
+
+
+class Relay(Protocol):
+    """An answer that is being relayed."""
+
+    @property
+    def relayed_chunks(self) -> int:
+        """Pieces written to the client so far."""
 
 
 @dataclass(slots=True)
 class Histogram:
-    """Counts of durations by bucket."""
+    """Durations by bucket."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
     total: float = 0.0
@@ -150,28 +158,32 @@ class Counters:
     """Attempts that failed before the first event, by reason."""
     sheds: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ShedReason, 0))
     """Requests that were shed, by reason."""
-    not_split: dict[str, int] = field(default_factory=lambda: dict.fromkeys(Whole, 0))
+    not_split: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NotSplitReason, 0))
     affinity: dict[str, dict[str, int]] = field(
         default_factory=lambda: {
             role: dict.fromkeys((each.value for each in Affinity), 0) for role in ("prefill", "decode")
         }
     )
-    """By role; an aggregated engine counts as decode."""
+    """By role. An aggregated engine counts as decode."""
     choices: dict[str, dict[str, int]] = field(default_factory=_choices)
-    """Engines chosen, by role and by the policy that decided."""
-    local_prefills: dict[str, int] = field(default_factory=lambda: dict.fromkeys((each.value for each in Local), 0))
-    """Requests that could be split and were prefilled by D, by reason."""
+    """Selected engines, by role and by the policy that decided."""
+    local_prefills: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys((each.value for each in LocalPrefillReason), 0)
+    )
+    """Requests that could be split but were prefilled by D, by reason."""
     chunks: int = 0
-    """Pieces of answers written to clients."""
-    held: dict[str, int] = field(default_factory=dict)
-    """Prefills that have ended and whose KV no D has taken yet, by P. Never zero."""
+    """Pieces of answers written to clients, without those of `relays`."""
+    relays: set[Relay] = field(default_factory=set)
+    """Open relays. Each counts its own pieces, which are added to `chunks` when it ends."""
+    pinned: dict[str, int] = field(default_factory=dict)
+    """By P: completed prefills whose KV no D has loaded. Never zero."""
     retries_refused: int = 0
     """Attempts that were not made because the retry budget was used up."""
     phases: dict[str, Histogram] = field(default_factory=lambda: {phase.value: Histogram() for phase in Phase})
     requests_in_flight: int = 0
-    """Open requests, those that wait for their turn included."""
+    """Open requests, queued ones included."""
     queued: int = 0
-    """Requests that wait for their turn."""
+    """Requests in the queue."""
     settling: int = 0
     """Hand-offs that are being settled."""
 
@@ -179,17 +191,17 @@ class Counters:
         """Count an attempt that failed."""
         self.retries[reason] = self.retries.get(reason, 0) + 1
 
-    def hold(self, prefill: str) -> None:
-        """A P has finished, and its KV waits for a D: `let_go` comes once for each call."""
-        self.held[prefill] = self.held.get(prefill, 0) + 1
+    def pin(self, prefill: str) -> None:
+        """A P has finished, and its KV waits for a D. Call `unpin` once for each call."""
+        self.pinned[prefill] = self.pinned.get(prefill, 0) + 1
 
-    def let_go(self, prefill: str) -> None:
-        """The KV has been taken, or its blocks are free."""
-        left = self.held[prefill] - 1
-        if left:
-            self.held[prefill] = left
+    def unpin(self, prefill: str) -> None:
+        """A D has loaded the KV, or its blocks are free."""
+        remaining = self.pinned[prefill] - 1
+        if remaining:
+            self.pinned[prefill] = remaining
         else:
-            del self.held[prefill]
+            del self.pinned[prefill]
 
     def report(self, legs: Mapping[str, int]) -> dict[str, Any]:
         """Everything as JSON values, with the legs in flight by endpoint."""
@@ -202,8 +214,8 @@ class Counters:
             "affinity": {role: dict(counts) for role, counts in self.affinity.items()},
             "choices": {role: dict(counts) for role, counts in self.choices.items()},
             "localPrefills": dict(self.local_prefills),
-            "chunks": self.chunks,
-            "held": dict(self.held),
+            "chunks": self.chunks + sum(relay.relayed_chunks for relay in self.relays),
+            "held": dict(self.pinned),
             "retriesRefused": self.retries_refused,
             "phases": {name: {"counts": h.counts, "total": h.total} for name, h in self.phases.items()},
             "inFlight": {"requests": self.requests_in_flight, "queued": self.queued, "settling": self.settling},
@@ -219,8 +231,8 @@ def add_reports(reports: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return total
 
 
-def _add(into: dict[str, Any], what: Mapping[str, Any]) -> None:
-    for key, value in what.items():
+def _add(into: dict[str, Any], report: Mapping[str, Any]) -> None:
+    for key, value in report.items():
         if isinstance(value, Mapping):
             _add(into.setdefault(key, {}), value)
         elif isinstance(value, list):

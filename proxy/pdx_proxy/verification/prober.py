@@ -15,10 +15,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from pdx_api.verification import LONGEST_WAIT, Finding, Verdict
-from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot
-from pdx_proxy.engines.backend import Backend
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.snapshot import Snapshot
+from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.probe import Probe, hand_over, page_of, serve
-from pdx_proxy.handoff.base import NO_PARAMS
+from pdx_proxy.engines.transfer_params import NO_PARAMS
 from pdx_proxy.http.upstream.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure, LostConnection
 from pdx_proxy.telemetry.counters import Histogram
 from pdx_proxy.verification.verdict import (
@@ -82,11 +83,11 @@ class Tried:
 class TransferProber:
     """Owner of what is known of pairs."""
 
-    def __init__(self, backend: Backend, snapshot: Callable[[], Snapshot], rng: random.Random | None = None) -> None:
-        self._backend = backend
+    def __init__(self, engines: Engines, snapshot: Callable[[], Snapshot], rng: random.Random | None = None) -> None:
+        self._engines = engines
         self._snapshot = snapshot
         self._random = rng or random.Random()  # noqa: S311 (no secret)
-        self._usual = backend.settings.canary.seconds
+        self._usual = engines.settings.verification.period_seconds
         self._records: dict[Names, Record] = {}
         self._tried: dict[Names, tuple[float, Tried]] = {}
         """The last try of each pair, and when, in Unix time."""
@@ -179,7 +180,7 @@ class TransferProber:
         everything = self._snapshot().everything
         revisions = candidates(everything)
         self._forget({e.name for e in everything})
-        now = self._backend.clock()
+        now = self._engines.clock()
         for pairs in revisions:
             for pair in due(pairs, self._records, now, self._usual):
                 names = (pair[0].name, pair[1].name)
@@ -231,7 +232,7 @@ class TransferProber:
         if tried.evidence and tried.evidence.unconnected:
             tried.seen = f"{tried.seen}, and {tried.evidence.unconnected}"
         before = self._records.get(names)
-        self._records[names] = recorded(pair, tried.result, before, self._backend.clock(), tried.seen, **cause)
+        self._records[names] = recorded(pair, tried.result, before, self._engines.clock(), tried.seen, **cause)
         self._tried[names] = (time.time(), tried)
         if tried.result is Result.MOVED:
             self.last_success = time.time()
@@ -242,7 +243,7 @@ class TransferProber:
         prompt = self._prompt_for(pair)
         body = {"prompt": prompt, **_ANSWER}
         try:
-            probe = await hand_over(self._backend, prefill, decode, body, LEG_SECONDS)
+            probe = await hand_over(self._engines, prefill, decode, body, LEG_SECONDS)
         except EngineFailure as failure:
             await self._take_failure(pair, body, failure, tried)
             return
@@ -256,14 +257,14 @@ class TransferProber:
         tried.result = judge(said, alone)
         tried.seen = _seen(tried.result, said)
         if tried.result is Result.MOVED and alone is not None:
-            self._compared |= dict.fromkeys([(prefill.name, decode.name), decode.name], self._backend.clock())
+            self._compared |= dict.fromkeys([(prefill.name, decode.name), decode.name], self._engines.clock())
         elif tried.result in (Result.RECOMPUTED, Result.WRONG_TEXT):
             tried.evidence = await self._gather(pair, tried.result, probe)
 
     def _prompt_for(self, pair: Pair) -> str:
         """P's prompt of this round, or a new one where D knows that already."""
         prefill, decode = pair
-        now, prompt = self._backend.clock(), self._prompts.get(prefill.name)
+        now, prompt = self._engines.clock(), self._prompts.get(prefill.name)
         if prompt is None or decode.name in prompt.decodes or now - prompt.made >= self._usual:
             words = self._words.get(prefill.revision, _WORDS)
             letters = self._random.choices(string.ascii_lowercase, k=words * _LETTERS)
@@ -280,20 +281,20 @@ class TransferProber:
             return True
         if before.starts != starts_of(pair):
             return True
-        return self._backend.clock() - self._compared.get(pair[1].name, 0.0) >= self._usual
+        return self._engines.clock() - self._compared.get(pair[1].name, 0.0) >= self._usual
 
     async def _alone(self, engine: Endpoint, body: Mapping[str, Any], tried: Tried | None = None) -> Answer | None:
         """An engine's own answer, with its time in `tried`.
 
         Under another salt, or D's prefix cache would answer with what came from P.
         """
-        began = self._backend.clock()
+        began = self._engines.clock()
         try:
-            answer = await serve(self._backend, engine, {**body, "cache_salt": os.urandom(8).hex()}, LEG_SECONDS)
+            answer = await serve(self._engines, engine, {**body, "cache_salt": os.urandom(8).hex()}, LEG_SECONDS)
         except EngineFailure:
             return None
         if tried is not None:
-            tried.seconds["alone"] = self._backend.clock() - began
+            tried.seconds["alone"] = self._engines.clock() - began
         return read_answer(answer.body)
 
     async def _take_failure(self, pair: Pair, body: Mapping[str, Any], failure: EngineFailure, tried: Tried) -> None:
@@ -328,10 +329,10 @@ class TransferProber:
 
     async def _gather(self, pair: Pair, result: Result, probe: Probe | None) -> Evidence:
         prefill, decode = await asyncio.gather(*map(self._facts, pair))
-        return Evidence(result, prefill, decode, probe.told if probe else {})
+        return Evidence(result, prefill, decode, probe.decode_params if probe else {})
 
     async def _facts(self, endpoint: Endpoint) -> Facts:
-        return read_facts(*[await page_of(self._backend, endpoint, path, LEG_SECONDS) for path in _PAGES])
+        return read_facts(*[await page_of(self._engines, endpoint, path, LEG_SECONDS) for path in _PAGES])
 
 
 def _may_be_kv(failure: EngineFailure) -> bool:

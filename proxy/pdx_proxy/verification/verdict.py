@@ -14,7 +14,7 @@ from pdx_api.connectors import family_of
 from pdx_api.connectors.families import KVParams, Pull, Push
 from pdx_api.names import Role
 from pdx_api.verification import Broken, Cause, Finding, Verdict
-from pdx_proxy.endpoints.snapshot import Endpoint, State
+from pdx_proxy.endpoints.endpoint import Endpoint, State
 
 EVERY_PAIR: Final = 16
 """Up to so many pairs of one revision all are tried at the start; of more, as many as cover every engine."""
@@ -47,7 +47,7 @@ class Result(StrEnum):
     """D says something else over P's KV than alone."""
     FAILED = "failed"
     """The hand-off failed, while D alone answers."""
-    UNTOLD = "untold"
+    UNTOLD = "not_reported"
     """D does not say where the prompt's KV came from."""
     BUSY = "busy"
     """An engine was too busy, or not there: nothing is proved."""
@@ -173,7 +173,7 @@ def _names(pair: Pair) -> Names:
 
 def starts_of(pair: Pair) -> tuple[int, int]:
     """What distinguishes one start of a pair from the next. A P that is not warm has not begun its next one."""
-    return (pair[0].start, pair[1].start)
+    return (pair[0].generation, pair[1].generation)
 
 
 def _current(records: Mapping[Names, Record], pair: Pair) -> Record | None:

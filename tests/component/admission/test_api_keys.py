@@ -1,4 +1,4 @@
-"""API keys through the gateway: the clients' stop there, and the engines' go on every leg."""
+"""API keys: the gateway checks the clients' and sends the engines' key with every leg."""
 
 import asyncio
 from hashlib import sha256
@@ -23,7 +23,7 @@ def _line(name: str) -> str:
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Keys:
-    monkeypatch.setattr(keys_module, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(keys_module, "_CHECK_SECONDS", 0.02)
     (tmp_path / "clients").write_text(_line("alice") + _line("bob"))
     (tmp_path / "engines").write_text("engine-key\n")
     return Keys(clients=str(tmp_path / "clients"), engines=str(tmp_path / "engines"))
@@ -64,7 +64,7 @@ async def test_without_keys_the_clients_goes_on(make_world: MakeWorld) -> None:
 
 
 async def test_the_engines_key_is_on_every_leg(order: Order, files: Keys, make_world: MakeWorld) -> None:
-    """Warm-ups, both legs, and what settles a hand-off whose client has left."""
+    """Warm-ups, both legs, and the settlement of a hand-off whose client has left."""
     sim = {"api_key": "engine-key"}
     slow = {"prefill_base_seconds": 0.05, **sim}
     world = await make_world(order, sim=sim, p=slow, keys=Keys(engines=files.engines))
@@ -113,7 +113,7 @@ async def test_a_key_has_a_limit_of_its_own(files: Keys, make_world: MakeWorld) 
     assert (await first).status == 200
 
 
-async def test_every_worker_knows_the_keys(files: Keys, make_world: MakeWorld) -> None:
+async def test_every_worker_has_the_keys(files: Keys, make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, sim={"api_key": "engine-key"}, keys=files, workers=2)
     close = {"Connection": "close"}
     for _ in range(6):
@@ -121,7 +121,7 @@ async def test_every_worker_knows_the_keys(files: Keys, make_world: MakeWorld) -
         assert (await world.ask(headers=close)).status == 401
 
 
-async def test_an_unknown_client_is_not_read(files: Keys, make_world: MakeWorld) -> None:
+async def test_the_body_of_an_unauthorized_client_is_not_read(files: Keys, make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, keys=files)
     reader, writer = await asyncio.open_connection(world.gateway.listen.host, world.gateway.listen.port)
     writer.write(request_of({}).partition(b"Content-Length")[0] + b"Content-Length: 60000000\r\n\r\n{")
@@ -133,7 +133,7 @@ async def test_an_unknown_client_is_not_read(files: Keys, make_world: MakeWorld)
     writer.close()
 
 
-def test_a_missing_file_at_the_start_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_one_line_of_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     free = Address("127.0.0.1", 0)
     path = str(tmp_path / "nothing")
     assert run(Settings(listen=free, admin=free, keys=Keys(clients=path))) == 2

@@ -1,4 +1,4 @@
-"""More than the gateway takes on: who waits, who is shed, and with what words."""
+"""Overload: which requests wait, which are shed, and with which error."""
 
 import asyncio
 import json
@@ -22,8 +22,8 @@ def _queued(world: World) -> int:
     return int(world.report["inFlight"]["queued"])
 
 
-async def _ask_in_order(world: World, count: int, done: list[int]) -> "list[asyncio.Task[Reply]]":
-    """Ask so many times, each once the one before is in the gateway."""
+async def _request_in_order(world: World, count: int, done: list[int]) -> "list[asyncio.Task[Reply]]":
+    """Send `count` requests, each when the gateway has the previous one."""
     tasks: list[asyncio.Task[Reply]] = []
 
     async def one(number: int) -> Reply:
@@ -40,7 +40,7 @@ async def _ask_in_order(world: World, count: int, done: list[int]) -> "list[asyn
 async def test_requests_wait_in_order_and_further_ones_are_shed(order: Order, make_world: MakeWorld) -> None:
     world = await make_world(order, d=SLOW, limits=Limits(in_flight_per_decode=1, queued_requests=3))
     done: list[int] = []
-    tasks = await _ask_in_order(world, 4, done)
+    tasks = await _request_in_order(world, 4, done)
     assert _queued(world) == 3
     before = _requests(world)
     reply = await world.ask()
@@ -58,7 +58,7 @@ async def test_requests_wait_in_order_and_further_ones_are_shed(order: Order, ma
     assert sum(world.report["phases"]["queue"]["counts"]) == 3
 
 
-async def test_who_waits_too_long_is_shed(make_world: MakeWorld) -> None:
+async def test_a_wait_that_is_too_long_is_shed(make_world: MakeWorld) -> None:
     limits = Limits(in_flight_per_decode=1, queue_seconds=0.05)
     world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=limits)
     first = asyncio.create_task(world.ask(tokens=40))
@@ -70,7 +70,7 @@ async def test_who_waits_too_long_is_shed(make_world: MakeWorld) -> None:
     assert world.report["sheds"]["queue_timeout"] == 1
 
 
-async def test_a_client_that_leaves_the_queue_frees_its_place(make_world: MakeWorld) -> None:
+async def test_a_client_that_disconnects_leaves_the_queue(make_world: MakeWorld) -> None:
     limits = Limits(in_flight_per_decode=1, queued_requests=1)
     world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=limits)
     first = asyncio.create_task(world.ask(tokens=60))
@@ -84,13 +84,13 @@ async def test_a_client_that_leaves_the_queue_frees_its_place(make_world: MakeWo
     second = asyncio.create_task(world.ask())
     await eventually(lambda: _queued(world) == 1)
     assert (await first).status == (await second).status == 200
-    assert _requests(world) == before + 2, "nothing of the one that left"
+    assert _requests(world) == before + 2, "no leg for the request that left the queue"
     assert await world.outcomes() == {"split": 2, "client_left": 1}
 
 
 async def test_one_client_has_a_limit_of_its_own(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=Limits(requests_per_client=2))
-    tasks = await _ask_in_order(world, 2, [])
+    tasks = await _request_in_order(world, 2, [])
     reply = await world.ask(headers={"X-Forwarded-For": "10.1.2.3"})
     assert (reply.status, reply.error["code"], reply.error["type"]) == (429, 429, "RateLimitError")
     assert "retry-after" in reply.headers
@@ -112,14 +112,14 @@ async def _answer(reader: asyncio.StreamReader) -> tuple[bytes, dict[str, Any]]:
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
 async def test_bodies_are_bounded(chunked: bool, make_world: MakeWorld) -> None:
-    """The one that is too much is answered at once, without having been read, and no engine hears of it."""
-    world = await make_world(Order.PREFILL_FIRST, limits=Limits(held_bytes=1 << 20))
+    """A body beyond the limit is refused at once, without being read, and reaches no engine."""
+    world = await make_world(Order.PREFILL_FIRST, limits=Limits(buffered_bytes=1 << 20))
     _reader, writer = await asyncio.open_connection(world.gateway.listen.host, world.gateway.listen.port)
     half = b'{"prompt":"' + b"x" * (600 << 10)
     head = CHUNKED if chunked else request_of({}).partition(b"Content-Length")[0] + b"Content-Length: 800000\r\n\r\n"
     writer.write(head + (b"%x\r\n" % len(half) if chunked else b"") + half)
     world.sent += 1
-    await eventually(lambda: world.worker._admission.usage.held >= (600 << 10))
+    await eventually(lambda: world.worker._admission.usage.buffered >= (600 << 10))
     before = _requests(world)
     for second_chunked in (False, True):
         world.sent += 1
@@ -137,29 +137,29 @@ async def test_bodies_are_bounded(chunked: bool, make_world: MakeWorld) -> None:
     assert _requests(world) == before + 2
     writer.close()
     await eventually(lambda: not world.report["inFlight"]["requests"])
-    assert world.worker._admission.usage.held == 0
+    assert world.worker._admission.usage.buffered == 0
     assert world.report["sheds"]["bytes"] == 2
 
 
-async def test_a_body_is_not_held_while_its_answer_is_relayed(make_world: MakeWorld) -> None:
+async def test_a_body_is_not_buffered_during_the_relay(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=Limits(in_flight_per_decode=1))
     reader, writer = await world.raw(Shape(stream=True).body(tokens=100))
     await reader.readuntil(b"data: ")
     usage = world.worker._admission.usage
-    assert (usage.in_flight, usage.held) == (1, 0)
+    assert (usage.in_flight, usage.buffered) == (1, 0)
     waiting = asyncio.create_task(world.ask())
     await eventually(lambda: _queued(world) == 1)
-    assert usage.held > 1000
+    assert usage.buffered > 1000
     await reader.readuntil(b"[DONE]")
     assert (await waiting).status == 200
-    assert (usage.in_flight, usage.held) == (0, 0)
+    assert (usage.in_flight, usage.buffered) == (0, 0)
     writer.close()
 
 
 async def test_a_client_that_sends_on_still_reads_its_refusal(make_world: MakeWorld) -> None:
-    """What comes of an unwanted body is thrown away; the connection is not cut beneath the answer."""
+    """The rest of a refused body is discarded; the connection is not cut while the client reads its answer."""
     world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=Limits(requests_per_client=1))
-    tasks = await _ask_in_order(world, 1, [])
+    tasks = await _request_in_order(world, 1, [])
     reader, writer = await asyncio.open_connection(world.gateway.listen.host, world.gateway.listen.port)
     size = 20 << 20
     writer.write(request_of({}).partition(b"Content-Length")[0] + b"Content-Length: %d\r\n\r\n" % size)
@@ -175,7 +175,7 @@ async def test_a_client_that_sends_on_still_reads_its_refusal(make_world: MakeWo
 
 
 async def test_two_workers_share_the_limits(make_world: MakeWorld) -> None:
-    """Each worker has half of them, so that together they never take on more."""
+    """Each worker has half of each limit, so that together they never exceed it."""
     world = await make_world(
         Order.PREFILL_FIRST,
         d={"decode_token_seconds": 0.02},
@@ -203,7 +203,7 @@ async def _alone(world: World) -> int:
 
 
 async def test_ten_times_too_much(make_world: MakeWorld) -> None:
-    """For some seconds: it serves on, and what waits and what is held stay bounded."""
+    """For some seconds: it goes on serving, and queued requests and buffered bytes stay bounded."""
     limits = Limits(in_flight_per_decode=8, queued_requests=8, queue_seconds=1.0)
     world = await make_world(Order.PREFILL_FIRST, d={"decode_token_seconds": 0.002}, limits=limits)
     loop = asyncio.get_running_loop()
@@ -222,7 +222,7 @@ async def test_ten_times_too_much(make_world: MakeWorld) -> None:
             usage = world.worker._admission.usage
             assert usage.in_flight <= 8
             assert usage.waiting <= 8
-            assert usage.held <= 17 * 4096
+            assert usage.buffered <= 17 * 4096
             await asyncio.sleep(0.01)
 
     await asyncio.gather(watch(), *(client(0.1) for _ in range(80)))

@@ -1,8 +1,7 @@
 """Several simulated engines behind one HTTP port, as data-parallel ranks of one vLLM are.
 
-A request goes to the rank that its header names, and without one to the next in turn (vLLM: to the least loaded). Ranks
-have identities and KV of their own, so in push orders a P leg that reaches another rank than D was told leaves D
-waiting.
+A request goes to the rank in its header, and without a header to the next one (vLLM: to the least loaded). Each rank
+has its own identity and its own KV. So in push orders D waits for ever if P's leg reaches another rank than D expects.
 """
 
 from collections import Counter
@@ -19,15 +18,15 @@ _HEADER: Final = "X-data-parallel-rank"
 
 
 class DataParallel:
-    """The port. `pinned` counts requests by the rank that they named, None for those that named none."""
+    """The port. `pinned` counts requests by the rank in their header; None for requests without the header."""
 
     def __init__(self, ranks: Sequence[SimEngine]) -> None:
         self._ranks = ranks
-        self._turn = 0
+        self._cursor = 0
         self.pinned: Counter[int | None] = Counter()
 
     async def start(self) -> Address:
-        """Serve; says where."""
+        """Serve; return the address."""
         self._session = aiohttp.ClientSession(auto_decompress=False)
         app = web.Application(client_max_size=1 << 26)
         app.router.add_route("*", "/{path:.*}", self._forward)
@@ -38,7 +37,7 @@ class DataParallel:
         return Address("127.0.0.1", int(self._runner.addresses[0][1]))
 
     async def stop(self) -> None:
-        """End it, not the ranks."""
+        """Stop the port, not the ranks."""
         await self._runner.cleanup()
         await self._session.close()
 
@@ -46,8 +45,8 @@ class DataParallel:
         named = request.headers.get(_HEADER)
         rank = None if named is None else int(named)
         self.pinned[rank] += 1
-        self._turn += 1
-        engine = self._ranks[self._turn % len(self._ranks) if rank is None else rank]
+        self._cursor += 1
+        engine = self._ranks[self._cursor % len(self._ranks) if rank is None else rank]
         headers = {name: value for name, value in request.headers.items() if name != "Content-Length"}
         url = f"{engine.url}{request.path_qs}"
         async with self._session.request(request.method, url, data=await request.read(), headers=headers) as answer:

@@ -1,4 +1,4 @@
-"""Policies against simulated engines: who is called, as clients and engines see it."""
+"""Policies with simulated engines: which engines receive requests."""
 
 import asyncio
 from collections import Counter
@@ -22,7 +22,7 @@ def engines_of(replies: list[Reply], header: str) -> Counter[str]:
     return Counter(reply.headers.get(header, "none") for reply in replies)
 
 
-async def ask_in_turn(world: World, count: int, **more: Any) -> list[Reply]:
+async def send_each(world: World, count: int, **more: Any) -> list[Reply]:
     return [await world.ask(**more) for _ in range(count)]
 
 
@@ -37,7 +37,7 @@ async def test_the_same_beginning_of_a_prompt_goes_to_the_same_p(make_world: Mak
     assert world.report["affinity"]["decode"] == {"kept": 0, "moved": 0}
 
 
-async def test_a_conversation_stays_where_its_first_turn_was(make_world: MakeWorld) -> None:
+async def test_a_conversation_stays_with_its_p(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, 4, 1, **choosing(prefill_policy=Policy.PREFIX_AFFINITY))
     talks = []
     for number in range(6):
@@ -53,32 +53,32 @@ async def test_a_conversation_stays_where_its_first_turn_was(make_world: MakeWor
 
 async def test_a_session_stays_with_its_d(make_world: MakeWorld, order: Order) -> None:
     world = await make_world(order, 1, 3, **choosing(decode_policy=Policy.SESSION_AFFINITY))
-    mine = await ask_in_turn(world, 5, headers={"X-Session-Id": "mine"})
+    mine = await send_each(world, 5, headers={"X-Session-Id": "mine"})
     assert list(engines_of(mine, "x-pdx-decode").values()) == [5]
     every = [await world.ask(headers={"x-session-id": f"session {n}"}) for n in range(24)]
     assert len(engines_of(every, "x-pdx-decode")) == 3
-    nobodys = await ask_in_turn(world, 6)
+    nobodys = await send_each(world, 6)
     assert engines_of(nobodys, "x-pdx-decode") == dict.fromkeys(engines_of(every, "x-pdx-decode"), 2)
     assert world.report["affinity"]["decode"] == {"kept": 29, "moved": 0}
     assert all("x-session-id" not in seen.headers for engine in world.engines for seen in engine.seen)
 
 
-async def test_a_session_that_asks_for_too_much_is_shared(make_world: MakeWorld, order: Order) -> None:
+async def test_an_overloaded_session_is_shared(make_world: MakeWorld, order: Order) -> None:
     world = await make_world(
         order,
         *(1, 3),
         d={"decode_token_seconds": 5e-3},
         **choosing(decode_policy=Policy.SESSION_AFFINITY),
     )
-    asks = (world.ask(Shape(stream=True), {"x-session-id": "mine"}, tokens=60) for _ in range(12))
-    shares = engines_of(list(await asyncio.gather(*asks)), "x-pdx-decode")
+    requests = (world.ask(Shape(stream=True), {"x-session-id": "mine"}, tokens=60) for _ in range(12))
+    shares = engines_of(list(await asyncio.gather(*requests)), "x-pdx-decode")
     assert len(shares) == 3
     assert max(shares.values()) <= 6, "1.25 of the average, and one"
     assert world.report["affinity"]["decode"]["moved"] > 3
 
 
 async def test_a_burst_is_shared_though_its_prefills_are_not_done(make_world: MakeWorld, order: Order) -> None:
-    """One D is behind; were D counted from its own leg on, all of the burst would go to the other."""
+    """One D is busy. If D counted only from its own leg on, all of the burst would go to the other."""
     slow = {"decode_token_seconds": 5e-3}
     world = await make_world(order, 1, 2, p={"prefill_base_seconds": 0.1}, d=slow, debug_headers=True)
     first = asyncio.create_task(world.ask(Shape(stream=True), tokens=200))
@@ -88,10 +88,10 @@ async def test_a_burst_is_shared_though_its_prefills_are_not_done(make_world: Ma
     assert sorted(shares.values()) == [5, 5]
 
 
-async def test_workers_agree_on_the_engine_of_a_session_and_hear_of_the_engines_load(make_world: MakeWorld) -> None:
+async def test_workers_agree_on_the_engine_of_a_session(make_world: MakeWorld) -> None:
     policies = {"prefill_policy": Policy.LEAST_LOAD, "decode_policy": Policy.SESSION_AFFINITY}
     world = await make_world(Order.PREFILL_FIRST, 2, 4, workers=2, **choosing(**policies))
-    await eventually(lambda: len(world.gateway._loads.measured.engines) == 2)
+    await eventually(lambda: len(world.gateway._loads.reports.engines) == 2)
     anew = {"Connection": "close", "x-session-id": "mine"}
     replies = [await world.ask(headers=anew) for _ in range(24)]
     assert list(engines_of(replies, "x-pdx-decode").values()) == [24]
@@ -136,4 +136,4 @@ async def test_what_is_not_split_is_counted_on_the_metrics_page(make_world: Make
         'pdx_not_split_total{reason="short"}': "0.0",
         'pdx_not_split_total{reason="no_prefill"}': "1.0",
     }, "the request whose P was lost was meant to be split"
-    assert 'pdx_affinity_total{result="kept",role="prefill"} 0.0' in page
+    assert 'pdx_affinity_selections_total{result="kept",role="prefill"} 0.0' in page

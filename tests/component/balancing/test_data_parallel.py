@@ -1,4 +1,4 @@
-"""A P with data-parallel ranks: where D is told beforehand who pushes, each leg reaches the rank that D was told."""
+"""A P with data-parallel ranks: in push orders each leg reaches the rank that D expects."""
 
 import argparse
 import asyncio
@@ -12,7 +12,7 @@ from pdx_api.names import Order, Role
 from pdx_cli.commands.gateway import add_arguments, settings_of
 from pdx_cli.errors import CommandError
 from pdx_proxy.config.settings import Address, EndpointSpec
-from pdx_proxy.endpoints.snapshot import by_rank
+from pdx_proxy.endpoints.endpoint import by_rank
 from pdx_sim import FaultKind
 from tests.component.balancing.data_parallel import DataParallel
 from tests.component.conftest import MakeWorld
@@ -39,7 +39,7 @@ async def ranked(make_world: MakeWorld) -> AsyncIterator[Ranked]:
         await port.stop()
 
 
-async def test_each_leg_reaches_the_rank_that_decode_was_told(order: Order, shape: Shape, ranked: Ranked) -> None:
+async def test_each_leg_reaches_its_rank(order: Order, shape: Shape, ranked: Ranked) -> None:
     world, port = await ranked(order)
     names = 1 if world.pull else 2
     await eventually(lambda: len(world.gateway.registry.snapshot.prefill) == names)
@@ -51,15 +51,15 @@ async def test_each_leg_reaches_the_rank_that_decode_was_told(order: Order, shap
     else:
         assert port.pinned.keys() == {0, 1}
         assert all(engine.counts.prefills_finished >= 4 for engine in world.prefill), "in turn"
-        told = [e for e in (await world.state())["endpoints"] if e["role"] == "prefill"]
-        assert [(e["rank"], e["engineId"]) for e in told] == [
+        ranks = [e for e in (await world.state())["endpoints"] if e["role"] == "prefill"]
+        assert [(e["rank"], e["engineId"]) for e in ranks] == [
             (rank, engine.engine_id) for rank, engine in enumerate(world.prefill)
         ]
 
 
 @pytest.mark.parametrize("push", [Order.DECODE_FIRST, Order.CONCURRENT])
 async def test_a_leg_without_its_rank_leaves_decode_waiting(push: Order, ranked: Ranked) -> None:
-    """What pinning is for: one endpoint for both ranks."""
+    """Why ranks are pinned: here both ranks are one endpoint."""
     world, port = await ranked(push, ranks=1, engines={"sim": {"lease_seconds": 0.5}}, deadlines=SHORT)
     world.allowed.expired = world.allowed.stranded = True
     await eventually(lambda: world.gateway.registry.snapshot.prefill)
@@ -78,7 +78,7 @@ async def test_a_failure_of_one_rank_is_its_own(push: Order, ranked: Ranked) -> 
     while world.p.faults.active:
         assert (await world.ask()).text == Shape().expected()
     await eventually(lambda: len(world.gateway.registry.snapshot.prefill) == 2)
-    assert [e.start for e in world.gateway.registry.snapshot.prefill] == [2, 1]
+    assert [e.generation for e in world.gateway.registry.snapshot.prefill] == [2, 1]
 
 
 BASE = EndpointSpec(Address("h", 1), Role.PREFILL, order=Order.CONCURRENT, ranks=2)

@@ -1,4 +1,4 @@
-"""Run by test_made_up_connector.py where the connector Pigeon is one more file: from a spec to an answered request."""
+"""Run by test_made_up_connector.py in a copy with the connector Pigeon: from a spec to an answered request."""
 
 import asyncio
 import json
@@ -34,11 +34,11 @@ REFUSED: list[tuple[tuple[str, str], object, str]] = [
         "pigeons are lazy; leave out --enforce-eager in engine.args, prefill.args, decode.args.",
     ),
 ]
-"""Of an object with that connector: a field, its value, and the sentence."""
+"""For an object with that connector: a field, its value, and the error."""
 
 
 def rendered() -> EndpointSpec:
-    """The spec is taken, refused in an order that the connector lacks, and becomes engines that a gateway knows."""
+    """The spec is accepted, refused in an order that the connector lacks, and becomes engines of a gateway."""
     assert f"connector {NAME} does not allow this order; write one of: PrefillFirst" in json.dumps(object_schema())
     deployment = parse(changed("spec.kvTransfer", {"connector": NAME, "config": {"wing_beats": 5}}))
     command = engine_command(deployment.spec, Role.PREFILL, site=Site("h", {"loft": 7}), listen="h", port=1)
@@ -55,7 +55,7 @@ def rendered() -> EndpointSpec:
 
 
 def refused() -> None:
-    """What the connector's file asks of an object is asked by CRD and CLI alike."""
+    """CRD and CLI both apply the checks in the connector's file."""
     transfer = object_schema()["properties"]["spec"]["properties"]["kvTransfer"]
     setting = {"type": "integer", "minimum": 1, "maximum": 9}
     found = transfer["properties"]["config"]["properties"]["wing_beats"]
@@ -64,18 +64,18 @@ def refused() -> None:
     for (part, field), value, sentence in REFUSED:
         body = changed("spec.kvTransfer.connector", NAME)
         body["spec"].setdefault(part, {})[field] = value
-        with pytest.raises(InvalidDeploymentError) as told:
+        with pytest.raises(InvalidDeploymentError) as error:
             parse(body)
-        assert str(told.value) == sentence
+        assert str(error.value) == sentence
         if field == "config":  # the schema refuses it by itself, whatever the connector
             continue
         assert sentence.removeprefix("spec.kvTransfer: ")[:-1] in rules
         body["spec"]["kvTransfer"]["connector"] = "NIXL"
-        parse(body)  # nobody else is asked for it
+        parse(body)  # the check belongs to this connector only
 
 
 async def answered(endpoint: EndpointSpec) -> None:
-    """Simulated engines that hand over as the connector's family says, behind a gateway that is told its name."""
+    """Simulated engines with the connector's family, behind a gateway that gets the connector's name."""
     world = World(Order.PREFILL_FIRST)
     try:
         sims = [SimSettings(role=role, connector=NAME) for role in (Role.PREFILL, Role.DECODE)]

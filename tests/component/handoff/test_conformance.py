@@ -1,4 +1,4 @@
-"""A part of `make conformance`: every connector, order and case once, the shapes of requests in turn."""
+"""A part of `make conformance`: every connector, order and case once, with alternating shapes of requests."""
 
 import pytest
 
@@ -18,23 +18,25 @@ async def test_a_cell(wiring: Wiring, shape: Shape, case: str) -> None:
     assert await cell(wiring, shape, case) == "pass"
 
 
-async def test_what_is_not_possible_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_not_possible_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.conformance.CASES", {})
-    told = [row async for row in rows()]
-    assert len(told) == len(POSSIBLE) * len(SHAPES) + sum(bool(wiring.impossible) for wiring in wirings())
-    assert all(row[3].startswith("not possible: ") for row in told if len(row) > 3)
-    assert all(all(row) for row in told)
+    found = [row async for row in rows()]
+    assert len(found) == len(POSSIBLE) * len(SHAPES) + sum(bool(wiring.impossible) for wiring in wirings())
+    assert all(row[3].startswith("not possible: ") for row in found if len(row) > 3)
+    assert all(all(row) for row in found)
 
 
-def test_a_connector_that_is_not_simulated_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connector_that_is_not_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CONNECTORS, "Pigeon", CONNECTORS["Mooncake"])
-    told = {wiring.impossible for wiring in wirings() if wiring.connector == "Pigeon"}
-    assert all(text.startswith("not possible: the push protocol of connector Pigeon is not simulated") for text in told)
+    found = {wiring.impossible for wiring in wirings() if wiring.connector == "Pigeon"}
+    assert all(
+        text.startswith("not possible: the push protocol of connector Pigeon is not simulated") for text in found
+    )
 
 
-async def test_what_goes_wrong_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_problems_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     async def wrong(world: World, shape: Shape) -> None:
-        world.sent += 1  # a request that the gateway knows nothing of
+        world.sent += 1  # a request that the gateway did not receive
 
     monkeypatch.setitem(CASES, "wrong", wrong)
     assert (await cell(POSSIBLE[0], SHAPES[0], "wrong")).startswith("FAILED: ")

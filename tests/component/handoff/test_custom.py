@@ -1,4 +1,4 @@
-"""Connector Custom through the gateway: P's leg carries what the user says, and D's what P answers."""
+"""Connector Custom through the gateway: P's leg carries the user's parameters, D's leg the parameters of P's answer."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What ends while requests are in each phase: the gateway, an engine's pod, an engine, a worker."""
+"""The gateway, an engine's pod, an engine or a worker ends while requests are in each phase."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ SLOW: dict[str, dict[str, Any]] = {
     "decode": {"transfer_seconds": 0.3},
     "answer": {"decode_token_seconds": 0.02},
 }
-"""What makes a phase last."""
+"""Settings that make a phase last."""
 
 
 @pytest.fixture(params=[Shape(), Shape(stream=True)], ids=["text", "text-stream"])
@@ -28,7 +28,7 @@ def form(request: pytest.FixtureRequest) -> Shape:
 
 
 def _reached(world: World, phase: str) -> Callable[[], bool]:
-    """Whether a request is in this phase, judged by what the engines do."""
+    """Whether a request is in this phase, according to the engines."""
     finished = sum(e.counts.prefills_finished for e in world.prefill)
     tokens = sum(e.counts.generation_tokens for e in world.decode)
 
@@ -85,7 +85,7 @@ async def test_the_gateway_waits_no_longer_than_its_grace_period(
 async def test_a_pair_that_is_deleted_finishes_what_it_has(
     phase: str, order: Order, form: Shape, make_changing: MakeChanging
 ) -> None:
-    """New requests go to the other pair meanwhile; no leg is tried again."""
+    """Meanwhile new requests go to the other pair; no leg is retried."""
     world: Changing = await make_changing(order, "prefill-a-0", "decode-a-0", sim=SLOW[phase])
     task = await _begin(world, form, phase)
     await asyncio.gather(world.add("prefill-a-1"), world.add("decode-a-1"))
@@ -104,7 +104,7 @@ async def test_a_pair_that_is_deleted_finishes_what_it_has(
 async def test_a_prefill_that_dies_for_good_is_counted_against_its_decode(
     push: Order, form: Shape, make_world: MakeWorld
 ) -> None:
-    """Push: D's blocks stay until it is started again, and the gateway says which D has lost some."""
+    """Push: D's blocks stay until it restarts, and the gateway reports which D has lost some."""
     world = await make_world(push, p={"prefill_base_seconds": 0.3})
     task = await _begin(world, form, "prefill")
     await eventually(lambda: world.d.counts.waiting_now or world.d.counts.blocks_held_now)
@@ -116,7 +116,7 @@ async def test_a_prefill_that_dies_for_good_is_counted_against_its_decode(
     assert world.report["retries"] == {"lost": 1}
     await eventually(lambda: world.d.counts.blocks_stranded_now > 0)
     page = (await world.call("GET", f"{world.admin}/metrics")).raw.decode()
-    assert f'pdx_decode_lost{{endpoint="{world.endpoint(world.d).name}"}} 1.0' in page
+    assert f'pdx_decode_kv_leaked{{endpoint="{world.endpoint(world.d).name}"}} 1.0' in page
     await world.d.restart()
     assert world.d.counts.blocks_held_now == 0
     await world.p.restart()
@@ -126,7 +126,7 @@ async def test_a_prefill_that_dies_for_good_is_counted_against_its_decode(
 
 @pytest.mark.parametrize("push", PUSH)
 async def test_a_prefill_that_dies_behind_its_answer(push: Order, form: Shape, make_world: MakeWorld) -> None:
-    """Push: nothing but P's connections tells that D will wait in vain."""
+    """Push: only the loss of P's connection shows that D waits for nothing."""
     world = await make_world(push, p={"transfer_seconds": 1.0})
     task = await _begin(world, form, "decode")
     await asyncio.sleep(0.05)  # P's answer is here
@@ -142,7 +142,7 @@ async def test_a_prefill_that_dies_behind_its_answer(push: Order, form: Shape, m
     await world.warm()
 
 
-async def test_an_engine_that_shuts_down_says_abort(order: Order, form: Shape, make_world: MakeWorld) -> None:
+async def test_an_engine_that_shuts_down_aborts(order: Order, form: Shape, make_world: MakeWorld) -> None:
     """vLLM ends what it answers with the finish reason "abort". In a stream that has begun it goes on as it came."""
     world = await make_world(order, d={"decode_token_seconds": 0.02})
     task = await _begin(world, form, "answer", tokens=100)
@@ -154,7 +154,7 @@ async def test_an_engine_that_shuts_down_says_abort(order: Order, form: Shape, m
         assert form.expected(tokens=100).startswith(reply.text)
         assert await world.outcomes() == {"split": 1}
     else:
-        assert reply.status == 503  # the only D is gone; another would have been asked
+        assert reply.status == 503  # the only D is gone; another one would have been selected
         assert world.report["retries"]["abort"] == 1
     await world.d.restart()
     await world.warm()

@@ -1,4 +1,4 @@
-"""The rows of docs/failures.md, each as it stands: what the client sees, what engines see, which counters move."""
+"""Runs the rows of docs/failures.md: what the client sees, what engines see, which counters change."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from pdx_sim import FaultKind, Leg, SimEngine
 from tests.component.conftest import MakeWorld
 from tests.component.harness import PROMPT, Reply, Shape, World, eventually
 from tests.failure_matrix.mooncake import mooncake_rows
-from tests.failure_matrix.row import MEET, Case, Client, Row, Strike, Wiring
+from tests.failure_matrix.row import MOONCAKE_ALL, Case, Client, Row, Strike, Wiring
 from tests.failure_matrix.rows import rows
 
 TOKENS = 12
 LONGEST = 10.0
-"""No row waits for a deadline of LONG's."""
+"""No row waits for a deadline of LONG."""
 CASES = [case for row in (*rows(), *mooncake_rows()) for case in row.cases()]
 
 
@@ -27,7 +27,7 @@ def _id(case: Case) -> str:
 
 
 def _strike(world: World, strike: Strike) -> list[SimEngine]:
-    """Let the fault strike all engines of its role, or the first of them that is asked."""
+    """Inject the fault into all engines of its role, or into the first one that gets a leg."""
     victims = world.prefill if strike.role is Role.PREFILL else world.decode
     if strike.kind is FaultKind.REFUSE:
         struck = victims if strike.always else victims[:1]
@@ -41,13 +41,13 @@ def _strike(world: World, strike: Strike) -> list[SimEngine]:
 
 
 def _legs(engines: list[SimEngine], leg: Leg) -> int:
-    """Legs of the client's request, without those of warm-ups and settling."""
-    return sum(seen.leg is leg and _is_asked(seen.body, leg) for engine in engines for seen in engine.seen)
+    """Count the legs of the client's request, without those of warm-up and settlement."""
+    return sum(seen.leg is leg and _is_the_prompt(seen.body, leg) for engine in engines for seen in engine.seen)
 
 
-def _is_asked(body: dict[str, Any], leg: Leg) -> bool:
-    asked = body["messages"][0]["content"] if "messages" in body else body["prompt"]
-    return asked == PROMPT and (leg is Leg.PREFILL or body["max_tokens"] == TOKENS)
+def _is_the_prompt(body: dict[str, Any], leg: Leg) -> bool:
+    prompt = body["messages"][0]["content"] if "messages" in body else body["prompt"]
+    return prompt == PROMPT and (leg is Leg.PREFILL or body["max_tokens"] == TOKENS)
 
 
 def _is_right(reply: Reply, shape: Shape) -> bool:
@@ -67,7 +67,7 @@ def _is_late(reply: Reply, _: Shape) -> bool:
 
 
 def _is_event(reply: Reply, shape: Shape) -> bool:
-    """What came before the error is the beginning of the right answer."""
+    """The text before the error is the beginning of the right answer."""
     begun = shape.expected(tokens=TOKENS).startswith(reply.text) and reply.text != ""
     return reply.status == 200 and reply.done and begun and reply.chunks[-1]["error"]["code"] >= 500
 
@@ -98,7 +98,7 @@ async def _world(case: Case, make_world: MakeWorld, storage: Path) -> World:
         connector=case.order.connector,
         sim={
             "lease_seconds": 0.4 if row.lease else 30.0,
-            "decoder_ttl_seconds": 0.6 if row.stranded and case.order in MEET else 480.0,
+            "decoder_ttl_seconds": 0.6 if row.stranded and case.order in MOONCAKE_ALL else 480.0,
         },
         d={"decode_token_seconds": 0.002},
         deadlines=row.deadlines,
@@ -118,28 +118,28 @@ async def test_row(case: Case, make_world: MakeWorld, tmp_path: Path) -> None:
     row, shape = case.row, Shape(case.stream, case.stream)
     world = await _world(case, make_world, tmp_path)
     if all(row.ready):
-        for _ in range(4):  # connections are used ones, and pairs know each other
+        for _ in range(4):  # connections have been used, and pairs have a handshake
             assert (await world.ask(shape, prompt="first", tokens=2)).status == 200
     before = world.report["outcomes"].copy()
     struck = _strike(world, row.strike) if row.strike is not None else []
     async with asyncio.timeout(LONGEST):
-        replies = [await world.ask(shape, tokens=TOKENS) for _ in range(row.asks)]
+        replies = [await world.ask(shape, tokens=TOKENS) for _ in range(row.requests)]
     assert all(SEEN[Client(row.client)](reply, shape) for reply in replies), replies
     for engine in struck:
         engine.faults.clear()
     await eventually(lambda: not any(world.report["inFlight"].values()), 5.0, "settled")
     _check_counters(row, world, before)
     legs = (_legs(world.prefill, Leg.PREFILL), _legs(world.decode, Leg.DECODE), _legs(world.decode, Leg.PLAIN))
-    assert all(want in (None, got) for want, got in zip(row.legs, legs, strict=True)), legs
+    assert all(expected in (None, got) for expected, got in zip(row.legs, legs, strict=True)), legs
     if all(row.ready):
         await world.warm()
         assert (await world.ask(shape, prompt="last", tokens=2)).text == shape.expected("last", 2)
-    if case.order in MEET:
-        await _check_meetings(row, world)
+    if case.order in MOONCAKE_ALL:
+        await _check_transfer_ids(row, world)
 
 
-async def _check_meetings(row: Row, world: World) -> None:
-    """No P keeps a place for a D that does not come, and an id that a P has begun is spent."""
+async def _check_transfer_ids(row: Row, world: World) -> None:
+    """No P keeps a transfer ID for a D that does not come, and an ID that a P has begun is used up."""
     await eventually(lambda: not any(engine.counts.registered_now for engine in world.engines), 5.0, "places")
     if row.strike is None or row.strike.used or row.strike.fields.get("status") in (400, 503):  # P has not begun
         return

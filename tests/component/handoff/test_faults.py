@@ -1,4 +1,4 @@
-"""What an engine's failure means where there is no other, and refusals in an engine's words: see docs/failures.md."""
+"""An engine fails and there is no other; refusals keep the engine's text. See docs/failures.md."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ D_FAULTS: dict[str, tuple[FaultKind, dict[str, Any]]] = {
     "abort": (FaultKind.ABORT, {}),
 }
 D_HANGS = {"hangs-before-head", "hangs-after-head"}
-"""A D that is the only one is asked again, except after a deadline."""
+"""The only D gets the request again, except after a deadline."""
 FORMS = [Shape(), Shape(chat=True, stream=True)]
 
 
@@ -35,14 +35,14 @@ def retry_after(world_reply: Any) -> str:
 
 
 async def _warmed_up(world: World, form: Shape) -> None:
-    """Some requests first, so that connections are used ones and pairs know each other."""
+    """Send some requests first, so that connections have been used and pairs have a handshake."""
     for _ in range(4):
         assert (await world.ask(form)).status == 200
 
 
 @pytest.mark.parametrize("name", D_FAULTS)
 async def test_the_only_decode_fails(name: str, order: Order, make_world: MakeWorld) -> None:
-    """It is asked again, and of one that is silent the client is told."""
+    """It gets the request again; if it is silent, the client gets an error."""
     kind, fields = D_FAULTS[name]
     world = await make_world(order, sim={"lease_seconds": 0.4}, deadlines=SHORT)
     world.allowed.stranded = not world.pull
@@ -78,7 +78,7 @@ BAD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_refusal_is_in_the_engines_words(name: str, order: Order, form: Shape, make_world: MakeWorld) -> None:
+async def test_a_refusal_has_the_engines_text(name: str, order: Order, form: Shape, make_world: MakeWorld) -> None:
     world = await make_world(order)
     body = {**form.body(), **BAD[name]}
     direct = await world.call("POST", f"{world.d.url}{form.path}", body)
@@ -91,7 +91,7 @@ async def test_refusal_is_in_the_engines_words(name: str, order: Order, form: Sh
 
 
 async def test_a_refused_pair_that_is_new_leaves_nothing(make_world: MakeWorld) -> None:
-    """Pull: a D that never fetched from this P has no way to tell it of its refusal."""
+    """Pull: a D without a handshake with this P cannot notify it of the refusal."""
     world = await make_world(Order.PREFILL_FIRST, 2, 2)
     for _ in range(8):
         assert (await world.ask(max_tokens=100_000, tokens=1)).status == 400
@@ -100,9 +100,9 @@ async def test_a_refused_pair_that_is_new_leaves_nothing(make_world: MakeWorld) 
 
 
 async def test_errors_of_every_engine_reach_the_client(order: Order, form: Shape, make_world: MakeWorld) -> None:
-    """A D that goes on answering 500: the client gets the engine's words, and the gateway stays ready."""
+    """A D that keeps answering 500: the client gets the engine's error, and the gateway stays ready."""
     world = await make_world(order, sim={"lease_seconds": 0.4})
-    world.allowed.expired = True  # such a D settles nothing either
+    world.allowed.expired = True  # such a D cannot release P's blocks either
     world.d.faults.add(FaultKind.STATUS, count=None, status=500)
     reply = await world.ask(form)
     assert (reply.status, reply.error["message"]) == (500, "simulated fault")

@@ -1,4 +1,4 @@
-"""A client that leaves in any phase: every hand-off is settled as docs/settling.md says, and no work is left."""
+"""A client leaves in any phase: the hand-off is settled as in docs/settling.md, and no work remains."""
 
 import asyncio
 from typing import Any
@@ -73,11 +73,11 @@ async def test_between_the_legs(shape: Shape, make_world: MakeWorld) -> None:
     pool, connect = world.pool, world.pool.connect
     reached, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slow(endpoint: Any) -> Any:
-        if endpoint.address.port == world.d.port and not reached.is_set():
+    async def slow(address: Any, name: str) -> Any:
+        if address.port == world.d.port and not reached.is_set():
             reached.set()
             await go_on.wait()
-        return await connect(endpoint)
+        return await connect(address, name)
 
     pool.connect = slow  # type: ignore[method-assign]
     task = _begin(world, shape)
@@ -92,7 +92,7 @@ async def test_between_the_legs(shape: Shape, make_world: MakeWorld) -> None:
 
 @pytest.mark.parametrize("leg", ["prefill", "decode"])
 async def test_while_connecting(leg: str, order: Order, shape: Shape, make_world: MakeWorld) -> None:
-    """Push connects to both before it sends; a client that leaves meanwhile has begun nothing."""
+    """Push connects to both engines before it sends: if the client leaves meanwhile, no engine has got anything."""
     if order is Order.PREFILL_FIRST and leg == "decode":
         return  # test_between_the_legs
     world = await make_world(order, idle_seconds=0.0)
@@ -100,11 +100,11 @@ async def test_while_connecting(leg: str, order: Order, shape: Shape, make_world
     reached, connect = asyncio.Event(), world.pool.connect
     port = (world.p if leg == "prefill" else world.d).port
 
-    async def never(endpoint: Any) -> Any:
-        if endpoint.address.port == port:
+    async def never(address: Any, name: str) -> Any:
+        if address.port == port:
             reached.set()
             await asyncio.Event().wait()
-        return await connect(endpoint)
+        return await connect(address, name)
 
     world.pool.connect = never  # type: ignore[method-assign]
     task = _begin(world, shape)

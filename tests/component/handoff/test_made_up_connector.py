@@ -1,4 +1,4 @@
-"""A connector is one file: one that is made up here goes the whole way, and no other file knows of it."""
+"""A connector is one file: an invented one works end to end, and no other file names it."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Mooncake through the gateway: every order, and what settles a hand-off where a leg is missing."""
+"""Mooncake through the gateway: every order, and the settlement where a leg is missing."""
 
 import argparse
 import asyncio
@@ -32,7 +32,7 @@ async def test_kv_moves(order: Order, shape: Shape, make_world: MakeWorld) -> No
 
 @pytest.mark.parametrize("more", [{"max_tokens": 2**31 - 1}, {"prompt": "too long " * 2000}], ids=["by D", "by both"])
 async def test_what_is_refused_leaves_no_place_at_p(order: Order, more: dict[str, Any], make_world: MakeWorld) -> None:
-    """D tells P of every leg it refuses, and P keeps a place for each until its own leg has ended: there are 20."""
+    """D notifies P of every leg that it refuses. P keeps at most 20 transfer IDs, each until its own leg has ended."""
     world = await make_world(order, **MOONCAKE)
     for _ in range(3):
         reply = await world.post(TEXT.path, {**TEXT.body(), **more})
@@ -42,7 +42,7 @@ async def test_what_is_refused_leaves_no_place_at_p(order: Order, more: dict[str
 
 
 async def test_a_p_whose_d_has_refused_is_left_to_finish(make_world: MakeWorld) -> None:
-    """D has told it of the id: a P leg that is aborted would leave its place held."""
+    """D has notified P of the ID: if P's leg is aborted, P keeps the ID for ever."""
     world = await make_world(Order.CONCURRENT, p={"prefill_base_seconds": 0.4}, deadlines=SHORT, **MOONCAKE)
     reply = await world.post(TEXT.path, {**TEXT.body(), "max_tokens": 2**31 - 1})
     assert reply.status == 400
@@ -57,14 +57,14 @@ async def test_the_whole_requests_deadline_holds_while_p_goes_first(make_world: 
     await eventually(lambda: world.p.counts.prefills_aborted == 1, 5.0, "P is stopped")
 
 
-async def test_a_full_p_is_asked_again_under_the_id_and_d_gets_its_kv(make_world: MakeWorld) -> None:
+async def test_a_full_p_gets_its_leg_again_under_the_id(make_world: MakeWorld) -> None:
     world = await make_world(Order.CONCURRENT, **MOONCAKE)
     world.fault(world.p, FaultKind.STATUS, status=503, count=1)
     assert (await world.ask(TEXT)).text == TEXT.expected()
     assert world.d.counts.load_failures == 0
 
 
-async def test_a_full_p_is_met_by_a_short_leg_when_it_is_full_again(make_world: MakeWorld) -> None:
+async def test_a_p_that_is_full_again_gets_a_short_leg(make_world: MakeWorld) -> None:
     world = await make_world(Order.CONCURRENT, **MOONCAKE)
     world.fault(world.p, FaultKind.STATUS, status=503, count=2)
     assert (await world.ask(TEXT)).text == TEXT.expected()
@@ -73,7 +73,7 @@ async def test_a_full_p_is_met_by_a_short_leg_when_it_is_full_again(make_world: 
 
 
 async def test_p_is_recognised_on_a_new_connection(order: Order, make_world: MakeWorld) -> None:
-    """D told of the P that was would wait for minutes: nothing answers at the old worker's port."""
+    """With the identity of the old P, D would wait for minutes: nothing listens at the old worker's port."""
     world = await make_world(order, **MOONCAKE, deadlines=LONG)
     before = world.endpoint(world.p).identity
     await world.p.restart()
@@ -115,7 +115,7 @@ async def test_clients_that_leave_at_any_moment(order: Order, make_world: MakeWo
 
 
 async def test_the_wrong_engine_is_killed_not_the_right_one(make_world: MakeWorld) -> None:
-    """What the gateway never does: the simulator is as strict as vLLM's assertion."""
+    """The gateway never does this: the simulator is as strict as vLLM's assertion."""
     world: World = await make_world(Order.CONCURRENT, **MOONCAKE, gateway=False)
     leg = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": "x"}
     reply = await world.direct(world.d, TEXT, tokens=1, kv_transfer_params=leg, ignore_eos=True)

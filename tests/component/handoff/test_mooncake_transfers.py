@@ -1,4 +1,4 @@
-"""Mooncake: a client that leaves, an engine that goes, in each phase of a hand-off. Rows of docs/failures.md."""
+"""Mooncake: a client leaves or an engine is lost, in each phase of a hand-off. Rows of docs/failures.md."""
 
 import asyncio
 from typing import Any
@@ -10,22 +10,22 @@ from pdx_proxy.config.settings import Deadlines
 from tests.component.conftest import MakeWorld
 from tests.component.handoff.test_endings import _begin
 from tests.component.harness import PROMPT, Shape, World, eventually
-from tests.failure_matrix.row import LONG, MEET, MEET_FIRST, MEET_TOLD, Wiring
+from tests.failure_matrix.row import LONG, MOONCAKE_ALL, MOONCAKE_D_WAITS, MOONCAKE_P_FIRST, Wiring
 
 MOONCAKE: dict[str, Any] = {"connector": "Mooncake"}
 TTL: dict[str, Any] = {"decoder_ttl_seconds": 0.6, "lease_seconds": 0.6}
-"""Short time-outs of what is lost: it is counted, and does not outlast a test."""
+"""Short timeouts for lost blocks: they are counted, and end before the test does."""
 TOKENS = 20
 
 
 def _cases(*wirings: Wiring) -> pytest.MarkDecorator:
-    """Each order with one form of a request, in turn with and without a stream."""
+    """Each order with one form of request, alternately with and without a stream."""
     cases = [pytest.param(w.order, Shape(stream=bool(n % 2)), id=w.value) for n, w in enumerate(wirings)]
     return pytest.mark.parametrize(("order", "form"), cases)
 
 
 async def _leave(world: World, task: "asyncio.Task[Any]", *, settled: int = 1) -> None:
-    """The client leaves, and so many hand-offs are settled."""
+    """The client leaves; wait until this many hand-offs are settled."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await eventually(lambda: sum(world.report["settlements"].values()) == settled, 8.0, "settled")
@@ -34,7 +34,7 @@ async def _leave(world: World, task: "asyncio.Task[Any]", *, settled: int = 1) -
 
 
 async def _freed(world: World) -> None:
-    """No P keeps a place or blocks, no D waits."""
+    """No P keeps a transfer ID or blocks, and no D waits."""
     counts = [engine.counts for engine in world.engines]
     await eventually(lambda: not any(c.registered_now or c.blocks_held_now for c in counts), 5.0, "all is free")
 
@@ -46,30 +46,30 @@ async def _served(world: World, task: "asyncio.Task[Any]", form: Shape, **outcom
     assert await world.outcomes() == outcomes
 
 
-@_cases(*MEET)
+@_cases(*MOONCAKE_ALL)
 async def test_a_client_that_leaves_while_prefill_computes(order: Order, form: Shape, make_world: MakeWorld) -> None:
-    """Where P goes first nobody waits for it; a P that a D waits for is left to finish."""
+    """Where P goes first, no engine waits for it. A P that a D waits for may finish."""
     slow = {"prefill_token_seconds": 5e-4, "prefill_chunk": 16}
     world = await make_world(order, p=slow, deadlines=Deadlines(nearly_done=0.1), **MOONCAKE)
     await _leave(world, await _begin(world, form, "prefill"))
-    told = order is not Order.PREFILL_FIRST
-    assert await world.settlements() == {"finished" if told else "prefill_stopped": 1}
-    await eventually(lambda: world.p.counts.prefills_aborted == (not told), what="P has stopped")
+    decode_waits = order is not Order.PREFILL_FIRST
+    assert await world.settlements() == {"finished" if decode_waits else "prefill_stopped": 1}
+    await eventually(lambda: world.p.counts.prefills_aborted == (not decode_waits), what="P has stopped")
     await _freed(world)
 
 
-@_cases(*MEET_FIRST)
+@_cases(*MOONCAKE_P_FIRST)
 async def test_a_client_that_leaves_between_the_legs(order: Order, form: Shape, make_world: MakeWorld) -> None:
     """P has finished, and D's connection takes its time: a leg that D refuses frees P."""
     world = await make_world(order, idle_seconds=0.0, **MOONCAKE)
     connect = world.pool.connect
     reached, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slow(endpoint: Any) -> Any:
-        if endpoint.address.port == world.d.port and not reached.is_set():
+    async def slow(address: Any, name: str) -> Any:
+        if address.port == world.d.port and not reached.is_set():
             reached.set()
             await go_on.wait()
-        return await connect(endpoint)
+        return await connect(address, name)
 
     world.pool.connect = slow  # type: ignore[method-assign]
     task = asyncio.create_task(world.ask(form, tokens=TOKENS))
@@ -79,7 +79,7 @@ async def test_a_client_that_leaves_between_the_legs(order: Order, form: Shape, 
     await _freed(world)
 
 
-@_cases(*MEET)
+@_cases(*MOONCAKE_ALL)
 async def test_a_client_that_leaves_while_decode_waits(order: Order, form: Shape, make_world: MakeWorld) -> None:
     world = await make_world(order, p={"transfer_seconds": 0.3}, **MOONCAKE)
     await _leave(world, await _begin(world, form, "decode"))
@@ -87,7 +87,7 @@ async def test_a_client_that_leaves_while_decode_waits(order: Order, form: Shape
     await _freed(world)
 
 
-@_cases(*MEET)
+@_cases(*MOONCAKE_ALL)
 async def test_a_client_that_leaves_an_answer(order: Order, form: Shape, make_world: MakeWorld) -> None:
     world = await make_world(order, d={"decode_token_seconds": 0.002}, **MOONCAKE)
     task = await _begin(world, form, "answer", tokens=3000)
@@ -96,9 +96,9 @@ async def test_a_client_that_leaves_an_answer(order: Order, form: Shape, make_wo
     assert world.d.counts.generation_tokens < 1500
 
 
-@_cases(*MEET_TOLD)
+@_cases(*MOONCAKE_D_WAITS)
 async def test_a_prefill_that_dies_while_decode_waits(order: Order, form: Shape, make_world: MakeWorld) -> None:
-    """D keeps its blocks until its own time-out; it is closed, and serves the request alone."""
+    """D keeps its blocks until its own timeout; its leg is closed, and it serves the request alone."""
     world = await make_world(order, sim=TTL, p={"prefill_base_seconds": 0.3}, **MOONCAKE)
     world.allowed.stranded = world.allowed.expired = True
     task = await _begin(world, form, "prefill")
@@ -111,9 +111,9 @@ async def test_a_prefill_that_dies_while_decode_waits(order: Order, form: Shape,
     await world.warm()
 
 
-@_cases(*MEET)
+@_cases(*MOONCAKE_ALL)
 async def test_a_prefill_that_dies_behind_its_answer(order: Order, form: Shape, make_world: MakeWorld) -> None:
-    """Its write is under way: nothing but the end of P's connection tells that D waits in vain."""
+    """P is writing: only the loss of P's connection shows that D waits for nothing."""
     world = await make_world(
         order, sim=TTL, p={"transfer_seconds": 1.0, "lease_seconds": 30.0}, deadlines=LONG, **MOONCAKE
     )
@@ -129,9 +129,9 @@ async def test_a_prefill_that_dies_behind_its_answer(order: Order, form: Shape, 
     await world.warm()
 
 
-@_cases(*MEET)
+@_cases(*MOONCAKE_ALL)
 async def test_a_bootstrap_that_stops_answering(order: Order, form: Shape, make_world: MakeWorld) -> None:
-    """P serves on, but on a new connection nobody can tell whether it is the P that was warmed: another P is asked."""
+    """P still serves, but a new connection does not prove that it is the same P: another P is selected."""
     world = await make_world(order, 2, idle_seconds=0.0, **MOONCAKE)
     assert world.p._bootstrap is not None
     await world.p._bootstrap.close()
@@ -143,9 +143,9 @@ async def test_a_bootstrap_that_stops_answering(order: Order, form: Shape, make_
     assert "bootstrap" in str(world.endpoint(world.p).reason)
 
 
-@_cases(*MEET)
+@_cases(*MOONCAKE_ALL)
 async def test_a_decode_that_dies_while_it_waits(order: Order, form: Shape, make_world: MakeWorld) -> None:
-    """P may have to write to nobody: what it has finished is freed through the other D."""
+    """P may have no D to write to: its finished blocks are freed through the other D."""
     world = await make_world(order, 1, 2, sim=TTL, p={"prefill_base_seconds": 0.2}, **MOONCAKE)
     world.allowed.stranded = world.allowed.expired = True
     task = await _begin(world, form, "prefill" if order is not Order.PREFILL_FIRST else "decode")

@@ -1,4 +1,4 @@
-"""The pool family: P saves, D looks up. KV moves through a directory, as SharedStorage moves it."""
+"""The pool family: P saves, D reads. KV moves through a directory, as with SharedStorage."""
 
 import asyncio
 import json
@@ -57,17 +57,17 @@ async def test_prefill_gets_one_token_and_decode_what_the_client_wrote(shape: Sh
     world = await make_pool()
     params: dict[str, Any] = {"kv_transfer_params": {"do_remote_prefill": True}, "seed": 7}
     await world.ask(shape, **params)
-    asked, answered = world.p.seen[-1], world.d.seen[-1]
-    assert (asked.leg, answered.leg) == (Leg.PREFILL, Leg.DECODE)
-    assert asked.body == {**shape.body(seed=7), "max_tokens": 1, "stream": False, "ignore_eos": True}
+    prefilled, answered = world.p.seen[-1], world.d.seen[-1]
+    assert (prefilled.leg, answered.leg) == (Leg.PREFILL, Leg.DECODE)
+    assert prefilled.body == {**shape.body(seed=7), "max_tokens": 1, "stream": False, "ignore_eos": True}
     assert answered.body == shape.body(seed=7)
-    assert asked.headers["x-request-id"] != answered.headers["x-request-id"]
+    assert prefilled.headers["x-request-id"] != answered.headers["x-request-id"]
 
 
 async def test_what_is_not_found_is_computed(
     shape: Shape, make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A miss costs a local prefill, which the engine counts, and no request."""
+    """A miss costs a local prefill, which the engine counts. No request fails."""
     world = await make_pool()
 
     async def lose(*_: object) -> None:
@@ -82,7 +82,7 @@ async def test_what_is_not_found_is_computed(
 
 
 async def test_another_prompts_kv_would_show(make_pool: MakePool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control: were D to decode over what it finds of another prompt, its text would tell."""
+    """The negative control: if D decodes over the KV of another prompt, its text is wrong."""
     world = await make_pool()
     world.allowed.violations = {"foreign_kv"}
     monkeypatch.setattr(world.d.storage, "load", lambda _: "another prompt's")
@@ -97,10 +97,10 @@ class _Late(SharedStorage):
         return Pool(saved_after=0.4)
 
 
-async def test_decode_is_asked_when_the_save_is_over(
+async def test_decode_starts_when_the_save_is_over(
     shape: Shape, make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connector that is one object, of a name that nothing else knows."""
+    """A connector that is one object, with a name that no other module uses."""
     monkeypatch.setitem(CONNECTORS, "Late", _Late())
     world = await make_pool(gateway=False)
     late = tuple(replace(spec, connector="Late") for spec in world.settings().endpoints)
@@ -115,7 +115,7 @@ async def test_decode_is_asked_when_the_save_is_over(
 
 @pytest.mark.parametrize(("seconds", "found"), [(0.01, True), (5.0, False)])
 async def test_a_save_behind_the_answer(make_pool: MakePool, seconds: float, *, found: bool) -> None:
-    """P saves behind its answer, as MooncakeStore does: D finds what is there in time, and computes what is late."""
+    """P saves after its answer, as MooncakeStore does: D finds the KV that is saved in time, and computes the rest."""
     store = {"connector": "MooncakeStore", "transfer_seconds": seconds}
     world = await make_pool(p=store, d={"connector": "MooncakeStore"}, gateway=False)
     pool = tuple(replace(spec, connector="MooncakeStore") for spec in world.settings().endpoints)
@@ -138,7 +138,7 @@ async def test_a_client_that_leaves_stops_prefill(shape: Shape, make_pool: MakeP
 
 
 async def test_a_prefill_that_may_not_be_stopped_finishes(shape: Shape, make_pool: MakePool) -> None:
-    """LMCache's, which may be loading: what it saves serves whoever asks next."""
+    """With LMCache P may be loading: the KV that it saves serves the next request."""
     world = await make_pool(p=SLOW_PREFILL, sim={"connector": "LMCache"})
     legs = world.d.counts.legs.total()
     task = await _begin(world, shape)
@@ -165,7 +165,7 @@ async def test_a_prefill_that_fails_for_nobody_has_not_finished(kind: FaultKind,
 
 
 async def test_a_client_that_leaves_stops_decode(shape: Shape, make_pool: MakePool) -> None:
-    """While D loads: nothing is to be settled, since nothing is kept."""
+    """While D loads: nothing needs settlement, because nothing is kept."""
     world = await make_pool(d={"transfer_seconds": 0.5})
     task = await _begin(world, shape, tokens=3000)
     await eventually(lambda: world.d.counts.legs[Leg.DECODE])
@@ -189,7 +189,7 @@ async def test_a_decode_that_leaves_during_the_prefill_gets_no_leg(shape: Shape,
     world = await make_pool(1, 2, p=SLOW_PREFILL, debug_headers=True)
     task = await _begin(world, shape)
     await eventually(lambda: world.p.counts.running_now)
-    busy = next(d for d in world.decode if world.worker._backend.load.legs.get(world.endpoint(d).name))
+    busy = next(d for d in world.decode if world.worker._engines.load.legs.get(world.endpoint(d).name))
     legs = busy.counts.legs.total()
     specs = world.settings().endpoints
     world.gateway.registry.update([replace(s, leaving=s.address.port == busy.port) for s in specs])
@@ -200,7 +200,7 @@ async def test_a_decode_that_leaves_during_the_prefill_gets_no_leg(shape: Shape,
 
 
 async def test_a_prefill_that_dies_amid_its_save(shape: Shape, make_pool: MakePool, tmp_path: Path) -> None:
-    """What it has half saved nobody finds: the pool is kept by a server, as LMCache's is."""
+    """No D finds KV that is only half saved: a server keeps the pool, as with LMCache."""
     world = await make_pool(2, sim={"connector": "LMCache"}, p={"transfer_seconds": 0.3})
     before = set(os.listdir(tmp_path))
     task = await _begin(world, shape)
@@ -231,7 +231,7 @@ async def test_a_decode_that_dies_while_it_loads(shape: Shape, make_pool: MakePo
 async def test_a_pool_that_is_gone_costs_a_prefill(
     shape: Shape, make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Engines whose server is gone save nothing and find nothing; when it is back they use it again."""
+    """Engines whose server is gone save and find nothing; when it is back, they use it again."""
     world = await make_pool(sim={"connector": "LMCache"})
 
     async def nowhere(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Hostile input: a corpus of requests, random ones made of the same parts, and what came of them."""
+"""Hostile input: a corpus of requests, random ones made of the same parts, and their outcomes."""
 
 import asyncio
 import json
@@ -166,15 +166,15 @@ class Outcome:
     closed: bool
 
     def agrees(self, other: "Outcome", data: bytes) -> bool:
-        """Whether the two lanes gave the same, but for ids and times.
+        """Whether the two servers gave the same answers, except for IDs and times.
 
         aiohttp forgets the requests before one that is no HTTP when all have come at once, and answers that one alone;
         what comes behind a request that closes the connection it refuses, and the lane does not read.
         """
         if self.closed is other.closed and self._stable == other._stable:
             return True
-        lane_ends = self.closed and (self.statuses[-1:] == (400,) or b"close" in data.lower())
-        return lane_ends and other.closed and other.statuses == (400,)
+        fast_path_ends = self.closed and (self.statuses[-1:] == (400,) or b"close" in data.lower())
+        return fast_path_ends and other.closed and other.statuses == (400,)
 
     @property
     def _stable(self) -> list[tuple[int, object]]:
@@ -225,7 +225,7 @@ def _unchunk(raw: bytes) -> tuple[bytes, bytes]:
 
 
 async def exchange_all(world: World, inputs: list[bytes], *, fast: bool) -> list[Outcome]:
-    """Send each input over a connection of its own, to the fast lane or past it, and read until nothing more comes."""
+    """Send each input over a connection of its own, to the fast path or the fallback, and read to the end."""
     hot = http1._HOT_LINES
     if not fast:
         http1._HOT_LINES = ()  # type: ignore[misc]
@@ -267,7 +267,7 @@ async def _exchange_all(world: World, inputs: list[bytes]) -> list[Outcome]:
     return outcomes
 
 
-_TURNS: Final = 10
+_ROUNDS: Final = 10
 """Turns of the event loop between two looks: in 10 ms of a busy machine there may be one, and an answer takes more."""
 
 
@@ -277,7 +277,7 @@ async def _quiet(world: World, received: list[bytearray]) -> None:
     async with asyncio.timeout(10):
         while calm < 3:
             await asyncio.sleep(0.01)
-            for _ in range(_TURNS):
+            for _ in range(_ROUNDS):
                 await asyncio.sleep(0)
             now = sum(map(len, received))
             busy = any(engine.counts.running_now or engine.counts.waiting_now for engine in world.engines)

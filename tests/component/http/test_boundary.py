@@ -1,4 +1,4 @@
-"""What a client sends never reaches the KV protocol, and its id never an engine."""
+"""No field of a client's reaches the KV protocol, and its request ID reaches no engine."""
 
 import asyncio
 import json
@@ -103,7 +103,7 @@ async def test_spelling(name: str, order: Order, make_world: MakeWorld) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/embeddings"])
-async def test_what_vllm_might_read_otherwise_is_refused(path: str, order: Order, make_world: MakeWorld) -> None:
+async def test_ambiguous_bodies_are_refused(path: str, order: Order, make_world: MakeWorld) -> None:
     world = await make_world(order)
     requests = [engine.counts.requests.total() for engine in world.engines]
     for name, body in REFUSED.items():
@@ -116,7 +116,7 @@ async def test_what_vllm_might_read_otherwise_is_refused(path: str, order: Order
     assert await world.outcomes() == {"refused": len(REFUSED) + 2}
 
 
-async def test_bad_json_is_refused_in_vllms_words(make_world: MakeWorld) -> None:
+async def test_bad_json_gets_vllms_error(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST)
     for body, param in ((b"{", "body.1"), (b'{"a" 1}', "body.5")):
         reply = await world.post("/v1/completions", body)

@@ -1,4 +1,4 @@
-"""After the first event nothing is sent twice: a stream whose engine is lost never ends as if it were whole."""
+"""After the first event no request is repeated. A stream whose engine is lost never ends like a complete one."""
 
 import pytest
 
@@ -34,7 +34,7 @@ async def test_a_stream_cut_between_events_ends_with_an_error(
     }
     assert reply.text == stream.expected(tokens=events - stream.chat)
     assert await world.outcomes() == {"broken": 1}
-    assert world.d.counts.legs["decode"] == 2  # the warm-up's and this one
+    assert world.d.counts.legs["decode"] == 2  # the warm-up and this request
     await world.warm()
     assert (await world.ask(stream)).text == stream.expected()
 
@@ -61,7 +61,7 @@ async def test_an_error_event_later_on_is_the_clients(order: Order, stream: Shap
 
 
 async def test_an_old_client_sees_a_cut(order: Order, make_world: MakeWorld) -> None:
-    """HTTP/1.0 has no framing that could tell an end from a loss, except the reset."""
+    """HTTP/1.0 has no framing: only the reset distinguishes a loss from the end."""
     world = await make_world(order, d={"decode_token_seconds": 0.002})
     world.fault(world.d, FaultKind.DIE_AFTER_EVENTS, events=5)
     reader, writer = await world.raw(Shape(stream=True).body(tokens=40), version="1.0")

@@ -1,4 +1,4 @@
-"""Hostile input: a clear refusal or a right answer, no engine touched by what is refused, and both lanes agree."""
+"""Hostile input: a clear refusal or a correct answer. A refused request reaches no engine; both servers agree."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ def _requests(world: World) -> int:
 
 
 def _check_engines(world: World) -> None:
-    """What the engines got since the last look has nothing in it that is forbidden; then forget it."""
+    """No request since the last check contains anything forbidden; then forget them."""
     for engine in world.engines:
         for each in engine.seen:
             split = each.body.get("kv_transfer_params") is not None
@@ -55,15 +55,15 @@ async def _make(order: Order, make_world: MakeWorld, caplog: pytest.LogCaptureFi
 
 
 async def _finish(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """No complaint in any log, no failure that hostile input would explain."""
+    """No line in any log, and no failure that hostile input would explain."""
     assert not caplog.records, [record.getMessage() for record in caplog.records]
     outcomes = await world.outcomes()
     assert not {"unavailable", "broken", "shed"} & outcomes.keys(), outcomes
     world.sent = sum(outcomes.values())
 
 
-@pytest.mark.parametrize("fast", [True, False], ids=["lane", "aiohttp"])
-async def test_what_is_refused(world: World, fast: bool, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "fallback"])
+async def test_refused_requests(world: World, fast: bool, caplog: pytest.LogCaptureFixture) -> None:
     before = _requests(world)
     outcomes = await hostile.exchange_all(world, list(hostile.REFUSED.values()), fast=fast)
     wrong = {
@@ -78,8 +78,8 @@ async def test_what_is_refused(world: World, fast: bool, caplog: pytest.LogCaptu
     await _finish(world, caplog)
 
 
-@pytest.mark.parametrize("fast", [True, False], ids=["lane", "aiohttp"])
-async def test_what_may_be_served(world: World, fast: bool, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "fallback"])
+async def test_unusual_requests(world: World, fast: bool, caplog: pytest.LogCaptureFixture) -> None:
     outcomes = await hostile.exchange_all(world, list(hostile.SERVED.values()), fast=fast)
     found = {name: outcome.statuses for name, outcome in zip(hostile.SERVED, outcomes, strict=True)}
     assert not {name: statuses for name, statuses in found.items() if statuses not in {(200,), (400,)}}
@@ -88,7 +88,7 @@ async def test_what_may_be_served(world: World, fast: bool, caplog: pytest.LogCa
     await _finish(world, caplog)
 
 
-@pytest.mark.parametrize("fast", [True, False], ids=["lane", "aiohttp"])
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "fallback"])
 async def test_other_targets(world: World, fast: bool, caplog: pytest.LogCaptureFixture) -> None:
     before = _requests(world)
     outcomes = await hostile.exchange_all(world, [data for data, _ in hostile.OTHERS.values()], fast=fast)
@@ -99,7 +99,7 @@ async def test_other_targets(world: World, fast: bool, caplog: pytest.LogCapture
 
 
 async def _fuzz(world: World, seed: int, seconds: float, batch: int = 50) -> int:
-    """Random connections through both lanes until the time is over; returns how many."""
+    """Random connections through both servers for `seconds`; return how many."""
     rng = random.Random(seed)
     ends = time.monotonic() + seconds
     count = 0
@@ -121,7 +121,7 @@ async def test_random_input(make_world: MakeWorld, caplog: pytest.LogCaptureFixt
     print(f"PDX_FUZZ_SEED={seed}")  # noqa: T201 (shown when it fails)
     world = await _make(list(Order)[seed % len(Order)], make_world, caplog)
     count = await _fuzz(world, seed, float(os.environ.get("PDX_FUZZ_SECONDS", "20")))
-    print(f"{count} connections in each lane")  # noqa: T201
+    print(f"{count} connections to each server")  # noqa: T201
     assert count >= 100
     await _finish(world, caplog)
 
@@ -135,7 +135,7 @@ async def test_random_input_for_long(world: World, caplog: pytest.LogCaptureFixt
 
 
 async def test_large_heads_and_many_bytes_are_bounded(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """A head that never ends is refused when it is too long, wherever it is too long."""
+    """An endless head is refused once it is too long, whichever part of it is long."""
 
     async def flood(begin: bytes, piece: bytes) -> int:
         reader, writer = await asyncio.open_connection(world.gateway.listen.host, world.gateway.listen.port)

@@ -1,6 +1,6 @@
-"""The serving port as HTTP: the allow-list, versions, keep-alive, limits, and clients that read slowly.
+"""The serving port as HTTP: the allow-list, versions, keep-alive, limits, and slow readers.
 
-Every test runs twice: in the fast lane, and with all requests left to aiohttp.
+Every test runs twice: on the fast path, and with the fallback for all requests.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ ADMINISTRATIVE = [
 Exchanges = type[http1.Http1Connection] | type[AiohttpExchange]
 
 
-@pytest.fixture(autouse=True, params=[http1.Http1Connection, AiohttpExchange], ids=["lane", "aiohttp"])
+@pytest.fixture(autouse=True, params=[http1.Http1Connection, AiohttpExchange], ids=["fast", "fallback"])
 def exchanges(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Exchanges:
-    """What completions are served through."""
+    """The implementation that serves completions."""
     found: Exchanges = request.param
     if found is AiohttpExchange:
         monkeypatch.setattr(http1, "_HOT_LINES", ())
@@ -61,7 +61,7 @@ async def test_methods(make_world: MakeWorld) -> None:
 
 
 async def test_head_has_no_body(make_world: MakeWorld) -> None:
-    """A body after it would be taken for the next answer."""
+    """A client would take a body for the next answer."""
     world = await make_world(Order.PREFILL_FIRST)
     reader, writer = await _open(world)
     for path in ("/v1/models", "/v1/completions", "/nothing"):
@@ -85,7 +85,9 @@ async def test_whole_requests(order: Order, make_world: MakeWorld) -> None:
         reply = await world.call("GET", f"{world.url}{path}?verbose=1")
         direct = await world.call("GET", f"{world.d.url}{path}")
         assert (reply.status, reply.json.keys()) == (200, direct.json.keys())
-    assert (await world.post("/rerank", {})).status == 404  # the simulated engine has none: its own words
+    assert (
+        await world.post("/rerank", {})
+    ).status == 404  # the error is the simulated engine's, which has no such path
     assert await world.outcomes() == {"whole": 4, "refused_by_engine": 1}
     assert world.p.counts.requests.total() == before
 
@@ -186,7 +188,7 @@ async def test_large_answer(order: Order, make_world: MakeWorld) -> None:
 async def test_a_slow_reader_slows_the_engine_down(
     exchanges: Exchanges, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a client has not read waits at the engine, not in the gateway; then all of it arrives intact."""
+    """Bytes that a client has not read wait at the engine, not in the gateway; then all of them arrive intact."""
     shape, tokens = Shape(stream=True), 60_000
     world = await make_world(Order.PREFILL_FIRST, sim=LARGE)
     written = 0
@@ -206,7 +208,7 @@ async def test_a_slow_reader_slows_the_engine_down(
     while written != last or not written:
         last = written
         await asyncio.sleep(0.3)
-    assert world.d.counts.running_now or written < tokens * 150, "the engine's answer is not all here"
+    assert world.d.counts.running_now or written < tokens * 150, "a part of the answer is still at the engine"
     transport.resume_reading()
     body = await _until_end(reader)
     assert len(body) > 1.2 * last, "most was still to come"
@@ -216,14 +218,14 @@ async def test_a_slow_reader_slows_the_engine_down(
 
 @pytest.mark.parametrize("shape", [Shape(), Shape(chat=True, stream=True)], ids=["text", "chat-stream"])
 async def test_idle_connections_that_engines_close(order: Order, shape: Shape, make_world: MakeWorld) -> None:
-    """Requests come in the instants at which the engine closes what was idle: none fails."""
+    """Requests arrive while the engine closes idle connections: none fails."""
     world = await make_world(order, sim={"keepalive_seconds": 0.02})
     for number in range(30):
         assert (await world.ask(shape)).text == shape.expected()
         await asyncio.sleep(0.015 + (number % 10) * 0.001)
     outcomes = await world.outcomes()
     assert outcomes.keys() <= {"split", "whole"}
-    assert outcomes["split"] >= 28, "what a busy machine is slow to notice is tried again as a failure"
+    assert outcomes["split"] >= 28, "on a busy machine a late loss is retried as a failure"
 
 
 async def _open(world: World) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -286,7 +288,7 @@ async def test_an_error_amid_an_answer_is_a_cut(make_world: MakeWorld, monkeypat
     assert await world.outcomes() == {"internal": 1}
 
 
-async def test_an_answer_waits_for_nobody_who_left(make_world: MakeWorld) -> None:
+async def test_a_disconnected_client_ends_the_relay(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, sim=LARGE)
     reader, writer = await world.raw(Shape(stream=True).body(tokens=20_000))
     await reader.readuntil(b"data: ")

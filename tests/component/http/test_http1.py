@@ -1,4 +1,4 @@
-"""What the fast lane does itself: how it reads, when it hands a connection to aiohttp, and whom it lets go."""
+"""The fast path: how it reads, when aiohttp takes over a connection, and which clients it disconnects."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ import pytest
 
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Limits
-from pdx_proxy.http.downstream import exchange, fallback, http1, listener
+from pdx_proxy.http.downstream import fallback, http1, listener, transport
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Shape, World, eventually, request_of
 
@@ -52,7 +52,7 @@ async def test_a_request_in_pieces(step: int, make_world: MakeWorld) -> None:
 
 
 async def test_every_kind_of_request_on_one_connection(make_world: MakeWorld) -> None:
-    """Sent ahead all at once: hot ones, one that goes to aiohttp with all that is behind it, and hot ones again."""
+    """All sent at once: hot requests, one for the fallback, which serves all that follow, and hot requests again."""
     world = await make_world(Order.PREFILL_FIRST)
     hot = request_of(Shape().body("hot"))
     chunks = _chunked(json.dumps(Shape().body("chunks")).encode())
@@ -70,7 +70,7 @@ async def test_every_kind_of_request_on_one_connection(make_world: MakeWorld) ->
     assert await world.outcomes() == {"split": 4}
 
 
-async def test_a_client_that_sends_far_ahead_is_not_read_on(make_world: MakeWorld) -> None:
+async def test_reading_is_paused_for_a_client_far_ahead(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST)
     reader, writer = await _open(world)
     requests = [request_of(Shape().body(f"{number} " + "x" * 2000)) for number in range(150)]
@@ -105,7 +105,7 @@ BAD: dict[str, bytes] = {
 
 @pytest.mark.parametrize("first", [False, True], ids=["behind-another", "first"])
 @pytest.mark.parametrize("name", BAD)
-async def test_what_is_not_http_ends_the_connection(name: str, first: bool, make_world: MakeWorld) -> None:
+async def test_bytes_that_are_not_http_end_the_connection(name: str, first: bool, make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST)
     reader, writer = await _open(world)
     if not first:
@@ -126,7 +126,7 @@ async def test_what_is_not_http_ends_the_connection(name: str, first: bool, make
     assert json.loads(rest.split(b"\r\n\r\n")[1])["error"]["code"] == 400
     assert _requests(world) == requests
     await eventually(lambda: not world.report["inFlight"]["requests"])
-    world.sent = sum((await world.outcomes()).values())  # a body that breaks off was a request, a bad head was none
+    world.sent = sum((await world.outcomes()).values())  # an incomplete body was a request, a bad head was not
 
 
 async def test_a_connection_outlives_refusals(make_world: MakeWorld) -> None:
@@ -143,7 +143,7 @@ async def test_a_connection_outlives_refusals(make_world: MakeWorld) -> None:
     assert await world.outcomes() == {"refused": 3, "split": 3}
 
 
-async def test_a_connection_that_the_client_wants_closed_is(make_world: MakeWorld) -> None:
+async def test_connection_close(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST)
     reader, writer = await world.raw(Shape().body(), head="Connection: close\r\n")
     answer = await reader.read(-1)
@@ -151,7 +151,7 @@ async def test_a_connection_that_the_client_wants_closed_is(make_world: MakeWorl
     writer.close()
 
 
-async def test_an_empty_request_whose_client_wants_the_connection_closed(make_world: MakeWorld) -> None:
+async def test_connection_close_with_an_empty_body(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST)
     listen = world.gateway.listen
     reader, writer = await asyncio.open_connection(listen.host, listen.port)
@@ -176,16 +176,16 @@ async def test_a_client_that_closes_its_sending_half_has_left(make_world: MakeWo
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds become fractions of one."""
-    monkeypatch.setattr(listener, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(listener, "_SWEEP_SECONDS", 0.05)
     monkeypatch.setattr(http1, "_HEAD_SECONDS", 0.2)
     monkeypatch.setattr(http1, "_IDLE_SECONDS", 0.4)
     monkeypatch.setattr(fallback, "_IDLE_SECONDS", 0.4)
-    monkeypatch.setattr(exchange, "_BODY_SECONDS", 0.2)
-    monkeypatch.setattr(exchange, "_SLOWEST_BYTES_PER_SECOND", 1e9)
+    monkeypatch.setattr(transport, "_BODY_SECONDS", 0.2)
+    monkeypatch.setattr(transport, "_SLOWEST_BYTES_PER_SECOND", 1e9)
 
 
 async def _drip(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """Send a byte now and then, which must not make the gateway wait longer."""
+    """Send single bytes, which must not extend any deadline."""
     for index in range(len(data)):
         writer.write(data[index : index + 1])
         await asyncio.sleep(0.03)
@@ -205,7 +205,7 @@ SLOW: dict[str, tuple[bytes, bytes, int]] = {
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("name", SLOW)
-async def test_a_client_that_is_too_slow_is_let_go(name: str, make_world: MakeWorld) -> None:
+async def test_a_slow_client_is_disconnected(name: str, make_world: MakeWorld) -> None:
     begin, drops, counted = SLOW[name]
     world = await make_world(Order.PREFILL_FIRST, limits=Limits(max_body_bytes=1000 * 1000))
     requests = _requests(world)
@@ -217,7 +217,7 @@ async def test_a_client_that_is_too_slow_is_let_go(name: str, make_world: MakeWo
         while piece := await _read(reader):
             answer += piece
             if name == "chunks":
-                break  # aiohttp answers and goes on to read for a while, so that the answer is not lost
+                break  # aiohttp answers and reads on for a while, so that the answer is not lost
     dripping.cancel()
     assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n") is (
         name not in {"nothing", "another-line", "another-head"}
@@ -231,7 +231,7 @@ async def test_a_client_that_is_too_slow_is_let_go(name: str, make_world: MakeWo
 async def _read(reader: asyncio.StreamReader) -> bytes:
     try:
         return await reader.read(1000)
-    except ConnectionResetError:  # it was sent more than it read
+    except ConnectionResetError:  # it had not read everything
         return b""
 
 
@@ -243,29 +243,29 @@ async def test_a_client_that_waits_for_its_answer_is_not_slow(make_world: MakeWo
     writer.close()
 
 
-async def test_both_lanes_are_in_use(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[bytes] = []
-    give_away = http1.Http1Connection._give_away
+async def test_fast_path_and_fallback_are_both_used(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    fallen_back: list[bytes] = []
+    fall_back = http1.Http1Connection._fall_back
 
     def note(self: http1.Http1Connection, data: bytes) -> None:
-        given.append(data)
-        give_away(self, data)
+        fallen_back.append(data)
+        fall_back(self, data)
 
-    monkeypatch.setattr(http1.Http1Connection, "_give_away", note)
+    monkeypatch.setattr(http1.Http1Connection, "_fall_back", note)
     world = await make_world(Order.PREFILL_FIRST)
     for chat in (False, True):
         reader, writer = await world.raw(Shape(chat).body(), Shape(chat).path)
         assert (await _answer(reader))[0] == 200
         writer.close()
-    assert not given
+    assert not fallen_back
     reader, writer = await world.raw(Shape().body(), "/v1/completions?a=b")
     assert (await _answer(reader))[0] == 200
     writer.close()
-    assert len(given) == 1
+    assert len(fallen_back) == 1
 
 
-async def test_one_connection_too_many_is_told_so(make_world: MakeWorld) -> None:
-    """Idle ones count, in the lane and at aiohttp; what is open goes on, and a place that becomes free is taken."""
+async def test_a_connection_beyond_the_limit_gets_503(make_world: MakeWorld) -> None:
+    """Idle connections count, on the fast path and at aiohttp. A new one may replace a closed one."""
     world = await make_world(Order.PREFILL_FIRST)
     reader, writer = await _open(world)
     writer.write(HEALTH)
@@ -291,29 +291,29 @@ async def test_one_connection_too_many_is_told_so(make_world: MakeWorld) -> None
 
 
 async def test_a_flood_of_connections_is_cut(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http1, "_REFUSED_POLITELY", 2)
+    monkeypatch.setattr(http1, "_REFUSALS", 2)
     world = await make_world(Order.PREFILL_FIRST)
     world.worker._listener.most_connections = 0
-    opened = [await _open(world) for _ in range(6)]
+    clients = [await _open(world) for _ in range(6)]
     answers = []
-    for reader, _ in opened:
+    for reader, _ in clients:
         try:
             answers.append(await reader.read(-1))
         except ConnectionResetError:
             answers.append(b"")
     assert [answer[:12] for answer in answers] == [b"HTTP/1.1 503"] * 2 + [b""] * 4
-    for _, writer in opened:
+    for _, writer in clients:
         writer.close()
     await eventually(lambda: world.worker._listener.room() == 0)
 
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("kind", ["length", "chunks"])
-async def test_a_long_body_must_keep_its_pace(
+async def test_a_long_body_has_a_minimum_rate(
     kind: str, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is still to come buys no time: only what has arrived does."""
-    monkeypatch.setattr(exchange, "_SLOWEST_BYTES_PER_SECOND", 1000.0)
+    """Only bytes that have arrived extend the deadline, not the announced length."""
+    monkeypatch.setattr(transport, "_SLOWEST_BYTES_PER_SECOND", 1000.0)
     world = await make_world(Order.PREFILL_FIRST)
     reader, writer = await _open(world)
     framing = (

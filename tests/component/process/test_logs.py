@@ -10,9 +10,9 @@ import pytest
 from pdx_api.logs import JsonFormatter, TextFormatter
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Logs
-from pdx_proxy.engines.backend import Backend
+from pdx_proxy.engines.call import Call
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.payload.request import Request
+from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.telemetry import access_log
 from pdx_proxy.telemetry.access_log import LINES_PER_SECOND, AccessLog
 from pdx_proxy.telemetry.counters import Outcome
@@ -117,13 +117,13 @@ async def test_an_error_inside_is_an_outcome_of_its_own(
 ) -> None:
     """What had begun is settled, and the line says where it arose, but not the error's words."""
     world = await make_world(order)
-    opened = Leg.opened
+    first_event = Leg.first_event
 
     async def fail_once(leg: Leg, seconds: float) -> None:
-        monkeypatch.setattr(Leg, "opened", opened)
+        monkeypatch.setattr(Leg, "first_event", first_event)
         raise KeyError("Tell-nobody-of-4711")
 
-    monkeypatch.setattr(Leg, "opened", fail_once)
+    monkeypatch.setattr(Leg, "first_event", fail_once)
     reply = await world.ask(form)
     assert (reply.status, reply.error["code"], reply.error["type"]) == (500, 500, "InternalServerError")
     assert await world.outcomes() == {"internal": 1}
@@ -145,14 +145,14 @@ async def test_an_error_inside_ps_leg_is_settled(
     """D waits for a push that will not come: its client is told at once, and what had begun is settled."""
     world = await make_world(order)
     world.allowed.stranded = not world.pull
-    send = Backend.send_prefill
+    send = ServingState.send_prefill
 
-    def fail_once(backend: Backend, leg: Leg, request: Request, body: bytes, request_id: str) -> None:
-        monkeypatch.setattr(Backend, "send_prefill", send)
-        send(backend, leg, request, body, request_id)
+    def fail_once(serving: ServingState, leg: Leg, call: Call, body: bytes, request_id: str) -> None:
+        monkeypatch.setattr(ServingState, "send_prefill", send)
+        send(serving, leg, call, body, request_id)
         raise KeyError("Tell-nobody-of-4711")
 
-    monkeypatch.setattr(Backend, "send_prefill", fail_once)
+    monkeypatch.setattr(ServingState, "send_prefill", fail_once)
     reply = await asyncio.wait_for(world.ask(), 10.0)
     assert (reply.status, reply.error["type"]) == (500, "InternalServerError")
     assert await world.outcomes() == {"internal": 1}
@@ -205,7 +205,7 @@ async def test_a_client_id_is_cut_and_cleaned(make_world: MakeWorld, caplog: pyt
 
 async def test_a_storm_is_told_of_in_few_lines(caplog: pytest.LogCaptureFixture) -> None:
     now = [100.0]
-    log = AccessLog(Logs(), 1, tuple, lambda: now[0])
+    log = AccessLog(Logs(), 1, dict, lambda: now[0])
 
     def fail(times: int) -> None:
         for _ in range(times):
@@ -225,7 +225,7 @@ async def test_a_storm_is_told_of_in_few_lines(caplog: pytest.LogCaptureFixture)
 async def test_an_error_is_described_where_a_line_is_written(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = AccessLog(Logs(), 1, tuple, lambda: 100.0)
+    log = AccessLog(Logs(), 1, dict, lambda: 100.0)
     described: list[Exception] = []
 
     def describe(error: Exception) -> dict[str, str]:
@@ -239,7 +239,7 @@ async def test_an_error_is_described_where_a_line_is_written(
 
 
 def test_workers_share_the_lines(caplog: pytest.LogCaptureFixture) -> None:
-    log = AccessLog(EVERY, 2 * LINES_PER_SECOND, tuple, lambda: 100.0)
+    log = AccessLog(EVERY, 2 * LINES_PER_SECOND, dict, lambda: 100.0)
     log.note("/v1/completions", "", Outcome.WHOLE, Timeline(), 0.1)
     assert len(lines(caplog)) == 1
     assert log._may_write() is False

@@ -9,9 +9,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pdx_api.names import Order, Policy, PrefillFailure, Role
 from pdx_proxy.config.settings import Address, Choosing, Deadlines, EndpointSpec, Limits, Retries, Settings
-from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.engines.engines import create_engines
+from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
-from pdx_proxy.process.worker import create_backend
 from pdx_proxy.telemetry.counters import Settlement
 from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld
@@ -48,10 +49,10 @@ async def test_phases_choices_and_pieces(order: Order, make_world: MakeWorld) ->
     }
     sums = found["pdx_phase_seconds_sum"]
     assert sums["first_token",] < sums["total",]
-    assert found["pdx_choices_total"] == {("LeastRequests", "prefill"): 2, ("LeastRequests", "decode"): 3}
-    assert 3 <= found["pdx_chunks_total"][()] <= len(streamed.events) + 3
+    assert found["pdx_endpoint_selections_total"] == {("LeastRequests", "prefill"): 2, ("LeastRequests", "decode"): 3}
+    assert 3 <= found["pdx_response_chunks_total"][()] <= len(streamed.events) + 3
     assert found["pdx_local_prefills_total"] == {}
-    assert found["pdx_held_kv"] == {}
+    assert found["pdx_prefill_kv_pinned"] == {}
     assert list(found["pdx_build_info"].values()) == [1]
 
 
@@ -79,7 +80,7 @@ async def test_which_policy_decided(order: Order, make_world: MakeWorld) -> None
     world = await make_world(order, choosing=Choosing(Policy.PREFIX_AFFINITY, Policy.SESSION_AFFINITY))
     await world.ask()
     await world.ask(headers={"x-session-id": "me"})
-    assert (await page(world))["pdx_choices_total"] == {
+    assert (await page(world))["pdx_endpoint_selections_total"] == {
         ("PrefixAffinity", "prefill"): 2,
         ("SessionAffinity", "decode"): 1,
         ("LeastRequests", "decode"): 1,
@@ -90,7 +91,7 @@ LOCAL = {
     "no_prefill": (None, PrefillFailure.RETRY),
     "failed": (FaultKind.DIE_BEFORE_HEAD, PrefillFailure.LOCAL),
     "refused": (FaultKind.STATUS, PrefillFailure.RETRY),
-    "nothing": (FaultKind.NO_PARAMS, PrefillFailure.RETRY),
+    "no_kv": (FaultKind.NO_PARAMS, PrefillFailure.RETRY),
 }
 
 
@@ -134,7 +135,7 @@ async def test_kv_is_held_until_decode_has_it(order: Order, make_world: MakeWorl
     name = world.endpoint(world.p).name
     asked = [asyncio.create_task(world.ask(STREAM)) for _ in range(2)]
     await eventually(lambda: world.report["held"] == {name: 2})
-    assert (await page(world))["pdx_held_kv"] == {(name,): 2}
+    assert (await page(world))["pdx_prefill_kv_pinned"] == {(name,): 2}
     await asyncio.gather(*asked)
     assert world.report["held"] == {}
 
@@ -144,19 +145,19 @@ async def test_kv_that_nothing_frees_is_held_until_its_lease_ends(
     settlement: Settlement, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pdx_proxy.handoff.settlement.LEASE_MARGIN_SECONDS", 0.0)
-    backend = create_backend(Settings(deadlines=Deadlines(handoff=0.2)), lambda _: None)
-    settlements, prefill = Settlements(backend), Endpoint(EndpointSpec(Address("p", 1), Role.PREFILL))
+    serving = ServingState(create_engines(Settings(deadlines=Deadlines(handoff=0.2)), lambda _: None))
+    settlements, prefill = Settlements(serving), Endpoint(EndpointSpec(Address("p", 1), Role.PREFILL))
 
     async def work() -> Settlement:
         return settlement
 
     def held() -> Coroutine[Any, Any, Settlement]:
-        return settlements._held(prefill, work())
+        return settlements.while_pinned(prefill, work())
 
-    backend.counters.hold(prefill.name)
+    serving.counters.pin(prefill.name)
     assert await held() is settlement
-    assert backend.counters.held == ({prefill.name: 1} if kept else {})
-    await eventually(lambda: not backend.counters.held)
+    assert serving.counters.pinned == ({prefill.name: 1} if kept else {})
+    await eventually(lambda: not serving.counters.pinned)
 
 
 @pytest.mark.parametrize(
@@ -166,13 +167,13 @@ async def test_kv_that_nothing_frees_is_held_until_its_lease_ends(
 async def test_a_lease_is_the_connectors_own(
     connector: str, order: Order, seconds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = create_backend(Settings(deadlines=Deadlines(handoff=7)), lambda _: None)
+    serving = ServingState(create_engines(Settings(deadlines=Deadlines(handoff=7)), lambda _: None))
     prefill = Endpoint(EndpointSpec(Address("p", 1), Role.PREFILL, connector=connector, order=order))
-    backend.counters.hold(prefill.name)
+    serving.counters.pin(prefill.name)
     timers: list[tuple[Any, ...]] = []
     monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda *timer: timers.append(timer))
-    Settlements(backend).let_go(prefill, expires=True)
-    assert backend.counters.held == {prefill.name: 1}
+    Settlements(serving).unpin(prefill, expires=True)
+    assert serving.counters.pinned == {prefill.name: 1}
     ((after, let_go, *told),) = timers
     let_go(*told)
-    assert (after, backend.counters.held) == (seconds, {})
+    assert (after, serving.counters.pinned) == (seconds, {})

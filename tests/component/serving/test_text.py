@@ -1,4 +1,4 @@
-"""The text is that of one engine, the KV has moved, and a foreign KV would be seen."""
+"""The answer equals one engine's, the KV has moved, and foreign KV would be detected."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from tests.component.conftest import MakeWorld
 from tests.component.harness import PROMPT, Shape
 
 
-async def test_text_is_that_of_one_engine(order: Order, shape: Shape, make_world: MakeWorld) -> None:
+async def test_the_text_equals_one_engines(order: Order, shape: Shape, make_world: MakeWorld) -> None:
     world = await make_world(order)
     before = world.d.counts.prompt_tokens_external
     reply = await world.ask(shape, tokens=40)
@@ -23,7 +23,7 @@ async def test_text_is_that_of_one_engine(order: Order, shape: Shape, make_world
     assert reply.done is shape.stream
 
 
-async def test_many_at_once_each_get_their_own(order: Order, shape: Shape, make_world: MakeWorld) -> None:
+async def test_concurrent_requests_get_their_own_answers(order: Order, shape: Shape, make_world: MakeWorld) -> None:
     world = await make_world(order, 2, 2, p={"jitter": 0.9, "prefill_base_seconds": 0.005})
     prompts = [f"{number} {PROMPT[: number * 13]}" for number in range(40)]
     replies = await asyncio.gather(*(world.ask(shape, prompt=prompt) for prompt in prompts))
@@ -33,8 +33,8 @@ async def test_many_at_once_each_get_their_own(order: Order, shape: Shape, make_
         assert engine.counts.legs[world.leg_of(engine)] > 10
 
 
-async def test_foreign_kv_would_be_seen(order: Order, shape: Shape, make_world: MakeWorld) -> None:
-    """Negative control: P is made to prefill something else, and text, count and violation all show it."""
+async def test_foreign_kv_is_detected(order: Order, shape: Shape, make_world: MakeWorld) -> None:
+    """Negative control: P prefills another prompt, and the text, the count and the violation show it."""
     world = await make_world(order)
     world.allowed.violations = {"foreign_kv"}
     for connector in (world.p.connector,):
@@ -60,9 +60,7 @@ async def test_aggregated_serves_alone(shape: Shape, make_world: MakeWorld) -> N
 
 
 @pytest.mark.parametrize("more", [{"n": 2}, {"echo": True}, {"prompt_logprobs": 1}, {"prompt": ["a", "b"]}])
-async def test_what_has_no_single_answer_goes_whole(
-    more: dict[str, object], order: Order, make_world: MakeWorld
-) -> None:
+async def test_several_answers_are_not_split(more: dict[str, object], order: Order, make_world: MakeWorld) -> None:
     world = await make_world(order)
     legs = world.p.counts.legs.copy()
     body = {"prompt": PROMPT, "max_tokens": 4, **more}

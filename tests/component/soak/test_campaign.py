@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.soak import overload
 from benchmarks.soak.campaign import Plan, run
-from benchmarks.soak.results import record, tell
+from benchmarks.soak.results import print_line, record
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Deadlines
 from tests.component.conftest import MakeWorld
@@ -39,7 +39,7 @@ async def test_random_faults(order: Order, workers: int, soak: bool, tmp_path: P
     seed = int(os.environ.get("SEED") or random.SystemRandom().randrange(1 << 32))
     ledger = await run(Plan(order, SECONDS[soak], seed, workers), tmp_path / "gateway.log")
     gc.collect()  # a simulated engine that is killed may drop a connection that it was just accepting
-    tell("faults", ledger.line())
+    print_line("faults", ledger.line())
     grown = ledger.memory["end"] / ledger.memory["early"] - 1
     outcomes = ledger.state["outcomes"]
     ledger.expect(SECONDS[soak] < 600 or grown < MAY_GROW, f"memory has grown: {ledger.memory}")
@@ -106,7 +106,7 @@ async def test_hang_ups(order: Order, make_world: MakeWorld, requests: int) -> N
     assert stranded == 0
     assert sum(engine.counts.orphan_tokens for engine in world.decode) <= seen["left"] * 2
     told = {"order": order, "clients": seen, "leasesExpired": expired, "finished": finished, "stopped": stopped}
-    tell("hang-ups", told)
+    print_line("hang-ups", told)
     if requests == LONG:
         record("hang-ups", {**told, "settlements": report["settlements"]})
 
@@ -121,7 +121,7 @@ async def test_hang_ups(order: Order, make_world: MakeWorld, requests: int) -> N
 async def test_overload(order: Order, seconds: float, tmp_path: Path) -> None:
     keeps = 0.9 if seconds > 60 else 0.7  # of a few seconds, on a machine that has other work
     report = await overload.run(overload.Overload(order, seconds, 1, keeps), tmp_path / "gateway.log")
-    tell("overload", report.line())
+    print_line("overload", report.line())
     assert not report.failures, "\n".join(report.failures)
     if seconds > 60:
         record("overload", report.line())

@@ -1,15 +1,15 @@
-"""What a long run leaves, and what clients are said to have seen."""
+"""The results of a long run, and the judgement of clients' answers."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from benchmarks.soak.clients import Answer, Ask, Saw, judge
+from benchmarks.soak.clients import Answer, ClientRequest, Saw, judge
 from benchmarks.soak.results import HERE, record, replaced, table
 
-ASK = Ask(1, chat=False, stream=True, prompt="request 1", tokens=3)
-WORDS = [ASK.expected[i : i + 4] for i in range(0, 12, 4)]
+REQUEST = ClientRequest(1, chat=False, stream=True, prompt="request 1", tokens=3)
+PIECES = [REQUEST.expected[i : i + 4] for i in range(0, 12, 4)]
 
 
 def _events(*texts: str, end: str = "data: [DONE]\n\n") -> bytes:
@@ -23,18 +23,18 @@ ERROR = 'data: {"error": {"message": "lost"}}\n\ndata: [DONE]\n\n'
 @pytest.mark.parametrize(
     ("body", "whole", "saw"),
     [
-        (_events(*WORDS), True, Saw.TEXT),
-        (_events(*WORDS), False, Saw.BROKEN),
-        (_events(*WORDS[:2]), True, Saw.WRONG),
-        (_events(*WORDS, end=""), True, Saw.WRONG),
-        (_events(*WORDS[:2], end=ERROR), True, Saw.BROKEN),
-        (_events(*WORDS[:2], end="data: {not json\n\n"), True, Saw.GARBLED),
-        (_events(WORDS[0], " 000"), False, Saw.WRONG),
-        (_events(*WORDS[:1], end="").replace(b"null", b'"abort"') + b"data: [DONE]\n\n", True, Saw.CUT_SHORT),
+        (_events(*PIECES), True, Saw.TEXT),
+        (_events(*PIECES), False, Saw.BROKEN),
+        (_events(*PIECES[:2]), True, Saw.WRONG),
+        (_events(*PIECES, end=""), True, Saw.WRONG),
+        (_events(*PIECES[:2], end=ERROR), True, Saw.BROKEN),
+        (_events(*PIECES[:2], end="data: {not json\n\n"), True, Saw.GARBLED),
+        (_events(PIECES[0], " 000"), False, Saw.WRONG),
+        (_events(*PIECES[:1], end="").replace(b"null", b'"abort"') + b"data: [DONE]\n\n", True, Saw.CUT_SHORT),
     ],
 )
 def test_a_stream_is_judged_by_its_text_and_its_end(body: bytes, whole: bool, saw: Saw) -> None:
-    assert judge(ASK, Answer(200, {}, body, whole)) is saw
+    assert judge(REQUEST, Answer(200, {}, body, whole)) is saw
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_stream_is_judged_by_its_text_and_its_end(body: bytes, whole: bool, sa
     ],
 )
 def test_what_is_no_answer(status: int, head: dict[str, str], saw: Saw) -> None:
-    assert judge(ASK, Answer(status, head)) is saw
+    assert judge(REQUEST, Answer(status, head)) is saw
 
 
 def test_a_line_is_dated_and_shown(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""aiohttp beneath the handlers: it reads the requests that the fast lane leaves to it.
+"""The fallback: aiohttp reads the requests that the fast path does not.
 
 Answers are written to its transport as bytes.
 """
@@ -13,30 +13,31 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
-from pdx_proxy.http.downstream.exchange import Handler, Source, body_seconds, body_too_slow, cut, peer_of
+from pdx_proxy.http.downstream.exchange import Handler, Pausable
+from pdx_proxy.http.downstream.transport import body_seconds, cut, peer_of
+from pdx_proxy.http.errors import BAD_REQUEST, RefusedError, body_too_large, body_too_slow, error_body
 from pdx_proxy.http.messages import answer_head
-from pdx_proxy.payload.request import RefusedError, error_body
 
 _IDLE_SECONDS: Final = 75.0
-"""How long a connection may wait for a whole head, from the end of the request before."""
+"""How long a connection may wait for a whole head, from the end of the previous request."""
 
 
 class _Protocol(RequestHandler):
-    """aiohttp's connection, which passes the client's pace on to whatever feeds it."""
+    """aiohttp's connection, with flow control of the upstream."""
 
-    __slots__ = ("source",)
+    __slots__ = ("upstream",)
 
-    source: Source | None
+    upstream: Pausable | None
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        if self.source is not None:
-            self.source.pause()
+        if self.upstream is not None:
+            self.upstream.pause()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self.source is not None:
-            self.source.resume()
+        if self.upstream is not None:
+            self.upstream.resume()
 
     def handle_error(
         self,
@@ -45,10 +46,10 @@ class _Protocol(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """What is not HTTP gets an answer in vLLM's shape, and no traceback: any client can send it."""
+        """Answer a request that is not HTTP in vLLM's shape, without a traceback: any client can send one."""
         if status >= 500:
             return super().handle_error(request, status, exc, message)
-        body = error_body(status, (message or "Invalid HTTP request received.").strip(), "Bad Request")
+        body = error_body(status, (message or "Invalid HTTP request received.").strip(), BAD_REQUEST)
         framing = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
         if self.transport is not None:
             self.transport.write(answer_head(status, (), framing) + body)
@@ -57,7 +58,7 @@ class _Protocol(RequestHandler):
         return answer
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """Nothing of a body that is found to be broken while it is thrown away."""
+        """Log nothing about a body that turns out to be broken while it is discarded."""
         if not isinstance(kw.get("exc_info"), web.RequestPayloadError):
             super().log_exception(*args, **kw)
 
@@ -75,12 +76,12 @@ class _Written(web.StreamResponse):
 class AiohttpExchange:
     """An Exchange over aiohttp's request."""
 
-    __slots__ = ("_protocol", "_request", "_take", "begun", "keep_alive")
+    __slots__ = ("_count", "_protocol", "_request", "begun", "keep_alive")
 
     def __init__(self, request: web.BaseRequest, protocol: _Protocol) -> None:
         self._request = request
         self._protocol = protocol
-        self._take: Callable[[int], None] | None = None
+        self._count: Callable[[int], None] | None = None
         self.keep_alive = request.keep_alive
         self.begun = False
 
@@ -115,8 +116,8 @@ class AiohttpExchange:
     def peer(self) -> str:
         return peer_of(self._protocol.transport)
 
-    def count_body(self, take: Callable[[int], None]) -> None:
-        self._take = take
+    def count_body(self, count: Callable[[int], None]) -> None:
+        self._count = count
 
     def drop_body(self) -> None:
         if not self._request.content.is_eof():
@@ -132,7 +133,7 @@ class AiohttpExchange:
             raise body_too_slow() from None
         except web.RequestPayloadError as error:
             self.keep_alive = False
-            raise RefusedError(400, f"The request body can not be read: {error}", "Bad Request") from None
+            raise RefusedError(400, f"The request body can not be read: {error}", BAD_REQUEST) from None
 
     async def _read(self) -> bytes:
         largest = self._request._client_max_size
@@ -144,15 +145,14 @@ class AiohttpExchange:
                 body += piece
                 if len(body) > largest:
                     raise self._too_large()
-                if self._take is not None:
-                    self._take(len(piece))
+                if self._count is not None:
+                    self._count(len(piece))
                 limit.reschedule(began + body_seconds(len(body)))
         return bytes(body)
 
     def _too_large(self) -> RefusedError:
         self.keep_alive = False
-        message = f"The request body is too large: at most {self._request._client_max_size} bytes are taken."
-        return RefusedError(413, message, "Request Entity Too Large")
+        return body_too_large(self._request._client_max_size)
 
     def write(self, data: bytes) -> None:
         transport = self._protocol.transport
@@ -160,10 +160,10 @@ class AiohttpExchange:
             self.begun = True
             transport.write(data)
 
-    def feed_from(self, source: Source | None) -> None:
-        self._protocol.source = source
-        if source is not None and self._protocol.writing_paused:
-            source.pause()
+    def bind_upstream(self, upstream: Pausable | None) -> None:
+        self._protocol.upstream = upstream
+        if upstream is not None and self._protocol.writing_paused:
+            upstream.pause()
 
     def close_after(self) -> None:
         self.keep_alive = False
@@ -175,8 +175,8 @@ class AiohttpExchange:
             cut(transport)
 
 
-class Server(web.Server):
-    """aiohttp's protocol factory; the handler is cancelled when its client leaves."""
+class FallbackServer(web.Server):
+    """aiohttp's protocol factory; the handler is cancelled when its client disconnects."""
 
     def __init__(self, handler: Handler, *, max_body_bytes: int) -> None:
         async def serve(request: web.BaseRequest) -> web.StreamResponse:
@@ -188,7 +188,7 @@ class Server(web.Server):
             try:
                 await handler(exchange)
             finally:
-                protocol.source = None
+                protocol.upstream = None
             written = _Written()
             if not exchange.keep_alive:
                 written.force_close()
@@ -202,7 +202,7 @@ class Server(web.Server):
 
     def __call__(self) -> RequestHandler:
         protocol = _Protocol(self, loop=self._loop, **self._options)
-        protocol.source = None
+        protocol.upstream = None
         return protocol
 
     def _request(

@@ -1,9 +1,9 @@
-"""The fast lane: a client's connection that serves what carries the load, and gives all else to aiohttp.
+"""The fast path: a client's connection that serves the requests that carry the load.
 
-It reads whole POSTs of the hot routes, in HTTP/1.1 and with a Content-Length: where such a request ends is known from
-its head. A connection that sends anything else (another route or version, chunks, no body, `Expect`, a repeated header,
-what is no HTTP) is aiohttp's from that request on, with every byte that has not been answered. So nothing unusual is
-read here.
+It reads POST requests of the hot routes in HTTP/1.1 with a Content-Length, so the head contains where a request ends.
+When a client sends anything else (another route or version, chunks, no body, `Expect`, a repeated header, bytes that
+are not HTTP), aiohttp takes over the connection from that request on, with every byte that has not been answered.
+Therefore this module never parses unusual requests.
 """
 
 import asyncio
@@ -12,89 +12,50 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol, cast
 
-import httptools
-
-from pdx_proxy.http.downstream.exchange import Handler, Source, answer, body_seconds, body_too_slow, cut, peer_of
+from pdx_proxy.http.downstream.exchange import Handler, Pausable, answer
+from pdx_proxy.http.downstream.head import read_head
+from pdx_proxy.http.downstream.transport import body_seconds, cut, peer_of
+from pdx_proxy.http.errors import body_too_slow, error_body, unavailable_body
 from pdx_proxy.http.routes import ROUTES, Kind
-from pdx_proxy.payload.request import error_body
 
 _HOT: Final = {
     f"POST {path} HTTP/1.1\r\n".encode(): path for path, (_, kind) in ROUTES.items() if kind is Kind.GENERATE
 }
 _HOT_LINES: Final = tuple(_HOT)
 _LONGEST_LINE: Final = max(map(len, _HOT))
-_UNUSUAL: Final = frozenset({"content-encoding", "expect", "transfer-encoding", "upgrade"})
 _MAX_HEAD_BYTES: Final = 8190
-"""A longer head is left to aiohttp, which refuses it in its own words or reads it."""
+"""A longer head goes to aiohttp, which reads it or answers with an error."""
 _MAX_AHEAD_BYTES: Final = 64 * 1024
-"""How much a client may send ahead of its answers; then it is not read until one has gone out."""
+"""How much a client may send ahead of its answers. Beyond that, reading is paused until an answer is complete."""
 _IDLE_SECONDS: Final = 75.0
-"""How long a connection may wait for a request: longer than what clients and load balancers expect of a server."""
+"""How long a connection may be idle: longer than clients and load balancers expect of a server."""
 _HEAD_SECONDS: Final = 30.0
-"""How long a head may take from its first byte."""
+"""How long a head may take, from its first byte."""
 _LINGER_SECONDS: Final = 5.0
-"""How long a client may go on to send an unwanted body: cut off in the middle, it might not read the answer."""
+"""How long a client may go on sending a body that is discarded: if it were cut off, it might not read the answer."""
 
-_REFUSED_POLITELY: Final = 32
-"""How many connections too many are told so at a time; further ones are cut."""
+_REFUSALS: Final = 32
+"""How many connections beyond the limit receive a 503 at a time; further ones are cut."""
 
 _log: Final = logging.getLogger(__name__)
 
 
 class Owner(Protocol):
-    """What a lane asks of the server it belongs to."""
+    """The listener, as its connections use it."""
 
     handle: Handler
-    """Answers the request of a lane; cancelled when its client leaves."""
+    """Answers a request; cancelled when the client disconnects."""
     stopping: bool
     max_body_bytes: int
 
     def room(self) -> int:
-        """How many further connections are taken; less than nothing where there are too many."""
+        """How many more connections are accepted; negative when there are too many."""
 
-    def give_away(self, lane: "Http1Connection", transport: asyncio.Transport) -> asyncio.Protocol:
-        """The protocol that a connection goes on with."""
+    def fall_back(self, connection: "Http1Connection") -> asyncio.Protocol:
+        """Return aiohttp's protocol, which takes over the connection."""
 
-    def forget(self, lane: "Http1Connection") -> None:
-        """The lane's connection is over."""
-
-
-class _Head:
-    """What httptools reads of a request's head."""
-
-    __slots__ = ("headers", "usual")
-
-    def __init__(self) -> None:
-        self.headers: dict[str, str] = {}
-        self.usual = True
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        key = name.decode("latin-1").lower()
-        if key in self.headers:
-            self.usual = False
-        self.headers[key] = value.decode("latin-1")
-
-
-def read_head(head: bytes, max_body_bytes: int) -> tuple[dict[str, str], int, bool] | None:
-    """Headers by lower-case name, length of the body, and whether the connection is kept.
-
-    None for a head that is not the lane's.
-    """
-    found = _Head()
-    parser = httptools.HttpRequestParser(found)
-    try:
-        parser.feed_data(head)
-    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-        return None
-    length = found.headers.get("content-length", "")
-    if not found.usual or not _UNUSUAL.isdisjoint(found.headers) or not length.isdecimal():
-        return None
-    if "host" not in found.headers:
-        return None
-    size = int(length)
-    if not 0 < size <= max_body_bytes:  # with an empty body a request is over, and its parser has forgotten `close`
-        return None
-    return found.headers, size, parser.should_keep_alive()
+    def forget(self, connection: "Http1Connection") -> None:
+        """The connection is closed."""
 
 
 class Http1Connection:
@@ -102,17 +63,17 @@ class Http1Connection:
 
     __slots__ = (
         "_ahead",
-        "_arrival",
-        "_began",
         "_body",
-        "_held",
+        "_body_complete",
         "_lingers",
         "_loop",
         "_missing",
         "_owner",
-        "_paused",
-        "_source",
+        "_read_paused",
+        "_since",
         "_transport",
+        "_upstream",
+        "_write_paused",
         "begun",
         "closes",
         "headers",
@@ -128,21 +89,21 @@ class Http1Connection:
         self._owner = owner
         self._loop = loop
         self._transport: asyncio.Transport | None = None
-        self._source: Source | None = None
-        self._paused = False
-        """Whether the client reads slower than it is written to."""
-        self._held = False
-        """Whether the client is not read because it has sent too much ahead."""
+        self._upstream: Pausable | None = None
+        self._write_paused = False
+        """Whether the client reads slower than the gateway writes."""
+        self._read_paused = False
+        """Whether reading is paused because the client has sent too much ahead."""
         self._ahead = b""
-        """What has come behind the request that is served; or an unfinished head."""
+        """Bytes behind the request that is served; or an unfinished head."""
         self._body: list[bytes] = []
         self._missing = 0
-        """Bytes of the body that are still to come."""
-        self._arrival: asyncio.Future[None] | None = None
+        """Bytes of the body that have not arrived."""
+        self._body_complete: asyncio.Future[None] | None = None
         self._lingers = False
-        """Whether the last answer has been given, and what still comes is thrown away."""
-        self._began = loop.time()
-        """When the connection, the head or the request began: what the lane waits for is counted from here."""
+        """Whether the last answer has been written, and further bytes are discarded."""
+        self._since = loop.time()
+        """Since when the connection waits for a request, a head or a body."""
         self.path = ""
         self.size = 0
         self.headers: Mapping[str, str] = {}
@@ -151,13 +112,13 @@ class Http1Connection:
         self.task: asyncio.Task[None] | None = None
         """The handler of the request that is served."""
 
-    # what a handler does with its request
+    # the exchange, as the handler sees it
 
     async def body(self) -> bytes:
-        """The whole body; raises RefusedError when it comes too slowly."""
+        """The whole body; raises RefusedError when it is too slow."""
         if self._missing:
-            self._arrival = self._loop.create_future()
-            await self._arrival
+            self._body_complete = self._loop.create_future()
+            await self._body_complete
         parts, self._body = self._body, []
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -166,11 +127,11 @@ class Http1Connection:
         """The client's address."""
         return peer_of(self._transport)
 
-    def count_body(self, take: Callable[[int], None]) -> None:
-        """Nothing to count: here a body's length is known."""
+    def count_body(self, count: Callable[[int], None]) -> None:
+        """Nothing to count: the head contains the body's length."""
 
     def drop_body(self) -> None:
-        """Answer without the body, and close when what is still to come of it has been thrown away."""
+        """Answer without the body, discard the rest of it, and close the connection."""
         if self._missing:
             self.closes = True
 
@@ -180,11 +141,11 @@ class Http1Connection:
             self.begun = True
             self._transport.write(data)
 
-    def feed_from(self, source: Source | None) -> None:
-        """Tell `source` to pause while the client reads slower than it writes."""
-        self._source = source
-        if source is not None and self._paused:
-            source.pause()
+    def bind_upstream(self, upstream: Pausable | None) -> None:
+        """Pause `upstream` while the client reads slower than the gateway writes."""
+        self._upstream = upstream
+        if upstream is not None and self._write_paused:
+            upstream.pause()
 
     def close_after(self) -> None:
         """Close the connection after this answer."""
@@ -196,7 +157,7 @@ class Http1Connection:
         if self._transport is not None:
             cut(self._transport)
 
-    # what its server does with it
+    # the connection, as the listener sees it
 
     def stop(self) -> None:
         """Accept no further request."""
@@ -204,17 +165,17 @@ class Http1Connection:
         if self.task is None and self._transport is not None:
             self._transport.close()
 
-    def look(self, now: float) -> None:
-        """Let go of a client that is too slow or has nothing to ask."""
-        waited = now - self._began
+    def sweep(self, now: float) -> None:
+        """Close the connection of a client that is too slow or idle."""
+        waited = now - self._since
         if self._lingers:
             if waited > _LINGER_SECONDS and self._transport is not None:
                 self._transport.close()
         elif self._missing:
             late = waited > body_seconds(self.size - self._missing)
-            if late and self._arrival is not None and not self._arrival.done():
+            if late and self._body_complete is not None and not self._body_complete.done():
                 self.closes = True
-                self._arrival.set_exception(body_too_slow())
+                self._body_complete.set_exception(body_too_slow())
         elif (
             self.task is None
             and self._transport is not None
@@ -225,7 +186,7 @@ class Http1Connection:
                 answer(self, 408, error_body(408, "The request's head did not arrive in time.", "Request Timeout"), {})
             self._transport.close()
 
-    # the connection
+    # the asyncio protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -234,7 +195,7 @@ class Http1Connection:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         room = self._owner.room()
         if room < 0:
-            self._turn_away(self._transport, politely=room >= -_REFUSED_POLITELY)
+            self._refuse(self._transport, with_answer=room >= -_REFUSALS)
 
     def eof_received(self) -> bool:
         return False
@@ -246,39 +207,39 @@ class Http1Connection:
             self.task.cancel()
 
     def pause_writing(self) -> None:
-        self._paused = True
-        if self._source is not None:
-            self._source.pause()
+        self._write_paused = True
+        if self._upstream is not None:
+            self._upstream.pause()
 
     def resume_writing(self) -> None:
-        self._paused = False
-        if self._source is not None:
-            self._source.resume()
+        self._write_paused = False
+        if self._upstream is not None:
+            self._upstream.resume()
 
     def data_received(self, data: bytes) -> None:
         if self._lingers:
-            self._throw_away(len(data))
+            self._discard(len(data))
         elif self._missing:
             self._continue(data)
         elif self.task is not None:
             self._ahead += data
-            if len(self._ahead) > _MAX_AHEAD_BYTES and self._transport is not None and not self._held:
-                self._held = True
+            if len(self._ahead) > _MAX_AHEAD_BYTES and self._transport is not None and not self._read_paused:
+                self._read_paused = True
                 self._transport.pause_reading()
         elif self._ahead:
             self._begin(self._ahead + data)
         else:
-            self._began = self._loop.time()
+            self._since = self._loop.time()
             self._begin(data)
 
     def _begin(self, data: bytes) -> None:
-        """Begin a request whose first bytes are `data`, or keep them until its head is here."""
+        """Begin a request whose first bytes are `data`, or buffer them until its head is complete."""
         self._ahead = b""
         if not data.startswith(_HOT_LINES):
             if len(data) < _LONGEST_LINE and any(line.startswith(data) for line in _HOT_LINES):
                 self._ahead = data
             else:
-                self._give_away(data)
+                self._fall_back(data)
             return
         end = data.find(b"\r\n\r\n") + 4
         if end < 4 and len(data) <= _MAX_HEAD_BYTES:
@@ -286,7 +247,7 @@ class Http1Connection:
             return
         head = read_head(data[:end], self._owner.max_body_bytes) if 4 <= end <= _MAX_HEAD_BYTES else None
         if head is None:
-            self._give_away(data)
+            self._fall_back(data)
             return
         self.headers, size, kept = head
         self.path = _HOT[data[: data.index(b"\n") + 1]]
@@ -297,45 +258,45 @@ class Http1Connection:
         self._continue(data[end:])
 
     def _continue(self, data: bytes) -> None:
-        """Take bytes of the body; what is behind it belongs to the next request."""
+        """Receive bytes of the body. Bytes behind it belong to the next request."""
         missing = self._missing
         if len(data) > missing:
             self._ahead = data[missing:]
             data = data[:missing]
         self._body.append(data)
         self._missing = missing - len(data)
-        if not self._missing and self._arrival is not None and not self._arrival.done():
-            self._arrival.set_result(None)
+        if not self._missing and self._body_complete is not None and not self._body_complete.done():
+            self._body_complete.set_result(None)
 
-    def _turn_away(self, transport: asyncio.Transport, politely: bool) -> None:
-        """End a connection that is one too many."""
-        if not politely:
+    def _refuse(self, transport: asyncio.Transport, with_answer: bool) -> None:
+        """Close a connection beyond the limit, with a 503 or without an answer."""
+        if not with_answer:
             transport.abort()
             return
         self.closes = True
-        body = error_body(503, "The service is overloaded: it has too many connections.", "ServiceUnavailableError")
+        body = unavailable_body("The service is overloaded: it has too many connections.")
         answer(self, 503, body, {"retry-after": "1"})
         self._missing = _MAX_AHEAD_BYTES
         self._linger(transport)
 
     def _linger(self, transport: asyncio.Transport) -> None:
         self._lingers = True
-        self._began = self._loop.time()
+        self._since = self._loop.time()
         transport.write_eof()
 
-    def _throw_away(self, size: int) -> None:
+    def _discard(self, size: int) -> None:
         self._missing -= size
         if self._missing <= 0 and self._transport is not None:
             self._transport.close()
 
-    def _give_away(self, data: bytes) -> None:
+    def _fall_back(self, data: bytes) -> None:
         transport = self._transport
         assert transport is not None
         self._transport = None
-        other = self._owner.give_away(self, transport)
+        other = self._owner.fall_back(self)
         transport.set_protocol(other)
         other.connection_made(transport)
-        if self._paused:
+        if self._write_paused:
             other.pause_writing()
         other.data_received(data)
 
@@ -349,10 +310,10 @@ class Http1Connection:
             self._finish()
 
     def _finish(self) -> None:
-        """Ready for the next request, if there is to be one."""
+        """Close the connection, or begin the next request on it."""
         self.task = None
-        self._arrival = None
-        self._source = None
+        self._body_complete = None
+        self._upstream = None
         self._body = []
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -363,9 +324,9 @@ class Http1Connection:
         if self.closes:
             transport.close()
             return
-        self._began = self._loop.time()
-        if self._held:
-            self._held = False
+        self._since = self._loop.time()
+        if self._read_paused:
+            self._read_paused = False
             transport.resume_reading()
         if self._ahead:
             self._begin(self._ahead)

@@ -1,4 +1,4 @@
-"""The serving port: every connection begins in the fast lane and may go on with aiohttp."""
+"""The serving port: every connection begins on the fast path; aiohttp may take it over."""
 
 import asyncio
 import contextlib
@@ -6,75 +6,75 @@ import resource
 from typing import Final
 
 from pdx_proxy.http.downstream.exchange import Handler
-from pdx_proxy.http.downstream.fallback import Server
+from pdx_proxy.http.downstream.fallback import FallbackServer
 from pdx_proxy.http.downstream.http1 import Http1Connection
 
-_LOOK_SECONDS: Final = 5.0
-"""How often idle and slow clients are looked for: one timer for all of them."""
+_SWEEP_SECONDS: Final = 5.0
+"""How often idle and slow clients are closed: one timer for all connections."""
 _FILES_PER_CLIENT: Final = 3
-"""A client's connection, and one to a P and to a D for its request."""
+"""A client's connection, and for its request one to a P and one to a D."""
 _OTHER_FILES: Final = 64
-"""Listeners, links, logs, and engines that are being warmed."""
+"""Listeners, channels, logs, and warm-ups."""
 
 
 def raise_file_limit() -> None:
-    """Let this process, and those it starts, have as many open files as the system allows: each client takes some."""
+    """Raise the limit of open files of this process and its children as far as allowed: each client takes some."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def most_connections(files: int) -> int:
-    """How many clients may be connected to a process that may have so many open files."""
+    """How many clients may be connected to a process with this limit of open files."""
     return max((files - _OTHER_FILES) // _FILES_PER_CLIENT, 1)
 
 
 class Listener:
     """The protocol factory of the serving port, and the owner of its connections.
 
-    A handler is cancelled when its client leaves.
+    The handler is cancelled when its client disconnects.
     """
 
     def __init__(self, handler: Handler, *, max_body_bytes: int) -> None:
         self._loop = asyncio.get_running_loop()
-        self._server = Server(handler, max_body_bytes=max_body_bytes)
-        self._lanes: set[Http1Connection] = set()
-        self._looking = self._loop.call_later(_LOOK_SECONDS, self._look)
+        self._fallback = FallbackServer(handler, max_body_bytes=max_body_bytes)
+        self._connections: set[Http1Connection] = set()
+        self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
         self.handle: Handler = handler
         self.max_body_bytes = max_body_bytes
         self.stopping = False
         self.most_connections = most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
     def __call__(self) -> Http1Connection:
-        lane = Http1Connection(self, self._loop)
-        self._lanes.add(lane)
-        return lane
+        connection = Http1Connection(self, self._loop)
+        self._connections.add(connection)
+        return connection
 
     def room(self) -> int:
-        """How many further connections are taken; less than nothing where there are too many."""
-        return self.most_connections - len(self._lanes) - len(self._server._connections)
+        """How many more connections are accepted; negative when there are too many."""
+        return self.most_connections - len(self._connections) - len(self._fallback._connections)
 
-    def forget(self, lane: Http1Connection) -> None:
-        """The lane's connection is over."""
-        self._lanes.discard(lane)
+    def forget(self, connection: Http1Connection) -> None:
+        """The connection is closed."""
+        self._connections.discard(connection)
 
-    def give_away(self, lane: Http1Connection, transport: asyncio.Transport) -> asyncio.Protocol:
-        """aiohttp's protocol, which a connection goes on with."""
-        self._lanes.discard(lane)
-        return self._server()
+    def fall_back(self, connection: Http1Connection) -> asyncio.Protocol:
+        """Return aiohttp's protocol, which takes over the connection."""
+        self._connections.discard(connection)
+        return self._fallback()
 
     def stop(self) -> None:
-        """Accept no further request; idle connections are closed."""
+        """Accept no further request; close idle connections."""
         self.stopping = True
-        self._looking.cancel()
-        for lane in list(self._lanes):
-            lane.stop()
-        self._server.pre_shutdown()
+        self._sweeper.cancel()
+        for connection in list(self._connections):
+            connection.stop()
+        self._fallback.pre_shutdown()
 
     async def finish(self, seconds: float) -> None:
-        """Wait so long for open requests, then end them."""
-        tasks = [lane.task for lane in self._lanes if lane.task is not None]
-        await asyncio.gather(self._finish(tasks, seconds), self._server.shutdown(seconds))
+        """Wait up to `seconds` for open requests, then cancel them."""
+        tasks = [connection.task for connection in self._connections if connection.task is not None]
+        await asyncio.gather(self._finish(tasks, seconds), self._fallback.shutdown(seconds))
 
     async def _finish(self, tasks: "list[asyncio.Task[None]]", seconds: float) -> None:
         if not tasks:
@@ -84,8 +84,8 @@ class Listener:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
 
-    def _look(self) -> None:
+    def _sweep(self) -> None:
         now = self._loop.time()
-        for lane in list(self._lanes):
-            lane.look(now)
-        self._looking = self._loop.call_later(_LOOK_SECONDS, self._look)
+        for connection in list(self._connections):
+            connection.sweep(now)
+        self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)

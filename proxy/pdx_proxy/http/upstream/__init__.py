@@ -1,1 +1,1 @@
-"""upstream."""
+"""Connections to engines: the pool, one connection with its deadline, the answer, and the failures."""

@@ -1,7 +1,7 @@
-"""One keep-alive connection to an engine, and the answer that is being received on it.
+"""One keep-alive connection to an engine, and the answer that it receives.
 
-httptools parses every byte, so that the end of an answer is known for sure; the bytes themselves are kept as they came,
-so that a body can be moved to a client without being framed anew.
+httptools parses every byte and so finds the exact end of an answer. The bytes are also kept as received, so that the
+gateway relays a body without framing it again.
 """
 
 import asyncio
@@ -12,81 +12,37 @@ from typing import Final, Protocol, cast
 import httptools
 
 from pdx_proxy.config.settings import Address
-from pdx_proxy.http.upstream.deadline import Wait
+from pdx_proxy.http.upstream.answer import Answer
+from pdx_proxy.http.upstream.deadline import DeadlineTimer
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, LostConnection, RequestExpired
-from pdx_proxy.telemetry.counters import Counters
 
 _JOINED_BYTES: Final = 16 * 1024
-"""A request up to this size is sent in one piece; the body of a larger one is not copied behind its head."""
+"""Up to this size, head and body are joined and sent in one write. A larger body is not copied."""
 
 _IDLE_SECONDS: Final = 4.0
-"""An engine that ends an idle connection sooner has not done so for being idle: vLLM waits 5 s."""
+"""vLLM closes a connection that is idle for 5 s. If it closes one earlier than this, it is restarting or dying."""
 
 
 class Sink(Protocol):
-    """Where an answer's raw bytes go."""
+    """The receiver of a relayed answer."""
 
     def write(self, data: bytes) -> None:
-        """Take bytes; never blocks."""
-
-
-class Answer:
-    """An engine's answer while it arrives."""
-
-    __slots__ = ("chunked", "complete", "headers", "keep_alive", "parts", "raw", "size", "status")
-
-    def __init__(self) -> None:
-        self.status = 0
-        """0 until the head has arrived."""
-        self.headers: list[tuple[bytes, bytes]] = []
-        """Names are in lower case."""
-        self.chunked = False
-        self.keep_alive = False
-        self.complete = False
-        self.parts: list[bytes] = []
-        """The body so far, without its framing; not kept once the answer is relayed."""
-        self.raw: list[bytes] = []
-        """The answer so far as it came, head and framing included; not kept once it is relayed."""
-        self.size = 0
-        """Bytes of body so far."""
-
-    @property
-    def body(self) -> bytes:
-        """The body so far, joined."""
-        if len(self.parts) > 1:
-            self.parts = [b"".join(self.parts)]
-        return self.parts[0] if self.parts else b""
-
-    @property
-    def document(self) -> bytes:
-        """The body if it is called JSON, else nothing."""
-        return self.body if self.header(b"content-type").startswith(b"application/json") else b""
-
-    def header(self, name: bytes) -> bytes:
-        """A header's value, or nothing. `name` in lower case."""
-        for key, value in self.headers:
-            if key == name:
-                return value
-        return b""
+        """Write bytes; never blocks."""
 
 
 _NO_ANSWER: Final = Answer()
-"""That of a connection which is asked nothing: it is complete, so that further bytes are one too many."""
+"""Placeholder while the connection is idle. It counts as complete, so any byte received then is a protocol error."""
 _NO_ANSWER.complete = _NO_ANSWER.keep_alive = True
 
 
-_NO_COUNTERS: Final = Counters()
-"""Those of a connection that has relayed nothing yet."""
-
-
 class Connection:
-    """A connection to one engine: one exchange at a time, closed by its owner or given back to the pool.
+    """A connection to one engine: one exchange at a time. Its owner closes it or gives it back to the pool.
 
-    An asyncio protocol by its methods: with a base class it could not become a native class when it is compiled.
+    It has the methods of an asyncio protocol but not the base class: mypyc compiles only classes without one.
     """
 
     __slots__ = (
-        "_counters",
+        "_deadline",
         "_half_closed",
         "_interruption",
         "_loop",
@@ -94,15 +50,15 @@ class Connection:
         "_relay",
         "_sent",
         "_sink",
-        "_wait",
         "_waiter",
         "address",
         "answer",
+        "chunks",
         "endpoint",
-        "forget",
         "idle_since",
-        "last",
+        "last_chunk",
         "lost",
+        "on_closed",
         "on_lost",
         "paused",
         "transport",
@@ -113,78 +69,79 @@ class Connection:
         self._loop = loop
         self._parser: httptools.HttpResponseParser | None = None
         self._sink: Sink | None = None
-        self._counters = _NO_COUNTERS
-        """Where the pieces of a relayed answer are counted."""
         self._relay = False
+        """Whether received bytes go to the sink as they are."""
         self._sent = 0.0
-        """When the exchange began, in the loop's time."""
+        """When the request was sent, in the loop's time."""
         self._half_closed = False
         self._interruption: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._wait = Wait(loop, self)
+        self._deadline = DeadlineTimer(loop, self)
         self.endpoint = endpoint
         self.address = Address("", 0)
-        """Where it leads; set by the pool."""
+        """The engine's address; set by the pool."""
         self.answer = Answer()
         self.transport: asyncio.Transport | None = None
         self.paused = False
-        """Whether the engine is not read, because the client is slow."""
+        """Whether reading is paused because the client is slow."""
         self.lost: Exception | None = None
-        """Why the connection can not be used any more."""
+        """Why the connection cannot be used any more."""
         self.on_lost: set[Callable[[], None]] = set()
-        """Told once when the engine ends the connection earlier than an idle one: it has died, or soon will."""
+        """Called once if the engine closes the connection before an idle one would be closed: it is dying or dead."""
         self.used = False
         """Whether an exchange has been completed on it."""
         self.idle_since = 0.0
-        self.forget: Callable[[Connection], None] | None = None
-        """Told once the connection is over."""
-        self.last = b""
-        """The bytes relayed last: where a broken stream was cut."""
+        self.on_closed: Callable[[Connection], None] | None = None
+        """Called once when the connection is closed."""
+        self.chunks = 0
+        """Pieces of the present answer that the sink received."""
+        self.last_chunk = b""
+        """The piece relayed last: it shows where a broken stream ends."""
 
     def send(self, head: bytes, body: bytes) -> None:
-        """Begin an exchange."""
+        """Begin an exchange: send a request."""
         clean = self.answer.complete and self.answer.keep_alive
-        self.answer = Answer()  # first of all: the answer before belongs to another client
+        self.answer = Answer()  # before anything can fail: the previous answer belongs to another client
         self._sent = self._loop.time()
         if self.transport is None or self.lost is not None:
             raise self._failure()
         self._relay = False
         self._sink = None
         self._interruption = None
-        self._wait.forget()
-        if self._parser is None or not clean:  # one that has read an answer to its end is ready for the next
+        self._deadline.clear()
+        if self._parser is None or not clean:  # a parser is reused after a complete answer
             self._parser = httptools.HttpResponseParser(self)
         if len(body) <= _JOINED_BYTES:
             self.transport.write(head + body)
         else:
             self.transport.writelines((head, body))
 
-    def allow(self, seconds: float, until: float = inf) -> None:
-        """Let waits end after so many seconds from now with DeadlineExceeded; `inf` lets them last.
+    def set_timeout(self, seconds: float, deadline: float = inf) -> None:
+        """Let waits end `seconds` from now with DeadlineExceeded; `inf` sets no limit.
 
-        From the time `until` on they end with RequestExpired.
+        At `deadline`, in the loop's time, they end with RequestExpired.
         """
-        self._wait.allow(seconds, until)
+        self._deadline.set_timeout(seconds, deadline)
 
-    def watch(self, idle: float, until: float) -> None:
-        """Let the wait for the rest of a relayed answer end when none of it comes for `idle` seconds, or at `until`.
+    def watch_idle(self, idle: float, deadline: float) -> None:
+        """Let the wait for a relayed answer end when no part of it arrives for `idle` seconds, or at `deadline`.
 
-        An engine that is not read because the client is slow is not idle.
+        An engine whose connection is paused for a slow client is not idle.
         """
-        self._wait.watch(idle, until)
+        self._deadline.watch_idle(idle, deadline)
 
     @property
     def since_sent(self) -> float:
-        """Seconds since the request was sent, however often its answer has been waited for."""
+        """Seconds since the request was sent."""
         return self._loop.time() - self._sent
 
     @property
-    def left(self) -> float:
-        """How much is left of the time that was allowed."""
-        return self._wait.left
+    def remaining(self) -> float:
+        """Seconds until the present wait expires."""
+        return self._deadline.remaining
 
     @property
-    def heard(self) -> int:
+    def received(self) -> int:
         """Bytes of the answer's body so far."""
         return self.answer.size
 
@@ -194,14 +151,16 @@ class Connection:
         return self.answer.complete
 
     def progress(self) -> "asyncio.Future[None]":
-        """What is done when more of the answer has arrived; raises LostConnection when no more will come."""
+        """A future for the next part of the answer; raises when no more can arrive."""
         self.check()
         self._waiter = self._loop.create_future()
         return self._waiter
 
     def check(self) -> None:
-        """Raise what has happened to an answer that is not complete."""
-        if (self.lost is not None or self._interruption is not None or self._wait.expired) and not self.answer.complete:
+        """Raise the failure of an answer that is not complete."""
+        if (
+            self.lost is not None or self._interruption is not None or self._deadline.expired
+        ) and not self.answer.complete:
             raise self._failure()
 
     async def head(self) -> Answer:
@@ -217,50 +176,49 @@ class Connection:
             await self.progress()
         return self.answer
 
-    def relay(self, sink: Sink, counters: Counters, *, raw: bool) -> bytes:
-        """From here on give the body to `sink`: as it came, or without its framing when `raw` is false.
+    def relay(self, sink: Sink, *, raw: bool) -> bytes:
+        """Send the rest of the body to `sink`: as received, or without its framing if `raw` is false.
 
-        Each piece is counted.
-        Returns what of the body has arrived so far; the caller writes it, together with a head.
+        Return the part of the body that has arrived. The caller writes it together with a head.
         """
         self._relay = raw
         self._sink = sink
-        self._counters = counters
-        held = b"".join(self.answer.raw).split(b"\r\n\r\n", 1)[1] if raw else b"".join(self.answer.parts)
+        self.chunks = 0
+        received = b"".join(self.answer.raw).split(b"\r\n\r\n", 1)[1] if raw else b"".join(self.answer.parts)
         self.answer.raw = []
         self.answer.parts = []
-        self.last = held
-        return held
+        self.last_chunk = received
+        return received
 
     def interrupt(self, error: Exception | None) -> None:
-        """End the wait for the answer: what it depends on has failed elsewhere. None takes that back."""
+        """End the wait for the answer with an error from elsewhere. None clears the interruption."""
         self._interruption = error
         self.wake()
 
     def pause(self) -> None:
-        """Stop reading: the client is slower than the engine."""
+        """Pause reading: the client is slower than the engine."""
         self.paused = True
         if self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def resume(self) -> None:
-        """Read again."""
+        """Resume reading."""
         self.paused = False
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
     def half_close(self) -> None:
-        """Say that nobody listens any more, and still take an answer that is on its way."""
+        """Send end-of-file, so that the engine stops, and still receive an answer that is on its way."""
         if self.transport is not None and not self.transport.is_closing() and self.transport.can_write_eof():
             self.transport.write_eof()
             self._half_closed = True
 
     def abort(self, error: Exception) -> None:
-        """End the connection at once, as if it had been lost with this error."""
+        """Cut the connection, as if it had been lost with this error."""
         self._fail(error)
 
     def close(self) -> None:
-        """End the connection; what was written is still sent."""
+        """Close the connection; bytes that were written are still sent."""
         self._sink = None
         if self.transport is not None:
             self.transport.close()
@@ -268,7 +226,7 @@ class Connection:
             self.lost = ConnectionResetError("closed by the gateway")
 
     def rest(self) -> None:
-        """Keep nothing of the exchange that is over."""
+        """Forget the exchange that is over."""
         self.answer = _NO_ANSWER
 
     @property
@@ -282,18 +240,18 @@ class Connection:
     def data_received(self, data: bytes) -> None:
         answer, parser = self.answer, self._parser
         if parser is None or answer.complete:
-            self._fail(ValueError("bytes that no request asked for"))
+            self._fail(ValueError("bytes without a request"))
             return
         try:
             parser.feed_data(data)
         except httptools.HttpParserError as error:
-            answer.complete = False  # bytes behind its end belie it
+            answer.complete = False  # bytes behind the end prove that it was not the end
             self._fail(error)
             return
         if self._relay:
-            self.last = data
+            self.last_chunk = data
             if self._sink is not None:
-                self._counters.chunks += 1
+                self.chunks += 1
                 self._sink.write(data)
             if not answer.complete:
                 return
@@ -305,7 +263,7 @@ class Connection:
         return False
 
     def pause_writing(self) -> None:
-        """A request is held by the engine's connection until the engine takes it."""
+        """Nothing to pause: the transport buffers the request until the engine reads it."""
 
     def resume_writing(self) -> None:
         pass
@@ -317,10 +275,10 @@ class Connection:
             )
             self.lost = exc or ConnectionResetError("the engine closed the connection")
             if early:
-                self._tell_lost()
-        self._wait.cancel()
-        if self.forget is not None:
-            self.forget(self)
+                self._notify_lost()
+        self._deadline.cancel()
+        if self.on_closed is not None:
+            self.on_closed(self)
         self.wake()
 
     def on_message_begin(self) -> None:
@@ -338,7 +296,7 @@ class Connection:
         answer = self.answer
         answer.status = self._parser.get_status_code()
         if answer.status < 200:
-            raise ValueError("an interim answer that no request asked for")
+            raise ValueError("an interim answer")
         answer.keep_alive = self._parser.should_keep_alive()
 
     def on_body(self, data: bytes) -> None:
@@ -347,8 +305,8 @@ class Connection:
         if self._relay:
             return
         if self._sink is not None:
-            self.last = data
-            self._counters.chunks += 1
+            self.last_chunk = data
+            self.chunks += 1
             self._sink.write(data)
         else:
             answer.parts.append(data)
@@ -361,25 +319,25 @@ class Connection:
         self.lost = error
         if self.transport is not None:
             self.transport.abort()
-        self._tell_lost()
+        self._notify_lost()
         self.wake()
 
-    def _tell_lost(self) -> None:
-        told, self.on_lost = self.on_lost, set()
-        for tell in told:
-            tell()
+    def _notify_lost(self) -> None:
+        callbacks, self.on_lost = self.on_lost, set()
+        for callback in callbacks:
+            callback()
 
     def wake(self) -> None:
-        """Have whoever waits for the answer look at it."""
+        """Wake the task that waits for the answer."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def _failure(self) -> Exception:
-        """Why no more of the answer is waited for."""
+        """The exception that ends the wait for the answer."""
         if self.lost is not None:
             return LostConnection(self.endpoint, f"connection lost: {self.lost}")
         if self._interruption is not None:
             return self._interruption
-        if self._wait.request_over:
-            return RequestExpired(f"{self.endpoint}: the request's time is over")
-        return DeadlineExceeded(self.endpoint, f"no answer within {self._wait.seconds:g} s")
+        if self._deadline.request_expired:
+            return RequestExpired(f"{self.endpoint}: the request has expired")
+        return DeadlineExceeded(self.endpoint, f"no answer within {self._deadline.seconds:g} s")

@@ -6,58 +6,56 @@ from collections.abc import Collection
 from typing import cast
 
 from pdx_proxy.config.settings import Address
-from pdx_proxy.endpoints.snapshot import Endpoint
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.failures import ConnectFailure
 
 
-class Pool:
-    """Idle connections by address. A connection is either here or with exactly one owner."""
+class ConnectionPool:
+    """Idle connections by address. A connection is either in the pool or has exactly one owner."""
 
     def __init__(self, *, idle_seconds: float, connect_seconds: float) -> None:
         self._idle: dict[Address, deque[Connection]] = defaultdict(deque)
-        """By address, the one that was used last at the end."""
+        """By address. The connection that was used last is at the end."""
         self._all: set[Connection] = set()
-        """Until they are lost."""
+        """All open connections, in the pool or not."""
         self._gone: set[Address] = set()
-        """Addresses whose engines are gone while connections to them are with owners."""
+        """Addresses of removed engines to which connections are still open."""
         self.authorization = ""
-        """The line of a request's head with the engines' own key, or nothing."""
+        """The header line with the engines' API key, or empty."""
         self._idle_seconds = idle_seconds
         self._connect_seconds = connect_seconds
         self._loop = asyncio.get_running_loop()
 
-    def take(self, endpoint: Endpoint) -> Connection | None:
-        """An idle connection to the endpoint, if there is one."""
-        idle = self._idle[endpoint.address]
+    def take(self, address: Address, name: str) -> Connection | None:
+        """An idle connection to the address, if there is one. `name` is the endpoint's, for error messages."""
+        idle = self._idle[address]
         oldest = self._loop.time() - self._idle_seconds
         while idle:
             connection = idle.pop()
             if connection.lost is None and connection.idle_since > oldest:
-                connection.endpoint = endpoint.name  # ranks of one engine share its connections
+                connection.endpoint = name  # the ranks of one engine share its connections
                 return connection
             connection.close()
         return None
 
-    async def connect(self, endpoint: Endpoint) -> Connection:
-        """A new connection to the endpoint; raises ConnectFailure."""
-        name = endpoint.name
+    async def connect(self, address: Address, name: str) -> Connection:
+        """A new connection to the address; raises ConnectFailure."""
         connection = Connection(name, self._loop)
         try:
             async with asyncio.timeout(self._connect_seconds):
                 await self._loop.create_connection(
-                    lambda: cast("asyncio.Protocol", connection), endpoint.address.host, endpoint.address.port
+                    lambda: cast("asyncio.Protocol", connection), address.host, address.port
                 )
         except (OSError, TimeoutError) as error:
             raise ConnectFailure(name, f"no connection: {str(error) or 'timed out'}") from error
-        connection.address = endpoint.address
-        connection.forget = self._all.discard
-        if connection.lost is None:  # it may be over before this is reached, and is then forgotten by nobody
+        connection.address = address
+        connection.on_closed = self._all.discard
+        if connection.lost is None:  # a connection can be lost before `on_closed` is set
             self._all.add(connection)
         return connection
 
     def give(self, connection: Connection) -> None:
-        """Take a connection back: to be used again if its exchange ended cleanly, else closed."""
+        """Take a connection back. It is used again if its exchange ended cleanly, else closed."""
         if not connection.reusable or connection.address in self._gone:
             connection.close()
             return
@@ -68,12 +66,12 @@ class Pool:
             idle.popleft().close()
         idle.append(connection)
 
-    def keep(self, known: Collection[Address], cut_seconds: float) -> None:
-        """Close idle connections to engines elsewhere, which are gone, and after a while cut what is open to them."""
-        for address in [address for address in self._idle if address not in known]:
+    def keep(self, present: Collection[Address], cut_seconds: float) -> None:
+        """Close idle connections to engines that are not present; cut open ones after `cut_seconds`."""
+        for address in [address for address in self._idle if address not in present]:
             for connection in self._idle.pop(address):
                 connection.close()
-        gone = {c.address for c in self._all if c.address not in known and c.lost is None}
+        gone = {c.address for c in self._all if c.address not in present and c.lost is None}
         for address in gone - self._gone:
             self._loop.call_later(cut_seconds, self._cut, address)
         self._gone = gone
@@ -84,7 +82,7 @@ class Pool:
                 connection.abort(ConnectionResetError("its pod is gone"))
 
     def close(self) -> None:
-        """Close what is idle."""
+        """Close idle connections."""
         for connections in self._idle.values():
             for connection in connections:
                 connection.close()

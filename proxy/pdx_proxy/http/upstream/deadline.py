@@ -1,6 +1,6 @@
-"""How long an answer is waited for: one timer for all exchanges of a connection.
+"""Deadlines of one connection, with a single timer.
 
-A wait moves a time, and the timer finds out when it fires whether that has come. (A timer of its own for every wait is
+Setting a deadline only stores it. The timer re-arms itself when it fires too early. (One timer per deadline would cost
 a tenth of a short request.)
 """
 
@@ -8,125 +8,124 @@ import asyncio
 from math import inf
 from typing import Final, Protocol
 
-_LOOKS: Final = 4
-"""How often an answer that is being relayed is looked at in the time in which it may be idle."""
+_CHECKS: Final = 4
+"""How often the progress of a relayed answer is checked within its idle limit."""
 _TIMER_SECONDS: Final = 0.002
 """How much too early a timer may fire: uvloop counts in milliseconds."""
 
 
-class Awaited(Protocol):
-    """What a wait asks of its connection."""
+class Progress(Protocol):
+    """The progress of an answer, as the timer reads it from its connection."""
 
     @property
-    def heard(self) -> int:
+    def received(self) -> int:
         """Bytes of body so far."""
 
     @property
     def complete(self) -> bool:
-        """Whether the answer is complete: no more of it is waited for."""
+        """Whether the answer is complete: no deadline applies any more."""
 
     @property
     def paused(self) -> bool:
-        """Whether the engine is not read, because the client is slow: it is not idle then."""
+        """Whether reading is paused because the client is slow. The engine is not idle then."""
 
     def wake(self) -> None:
-        """The wait is over."""
+        """Wake the task that waits for the answer."""
 
 
-class Wait:
-    """The present wait of one connection."""
+class DeadlineTimer:
+    """The deadline of the exchange that is open on one connection."""
 
     __slots__ = (
-        "_awaited",
-        "_every",
+        "_deadline",
         "_expires",
-        "_heard",
+        "_interval",
         "_loop",
-        "_quiet",
+        "_progress",
+        "_received",
         "_timer",
         "_timer_at",
-        "_until",
+        "_unchanged",
         "expired",
         "seconds",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, awaited: Awaited) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, progress: Progress) -> None:
         self._loop = loop
-        self._awaited = awaited
+        self._progress = progress
         self._expires = inf
-        """When the wait is over, in the loop's time."""
-        self._until = inf
-        """When the whole request's time is over."""
-        self._every = inf
-        """How often a relayed answer is looked at, in seconds; `inf` while none is."""
-        self._heard = self._quiet = 0
-        """Bytes of body at the last look, and looks since there were more."""
+        """When the present wait expires, in the loop's time."""
+        self._deadline = inf
+        """When the whole request expires."""
+        self._interval = inf
+        """Seconds between two checks of a relayed answer; `inf` while none is relayed."""
+        self._received = self._unchanged = 0
+        """Bytes of body at the last check, and checks since then without a change."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self.seconds = 0.0
-        """How long was allowed."""
+        """The limit in force."""
         self.expired = False
 
-    def allow(self, seconds: float, until: float) -> None:
-        """Be over after so many seconds from now, or at the time `until`; `inf` lasts."""
+    def set_timeout(self, seconds: float, deadline: float) -> None:
+        """Expire `seconds` from now, or at `deadline`. `inf` never expires."""
         self.seconds = seconds
         self.expired = False
-        self._every = inf
-        self._until = until
+        self._interval = inf
+        self._deadline = deadline
         expires = self._loop.time() + seconds
-        self._expires = expires = expires if expires < until else until
-        if expires < self._timer_at:  # else it is set when it fires
+        self._expires = expires = expires if expires < deadline else deadline
+        if expires < self._timer_at:  # otherwise the timer re-arms itself when it fires
             if self._timer is not None:
                 self._timer.cancel()
             self._set_timer()
 
-    def watch(self, idle: float, until: float) -> None:
-        """Be over when nothing of an answer comes for `idle` seconds, or at `until`.
+    def watch_idle(self, idle: float, deadline: float) -> None:
+        """Expire when no part of the answer arrives for `idle` seconds, or at `deadline`.
 
-        A look now and then compares how much has arrived, so that a chunk costs nothing: the wait ends up to a
-        quarter late.
+        The timer compares byte counts at intervals, so that a chunk costs nothing. It expires up to a quarter late.
         """
-        self.allow(idle / _LOOKS, until)
+        self.set_timeout(idle / _CHECKS, deadline)
         self.seconds = idle
-        self._every = idle / _LOOKS
-        self._heard, self._quiet = self._awaited.heard, 0
+        self._interval = idle / _CHECKS
+        self._received, self._unchanged = self._progress.received, 0
 
-    def forget(self) -> None:
-        """A new exchange begins: nothing is waited for yet."""
+    def clear(self) -> None:
+        """A new exchange begins: no deadline is set."""
         self.expired = False
         self._expires = inf
 
     def cancel(self) -> None:
-        """The connection is over."""
+        """The connection is closed."""
         if self._timer is not None:
             self._timer.cancel()
 
     @property
-    def left(self) -> float:
-        """How much is left of the time that was allowed."""
+    def remaining(self) -> float:
+        """Seconds until the present wait expires."""
         return self._expires - self._loop.time()
 
     @property
-    def request_over(self) -> bool:
-        """Whether it is the whole request's time that is over."""
-        return self._loop.time() >= self._until - _TIMER_SECONDS
+    def request_expired(self) -> bool:
+        """Whether the whole request has expired, not only the present wait."""
+        return self._loop.time() >= self._deadline - _TIMER_SECONDS
 
     def _is_idle(self) -> bool:
-        awaited = self._awaited
-        heard, self._heard = self._heard, awaited.heard
-        self._quiet = 0 if awaited.paused or self._heard != heard else self._quiet + 1
-        return self._quiet >= _LOOKS or awaited.complete
+        progress = self._progress
+        received, self._received = self._received, progress.received
+        self._unchanged = 0 if progress.paused or self._received != received else self._unchanged + 1
+        return self._unchanged >= _CHECKS or progress.complete
 
     def _set_timer(self) -> None:
         self._timer_at = self._expires
-        self._timer = None if self._expires == inf else self._loop.call_at(self._expires, self._look_at_time)
+        self._timer = None if self._expires == inf else self._loop.call_at(self._expires, self._on_timer)
 
-    def _look_at_time(self) -> None:
+    def _on_timer(self) -> None:
         self.expired = self._expires == self._timer_at
-        if self.expired and self._every < inf and self._expires < self._until and not self._is_idle():
+        if self.expired and self._interval < inf and self._expires < self._deadline and not self._is_idle():
             self.expired = False
-            self._expires = min(self._loop.time() + self._every, self._until)
+            self._expires = min(self._loop.time() + self._interval, self._deadline)
         if self.expired:
             self._expires = inf
-            self._awaited.wake()
+            self._progress.wake()
         self._set_timer()

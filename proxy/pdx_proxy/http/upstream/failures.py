@@ -1,17 +1,17 @@
-"""What can go wrong with an engine's leg, as one small tree.
+"""The failures of a request to an engine. Pure.
 
 EngineFailure
 ├── ConnectFailure    the engine could not be reached; nothing was sent
-├── LostConnection    the connection ended or spoke rubbish before the answer was complete
-├── DeadlineExceeded  a wait took longer than its deadline
-└── BadAnswer         an answer that says the engine failed: 5xx, an error event, an abort nobody asked for
+├── LostConnection    the connection ended, or received bytes that are not HTTP, before the answer was complete
+├── DeadlineExceeded  a wait exceeded its deadline
+└── BadAnswer         an answer that reports a failure of the engine: 5xx, an error event, an unexpected abort
 """
 
 from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Why an attempt failed: a metric's label."""
+    """Why an attempt failed: the label of a metric."""
 
     CONNECT = "connect"
     LOST = "lost"
@@ -22,7 +22,7 @@ class Reason(StrEnum):
 
 
 class EngineFailure(Exception):  # noqa: N818 (a failure of an engine, not an error of the gateway)
-    """A leg failed at an engine before anything of it reached the client."""
+    """A request failed at an engine."""
 
     reason = Reason.LOST
 
@@ -33,13 +33,13 @@ class EngineFailure(Exception):  # noqa: N818 (a failure of an engine, not an er
 
 
 class ConnectFailure(EngineFailure):
-    """Nothing was sent: the engine may be called again, or another one, without thought."""
+    """Nothing was sent: a retry at this engine or another one is always safe."""
 
     reason = Reason.CONNECT
 
 
 class LostConnection(EngineFailure):
-    """The connection ended, or what came over it was not HTTP."""
+    """The connection ended, or received bytes that are not HTTP."""
 
     reason = Reason.LOST
 
@@ -51,15 +51,15 @@ class DeadlineExceeded(EngineFailure):
 
 
 class RequestExpired(Exception):  # noqa: N818
-    """The whole request has taken too long: the fault of no engine in particular, and nothing to try again."""
+    """The whole request has taken too long. No single engine caused it, and there is no retry."""
 
 
 class BadAnswer(EngineFailure):
-    """The engine answered that it failed."""
+    """The engine's answer reports that it failed."""
 
     def __init__(self, endpoint: str, detail: str, reason: Reason, status: int, body: bytes) -> None:
         super().__init__(endpoint, detail)
         self.reason = reason
         self.status = status
         self.body = body
-        """The answer's body, for a client when no attempt is left; empty when it is no JSON document."""
+        """The answer's body, which goes to the client after the last attempt; empty if it is not JSON."""

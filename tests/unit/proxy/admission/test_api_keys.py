@@ -1,4 +1,4 @@
-"""API keys: their files, who shows one, and what a change of a file does."""
+"""API keys: their files, the client of a request, and changes of the files."""
 
 import os
 from hashlib import sha256
@@ -16,7 +16,6 @@ from pdx_proxy.admission.api_keys import (
     parse_engine_key,
 )
 from pdx_proxy.config.settings import Keys
-from pdx_proxy.http.messages import forwarded_headers, request_head
 
 
 def line(key: str, name: str) -> str:
@@ -24,7 +23,7 @@ def line(key: str, name: str) -> str:
 
 
 CLIENTS = "# who may\n\n" + line("secret", "alice") + line("other", "bob")
-SHOWN = {
+HEADERS = {
     "bearer": ({"authorization": "Bearer secret"}, "alice"),
     "scheme-in-any-case": ({"authorization": "bEARER other"}, "bob"),
     "anthropic": ({"x-api-key": "secret"}, "alice"),
@@ -42,9 +41,9 @@ SHOWN = {
 }
 
 
-@pytest.mark.parametrize("name", SHOWN)
-def test_who_it_is(name: str) -> None:
-    headers, expected = SHOWN[name]
+@pytest.mark.parametrize("name", HEADERS)
+def test_client_of(name: str) -> None:
+    headers, expected = HEADERS[name]
     assert client_of(parse_clients(CLIENTS), headers) == expected
 
 
@@ -75,13 +74,13 @@ class Holder:
 
 
 def ring(tmp_path: Path) -> tuple[Keyring, Holder, list[str]]:
-    holder, said = Holder(), list[str]()
+    holder, reports = Holder(), list[str]()
     keys = Keys(clients=str(tmp_path / "clients"), engines=str(tmp_path / "engines"))
-    return Keyring(keys, holder, said.append), holder, said
+    return Keyring(keys, holder, reports.append), holder, reports
 
 
 def test_files_are_read_again_when_they_change(tmp_path: Path) -> None:
-    """As a kubelet does it: the path is a link through a folder that is swapped."""
+    """As a kubelet does it: the path is a symbolic link through a folder that is replaced."""
     for number, key in enumerate(("old", "new")):
         (tmp_path / f"v{number}").mkdir()
         (tmp_path / f"v{number}" / "clients").write_text(line(key, "alice"))
@@ -89,46 +88,46 @@ def test_files_are_read_again_when_they_change(tmp_path: Path) -> None:
     (tmp_path / "data").symlink_to("v0")
     for name in ("clients", "engines"):
         (tmp_path / name).symlink_to(f"data/{name}")
-    keyring, holder, said = ring(tmp_path)
-    keyring.look()
+    keyring, holder, reports = ring(tmp_path)
+    keyring.read_changed()
     assert keyring.identify({"authorization": "Bearer old"}) == "alice"
     assert holder.authorization == "Authorization: Bearer old-engine\r\n"
     (tmp_path / "next").symlink_to("v1")
     os.rename(tmp_path / "next", tmp_path / "data")
-    keyring.look()
+    keyring.read_changed()
     assert keyring.identify({"authorization": "Bearer new"}) == "alice"
     with pytest.raises(UnauthorizedError):
         keyring.identify({"authorization": "Bearer old"})
     assert holder.authorization == "Authorization: Bearer new-engine\r\n"
-    assert not said
+    assert not reports
 
 
 @pytest.mark.parametrize("broken", [None, b"", b"\xff\xfe", b"two words\nhere"])
-def test_a_broken_file_leaves_the_keys_that_were(broken: bytes | None, tmp_path: Path) -> None:
+def test_a_broken_file_keeps_the_keys_in_force(broken: bytes | None, tmp_path: Path) -> None:
     clients, engines = tmp_path / "clients", tmp_path / "engines"
     clients.write_text(CLIENTS)
     engines.write_text("key")
-    keyring, holder, said = ring(tmp_path)
-    keyring.look()
+    keyring, holder, reports = ring(tmp_path)
+    keyring.read_changed()
     for path in (clients, engines):
         path.unlink()
         if broken is not None:
             path.write_bytes(broken)
     for _ in range(3):
-        keyring.look()
+        keyring.read_changed()
     assert keyring.identify({"x-api-key": "other"}) == "bob"
     assert holder.authorization == "Authorization: Bearer key\r\n"
-    assert len(said) == 2
-    for path, sentence in zip((clients, engines), said, strict=True):
-        assert sentence.startswith(f"cannot use the key file {path}: ")
-        assert sentence.endswith(". The keys that were in force stay.")
+    assert len(reports) == 2
+    for path, report in zip((clients, engines), reports, strict=True):
+        assert report.startswith(f"cannot use the key file {path}: ")
+        assert report.endswith(". The keys that were in force stay.")
     clients.write_text(line("third", "carol"))
-    keyring.look()
+    keyring.read_changed()
     assert keyring.identify({"x-api-key": "third"}) == "carol"
-    assert len(said) == 2
+    assert len(reports) == 2
 
 
-def test_without_a_file_everybody_is_served_and_with_an_unread_one_nobody(tmp_path: Path) -> None:
+def test_without_a_file_every_client_is_served(tmp_path: Path) -> None:
     assert Keyring(Keys(), Holder(), print).identify({}) is None
     with pytest.raises(UnauthorizedError):
         ring(tmp_path)[0].identify({"authorization": "Bearer "})
@@ -143,11 +142,3 @@ def test_check(tmp_path: Path) -> None:
     for keys in (Keys(clients=str(path)), Keys(engines=str(path))):
         with pytest.raises(KeyFileError, match=f"cannot use the key file {path}: "):
             check(keys)
-
-
-def test_what_goes_on_to_engines() -> None:
-    assert "authorization" in forwarded_headers(Keys())
-    for keys in (Keys(clients="a"), Keys(engines="b")):
-        assert forwarded_headers(keys) == ("traceparent", "tracestate")
-    head = request_head("GET", "/v1/models", "e:1", (("a", "b"),), 0, "Authorization: Bearer key\r\n")
-    assert head == b"GET /v1/models HTTP/1.1\r\nHost: e:1\r\nAuthorization: Bearer key\r\na: b\r\n\r\n"

@@ -1,8 +1,7 @@
-"""Policies as pure functions: which engine, and how far keys stay where they are."""
+"""Policies as pure functions: the selected engine, and how far keys stay with their engine."""
 
 import json
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -13,11 +12,14 @@ from hypothesis import strategies as st
 from pdx_api.names import Policy, Role
 from pdx_proxy.balancing.chooser import Chooser
 from pdx_proxy.balancing.load import Load
+from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
 from pdx_proxy.balancing.policies import BOUND, FREE, affine, least, least_load, pressure, pressures
 from pdx_proxy.config.settings import Address, Choosing, EndpointSpec
-from pdx_proxy.endpoints.snapshot import Endpoint, Measure, Measured, Snapshot, State
+from pdx_proxy.endpoints.endpoint import Endpoint, State
+from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.http.routes import Kind
-from pdx_proxy.payload.request import Body, Request, read_body
+from pdx_proxy.payload.body import Body, read_body
+from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry.counters import Counters
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -47,10 +49,10 @@ LEAST = [
 ]
 
 
-@pytest.mark.parametrize(("loads", "turn", "wanted"), LEAST)
-def test_least(loads: list[float], turn: int, wanted: int) -> None:
+@pytest.mark.parametrize(("loads", "cursor", "expected"), LEAST)
+def test_least(loads: list[float], cursor: int, expected: int) -> None:
     pool, load = engines(len(loads)), by_number(loads)
-    assert least(pool, lambda e: load[e.name], turn) is pool[wanted]
+    assert least(pool, lambda e: load[e.name], cursor) is pool[expected]
 
 
 LEAST_LOAD: list[tuple[str, list[float], list[tuple[float, float, float] | None], list[int]]] = [
@@ -67,13 +69,13 @@ LEAST_LOAD: list[tuple[str, list[float], list[tuple[float, float, float] | None]
 ]
 
 
-@pytest.mark.parametrize(("loads", "said", "wanted"), [c[1:] for c in LEAST_LOAD], ids=[c[0] for c in LEAST_LOAD])
-def test_least_load(loads: list[float], said: list[tuple[float, float, float] | None], wanted: list[int]) -> None:
+@pytest.mark.parametrize(("loads", "reported", "expected"), [c[1:] for c in LEAST_LOAD], ids=[c[0] for c in LEAST_LOAD])
+def test_least_load(loads: list[float], reported: list[tuple[float, float, float] | None], expected: list[int]) -> None:
     pool, load = engines(len(loads)), by_number(loads)
-    measures = {e.name: Measure(*each) for e, each in zip(pool, said, strict=True) if each}
+    measures = {e.name: LoadReport(*each) for e, each in zip(pool, reported, strict=True) if each}
     policy = least_load(pressures(pool, measures, lambda e: load[e.name]))
-    chosen = [policy(pool, lambda e: load[e.name], turn) for turn in range(len(wanted))]
-    assert [pool.index(each) for each in chosen] == wanted
+    chosen = [policy(pool, lambda e: load[e.name], cursor) for cursor in range(len(expected))]
+    assert [pool.index(each) for each in chosen] == expected
 
 
 def test_an_engine_that_is_to_get_less_shows_more_load_to_every_policy() -> None:
@@ -89,9 +91,9 @@ def test_an_engine_that_is_to_get_less_shows_more_load_to_every_policy() -> None
 
 
 def test_pressure_is_never_negative() -> None:
-    assert pressure(Measure(0, 0, 0.0), 9).more == 0
-    assert pressure(Measure(0, 0, 0.0), 9).scarcity == 1
-    assert pressure(Measure(0, 0, 1.0), 0).scarcity == 20
+    assert pressure(LoadReport(0, 0, 0.0), 9).external == 0
+    assert pressure(LoadReport(0, 0, 0.0), 9).kv_cost == 1
+    assert pressure(LoadReport(0, 0, 1.0), 0).kv_cost == 20
 
 
 AFFINE = [
@@ -106,7 +108,7 @@ AFFINE = [
 
 @pytest.mark.parametrize(("loads", "kept"), [case[1:] for case in AFFINE], ids=[case[0] for case in AFFINE])
 def test_affine(loads: list[float], kept: bool) -> None:
-    """The first load is that of the engine that the key belongs to."""
+    """The first load belongs to the engine that owns the key."""
     pool, key = engines(len(loads)), 4711
     own, _ = affine(pool, lambda _: 0, key)
     order = [own, *(e for e in pool if e is not own)]
@@ -160,7 +162,7 @@ def test_keys_are_spread_evenly(count: int) -> None:
 
 
 def test_a_key_belongs_to_the_same_engine_in_every_gateway() -> None:
-    """What a hash of this process alone would not give."""
+    """A hash that is salted per process would fail here."""
     assert [affine(engines(8), lambda _: 0, key)[0].name[7:8] for key in range(0, 80, 10)] == list("20454152")
 
 
@@ -180,23 +182,25 @@ def chooser(prefill: Policy = Policy.LEAST_REQUESTS, decode: Policy = Policy.LEA
     return Chooser(Choosing(prefill, decode, above), lambda _: 0, Counters())
 
 
-def chosen(by: Chooser, asked: Request, turns: int = 4) -> tuple[set[str], set[str]]:
-    """The P and the D that a request goes to in some turns."""
+def chosen(by: Chooser, sent: Request, rounds: int = 4) -> tuple[set[str], set[str]]:
+    """The P's and D's that a request goes to in some rounds."""
     snapshot = Snapshot.of(POOL)
-    choices = [by.choose(snapshot, asked, split=True, avoid=(), turn=turn) for turn in range(turns)]
+    choices = [by.choose(snapshot, sent, split=True, avoid=(), cursor=cursor) for cursor in range(rounds)]
     found = [choice for choice in choices if choice]
-    assert len(found) == turns
+    assert len(found) == rounds
     return {c.prefill.name for c in found if c.prefill}, {c.decode.name for c in found}
 
 
 def test_each_role_has_its_own_policy() -> None:
     by = chooser(Policy.PREFIX_AFFINITY, Policy.SESSION_AFFINITY)
-    look = by.look
-    assert look is not None
-    same = request(read_body(b'{"prompt":"once upon a time"}', "application/json", look), "me")
+    reader = by.prompt_reader
+    assert reader is not None
+    same = request(read_body(b'{"prompt":"once upon a time"}', "application/json", reader), "me")
     prefills, decodes = chosen(by, same)
     assert (len(prefills), len(decodes)) == (1, 1)
-    elsewhere = [request(read_body(b'{"prompt":"no %d"}' % n, "application/json", look), f"you {n}") for n in range(30)]
+    elsewhere = [
+        request(read_body(b'{"prompt":"no %d"}' % n, "application/json", reader), f"you {n}") for n in range(30)
+    ]
     assert {tuple(chosen(by, each, 1)[0]) for each in elsewhere} == {(e.name,) for e in POOL[:4]}
     assert {tuple(chosen(by, each, 1)[1]) for each in elsewhere} == {(e.name,) for e in POOL[4:]}
 
@@ -207,29 +211,29 @@ def test_without_a_key_the_least_requests_decide(policy: Policy) -> None:
     assert (len(prefills), len(decodes)) == (4, 4)
 
 
-def test_a_default_chooser_asks_nothing_of_a_prompt() -> None:
-    assert chooser().look is None
-    assert chooser(Policy.LEAST_LOAD, Policy.SESSION_AFFINITY).look is None
+def test_a_default_chooser_reads_no_prompt() -> None:
+    assert chooser().prompt_reader is None
+    assert chooser(Policy.LEAST_LOAD, Policy.SESSION_AFFINITY).prompt_reader is None
 
 
-def test_the_engines_own_numbers_are_taken_once_in_each_round() -> None:
+def test_load_reports_are_compared_with_the_load_once() -> None:
     load = Load()
     by = Chooser(Choosing(decode_policy=Policy.LEAST_LOAD), load.of, Counters())
     pool = engines(2)
-    busy = {pool[0].name: Measure(4, 0, 0.0), pool[1].name: Measure(0, 0, 0.0)}
-    snapshot = replace(Snapshot.of(pool), measured=Measured(1, busy))
+    busy = {pool[0].name: LoadReport(4, 0, 0.0), pool[1].name: LoadReport(0, 0, 0.0)}
+    snapshot = Snapshot.of(pool)
+    by.apply(snapshot, LoadReports(busy))
 
     def choose() -> Endpoint:
-        by.apply(snapshot)
-        choice = by.choose(snapshot, request(), split=False, avoid=(), turn=0)
+        choice = by.choose(snapshot, request(), split=False, avoid=(), cursor=0)
         assert choice is not None
         return choice.decode
 
     for _ in range(4):
         assert choose() is pool[1]
         load.acquire(pool[1])
-    assert choose() is pool[0], "the same numbers, with another load by now, are no news"
-    snapshot = replace(snapshot, measured=Measured(2, {e.name: Measure(4, 0, 0.0) for e in pool}))
+    assert choose() is pool[0], "the load reported was not this gateway's, then or now"
+    by.apply(snapshot, LoadReports({e.name: LoadReport(4, 0, 0.0) for e in pool}))
     assert choose() is pool[0]
     load.acquire(pool[0])
     assert choose() is pool[1], "the second engine's four are this gateway's own"
@@ -260,7 +264,7 @@ MAY_SPLIT: list[tuple[Kind, dict[str, Any], int, str | None]] = [
 def test_what_is_not_split_is_counted_by_why(kind: Kind, body: dict[str, Any], above: int, why: str | None) -> None:
     counters = Counters()
     by = Chooser(Choosing(disaggregate_above_tokens=above), lambda _: 0, counters)
-    read = read_body(orjson.dumps(body), "application/json", by.look)
+    read = read_body(orjson.dumps(body), "application/json", by.prompt_reader)
     assert by.may_split(kind, COMPLETIONS, read) is (why is None)
     assert {reason: count for reason, count in counters.not_split.items() if count} == ({why: 1} if why else {})
 
@@ -269,9 +273,9 @@ def test_a_missing_p_is_counted_at_the_first_attempt() -> None:
     counters = Counters()
     by = Chooser(Choosing(), lambda _: 0, counters)
     for pool in ([endpoint(1)], [endpoint(1, Role.AGGREGATED)], []):
-        by.choose(Snapshot.of(pool), request(), split=True, avoid=(), turn=0)
-        by.choose(Snapshot.of(pool), request(), split=True, avoid={"other"}, turn=0)
-        by.choose(Snapshot.of(pool), request(), split=False, avoid=(), turn=0)
+        by.choose(Snapshot.of(pool), request(), split=True, avoid=(), cursor=0)
+        by.choose(Snapshot.of(pool), request(), split=True, avoid={"other"}, cursor=0)
+        by.choose(Snapshot.of(pool), request(), split=False, avoid=(), cursor=0)
     assert {reason: count for reason, count in counters.not_split.items() if count} == {"no_prefill": 1}
 
 
@@ -279,13 +283,13 @@ def test_a_missing_p_is_counted_at_the_first_attempt() -> None:
 
 
 def key_of(body: Any) -> int | None:
-    look = chooser(Policy.PREFIX_AFFINITY).look
-    return read_body(json.dumps(body).encode(), "application/json", look).features.key
+    reader = chooser(Policy.PREFIX_AFFINITY).prompt_reader
+    return read_body(json.dumps(body).encode(), "application/json", reader).features.key
 
 
-def chat(*turns: str, system: str = "Be brief.") -> dict[str, Any]:
+def chat(*rounds: str, system: str = "Be brief.") -> dict[str, Any]:
     roles = ("user", "assistant")
-    talk = [{"role": roles[i % 2], "content": text} for i, text in enumerate(turns)]
+    talk = [{"role": roles[i % 2], "content": text} for i, text in enumerate(rounds)]
     return {"model": "m", "messages": [{"role": "system", "content": system}, *talk]}
 
 

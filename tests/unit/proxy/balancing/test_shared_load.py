@@ -1,4 +1,4 @@
-"""What several workers have in flight, counted in memory that they share."""
+"""Legs in flight of several workers, counted in shared memory."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pdx_api.names import Role
 from pdx_proxy.balancing.shared_load import LoadTable, SharedLoad
 from pdx_proxy.config.settings import Address, EndpointSpec
-from pdx_proxy.endpoints.snapshot import NO_SLOT, Endpoint
+from pdx_proxy.endpoints.endpoint import NO_SLOT, Endpoint
 
 
 def endpoint(port: int, slot: int) -> Endpoint:
@@ -51,7 +51,7 @@ def test_every_worker_sees_the_sum(steps: list[tuple[int, int]], random: Random)
                 assert table.legs(each.slot) == count
         for number, load in enumerate(loads):
             own = [where for who, where in held if who == number]
-            assert load.view() == {f"h:{port}": own.count(port) for port in own}, "a report tells its own"
+            assert load.view() == {f"h:{port}": own.count(port) for port in own}, "a report holds its own"
     finally:
         table.close()
 

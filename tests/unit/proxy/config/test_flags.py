@@ -1,4 +1,4 @@
-"""What a spec says of requests is what the gateway's settings are, field by field, by way of the flags."""
+"""Every field of a spec about requests sets one setting of the gateway, through its flag."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -16,13 +16,13 @@ from pdx_api.spec.types import Spec
 from pdx_cli.main import main as pdx
 from pdx_proxy.__main__ import create_parser, main, settings_of
 from pdx_proxy.config.flags import FLAGS, flags_of
-from pdx_proxy.config.settings import Canaries, Choosing, Deadlines, Health, Keys, Limits, Logs, Retries, Settings
+from pdx_proxy.config.settings import Choosing, Deadlines, Health, Keys, Limits, Logs, Retries, Settings, Verification
 from tests.pddeployments import FULL, changed
 
 IN_CLUSTER = ["--deployment", "tiny", "--namespace", "models"]
 
 INTERNAL = {"deadlines": {"settle", "nearly_done", "warm_up"}}
-"""Settings that nobody chooses."""
+"""Settings without a flag."""
 
 Path = str
 
@@ -33,7 +33,7 @@ TABLE: dict[Path, tuple[object, str, str, object]] = {
     "spec.routing.onPrefillFailure": ("Fail", "retries", "on_prefill_failure", PrefillFailure.FAIL),
     "spec.routing.retries.attempts": (5, "retries", "attempts", 5),
     "spec.routing.retries.budgetPercent": (7, "retries", "budget_percent", 7),
-    "spec.routing.retries.free": (0, "retries", "free", 0),
+    "spec.routing.retries.free": (0, "retries", "min_retries", 0),
     "spec.routing.deadlines.connectSeconds": (9, "deadlines", "connect", 9.0),
     "spec.routing.deadlines.prefillSeconds": (11, "deadlines", "prefill", 11.0),
     "spec.routing.deadlines.handoffSeconds": (60, "deadlines", "handoff", 60.0),
@@ -43,16 +43,16 @@ TABLE: dict[Path, tuple[object, str, str, object]] = {
     "spec.routing.queue.maxRequests": (0, "limits", "queued_requests", 0),
     "spec.routing.queue.maxWaitSeconds": (0, "limits", "queue_seconds", 0.0),
     "spec.routing.queue.maxInFlightPerDecode": (1, "limits", "in_flight_per_decode", 1),
-    "spec.routing.queue.maxMemory": ("1.5Gi", "limits", "held_bytes", 3 * 2**29),
+    "spec.routing.queue.maxMemory": ("1.5Gi", "limits", "buffered_bytes", 3 * 2**29),
     "spec.gateway.limits.maxBodySize": (5000, "limits", "max_body_bytes", 5000),
     "spec.gateway.limits.maxRequestsPerClient": (3, "limits", "requests_per_client", 3),
     "spec.gateway.logs.format": ("JSON", "logs", "format", LogFormat.JSON),
     "spec.gateway.logs.slowSeconds": (0, "logs", "slow_seconds", 0.0),
-    "spec.routing.ejection.consecutiveFailures": (2, "health", "failures_in_a_row", 2),
+    "spec.routing.ejection.consecutiveFailures": (2, "health", "consecutive_errors", 2),
     "spec.routing.slowStartSeconds": (0, "health", "slow_start_seconds", 0.0),
-    "spec.routing.canarySeconds": (0, "canary", "seconds", 0.0),
+    "spec.routing.canarySeconds": (0, "verification", "period_seconds", 0.0),
 }
-"""Field -> a value, and where it stands in the settings as what."""
+"""Field -> a value, and the part, the name and the value of its setting."""
 
 
 def _leaves(part: type[BaseModel], path: str) -> Iterator[Path]:
@@ -87,7 +87,7 @@ def test_no_setting_is_forgotten() -> None:
         "limits": Limits,
         "health": Health,
     }
-    parts |= {"logs": Logs, "canary": Canaries}
+    parts |= {"logs": Logs, "verification": Verification}
     settings = {
         (part, field.name)
         for part, kind in parts.items()
@@ -100,7 +100,7 @@ def test_no_setting_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("path", TABLE)
-def test_what_a_field_says_arrives_and_nothing_else_changes(path: Path) -> None:
+def test_a_field_sets_one_setting(path: Path) -> None:
     value, part, field, setting = TABLE[path]
     flags = gateway_flags(_spec(path, value))
     assert len(flags) == 1
@@ -110,7 +110,7 @@ def test_what_a_field_says_arrives_and_nothing_else_changes(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", TABLE)
-def test_both_have_one_default(path: Path) -> None:
+def test_field_and_setting_have_one_default(path: Path) -> None:
     _, part, field, _ = TABLE[path]
     found: Any = parse(changed("spec.routing", {})).spec.model_dump(mode="json", by_alias=True)
     for step in path.split(".")[1:]:
@@ -119,7 +119,7 @@ def test_both_have_one_default(path: Path) -> None:
     assert (quantity(found) if path.endswith(("maxMemory", "maxBodySize")) else found) == expected
 
 
-def test_what_is_not_said_needs_no_flag() -> None:
+def test_unset_fields_need_no_flag() -> None:
     assert gateway_flags(_spec("spec.routing", {"retries": {"attempts": 3}})) == ()
     assert flags_of(()) == Settings()
 
@@ -154,7 +154,8 @@ WRONG = [
     ("--max-wait-seconds -1", "argument --max-wait-seconds: -1 is no time; write seconds from 0 to 86400"),
     ("--max-body-size 64MB",
      "argument --max-body-size: 64MB is no size; write bytes from 1Ki to 1Ti, for example 256Mi"),
-    ("--max-memory 1", "argument --max-memory: 1 is no size; write bytes from 1Ki to 1Ti, for example 256Mi"),
+    ("--max-buffered-bytes 1",
+     "argument --max-buffered-bytes: 1 is no size; write bytes from 1Ki to 1Ti, for example 256Mi"),
     ("--client-keys=", "argument --client-keys: an empty name is no file"),
     ("--attempts", "argument --attempts: expected one argument"),
 ]  # fmt: skip
@@ -167,34 +168,37 @@ TOGETHER = [
      "--idle-seconds up to --total-seconds"),
     ("--max-wait-seconds 3601",
      "waiting is part of the whole request; write --max-wait-seconds up to --total-seconds"),
-    ("--max-memory 1Mi", "the largest body would never be taken; write --max-body-size up to --max-memory"),
+    ("--max-buffered-bytes 1Mi",
+     "the largest body would never be taken; write --max-body-size up to --max-buffered-bytes"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("flags", "says"), [*WRONG, *TOGETHER])
-def test_wrong_flags_are_one_sentence(flags: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("flags", "error"), [*WRONG, *TOGETHER])
+def test_wrong_flags_give_one_error(flags: str, error: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*IN_CLUSTER, *flags.split()])
     assert ended.value.code == 2
-    assert capsys.readouterr().err == f"python -m pdx_proxy: {says}\n"
+    assert capsys.readouterr().err == f"python -m pdx_proxy: {error}\n"
 
 
-@pytest.mark.parametrize(("flags", "says"), WRONG)
-def test_pdx_gateway_says_the_same(flags: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("flags", "error"), WRONG)
+def test_pdx_gateway_reports_the_same(flags: str, error: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         pdx(["gateway", "--aggregated", "http://127.0.0.1:1", *flags.split()])
     assert ended.value.code == 2
-    assert capsys.readouterr().err == f"pdx gateway: {says}\n"
+    assert capsys.readouterr().err == f"pdx gateway: {error}\n"
 
 
-@pytest.mark.parametrize(("flags", "says"), TOGETHER)
-def test_pdx_gateway_refuses_the_same_contradictions(flags: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("flags", "error"), TOGETHER)
+def test_pdx_gateway_refuses_the_same_contradictions(
+    flags: str, error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert pdx(["gateway", "--aggregated", "http://127.0.0.1:1", *flags.split()]) == 1
-    assert capsys.readouterr().err == f"pdx: {says}.\n"
+    assert capsys.readouterr().err == f"pdx: {error}.\n"
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://h:99999", "http://h:0", "https://h", "http://h/v1", "h:80"])
-def test_what_is_no_engine(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_engine_urls(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert pdx(["gateway", "--aggregated", url]) == 1
     assert capsys.readouterr().err == f"pdx: {url} is no engine's URL; write http://HOST:PORT.\n"
 
@@ -209,5 +213,5 @@ def test_help_names_every_flag_with_its_default(
     text = " ".join(capsys.readouterr().out.split())
     for flag in (flag for flags in FLAGS.values() for flag in flags):
         assert f"{flag.name} {flag.metavar} " in text
-    for told in ("(25)", "(64Mi)", "(Retry)", "(LeastRequests)", "(1024)"):
-        assert told in text
+    for text_of_default in ("(25)", "(64Mi)", "(Retry)", "(LeastRequests)", "(1024)"):
+        assert text_of_default in text

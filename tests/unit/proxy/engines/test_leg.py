@@ -1,4 +1,4 @@
-"""A leg that is lost on a kept connection: sent once more if the engine cannot have begun it, and never later."""
+"""A leg that is lost on a reused connection: sent once more if the engine cannot have begun it, and never later."""
 
 import asyncio
 
@@ -7,84 +7,85 @@ import pytest
 from pdx_api.names import Role
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.config.settings import Address, EndpointSpec
-from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.leg import Leg
+from pdx_proxy.engines.observer import EndpointObserver
 from pdx_proxy.engines.outlier_detection import OutlierDetector
 from pdx_proxy.http.upstream.connection import Connection
-from pdx_proxy.http.upstream.connection_pool import Pool
+from pdx_proxy.http.upstream.connection_pool import ConnectionPool
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, LostConnection
 from tests.unit.proxy.http.test_connection import EMPTY, Wire
 
 DECODE = Endpoint(EndpointSpec(Address("d", 1), Role.DECODE))
 
 
-class Kept(Pool):
-    """Has one kept connection, and makes new ones to engines that answer at once."""
+class OneIdle(ConnectionPool):
+    """Has one idle connection, and opens new ones to engines that answer at once."""
 
     def __init__(self) -> None:
         super().__init__(idle_seconds=60.0, connect_seconds=1.0)
-        self.kept = self._connected()
-        self.kept.used = True
-        self.made = 0
+        self.idle = self._connected()
+        self.idle.used = True
+        self.connects = 0
 
     def _connected(self) -> Connection:
         connection = Connection(DECODE.name, self._loop)
         connection.connection_made(Wire())
         return connection
 
-    def take(self, endpoint: Endpoint) -> Connection | None:
-        return self.kept
+    def take(self, address: Address, name: str) -> Connection | None:
+        return self.idle
 
-    async def connect(self, endpoint: Endpoint) -> Connection:
-        self.made += 1
+    async def connect(self, address: Address, name: str) -> Connection:
+        self.connects += 1
         connection = self._connected()
         self._loop.call_soon(connection.data_received, EMPTY)
         return connection
 
 
 @pytest.fixture
-async def pool() -> Kept:
-    return Kept()
+async def pool() -> OneIdle:
+    return OneIdle()
 
 
-async def _sent(pool: Kept) -> Leg:
-    leg = Leg(pool, Load(), DECODE, OutlierDetector(5, lambda _: None))
+async def _sent(pool: OneIdle) -> Leg:
+    leg = Leg(pool, EndpointObserver(Load(), OutlierDetector(5), lambda _: None), DECODE)
     await leg.connect()
     leg.send("POST", "/v1/completions", (), b"{}")
     return leg
 
 
-async def test_what_is_lost_at_once_is_sent_again(pool: Kept) -> None:
+async def test_an_immediate_loss_is_sent_again(pool: OneIdle) -> None:
     leg = await _sent(pool)
-    pool.kept.connection_lost(None)
+    pool.idle.connection_lost(None)
     assert (await leg.whole(5.0)).status == 200
-    assert pool.made == 1
+    assert pool.connects == 1
     leg.end()
 
 
-async def test_what_nobody_wants_any_more_is_not_sent_again(pool: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_abandoned_request_is_not_sent_again(pool: OneIdle, monkeypatch: pytest.MonkeyPatch) -> None:
     leg, connect = await _sent(pool), pool.connect
 
-    async def while_the_client_leaves(endpoint: Endpoint) -> Connection:
+    async def while_the_client_leaves(address: Address, name: str) -> Connection:
         leg.half_close()
-        return await connect(endpoint)
+        return await connect(address, name)
 
     monkeypatch.setattr(pool, "connect", while_the_client_leaves)
-    pool.kept.connection_lost(None)
-    with pytest.raises(LostConnection, match="nobody wants it"):
+    pool.idle.connection_lost(None)
+    with pytest.raises(LostConnection, match="abandoned"):
         await leg.whole(5.0)
-    assert pool.made == 1
-    assert not leg.connection.reusable, "it is closed with the leg"
+    assert pool.connects == 1
+    assert not leg.connection.reusable, "the connection is closed with the leg"
     leg.end()
 
 
-async def test_what_is_lost_behind_an_earlier_wait_is_not(pool: Kept) -> None:
-    """At once is counted from the sending: the engine has had the request since, however short the present wait is."""
+async def test_a_loss_after_an_earlier_wait_is_not_sent_again(pool: OneIdle) -> None:
+    """The limit counts from the sending, because the engine has had the request since then."""
     leg = await _sent(pool)
     with pytest.raises(DeadlineExceeded):
         await leg.head(0.15)
-    asyncio.get_running_loop().call_soon(pool.kept.connection_lost, None)
+    asyncio.get_running_loop().call_soon(pool.idle.connection_lost, None)
     with pytest.raises(LostConnection):
-        await leg.opened(5.0)
-    assert pool.made == 0
+        await leg.first_event(5.0)
+    assert pool.connects == 0
     leg.end()

@@ -1,4 +1,4 @@
-"""docs/api.md says of every path and parameter what vLLM has and what the gateway does."""
+"""docs/api.md lists every path and parameter of vLLM, and what the gateway does with it."""
 
 import ast
 import importlib.util
@@ -10,7 +10,8 @@ import orjson
 import pytest
 
 from pdx_proxy.http.routes import ROUTES, Kind
-from pdx_proxy.payload.request import can_split, decode_body, prefill_body, read_body
+from pdx_proxy.payload.body import decode_body, prefill_body, read_body
+from pdx_proxy.payload.request import can_split
 from tests.api_document import PATHS, Endpoint, Parameter, endpoints, parameters
 
 ENDPOINTS: Final = endpoints()
@@ -33,7 +34,7 @@ VERDICTS: Final = {
     Kind.READY: "own",
 }
 NO_ROUTES: Final = {("GET", "/ready"), ("GET", "/metrics")}
-"""The gateway's own path, and one that vLLM mounts."""
+"""A path of the gateway itself, and one that vLLM mounts."""
 REGISTERING: Final = {"get", "post", "put", "delete", "websocket", "add_api_route"}
 
 
@@ -47,12 +48,12 @@ def entrypoints() -> Path:
 
 
 @pytest.mark.parametrize("kind", PATHS)
-def test_every_field_of_vllms_request_has_a_row_and_every_row_a_field(kind: str, entrypoints: Path) -> None:
+def test_every_field_of_vllm_is_documented(kind: str, entrypoints: Path) -> None:
     documented = {row.name for row in PARAMETERS if row.kind == kind}
     assert _fields(entrypoints, *MODELS[kind]) == documented - NO_FIELDS[kind]
 
 
-def test_every_route_of_vllm_has_a_row_and_every_row_a_route(entrypoints: Path) -> None:
+def test_every_route_of_vllm_is_documented(entrypoints: Path) -> None:
     routes = {route for path in entrypoints.rglob("*.py") for route in _routes(path)}
     assert routes == {(row.method, row.path) for row in ENDPOINTS} - NO_ROUTES
 
@@ -73,7 +74,7 @@ def _sent(row: Parameter) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("row", _cases("split", "whole", "removed"))
-def test_an_example_is_served_as_its_row_says(row: Parameter) -> None:
+def test_an_example_is_served_as_documented(row: Parameter) -> None:
     assert row.name in row.example
     body = read_body(orjson.dumps(_sent(row)), "application/json")
     assert can_split(PATHS[row.kind], body.fields) is (row.verdict != "whole")
@@ -88,13 +89,13 @@ def test_an_example_is_served_as_its_row_says(row: Parameter) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("kind", PATHS)
-def test_what_vllm_reads_as_such_a_value_goes_whole_too(kind: str, odd: dict[str, Any]) -> None:
+def test_values_that_vllm_converts_are_not_split(kind: str, odd: dict[str, Any]) -> None:
     body = read_body(orjson.dumps({**BASE[kind], **odd}), "application/json")
     assert not can_split(PATHS[kind], body.fields)
 
 
 @pytest.mark.parametrize("row", _cases("split"))
-def test_the_prefill_leg_has_of_a_parameter_what_its_row_says(row: Parameter) -> None:
+def test_the_prefill_leg_is_as_documented(row: Parameter) -> None:
     sent = _sent(row)
     leg = orjson.loads(prefill_body(read_body(orjson.dumps(sent), "application/json"), {}))
     expected = {
@@ -109,7 +110,7 @@ def test_the_prefill_leg_has_of_a_parameter_what_its_row_says(row: Parameter) ->
 
 
 @pytest.mark.parametrize("row", _cases("removed"))
-def test_what_is_removed_reaches_no_engine(row: Parameter) -> None:
+def test_removed_members_reach_no_engine(row: Parameter) -> None:
     body = read_body(orjson.dumps(_sent(row)), "application/json")
     assert row.name not in orjson.loads(decode_body(body, None))
     assert orjson.loads(prefill_body(body, {})).get(row.name) == ({} if row.to_prefill == "own" else None)

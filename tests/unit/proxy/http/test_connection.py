@@ -1,4 +1,4 @@
-"""An engine's bytes become an answer, however they are cut."""
+"""An engine's bytes become an answer, however they are divided."""
 
 import asyncio
 import itertools
@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.failures import EngineFailure, LostConnection
-from pdx_proxy.telemetry.counters import Counters
 
 EVENTS = b"data: one\n\ndata: two\n\ndata: [DONE]\n\n"
 CHUNKED = (
@@ -123,9 +122,9 @@ def test_a_relay_misses_and_repeats_nothing(answer: bytes, cuts: list[int], begi
     for number, part in enumerate(parts):
         made.data_received(part)
         if not relayed and made.answer.status and not made.answer.complete and number >= begin:
-            taken, relayed = made.relay(sink, Counters(), raw=raw), True
+            taken, relayed = made.relay(sink, raw=raw), True
     if not relayed:
-        taken = made.relay(sink, Counters(), raw=raw)
+        taken = made.relay(sink, raw=raw)
     framed = answer.split(b"\r\n\r\n", 1)[1] if raw else EVENTS
     assert taken + sink.data == framed
 
@@ -162,7 +161,7 @@ async def test_an_end_that_comes_early_is_a_lost_connection() -> None:
                 await made.whole()
 
 
-def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
+def test_bytes_without_a_request_end_the_connection() -> None:
     made, wire = connection()
     made.data_received(EMPTY)
     assert made.reusable
@@ -172,7 +171,7 @@ def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
 
 
 def test_an_earlier_answer_is_never_the_next_one() -> None:
-    """The engine closes an idle connection between its taking and its use."""
+    """The engine closes an idle connection after the pool has given it out."""
     made, _ = connection()
     made.data_received(SIZED)
     made.connection_lost(None)
@@ -182,7 +181,7 @@ def test_an_earlier_answer_is_never_the_next_one() -> None:
     assert made.answer.body == b""
 
 
-def test_a_connection_that_has_said_goodbye_serves_no_more() -> None:
+def test_a_half_closed_connection_is_not_reused() -> None:
     made, wire = connection()
     made.half_close()
     assert wire.sent.endswith(b"<EOF>")
@@ -205,14 +204,14 @@ async def test_an_interruption_ends_the_wait() -> None:
     assert made.lost is None
 
 
-@pytest.mark.parametrize("unwanted", [False, True])
-async def test_who_has_been_told_of_an_engine_hears_of_its_end(unwanted: bool) -> None:
-    """Not of the end that follows where this side has said that it listens no more."""
-    made, told = Connection("d", asyncio.get_running_loop()), []
+@pytest.mark.parametrize("half_closed", [False, True])
+async def test_on_lost_is_called_once_for_an_early_end(half_closed: bool) -> None:
+    """Not for the end that follows a half close."""
+    made, calls = Connection("d", asyncio.get_running_loop()), []
     made.connection_made(Wire())
     made.send(b"POST", b"")
-    made.on_lost.add(lambda: told.append("lost"))
-    if unwanted:
+    made.on_lost.add(lambda: calls.append("lost"))
+    if half_closed:
         made.half_close()
     made.connection_lost(None)
-    assert told == ([] if unwanted else ["lost"])
+    assert calls == ([] if half_closed else ["lost"])

@@ -1,4 +1,4 @@
-"""An answer that is being relayed and of which nothing more comes, or which takes too long."""
+"""The idle limit and the deadline of a relayed answer."""
 
 import asyncio
 import time
@@ -14,18 +14,18 @@ BEGUN = CHUNKED.index(b"\r\n\r\n") + 4
 EVENT = len(b"b\r\ndata: one\n\n\r\n")
 
 
-async def test_an_engine_that_is_silent_is_given_up() -> None:
+async def test_a_silent_engine_is_idle() -> None:
     _, connection, _, _ = await serving(CHUNKED[:BEGUN])
     began = time.monotonic()
-    connection.watch(IDLE, began + 1e9)
+    connection.watch_idle(IDLE, began + 1e9)
     with pytest.raises(DeadlineExceeded, match=r"0\.2 s"):
         await connection.whole()
     assert time.monotonic() - began >= IDLE * 0.9
 
 
-async def test_a_byte_now_and_then_is_enough() -> None:
+async def test_an_occasional_byte_is_enough() -> None:
     _, connection, _, _ = await serving(CHUNKED[:BEGUN])
-    connection.watch(IDLE, asyncio.get_running_loop().time() + 60)
+    connection.watch_idle(IDLE, asyncio.get_running_loop().time() + 60)
     waiting = asyncio.ensure_future(connection.whole())
     for begin in range(BEGUN, BEGUN + EVENT):
         await asyncio.sleep(IDLE / 8)
@@ -35,10 +35,10 @@ async def test_a_byte_now_and_then_is_enough() -> None:
     assert (await waiting).complete
 
 
-async def test_an_engine_that_is_not_read_is_not_idle() -> None:
-    """The client is slow: the engine is stopped for as long as that lasts, and is idle only from then on."""
+async def test_a_paused_engine_is_not_idle() -> None:
+    """The client is slow: the engine counts as idle only after reading resumes."""
     _, connection, _, _ = await serving(CHUNKED[:BEGUN])
-    connection.watch(IDLE, asyncio.get_running_loop().time() + 60)
+    connection.watch_idle(IDLE, asyncio.get_running_loop().time() + 60)
     connection.pause()
     waiting = asyncio.ensure_future(connection.whole())
     await asyncio.sleep(2 * IDLE)
@@ -48,25 +48,25 @@ async def test_an_engine_that_is_not_read_is_not_idle() -> None:
         await waiting
 
 
-async def test_the_whole_requests_time_is_over() -> None:
-    """However much comes, and however slowly the client reads."""
+async def test_the_request_expires() -> None:
+    """Whatever arrives, and whether reading is paused or not."""
     for paused in (False, True):
         _, connection, _, _ = await serving(CHUNKED[:BEGUN])
-        connection.watch(60.0, asyncio.get_running_loop().time() + 0.05)
+        connection.watch_idle(60.0, asyncio.get_running_loop().time() + 0.05)
         if paused:
             connection.pause()
         with pytest.raises(RequestExpired):
             await connection.whole()
 
 
-async def test_what_is_complete_is_looked_at_no_more() -> None:
-    """The watch of one answer does not end the next one on the same connection."""
+async def test_a_complete_answer_is_not_watched() -> None:
+    """The idle limit of one answer does not end the next answer on the same connection."""
     leg, connection, _, _ = await serving(CHUNKED[:BEGUN])
-    connection.watch(0.04, asyncio.get_running_loop().time() + 60)
+    connection.watch_idle(0.04, asyncio.get_running_loop().time() + 60)
     connection.data_received(CHUNKED[BEGUN:])
     await connection.whole()
     leg.send("POST", "/", (), b"{}")
-    connection.allow(60.0)
+    connection.set_timeout(60.0)
     waiting = asyncio.ensure_future(connection.head())
     await asyncio.sleep(0.1)
     assert not waiting.done()

@@ -1,4 +1,4 @@
-"""How many clients a process takes."""
+"""How many clients a process accepts."""
 
 import resource
 

@@ -1,12 +1,12 @@
-"""When an engine's answer may go to a client."""
+"""When an engine's answer is open."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdx_proxy.http.upstream.connection import Answer
+from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.failures import BadAnswer, Reason
-from pdx_proxy.payload.first_event import opened
+from pdx_proxy.payload.first_event import is_open
 
 ROLE = b'data: {"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'
 TOKEN = b'data: {"choices":[{"text":"a","finish_reason":null}]}\n\n'
@@ -44,8 +44,8 @@ OPEN = {
 @pytest.mark.parametrize("name", OPEN)
 def test_streams(name: str) -> None:
     body, expected = OPEN[name]
-    assert opened("d", answer(body)) is expected
-    assert opened("d", answer(body, complete=True))
+    assert is_open("d", answer(body)) is expected
+    assert is_open("d", answer(body, complete=True))
 
 
 @pytest.mark.parametrize("before", [b"", ROLE])
@@ -53,18 +53,18 @@ def test_streams(name: str) -> None:
 def test_bad_first_events(before: bytes, event: bytes, reason: Reason, status: int) -> None:
     for complete in (False, True):
         with pytest.raises(BadAnswer) as raised:
-            opened("d", answer(before + event + DONE, complete=complete))
+            is_open("d", answer(before + event + DONE, complete=complete))
         assert (raised.value.reason, raised.value.status, raised.value.endpoint) == (reason, status, "d")
 
 
-def test_after_the_first_event_nothing_is_looked_at() -> None:
-    assert opened("d", answer(TOKEN + ERROR))
+def test_only_the_first_event_is_inspected() -> None:
+    assert is_open("d", answer(TOKEN + ERROR))
 
 
 @given(st.integers(0, 200))
 def test_a_prefix_never_opens_sooner_than_its_first_event(end: int) -> None:
     body = (ROLE + TOKEN)[:end]
-    assert opened("d", answer(body)) is (end >= len(ROLE + TOKEN))
+    assert is_open("d", answer(body)) is (end >= len(ROLE + TOKEN))
 
 
 WHOLE = b'{"choices":[{"text":"a","finish_reason":"%s"}]}'
@@ -72,32 +72,32 @@ WHOLE = b'{"choices":[{"text":"a","finish_reason":"%s"}]}'
 
 def test_whole_answers() -> None:
     json = b"application/json"
-    assert not opened("d", answer(WHOLE % b"stop", kind=json))
-    assert opened("d", answer(WHOLE % b"stop", kind=json, complete=True))
-    assert opened("d", answer(b"x" * 2_000_000, kind=json)), "a huge one is not held"
-    assert opened("d", answer(rb'{"text":"\"finish_reason\":\"abort\""}', kind=json, complete=True))
+    assert not is_open("d", answer(WHOLE % b"stop", kind=json))
+    assert is_open("d", answer(WHOLE % b"stop", kind=json, complete=True))
+    assert is_open("d", answer(b"x" * 2_000_000, kind=json)), "a huge answer is not buffered"
+    assert is_open("d", answer(rb'{"text":"\"finish_reason\":\"abort\""}', kind=json, complete=True))
     with pytest.raises(BadAnswer, match="aborted"):
-        opened("d", answer(WHOLE % b"abort", kind=json, complete=True))
+        is_open("d", answer(WHOLE % b"abort", kind=json, complete=True))
 
 
 @pytest.mark.parametrize("status", [500, 502, 503])
 def test_server_errors_are_read_to_their_end(status: int) -> None:
-    assert not opened("d", answer(b"{", status=status))
+    assert not is_open("d", answer(b"{", status=status))
     with pytest.raises(BadAnswer) as raised:
-        opened("d", answer(b'{"error":1}', status=status, kind=b"application/json", complete=True))
+        is_open("d", answer(b'{"error":1}', status=status, kind=b"application/json", complete=True))
     assert (raised.value.status, raised.value.body) == (status, b'{"error":1}')
     with pytest.raises(BadAnswer) as raised:
-        opened("d", answer(b"Internal Server Error", status=status, kind=b"text/plain", complete=True))
-    assert raised.value.body == b"", "what is no JSON is not shown as JSON"
+        is_open("d", answer(b"Internal Server Error", status=status, kind=b"text/plain", complete=True))
+    assert raised.value.body == b"", "only JSON goes to the client as JSON"
 
 
 @pytest.mark.parametrize("status", [204, 302, 400, 404, 422, 429])
 def test_other_answers_go_on_whole(status: int) -> None:
-    """Whether D's engine has heard of what its server refuses stands at the end of the refusal."""
-    assert not opened("d", answer(b"", status=status))
-    assert opened("d", answer(b"", status=status, complete=True))
-    assert opened("d", answer(b"x" * (1 << 20) + b"x", status=status))
+    """The end of a refusal shows whether it comes from D's engine or from its HTTP server."""
+    assert not is_open("d", answer(b"", status=status))
+    assert is_open("d", answer(b"", status=status, complete=True))
+    assert is_open("d", answer(b"x" * (1 << 20) + b"x", status=status))
 
 
 def test_no_head_no_answer() -> None:
-    assert not opened("d", answer(TOKEN, status=0))
+    assert not is_open("d", answer(TOKEN, status=0))

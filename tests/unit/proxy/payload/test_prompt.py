@@ -1,4 +1,4 @@
-"""How many tokens a prompt is, roughly: against two real tokenizers, as docs/gateway.md tells it."""
+"""The estimate of a prompt's tokens, against two real tokenizers and the table in docs/gateway.md."""
 
 import json
 import re
@@ -19,14 +19,14 @@ ROOT = Path(__file__).parents[4]
 TEXTS = Path(__file__).parent / "texts"
 DATA = Path(mistral_common.__file__).parent / "data"
 SLACK = 0.08
-"""How far what is measured may lie above what the document says: the code among the samples changes, and of 60 pieces
-three decide the 95th percentile."""
+"""How far the measured error may exceed the documented one: the samples of code change, and three of 60 pieces decide
+the 95th percentile."""
 
 Count = Callable[[str], int]
 
 
 def records() -> str:
-    """JSON as programs send it: short keys, numbers, no blanks."""
+    """JSON as programs send it: short keys, numbers, no spaces."""
     rows = (
         {
             "id": i,
@@ -73,7 +73,7 @@ def errors(kind: str, count: Count) -> tuple[float, float]:
     return median(found), sorted(found)[int(len(found) * 0.95)]
 
 
-def told() -> dict[str, list[float]]:
+def documented() -> dict[str, list[float]]:
     """The document's table: kind of text -> median and p95 of each tokenizer."""
     page = (ROOT / "docs/gateway.md").read_text()
     table = page[page.index("| estimate of |") :].split("\n\n", 1)[0].splitlines()[2:]
@@ -84,9 +84,9 @@ def told() -> dict[str, list[float]]:
 
 
 @pytest.mark.parametrize("kind", ["English", "code", "JSON", "German", "Russian", "Chinese"])
-def test_the_estimates_error_is_what_the_document_says(kind: str, tokenizers: dict[str, Count]) -> None:
+def test_the_estimates_error_is_as_documented(kind: str, tokenizers: dict[str, Count]) -> None:
     measured = [each for name in ("Tekken", "SentencePiece") for each in errors(kind, tokenizers[name])]
-    stated = told()[kind]
+    stated = documented()[kind]
     print(kind, [f"{each:.0%}" for each in measured])  # noqa: T201 (for the document)
     assert all(a <= b + SLACK for a, b in zip(measured, stated, strict=True)), (measured, stated)
 
@@ -107,19 +107,19 @@ def test_token_ids_are_counted(value: bytes, tokens: int) -> None:
 
 
 def test_every_part_of_a_prompt_counts() -> None:
-    words = b'"' + b"some more words " * 20 + b'"'
-    tokens = estimate(words)
-    for members in ({"prompt": words}, {"messages": words, "model": words}, {"input": words}):
+    text = b'"' + b"some more words " * 20 + b'"'
+    tokens = estimate(text)
+    for members in ({"prompt": text}, {"messages": text, "model": text}, {"input": text}):
         assert is_short(members, int(tokens) + 1)
         assert not is_short(members, int(tokens) - 1)
-    assert not is_short({"messages": words, "tools": words}, int(tokens) + 1)
-    assert not is_short({"messages": words, "system": words}, int(tokens) + 1)
-    assert is_short({"messages": words, "tools": words}, int(2 * tokens) + 1)
+    assert not is_short({"messages": text, "tools": text}, int(tokens) + 1)
+    assert not is_short({"messages": text, "system": text}, int(tokens) + 1)
+    assert is_short({"messages": text, "tools": text}, int(2 * tokens) + 1)
 
 
 @pytest.mark.parametrize("size", [0, 10, 100, 1000])
-def test_what_is_not_looked_at_is_surely_short_or_long(size: int, tokenizers: dict[str, Count]) -> None:
-    """A text is never so dense or so thin that the size alone decides wrongly."""
+def test_the_bounds_by_size_are_safe(size: int, tokenizers: dict[str, Count]) -> None:
+    """No text has so many or so few tokens that its size alone gives a wrong decision."""
     for kind in ("English", "JSON", "Chinese", "Russian"):
         text = text_of(kind)[:size]
         value = orjson.dumps(text)

@@ -1,4 +1,4 @@
-"""Relaying: framing, flow control, and ends that are none."""
+"""Relaying: framing, flow control, and broken answers."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -8,12 +8,13 @@ import pytest
 from pdx_api.names import Role
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.config.settings import Address, EndpointSpec
-from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.leg import Leg
+from pdx_proxy.engines.observer import EndpointObserver
 from pdx_proxy.engines.outlier_detection import OutlierDetector
-from pdx_proxy.http.downstream.exchange import Source, answer
+from pdx_proxy.http.downstream.exchange import Pausable, answer
 from pdx_proxy.http.upstream.connection import Connection
-from pdx_proxy.http.upstream.connection_pool import Pool
+from pdx_proxy.http.upstream.connection_pool import ConnectionPool
 from pdx_proxy.serving.relay import relay
 from pdx_proxy.telemetry.counters import Counters
 from tests.unit.proxy.http.test_connection import CHUNKED, EVENTS, SIZED, Wire
@@ -26,11 +27,11 @@ class Client:
         self.method, self.path, self.chunks, self.begun, self.closes = method, "/", chunks, False, False
         self.headers: Mapping[str, str] = {}
         self.data, self.cut, self._slow = b"", False, slow
-        self.source: Source | None = None
+        self.upstream: Pausable | None = None
         self.size: int | None = 0
         self.peer = ""
 
-    def count_body(self, take: Callable[[int], None]) -> None:
+    def count_body(self, count: Callable[[int], None]) -> None:
         pass
 
     def drop_body(self) -> None:
@@ -42,11 +43,11 @@ class Client:
     def write(self, data: bytes) -> None:
         self.begun = True
         self.data += data
-        if self._slow and self.source is not None:
-            self.source.pause()
+        if self._slow and self.upstream is not None:
+            self.upstream.pause()
 
-    def feed_from(self, source: Source | None) -> None:
-        self.source = source
+    def bind_upstream(self, upstream: Pausable | None) -> None:
+        self.upstream = upstream
 
     def close_after(self) -> None:
         self.closes = True
@@ -58,7 +59,8 @@ class Client:
 async def serving(before: bytes) -> tuple[Leg, Connection, Wire, Load]:
     load = Load()
     endpoint = Endpoint(EndpointSpec(Address("d", 1), Role.DECODE))
-    leg = Leg(Pool(idle_seconds=9, connect_seconds=1), load, endpoint, OutlierDetector(5, lambda _: None))
+    observer = EndpointObserver(load, OutlierDetector(5), lambda _: None)
+    leg = Leg(ConnectionPool(idle_seconds=9, connect_seconds=1), observer, endpoint)
     made, wire = Connection("d:1", asyncio.get_running_loop()), Wire()
     made.connection_made(wire)
     leg._connection = made
@@ -101,7 +103,7 @@ async def test_the_body_arrives_as_it_came(raw: bytes, chunks: bool, step: int) 
 
 
 async def test_a_paused_connection_reads_again_for_the_next_client() -> None:
-    """The last bytes of an answer make a slow client's buffer run over: nobody else would resume the engine."""
+    """The last bytes of an answer fill a slow client's buffer: only the relay can resume the connection."""
     _, wire, made = await _relay(Client(slow=True), CHUNKED, CHUNKED.index(b"\r\n\r\n") + 6, 1000)
     assert made.reusable
     assert wire.reading
@@ -109,7 +111,7 @@ async def test_a_paused_connection_reads_again_for_the_next_client() -> None:
 
 @pytest.mark.parametrize("chunks", [True, False])
 @pytest.mark.parametrize("step", [1, 3, 1000])
-async def test_a_lost_engine_never_looks_like_an_end(step: int, chunks: bool) -> None:
+async def test_a_lost_engine_is_never_an_end(step: int, chunks: bool) -> None:
     first = CHUNKED.index(b"\r\n\r\n") + 6
     for end in range(first, len(CHUNKED)):
         client = Client(chunks=chunks)
@@ -123,6 +125,21 @@ async def test_a_lost_engine_never_looks_like_an_end(step: int, chunks: bool) ->
             assert b'"code":500' in client.data
             assert client.data.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
             assert not client.closes
+
+
+async def test_chunks_are_counted_while_they_are_relayed() -> None:
+    counters, first, step = Counters(), CHUNKED.index(b"\r\n\r\n") + 6, 5
+    leg, connection, _, _ = await serving(CHUNKED[:first])
+    task = asyncio.ensure_future(relay(Client(), leg, {}, 60.0, counters))
+    await asyncio.sleep(0)
+    for number, begin in enumerate(range(first, len(CHUNKED), step)):
+        assert counters.report({})["chunks"] == 1 + number
+        connection.data_received(CHUNKED[begin : begin + step])
+    written = counters.report({})["chunks"]
+    await task
+    assert counters.report({})["chunks"] == counters.chunks == written
+    assert not counters.relays
+    leg.end()
 
 
 def test_head_is_answered_without_a_body() -> None:

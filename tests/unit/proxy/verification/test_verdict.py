@@ -10,7 +10,7 @@ import pytest
 from pdx_api.names import Role
 from pdx_api.verification import Cause, Finding, Verdict
 from pdx_proxy.config.settings import Address, EndpointSpec
-from pdx_proxy.endpoints.snapshot import Endpoint, State
+from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.verification.verdict import (
     Answer,
     Evidence,
@@ -37,7 +37,7 @@ def engine(role: Role, number: int, revision: str = "a", **fields: Any) -> Endpo
     spec = EndpointSpec(
         Address(f"10.0.{role is D:d}.{number}", 8000), role, revision, pod=f"{role}-{revision}-{number}"
     )
-    return Endpoint(spec, **{"warmth": State.WARM, "start": 1, **fields})
+    return Endpoint(spec, **{"warm_up_state": State.WARM, "generation": 1, **fields})
 
 
 def pool(prefill: int, decode: int, revision: str = "a") -> list[Endpoint]:
@@ -74,9 +74,9 @@ def test_pairs_are_of_one_revision_and_of_engines_that_could_do_it() -> None:
     others = [
         *pool(1, 1, "b"),
         engine(P, 5, "c"),
-        engine(D, 5, warmth=State.COLD),
-        engine(P, 6, warmth=State.COLD),
-        engine(P, 7, warmth=State.COLD, reason="its hand-off failed"),
+        engine(D, 5, warm_up_state=State.COLD),
+        engine(P, 6, warm_up_state=State.COLD),
+        engine(P, 7, warm_up_state=State.COLD, reason="its hand-off failed"),
         aggregated,
     ]
     first, second = candidates([*pool(1, 1), *others])
@@ -138,7 +138,7 @@ def test_an_engine_that_was_warmed_anew_is_due_at_once() -> None:
     records: dict[Names, Record] = {}
     run(pairs, 1.0, records)
     assert due(pairs, records, 2.0, USUAL) == []
-    again = [(pairs[0][0], replace(pairs[0][1], start=2))]
+    again = [(pairs[0][0], replace(pairs[0][1], generation=2))]
     assert due(again, records, 2.0, USUAL) == again
 
 

@@ -1,0 +1,65 @@
+"""The engines as one process reaches them: endpoints in force, connections, legs in flight, request ids."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+
+from pdx_proxy.balancing.load import Load
+from pdx_proxy.balancing.slow_start import effective_loads
+from pdx_proxy.config.settings import Deadlines, Settings
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.events import EventSink
+from pdx_proxy.endpoints.snapshot import Snapshot
+from pdx_proxy.engines.leg import Leg
+from pdx_proxy.engines.observer import EndpointObserver
+from pdx_proxy.engines.outlier_detection import OutlierDetector
+from pdx_proxy.http.upstream.connection_pool import ConnectionPool
+
+
+@dataclass(slots=True)
+class Engines:
+    """Owner of the snapshot in force, the connections and the load. The control side and every worker have one."""
+
+    settings: Settings
+    pool: ConnectionPool
+    new_id: Callable[[], str]
+    """Returns a fresh request id for an engine."""
+    clock: Callable[[], float]
+    """Seconds, monotonic."""
+    load: Load
+    observer: EndpointObserver
+    """Receives the reports of legs and hand-offs."""
+    snapshot: Snapshot = field(default_factory=Snapshot)
+
+    @property
+    def deadlines(self) -> Deadlines:
+        """How long each wait may take."""
+        return self.settings.deadlines
+
+    def leg(self, endpoint: Endpoint, deadline: float = inf) -> Leg:
+        """Create a leg to the endpoint, counted at once. At `deadline`, in the loop's time, its request expires."""
+        return Leg(self.pool, self.observer, endpoint, deadline)
+
+    def apply(self, snapshot: Snapshot) -> None:
+        """Put a snapshot in force and forget endpoints that are gone and generations that are over."""
+        self.snapshot = snapshot
+        self.observer.apply(snapshot)
+        self.load.effective_loads = effective_loads(snapshot, self.settings.health.slow_start_seconds, self.clock())
+        self.pool.keep({e.address for e in snapshot.everything}, self.settings.gone_seconds)
+
+
+def create_engines(settings: Settings, notify: EventSink, load: Load | None = None) -> Engines:
+    """Create engines on the running loop, with request ids that no other process makes."""
+    prefix = os.urandom(8).hex()
+    count = iter(range(1, 1 << 62))
+    load = load or Load()
+    return Engines(
+        settings=settings,
+        pool=ConnectionPool(idle_seconds=settings.idle_seconds, connect_seconds=settings.deadlines.connect),
+        new_id=lambda: f"{prefix}{next(count):x}",
+        clock=time.perf_counter,
+        load=load,
+        observer=EndpointObserver(load, OutlierDetector(settings.health.consecutive_errors), notify),
+    )

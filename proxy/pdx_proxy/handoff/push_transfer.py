@@ -1,0 +1,85 @@
+"""One push under one transfer ID, and the requests that free its KV blocks if it ends early."""
+
+from typing import Final
+
+from pdx_api.connectors.families import KVParams, Push, Settles
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.engines.call import Call
+from pdx_proxy.engines.leg import Leg
+from pdx_proxy.engines.transfer_params import identity_of
+from pdx_proxy.handoff.base import FULL, REFUSED_MAX_TOKENS, has_answered, reached_engine
+from pdx_proxy.handoff.settlement import Settlements
+from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure
+from pdx_proxy.payload.body import prefill_body, settling_body
+from pdx_proxy.telemetry.counters import Settlement
+
+PUSH_SECONDS: Final = 0.1
+"""How long a D without a stream gets, after P's end, to receive the KV."""
+_NOT_BEGUN: Final = (*range(400, 500), FULL)
+"""Statuses of a P whose engine did not receive the leg."""
+
+
+class PushTransfer:
+    """The two endpoints, the request and the transfer ID of a push. Holds no state of the attempt."""
+
+    __slots__ = ("by_prefill_leg", "call", "decode", "engines", "family", "id", "prefill", "request", "settlements")
+
+    def __init__(self, settlements: Settlements, family: Push, pair: tuple[Endpoint, Endpoint], call: Call) -> None:
+        self.settlements = settlements
+        self.engines = settlements.engines
+        self.family = family
+        self.prefill, self.decode = pair
+        self.call = call
+        self.request = call.request
+        self.id = settlements.engines.new_id()
+        """The transfer ID, also the request ID of both legs."""
+        self.by_prefill_leg = family.settles is Settles.BY_PREFILL_LEG
+        """Whether D notifies P of a leg that it refuses or that is closed, and P then waits for its own leg."""
+
+    async def decode_has_kv(self, leg: Leg) -> bool:
+        """Whether D, whose leg this is, has the KV of a P that has finished, or needs it no more."""
+        seconds = self.engines.deadlines.settle if self.request.stream else PUSH_SECONDS
+        try:
+            answer = await leg.first_event(seconds)
+            return answer.status == 200 or (self.by_prefill_leg and reached_engine(answer.body))
+        except DeadlineExceeded:
+            return True
+        except EngineFailure:
+            return False
+
+    async def substitute_prefill(self, failure: Exception | None, *, refused: bool = False) -> Settlement:
+        """P never completed a prefill under this ID. Send a substitute so that D (or P) stops waiting.
+
+        It may be a one-token prompt only if D refused its request: a waiting D would cache that KV under the client's
+        prompt. `failure` is the failure of P's leg.
+        """
+        begun = failure is not None and not has_answered(failure, _NOT_BEGUN)
+        if not self.by_prefill_leg or begun:
+            return Settlement.LEASE if refused else self.report_lost()
+        params = self.family.prefill_params(self.id)
+        if refused:
+            body = settling_body(self.request.path, params, 1, self.id)
+        else:
+            body = prefill_body(self.request.body, params)
+        status = await self.settlements.call(self.prefill, self.request, body, self.id)
+        if status == 200:
+            return Settlement.FINISHED
+        return Settlement.LEASE if refused else self.report_lost()  # a D that refuses holds nothing
+
+    async def free(self, params: KVParams) -> Settlement:
+        """Free the blocks of a finished P by a D leg under this ID: of one token, or one that D refuses."""
+        others = [d for d in self.engines.snapshot.decode if d.revision == self.prefill.revision]
+        decode = next((d for d in others if d.name != self.decode.name), self.decode)
+        identity = identity_of(self.prefill, self.family, params)
+        assert identity is not None, "a P that has finished has an identity"
+        leg_params = self.family.decode_params(self.id, identity)
+        max_tokens = REFUSED_MAX_TOKENS if self.by_prefill_leg else 1
+        body = settling_body(self.request.path, leg_params, max_tokens, self.id)
+        status = await self.settlements.call(decode, self.request, body, self.id)
+        freed = 400 <= status < 500 if self.by_prefill_leg else status == 200
+        return Settlement.RELEASED if freed else Settlement.LEASE
+
+    def report_lost(self) -> Settlement:
+        """Report that D waits for a push that never comes."""
+        self.engines.observer.lost_handoff(self.decode)
+        return Settlement.DECODE_LOST

@@ -1,0 +1,72 @@
+"""The answers that the gateway itself gives to clients: the client's request ID, and an error for every outcome."""
+
+from typing import Final
+
+from pdx_proxy.admission.admission import ShedError
+from pdx_proxy.http.downstream.exchange import Exchange, answer
+from pdx_proxy.http.errors import RefusedError, error_body, unavailable_body
+from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, EngineFailure, RequestExpired
+from pdx_proxy.telemetry.counters import Outcome
+from pdx_proxy.telemetry.timeline import Timeline
+
+_MAX_CLIENT_ID: Final = 256
+
+
+def own_headers(exchange: Exchange) -> dict[str, str]:
+    """The headers that every answer has: the client's request ID, unchanged but for its length."""
+    client_id = exchange.headers.get("x-request-id", "")
+    return {"x-request-id": client_id[:_MAX_CLIENT_ID]} if client_id and client_id.isascii() else {}
+
+
+def answer_ready(exchange: Exchange, ready: bool) -> None:
+    """Answer /ready."""
+    if ready:
+        answer(exchange, 200, b"", {})
+    else:
+        answer(exchange, 503, unavailable_body("No engine is ready."), {})
+
+
+def answer_unavailable(exchange: Exchange, last: EngineFailure | None) -> Outcome:
+    """Every attempt failed, `last` at last; None if no engine could be selected. An engine's own error goes on."""
+    headers = {**own_headers(exchange), "retry-after": "1"}
+    if isinstance(last, BadAnswer) and last.body and last.status >= 500:
+        answer(exchange, last.status, last.body, headers)
+    elif last is None:
+        answer(exchange, 503, unavailable_body("No engine is ready."), headers)
+    else:
+        answer(exchange, 503, unavailable_body("No engine could answer the request."), headers)
+    return Outcome.UNAVAILABLE
+
+
+def answer_error(exchange: Exchange, error: Exception, timeline: Timeline) -> Outcome:
+    """Answer a request that an error ended, and return its outcome."""
+    if isinstance(error, RefusedError):
+        return _answer_refused(exchange, error, timeline)
+    if isinstance(error, RequestExpired):
+        answer(exchange, 504, broken_body(error), own_headers(exchange))
+        return Outcome.EXPIRED
+    if exchange.begun:
+        exchange.abort()
+    else:
+        exchange.drop_body()
+        body = error_body(500, "The gateway failed to serve the request.", "InternalServerError")
+        answer(exchange, 500, body, own_headers(exchange))
+    return Outcome.INTERNAL
+
+
+def _answer_refused(exchange: Exchange, refusal: RefusedError, timeline: Timeline) -> Outcome:
+    exchange.drop_body()
+    answer(exchange, refusal.status, refusal.body(), {**own_headers(exchange), **refusal.headers})
+    if isinstance(refusal, ShedError):
+        timeline.failures.append(refusal.reason.value)
+        return Outcome.SHED
+    return Outcome.REFUSED
+
+
+def broken_body(failure: EngineFailure | RequestExpired) -> bytes:
+    """The error that a client receives when its answer breaks, or when its request expires."""
+    if isinstance(failure, RequestExpired):
+        return error_body(504, "The request took too long.", "GatewayTimeoutError")
+    if isinstance(failure, DeadlineExceeded):
+        return error_body(504, "The engine went silent while it answered.", "GatewayTimeoutError")
+    return error_body(500, "The engine was lost while it answered.", "InternalServerError")

@@ -1,0 +1,133 @@
+"""The attempts of one request: select engines, hand off, and try again within the retry budget."""
+
+from collections.abc import Coroutine
+from typing import Any
+
+from pdx_api.connectors import family_of
+from pdx_api.connectors.families import Pool, Pull
+from pdx_api.names import PrefillFailure, Role
+from pdx_proxy.balancing.pick import Choice
+from pdx_proxy.engines.call import Call
+from pdx_proxy.engines.transfer_params import LegRefused
+from pdx_proxy.handoff import pool, pull, push
+from pdx_proxy.handoff.base import Handoff, HandoffFailure
+from pdx_proxy.handoff.serving_state import ServingState
+from pdx_proxy.handoff.settlement import Settlements
+from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure
+from pdx_proxy.payload.body import decode_body
+from pdx_proxy.telemetry.counters import LocalPrefillReason
+
+
+class Unserved:
+    """The result of a request whose attempts all failed."""
+
+    __slots__ = ("last",)
+
+    def __init__(self, last: EngineFailure | None) -> None:
+        self.last = last
+        """The failure of the last attempt; None if no engine could be selected."""
+
+
+class Attempts:
+    """Runs the attempts of one worker's requests."""
+
+    def __init__(self, serving: ServingState, settlements: Settlements, cursor: int) -> None:
+        self._serving = serving
+        self._engines = serving.engines
+        self._chooser = serving.chooser
+        self._settlements = settlements
+        self._retries = serving.engines.settings.retries
+        self._cursor = cursor
+        """Round-robin cursor: decides between endpoints with equal load."""
+
+    async def run(self, call: Call, method: str) -> Handoff | Unserved:
+        """Return the first hand-off that succeeds.
+
+        The call is dropped on return, so that its body is not kept while the answer is relayed.
+        """
+        on_prefill_failure = self._retries.on_prefill_failure
+        divisible, refused = call.request.split, False
+        avoid: set[str] = set()
+        last: EngineFailure | None = None
+        tries = self._retries.attempts
+        while tries:
+            tries -= 1
+            split = call.request.split and (tries > 0 or last is None or on_prefill_failure is PrefillFailure.FAIL)
+            choice = self._choose(call, split, avoid)
+            if choice is None:
+                break
+            try:
+                handoff = await self._attempt(choice, call, method)
+            except LegRefused:
+                call, refused = call.whole(), True
+                tries = max(tries, 1)
+                continue
+            except HandoffFailure as failure:
+                last = self._record(failure, call, avoid)
+                if failure.endpoint is choice.prefill:
+                    if on_prefill_failure is PrefillFailure.FAIL:
+                        break
+                    if on_prefill_failure is PrefillFailure.LOCAL:
+                        call = call.whole()
+                if tries and failure.begun and not self._serving.may_retry():
+                    break
+            else:
+                if divisible and handoff.prefill is None:
+                    self._count_local(handoff, _why_local(choice, split, refused, bool(avoid)))
+                return handoff
+        return Unserved(last)
+
+    def _choose(self, call: Call, split: bool, avoid: set[str]) -> Choice | None:
+        self._cursor += 1
+        return self._chooser.choose(self._engines.snapshot, call.request, split=split, avoid=avoid, cursor=self._cursor)
+
+    def _record(self, failure: HandoffFailure, call: Call, avoid: set[str]) -> EngineFailure:
+        """Count a failed attempt, and avoid its endpoint in the next one."""
+        cause = failure.cause
+        avoid.add(failure.endpoint.name)
+        self._serving.counters.retried(cause.reason)
+        call.timeline.failures.append(cause.reason.value)
+        return cause
+
+    def _attempt(self, choice: Choice, call: Call, method: str) -> Coroutine[Any, Any, Handoff]:
+        """One attempt: both legs, or D alone. Raises HandoffFailure or LegRefused when awaited."""
+        prefill, decode = choice.prefill, choice.decode
+        if prefill is None:
+            return self._whole(choice, call, method)
+        family = family_of(prefill.connector, prefill.order, prefill.spec.protocol)
+        if isinstance(family, Pull):
+            return pull.hand_off(self._serving, self._settlements, family, (prefill, decode), call)
+        if isinstance(family, Pool):
+            return pool.hand_off(self._serving, self._settlements, family, (prefill, decode), call)
+        return push.hand_off(self._serving, self._settlements, family, prefill.order, (prefill, decode), call)
+
+    async def _whole(self, choice: Choice, call: Call, method: str) -> Handoff:
+        leg = self._engines.leg(choice.decode, call.request.deadline)
+        try:
+            await leg.connect()
+            body = decode_body(call.request.body, None) if method == "POST" else b""
+            self._serving.send(leg, call, body, self._engines.new_id(), method)
+            await leg.first_event(self._engines.deadlines.first_event)
+        except EngineFailure as failure:
+            leg.end()
+            if not isinstance(failure, BadAnswer):
+                self._engines.observer.suspect(choice.decode, failure)
+            raise HandoffFailure(choice.decode, failure, begun=leg.sent) from failure
+        except BaseException:
+            leg.end()
+            raise
+        return Handoff(leg)
+
+    def _count_local(self, handoff: Handoff, reason: LocalPrefillReason) -> None:
+        decode = handoff.decode
+        if decode.endpoint.role is Role.DECODE and decode.answer.status == 200:
+            self._serving.counters.local_prefills[reason.value] += 1
+
+
+def _why_local(choice: Choice, split: bool, refused: bool, failed: bool) -> LocalPrefillReason:
+    """Why D prefills a request that could have been split."""
+    if choice.prefill is not None:
+        return LocalPrefillReason.NOTHING
+    if refused:
+        return LocalPrefillReason.REFUSED
+    return LocalPrefillReason.NO_PREFILL if split and not failed else LocalPrefillReason.FAILED

@@ -1,0 +1,52 @@
+"""Reads the request of an exchange: its headers for engines, its body, and whether it can be split."""
+
+import asyncio
+from typing import Final
+
+from pdx_proxy.balancing.chooser import SESSION_HEADER
+from pdx_proxy.config.settings import Keys
+from pdx_proxy.handoff.serving_state import ServingState
+from pdx_proxy.http.downstream.exchange import Exchange
+from pdx_proxy.http.routes import Kind
+from pdx_proxy.payload.body import Body, read_body
+from pdx_proxy.payload.request import Request
+from pdx_proxy.telemetry.timeline import Timeline
+
+_AUTHORIZATION: Final = "authorization"
+_TRACE: Final = ("traceparent", "tracestate")
+"""Request IDs, ranks and priorities are not forwarded: they would control the inside of an engine."""
+_READ: Final = Kind.READ
+
+
+def forwarded_headers(keys: Keys) -> tuple[str, ...]:
+    """Names of the headers that go to engines. Clients' keys do not, if the gateway itself has keys."""
+    return _TRACE if keys.clients is not None or keys.engines is not None else (_AUTHORIZATION, *_TRACE)
+
+
+class RequestReader:
+    """Reads requests of one worker."""
+
+    __slots__ = ("_chooser", "_clock", "_forwarded", "_loop", "_total_seconds")
+
+    def __init__(self, serving: ServingState) -> None:
+        settings = serving.engines.settings
+        self._chooser = serving.chooser
+        self._clock = serving.engines.clock
+        self._forwarded = forwarded_headers(settings.keys)
+        self._loop = asyncio.get_running_loop()
+        self._total_seconds = settings.deadlines.total
+
+    async def read(self, exchange: Exchange, kind: Kind, timeline: Timeline) -> Request:
+        """The request, once its body is complete; raises RefusedError."""
+        headers = exchange.headers
+        found = [(name, headers.get(name, "")) for name in self._forwarded]
+        deadline = self._loop.time() + self._total_seconds
+        forwarded = tuple([(name, value) for name, value in found if value and value.isascii()])
+        if kind is _READ:
+            timeline.read = self._clock()
+            return Request(exchange.path, Body(), forwarded, split=False, deadline=deadline)
+        body = read_body(await exchange.body(), headers.get("content-type", ""), self._chooser.prompt_reader)
+        split = self._chooser.may_split(kind, exchange.path, body)
+        timeline.read = self._clock()
+        timeline.stream = bool(body.fields.get("stream"))
+        return Request(exchange.path, body, forwarded, split, headers.get(SESSION_HEADER, ""), deadline)

@@ -1,0 +1,15 @@
+"""Grafana dashboards as data: one module per dashboard, `grafana` writes the JSON. Imports nothing of PDX."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from scripts.dashboards import controller, pods, refusals, split, users
+from scripts.dashboards.grafana import as_json
+from scripts.dashboards.model import Board
+
+BOARDS: Final[tuple[Board, ...]] = (users.BOARD, split.BOARD, pods.BOARD, refusals.BOARD, controller.BOARD)
+
+
+def dashboards() -> Mapping[str, str]:
+    """Every dashboard's file name and JSON."""
+    return {f"{board.uid}.json": as_json(board) for board in BOARDS}

@@ -1,0 +1,118 @@
+"""The types of a dashboard, and the expressions that panels share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+OWN: Final = 'namespace=~"$namespace",pdx_dev_deployment=~"$deployment"'
+"""Selects the gateways and engines of the dashboard's variables, by labels that the PodMonitors set."""
+PREFILL: Final = f'{OWN},pdx_dev_role="prefill"'
+DECODE: Final = f'{OWN},pdx_dev_role=~"decode|aggregated"'
+ENGINES: Final = f'{OWN},pdx_dev_role=~"prefill|decode|aggregated"'
+WINDOW: Final = "$__rate_interval"
+
+
+class Unit(StrEnum):
+    """Grafana's names of units."""
+
+    SECONDS = "s"
+    PER_SECOND = "reqps"
+    EVENTS = "cps"
+    SHARE = "percentunit"
+    COUNT = "short"
+    BYTES_PER_SECOND = "Bps"
+    TIMESTAMP = "dateTimeFromNow"
+
+
+class Kind(StrEnum):
+    """Grafana's names of panels."""
+
+    LINES = "timeseries"
+    NUMBER = "stat"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One expression and the name of its series."""
+
+    expr: str
+    legend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One question and the queries that answer it."""
+
+    title: str
+    answers: str
+    """What the panel shows, and which value is bad."""
+    unit: Unit
+    queries: tuple[Query, ...]
+    kind: Kind = Kind.LINES
+    stacked: bool = False
+    bad_above: float | None = None
+    """The value from which on it is red."""
+    bad_below: float | None = None
+    plotted: bool = False
+    """Whether docs/observability.md shows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A dashboard: rows of panels."""
+
+    uid: str
+    title: str
+    question: str
+    rows: Sequence[tuple[str, Sequence[Panel]]]
+    per_deployment: bool = True
+    """Whether namespace and PDDeployment can be chosen."""
+
+    @property
+    def panels(self) -> list[Panel]:
+        """All panels in order."""
+        return [panel for _, panels in self.rows for panel in panels]
+
+
+def rate(metric: str, selector: str = OWN, *, by: str = "") -> str:
+    """Events of a counter per second, summed."""
+    return f"sum{_by(by)}(rate({metric}{{{selector}}}[{WINDOW}]))"
+
+
+def ratio(part: str, whole: str) -> str:
+    """A share: 0 without the part, no value without the whole."""
+    return f"({part} or 0 * {whole}) / ({whole} > 0)"
+
+
+def mean(histogram: str, selector: str = OWN, *, by: str = "") -> str:
+    """Mean of a histogram's observations."""
+    return f"{rate(f'{histogram}_sum', selector, by=by)} / ({rate(f'{histogram}_count', selector, by=by)} > 0)"
+
+
+def quantile(share: float, histogram: str, selector: str = OWN, *, by: str = "") -> str:
+    """A quantile of a histogram's observations."""
+    labels = f"le, {by}" if by else "le"
+    return f"histogram_quantile({share:g}, {rate(f'{histogram}_bucket', selector, by=labels)})"
+
+
+def quantiles(histogram: str, selector: str = OWN, *, name: str = "") -> tuple[Query, ...]:
+    """Median, 95th and 99th percentile, named after `name`."""
+    prefix = f"{name} " if name else ""
+    return tuple(
+        Query(quantile(share, histogram, selector), f"{prefix}p{share * 100:g}") for share in (0.5, 0.95, 0.99)
+    )
+
+
+def phase(name: str) -> str:
+    """Selects one phase of pdx_phase_seconds."""
+    return f'{OWN},phase="{name}"'
+
+
+def total(metric: str, selector: str = OWN, *, by: str = "") -> str:
+    """A gauge, summed."""
+    return f"sum{_by(by)}({metric}{{{selector}}})"
+
+
+def _by(labels: str) -> str:
+    return f" by ({labels}) " if labels else ""

@@ -1,0 +1,84 @@
+"""Alerts in promtool: when they fire and when they stay silent. Each has a runbook."""
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.alerts import ALERTS, rules_file
+from scripts.alerts.model import Alert
+from tests.dashboards.alert_cases import CASES, Case
+
+ROOT = Path(__file__).parents[2]
+SECTIONS = ["## What it means for users", "## How to confirm", "## What to do"]
+
+
+def key(alert: Alert) -> tuple[str, str]:
+    """Name and labels: several rules may have one name."""
+    return alert.name, json.dumps(dict(alert.labels))
+
+
+def test_every_alert_is_shown_to_fire_and_to_stay_silent() -> None:
+    shown = {(case.alert, json.dumps(dict(case.labels)), case.fires) for case in CASES}
+
+    assert shown == {(*key(alert), fires) for alert in ALERTS for fires in (True, False)}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.alert}: {case.situation}")
+def test_it_fires_or_stays_silent(case: Case, tmp_path: Path, programs: dict[str, Path]) -> None:
+    (tmp_path / "pdx.rules.yaml").write_text(rules_file(), encoding="utf-8")
+    expected = {"alertname": case.alert, "alertstate": "firing", **case.labels}
+    matchers = ",".join(f'{name}="{value}"' for name, value in expected.items())
+    question = {
+        "expr": f"count(ALERTS{{{matchers}}})",
+        "eval_time": f"{case.minutes}m",
+        "exp_samples": [{"labels": "{}", "value": 1}] if case.fires else [],
+    }
+    test = {
+        "interval": "15s",
+        "input_series": [{"series": name, "values": values} for name, values in case.series.items()],
+        "promql_expr_test": [question],
+    }
+    (tmp_path / "test.yaml").write_text(json.dumps({"rule_files": ["pdx.rules.yaml"], "tests": [test]}))
+    done = subprocess.run(
+        [programs["promtool"], "test", "rules", tmp_path / "test.yaml"], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_promtool_finds_the_rules_sound(tmp_path: Path, programs: dict[str, Path]) -> None:
+    path = tmp_path / "pdx.rules.yaml"
+    path.write_text(rules_file(), encoding="utf-8")
+    done = subprocess.run(
+        [programs["promtool"], "check", "rules", "--lint=all", "--lint-fatal", path],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", sorted({alert.name for alert in ALERTS}))
+def test_runbooks_have_steps(name: str) -> None:
+    text = (ROOT / "docs" / "runbooks" / f"{name}.md").read_text(encoding="utf-8")
+    parts = _sections(text)
+
+    assert text.startswith(f"# {name}\n")
+    assert list(parts) == SECTIONS
+    assert all(len(part) > 80 for part in parts.values())
+
+
+def test_every_runbook_has_its_alert() -> None:
+    found = {path.stem for path in (ROOT / "docs" / "runbooks").glob("*.md")}
+
+    assert found == {alert.name for alert in ALERTS}
+
+
+def _sections(text: str) -> Mapping[str, Any]:
+    parts = [part.partition("\n") for part in text.split("\n## ")[1:]]
+    return {f"## {title}": body.strip() for title, _, body in parts}
