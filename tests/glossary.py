@@ -12,7 +12,7 @@ from typing import Final
 
 from tests.documents import ROOT
 
-_PARTS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_SPLIT: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _CODE: Final = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)\s]*\)", re.DOTALL)
 
 
@@ -29,7 +29,7 @@ def _replacements(title: str) -> dict[str, str]:
     return {entry.strip(): instead for entries_, instead in entries for entry in entries_.split(",")}
 
 
-WORDS: Final = _replacements("Words that PDX no longer uses")
+PARTS: Final = _replacements("Words that PDX no longer uses")
 """Forbidden part of an identifier -> what to write."""
 
 PHRASES: Final = _replacements("Old phrases")
@@ -73,7 +73,7 @@ class Violation:
 
 def forbidden(name: str) -> str | None:
     """What to write instead of the first forbidden word in a name."""
-    return next((WORDS[part.lower()] for part in _PARTS.findall(name) if part.lower() in WORDS), None)
+    return next((PARTS[part.lower()] for part in _SPLIT.findall(name) if part.lower() in PARTS), None)
 
 
 def names(source: str, path: PurePath) -> Iterator[tuple[int, str]]:

@@ -12,7 +12,7 @@ import pytest
 from pdx_cli.main import COMMANDS
 from scripts.alerts import rules_file
 from tests.documents import ROOT
-from tests.glossary import EXCEPTIONS, PHRASES, WORDS, forbidden, in_names, in_text, names, tracked
+from tests.glossary import EXCEPTIONS, PARTS, PHRASES, forbidden, in_names, in_text, names, tracked
 from tests.unit.test_metric_tables import PROGRAMS
 
 HELP = (
@@ -163,6 +163,6 @@ def test_phrases() -> None:
 
 
 def test_the_tables_are_read() -> None:
-    assert WORDS["lanes"] == WORDS["lane"]
-    assert WORDS["unknown"] == WORDS["knows"]
+    assert PARTS["lanes"] == PARTS["lane"]
+    assert PARTS["unknown"] == PARTS["knows"]
     assert PHRASES["canaries"] == PHRASES["canary"] == "transfer probe"
