@@ -32,7 +32,7 @@ examples:
 
 {target.WHERE}
 
-It changes nothing. Exit code: 0 nothing is wrong; 1 something is wrong; 2 the inspection failed.
+It changes nothing. Exit code: 0 nothing is wrong; 1 something is wrong or not ready; 2 the inspection failed.
 docs/doctor.md lists the causes and the rights that it needs."""
 
 MARKS: Final = {

@@ -22,7 +22,7 @@ examples:
 
 The engines must be configured for this connector and order; `pdx render FILE` prints how. Start them with
 --enable-prompt-tokens-details, because transfer probes read the share of loaded tokens from their answers.
---listen serves clients, /health and /ready; --admin serves /metrics, /pdx/state and /pdx/canary."""
+--listen serves clients, /health and /ready; --admin serves /metrics and /pdx/state."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +40,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help=f"address for /metrics and /pdx/state (127.0.0.1:{ADMIN_PORT})",
     )
+    _add_engines(parser)
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="processes that share the port (%(default)s)"
+    )
+    parser.add_argument(
+        "--debug-headers",
+        action="store_true",
+        help="name engines and phases in answers: x-pdx-prefill, x-pdx-decode, server-timing",
+    )
+    add_flags(parser)
+
+
+def _add_engines(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prefill", nargs="+", default=[], metavar="URL", help="engines that prefill")
     parser.add_argument(
         "--prefill-ranks",
@@ -73,15 +86,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="protocol of connector Custom, for example "
         """{"family": "Serial", "prefillParams": {"do_remote_decode": true}}""",
     )
-    parser.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="processes that share the port (%(default)s)"
-    )
-    parser.add_argument(
-        "--debug-headers",
-        action="store_true",
-        help="name engines and phases in answers: x-pdx-prefill, x-pdx-decode, server-timing",
-    )
-    add_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:

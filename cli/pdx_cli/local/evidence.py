@@ -67,14 +67,7 @@ async def _gather(client: Client, layout: Layout, spec: Spec) -> Evidence:
         "ignore_eos": True,
     }
     before = await _stable(client, counted)
-    began = time.perf_counter()
-    # Streamed, so that the first event, which ends the hand-off that the gateway measures, comes before the last token.
-    answer = await client.events(
-        f"{layout.gateway.url}/v1/completions",
-        {**body, "stream_options": {"include_usage": True}},
-        seconds=REQUEST_SECONDS,
-    )
-    total = time.perf_counter() - began
+    answer, total_seconds = await _stream(client, layout, body)
     usage = answer.body[-1]["usage"]
     expected = 0 if spec.mode is Mode.AGGREGATED else usage["prompt_tokens"] * WHOLE_BLOCKS
     external = await _moved(client, counted, before, expected)
@@ -92,13 +85,24 @@ async def _gather(client: Client, layout: Layout, spec: Spec) -> Evidence:
         single=EngineAddress(single.name, single.address),
         prefill_ms=timing.get("prefill"),
         handoff_ms=timing.get("handoff"),
-        total_ms=total * 1000,
+        total_ms=total_seconds * 1000,
         prompt_tokens=usage["prompt_tokens"],
         external_tokens=external,
         answer_tokens=usage["completion_tokens"],
         text="".join(choice["text"] for event in answer.body for choice in event["choices"]),
         single_text=alone.body["choices"][0]["text"],
     )
+
+
+async def _stream(client: Client, layout: Layout, body: Mapping[str, Any]) -> tuple[Answer, float]:
+    """Send the request to the gateway; return the answer and the seconds that it took.
+
+    It is streamed, so that the first event, which ends the hand-off that the gateway measures, precedes the last token.
+    """
+    began = time.perf_counter()
+    streamed = {**body, "stream_options": {"include_usage": True}}
+    answer = await client.events(f"{layout.gateway.url}/v1/completions", streamed, seconds=REQUEST_SECONDS)
+    return answer, time.perf_counter() - began
 
 
 async def _prompt(client: Client, engine: EngineProgram, spec: Spec) -> str:
