@@ -39,9 +39,7 @@ CHAT_TEMPLATE: Final = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `pdx tiny-model`."""
-    parser.add_argument(
-        "directory", metavar="DIR", type=Path, help="directory for the model; must be new or empty"
-    )
+    parser.add_argument("directory", metavar="DIR", type=Path, help="directory for the model; must be new or empty")
     parser.epilog = EPILOG
 
 

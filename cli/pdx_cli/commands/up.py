@@ -14,8 +14,9 @@ from pdx_api.names import GATEWAY_PORT
 from pdx_api.spec.types import Spec
 from pdx_cli.inputs import document
 from pdx_cli.local import ports
-from pdx_cli.local.layout import EngineKind, check_vllm, lay_out
+from pdx_cli.local.layout import EngineKind, lay_out
 from pdx_cli.local.processes import Processes
+from pdx_cli.local.requirements import check_vllm
 from pdx_cli.local.session import Session
 from pdx_cli.runs.run_record import RunDirectory, default_root
 

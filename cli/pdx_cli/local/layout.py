@@ -1,7 +1,6 @@
 """The processes of one `pdx up`, as values: their names, command lines, ports and files."""
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -116,13 +115,10 @@ def lay_out(
     free = iter(allocate(ports))
     common = {each.service.name: _site(each.service, free, {}) for each in shared}
     own_sites = {each.name: _site(each.service, free, common) for each in own}
-    code = _code(spec)
 
     def site(engine: str) -> Site:
         services = {**common, **{each.service.name: own_sites[each.name] for each in own if each.engine == engine}}
-        at = {name: next(free) for name in port_names}
-        files = f"{storage}/{engine}"
-        return Site(HOST, at, storage, code, services, files, pool_bytes(spec), pairing_revision(spec))
+        return _engine_site(spec, {name: next(free) for name in port_names}, services, storage, f"{storage}/{engine}")
 
     engines = tuple(_engine(spec, role, name, kind, next(free), site(name)) for role, name in names)
     gateway = _gateway(spec, engines, port, admin)
@@ -161,6 +157,10 @@ def _services(spec: Spec, engines: Sequence[str]) -> tuple[list[_Placed], list[_
 
 def _site(service: SideService, free: Iterator[int], others: Mapping[str, Site]) -> Site:
     return Site(HOST, {name: next(free) for name in service.ports}, services=others)
+
+
+def _engine_site(spec: Spec, ports: Mapping[str, int], services: Mapping[str, Site], storage: str, files: str) -> Site:
+    return Site(HOST, ports, storage, _code(spec), services, files, pool_bytes(spec), pairing_revision(spec))
 
 
 def _service(spec: Spec, placed: _Placed, site: Site) -> Program:
@@ -230,45 +230,3 @@ def environment(base: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, 
     bin_directory = str(Path(sys.executable).parent)
     path = os.pathsep.join([bin_directory, inherited.get("PATH", os.defpath)])
     return {**inherited, "PATH": path, **extra}
-
-
-def check_vllm(spec: Spec) -> None:
-    """Refuse a run of real engines if vLLM, the model or the connector's code is missing on this machine."""
-    if shutil.which("vllm", path=environment(os.environ, {})["PATH"]) is None:
-        raise CommandError("vLLM is not installed; run `make install`, or use simulated engines with --engine sim.")
-    _check_code(spec)
-    _check_programs(spec)
-    source = spec.model.source
-    if source is None:
-        return
-    if source.path is None:
-        raise CommandError(
-            "spec.model.source.persistentVolumeClaim is a volume of a cluster; name a directory here: "
-            "--set spec.model.source='{path: /models/qwen}'."
-        )
-    if not (Path(source.path) / "config.json").is_file():
-        raise CommandError(
-            f"There is no model at {source.path}; create a tiny one with `pdx tiny-model {source.path}`."
-        )
-
-
-def _check_code(spec: Spec) -> None:
-    custom = spec.kv_transfer.custom if spec.mode is Mode.DISAGGREGATED else None
-    if custom is None or custom.code is None:
-        return
-    where = "spec.kvTransfer.custom.code"
-    if custom.code.directory is None:
-        raise CommandError(
-            f"{where}.configMap is an object of a cluster; name a directory here: --set {where}.directory=my-connector."
-        )
-    if not Path(custom.code.directory).is_dir():
-        raise CommandError(f"{where}.directory: {custom.code.directory} is not a directory.")
-
-
-def _check_programs(spec: Spec) -> None:
-    for program in dict.fromkeys(service.program for service in side_services(spec)):
-        if shutil.which(program, path=environment(os.environ, {})["PATH"]) is None:
-            raise CommandError(
-                f"Connector {spec.connector.name} needs the program {program}, which is not installed; run "
-                f"`make install-{program.partition('_')[0]}`, or use simulated engines with --engine sim."
-            )

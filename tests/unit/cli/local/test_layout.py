@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from pdx_api.names import Order, Role
-from pdx_cli.errors import CommandError
 from pdx_cli.inputs.document import load
-from pdx_cli.local.layout import EngineKind, Layout, check_vllm, environment, lay_out
+from pdx_cli.local.layout import EngineKind, Layout, environment, lay_out
 
 CUSTOM = Path(__file__).parents[4] / "examples" / "connectors" / "custom.yaml"
 TINY = Path(__file__).parents[4] / "examples" / "tiny-cpu.yaml"
@@ -97,13 +96,6 @@ def test_the_gateway_has_the_identity_ports() -> None:
     assert "--identity-ports" not in _layout(EngineKind.VLLM).gateway.argv
 
 
-def test_missing_program_of_a_side_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pdx_cli.local.layout.shutil.which", lambda name, path: None if name == "lmcache" else name)
-    deployment = load(TINY, ["spec.kvTransfer={connector: LMCache}"])
-    with pytest.raises(CommandError, match=r"needs the program lmcache, .* run `make install-lmcache`"):
-        check_vllm(deployment.spec)
-
-
 def test_vllm_listens_on_the_loopback_address_only() -> None:
     for engine in _layout(EngineKind.VLLM).engines:
         assert engine.argv[:2] == ("vllm", "serve")
@@ -142,23 +134,6 @@ def test_custom_connector() -> None:
         assert engine.env["PYTHONPATH"] == str(CUSTOM.parent / "write-your-own")
 
 
-@pytest.mark.parametrize(
-    ("code", "sentence"),
-    [
-        (
-            "{configMap: {name: x}}",
-            "spec.kvTransfer.custom.code.configMap is an object of a cluster; name a directory here",
-        ),
-        ("{directory: /nowhere}", "spec.kvTransfer.custom.code.directory: /nowhere is not a directory."),
-    ],
-)
-def test_missing_connector_code(code: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pdx_cli.local.layout.shutil.which", lambda *_, **__: "/bin/vllm")
-    with pytest.raises(CommandError) as raised:
-        check_vllm(load(CUSTOM, [f"spec.kvTransfer.custom.code={code}"]).spec)
-    assert str(raised.value).startswith(sentence)
-
-
 def test_aggregated_has_one_pool_and_no_connector() -> None:
     layout = _layout(EngineKind.SIM, "spec.mode=Aggregated")
     assert [engine.name for engine in layout.engines] == ["aggregated-0", "aggregated-1"]
@@ -183,13 +158,6 @@ def test_environment_of_a_child() -> None:
     assert env["PYTHONHASHSEED"] == "0"
     assert "PYTHONPATH" not in env
     assert "PYTHONWARNINGS" not in env
-
-
-def test_a_clusters_volume_cannot_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda *_, **__: "/bin/vllm")
-    deployment = load(TINY, ["spec.model.source={persistentVolumeClaim: {claimName: models}}"])
-    with pytest.raises(CommandError, match="persistentVolumeClaim is a volume of a cluster; name a directory here: "):
-        check_vllm(deployment.spec)
 
 
 def test_routing_reaches_gateway_and_engines() -> None:
