@@ -82,7 +82,7 @@ dashboards: install-dev ## Run every panel's and alert's query in a Prometheus t
 check: install-dev ## Format, lint, types, import rule, spelling, locks
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/lint-imports
+	@PYTHONPATH=cluster $(BIN)/lint-imports
 	@$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
 	@$(BIN)/mypy tests scripts
 	@$(BIN)/codespell

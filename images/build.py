@@ -1,8 +1,8 @@
 """Builds the images from their Dockerfiles: `python images/build.py --out DIR` writes `operator.tar` and `gateway.tar`.
 
-The archives are Docker's: `docker load`, `podman load`, `kind load image-archive` and `ctr images import` take them.
-Docker or podman builds where its service answers, buildah without a daemon elsewhere. Archives are kept outside the
-checkout, named by the hash of everything that goes into them, so that only a change costs a build.
+The archives have Docker's format: `docker load`, `podman load`, `kind load image-archive` and `ctr images import` read
+them. Docker or podman builds if its service runs, otherwise buildah, which needs no daemon. A cache outside the
+checkout keeps the archives by the hash of all inputs, so that only a change needs a build.
 """
 
 import argparse
@@ -27,25 +27,25 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 BASE: Final = "docker.io/library/python:3.11-slim-bookworm"
 """The base that the Dockerfiles name."""
 BUILD_BASE: Final = "docker.io/library/python:3.11-bookworm"
-"""The same with a C compiler, for what is compiled: nothing of it gets into the image."""
+"""The same with a C compiler, for compiled modules; it is not part of the image."""
 REPOSITORY: Final = "pdx"
-"""What stands before an image's name, as in the chart's values."""
+"""Prefix of an image's name, as in the chart's values."""
 PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {"operator": ("api", "operator"), "gateway": ("api", "proxy")}
-"""Images, and the folders of the checkout whose packages each holds."""
+"""Image -> folders of the checkout whose packages it contains."""
 BUILDERS: Final = ("docker", "podman", "buildah")
 STAND_IN_PACKAGES: Final = "python3,python3-venv,ca-certificates"
 COMPILER_PACKAGES: Final = "gcc,libc6-dev,python3-dev"
 KEPT: Final = 6
-"""Archives of one image that stay in the cache, the last used; each has 350 MB."""
+"""Archives of one image in the cache; the least recently used are removed. Each has 350 MB."""
 
 
 class BuildError(Exception):
-    """An image cannot be built; the message says why and what helps."""
+    """An image cannot be built; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be built."""
+    """One image to build."""
 
     image: str
     tag: str
@@ -53,14 +53,14 @@ class Request:
     base: str = BASE
     build_base: str = BUILD_BASE
     stand_in: bool = False
-    """The base is made of Debian's packages, because no registry can be reached."""
+    """Whether the base is made of Debian packages, because no registry can be reached."""
     revision: str = "unknown"
     pip_conf: Path | None = None
-    """Configuration for pip while it builds: a mirror of the package index, a certificate."""
+    """Configuration of pip during the build: a mirror of the package index, a certificate."""
 
     @property
     def reference(self) -> str:
-        """Name under which the image is loaded."""
+        """Name of the image after loading."""
         return f"{REPOSITORY}/{self.image}:{self.tag}"
 
     @property
@@ -77,11 +77,11 @@ class Built:
     reference: str
     stand_in: bool
     layer_bytes: dict[str, int]
-    """What a registry would hold: each layer, the base's first, and its size when compressed by gzip."""
+    """Each layer, the base's first, and its size after gzip, as in a registry."""
 
 
 def inputs(root: Path, image: str) -> list[Path]:
-    """The files that an image is made of, relative to the checkout."""
+    """Return the files that determine an image, relative to the checkout."""
     single = ("pyproject.toml", "README.md", "LICENSE", ".dockerignore", "images/build.lock", "images/build.py")
     files = [Path(name) for name in (*single, f"images/{image}.Dockerfile", f"requirements/{image}.lock")]
     for folder in PACKAGES[image]:
@@ -90,7 +90,7 @@ def inputs(root: Path, image: str) -> list[Path]:
 
 
 def key(root: Path, request: Request) -> str:
-    """Names everything that determines an image's content."""
+    """Return a hash of everything that determines an image's content."""
     bases = (request.base, request.build_base, request.stand_in)
     digest = hashlib.sha256(repr((request.reference, *bases, request.revision)).encode())
     for path in inputs(root, request.image):
@@ -99,11 +99,11 @@ def key(root: Path, request: Request) -> str:
 
 
 def build_arguments(request: Request) -> list[str]:
-    """The arguments that Docker, podman and buildah understand alike."""
+    """Return the arguments of a build; Docker, podman and buildah accept the same."""
     arguments = ["-f", request.dockerfile, "-t", request.reference]
     for name, base in (("BASE", request.base), ("BUILD_BASE", request.build_base)):
         arguments += ["--build-arg", f"{name}={base}"]
-    # buildah takes a LABEL made of an ARG from its layers, whatever the argument is now.
+    # With a LABEL from an ARG, buildah would reuse a layer with the argument's previous value.
     for label, value in (("version", request.tag), ("revision", request.revision)):
         arguments += ["--label", f"org.opencontainers.image.{label}={value}"]
     if request.pip_conf is not None:
@@ -112,40 +112,40 @@ def build_arguments(request: Request) -> list[str]:
 
 
 def cache_root(environ: Mapping[str, str]) -> Path:
-    """Where archives and layers are kept, outside the checkout."""
+    """Return the folder of archives and layers, outside the checkout."""
     home = environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "pdx" / "images"
 
 
 def project_version(root: Path) -> str:
-    """The version in pyproject.toml, which tags the images."""
+    """Return the version in pyproject.toml, which is the images' tag."""
     version: str = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     return version
 
 
-def find_builder(wanted: str | None = None) -> str:
-    """The first builder that works here; raises BuildError."""
-    for builder in BUILDERS if wanted is None else (wanted,):
+def find_builder(required: str | None = None) -> str:
+    """Return the first builder that works on this machine; raises BuildError."""
+    for builder in BUILDERS if required is None else (required,):
         if shutil.which(builder) is None:
             continue
         if builder != "docker" or _succeeds(["docker", "info"]):
             return builder
-    names = wanted or "Docker with a running daemon, podman or buildah"
-    raise BuildError(f"Images cannot be built: {names} is not here. On Debian: apt-get install buildah mmdebstrap")
+    names = required or "Docker with a running daemon, podman or buildah"
+    raise BuildError(f"Images cannot be built: {names} was not found. On Debian: apt-get install buildah mmdebstrap")
 
 
 class Store:
-    """buildah's layers below the cache; one for real bases and one for the stand-in, which has the base's own name."""
+    """buildah's layers in the cache. Real bases and stand-ins have separate stores, because their names are equal."""
 
     def __init__(self, root: Path) -> None:
-        """Where the layers are kept."""
-        # Overlay needs a kernel and a file system that can do it; vfs copies every layer whole, and always works.
+        """`root` is the folder of the layers."""
+        # Overlay needs support by kernel and file system; vfs always works, but copies every layer completely.
         driver = "overlay" if _overlay_works(root) else "vfs"
         self._command = ["buildah", "--root", str(root / driver), "--runroot", str(root / f"{driver}-run")]
         self._command += ["--storage-driver", driver]
 
     def buildah(self, *arguments: str, cwd: Path | None = None) -> str:
-        """What buildah prints; raises BuildError."""
+        """Run buildah and return what it prints; raises BuildError."""
         return _run([*self._command, *arguments], cwd)
 
     def has(self, reference: str) -> bool:
@@ -153,15 +153,15 @@ class Store:
         return _succeeds([*self._command, "inspect", "--type", "image", reference])
 
     def pull(self, reference: str) -> bool:
-        """Whether a registry gave the image."""
+        """Pull an image, and return whether that succeeded."""
         return _succeeds([*self._command, "pull", "--quiet", reference])
 
     def make_stand_in(self, base: str, packages: str) -> None:
-        """Put packages of Debian under a base's name: like the base in all that the Dockerfiles use."""
+        """Create a stand-in for a base from Debian packages, with everything that the Dockerfiles use."""
         if self.has(base):
             return
         if shutil.which("mmdebstrap") is None:
-            raise BuildError("The stand-in for the base is made by mmdebstrap: apt-get install mmdebstrap")
+            raise BuildError("The stand-in for the base needs mmdebstrap: apt-get install mmdebstrap")
         with tempfile.TemporaryDirectory() as folder:
             tar = f"{folder}/base.tar"
             _run(["mmdebstrap", "--quiet", "--variant=minbase", f"--include={packages}", "bookworm", tar])
@@ -170,7 +170,7 @@ class Store:
             self.buildah("commit", "--quiet", "--rm", container, base)
 
     def build(self, request: Request, root: Path) -> str:
-        """Build an image and answer its id."""
+        """Build an image and return its id."""
         common = ["build", "--quiet", "--isolation", "chroot", "--layers", "--format", "docker"]
         if request.stand_in:
             self.make_stand_in(request.base, STAND_IN_PACKAGES)
@@ -178,9 +178,9 @@ class Store:
                 self.make_stand_in(request.build_base, f"{STAND_IN_PACKAGES},{COMPILER_PACKAGES}")
             common.append("--pull-never")
         certificates = Path("/etc/ssl/certs")
-        if certificates.is_dir():  # an index behind a certificate of one's own
+        if certificates.is_dir():  # the package index may have a private certificate
             common += ["-v", f"{certificates}:{certificates}:ro"]
-        # A name for the first stage keeps its layers from being pruned: the next build starts from them.
+        # With a name, the layers of the first stage are not pruned, and the next build reuses them.
         stage = ["--target", "build", "-t", f"pdx-build/{request.image}"]
         self.buildah(*common, *stage, *_without_name(build_arguments(request)), cwd=root)
         identity = self.buildah(*common, *build_arguments(request), cwd=root).split()[-1]
@@ -189,7 +189,7 @@ class Store:
 
 
 def build(request: Request, cache: Path, root: Path = ROOT) -> Built:
-    """Build an image or take it from the cache; raises BuildError."""
+    """Build an image, or return it from the cache; raises BuildError."""
     folder = cache / "archives" / f"{request.image}-{key(root, request)}"
     cache.mkdir(parents=True, exist_ok=True)
     with _locked(cache / "lock"):
@@ -197,20 +197,20 @@ def build(request: Request, cache: Path, root: Path = ROOT) -> Built:
         if not record.is_file():
             _build_archive(request, folder, cache, root)
         folder.touch()
-        _forget_old(cache, request.image)
+        _remove_old(cache, request.image)
         fields: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
         return Built(**fields)
 
 
-def layer_sizes(archive: Path, known: Mapping[str, int]) -> dict[str, int]:
-    """Bytes of each layer of an archive when it is compressed; layers are named by their content."""
+def layer_sizes(archive: Path, measured: Mapping[str, int]) -> dict[str, int]:
+    """Return the compressed bytes of each layer of an archive. A layer's name is the hash of its content."""
     with tarfile.open(archive) as tar:
         layers = json.load(_member(tar, "manifest.json"))[0]["Layers"]
-        return {layer: known.get(layer) or _compressed_bytes(_member(tar, layer)) for layer in layers}
+        return {layer: measured.get(layer) or _compressed_bytes(_member(tar, layer)) for layer in layers}
 
 
 def store_of(cache: Path, stand_in: bool) -> Store:
-    """buildah's store for one kind of base."""
+    """Return buildah's store for one kind of base."""
     return Store(cache / ("stand-in" if stand_in else "storage"))
 
 
@@ -226,12 +226,12 @@ def _build_archive(request: Request, folder: Path, cache: Path, root: Path) -> N
         save = ["--format", "docker-archive"] if request.builder == "podman" else []
         _run([request.builder, "save", *save, "-o", str(archive), request.reference])
     records = [json.loads(path.read_text(encoding="utf-8")) for path in folder.parent.glob("*/built.json")]
-    known = {layer: size for record in records for layer, size in record["layer_bytes"].items()}
-    built = Built(str(archive), request.reference, request.stand_in, layer_sizes(archive, known))
+    measured = {layer: size for record in records for layer, size in record["layer_bytes"].items()}
+    built = Built(str(archive), request.reference, request.stand_in, layer_sizes(archive, measured))
     (folder / "built.json").write_text(json.dumps(asdict(built)), encoding="utf-8")
 
 
-def _forget_old(cache: Path, image: str) -> None:
+def _remove_old(cache: Path, image: str) -> None:
     folders = sorted((cache / "archives").glob(f"{image}-*"), key=lambda path: path.stat().st_mtime, reverse=True)
     for folder in folders[KEPT:]:
         shutil.rmtree(folder)
@@ -243,7 +243,7 @@ def _without_name(arguments: Sequence[str]) -> list[str]:
 
 
 def _overlay_works(root: Path) -> bool:
-    """Whether the kernel mounts an overlay whose upper folder lies below `root`."""
+    """Whether the kernel mounts an overlay with an upper folder in `root`."""
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root) as folder:
         for name in ("lower", "upper", "work", "merged"):
@@ -257,7 +257,7 @@ def _overlay_works(root: Path) -> bool:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One build at a time: builds share the layers."""
+    """Hold the lock, because builds share the layers."""
     with path.open("w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -290,11 +290,13 @@ def _run(command: Sequence[str], cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def wants_stand_in(choice: str, builder: str, base: str, cache: Path) -> bool:
-    """Whether the base is to be made here: `choice` is never, auto or always. Raises BuildError."""
+def needs_stand_in(choice: str, builder: str, base: str, cache: Path) -> bool:
+    """Whether to build on a stand-in for the base; `choice` is never, auto or always. Raises BuildError."""
     if builder != "buildah":
         if choice == "always":
-            raise BuildError(f"Only buildah makes a stand-in for the base, and {builder} builds here; leave it out")
+            raise BuildError(
+                f"Only buildah can create a stand-in for the base, but {builder} builds here; remove --stand-in always"
+            )
         return False
     if choice == "always" or (choice == "auto" and store_of(cache, stand_in=True).has(base)):
         return True
@@ -302,12 +304,12 @@ def wants_stand_in(choice: str, builder: str, base: str, cache: Path) -> bool:
     if store.has(base) or store.pull(base):
         return False
     if choice == "never":
-        raise BuildError(f"No registry gives {base}. For a trial, not for publishing: --stand-in auto")
+        raise BuildError(f"No registry provides {base}. For tests, not for publishing: --stand-in auto")
     return True
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Build and say what was built; 1 when that fails."""
+    """Build the images and print what was built; return 1 on failure."""
     args = create_parser().parse_args(argv)
     cache = cache_root(os.environ)
     try:
@@ -318,7 +320,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             builder=builder,
             base=args.base,
             build_base=args.build_base,
-            stand_in=wants_stand_in(args.stand_in, builder, args.base, cache),
+            stand_in=needs_stand_in(args.stand_in, builder, args.base, cache),
             revision=args.revision,
             pip_conf=pip_conf(os.environ),
         )
@@ -327,7 +329,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             path = args.out / f"{image}.tar"
             _copy(Path(built.archive), path)
             megabytes = sum(built.layer_bytes.values()) / 1e6
-            note = ", on a stand-in for the base: not for publishing" if built.stand_in else ""
+            note = ", with a stand-in for the base: not for publishing" if built.stand_in else ""
             sys.stdout.write(f"{path}: {built.reference}, {megabytes:.0f} MB compressed{note}\n")
     except BuildError as error:
         sys.stderr.write(f"{error}\n")
@@ -336,33 +338,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def create_parser() -> argparse.ArgumentParser:
-    """The program's flags."""
+    """Return the parser of the program's flags."""
     parser = argparse.ArgumentParser(description="Build the images of PDX as archives.")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where <image>.tar are written")
-    parser.add_argument("--image", choices=sorted(PACKAGES), action="append", help="only this one (repeatable)")
-    parser.add_argument("--tag", help="tag of the images (the version in pyproject.toml)")
-    parser.add_argument("--revision", default="unknown", help="commit, for the label of that name")
-    parser.add_argument("--base", default=BASE, help="base image, best with its digest (%(default)s)")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the archives <image>.tar")
+    parser.add_argument("--image", choices=sorted(PACKAGES), action="append", help="build only this image (repeatable)")
+    parser.add_argument("--tag", help="tag of the images (default: the version in pyproject.toml)")
+    parser.add_argument("--revision", default="unknown", help="commit, for the label `revision`")
+    parser.add_argument("--base", default=BASE, help="base image, preferably with its digest (%(default)s)")
     parser.add_argument("--build-base", default=BUILD_BASE, help="the same with a C compiler (%(default)s)")
-    parser.add_argument("--builder", choices=BUILDERS, help="the first that works otherwise")
+    parser.add_argument("--builder", choices=BUILDERS, help="program that builds (default: the first that works)")
     parser.add_argument(
         "--stand-in",
         choices=["never", "auto", "always"],
         default="never",
-        help="a base made of Debian's packages instead, for trials: always, or where no registry answers (%(default)s)",
+        help="use a base made of Debian packages, for tests: always, or if no registry answers (auto) (%(default)s)",
     )
     return parser
 
 
 def pip_conf(environ: Mapping[str, str]) -> Path | None:
-    """The machine's configuration of pip, if it has one."""
+    """Return the machine's configuration of pip; None if it has none."""
     named = environ.get("PIP_CONFIG_FILE")
     candidates = [Path(named)] if named else [Path.home() / ".config/pip/pip.conf", Path("/etc/pip.conf")]
     return next((path for path in candidates if path.is_file()), None)
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Link where both are on one file system: an archive has hundreds of megabytes."""
+    """Link if both are on one file system, because an archive has hundreds of megabytes; copy otherwise."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     try:

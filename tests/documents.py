@@ -1,4 +1,4 @@
-"""The YAML that documents show."""
+"""The YAML blocks in README.md and docs."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ def _blocks() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _whole(body: dict[str, Any]) -> dict[str, Any]:
-    """An object; a part of a spec is laid over a good one."""
+    """Return an object; a block with only a part of a spec is merged into a valid one."""
     return body if "kind" in body else {**GOOD, "spec": _merged(GOOD["spec"], body)}
 
 
@@ -31,4 +31,4 @@ def _merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BLOCKS: Final = tuple(_blocks())
-"""Each block as an object, with the place where it stands."""
+"""FILE:LINE of each block, and the block as an object."""

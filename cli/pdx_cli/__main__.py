@@ -1,4 +1,4 @@
-"""`python -m pdx_cli`: how `pdx up` starts its children with the interpreter it runs on."""
+"""`python -m pdx_cli`: `pdx up` starts its children with this, in its own interpreter."""
 
 import sys
 

@@ -1,8 +1,8 @@
-"""The one error that a command ends with when the user can mend it."""
+"""The error that ends a command when the user can fix the cause."""
 
 
 class CommandError(Exception):
-    """Its text is one sentence for the user; `details` are lines shown under it, for example of a log."""
+    """The text is one sentence for the user. `details` are lines printed below it, for example the end of a log."""
 
     def __init__(self, sentence: str, details: tuple[str, ...] = (), *, code: int = 1) -> None:
         super().__init__(sentence)

@@ -1,6 +1,6 @@
-"""The command line `pdx`: finds the command and turns its errors into one sentence and an exit code.
+"""The command line `pdx`: finds the command, and turns its errors into one sentence and an exit code.
 
-A command is a module with `add_arguments(parser)` and `run(args)`. Only the command that was asked for is imported, so
+A command is a module with `add_arguments(parser)` and `run(args)`. Only the command on the command line is imported, so
 that `pdx --help` is fast.
 """
 
@@ -18,36 +18,36 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "up": ("pdx_cli.commands.up", "Run a PDDeployment as local processes and prove that KV moves."),
     "status": ("pdx_cli.commands.status", "Show what `pdx up` runs on this machine."),
     "top": ("pdx_cli.commands.top", "Watch a deployment live: engines, pairs, phases, outcomes."),
-    "doctor": ("pdx_cli.commands.doctor", "Say what is wrong with a deployment, and what to do."),
+    "doctor": ("pdx_cli.commands.doctor", "Report what is wrong with a deployment, and what to do."),
     "render": ("pdx_cli.commands.render", "Print what the operator would apply to a cluster, as YAML."),
-    "gateway": ("pdx_cli.commands.gateway", "Run the gateway alone, in front of engines that someone else started."),
-    "sim": ("pdx_cli.commands.sim", "Run a simulated engine: vLLM's API and KV protocols, no model."),
+    "gateway": ("pdx_cli.commands.gateway", "Run only the gateway, in front of engines that already run."),
+    "sim": ("pdx_cli.commands.sim", "Run a simulated engine: vLLM's API and KV protocols, without a model."),
     "tiny-model": (
         "pdx_cli.commands.tiny_model",
-        "Make a tiny model with random weights: try PDX without a download.",
+        "Create a tiny model with random weights, to try PDX without a download.",
     ),
 }
-"""Name of a command -> its module and what it does."""
+"""Name of a command -> its module and its help text."""
 
 EPILOG: Final = """\
 examples:
-  pdx tiny-model /tmp/pdx/models/tiny      make the model of the next line's example
+  pdx tiny-model /tmp/pdx/models/tiny      create the model for the next example
   pdx up examples/tiny-cpu.yaml            serve it with one prefill and one decode engine
   pdx up examples/tiny-cpu.yaml --engine sim --once
-                                           the same with simulated engines; ends after the proof
-  pdx render examples/qwen.yaml            what a cluster would get
-  pdx doctor qwen -n llm                   what is wrong with it there
+                                           the same with simulated engines; stop after the proof
+  pdx render examples/qwen.yaml            print the objects for a cluster
+  pdx doctor qwen -n llm                   find what is wrong with it there
 
-`pdx COMMAND --help` says more about a command."""
+Run `pdx COMMAND --help` for the flags of a command."""
 
 
 def plugin() -> int:
-    """The same as `kubectl pdx`: kubectl runs the program of the name kubectl-pdx on PATH."""
+    """Run as `kubectl pdx`: kubectl runs the program kubectl-pdx on PATH."""
     return main(prog="kubectl pdx")
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "pdx") -> int:
-    """Run one command; the answer is the process's exit code."""
+    """Run one command and return the exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
     parser, chosen = _parser(args, prog)
     parsed = parser.parse_args(args, argparse.Namespace(plugin=prog != "pdx"))
@@ -62,16 +62,16 @@ def main(argv: Sequence[str] | None = None, prog: str = "pdx") -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader has left (`pdx render … | head`). Python flushes stdout once more at exit and would complain.
+        # The reader has closed the pipe (`pdx render … | head`). Python flushes stdout again at exit, which would fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells what is wrong in one sentence, without the list of all flags."""
+    """Reports a usage error in one sentence, without the list of all flags."""
 
     def error(self, message: str) -> NoReturn:
-        """Say it on stderr and exit with 2."""
+        """Print the error on stderr and exit with 2."""
         self.exit(2, f"{self.prog}: {message}\n")
 
 

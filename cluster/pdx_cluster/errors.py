@@ -1,8 +1,8 @@
-"""The errors of this package."""
+"""The errors of the cluster."""
 
 
 class ClusterError(Exception):
-    """Its text says in a sentence or two what failed, and what to do about it."""
+    """The text says what failed and what to do, in a sentence or two."""
 
 
 class MissingError(ClusterError):

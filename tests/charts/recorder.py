@@ -37,10 +37,10 @@ def verbs(method: str, url: str, status: int) -> Iterator[str]:
 
 def record(path: Path) -> None:
     """Have each request of this process written down."""
-    log, ask = path.open("a", buffering=1), aiohttp.ClientSession._request
+    log, send = path.open("a", buffering=1), aiohttp.ClientSession._request
 
     async def recorded(session: aiohttp.ClientSession, method: str, url: Any, **options: Any) -> aiohttp.ClientResponse:
-        answer = await ask(session, method, url, **options)
+        answer = await send(session, method, url, **options)
         for used in verbs(method.upper(), str(answer.url), answer.status):
             log.write(f"{used}\n")
         return answer

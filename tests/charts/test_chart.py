@@ -61,10 +61,10 @@ def _one(objects: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     return found
 
 
-def test_helm_lint_has_nothing_to_say(chart: Chart) -> None:
-    said = chart.run("lint", "--strict", str(CHART))
+def test_helm_lint(chart: Chart) -> None:
+    output = chart.run("lint", "--strict", str(CHART))
 
-    assert re.findall(r"\[(\w+)\] (.*)", said) == [("INFO", "Chart.yaml: icon is recommended")]
+    assert re.findall(r"\[(\w+)\] (.*)", output) == [("INFO", "Chart.yaml: icon is recommended")]
 
 
 def test_a_kubernetes_that_cannot_sleep_before_it_stops_a_pod_is_refused(chart: Chart) -> None:
@@ -86,12 +86,12 @@ def test_what_is_written_from_the_chart_is_up_to_date(chart: Chart) -> None:
     assert differing == [], "python -m tests.charts.chart"
 
 
-@pytest.mark.parametrize(("setting", "words"), REFUSED)
-def test_a_wrong_value_is_refused_with_its_place_and_what_is_wrong(chart: Chart, setting: str, words: str) -> None:
+@pytest.mark.parametrize(("setting", "message"), REFUSED)
+def test_a_wrong_value_is_refused_with_its_path(chart: Chart, setting: str, message: str) -> None:
     with pytest.raises(HelmError) as refused:
         chart.render("--set", setting)
 
-    assert words in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_every_value_is_in_the_schema_and_has_a_comment() -> None:
@@ -108,7 +108,7 @@ def test_every_value_is_in_the_schema_and_has_a_comment() -> None:
             for key in value:
                 compare(value[key], node["properties"][key], f"{path}.{key}".lstrip("."))
         else:
-            assert any(path == known or path.startswith(f"{known}.") for known in documented), path
+            assert any(path == value or path.startswith(f"{value}.") for value in documented), path
 
     compare(values, schema, "")
 
@@ -151,7 +151,7 @@ def _each(prefix: str, settings: list[str]) -> list[str]:
     return [part for setting in settings for part in ("--set", f"{prefix}.{setting}")]
 
 
-def test_the_operator_is_given_flags_that_it_knows(chart: Chart) -> None:
+def test_the_operator_accepts_its_flags(chart: Chart) -> None:
     deployment = _one(chart.objects("--values", str(NAMESPACED)), "Deployment")
     settings = parse_arguments(deployment["spec"]["template"]["spec"]["containers"][0]["args"])
 

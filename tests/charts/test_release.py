@@ -52,7 +52,7 @@ def _apply_tiny(cluster: Cluster) -> None:
     cluster.kubectl("apply", "--filename=-", stdin=TINY)
 
 
-def _know_monitors(cluster: Cluster) -> None:
+def _install_monitor_crds(cluster: Cluster) -> None:
     crds = (MONITOR_CRD.format(plural=plural, kind=kind, singular=plural[:-1]) for plural, kind in MONITORS.items())
     cluster.kubectl("apply", "--filename=-", stdin="".join(crds))
     for plural in MONITORS:
@@ -65,7 +65,7 @@ def _names(cluster: Cluster, kinds: str) -> set[str]:
 
 @pytest.mark.parametrize("name", SETS)
 def test_the_api_server_accepts_every_render_without_a_warning(cluster: Cluster, chart: Chart, name: str) -> None:
-    _know_monitors(cluster)
+    _install_monitor_crds(cluster)
 
     cluster.kubectl(
         "apply",
@@ -130,9 +130,9 @@ def test_uninstalling_keeps_the_crd_and_every_pddeployment_and_a_new_install_tak
     install(cluster)
     _apply_tiny(cluster)
 
-    said = cluster.helm("uninstall", "pdx", "--namespace", NAMESPACE)
+    output = cluster.helm("uninstall", "pdx", "--namespace", NAMESPACE)
 
-    assert "kept due to the resource policy" in said
+    assert "kept due to the resource policy" in output
     assert _names(cluster, "deployments,serviceaccounts,services") <= {"serviceaccount/default"}
     roles = cluster.kubectl("get", "clusterroles,clusterrolebindings", "--output=name").split()
     assert not [role for role in roles if "/pdx" in role]
@@ -140,7 +140,7 @@ def test_uninstalling_keeps_the_crd_and_every_pddeployment_and_a_new_install_tak
     install(cluster)
 
 
-def test_a_crd_that_was_applied_by_hand_is_taken_only_when_that_is_said(cluster: Cluster) -> None:
+def test_a_manually_applied_crd_is_adopted_only_on_request(cluster: Cluster) -> None:
     cluster.kubectl("apply", "--server-side", "--filename", str(CHART / "files" / "crds"))
 
     with pytest.raises(ClusterError, match="invalid ownership metadata"):
@@ -150,15 +150,15 @@ def test_a_crd_that_was_applied_by_hand_is_taken_only_when_that_is_said(cluster:
     assert _crd(cluster)["metadata"]["annotations"]["meta.helm.sh/release-name"] == "pdx"
 
 
-def test_monitors_are_installed_once_the_cluster_knows_them(cluster: Cluster) -> None:
+def test_monitors_are_installed_after_their_crds(cluster: Cluster) -> None:
     for plural, kind in MONITORS.items():
         cluster.kubectl("delete", f"crd/{plural}.monitoring.coreos.com", "--ignore-not-found")
         with pytest.raises(ClusterError, match=f"the cluster does not know {kind}s"):
             install(cluster, "--set", f"monitoring.{kind[0].lower()}{kind[1:]}.enabled=true")
 
-    _know_monitors(cluster)
-    wanted = "monitoring.podMonitor.enabled=true,monitoring.serviceMonitor.enabled=true"
-    install(cluster, "--set", wanted)
+    _install_monitor_crds(cluster)
+    settings = "monitoring.podMonitor.enabled=true,monitoring.serviceMonitor.enabled=true"
+    install(cluster, "--set", settings)
 
     group = "monitoring.coreos.com"
     assert _names(cluster, ",".join(MONITORS)) == {

@@ -36,16 +36,16 @@ FORBIDDEN = [
 pytestmark = pytest.mark.timeout(120)
 
 
-def _allowed(cluster: Cluster, asked: list[tuple[str, str]], namespace: str) -> dict[tuple[str, str], bool]:
-    """What the operator's ServiceAccount may do there, as the API server's authorizer says."""
-    reviews = [_review(verb, resource, namespace) for verb, resource in asked]
-    said = cluster.kubectl("create", "--filename=-", "--output=json", stdin=yaml.safe_dump_all(reviews))
+def _allowed(cluster: Cluster, permissions: list[tuple[str, str]], namespace: str) -> dict[tuple[str, str], bool]:
+    """What the operator's ServiceAccount may do there, by the API server's authorizer."""
+    reviews = [_review(verb, resource, namespace) for verb, resource in permissions]
+    output = cluster.kubectl("create", "--filename=-", "--output=json", stdin=yaml.safe_dump_all(reviews))
     decoder, answers = json.JSONDecoder(), []
-    while said.strip():
-        answer, end = decoder.raw_decode(said.lstrip())
+    while output.strip():
+        answer, end = decoder.raw_decode(output.lstrip())
         answers.append(answer["status"]["allowed"])
-        said = said.lstrip()[end:]
-    return dict(zip(asked, answers, strict=True))
+        output = output.lstrip()[end:]
+    return dict(zip(permissions, answers, strict=True))
 
 
 def _review(verb: str, spelt: str, namespace: str) -> dict[str, Any]:

@@ -91,8 +91,8 @@ def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
     sizes = [name for name in ("node_cluster", "simulated_cluster") if name in request.fixturenames]
     chosen = sizes[0] if sizes else "control_plane"
     used: Cluster = request.getfixturevalue(chosen)
-    words = re.sub("[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:40].strip("-")
-    name = f"{words}-{secrets.token_hex(3)}"
+    prefix = re.sub("[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:40].strip("-")
+    name = f"{prefix}-{secrets.token_hex(3)}"
     used.kubectl("create", "namespace", name)
     # Pods are refused until a controller has made the account that they run under.
     used.kubectl("wait", "--for=create", "serviceaccount/default", f"--namespace={name}", "--timeout=60s")

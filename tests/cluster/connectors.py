@@ -12,15 +12,15 @@ from tests.engines.support import mooncake
 
 EXAMPLES: Final = ("mooncake", "lmcache")
 _COMPUTED: Final = {"mooncake": 0, "lmcache": 1, "lmcache-p2p": 1}
-"""Name of the object -> tokens of a prompt that D computes whatever it finds."""
+"""Name of the object -> tokens of a prompt that D always computes."""
 LENGTH: Final = 257
-"""Tokens of a prompt: two of LMCache's chunks and one."""
+"""Tokens of a prompt: two of LMCache's chunks, and one more token."""
 
 
 def prove(scene: Scene) -> Transfer:
-    """The example of the scene's name: whole prompts from outside, a single engine's texts, and nothing is left.
+    """Apply the example: D loads whole prompts, the texts equal a single engine's, and removal leaves nothing.
 
-    The single engine is P, asked with a `cache_salt`: it is part of LMCache's keys, so P finds nothing in the pool.
+    The single engine is P, with a `cache_salt`: it is part of LMCache's keys, so P finds nothing in the pool.
     """
     try:
         env = mooncake.libraries()  # LMCache loads Mooncake too
@@ -36,14 +36,14 @@ def prove(scene: Scene) -> Transfer:
 
 
 def _check_services(scene: Scene, example: objects.Manifest) -> None:
-    wanted = [service.name for service in side_services(parse(example).spec) if not service.is_sidecar]
+    expected = [service.name for service in side_services(parse(example).spec) if not service.is_sidecar]
     running = [pod["metadata"]["labels"]["pdx.dev/service"] for pod in scene.pods("pdx.dev/service")]
-    if running != wanted:
-        raise ClusterError(f"side services: {running}, not {wanted}")
+    if running != expected:
+        raise ClusterError(f"side services: {running}, not {expected}")
 
 
 def _transfers(scene: Scene) -> list[Transfer]:
-    """Several prompts, one behind the other; those amid which a canary was counted are left out, seldom one."""
+    """Send several prompts, one after the other; skip those during which a transfer probe was counted."""
     prompts = [[3 + (seed + 37 * n) % 500 for n in range(LENGTH)] for seed in range(4)]
     found = [scene.compare("/v1/completions", {"prompt": prompt}) for prompt in prompts]
     clean = [each for each in found if each.external_tokens <= each.prompt_tokens]

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from pdx_cli.checks.catalogue import CHECKS
 from pdx_cli.checks.findings import Finding, Severity, examine
-from pdx_cli.commands.doctor import CHECKS, look
+from pdx_cli.commands.doctor import inspect
 from pdx_cli.inputs.target import InCluster
 from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.node import pods
@@ -99,7 +100,7 @@ def test_what_keeps_engines_from_starting(
     place = InCluster("m", namespace, str(installed.kubeconfig), None)
 
     def named() -> Finding | None:
-        found = examine(asyncio.run(look(place)), CHECKS)
+        found = examine(asyncio.run(inspect(place)), CHECKS)
         return next((each for each in found if each.cause == cause), None)
 
     finding: Finding = eventually(named, SECONDS, cause)

@@ -1,4 +1,4 @@
-"""What a cluster leaves on the machine when it is gone: nothing, however it went."""
+"""A cluster leaves nothing on the machine, however it ended."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def traces(folder: Path, device: str) -> list[str]:
-    """Everything on the machine that names the cluster."""
+    """Everything on the machine that belongs to the cluster."""
     found = [str(folder)] if folder.exists() else []
     commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     found += [command.decode() for command in commands if str(folder).encode() in command]
@@ -54,7 +54,7 @@ def test_down_leaves_nothing(doomed: Cluster, killed: frozenset[str] | None) -> 
     folder = doomed.plane.folder
     device = network.recorded_device(folder)
     assert device is not None
-    assert traces(folder, device), "the test sees no cluster at all"
+    assert traces(folder, device), "the test finds no cluster at all"
     for process in doomed.plane.supervisor.recorded():
         if killed is None or process.name in killed:
             os.kill(process.pid, signal.SIGKILL)

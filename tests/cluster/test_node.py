@@ -1,4 +1,4 @@
-"""The node that runs containers, proven with a pod made of an empty image and the machine's own Python."""
+"""The node that runs containers, tested with a pod of an empty image and the machine's own Python."""
 
 import json
 import urllib.request
@@ -19,7 +19,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"hello from a pod")
 http.server.HTTPServer(("", 8080), Handler).serve_forever()
 """
-ASK = """
+CLIENT = """
 import socket, time, urllib.request
 for attempt in range(20):  # a Service answers a moment after its pod is Ready
     try:
@@ -67,7 +67,7 @@ def web(node_cluster: Cluster, namespace: str) -> str:
     return node_cluster.kubectl("get", "service", "web", "-n", namespace, "-o", "jsonpath={.spec.clusterIP}")
 
 
-def test_an_imported_image_is_named_as_pods_name_it(node_cluster: Cluster) -> None:
+def test_import_returns_the_reference_for_pods(node_cluster: Cluster) -> None:
     assert node_cluster.node is not None
     assert node_cluster.node.import_image(pods.empty_image("pdx.local/other:1")) == ["pdx.local/other:1"]
 
@@ -78,17 +78,17 @@ def test_a_pod_answers_through_its_service_from_the_machine(web: str) -> None:
 
 
 def test_a_pod_reaches_a_service_by_name(node_cluster: Cluster, namespace: str, web: str) -> None:
-    node_cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(pod("ask", ASK)))
+    node_cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(pod("client", CLIENT)))
     done = "--for=jsonpath={.status.phase}=Succeeded"
-    node_cluster.kubectl("wait", done, "pod/ask", "-n", namespace, "--timeout=30s")
+    node_cluster.kubectl("wait", done, "pod/client", "-n", namespace, "--timeout=30s")
     first_service = str(Addresses(int(node_cluster.url.split(".")[2]) // 16).services[1])
-    assert node_cluster.kubectl("logs", "ask", "-n", namespace).split("\n")[-3:-1] == [
+    assert node_cluster.kubectl("logs", "client", "-n", namespace).split("\n")[-3:-1] == [
         "hello from a pod",
         first_service,
     ]
 
 
-def test_a_pod_goes_on_during_its_pre_stop_hook(node_cluster: Cluster, namespace: str, web: str) -> None:
+def test_a_pod_serves_during_its_pre_stop_hook(node_cluster: Cluster, namespace: str, web: str) -> None:
     node_cluster.kubectl("delete", "pod", "web", "-n", namespace, "--wait=false")
     address = node_cluster.kubectl("get", "pod", "web", "-n", namespace, "-o", "jsonpath={.status.podIP}")
     with urllib.request.urlopen(f"http://{address}:8080/", timeout=5) as answer:
@@ -99,15 +99,15 @@ def test_exec_reaches_a_container(node_cluster: Cluster, namespace: str, web: st
     assert node_cluster.kubectl("exec", "web", "-n", namespace, "--", "/bin/echo", "inside").strip() == "inside"
 
 
-LOOK = """
+CONFINED = """
 import json, os, ssl, urllib.request
 folder = "/var/run/secrets/kubernetes.io/serviceaccount/"
 host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
-ask = urllib.request.Request(
+request = urllib.request.Request(
     f"https://{host}:{port}/api", headers={"Authorization": "Bearer " + open(folder + "token").read()}
 )
 context = ssl.create_default_context(cafile=folder + "ca.crt")
-kind = json.load(urllib.request.urlopen(ask, context=context))["kind"]
+kind = json.load(urllib.request.urlopen(request, context=context))["kind"]
 open("/dev/shm/mine", "w").write("x")
 status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
 print(json.dumps([kind, os.getuid(), status["Seccomp"].strip(), status["CapEff"].strip(), os.access("/tmp", os.W_OK)]))
@@ -117,9 +117,9 @@ print(json.dumps([kind, os.getuid(), status["Seccomp"].strip(), status["CapEff"]
 def test_a_confined_pod_reaches_the_api_server_with_its_token(node_cluster: Cluster, namespace: str) -> None:
     assert node_cluster.node is not None
     node_cluster.node.import_image(pods.empty_image())
-    look = pod(
-        "look",
-        LOOK,
+    body = pod(
+        "confined",
+        CONFINED,
         resources={"limits": {"cpu": "500m", "memory": "128Mi"}},
         securityContext={
             "allowPrivilegeEscalation": False,
@@ -129,11 +129,11 @@ def test_a_confined_pod_reaches_the_api_server_with_its_token(node_cluster: Clus
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     )
-    look["spec"]["volumes"].append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}})
-    look["spec"]["containers"][0]["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"})
-    node_cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(look))
+    body["spec"]["volumes"].append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}})
+    body["spec"]["containers"][0]["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"})
+    node_cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(body))
     done = "--for=jsonpath={.status.phase}=Succeeded"
-    node_cluster.kubectl("wait", done, "pod/look", "-n", namespace, "--timeout=30s")
+    node_cluster.kubectl("wait", done, "pod/confined", "-n", namespace, "--timeout=30s")
     filtered, none = "2", "0" * 16
-    said = json.loads(node_cluster.kubectl("logs", "look", "-n", namespace))
-    assert said == ["APIVersions", 65532, filtered, none, False]
+    output = json.loads(node_cluster.kubectl("logs", "confined", "-n", namespace))
+    assert output == ["APIVersions", 65532, filtered, none, False]

@@ -73,23 +73,23 @@ async def test_a_pod_answers(node_cluster: Cluster, namespace: str, web: str, tm
     for name, rules in (("forwards", [FORWARD]), ("proxies", [PROXY]), ("both", [FORWARD, PROXY])):
         kube, _ = await Kube.of(kubeconfig(node_cluster, namespace, name, rules, tmp_path), None)
         try:
-            assert await kube.ask_pod(namespace, web, 8080, "/") == b"hello", name
-            assert await kube.ask_pod(namespace, web, 8080, "/big") == b"x" * 300000, name
+            assert await kube.query_pod(namespace, web, 8080, "/") == b"hello", name
+            assert await kube.query_pod(namespace, web, 8080, "/big") == b"x" * 300000, name
             with pytest.raises(PodAnswerError, match="404"):
-                await kube.ask_pod(namespace, web, 8080, "/none")
+                await kube.query_pod(namespace, web, 8080, "/none")
             if FORWARD in rules:
                 with pytest.raises(PodAnswerError, match="before the end of its answer"):
-                    await kube.ask_pod(namespace, web, 8080, "/cut")
+                    await kube.query_pod(namespace, web, 8080, "/cut")
             with pytest.raises(PodAnswerError) as unanswered:
-                await kube.ask_pod(namespace, web, 8081, "/")
-            assert unanswered.value.asked == (FORWARD in rules), "the proxy cannot tell who has refused"
+                await kube.query_pod(namespace, web, 8081, "/")
+            assert unanswered.value.reached == (FORWARD in rules), "the proxy cannot tell who has refused"
         finally:
             await kube.close()
     kube, _ = await Kube.of(kubeconfig(node_cluster, namespace, "neither", [], tmp_path), None)
     try:
         with pytest.raises(PodAnswerError, match="pods/portforward") as refused:
-            await kube.ask_pod(namespace, web, 8080, "/")
-        assert not refused.value.asked
+            await kube.query_pod(namespace, web, 8080, "/")
+        assert not refused.value.reached
     finally:
         await kube.close()
 
@@ -159,7 +159,7 @@ def test_gateways_and_engines_in_pods_are_asked(
     out = capsys.readouterr().out
     assert "ModelsDiffer: The prefill engine m-prefill-a-1 serves the model 'm'" in out
     assert "1 gateways and 2 running engines" in out
-    assert "Not seen" not in out
+    assert "Could not read" not in out
     assert main(["top", *where, "--once", "--interval", "0.1"]) == 0
     lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line.strip()}
     assert lines["split"] == ["split", "0.0", "7"]

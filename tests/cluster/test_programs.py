@@ -1,4 +1,4 @@
-"""Where programs are found, with made-up ones; and the pure parts beside them."""
+"""The search for programs, with fake programs; kind, series, and images."""
 
 import os
 import tarfile
@@ -14,10 +14,10 @@ from pdx_cluster.programs import kubernetes, packages
 from pdx_cluster.programs.kubernetes import ETCD, KUBECTL
 
 
-def write_program(path: Path, says: str) -> Path:
-    """A program that prints a line."""
+def write_program(path: Path, output: str) -> Path:
+    """Write a program that prints one line."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\necho '{says}'\n")
+    path.write_text(f"#!/bin/sh\necho '{output}'\n")
     path.chmod(0o755)
     return path
 
@@ -43,11 +43,11 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("no version here", ""),
     ],
 )
-def test_a_version_is_read_from_what_a_program_says(text: str, version: str) -> None:
+def test_parse_version(text: str, version: str) -> None:
     assert kubernetes.parse_version(text) == version
 
 
-def test_a_program_on_path_of_the_right_version_is_used(bare: Path) -> None:
+def test_a_program_on_path_is_used(bare: Path) -> None:
     etcd = write_program(bare / "bin" / "etcd", "etcd Version: 3.6.9")
     assert kubernetes.cluster_programs([ETCD]) == {"etcd": etcd}
 
@@ -59,15 +59,15 @@ def test_ready_made_assets_come_before_path(bare: Path, monkeypatch: pytest.Monk
     assert kubernetes.cluster_programs([ETCD]) == {"etcd": etcd}
 
 
-def test_another_version_is_named_and_passed_over(bare: Path) -> None:
+def test_another_version_is_reported_and_skipped(bare: Path) -> None:
     kubectl = write_program(bare / "bin" / "kubectl", "Client Version: v1.32.4")
-    said: list[str] = []
+    lines: list[str] = []
     with pytest.raises(MissingError, match=r"kubectl not found .* there is no Go to build with: install Go 1\.26\."):
-        kubernetes.cluster_programs([KUBECTL], said.append)
-    assert said == [f"{kubectl} is version 1.32.4; kubectl 1.36.x is wanted, so it is not used."]
+        kubernetes.cluster_programs([KUBECTL], lines.append)
+    assert lines == [f"{kubectl} is version 1.32.4; kubectl 1.36.x is required, so it is skipped."]
 
 
-def test_what_a_build_leaves_is_whole_and_found_again(bare: Path) -> None:
+def test_a_built_program_is_found_again(bare: Path) -> None:
     go = bare / "bin" / "go"
     go.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nprintf whole > "$2/etcd"\n')
     go.chmod(0o755)
@@ -77,7 +77,7 @@ def test_what_a_build_leaves_is_whole_and_found_again(bare: Path) -> None:
     assert kubernetes.cluster_programs([ETCD]) == {"etcd": built}
 
 
-def test_a_build_that_fails_leaves_nothing_and_says_why(bare: Path) -> None:
+def test_a_failed_build_leaves_nothing(bare: Path) -> None:
     go = bare / "bin" / "go"
     go.write_text("#!/bin/sh\necho 'main.go:1: no such thing' >&2\nexit 1\n")
     go.chmod(0o755)
@@ -86,7 +86,7 @@ def test_a_build_that_fails_leaves_nothing_and_says_why(bare: Path) -> None:
     assert [path for path in (bare / "cache").rglob("*") if path.name != ".lock" and path.is_file()] == []
 
 
-def test_the_cache_is_another_when_a_locked_dependency_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_dependency_changes_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kubernetes, "TOOLS", tmp_path)
     (tmp_path / "etcd").mkdir()
     folders = set()
@@ -96,7 +96,7 @@ def test_the_cache_is_another_when_a_locked_dependency_changes(tmp_path: Path, m
     assert len(folders) == 2
 
 
-def test_kind_is_used_where_docker_answers_and_removed_again(bare: Path) -> None:
+def test_kind_with_docker(bare: Path) -> None:
     log = bare / "log"
     for name in ("docker", "kind"):
         program = write_program(bare / "bin" / name, "")
@@ -104,8 +104,8 @@ def test_kind_is_used_where_docker_answers_and_removed_again(bare: Path) -> None
     assert kind.is_available()
     config = kind.up(bare / "state", lambda line: None)
     kind.down(bare / "state")
-    words = [" ".join(line.split()[:3]) for line in log.read_text().splitlines()]
-    assert words == [
+    commands = [" ".join(line.split()[:3]) for line in log.read_text().splitlines()]
+    assert commands == [
         "docker info",
         "kind get clusters",
         "kind create cluster",
@@ -115,7 +115,7 @@ def test_kind_is_used_where_docker_answers_and_removed_again(bare: Path) -> None
     assert not config.parent.exists()
 
 
-def test_kind_alone_is_not_docker(bare: Path) -> None:
+def test_kind_without_docker(bare: Path) -> None:
     write_program(bare / "bin" / "kind", "")
     docker = write_program(bare / "bin" / "docker", "")
     docker.write_text("#!/bin/sh\nexit 1\n")
@@ -126,7 +126,7 @@ def test_kind_alone_is_not_docker(bare: Path) -> None:
     ("labels", "total"),
     [({}, 6.0), ({"verb": "POST"}, 3.0), ({"verb": "POST|PUT", "resource": "pods"}, 3.0), ({"verb": "PO"}, 0.0)],
 )
-def test_series_are_summed_by_their_labels(labels: dict[str, str], total: float) -> None:
+def test_sum_of_series(labels: dict[str, str], total: float) -> None:
     text = (
         "# HELP requests_total Requests.\n"
         'requests_total{verb="POST",resource="pods"} 1\n'
@@ -138,7 +138,7 @@ def test_series_are_summed_by_their_labels(labels: dict[str, str], total: float)
     assert cluster.sum_series(text, "requests_total", labels) == total
 
 
-def test_an_image_is_the_same_bytes_each_time(tmp_path: Path) -> None:
+def test_images_are_reproducible(tmp_path: Path) -> None:
     image = Image("pdx.local/a:1", {"bin/a": b"program"}, folders={"tmp": 0o1777}, entrypoint=("/bin/a",))
     one, two = (images.write(image, tmp_path / name).read_bytes() for name in ("one.tar", "two.tar"))
     assert one == two
@@ -147,11 +147,7 @@ def test_an_image_is_the_same_bytes_each_time(tmp_path: Path) -> None:
     assert os.path.getsize(tmp_path / "one.tar") < 100_000
 
 
-def test_what_a_node_lacks_is_named_by_package_to_who_may_not_install_it(
-    bare: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_packages_without_root(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(
-        MissingError, match=r"^Install containerd runc \(names of Debian's packages\), then try again\.$"
-    ):
+    with pytest.raises(MissingError, match=r"^Install containerd runc \(Debian packages\), then try again\.$"):
         packages.require({"containerd": "containerd", "ctr": "containerd", "runc": "runc", "sh": "dash"}, print)

@@ -1,4 +1,4 @@
-"""The images, built once from the Dockerfiles and kept outside the checkout, and a way to run programs in them."""
+"""The images from the Dockerfiles, and a way to run programs in them."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from images.build import BASE, PACKAGES, Built, Request, build, cache_root, pip_conf, store_of, wants_stand_in
+from images.build import BASE, PACKAGES, Built, Request, build, cache_root, needs_stand_in, pip_conf, store_of
 from pdx_cluster.errors import MissingError
 from pdx_cluster.programs import packages
 
@@ -24,11 +24,11 @@ mount -t proc proc "$ROOT/proc"
 mount --bind /dev "$ROOT/dev"
 exec chroot --userspec="$USERSPEC" --groups="${USERSPEC#*:}" "$ROOT" env -i "$@"
 """
-"""A namespace of mounts in which the image is the root, and read-only, as in the pods."""
+"""Runs in a mount namespace with the image as its read-only root, as in the pods."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The first test that wants an image builds it, from nothing."""
+    """Allow time for the first test of an image, which builds it."""
     for item in items:
         if "tests/images" in str(item.path):
             item.add_marker(pytest.mark.timeout(600))
@@ -44,19 +44,19 @@ class Image:
     root: Path
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a program as the image's user in the image's environment; the root is read-only and /tmp with it."""
+        """Run a program as the image's user in the image's environment; root and /tmp are read-only."""
         environment = {"ROOT": str(self.root), "USERSPEC": self.config["User"], "PATH": os.environ["PATH"]}
         script = ["unshare", "--mount", "sh", "-ec", SCRIPT, "sh", *self.config["Env"], *command]
         return subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
 
     def start(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run what the image runs, with arguments."""
+        """Run the image's entrypoint with arguments."""
         return self.run(*self.config["Entrypoint"], *arguments)
 
 
 @pytest.fixture(scope="session")
 def images() -> Iterator[Callable[[str], Image]]:
-    """Each image by its name, mounted."""
+    """Return an image by its name, mounted."""
     if os.geteuid():
         pytest.skip("only root can mount an image as the tests do")
     try:
@@ -76,14 +76,14 @@ def images() -> Iterator[Callable[[str], Image]]:
 
 @pytest.fixture(params=sorted(PACKAGES))
 def image(request: pytest.FixtureRequest, images: Callable[[str], Image]) -> Image:
-    """Every image in turn."""
+    """Every image, one after the other."""
     return images(request.param)
 
 
 @contextmanager
 def _mounted(name: str) -> Iterator[Image]:
     cache = cache_root(os.environ)
-    stand_in = wants_stand_in("auto", "buildah", BASE, cache)
+    stand_in = needs_stand_in("auto", "buildah", BASE, cache)
     built = build(Request(name, TAG, "buildah", stand_in=stand_in, pip_conf=pip_conf(os.environ)), cache)
     store = store_of(cache, stand_in)
     identity = store.buildah("pull", "--quiet", f"docker-archive:{built.archive}").strip()

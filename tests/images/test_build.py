@@ -1,11 +1,11 @@
-"""What decides how and whether an image is built; pure, apart from files of the test's own."""
+"""Inputs, arguments and cache keys of image builds; pure, except for temporary files."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from images.build import BuildError, Request, build_arguments, inputs, key, main, pip_conf, wants_stand_in
+from images.build import BuildError, Request, build_arguments, inputs, key, main, needs_stand_in, pip_conf
 
 REQUEST = Request("operator", "1.2.3", "buildah")
 FILES = {
@@ -34,7 +34,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_builder_is_given_the_same_arguments() -> None:
+def test_build_arguments() -> None:
     request = Request("gateway", "1.2.3", "docker", base="b@sha256:0", revision="abc", pip_conf=Path("/etc/pip.conf"))
 
     assert build_arguments(request) == [
@@ -45,7 +45,7 @@ def test_every_builder_is_given_the_same_arguments() -> None:
     ]
 
 
-def test_the_inputs_are_what_dockerignore_lets_pass(root: Path) -> None:
+def test_inputs_match_dockerignore(root: Path) -> None:
     assert {str(path) for path in inputs(root, "operator")} == set(FILES) - {
         "proxy/pdx_proxy/process/main.py",
         "api/pdx_api/__pycache__/names.pyc",
@@ -54,7 +54,7 @@ def test_the_inputs_are_what_dockerignore_lets_pass(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
-def test_only_a_change_of_an_input_asks_for_a_build(root: Path, name: str) -> None:
+def test_only_inputs_change_the_key(root: Path, name: str) -> None:
     before, changes = key(root, REQUEST), Path(name) in inputs(root, "operator")
     (root / name).write_text("changed")
 
@@ -70,26 +70,24 @@ def test_only_a_change_of_an_input_asks_for_a_build(root: Path, name: str) -> No
         Request("operator", "1.2.3", "buildah", revision="abc"),
     ],
 )
-def test_another_name_or_base_is_another_image(root: Path, other: Request) -> None:
+def test_name_and_base_change_the_key(root: Path, other: Request) -> None:
     assert key(root, other) != key(root, REQUEST)
 
 
-def test_the_machines_pip_configuration_is_found_by_its_variable(tmp_path: Path) -> None:
+def test_pip_conf_from_the_environment(tmp_path: Path) -> None:
     (tmp_path / "pip.conf").touch()
 
     assert pip_conf({"PIP_CONFIG_FILE": str(tmp_path / "pip.conf")}) == tmp_path / "pip.conf"
     assert pip_conf({"PIP_CONFIG_FILE": os.devnull}) is None
 
 
-def test_a_stand_in_is_only_buildahs_to_make(tmp_path: Path) -> None:
-    assert wants_stand_in("auto", "docker", "b", tmp_path) is False
+def test_only_buildah_creates_a_stand_in(tmp_path: Path) -> None:
+    assert needs_stand_in("auto", "docker", "b", tmp_path) is False
     with pytest.raises(BuildError, match="docker builds here"):
-        wants_stand_in("always", "docker", "b", tmp_path)
+        needs_stand_in("always", "docker", "b", tmp_path)
 
 
-def test_without_any_builder_the_way_to_one_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_builder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
 
     assert main(["--out", str(tmp_path)]) == 1

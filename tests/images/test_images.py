@@ -1,4 +1,4 @@
-"""What is in the images, built from the Dockerfiles, and that it runs where nothing can be written."""
+"""The images from the Dockerfiles: their content, and that they run on a read-only file system."""
 
 import json
 
@@ -49,7 +49,7 @@ def test_the_entrypoint_is_the_program(image: Image) -> None:
     assert not image.config.get("Cmd")
 
 
-def test_labels_say_what_the_image_is(image: Image) -> None:
+def test_labels(image: Image) -> None:
     labels = image.config["Labels"]
 
     assert labels["org.opencontainers.image.title"] == f"pdx-{image.name}"

@@ -1,1 +1,4 @@
-"""checks."""
+"""The checks of `pdx doctor`: an observation in, findings out. Pure: no clock, no socket, no file, no event loop.
+
+They import `sources.observation` and pure parts of the operator.
+"""

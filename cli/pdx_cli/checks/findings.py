@@ -1,47 +1,51 @@
-"""A finding of `pdx doctor`, and how all of them become one list. What is looked for is in `checks_*.py`."""
+"""A finding of `pdx doctor`, and how the findings of all checks become one list."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
+from typing import Final
 
-from pdx_cli.sources.picture import Picture
+from pdx_cli.sources.observation import Observation
+
+MAX_QUOTE: Final = 300
+"""Characters of a log line or a reason that a sentence quotes."""
 
 
 class Severity(StrEnum):
-    """What a finding means."""
+    """How serious a finding is, the most serious first."""
 
     WRONG = "wrong"
-    """It does not pass by itself."""
+    """Somebody must fix it."""
     WAIT = "wait"
-    """It passes by itself, as far as can be seen."""
+    """It is expected to pass by itself."""
     FOLLOWS = "follows"
-    """It comes of something else; told behind the causes."""
+    """A consequence of other findings; printed after them."""
     NOTE = "note"
-    """Worth knowing; nothing is wrong."""
+    """Information; nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found."""
+    """One result of a check."""
 
     severity: Severity
     cause: str
-    """One word in CamelCase: the operator's reason where it has one."""
+    """One word in CamelCase: the operator's reason if it has one."""
     sentence: str
-    """What is so."""
+    """The facts."""
     remedy: str = ""
-    """What to do; empty where the sentence says it."""
+    """What to do; empty if the sentence contains it."""
 
 
-Check = Callable[[Picture], Iterable[Finding]]
+Check = Callable[[Observation], Iterable[Finding]]
 
 _ORDER = list(Severity)
 
 
-def examine(picture: Picture, checks: Sequence[Check]) -> list[Finding]:
-    """All findings, the worst first, each cause with one sentence once."""
-    found = chain.from_iterable(check(picture) for check in checks)
+def examine(observation: Observation, checks: Sequence[Check]) -> list[Finding]:
+    """Return all findings without duplicates, the most serious first."""
+    found = chain.from_iterable(check(observation) for check in checks)
     return sorted(dict.fromkeys(found), key=lambda finding: _ORDER.index(finding.severity))
 
 
@@ -51,11 +55,22 @@ def is_healthy(findings: Iterable[Finding]) -> bool:
 
 
 def wrong(cause: str, sentence: str, remedy: str = "") -> Finding:
-    """A finding of what does not pass by itself."""
+    """Return a finding that somebody must fix."""
     return Finding(Severity.WRONG, cause, sentence, remedy)
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names in a sentence: `a`, `a and b`, `a, b and c`."""
+    """Join names for a sentence: `a`, `a and b`, `a, b and c`."""
     *most, last = list(dict.fromkeys(names))
     return f"{', '.join(most)} and {last}" if most else last
+
+
+def shortened(text: str, limit: int = MAX_QUOTE) -> str:
+    """Return the text as one line of at most `limit` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def capitalized(text: str) -> str:
+    """Return the text with a capital first letter; the rest is unchanged."""
+    return text[:1].upper() + text[1:]

@@ -1,1 +1,4 @@
-"""commands."""
+"""One module per command, with `add_arguments(parser)` and `run(args)`; `pdx_cli.main` finds them by name.
+
+A command may import every other package of the CLI, but no other command.
+"""

@@ -1,4 +1,4 @@
-"""`pdx doctor`: what is wrong with one deployment, in sentences, and what to do."""
+"""`pdx doctor`: reports what is wrong with one deployment, and what to do."""
 
 import argparse
 import asyncio
@@ -11,17 +11,16 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from pdx_cli.checks import cluster, serving
+from pdx_cli.checks.catalogue import CHECKS
 from pdx_cli.checks.findings import Finding, Severity, examine, is_healthy
 from pdx_cli.inputs import target
-from pdx_cli.inputs.target import InCluster
+from pdx_cli.inputs.target import InCluster, Local
+from pdx_cli.sources import local
+from pdx_cli.sources.access import ObjectAccess, sole_name
 from pdx_cli.sources.client import Client
-from pdx_cli.sources.cluster import Look, sole_name
+from pdx_cli.sources.cluster import ClusterObserver
 from pdx_cli.sources.kube import Kube
-from pdx_cli.sources.local import Local
-from pdx_cli.sources.picture import Picture
-
-CHECKS: Final = (*cluster.CHECKS, *serving.CHECKS)
+from pdx_cli.sources.observation import Observation
 
 EPILOG: Final = f"""\
 examples:
@@ -33,8 +32,8 @@ examples:
 
 {target.WHERE}
 
-It changes nothing. Exit code: 0 nothing is wrong; 1 something is; 2 it could not look.
-docs/doctor.md lists what it looks for and the rights it uses."""
+It changes nothing. Exit code: 0 nothing is wrong; 1 something is wrong or not ready; 2 the inspection failed.
+docs/doctor.md lists the causes and the rights that it needs."""
 
 MARKS: Final = {
     Severity.WRONG: ("✗", "bold red"),
@@ -45,30 +44,30 @@ MARKS: Final = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `pdx doctor`."""
+    """Add the arguments of `pdx doctor`."""
     target.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON, for programs")
     parser.epilog = EPILOG
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look, print the findings, and say by the exit code whether there is any."""
-    picture = asyncio.run(look(target.target_of(args)))
-    findings = examine(picture, CHECKS)
-    print(_json(picture, findings)) if args.json else _print(picture, findings)
+    """Inspect, print the findings, and return 1 if something is wrong."""
+    observation = asyncio.run(inspect(target.target_of(args)))
+    findings = examine(observation, CHECKS)
+    print(_json(observation, findings)) if args.json else _print(observation, findings)
     return 0 if is_healthy(findings) else 1
 
 
-async def look(what: Local | InCluster) -> Picture:
-    """The picture of a deployment; raises CommandError with code 2 when it cannot be had."""
-    if isinstance(what, Local):
+async def inspect(deployment: Local | InCluster) -> Observation:
+    """Observe a deployment; raises CommandError with code 2."""
+    if isinstance(deployment, Local):
         async with Client() as client:
-            return await what.picture(client, _now)
-    kube, namespace = await Kube.of(what.kubeconfig, what.context)
+            return await local.observe(deployment, client, _now)
+    kube, namespace = await Kube.of(deployment.kubeconfig, deployment.context)
     try:
-        namespace = what.namespace or namespace
-        name = what.name or await sole_name(kube, namespace)
-        return await Look(kube, namespace, name).picture(_now)
+        namespace = deployment.namespace or namespace
+        name = deployment.name or await sole_name(kube, namespace)
+        return await ClusterObserver(ObjectAccess(kube, namespace, name)).observe(_now)
     finally:
         await kube.close()
 
@@ -77,10 +76,10 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _print(picture: Picture, findings: Sequence[Finding]) -> None:
+def _print(observation: Observation, findings: Sequence[Finding]) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    where = f"namespace {picture.namespace}" if picture.namespace is not None else "this machine"
-    console.print(Text(f"{picture.name} ({where}): {_verdict(findings)}", "bold"))
+    where = f"namespace {observation.namespace}" if observation.namespace is not None else "this machine"
+    console.print(Text(f"{observation.name} ({where}): {_verdict(findings)}", "bold"))
     for finding in findings:
         mark, style = MARKS[finding.severity]
         console.print()
@@ -88,25 +87,25 @@ def _print(picture: Picture, findings: Sequence[Finding]) -> None:
         if finding.remedy:
             console.print(Text(f"    {_ended(finding.remedy)}"))
     console.print()
-    console.print(Text(f"Looked at {_seen(picture)}.", "dim"))
-    if picture.unseen:
-        console.print(Text(f"Not seen: {'; '.join(picture.unseen)}.", "dim"))
+    console.print(Text(f"Inspected {_extent(observation)}.", "dim"))
+    if observation.unseen:
+        console.print(Text(f"Could not read: {'; '.join(observation.unseen)}.", "dim"))
 
 
 def _verdict(findings: Sequence[Finding]) -> str:
     wrong = sum(finding.severity is Severity.WRONG for finding in findings)
     if wrong:
         return "1 thing is wrong." if wrong == 1 else f"{wrong} things are wrong."
-    return "nothing is wrong." if is_healthy(findings) else "it is not ready, and nothing is found to be wrong."
+    return "nothing is wrong." if is_healthy(findings) else "it is not ready, but no cause was found."
 
 
-def _seen(picture: Picture) -> str:
-    if picture.namespace is None:
-        return f"{len(picture.gateways)} gateways and {len(picture.engines)} engines"
-    asked = sum(gateway.state is not None for gateway in picture.gateways)
+def _extent(observation: Observation) -> str:
+    if observation.namespace is None:
+        return f"{len(observation.gateways)} gateways and {len(observation.engines)} engines"
+    gateways = sum(gateway.state is not None for gateway in observation.gateways)
     return (
-        f"the object, {len(picture.pools)} Deployments of engines, {len(picture.pods)} pods, {len(picture.events)} "
-        f"warnings, {asked} gateways and {len(picture.engines)} running engines"
+        f"the object, {len(observation.pools)} Deployments of engines, {len(observation.pods)} pods, "
+        f"{len(observation.events)} warnings, {gateways} gateways and {len(observation.engines)} running engines"
     )
 
 
@@ -114,12 +113,12 @@ def _ended(sentence: str) -> str:
     return sentence if sentence.endswith((".", "…", ":", "?", "!")) else f"{sentence}."
 
 
-def _json(picture: Picture, findings: Sequence[Finding]) -> str:
-    told = {
-        "name": picture.name,
-        "namespace": picture.namespace,
+def _json(observation: Observation, findings: Sequence[Finding]) -> str:
+    report = {
+        "name": observation.name,
+        "namespace": observation.namespace,
         "healthy": is_healthy(findings),
         "findings": [dataclasses.asdict(finding) for finding in findings],
-        "unseen": list(picture.unseen),
+        "unseen": list(observation.unseen),
     }
-    return json.dumps(told, indent=2, ensure_ascii=False)
+    return json.dumps(report, indent=2, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""`pdx gateway`: the gateway alone, in front of engines that someone else started."""
+"""`pdx gateway`: only the gateway, in front of engines that already run."""
 
 import argparse
 from typing import Final
@@ -20,57 +20,28 @@ examples:
   pdx gateway --prefill http://p0:8000 --decode http://d0:8000 --on-prefill-failure Local --handoff-seconds 60 \\
               --client-keys keys.txt
 
-The engines must be wired for the connector and order named here; `pdx render FILE` shows how. Start them with
---enable-prompt-tokens-details; without it, transfer probes (--verification-period-seconds) have no result.
-Clients are served on --listen (/health and /ready too); --admin answers /metrics, /pdx/state and /pdx/canary."""
+The engines must be configured for this connector and order; `pdx render FILE` prints how. Start them with
+--enable-prompt-tokens-details, because transfer probes (--verification-period-seconds) read the
+share of loaded tokens from their answers.
+--listen serves clients, /health and /ready; --admin serves /metrics and /pdx/state."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's flags."""
+    """Add the arguments of `pdx gateway`."""
     parser.epilog = EPILOG
     parser.add_argument(
         "--listen",
         default=f"127.0.0.1:{GATEWAY_PORT}",
         metavar="HOST:PORT",
-        help="where clients are served (%(default)s)",
+        help="address for clients (%(default)s)",
     )
     parser.add_argument(
         "--admin",
         default=None,
         metavar="HOST:PORT",
-        help=f"where /metrics and /pdx/state are (port {ADMIN_PORT} of 127.0.0.1)",
+        help=f"address for /metrics and /pdx/state (127.0.0.1:{ADMIN_PORT})",
     )
-    parser.add_argument("--prefill", nargs="+", default=[], metavar="URL", help="engines that prefill")
-    parser.add_argument(
-        "--prefill-ranks",
-        type=int,
-        default=1,
-        metavar="N",
-        help="data-parallel ranks of each that prefills, --data-parallel-size (%(default)s)",
-    )
-    parser.add_argument(
-        "--identity-ports",
-        nargs="+",
-        type=int,
-        default=[],
-        metavar="PORT",
-        help="for each that prefills, where it tells its identity: Mooncake's bootstrap (the connector's own port)",
-    )
-    parser.add_argument("--decode", nargs="+", default=[], metavar="URL", help="engines that decode")
-    parser.add_argument("--aggregated", nargs="+", default=[], metavar="URL", help="engines that do both")
-    parser.add_argument(
-        "--connector", default="NIXL", help=f"KV connector of the engines: {', '.join(CONNECTORS)} (%(default)s)"
-    )
-    parser.add_argument(
-        "--order", default=None, help=f"order they are wired for: {', '.join(Order)} (the connector's first)"
-    )
-    parser.add_argument(
-        "--protocol",
-        default="",
-        metavar="JSON",
-        help="how connector Custom is spoken to, for example "
-        """{"family": "Serial", "prefillParams": {"do_remote_decode": true}}""",
-    )
+    _add_engines(parser)
     parser.add_argument(
         "--workers", type=int, default=1, metavar="N", help="processes that share the port (%(default)s)"
     )
@@ -82,13 +53,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
 
 
+def _add_engines(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prefill", nargs="+", default=[], metavar="URL", help="engines that prefill")
+    parser.add_argument(
+        "--prefill-ranks",
+        type=int,
+        default=1,
+        metavar="N",
+        help="data-parallel ranks of each prefill engine, its --data-parallel-size (%(default)s)",
+    )
+    parser.add_argument(
+        "--identity-ports",
+        nargs="+",
+        type=int,
+        default=[],
+        metavar="PORT",
+        help="for each prefill engine, the port of its identity: Mooncake's bootstrap (the connector's default)",
+    )
+    parser.add_argument("--decode", nargs="+", default=[], metavar="URL", help="engines that decode")
+    parser.add_argument("--aggregated", nargs="+", default=[], metavar="URL", help="engines that do both")
+    parser.add_argument(
+        "--connector", default="NIXL", help=f"KV connector of the engines: {', '.join(CONNECTORS)} (%(default)s)"
+    )
+    parser.add_argument(
+        "--order",
+        default=None,
+        help=f"order that the engines are configured for: {', '.join(Order)} (the connector's first)",
+    )
+    parser.add_argument(
+        "--protocol",
+        default="",
+        metavar="JSON",
+        help="protocol of connector Custom, for example "
+        """{"family": "Serial", "prefillParams": {"do_remote_decode": true}}""",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal."""
     return run_gateway(settings_of(args))
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
-    """The gateway's settings from the flags; raises CommandError."""
+    """Return the gateway's settings from the flags; raises CommandError."""
     if args.workers < 1 or args.workers > MAX_WORKERS:
         raise CommandError(f"--workers is {args.workers}; write a number from 1 to {MAX_WORKERS}.")
     admin = args.admin or f"127.0.0.1:{ADMIN_PORT}"
@@ -109,7 +116,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
 
 def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
     if args.aggregated and (args.prefill or args.decode):
-        raise CommandError("--aggregated stands alone: leave out --prefill and --decode.")
+        raise CommandError("--aggregated excludes --prefill and --decode; remove them.")
     if not args.aggregated and not (args.prefill and args.decode):
         raise CommandError("The gateway needs engines: write --prefill URL and --decode URL, or --aggregated URL.")
     if args.order is not None and args.order not in list(Order):
@@ -139,18 +146,18 @@ def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
     names = [spec.name for spec in specs]
     for name in names:
         if names.count(name) > 1:
-            raise CommandError(f"{name} is named twice; every engine is named once, in one role.")
+            raise CommandError(f"{name} is given twice; give every engine once, in one role.")
     return specs
 
 
 def _identity_ports(args: argparse.Namespace) -> dict[str, int]:
-    """By URL of an engine that prefills."""
+    """Return the ports by URL of the prefill engine."""
     ports = args.identity_ports
     if ports and len(ports) != len(args.prefill):
-        raise CommandError(f"--identity-ports names {len(ports)} ports; write one for each of --prefill.")
+        raise CommandError(f"--identity-ports has {len(ports)} ports; write one for each engine of --prefill.")
     for port in ports:
         if not 0 < port < 65536:
-            raise CommandError(f"--identity-ports: {port} is no port; write a number from 1 to 65535.")
+            raise CommandError(f"--identity-ports: {port} is not a port; write a number from 1 to 65535.")
     return dict(zip(args.prefill, ports, strict=False))
 
 
@@ -159,14 +166,14 @@ def _url(text: str) -> Address:
         parts = urlsplit(text)
         host, port = parts.hostname, 80 if parts.port is None else parts.port
     except ValueError as error:
-        raise _no_url(text) from error
+        raise _invalid_url(text) from error
     if parts.scheme != "http" or not host or not port or parts.path not in ("", "/") or parts.query or "@" in text:
-        raise _no_url(text)
+        raise _invalid_url(text)
     return Address(host, port)
 
 
-def _no_url(text: str) -> CommandError:
-    return CommandError(f"{text} is no engine's URL; write http://HOST:PORT.")
+def _invalid_url(text: str) -> CommandError:
+    return CommandError(f"{text} is not the URL of an engine; write http://HOST:PORT.")
 
 
 def _address(flag: str, text: str) -> Address:

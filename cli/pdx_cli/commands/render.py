@@ -1,4 +1,4 @@
-"""`pdx render`: what the operator would apply for a PDDeployment, less what it notes for itself."""
+"""`pdx render`: the objects that the operator applies for a PDDeployment, without its own annotations."""
 
 import argparse
 from collections.abc import Iterable
@@ -21,29 +21,29 @@ examples:
   pdx render examples/qwen.yaml --set spec.mode=Aggregated
   pdx render examples/qwen.yaml --namespace llm | kubectl diff -f -
 
-Secrets (tokens, API keys) are named in what is printed, never read: they must be there when it is applied."""
+The output names Secrets (tokens, API keys) but does not contain them: create them before you apply it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `pdx render`."""
+    """Add the arguments of `pdx render`."""
     document.add_arguments(parser)
     parser.add_argument(
         "-n",
         "--namespace",
         metavar="NAME",
-        help=f"namespace of an object that names none (default: {DEFAULT_NAMESPACE})",
+        help=f"namespace, if FILE has none (default: {DEFAULT_NAMESPACE})",
     )
     parser.add_argument(
         "--gateway-image",
         metavar="IMAGE",
         default=f"pdx-gateway:{version('pdx-serving')}",
-        help="image of the gateway where spec.gateway.image names none (default: %(default)s)",
+        help="image of the gateway, if spec.gateway.image is not set (default: %(default)s)",
     )
     parser.epilog = EPILOG
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the manifests as one multi-document YAML."""
+    """Print the manifests as YAML documents."""
     deployment = document.load(args.file, args.assignments)
     if args.namespace and deployment.metadata.namespace is None:
         metadata = deployment.metadata.model_copy(update={"namespace": args.namespace})
@@ -58,20 +58,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def to_yaml(manifests: Iterable[Manifest]) -> str:
-    """The manifests as one YAML text of several documents."""
-    printed = (_without_notes(manifest) for manifest in manifests)
+    """Return the manifests as one text of several YAML documents."""
+    printed = (_without_records(manifest) for manifest in manifests)
     return yaml.dump_all(printed, Dumper=_Dumper, sort_keys=False, width=120)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Aliases are YAML, but nobody expects them in manifests."""
+    """Writes no aliases: they are valid YAML, but unusual in manifests."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
-def _without_notes(manifest: Manifest) -> Manifest:
+def _without_records(manifest: Manifest) -> Manifest:
+    """Remove the annotations in which the operator records what it applied."""
     annotations = manifest["metadata"].get("annotations", {})
-    told = {key: value for key, value in annotations.items() if key not in (ANNOTATION_INPUTS, ANNOTATION_TEMPLATE)}
+    kept = {key: value for key, value in annotations.items() if key not in (ANNOTATION_INPUTS, ANNOTATION_TEMPLATE)}
     metadata = {key: value for key, value in manifest["metadata"].items() if key != "annotations"}
-    return {**manifest, "metadata": {**metadata, **({"annotations": told} if told else {})}}
+    return {**manifest, "metadata": {**metadata, **({"annotations": kept} if kept else {})}}

@@ -15,26 +15,26 @@ BOTH: Final = "both"
 DEFAULTS: Final = SimSettings()
 
 OPTIONS: Final[dict[str, str]] = {
-    "model": "name under which clients ask for it",
+    "model": "name that clients request",
     "max_model_len": "longest prompt plus answer, in tokens",
     "api_key": "key that requests to /v1 must carry",
     "answer_tokens": "tokens after which an answer ends by itself; 0: never",
-    "prefill_base_seconds": "time of each prefill beside its tokens",
-    "prefill_token_seconds": "time for each prompt token of a prefill",
-    "prefill_chunk": "tokens in one prefill step",
-    "prefill_slots": "prefills computed at a time",
+    "prefill_base_seconds": "fixed time of each prefill",
+    "prefill_token_seconds": "additional time for each prompt token of a prefill",
+    "prefill_chunk": "prompt tokens in one prefill step",
+    "prefill_slots": "concurrent prefills",
     "decode_token_seconds": "time for each generated token",
     "transfer_seconds": "time to move the KV of one request",
-    "jitter": "share, 0 to 1, by which each time varies",
-    "seed": "seed of what is random",
-    "max_running": "sequences computed at a time",
+    "jitter": "share by which each time varies, 0 to 1",
+    "seed": "seed of all random choices",
+    "max_running": "concurrent sequences",
     "num_blocks": "KV blocks",
     "block_size": "tokens in a KV block",
     "lease_seconds": "how long P keeps finished blocks",
-    "storage": "where the connector is a pool, the directory that engines share",
+    "storage": "directory that the engines share, for connectors of the family pool",
     "shutdown_seconds": "how long a stop waits for open requests",
 }
-"""Settings that are plain flags: field of SimSettings -> help."""
+"""Field of SimSettings that is a plain flag -> help text."""
 
 EPILOG: Final = f"""\
 examples:
@@ -45,38 +45,38 @@ examples:
 
 Role {BOTH} accepts prefill and decode legs. Both engines of a pair need the same --model and --order.
 
-Faults are set while it runs, by POST /sim/faults ([] clears them); GET /sim/state tells its counts, blocks and faults:
+Set faults while it runs with POST /sim/faults ([] clears them). GET /sim/state returns counts, blocks and faults:
   curl -s http://127.0.0.1:8002/sim/faults -d '{{"kind": "status", "status": 503, "leg": "decode", "count": 2}}'
   curl -s http://127.0.0.1:8002/sim/state"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `pdx sim`."""
+    """Add the arguments of `pdx sim`."""
     parser.add_argument(
         "--listen",
         default=f"{DEFAULTS.host}:{ENGINE_PORT}",
         metavar="HOST:PORT",
-        help="where it serves (default: %(default)s)",
+        help="address of its HTTP API (default: %(default)s)",
     )
-    parser.add_argument("--role", choices=[*map(str, Role), BOTH], required=True, help="which legs it accepts")
+    parser.add_argument("--role", choices=[*map(str, Role), BOTH], required=True, help="legs that it accepts")
     parser.add_argument("--connector", default=DEFAULTS.connector, help="KV connector (default: %(default)s)")
     parser.add_argument(
         "--order",
         choices=[str(order) for order in Order],
         default=str(DEFAULTS.order),
-        help="order it is wired for; with NIXL PrefillFirst pulls, the others push (default: %(default)s)",
+        help="order that it is configured for; NIXL pulls with PrefillFirst, else pushes (default: %(default)s)",
     )
     parser.add_argument(
         "--protocol",
         default=DEFAULTS.protocol,
         metavar="JSON",
-        help="how connector Custom is spoken to: see `pdx gateway --help`",
+        help="protocol of connector Custom: see `pdx gateway --help`",
     )
     parser.add_argument(
         "--side-channel",
         default=f"{DEFAULTS.side_channel_host}:{SIDE_CHANNEL_PORT}",
         metavar="HOST:PORT",
-        help="where peers fetch its KV handshake, with Mooncake its bootstrap (default: %(default)s)",
+        help="address of its KV handshake, or of Mooncake's bootstrap (default: %(default)s)",
     )
     parser.add_argument(
         "--on-load-failure",
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def settings_of(args: argparse.Namespace) -> SimSettings:
-    """The simulator's settings from the flags; raises CommandError."""
+    """Return the simulator's settings from the flags; raises CommandError."""
     host, port = _address("--listen", args.listen)
     side_host, side_port = _address("--side-channel", args.side_channel)
     plain: dict[str, Any] = {field: getattr(args, field) for field in OPTIONS}
@@ -129,5 +129,5 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
 def _address(flag: str, text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise CommandError(f"{flag} {text} is no address; write HOST:PORT, for example 127.0.0.1:{ENGINE_PORT}.")
+        raise CommandError(f"{flag} {text} is not an address; write HOST:PORT, for example 127.0.0.1:{ENGINE_PORT}.")
     return host.strip("[]"), int(port)

@@ -1,4 +1,4 @@
-"""`pdx status`: what every `pdx up` of this user runs on this machine."""
+"""`pdx status`: every `pdx up` of this user on this machine, with its processes."""
 
 import argparse
 import asyncio
@@ -16,8 +16,9 @@ from rich.text import Text
 
 from pdx_api.names import Mode
 from pdx_api.verification import Finding, Verdict
-from pdx_cli.local import reaper
-from pdx_cli.local.run_record import Process, Run, default_root, directories
+from pdx_cli.runs import reaper
+from pdx_cli.runs.run_record import Process, Run, default_root, live_runs
+from pdx_cli.sources.answers import STATE_PATH
 from pdx_cli.sources.client import AnswerError, Client
 
 EPILOG: Final = """\
@@ -28,11 +29,11 @@ examples:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A run and what its gateway says now."""
+    """A run and its gateway's state."""
 
     run: Run
     state: Mapping[str, Any] | None
-    """The gateway's /pdx/state; None when it does not answer (yet)."""
+    """The gateway's /pdx/state; None if it does not answer (yet)."""
     now: float
     """Unix time, seconds."""
 
@@ -42,12 +43,12 @@ class Report:
         return max(0, int(self.now - self.run.started))
 
     def endpoint(self, process: Process) -> Mapping[str, Any]:
-        """What the gateway knows of an engine; empty for one it does not know."""
+        """Return the gateway's endpoint of an engine; empty if it has none."""
         found = (e for e in (self.state or {}).get("endpoints", ()) if e["url"].rstrip("/") == process.url)
         return next(found, {})
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for programs."""
+        """Return everything, for `--json`."""
         processes = [
             {**dataclasses.asdict(p), "alive": reaper.has_members(p.pid), "state": self.endpoint(p).get("state")}
             for p in self.run.processes
@@ -57,22 +58,21 @@ class Report:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `pdx status`."""
+    """Add the arguments of `pdx status`."""
     parser.add_argument("--json", action="store_true", help="print a JSON list with one entry for each run")
     parser.add_argument(
         "--run-dir",
         type=Path,
         default=default_root(),
         metavar="DIR",
-        help="a run's directory, or the parent of several (default: %(default)s)",
+        help="directory of a run, or parent of several (default: %(default)s)",
     )
     parser.epilog = EPILOG
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the living runs; records of dead ones are removed on the way."""
-    runs = [run for directory in directories(args.run_dir) if (run := directory.living()) is not None]
-    reports = asyncio.run(_ask(runs))
+    """Print the running `pdx up`s, and remove the records of ended ones."""
+    reports = asyncio.run(_reports(live_runs(args.run_dir)))
     if args.json:
         print(json.dumps([report.as_json() for report in reports], indent=2))
     elif not reports:
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _ask(runs: list[Run]) -> list[Report]:
+async def _reports(runs: list[Run]) -> list[Report]:
     async with Client() as client:
         states = await asyncio.gather(*(_state(client, run) for run in runs))
     return [Report(run, state, time.time()) for run, state in zip(runs, states, strict=True)]
@@ -91,7 +91,7 @@ async def _ask(runs: list[Run]) -> list[Report]:
 
 async def _state(client: Client, run: Run) -> Mapping[str, Any] | None:
     try:
-        state: Mapping[str, Any] = await client.json(f"{run.admin}/pdx/state", seconds=2.0)
+        state: Mapping[str, Any] = await client.json(f"{run.admin}{STATE_PATH}", seconds=2.0)
     except AnswerError:
         return None
     return state
@@ -113,7 +113,7 @@ def _print(report: Report) -> None:
         in_flight = str(endpoint.get("inFlight", ""))
         cells = (f"  {process.name}", str(process.pid), _liveness(report, process), in_flight, process.url, process.log)
         table.add_row(*(Text(cell) for cell in cells))
-    # A table is cut to the terminal; what is piped on keeps its columns.
+    # On a terminal, rich cuts the table to its width; in a pipe, the columns must stay whole.
     Console(highlight=False, width=None if console.is_terminal else 300).print(table)
 
 
@@ -136,16 +136,16 @@ def _in_flight(state: Mapping[str, Any] | None) -> str:
 
 
 def _kv(state: Mapping[str, Any] | None) -> str:
-    """What the gateway's canaries have shown; empty where there is nothing to be shown."""
-    told = (state or {}).get("kvTransfer")
-    if told is None or (state or {}).get("mode") != Mode.DISAGGREGATED:
+    """Return the result of the gateway's transfer probes; empty if it runs none."""
+    result = (state or {}).get("kvTransfer")
+    if result is None or (state or {}).get("mode") != Mode.DISAGGREGATED:
         return ""
-    finding = Finding.read(told)
+    finding = Finding.read(result)
     match finding.verdict:
         case Verdict.VERIFIED:
-            return f"KV travels: seen in {finding.pairs} of {finding.possible} pairs"
+            return f"KV moves: verified in {finding.pairs} of {finding.possible} pairs"
         case Verdict.BROKEN:
-            return f"KV does not travel: {finding.broken[0].sentence}"
+            return f"KV does not move: {finding.broken[0].sentence}"
     return f"KV: {finding.why}"
 
 

@@ -1,6 +1,6 @@
-"""`pdx tiny-model`: a Llama of 2 million random weights and a tokenizer, made in seconds without a network.
+"""`pdx tiny-model`: creates a Llama with 2 million random weights and a tokenizer, in seconds and without a network.
 
-It says nothing sensible, but its greedy text follows from the whole prompt, and in float32 it has no ties: equal texts
+Its text has no meaning, but the greedy text depends on the whole prompt, and in float32 it has no ties: equal texts
 mean equal KV.
 """
 
@@ -25,7 +25,7 @@ CONTEXT: Final = 4096
 """Longest prompt plus answer, in tokens."""
 SEED: Final = 0
 SPREAD: Final = 0.15
-"""Standard deviation of the weights. Wider than Llama's 0.02: attention, and with it the prompt, weighs more."""
+"""Standard deviation of the weights. Larger than Llama's 0.02, so that attention, and so the prompt, has effect."""
 
 SYLLABLES: Final = ("ba", "de", "fi", "go", "hu", "ka", "le", "mi", "no", "pu", "ra", "se", "ti", "vo", "zu")
 
@@ -38,25 +38,25 @@ CHAT_TEMPLATE: Final = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `pdx tiny-model`."""
-    parser.add_argument("directory", metavar="DIR", type=Path, help="where the model is written; must not exist yet")
+    """Add the arguments of `pdx tiny-model`."""
+    parser.add_argument("directory", metavar="DIR", type=Path, help="directory for the model; must be new or empty")
     parser.epilog = EPILOG
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the model beside its place and move it there when it is whole."""
+    """Create the model in a temporary directory and move it to its place when it is complete."""
     target: Path = args.directory.absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise CommandError(f"{target} exists already; remove it, or name another directory.")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        half_made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        incomplete = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         try:
-            _make(half_made)
-            _open_to_readers(half_made)
-            half_made.replace(target)
+            _make(incomplete)
+            _make_readable(incomplete)
+            incomplete.replace(target)
         finally:
-            shutil.rmtree(half_made, ignore_errors=True)
+            shutil.rmtree(incomplete, ignore_errors=True)
     except OSError as error:
         raise CommandError(f"{target} cannot be written: {error.strerror}.") from error
     print(f"The tiny model is in {target}")
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _make(directory: Path) -> None:
-    # Transformers reads these when it is imported.
+    # Transformers reads these variables at import.
     os.environ.update({"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"})
     try:
         _make_weights(directory, silent=_make_tokenizer(directory))
@@ -73,7 +73,7 @@ def _make(directory: Path) -> None:
 
 
 def _make_weights(directory: Path, silent: list[int]) -> None:
-    """`silent` tokens get the logit 0, which is never the greatest: greedy text has none of them."""
+    """Create the weights. `silent` tokens get the logit 0, which is never the largest: greedy text has none of them."""
     import torch
     import transformers
 
@@ -100,7 +100,7 @@ def _make_weights(directory: Path, silent: list[int]) -> None:
 
 
 def _make_tokenizer(directory: Path) -> list[int]:
-    """Byte-level BPE whose vocabulary is full; returns the tokens that decode to no visible text."""
+    """Create a byte-level BPE with a full vocabulary; return the tokens that decode to no visible text."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer: Any = Tokenizer(models.BPE())
@@ -113,7 +113,7 @@ def _make_tokenizer(directory: Path) -> list[int]:
         show_progress=False,
     )
     tokenizer.train_from_iterator(_corpus(), trainer)
-    assert tokenizer.get_vocab_size() == VOCABULARY, "a token without an entry would decode to nothing"
+    assert tokenizer.get_vocab_size() == VOCABULARY, "a token without an entry decodes to nothing"
     tokenizer.save(str(directory / "tokenizer.json"))
     described = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -128,13 +128,13 @@ def _make_tokenizer(directory: Path) -> list[int]:
 
 
 def _corpus() -> Iterator[str]:
-    """Words of two syllables, each pair once: 225 words, which more than fill the vocabulary."""
+    """Yield each pair of syllables once: 225 of them, more than the vocabulary can hold."""
     for first in SYLLABLES:
         yield " ".join(first + second for second in SYLLABLES)
 
 
-def _open_to_readers(directory: Path) -> None:
-    """mkdtemp makes a directory for its owner only; engines may run as someone else."""
+def _make_readable(directory: Path) -> None:
+    """Let all users read it: mkdtemp creates a directory for its owner only, and engines may run as another user."""
     directory.chmod(0o755)
     for path in directory.iterdir():
         path.chmod(0o644)

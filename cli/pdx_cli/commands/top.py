@@ -1,4 +1,4 @@
-"""`pdx top`: a deployment, live on the terminal."""
+"""`pdx top`: shows a deployment live on the terminal."""
 
 import argparse
 import asyncio
@@ -14,7 +14,7 @@ from rich.text import Text
 from pdx_cli.errors import CommandError
 from pdx_cli.inputs import target
 from pdx_cli.sources.figures import QUANTILES, Figures, figures
-from pdx_cli.sources.sampling import Source, opened
+from pdx_cli.sources.sampling import Sampler, sampler_of
 
 EPILOG: Final = f"""\
 examples:
@@ -25,22 +25,26 @@ examples:
 
 {target.WHERE}
 
-Phases are of the requests that ended since the last picture; `outside` is the share of a decode engine's prompt tokens
+Phases cover the requests that ended since the last update. `remote` is the share of a decode engine's prompt tokens
 that came through the connector. Ctrl-C ends it."""
 
 SHORTEST: Final = 0.1
 LONGEST: Final = 3600.0
-MOST_PAIRS: Final = 12
-"""Rows of pairs; the broken ones come first."""
+MAX_PAIRS: Final = 12
+"""Rows of pairs; broken pairs come first."""
 _STYLES: Final = {"Warm": "green", "Warming": "yellow", "Suspect": "yellow", "verified": "green", "broken": "bold red"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `pdx top`."""
+    """Add the arguments of `pdx top`."""
     target.add_arguments(parser)
-    parser.add_argument("--once", action="store_true", help="print one picture, of one interval, and end")
+    parser.add_argument("--once", action="store_true", help="print the figures of one interval and end")
     parser.add_argument(
-        "--interval", type=_seconds, default=2.0, metavar="SECONDS", help="between two pictures (default: %(default)g)"
+        "--interval",
+        type=_seconds,
+        default=2.0,
+        metavar="SECONDS",
+        help="time between two updates (default: %(default)g)",
     )
     parser.epilog = EPILOG
 
@@ -51,12 +55,12 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = math.nan
     if not SHORTEST <= value <= LONGEST:
-        raise argparse.ArgumentTypeError(f"{text} is no time; write seconds from {SHORTEST:g} to {LONGEST:g}")
+        raise argparse.ArgumentTypeError(f"{text} is not a time; write seconds from {SHORTEST:g} to {LONGEST:g}")
     return value
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show pictures until Ctrl-C, or one."""
+    """Show figures until Ctrl-C, or once."""
     try:
         asyncio.run(_watch(args))
     except KeyboardInterrupt:
@@ -65,43 +69,43 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _watch(args: argparse.Namespace) -> None:
-    async with opened(target.target_of(args), time.monotonic) as source:
-        before = await source.sample()
+    async with sampler_of(target.target_of(args), time.monotonic) as sampler:
+        before = await sampler.sample()
         if args.once:
             await asyncio.sleep(args.interval)
             console = Console(highlight=False)
-            # A picture that is piped on keeps its columns.
+            # In a pipe, the columns must stay whole.
             console = console if console.is_terminal else Console(highlight=False, width=200)
-            console.print(screen(source, figures(before, await source.sample(), source.names)))
+            console.print(screen(sampler, figures(before, await sampler.sample(), sampler.names)))
             return
         with Live(
-            screen(source, figures(None, before, source.names)), auto_refresh=False, screen=Console().is_terminal
+            screen(sampler, figures(None, before, sampler.names)), auto_refresh=False, screen=Console().is_terminal
         ) as live:
             while True:
                 await asyncio.sleep(args.interval)
                 try:
-                    now = await source.sample()
+                    now = await sampler.sample()
                 except CommandError as error:
-                    live.update(Group(Text(str(error), "red"), Text("It is asked again.", "dim")), refresh=True)
+                    live.update(Group(Text(str(error), "red"), Text("Retrying.", "dim")), refresh=True)
                     continue
-                live.update(screen(source, figures(before, now, source.names)), refresh=True)
+                live.update(screen(sampler, figures(before, now, sampler.names)), refresh=True)
                 before = now
 
 
-def screen(source: Source, shown: Figures) -> RenderableType:
-    """One picture."""
-    parts: list[RenderableType] = [_head(source, shown), Text(), _requests(shown), Text(), _phases(shown), Text()]
+def screen(sampler: Sampler, shown: Figures) -> RenderableType:
+    """Lay out the figures."""
+    parts: list[RenderableType] = [_head(sampler, shown), Text(), _requests(shown), Text(), _phases(shown), Text()]
     parts.append(_endpoints(shown))
     if shown.pairs:
         parts += [Text(), _pairs(shown)]
     return Group(*parts)
 
 
-def _head(source: Source, shown: Figures) -> Text:
+def _head(sampler: Sampler, shown: Figures) -> Text:
     flight = ", ".join(f"{count} {name}" for name, count in shown.in_flight.items())
     style = "bold red" if "NOT" in shown.kv else "green" if "verified by" in shown.kv else "yellow"
     return Text.assemble(
-        (f"{source.name} ({source.place})  {shown.mode}  {shown.wiring}\n", "bold"),
+        (f"{sampler.name} ({sampler.location})  {shown.mode}  {shown.wiring}\n", "bold"),
         (f"{shown.ready} of {shown.gateways} gateways ready", "" if shown.ready else "bold red"),
         f"; in flight: {flight or 'nothing'}",
         (f"\n{shown.kv}" if shown.kv else "", style),
@@ -111,7 +115,7 @@ def _head(source: Source, shown: Figures) -> Text:
 
 def _requests(shown: Figures) -> Table:
     table = _table("outcome", "per s", "total")
-    rows = [(name, *told) for name, told in (*shown.outcomes.items(), *shown.troubles.items()) if told[1]]
+    rows = [(name, *counts) for name, counts in (*shown.outcomes.items(), *shown.problems.items()) if counts[1]]
     for name, rate, total in rows:
         table.add_row(name, f"{rate:.1f}" if shown.seconds else "", str(total))
     if not rows:
@@ -128,26 +132,26 @@ def _phases(shown: Figures) -> Table:
 
 
 def _endpoints(shown: Figures) -> Table:
-    table = _table("engine", "role", "revision", "legs", "outside", "state", right=("legs", "outside"))
+    table = _table("engine", "role", "revision", "legs", "remote", "state", right=("legs", "remote"))
     for each in shown.endpoints:
         state = Text(each.state, _STYLES.get(each.state, "red"))
         if each.reason:
             state.append(f": {each.reason}", "dim")
-        table.add_row(each.name, each.role, each.revision, str(each.legs), percent(each.outside), state)
+        table.add_row(each.name, each.role, each.revision, str(each.legs), percent(each.remote), state)
     return table
 
 
 def _pairs(shown: Figures) -> Table:
-    table = _table("pair", "canary", "outside", "age", "phases", right=("outside", "age"))
-    for each in shown.pairs[:MOST_PAIRS]:
+    table = _table("pair", "probe", "remote", "age", "phases", right=("remote", "age"))
+    for each in shown.pairs[:MAX_PAIRS]:
         verdict = Text(each.verdict, _STYLES.get(each.verdict, "yellow"))
         if each.detail:
             verdict.append(f": {each.detail}", "dim")
         times = ", ".join(f"{name} {duration(seconds)}" for name, seconds in each.seconds.items())
-        row = (f"{each.prefill} → {each.decode}", verdict, percent(each.outside), f"{each.age:.0f} s", times)
+        row = (f"{each.prefill} → {each.decode}", verdict, percent(each.remote), f"{each.age:.0f} s", times)
         table.add_row(*row)
-    if len(shown.pairs) > MOST_PAIRS:
-        table.add_row(f"and {len(shown.pairs) - MOST_PAIRS} more", "", "", "", "")
+    if len(shown.pairs) > MAX_PAIRS:
+        table.add_row(f"and {len(shown.pairs) - MAX_PAIRS} more", "", "", "", "")
     return table
 
 
@@ -160,7 +164,7 @@ def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 
 
 def duration(seconds: float) -> str:
-    """Three digits and a unit; a dash for nothing."""
+    """Format with three digits and a unit; a dash for NaN."""
     if math.isnan(seconds):
         return "-"
     if seconds < 1:
@@ -169,5 +173,5 @@ def duration(seconds: float) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share as a percentage; a dash for nothing."""
+    """Format a share as a percentage; a dash for None."""
     return "-" if share is None else f"{100 * share:.0f} %"

@@ -1,4 +1,4 @@
-"""The PDDeployment that a command works on: a file, changed by `--set`, parsed."""
+"""The PDDeployment that a command works on: a file, with the changes of `--set`."""
 
 import argparse
 import copy
@@ -17,7 +17,7 @@ _CODE_DIRECTORY: Final = ("spec", "kvTransfer", "custom", "code", "directory")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of every command that reads a PDDeployment."""
+    """Add the arguments of every command that reads a PDDeployment."""
     parser.add_argument("file", metavar="FILE", type=Path, help="YAML file with one PDDeployment")
     parser.add_argument(
         "--set",
@@ -25,16 +25,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH=VALUE",
         action="append",
         default=[],
-        help="change one field before use, for example spec.kvTransfer.order=DecodeFirst (VALUE is YAML; repeatable)",
+        help="change one field, for example spec.kvTransfer.order=DecodeFirst (VALUE is YAML; repeatable)",
     )
 
 
 def load(file: Path, assignments: Sequence[str]) -> PDDeployment:
     """Read the file, apply the assignments in their order, and parse.
 
-    Directories that the file names start from where it is, those of assignments from where the command runs.
+    A relative directory in the file starts from the file's directory, in an assignment from the working directory.
     """
-    body = _from_its_place(_read(file), file.absolute().parent)
+    body = _with_absolute_code(_read(file), file.absolute().parent)
     for assignment in assignments:
         body = assign(body, assignment)
     try:
@@ -44,7 +44,7 @@ def load(file: Path, assignments: Sequence[str]) -> PDDeployment:
 
 
 def assign(body: Any, assignment: str) -> Any:
-    """A copy of the body with one `path=value` applied; missing mappings on the way are made."""
+    """Return a copy of the body with one `path=value` applied; missing mappings on the path are created."""
     path, equals, text = assignment.partition("=")
     steps = path.strip().split(".")
     if not equals or not all(steps):
@@ -52,38 +52,39 @@ def assign(body: Any, assignment: str) -> Any:
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise CommandError(f"--set {path}: {text!r} is not a YAML value{_place(error)}.") from error
+        raise CommandError(f"--set {path}: {text!r} is not a YAML value{_position(error)}.") from error
     changed = copy.deepcopy(body)
-    place = changed
+    node = changed
     for depth, step in enumerate(steps):
-        key = _key(place, step, ".".join(steps[:depth]) or "the document", path)
+        key = _key(node, step, ".".join(steps[:depth]) or "the document", path)
         if depth == len(steps) - 1:
-            place[key] = value
-        elif isinstance(place, list) or place.get(key) is not None:
-            place = place[key]
+            node[key] = value
+        elif isinstance(node, list) or node.get(key) is not None:
+            node = node[key]
         else:
-            place[key] = place = {}
+            node[key] = node = {}
     return changed
 
 
-def _from_its_place(body: Any, place: Path) -> Any:
-    """The body with the directory of a connector's code as an absolute path."""
+def _with_absolute_code(body: Any, base: Path) -> Any:
+    """Return the body with the directory of a connector's code as an absolute path."""
     inner = body
     for step in _CODE_DIRECTORY[:-1]:
         inner = inner.get(step) if isinstance(inner, dict) else None
     directory = inner.get(_CODE_DIRECTORY[-1]) if isinstance(inner, dict) else None
     if not isinstance(directory, str):
         return body
-    return assign(body, f"{'.'.join(_CODE_DIRECTORY)}={json.dumps(str(place / directory))}")
+    return assign(body, f"{'.'.join(_CODE_DIRECTORY)}={json.dumps(str(base / directory))}")
 
 
-def _key(place: Any, step: str, where: str, path: str) -> str | int:
-    if isinstance(place, dict):
+def _key(node: Any, step: str, where: str, path: str) -> str | int:
+    """Return the step as a key of a mapping or an index of a list; `where` is the path of the node."""
+    if isinstance(node, dict):
         return step
-    if not isinstance(place, list):
-        raise CommandError(f"--set {path}: {where} is {place!r:.40}, which has no fields.")
-    if not step.isdecimal() or int(step) >= len(place):
-        raise CommandError(f"--set {path}: {where} is a list of {len(place)}, so {step} is none of its entries.")
+    if not isinstance(node, list):
+        raise CommandError(f"--set {path}: {where} is {node!r:.40}, which has no fields.")
+    if not step.isdecimal() or int(step) >= len(node):
+        raise CommandError(f"--set {path}: {where} is a list with {len(node)} entries and has no entry {step}.")
     return int(step)
 
 
@@ -101,14 +102,14 @@ def _read(file: Path) -> Any:
     try:
         documents = [document for document in yaml.safe_load_all(text) if document is not None]
     except yaml.YAMLError as error:
-        raise CommandError(f"{file} is not YAML{_place(error)}.") from error
+        raise CommandError(f"{file} is not YAML{_position(error)}.") from error
     if len(documents) != 1:
         count = "no document" if not documents else f"{len(documents)} documents"
-        raise CommandError(f"{file} holds {count}; a command takes a file with one PDDeployment.")
+        raise CommandError(f"{file} contains {count}; write a file with one PDDeployment.")
     return documents[0]
 
 
-def _place(error: yaml.YAMLError) -> str:
+def _position(error: yaml.YAMLError) -> str:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return ""
     mark = error.problem_mark

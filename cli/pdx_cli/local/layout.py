@@ -1,7 +1,6 @@
-"""The processes of one `pdx up`, as values: what is started, where it listens, what it is called."""
+"""The processes of one `pdx up`, as values: their names, command lines, ports and files."""
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,11 +26,11 @@ from pdx_cli.errors import CommandError
 from pdx_cli.local.ports import HOST
 
 PDX: Final = (sys.executable, "-P", "-m", "pdx_cli")
-"""The start of every child that is a `pdx` command; -P keeps the working directory out of its imports."""
+"""Command-line prefix of a child that is a `pdx` command. -P keeps the working directory out of its imports."""
 
 
 class EngineKind(StrEnum):
-    """What stands behind an engine's address."""
+    """The program that runs as an engine."""
 
     VLLM = "vllm"
     SIM = "sim"
@@ -44,11 +43,11 @@ class Program:
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str]
-    """What it gets beside the environment of `pdx up`."""
+    """Added to the environment of `pdx up`."""
     port: int
-    """Where its HTTP API listens, on the loopback address."""
+    """Port of its HTTP API on the loopback address."""
     health: str = "/health"
-    """Path that answers 200 when it serves."""
+    """Path that returns 200 when it serves."""
 
     @property
     def address(self) -> str:
@@ -67,28 +66,28 @@ class EngineProgram(Program):
 
     role: Role
     side_ports: Mapping[str, int]
-    """Where its connector listens, by the connector's names."""
+    """The connector's name of a port -> the port."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """What it reads: path -> content."""
+    """Files that it reads: path -> content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Everything that one run starts."""
+    """All processes of one run."""
 
     engines: tuple[EngineProgram, ...]
     gateway: Program
     admin: Program
-    """The gateway's admin address; the same process."""
+    """The gateway's admin address, in the same process."""
     services: tuple[Program, ...] = ()
-    """What engines need beside them, started before them."""
+    """Side services; they start before the engines."""
 
     def of(self, role: Role) -> tuple[EngineProgram, ...]:
-        """The engines of a role."""
+        """Return the engines of a role."""
         return tuple(engine for engine in self.engines if engine.role is role)
 
     def name_of(self, address: str | None) -> str | None:
-        """The engine that listens at HOST:PORT."""
+        """Return the name of the engine at HOST:PORT."""
         return next((engine.name for engine in self.engines if engine.address == address), None)
 
 
@@ -101,43 +100,45 @@ def lay_out(
     storage: str,
     allocate: Callable[[int], list[int]],
 ) -> Layout:
-    """Programs of the engines and of the gateway.
+    """Lay out the programs of a deployment.
 
-    `storage` is a directory of the run alone, for KV that engines share by files and for files that each of them reads;
-    `allocate(count)` gives ports that are free.
+    `storage` is a directory of this run, for KV that engines share as files and for the files of each engine.
+    `allocate(count)` returns free ports.
     """
     spec = deployment.spec
     port_names = tuple(spec.connector.port_names) if spec.mode is Mode.DISAGGREGATED else ()
-    if kind is EngineKind.SIM and not port_names:  # a simulated engine takes one, whatever its connector does
+    if kind is EngineKind.SIM and not port_names:  # a simulated engine always has one
         port_names = (SIDE_CHANNEL,)
-    names = [(role, f"{role}-{i}") for role, pool in spec.pools().items() for i in range(pool.replicas)]
-    for role, pool in spec.pools().items():
-        if pool.replicas == 0:
-            raise CommandError(f"spec.{role}.replicas is 0; `pdx up` needs at least one engine of each role.")
-    shared, beside = _services(spec, [name for _, name in names])
-    ports = len(names) * (1 + len(port_names)) + sum(len(each.service.ports) for each in (*shared, *beside))
+    names = _engine_names(spec)
+    shared, own = _services(spec, [name for _, name in names])
+    ports = len(names) * (1 + len(port_names)) + sum(len(each.service.ports) for each in (*shared, *own))
     free = iter(allocate(ports))
     common = {each.service.name: _site(each.service, free, {}) for each in shared}
-    own = {each.name: _site(each.service, free, common) for each in beside}
-    code = _code(spec)
+    own_sites = {each.name: _site(each.service, free, common) for each in own}
 
     def site(engine: str) -> Site:
-        services = {**common, **{each.service.name: own[each.name] for each in beside if each.engine == engine}}
-        at = {name: next(free) for name in port_names}
-        files = f"{storage}/{engine}"
-        return Site(HOST, at, storage, code, services, files, pool_bytes(spec), pairing_revision(spec))
+        services = {**common, **{each.service.name: own_sites[each.name] for each in own if each.engine == engine}}
+        return _engine_site(spec, {name: next(free) for name in port_names}, services, storage, f"{storage}/{engine}")
 
     engines = tuple(_engine(spec, role, name, kind, next(free), site(name)) for role, name in names)
     gateway = _gateway(spec, engines, port, admin)
-    sites = {**common, **own}
-    services = [_service(spec, each, sites[each.name]) for each in (*shared, *beside)]
+    sites = {**common, **own_sites}
+    services = [_service(spec, each, sites[each.name]) for each in (*shared, *own)]
     programs = tuple(services) if kind is EngineKind.VLLM else ()
     return Layout(engines, gateway, Program("gateway", gateway.argv, {}, admin), programs)
 
 
+def _engine_names(spec: Spec) -> list[tuple[Role, str]]:
+    """Return role and name of every engine; raises CommandError for a role without engines."""
+    for role, pool in spec.pools().items():
+        if pool.replicas == 0:
+            raise CommandError(f"spec.{role}.replicas is 0; `pdx up` needs at least one engine of each role.")
+    return [(role, f"{role}-{i}") for role, pool in spec.pools().items() for i in range(pool.replicas)]
+
+
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A side service, and the engine that it is beside, where it is beside one."""
+    """One process of a side service, and its engine if it is a sidecar."""
 
     service: SideService
     engine: str = ""
@@ -148,7 +149,7 @@ class _Placed:
 
 
 def _services(spec: Spec, engines: Sequence[str]) -> tuple[list[_Placed], list[_Placed]]:
-    """Those that all engines share, and those of each."""
+    """Return the services that all engines share, and those of single engines."""
     needed = side_services(spec)
     shared = [_Placed(service) for service in needed if not service.is_sidecar]
     return shared, [_Placed(service, engine) for service in needed if service.is_sidecar for engine in engines]
@@ -156,6 +157,10 @@ def _services(spec: Spec, engines: Sequence[str]) -> tuple[list[_Placed], list[_
 
 def _site(service: SideService, free: Iterator[int], others: Mapping[str, Site]) -> Site:
     return Site(HOST, {name: next(free) for name in service.ports}, services=others)
+
+
+def _engine_site(spec: Spec, ports: Mapping[str, int], services: Mapping[str, Site], storage: str, files: str) -> Site:
+    return Site(HOST, ports, storage, _code(spec), services, files, pool_bytes(spec), pairing_revision(spec))
 
 
 def _service(spec: Spec, placed: _Placed, site: Site) -> Program:
@@ -220,48 +225,8 @@ def _identity_ports(spec: Spec, prefill: Sequence[EngineProgram]) -> list[str]:
 
 
 def environment(base: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
-    """A child's environment: no PYTHON* of the caller's, programs of this installation found first, then `extra`."""
+    """Return a child's environment: without PYTHON* variables, this installation first on PATH, then `extra`."""
     inherited = {name: value for name, value in base.items() if not name.startswith("PYTHON")}
     bin_directory = str(Path(sys.executable).parent)
     path = os.pathsep.join([bin_directory, inherited.get("PATH", os.defpath)])
     return {**inherited, "PATH": path, **extra}
-
-
-def check_vllm(spec: Spec) -> None:
-    """Refuse a run with real engines on a machine that has no vLLM, not the model, or not the connector's code."""
-    if shutil.which("vllm", path=environment(os.environ, {})["PATH"]) is None:
-        raise CommandError("vLLM is not installed; run `make install`, or use simulated engines with --engine sim.")
-    _check_code(spec)
-    _check_programs(spec)
-    source = spec.model.source
-    if source is None:
-        return
-    if source.path is None:
-        raise CommandError(
-            "spec.model.source.persistentVolumeClaim is a volume of a cluster; here, name a directory: "
-            "--set spec.model.source='{path: /models/qwen}'."
-        )
-    if not (Path(source.path) / "config.json").is_file():
-        raise CommandError(f"There is no model at {source.path}; make a tiny one with `pdx tiny-model {source.path}`.")
-
-
-def _check_code(spec: Spec) -> None:
-    custom = spec.kv_transfer.custom if spec.mode is Mode.DISAGGREGATED else None
-    if custom is None or custom.code is None:
-        return
-    where = "spec.kvTransfer.custom.code"
-    if custom.code.directory is None:
-        raise CommandError(
-            f"{where}.configMap is of a cluster; here, name a directory: --set {where}.directory=my-connector."
-        )
-    if not Path(custom.code.directory).is_dir():
-        raise CommandError(f"{where}.directory: there is no directory {custom.code.directory}.")
-
-
-def _check_programs(spec: Spec) -> None:
-    for program in dict.fromkeys(service.program for service in side_services(spec)):
-        if shutil.which(program, path=environment(os.environ, {})["PATH"]) is None:
-            raise CommandError(
-                f"Connector {spec.connector.name} needs the program {program}, which is not installed; run "
-                f"`make install-{program.partition('_')[0]}`, or use simulated engines with --engine sim."
-            )

@@ -1,4 +1,4 @@
-"""Loopback ports for processes that bind them some seconds later."""
+"""Free loopback ports for processes that bind them some seconds later."""
 
 import random
 import socket
@@ -15,7 +15,7 @@ EPHEMERAL: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen there now."""
+    """Whether a server can bind the port."""
     with closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -26,29 +26,29 @@ def is_free(port: int) -> bool:
 
 
 def check_number(port: int) -> None:
-    """Refuse what is no port."""
+    """Refuse a number that is not a port."""
     if not 1 <= port <= 65535:
         raise CommandError(f"Port {port} does not exist; write one from 1 to 65535.")
 
 
 def check_free(port: int) -> None:
-    """Refuse a serving port that cannot be had."""
+    """Refuse a serving port that cannot be bound."""
     if not is_free(port):
-        raise CommandError(f"Port {port} is in use or not allowed; name another with --port.")
+        raise CommandError(f"Port {port} is in use or not allowed; choose another with --port.")
 
 
-def beside(port: int) -> int:
-    """The port after the serving port, or any free one."""
+def adjacent(port: int) -> int:
+    """Return the port after the serving port, or any other free port."""
     return port + 1 if port < 65535 and is_free(port + 1) else allocate(1, taken=frozenset({port}))[0]
 
 
 def allocate(
     count: int, *, taken: frozenset[int] = frozenset(), choose: Callable[[int, int], int] | None = None
 ) -> list[int]:
-    """Free ports, all different and none of `taken`; `choose(low, high)` picks a candidate.
+    """Return different free ports, none of `taken`; `choose(low, high)` picks a candidate.
 
-    They lie below the range from which the kernel gives ports to outgoing connections, so that none is lost before its
-    process binds it, and at random, so that two runs that start together hardly meet.
+    They are below the kernel's range for outgoing connections, so that no connection takes a port before its process
+    binds it. They are random, so that two runs that start together rarely collide.
     """
     choose = choose or random.SystemRandom().randint
     low, high = FIRST, _first_ephemeral() - 1
@@ -66,7 +66,7 @@ def allocate(
             except OSError:
                 continue
             found.append(port)
-    raise CommandError(f"No {count} free ports between {low} and {high} were found on {HOST}.")
+    raise CommandError(f"Found no {count} free ports between {low} and {high} on {HOST}.")
 
 
 def _first_ephemeral() -> int:

@@ -1,10 +1,10 @@
-"""The processes of one `pdx up`: started in groups of their own, and all ended whatever happens.
+"""The processes of one `pdx up`. Each runs in its own process group, and all end with `pdx up`.
 
-Invariant: from the moment a child runs, its group is known to the keeper, and it is taken back only when the group has
-no member left. So no process outlives `pdx up`, by whatever way that ends.
+Invariant: the group of every running child is registered with the reaper, and is removed only when the group has no
+member left. So no process outlives `pdx up`, however it ends.
 
-The groups share the session of `pdx up`. A session of its own would put each engine into a scheduler autogroup, in
-which vLLM's idle loops (sched_yield) starve its other threads: measured on Linux 6.18, engines stand still for minutes.
+The groups share the session of `pdx up`. A separate session would put each engine into its own scheduler autogroup, in
+which vLLM's idle loops (sched_yield) starve its other threads: on Linux 6.18, engines then stall for minutes.
 """
 
 import asyncio
@@ -20,23 +20,23 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
 from pdx_cli.errors import CommandError
-from pdx_cli.local import reaper
-from pdx_cli.local.logs import tail
+from pdx_cli.runs import reaper
+from pdx_cli.runs.logs import tail
 
 Result = TypeVar("Result")
 
-KEEPER: Final = (sys.executable, "-I", "-S", reaper.__file__)
+REAPER: Final = (sys.executable, "-I", "-S", reaper.__file__)
 
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 60.0
-"""Before a child is started again: twice as long each time, up to this."""
+"""The pause before a restart doubles each time, up to this."""
 LAST_LINES: Final = 15
-"""Lines of a dead process's log that are shown."""
+"""Lines that are printed from the log of an ended process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """One started process, leader of its own group."""
+    """One started process, the leader of its own group."""
 
     name: str
     process: asyncio.subprocess.Process
@@ -44,28 +44,28 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id, which is its group's too."""
+        """Its process id, which is also its group's."""
         return self.process.pid
 
     def death(self) -> CommandError:
-        """What to tell the user of a child that has exited."""
+        """Return the error for the user, after the child has exited."""
         last = tail(self.log, LAST_LINES)
         shown = f"{self.log} ends with:" if last else f"{self.log} is empty."
         return CommandError(f"{self.name} {_ending(self.process.returncode)}; {shown}", last)
 
 
-class Fleet:
-    """Owns every child of one run. `stop` and `close` are called once, in this order."""
+class Processes:
+    """Owns every child of one run. Call `stop`, then `close`, once each."""
 
     def __init__(self, grace_seconds: float = reaper.GRACE_SECONDS) -> None:
         self._grace_seconds = grace_seconds
         self.children: list[Child] = []
-        self.again: dict[str, Callable[[], Awaitable[Child]]] = {}
-        """Children whose death is survived, by name: what starts each anew."""
-        self._deaths: Counter[str] = Counter()
+        self.restarts: dict[str, Callable[[], Awaitable[Child]]] = {}
+        """Name of a child that is restarted when it exits -> the function that starts it."""
+        self._exits: Counter[str] = Counter()
         reading, self._pipe = os.pipe()
-        self._keeper = subprocess.Popen(
-            KEEPER,
+        self._reaper = subprocess.Popen(
+            REAPER,
             stdin=reading,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -74,10 +74,10 @@ class Fleet:
         os.close(reading)
 
     async def start(self, name: str, argv: tuple[str, ...], env: Mapping[str, str], log: Path) -> Child:
-        """Start one child; its output goes to the log, which begins anew unless this is a child started again."""
-        with log.open("ab" if name in self.again else "wb") as output:
+        """Start one child with its output in the log. The log is truncated, unless the child may be restarted."""
+        with log.open("ab" if name in self.restarts else "wb") as output:
             process = await asyncio.create_subprocess_exec(
-                *KEEPER,
+                *REAPER,
                 str(self._pipe),
                 *argv,
                 stdin=subprocess.DEVNULL,
@@ -92,46 +92,48 @@ class Fleet:
         return child
 
     async def guard(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Do the work while every child lives; raises CommandError for the first that exits.
+        """Do the work while every child runs; raises CommandError for the first that exits.
 
-        Children of `again` are started anew meanwhile.
+        A child in `restarts` is started again instead.
         """
         task = asyncio.ensure_future(work)
-        vital = [child for child in self.children if child.name not in self.again]
+        vital = [child for child in self.children if child.name not in self.restarts]
         exits = {asyncio.ensure_future(child.process.wait()): child for child in vital}
-        kept = [asyncio.ensure_future(self._keep(child)) for child in self.children if child.name in self.again]
+        restarted = [child for child in self.children if child.name in self.restarts]
+        supervised = [asyncio.ensure_future(self._supervise(child)) for child in restarted]
         try:
-            done, _ = await asyncio.wait([task, *exits, *kept], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([task, *exits, *supervised], return_when=asyncio.FIRST_COMPLETED)
             if task in done:
                 return task.result()
-            for failed in done.intersection(kept):
+            for failed in done.intersection(supervised):
                 failed.result()
             raise next(child for exit_, child in exits.items() if exit_ in done).death()
         finally:
-            await _cancel(task, *exits, *kept)
+            await _cancel(task, *exits, *supervised)
 
-    async def _keep(self, child: Child) -> NoReturn:
+    async def _supervise(self, child: Child) -> NoReturn:
+        """Restart a child each time it exits."""
         while True:
             await child.process.wait()
-            pause = min(FIRST_PAUSE_SECONDS * 2 ** self._deaths[child.name], LONGEST_PAUSE_SECONDS)
-            told = f"{child.name} {_ending(child.process.returncode)}; it is started again in {pause:g} s ({child.log})"
-            print(told, file=sys.stderr, flush=True)
+            pause = min(FIRST_PAUSE_SECONDS * 2 ** self._exits[child.name], LONGEST_PAUSE_SECONDS)
+            ending = _ending(child.process.returncode)
+            print(f"{child.name} {ending}; restarting it in {pause:g} s ({child.log})", file=sys.stderr, flush=True)
             await asyncio.sleep(pause)
-            # What the dead one has left behind may hold its ports.
-            while self._lives(child.pid):
+            # Other processes of its group may still use its ports.
+            while self._is_running(child.pid):
                 reaper.signal_group(child.pid, signal.SIGKILL)
                 await asyncio.sleep(0.05)
-            self._deaths[child.name] += 1
-            child = await self.again[child.name]()
+            self._exits[child.name] += 1
+            child = await self.restarts[child.name]()
 
     async def stop(self) -> None:
-        """SIGTERM to every group at once, SIGKILL after the grace, until no group has a member."""
+        """Send SIGTERM to every group, SIGKILL after the grace period, and wait until no group has a member."""
         groups = [child.pid for child in self.children]
         for group in groups:
             reaper.signal_group(group, signal.SIGTERM)
         clock = asyncio.get_running_loop()
         deadline = clock.time() + self._grace_seconds
-        while groups := [group for group in groups if self._lives(group)]:
+        while groups := [group for group in groups if self._is_running(group)]:
             if clock.time() >= deadline:
                 self.kill()
             await asyncio.sleep(0.05)
@@ -140,18 +142,19 @@ class Fleet:
         self.children.clear()
 
     def kill(self) -> None:
-        """SIGKILL to every group, now."""
+        """Send SIGKILL to every group."""
         for child in self.children:
             reaper.signal_group(child.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Let the keeper go; it ends what `stop` has not."""
+        """End the reaper; it first ends the groups that still run."""
         if self._pipe >= 0:
             os.close(self._pipe)
         self._pipe = -1
-        self._keeper.wait()
+        self._reaper.wait()
 
-    def _lives(self, group: int) -> bool:
+    def _is_running(self, group: int) -> bool:
+        """Whether the group has a member; if not, remove it from the reaper."""
         if reaper.has_members(group):
             return True
         with contextlib.suppress(BrokenPipeError):
@@ -166,5 +169,5 @@ async def _cancel(*tasks: "asyncio.Future[Any]") -> None:
 
 
 def _ending(code: int | None) -> str:
-    assert code is not None, "only a child that has exited has an ending"
+    assert code is not None, "the child has exited"
     return f"exited with code {code}" if code >= 0 else f"was killed by signal {-code} ({signal.Signals(-code).name})"

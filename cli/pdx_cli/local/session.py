@@ -1,4 +1,4 @@
-"""One run from its first process to its last: engines, gateway, proof, serving."""
+"""One run of `pdx up`: starts engines and gateway, proves that KV moves, serves."""
 
 import asyncio
 import json
@@ -16,67 +16,69 @@ from pdx_api.spec.types import PDDeployment
 from pdx_cli.local import startup
 from pdx_cli.local.evidence import gather
 from pdx_cli.local.layout import EngineKind, EngineProgram, Layout, Program, environment
-from pdx_cli.local.processes import Child, Fleet
+from pdx_cli.local.processes import Child, Processes
 from pdx_cli.local.proof import Proof, judge
-from pdx_cli.local.run_record import Process, Run, RunDirectory
+from pdx_cli.runs.run_record import Process, Run, RunDirectory
 from pdx_cli.sources.client import Client
 
 
 @dataclass(slots=True)
 class Session:
-    """One run. It owns nothing: processes belong to the fleet, files to the directory."""
+    """One run. Its processes belong to `processes`, its files to `directory`."""
 
     deployment: PDDeployment
     kind: EngineKind
     layout: Layout
     directory: RunDirectory
-    fleet: Fleet
+    processes: Processes
     sockets: Path
-    """Where vLLM puts its sockets, which it leaves behind when it is stopped. Removed with the run."""
+    """Directory for vLLM's sockets. vLLM does not remove them; the directory is removed after the run."""
     start_timeout: float
-    """Seconds that the engines have to become healthy."""
+    """Limit in seconds for the engines to become healthy."""
     started: float = field(default_factory=time.time)
     """Unix time, seconds."""
     serving: bool = False
-    """Whether clients have been told to come."""
+    """Whether the endpoint has been printed for clients."""
 
     async def prove(self) -> Proof:
-        """Bring everything up and prove it."""
+        """Start everything and prove that KV moves."""
         async with Client() as client:
             if self.layout.services:
-                _say(f"Starting {_names(self.layout.services)}, which the engines need")
+                _report(f"Starting {_names(self.layout.services)}, which the engines need")
                 await self._bring_up(client, self.layout.services)
-                # Engines compute by themselves while one is away.
-                self.fleet.again = {program.name: partial(self._start, program) for program in self.layout.services}
-            _say(f"Starting {_names(self.layout.engines)} ({self.kind}); logs in {self.directory.logs}")
+                # Without a side service, engines go on and compute every prompt themselves.
+                self.processes.restarts = {
+                    program.name: partial(self._start, program) for program in self.layout.services
+                }
+            _report(f"Starting {_names(self.layout.engines)} ({self.kind}); logs in {self.directory.logs}")
             await self._bring_up(client, self.layout.engines)
-            _say("Starting the gateway, which warms the engines")
+            _report("Starting the gateway, which warms the engines up")
             await self._start(self.layout.gateway)
-            await self.fleet.guard(startup.warm(client, self.layout))
-            _say("Proving it with one request")
-            return judge(await self.fleet.guard(gather(client, self.layout, self.deployment.spec)))
+            await self.processes.guard(startup.warm(client, self.layout))
+            _report("Proving with one request that KV moves")
+            return judge(await self.processes.guard(gather(client, self.layout, self.deployment.spec)))
 
     async def serve(self) -> Proof:
-        """Bring everything up, say how to use it, and stay until cancelled or until an engine or the gateway dies."""
+        """Start everything, print how to use it, and stay until cancelled or until an engine or the gateway ends."""
         proof = await self.prove()
         self.serving = True
         print(f"\nEndpoint\n  {self.layout.gateway.url}/v1\n\nTry\n  {self._curl()}\n\n{proof}\n", flush=True)
         print(f"Logs are in {self.directory.logs}. Ctrl-C stops everything.", flush=True)
-        await self.fleet.guard(asyncio.Event().wait())
+        await self.processes.guard(asyncio.Event().wait())
         return proof
 
     async def _bring_up(self, client: Client, programs: Sequence[Program]) -> None:
-        """Start them all and wait until they are healthy."""
+        """Start the programs and wait until they are healthy."""
         for program in programs:
             await self._start(program)
         with startup.display() as show:
-            await self.fleet.guard(startup.healthy(client, programs, self.directory, self.start_timeout, show))
+            await self.processes.guard(startup.healthy(client, programs, self.directory, self.start_timeout, show))
 
     async def _start(self, program: Program) -> Child:
         if isinstance(program, EngineProgram):
             _write(program.files)
         env = environment(os.environ, {"VLLM_RPC_BASE_PATH": str(self.sockets), **program.env})
-        child = await self.fleet.start(program.name, program.argv, env, self.directory.log(program.name))
+        child = await self.processes.start(program.name, program.argv, env, self.directory.log(program.name))
         self.directory.write(self._record())
         return child
 
@@ -103,7 +105,7 @@ class Session:
             model=spec.model.served_name or spec.model.name,
             endpoint=self.layout.gateway.url,
             admin=self.layout.admin.url,
-            processes=tuple(Process(c.name, c.pid, urls[c.name], str(c.log)) for c in self.fleet.children),
+            processes=tuple(Process(c.name, c.pid, urls[c.name], str(c.log)) for c in self.processes.children),
         )
 
 
@@ -117,5 +119,5 @@ def _names(programs: Sequence[Program]) -> str:
     return ", ".join(program.name for program in programs)
 
 
-def _say(line: str) -> None:
+def _report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

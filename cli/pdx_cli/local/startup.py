@@ -1,4 +1,4 @@
-"""Waiting until engines are healthy and the gateway has warmed them, with something to look at meanwhile."""
+"""Waits until engines are healthy and the gateway has warmed them up, and shows the progress."""
 
 import asyncio
 import contextlib
@@ -13,31 +13,32 @@ from rich.table import Table
 
 from pdx_cli.errors import CommandError
 from pdx_cli.local.layout import Layout, Program
-from pdx_cli.local.logs import tail
-from pdx_cli.local.run_record import RunDirectory
+from pdx_cli.runs.logs import tail
+from pdx_cli.runs.run_record import RunDirectory
+from pdx_cli.sources.answers import STATE_PATH
 from pdx_cli.sources.client import AnswerError, Client
 
 PAUSE_SECONDS: Final = 0.2
 PLAIN_SECONDS: Final = 10.0
-"""How often a state that does not change is repeated where no live display is possible."""
+"""Without a terminal, an unchanged state is printed again after this time."""
 WARM_SECONDS: Final = 120.0
-"""How long the gateway may take to warm the engines: the first forward pass of an engine may compile."""
+"""Limit for the gateway's warm-up of all engines; an engine's first forward pass may compile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One engine on its way."""
+    """The start of one program."""
 
     name: str
     healthy: bool
     seconds: float
-    """Since the start; for a healthy engine, how long it took."""
+    """Since the start; constant once it is healthy."""
     last_line: str
     """Of its log."""
 
     @property
     def state(self) -> str:
-        """In a word."""
+        """The state, as one word."""
         return "healthy" if self.healthy else "loading"
 
 
@@ -46,7 +47,7 @@ Show = Callable[[Sequence[Progress]], None]
 
 @contextlib.contextmanager
 def display() -> Iterator[Show]:
-    """A way to show progress on stderr: a live table on a terminal, else a line now and then."""
+    """Show progress on stderr: as a live table on a terminal, as occasional lines elsewhere."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         yield _plain()
@@ -56,7 +57,7 @@ def display() -> Iterator[Show]:
 
 
 async def healthy(client: Client, engines: Sequence[Program], logs: RunDirectory, limit: float, show: Show) -> None:
-    """Wait until every engine's /health is 200; CommandError after `limit` seconds."""
+    """Wait until every program's health path returns 200; raises CommandError after `limit` seconds."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     done: dict[str, float] = {}
@@ -78,22 +79,22 @@ async def healthy(client: Client, engines: Sequence[Program], logs: RunDirectory
 
 
 async def warm(client: Client, layout: Layout, limit: float = WARM_SECONDS) -> None:
-    """Wait until the gateway is ready and has warmed every engine; CommandError after `limit` seconds."""
+    """Wait until the gateway is ready and every engine is warm; raises CommandError after `limit` seconds."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + limit
     while True:
-        cold = await _cold(client, layout)
-        if cold is None:
+        problem = await _not_ready(client, layout)
+        if problem is None:
             return
         if loop.time() > deadline:
-            raise CommandError(f"The gateway was not ready within {limit:g} s: {cold}.")
+            raise CommandError(f"The gateway was not ready within {limit:g} s: {problem}.")
         await asyncio.sleep(PAUSE_SECONDS / 2)
 
 
-async def _cold(client: Client, layout: Layout) -> str | None:
-    """Why the gateway is not ready; None when it is."""
+async def _not_ready(client: Client, layout: Layout) -> str | None:
+    """Return why the gateway is not ready; None if it is."""
     try:
-        state = await client.json(f"{layout.admin.url}/pdx/state")
+        state = await client.json(f"{layout.admin.url}{STATE_PATH}")
         for endpoint in state["endpoints"]:
             if endpoint["state"] != "Warm":
                 return _reason(layout, endpoint)

@@ -1,46 +1,57 @@
-"""What engines answer, read: pure. An answer that cannot be read says nothing."""
+"""Parses what gateways and engines answer. Pure. A body that cannot be parsed counts as empty."""
 
 import json
 from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from pdx_cli.local.evidence import COMPUTED, COUNTER, EXTERNAL
-from pdx_cli.sources.picture import Tokens
+from pdx_cli.sources.observation import Tokens
 
-CANARY_PATH: Final = "/pdx/canary"
-"""On a gateway's admin port: what its canaries have shown of each pair."""
+STATE_PATH: Final = "/pdx/state"
+VERIFICATION_PATH: Final = "/pdx/canary"
+"""On a gateway's admin port: the results of its transfer probes, pair by pair."""
+
+PROMPT_TOKENS: Final = "vllm:prompt_tokens_by_source_total"
+"""vLLM's counter of prompt tokens, by the label `source`."""
+EXTERNAL: Final = "external_kv_transfer"
+COMPUTED: Final = "local_compute"
 
 
 def version_of(body: bytes) -> str | None:
-    """vLLM's version, of /version."""
+    """Return vLLM's version from /version."""
     found = parsed(body)
     return str(found["version"]) if "version" in found else None
 
 
 def model_of(body: bytes) -> str | None:
-    """The model string that an engine has loaded, of /v1/models."""
+    """Return the model string that the engine has loaded, from /v1/models."""
     cards = parsed(body).get("data")
     card = cards[0] if isinstance(cards, list) and cards and isinstance(cards[0], dict) else {}
     return card.get("root") or card.get("id")
 
 
 def tokens_of(page: bytes) -> Tokens | None:
-    """Prompt tokens by where they came from, of /metrics."""
-    counts: dict[str, float] = {}
+    """Return the prompt tokens by source from /metrics; None if the page has none."""
     try:
-        for family in text_string_to_metric_families(page.decode(errors="replace")):
-            for sample in family.samples:
-                if sample.name == COUNTER:
-                    source = sample.labels.get("source", "")
-                    counts[source] = counts.get(source, 0.0) + sample.value
+        counts = token_counts(page.decode(errors="replace"))
     except ValueError:
         return None
     return Tokens(sum(counts.values()), counts.get(EXTERNAL, 0.0), counts.get(COMPUTED, 0.0)) if counts else None
 
 
+def token_counts(page: str) -> dict[str, float]:
+    """Return the prompt tokens on an engine's /metrics, by source; raises ValueError."""
+    counts: dict[str, float] = {}
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            if sample.name == PROMPT_TOKENS:
+                source = sample.labels.get("source", "")
+                counts[source] = counts.get(source, 0.0) + sample.value
+    return counts
+
+
 def parsed(body: bytes) -> dict[str, Any]:
-    """A JSON object; empty for anything else."""
+    """Return a JSON object; empty for anything else."""
     try:
         found = json.loads(body)
     except ValueError:

@@ -1,4 +1,4 @@
-"""HTTP as the CLI needs it: short questions to engines and to the gateway on the loopback address."""
+"""HTTP requests of the CLI to engines and to the gateway on this machine."""
 
 import asyncio
 import json
@@ -10,12 +10,12 @@ import aiohttp
 
 
 class AnswerError(Exception):
-    """No usable answer: the connection failed, took too long, or the status is not 200. Its text says which."""
+    """No usable answer: the connection failed, the time ran out, or the status is not 200. The text says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A 200."""
+    """An answer with status 200."""
 
     body: Any
     headers: Mapping[str, str]
@@ -23,7 +23,7 @@ class Answer:
 
 
 class Client:
-    """Owns one HTTP session. Proxies of the environment are not used: everything asked is on this machine."""
+    """Owns one HTTP session. It ignores the proxies of the environment, because every server is on this machine."""
 
     def __init__(self) -> None:
         self._session = aiohttp.ClientSession(trust_env=False)
@@ -35,7 +35,7 @@ class Client:
         await self._session.close()
 
     async def is_ok(self, url: str) -> bool:
-        """Whether a GET answers 200 within a second."""
+        """Whether a GET returns 200 within a second."""
         try:
             await self.text(url, seconds=1.0)
         except AnswerError:
@@ -43,28 +43,28 @@ class Client:
         return True
 
     async def text(self, url: str, *, seconds: float = 5.0) -> str:
-        """Body of a GET."""
-        return (await self._ask("GET", url, None, seconds))[0]
+        """Return the body of a GET."""
+        return (await self._request("GET", url, None, seconds))[0]
 
     async def json(self, url: str, *, seconds: float = 5.0) -> Any:
-        """JSON body of a GET."""
+        """Return the JSON body of a GET."""
         return _parsed(url, await self.text(url, seconds=seconds))
 
     async def post(self, url: str, body: Mapping[str, Any], *, seconds: float) -> Answer:
-        """Answer to a POST of JSON."""
-        text, headers = await self._ask("POST", url, body, seconds)
+        """Return the answer to a POST of JSON."""
+        text, headers = await self._request("POST", url, body, seconds)
         return Answer(_parsed(url, text), headers)
 
     async def events(self, url: str, body: Mapping[str, Any], *, seconds: float) -> Answer:
-        """Answer to a POST of JSON with `stream`: the list of its events."""
-        text, headers = await self._ask("POST", url, {**body, "stream": True}, seconds)
+        """Return the answer to a POST of JSON with `stream`; its body is the list of the events."""
+        text, headers = await self._request("POST", url, {**body, "stream": True}, seconds)
         data = (line.removeprefix("data:").strip() for line in text.splitlines() if line.startswith("data:"))
         events = [_parsed(url, event) for event in data if event != "[DONE]"]
         if failed := next((event["error"] for event in events if "error" in event), None):
             raise AnswerError(f"{url} ended with {failed}")
         return Answer(events, headers)
 
-    async def _ask(
+    async def _request(
         self, method: str, url: str, body: Mapping[str, Any] | None, seconds: float
     ) -> tuple[str, dict[str, str]]:
         try:
@@ -83,4 +83,4 @@ def _parsed(url: str, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise AnswerError(f"{url} answered no JSON") from error
+        raise AnswerError(f"{url} did not answer with JSON") from error

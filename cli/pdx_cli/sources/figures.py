@@ -1,4 +1,4 @@
-"""Two looks at a deployment's gateways -> the figures that `pdx top` shows. Pure; time is seconds of one clock."""
+"""Two samples of a deployment's gateways -> the figures that `pdx top` shows. Pure; times are seconds of one clock."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from pdx_cli.sources.picture import Body, Tokens
+from pdx_cli.sources.observation import Body, Tokens
 
 QUANTILES: Final = (0.5, 0.9, 0.99)
 PHASES: Final = "pdx_phase_seconds_bucket"
 _STATES: Final = ("Warm", "Warming", "Suspect", "Cold", "NotReady", "Leaving")
 
 Buckets = Mapping[float, float]
-"""Upper bound in seconds -> how many took at most so long."""
+"""Upper bound in seconds -> number of requests that took at most that long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Reading:
     state: Body
     """Its /pdx/state."""
     phases: Mapping[str, Buckets] = field(default_factory=dict)
-    canary: Body | None = None
-    """Its /pdx/canary; None where it has none."""
+    verification: Body | None = None
+    """Its /pdx/canary; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,46 +38,46 @@ class Sample:
     """Seconds."""
     readings: tuple[Reading, ...] = ()
     silent: tuple[str, ...] = ()
-    """Gateways that did not answer, with why."""
+    """Gateways that did not answer, each with the reason."""
     tokens: Mapping[str, Tokens] = field(default_factory=dict)
     """Prompt tokens of decode engines, by endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseFigures:
-    """How long requests were in one phase, between two samples."""
+    """How long requests spent in one phase, between two samples."""
 
     name: str
     rate: float
     """Per second."""
     quantiles: tuple[float, ...]
-    """Seconds, for QUANTILES."""
+    """Seconds, one value for each of QUANTILES."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointFigures:
-    """One engine, as all gateways see it."""
+    """One engine, summed over all gateways."""
 
     name: str
     role: str
     revision: str
     state: str
-    """The worst that a gateway says."""
+    """The worst state that a gateway reports."""
     reason: str
     legs: int
-    outside: float | None
-    """Share of its prompt tokens that came from outside, 0 to 1; None where that is not known."""
+    remote: float | None
+    """Share of its prompt tokens that came through the connector, 0 to 1; None if it has no counters."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairFigures:
-    """One pair, as the canaries found it."""
+    """One pair, with the result of its last transfer probe."""
 
     prefill: str
     decode: str
     verdict: str
-    outside: float | None
-    """Share of the canary's prompt that came from outside."""
+    remote: float | None
+    """Share of the probe's prompt that came through the connector."""
     seconds: Mapping[str, float]
     age: float
     detail: str
@@ -85,7 +85,7 @@ class PairFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Everything that is shown."""
+    """Everything that `pdx top` shows."""
 
     mode: str
     wiring: str
@@ -94,22 +94,22 @@ class Figures:
     silent: tuple[str, ...]
     in_flight: Mapping[str, int]
     seconds: float
-    """Time between the two samples; 0 when there is one only, and then no rates."""
+    """Time between the two samples; 0 if there is only one, and then there are no rates."""
     outcomes: Mapping[str, tuple[float, int]]
-    """By outcome: per second, and since the gateways' start."""
-    troubles: Mapping[str, tuple[float, int]]
-    """Retries, sheds and ejections, by what and why."""
+    """Outcome -> requests per second, and since the gateways' start."""
+    problems: Mapping[str, tuple[float, int]]
+    """Retries, shed requests, ejections and settlements, by kind and reason -> the same."""
     phases: tuple[PhaseFigures, ...]
     endpoints: tuple[EndpointFigures, ...]
     pairs: tuple[PairFigures, ...]
     kv: str
-    """What the canaries say, in a few words; empty where there are none."""
+    """Summary of the transfer probes; empty if there are none."""
 
 
 def figures(before: Sample | None, now: Sample, names: Mapping[str, str] = MappingProxyType({})) -> Figures:
-    """What has happened between two samples; without the first, what there is.
+    """Compare two samples; without the first, there are totals and no rates.
 
-    `names` says what an endpoint is called here; one that is not in it is called as the gateway calls it.
+    `names` maps the gateway's name of an endpoint to the name to show, where they differ.
     """
     states = [reading.state for reading in now.readings]
     seconds = now.at - before.at if before else 0.0
@@ -128,16 +128,16 @@ def figures(before: Sample | None, now: Sample, names: Mapping[str, str] = Mappi
         in_flight=_sum(state["inFlight"] for state in states),
         seconds=seconds,
         outcomes=_rates(before, now, seconds, lambda state: state["outcomes"]),
-        troubles=_rates(before, now, seconds, _troubles),
+        problems=_rates(before, now, seconds, _problems),
         phases=_phases(before, now, seconds),
         endpoints=endpoints,
         pairs=pairs,
-        kv=_canaries(now.readings),
+        kv=_summary(now.readings),
     )
 
 
 def read_phases(page: str) -> dict[str, dict[float, float]]:
-    """The histograms of phases on a gateway's /metrics."""
+    """Return the histograms of phases from a gateway's /metrics."""
     phases: dict[str, dict[float, float]] = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
@@ -147,7 +147,7 @@ def read_phases(page: str) -> dict[str, dict[float, float]]:
 
 
 def quantile(buckets: Buckets, share: float) -> float:
-    """The value below which that share of a histogram lies, even within a bucket; NaN of nothing."""
+    """Return the value below which that share of a histogram lies, interpolated in its bucket; NaN if it is empty."""
     bounds = sorted(buckets)
     total = buckets[bounds[-1]] if bounds else 0.0
     if total <= 0:
@@ -168,7 +168,7 @@ def _former(before: Sample | None, name: str) -> Reading | None:
 
 
 def _grown(then: float, now: float) -> float:
-    """By how much a counter has grown; one that fell has begun anew."""
+    """Return by how much a counter has grown; a counter that fell has restarted at 0."""
     return now - then if now >= then else now
 
 
@@ -184,9 +184,9 @@ def _rates(before: Sample | None, now: Sample, seconds: float, of: Any) -> dict[
     return totals
 
 
-def _troubles(state: Body) -> dict[str, int]:
-    kinds = (("retries", "retried"), ("sheds", "shed"), ("ejections", "left out"), ("settlements", "settled"))
-    return {f"{word}: {why}": n for kind, word in kinds for why, n in (state.get(kind) or {}).items()}
+def _problems(state: Body) -> dict[str, int]:
+    kinds = (("retries", "retried"), ("sheds", "shed"), ("ejections", "ejected"), ("settlements", "settled"))
+    return {f"{label}: {why}": n for kind, label in kinds for why, n in (state.get(kind) or {}).items()}
 
 
 def _phases(before: Sample | None, now: Sample, seconds: float) -> tuple[PhaseFigures, ...]:
@@ -225,7 +225,7 @@ def _endpoints(before: Sample | None, now: Sample) -> tuple[EndpointFigures, ...
                 state=str(worst["state"]),
                 reason=str(worst.get("reason") or ""),
                 legs=sum(int(view["inFlight"]) for view in views),
-                outside=_outside(before.tokens.get(name) if before else None, now.tokens.get(name)),
+                remote=_remote_share(before.tokens.get(name) if before else None, now.tokens.get(name)),
             )
         )
     order = ("prefill", "decode", "aggregated")
@@ -236,8 +236,8 @@ def _rank(state: str) -> int:
     return _STATES.index(state) if state in _STATES else len(_STATES)
 
 
-def _outside(then: Tokens | None, now: Tokens | None) -> float | None:
-    """Between the samples, or since the engine's start where it had no prompt between them."""
+def _remote_share(then: Tokens | None, now: Tokens | None) -> float | None:
+    """Return the share between the samples, or since the engine's start if it had no prompt between them."""
     if now is None:
         return None
     prompt, external = now.prompt, now.external
@@ -247,38 +247,39 @@ def _outside(then: Tokens | None, now: Tokens | None) -> float | None:
 
 
 def _pairs(readings: Sequence[Reading]) -> tuple[PairFigures, ...]:
-    """Each pair once, by the gateway that tried it last."""
+    """Return each pair once, from the gateway that probed it last."""
     found: dict[tuple[str, str], PairFigures] = {}
-    for pair in (pair for reading in readings for pair in (reading.canary or {}).get("pairs") or ()):
+    for pair in (pair for reading in readings for pair in (reading.verification or {}).get("pairs") or ()):
         tokens = pair.get("tokens") or 0
-        told = PairFigures(
+        figure = PairFigures(
             prefill=str(pair["prefill"]),
             decode=str(pair["decode"]),
             verdict=str(pair["verdict"]),
-            outside=pair.get("outside", 0) / tokens if tokens else None,
+            remote=pair.get("outside", 0) / tokens if tokens else None,
             seconds=pair.get("seconds") or {},
             age=float(pair.get("ageSeconds") or 0),
             detail=": ".join(str(pair[key]) for key in ("cause", "seen") if pair.get(key)),
         )
-        known = found.get((told.prefill, told.decode))
-        if known is None or told.age < known.age:
-            found[told.prefill, told.decode] = told
+        other = found.get((figure.prefill, figure.decode))
+        if other is None or figure.age < other.age:
+            found[figure.prefill, figure.decode] = figure
     return tuple(sorted(found.values(), key=lambda p: (p.verdict == "verified", p.prefill, p.decode)))
 
 
-def _canaries(readings: Sequence[Reading]) -> str:
-    findings = [reading.canary["finding"] for reading in readings if reading.canary and "finding" in reading.canary]
+def _summary(readings: Sequence[Reading]) -> str:
+    pages = (reading.verification for reading in readings)
+    findings = [page["finding"] for page in pages if page and "finding" in page]
     if not findings:
         return ""
     order = ("broken", "verified", "unknown")
     worst = min(findings, key=lambda f: order.index(f["verdict"]) if f["verdict"] in order else len(order))
     match worst["verdict"]:
         case "verified":
-            return f"KV moves: {worst.get('pairs')} of {worst.get('possible')} pairs verified by canaries"
+            return f"KV moves: {worst.get('pairs')} of {worst.get('possible')} pairs verified by transfer probes"
         case "broken":
             return f"KV DOES NOT MOVE between {worst.get('broken_pairs')} of {worst.get('possible')} pairs"
         case _:
-            return f"KV not verified: {worst.get('why') or 'no canary has come through yet'}"
+            return f"KV not verified: {worst.get('why') or 'no transfer probe has succeeded yet'}"
 
 
 def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

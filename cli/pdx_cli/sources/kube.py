@@ -1,7 +1,7 @@
-"""The cluster as a user of `pdx` reaches it: by kubeconfig and context, with the user's own rights.
+"""The API server as a user of `pdx` reaches it: by kubeconfig and context, with the user's own rights.
 
-Pods are asked through the API server's port-forward, which needs no network between here and them and which
-NetworkPolicies let through; where the right to that is lacking, through its proxy of pods.
+Pods are queried through the API server's port-forward: it needs no network route to the pod, and NetworkPolicies do not
+block it. Without the right to port-forward, they are queried through the API server's proxy of pods.
 """
 
 import asyncio
@@ -18,21 +18,21 @@ from pdx_operator.kube.client import ApiError, Cluster
 from pdx_operator.kube.resources import POD
 
 REQUESTS: Final = 8
-"""Open at the same time."""
+"""Limit of concurrent requests."""
 PROTOCOL: Final = "v4.channel.k8s.io"
-"""Port-forward over a WebSocket: the first byte of a message names its channel."""
+"""Port-forward over a WebSocket: the first byte of a message is the number of its channel."""
 _DATA: Final = 0
 _ERROR: Final = 1
 ANSWER_SECONDS: Final = 10.0
 
 
 class PodAnswerError(Exception):
-    """A pod gave no 200. Its text says why."""
+    """A pod did not answer 200. The text says why."""
 
-    def __init__(self, message: str, *, asked: bool = True) -> None:
+    def __init__(self, message: str, *, reached: bool = True) -> None:
         super().__init__(message)
-        self.asked = asked
-        """False when the question did not come so far as the pod, so that nothing is known of it."""
+        self.reached = reached
+        """False if the request never reached the pod, so that it shows nothing about the pod."""
 
 
 class Kube(Cluster):
@@ -40,19 +40,19 @@ class Kube(Cluster):
 
     @classmethod
     async def of(cls, kubeconfig: str | None, context: str | None) -> tuple[Self, str]:
-        """Connect as kubectl would; also the namespace of the context. Raises CommandError with code 2."""
+        """Connect as kubectl does; also return the context's namespace. Raises CommandError with code 2."""
         settings = client.Configuration()
-        _check(kubeconfig)
+        _check_exists(kubeconfig)
         try:
             await config.load_kube_config(kubeconfig, context=context, client_configuration=settings)  # type: ignore[no-untyped-call]
-            known, active = config.list_kube_config_contexts(kubeconfig)  # type: ignore[no-untyped-call]
+            contexts, active = config.list_kube_config_contexts(kubeconfig)  # type: ignore[no-untyped-call]
         except (config.ConfigException, yaml.YAMLError, OSError, TypeError, ValueError, AttributeError) as error:
-            said = " ".join(str(error).split())[:200]
+            reason = " ".join(str(error).split())[:200]
             raise CommandError(
-                f"No cluster is configured: {said.rstrip('.')}; name a file with --kubeconfig, or set KUBECONFIG.",
+                f"No cluster is configured: {reason.rstrip('.')}; name a file with --kubeconfig, or set KUBECONFIG.",
                 code=2,
             ) from error
-        chosen = next((c for c in known if c["name"] == context), active) or {}
+        chosen = next((c for c in contexts if c["name"] == context), active) or {}
         settings.client_session_kwargs = {"trust_env": False}
         api = client.ApiClient(settings)
         api.user_agent = "pdx"
@@ -61,13 +61,13 @@ class Kube(Cluster):
         ) or "default"
 
     async def lines(self, namespace: str, pod: str, container: str, *, count: int, seconds: int) -> str:
-        """The newest lines that a running container has logged within so many seconds."""
+        """Return the newest lines that a running container logged within the last `seconds`."""
         query = {"container": container, "tailLines": str(count), "sinceSeconds": str(seconds)}
         async with self._slots, self._open("GET", POD.path(namespace, pod, "log"), query) as answer:
             return (await answer.read()).decode(errors="replace")
 
-    async def ask_pod(self, namespace: str, pod: str, port: int, path: str) -> bytes:
-        """The body of a pod's 200 to a GET; raises PodAnswerError."""
+    async def query_pod(self, namespace: str, pod: str, port: int, path: str) -> bytes:
+        """Return the body of a pod's 200 to a GET; raises PodAnswerError."""
         try:
             async with self._slots, asyncio.timeout(ANSWER_SECONDS):
                 status, body = await self._forward(namespace, pod, port, path)
@@ -77,16 +77,15 @@ class Kube(Cluster):
             except (ApiError, TimeoutError) as error:
                 if answered := _proxied(path, error):
                     raise PodAnswerError(answered) from error
-                raise PodAnswerError(
-                    _words(refused), asked=isinstance(refused, PodAnswerError | TimeoutError)
-                ) from refused
+                reached = isinstance(refused, PodAnswerError | TimeoutError)
+                raise PodAnswerError(_message(refused), reached=reached) from refused
         if status != 200:
             raise PodAnswerError(f"{path} answered {status}")
         return body
 
     async def _proxy(self, namespace: str, pod: str, port: int, path: str) -> bytes:
-        asked = self._open("GET", POD.path(namespace, f"{pod}:{port}", f"proxy{path}"))
-        async with self._slots, asyncio.timeout(ANSWER_SECONDS), asked as answer:
+        request = self._open("GET", POD.path(namespace, f"{pod}:{port}", f"proxy{path}"))
+        async with self._slots, asyncio.timeout(ANSWER_SECONDS), request as answer:
             return await answer.read()
 
     async def _forward(self, namespace: str, pod: str, port: int, path: str) -> tuple[int, bytes]:
@@ -96,36 +95,36 @@ class Kube(Cluster):
         rest = self._api.rest_client
         if rest.pool_manager is None:
             rest.pool_manager = rest._create_pool_manager()
-        opened = rest.pool_manager.ws_connect(f"{url}?ports={port}", protocols=(PROTOCOL,), headers=headers)
-        async with opened as channel:
-            # HTTP/1.0: the answer ends with the connection, and is in one piece.
+        connection = rest.pool_manager.ws_connect(f"{url}?ports={port}", protocols=(PROTOCOL,), headers=headers)
+        async with connection as channel:
+            # HTTP/1.0: the answer ends with the connection and is not chunked.
             request = f"GET {path} HTTP/1.0\r\nHost: {pod}\r\nAccept: */*\r\n\r\n"
             try:
                 await channel.send_bytes(bytes([_DATA]) + request.encode())
                 return _parsed(await _received(channel))
             except (aiohttp.ClientError, OSError) as error:
-                # The channel stood, so what ended it is the pod's end.
+                # The channel was open, so the pod closed it.
                 raise PodAnswerError(f"nothing answers on its port {port}") from error
 
 
-def _check(kubeconfig: str | None) -> None:
-    """Refuse what names no file: the library would print a line of its own."""
-    named = kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
-    if not any(Path(file).expanduser().is_file() for file in named.split(os.pathsep) if file):
-        raise CommandError(f"No cluster is configured: {named} does not exist; name a file with --kubeconfig.", code=2)
+def _check_exists(kubeconfig: str | None) -> None:
+    """Refuse a path without a file; the library would print a line for it."""
+    paths = kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    if not any(Path(file).expanduser().is_file() for file in paths.split(os.pathsep) if file):
+        raise CommandError(f"No cluster is configured: {paths} does not exist; name a file with --kubeconfig.", code=2)
 
 
 async def _received(channel: "aiohttp.ClientWebSocketResponse") -> bytes:
-    """What comes over the data channel; raises PodAnswerError for what comes over that of errors."""
-    heard: set[int] = set()
+    """Return the bytes of the data channel; raises PodAnswerError for a message on the error channel."""
+    started: set[int] = set()
     data = bytearray()
     async for message in channel:
         if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
             continue
         number, content = message.data[0], message.data[1:]
-        if number not in heard:
-            # The first message of each channel repeats the port.
-            heard.add(number)
+        if number not in started:
+            # The first message of each channel starts with the port.
+            started.add(number)
             content = content[2:]
         if number == _ERROR and content:
             raise PodAnswerError(content.decode(errors="replace").strip())
@@ -149,21 +148,21 @@ def _length(head: bytes) -> int | None:
 
 def _parsed(data: bytes) -> tuple[int, bytes]:
     head, found, body = data.partition(b"\r\n\r\n")
-    words = head.split(b"\r\n", 1)[0].split()
-    if not found or len(words) < 2 or not words[1].isdigit():
+    status_line = head.split(b"\r\n", 1)[0].split()
+    if not found or len(status_line) < 2 or not status_line[1].isdigit():
         raise PodAnswerError("it closes the connection without an answer")
     if len(body) < (_length(head) or 0):
         raise PodAnswerError("it closes the connection before the end of its answer")
-    return int(words[1]), body
+    return int(status_line[1]), body
 
 
 def _proxied(path: str, error: Exception) -> str:
-    """What the pod itself answered through the proxy; empty when that did not reach it."""
+    """Return the pod's own answer through the proxy; empty if the request did not reach the pod."""
     status = error.status if isinstance(error, ApiError) else 0
     return "" if status in (0, 403) or "trying to reach service" in str(error) else f"{path} answered {status}"
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {ANSWER_SECONDS:g} s"
     if isinstance(error, aiohttp.WSServerHandshakeError):

@@ -1,90 +1,63 @@
-"""Looking at what runs on this machine: a `pdx up`, or any gateway whose admin port is named."""
+"""Observes what runs on this machine: a `pdx up`, or a gateway whose admin port the user names."""
 
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 from pdx_api.names import Mode, Role
 from pdx_cli.errors import CommandError
-from pdx_cli.local import reaper
-from pdx_cli.local.logs import tail
-from pdx_cli.local.run_record import Process, Run, directories
-from pdx_cli.sources.answers import CANARY_PATH, model_of, parsed, tokens_of, version_of
+from pdx_cli.inputs.target import Local
+from pdx_cli.runs import reaper
+from pdx_cli.runs.logs import tail
+from pdx_cli.runs.run_record import Process
+from pdx_cli.sources.answers import STATE_PATH, VERIFICATION_PATH, model_of, parsed, tokens_of, version_of
 from pdx_cli.sources.client import AnswerError, Client
-from pdx_cli.sources.picture import Body, Engine, Gateway, Picture
+from pdx_cli.sources.observation import Body, Engine, Gateway, Observation
 
 LOG_LINES: Final = 400
-LATE: Final = timedelta(minutes=10)
-"""How far back logs are believed: lines of vLLM carry their time."""
+RECENT: Final = timedelta(minutes=10)
+"""Older log lines are ignored; vLLM's lines carry their time."""
 _STAMP: Final = re.compile(r"\b(?:INFO|WARNING|ERROR|DEBUG) (\d\d-\d\d \d\d:\d\d:\d\d)\b")
-_STATE_SECONDS: Final = 3.0
+_QUERY_SECONDS: Final = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Local:
-    """A gateway on this machine, with the run that it is of, if one is known."""
-
-    name: str
-    admin: str
-    """Base URL of its admin port."""
-    run: Run | None = None
-
-    async def state(self, client: Client) -> Body:
-        """Its /pdx/state; raises AnswerError."""
-        found: Body = await client.json(f"{self.admin}/pdx/state", seconds=_STATE_SECONDS)
-        return found
-
-    @property
-    def names(self) -> Mapping[str, str]:
-        """HOST:PORT of an engine -> what its process is called."""
-        return {p.url.rstrip("/").rpartition("/")[2]: p.name for p in self.run.processes} if self.run else {}
-
-    async def picture(self, client: Client, now: Callable[[], datetime]) -> Picture:
-        """Everything; a gateway without a run that does not answer is a CommandError with code 2."""
-        state, trouble = None, ""
-        try:
-            state = await self.state(client)
-        except AnswerError as error:
-            if self.run is None:
-                raise CommandError(f"The gateway cannot be asked: {error}.", code=2) from error
-            trouble = str(error)
-        processes = {process.url.rstrip("/"): process for process in self.run.processes} if self.run else {}
-        known = {_url(e): e for e in (state or {}).get("endpoints") or ()}
-        urls = {**{url: None for url, p in processes.items() if p.name != "gateway"}, **known}
-        engines = await asyncio.gather(*(_engine(client, url, e, processes.get(url), now()) for url, e in urls.items()))
-        page = await _text(client, f"{self.admin}{CANARY_PATH}")
-        for address, name in self.names.items():
-            page = page.replace(address.encode(), name.encode())
-        canary = parsed(page) or None
-        dead = tuple(p.name for p in processes.values() if not reaper.has_members(p.pid))
-        mode = (state or {}).get("mode") or (self.run.mode if self.run else None)
-        return Picture(
-            name=self.name,
-            now=now(),
-            mode=Mode(mode) if mode else None,
-            gateways=(Gateway("gateway", _named(state, processes), trouble, canary),) if "gateway" not in dead else (),
-            engines=tuple(engine for engine in engines if engine is not None and engine.name not in dead),
-            dead=dead,
-        )
+async def observe(local: Local, client: Client, now: Callable[[], datetime]) -> Observation:
+    """Read everything; raises CommandError with code 2 if a gateway without a run record does not answer."""
+    state, problem = None, ""
+    try:
+        state = await client.json(f"{local.admin}{STATE_PATH}", seconds=_QUERY_SECONDS)
+    except AnswerError as error:
+        if local.run is None:
+            raise CommandError(f"The gateway cannot be queried: {error}.", code=2) from error
+        problem = str(error)
+    processes = {process.url.rstrip("/"): process for process in local.run.processes} if local.run else {}
+    endpoints = {_url(e): e for e in (state or {}).get("endpoints") or ()}
+    urls = {**{url: None for url, p in processes.items() if p.name != "gateway"}, **endpoints}
+    engines = await asyncio.gather(*(_engine(client, url, e, processes.get(url), now()) for url, e in urls.items()))
+    verification = await _verification(local, client)
+    dead = tuple(p.name for p in processes.values() if not reaper.has_members(p.pid))
+    gateway = Gateway("gateway", _with_process_names(state, processes), problem, verification)
+    mode = (state or {}).get("mode") or (local.run.mode if local.run else None)
+    return Observation(
+        name=local.name,
+        now=now(),
+        mode=Mode(mode) if mode else None,
+        gateways=(gateway,) if "gateway" not in dead else (),
+        engines=tuple(engine for engine in engines if engine is not None and engine.name not in dead),
+        dead=dead,
+    )
 
 
-def living(root: Path) -> list[Run]:
-    """The runs of this user on this machine."""
-    return [run for directory in directories(root) if (run := directory.living()) is not None]
-
-
-def local_of(runs: Sequence[Run], name: str | None) -> Local | None:
-    """The run of that name, or the only one; None when there is none."""
-    found = [run for run in runs if name in (None, run.name)]
-    if not found:
-        return None
-    if len(found) > 1:
-        raise CommandError(f"Several run here: name one of {', '.join(run.name for run in found)}.", code=2)
-    return Local(found[0].name, found[0].admin, found[0])
+async def _verification(local: Local, client: Client) -> Body | None:
+    """Return the gateway's /pdx/canary with the names of processes instead of addresses."""
+    page = await _text(client, f"{local.admin}{VERIFICATION_PATH}")
+    for address, name in local.names.items():
+        page = page.replace(address.encode(), name.encode())
+    return parsed(page) or None
 
 
 async def _engine(
@@ -95,12 +68,12 @@ async def _engine(
         return None
     name = process.name if process else str((endpoint or {}).get("name") or url)
     args = _vllm_args(process.pid) if process else ()
-    log = _late(tail(Path(process.log), LOG_LINES), now) if process else ""
+    log = _recent(tail(Path(process.log), LOG_LINES), now) if process else ""
     engine = Engine(name, role, str((endpoint or {}).get("revision") or ""), args, log=log)
     try:
-        await client.text(f"{url}/health", seconds=_STATE_SECONDS)
+        await client.text(f"{url}/health", seconds=_QUERY_SECONDS)
     except AnswerError as error:
-        return replace(engine, trouble=str(error))
+        return replace(engine, problem=str(error))
     version, models, metrics = await asyncio.gather(
         *(_text(client, f"{url}{path}") for path in ("/version", "/v1/models", "/metrics"))
     )
@@ -109,7 +82,7 @@ async def _engine(
 
 async def _text(client: Client, url: str) -> bytes:
     try:
-        return (await client.text(url, seconds=_STATE_SECONDS)).encode()
+        return (await client.text(url, seconds=_QUERY_SECONDS)).encode()
     except AnswerError:
         return b""
 
@@ -117,36 +90,36 @@ async def _text(client: Client, url: str) -> bytes:
 def _role(endpoint: Body | None, process: Process | None) -> Role | None:
     if endpoint is not None:
         return Role(endpoint["role"])
-    word = process.name.rpartition("-")[0] if process else ""
-    return Role(word) if word in list(Role) else None
+    name = process.name.rpartition("-")[0] if process else ""
+    return Role(name) if name in list(Role) else None
 
 
 def _vllm_args(pid: int) -> tuple[str, ...]:
-    """What follows `vllm` on a process's command line; nothing for a simulated engine."""
+    """Return what follows `vllm` on a process's command line; empty for a simulated engine."""
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+        argv = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
     except OSError:
         return ()
-    place = next((i for i, word in enumerate(words[:3]) if Path(word).name == "vllm"), None)
-    return tuple(words[place + 1 :]) if place is not None else ()
+    index = next((i for i, arg in enumerate(argv[:3]) if Path(arg).name == "vllm"), None)
+    return tuple(argv[index + 1 :]) if index is not None else ()
 
 
-def _late(lines: Sequence[str], now: datetime) -> str:
-    """Lines from the first that was logged not long ago; without times, all."""
-    earliest = (now - LATE).astimezone()
+def _recent(lines: Sequence[str], now: datetime) -> str:
+    """Return the lines from the first one that is recent; all lines if none carries a time."""
+    earliest = (now - RECENT).astimezone()
     for number, line in enumerate(lines):
         found = _STAMP.search(line)
         if found is None:
             continue
-        said = datetime.strptime(f"{earliest.year}-{found[1]}", "%Y-%m-%d %H:%M:%S").astimezone()
-        if said >= earliest:
+        logged = datetime.strptime(f"{earliest.year}-{found[1]}", "%Y-%m-%d %H:%M:%S").astimezone()
+        if logged >= earliest:
             return "\n".join(lines[number:])
     stamped = any(_STAMP.search(line) for line in lines)
     return "" if stamped else "\n".join(lines)
 
 
-def _named(state: Body | None, processes: Mapping[str, Process]) -> Body | None:
-    """The state with endpoints called as their processes are, which is what `pdx status` shows."""
+def _with_process_names(state: Body | None, processes: Mapping[str, Process]) -> Body | None:
+    """Return the state with each endpoint named after its process, as in `pdx status`."""
     if state is None:
         return None
     names = {url: process.name for url, process in processes.items()}

@@ -1,4 +1,4 @@
-"""One cluster in one state folder: up, down, after a crash too."""
+"""One cluster in one state folder: up, down, also after a crash."""
 
 import os
 import re
@@ -19,8 +19,8 @@ from pdx_cluster.system.processes import Supervisor, wait_until
 from pdx_cluster.system.shell import run
 
 _NAMESPACE_SECONDS: Final = 180.0
-"""How long a network namespace may outlive its processes: TCP connections that nobody owns any more and that nobody
-answers hold it while they send again, for some 100 s."""
+"""Limit for a network namespace to end after its processes. Orphaned TCP connections keep it alive while they
+retransmit, for about 100 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Cluster:
 
     @property
     def authority(self) -> Path:
-        """The certificate that the API server's is signed by, as a PEM file."""
+        """The certificate that signs the API server's, as a PEM file."""
         return self.plane.credentials.authority
 
     @property
@@ -51,48 +51,48 @@ class Cluster:
         return self.plane.credentials.token("admin")
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout_seconds: float = 120.0) -> str:
-        """What kubectl prints; ClusterError with what it complains about when it fails."""
+        """Return what kubectl prints; raises ClusterError with its error."""
         return run([self.plane.programs["kubectl"], *arguments], stdin, timeout_seconds, self._environment())
 
     def helm(self, *arguments: str, stdin: str | None = None, timeout_seconds: float = 120.0) -> str:
-        """What helm prints; ClusterError with what it complains about when it fails."""
+        """Return what helm prints; raises ClusterError with its error."""
         helm = kubernetes.cluster_programs([kubernetes.HELM])["helm"]
         return run([helm, *arguments], stdin, timeout_seconds, self._environment())
 
     def stop_apiserver(self, grace_seconds: float = 2.0) -> None:
-        """Take the API server away; a grace of 0 kills it."""
+        """Stop the API server; with a grace period of 0, kill it."""
         self.plane.stop_apiserver(grace_seconds)
 
     def start_apiserver(self) -> None:
-        """Bring it back at the same address."""
+        """Start the API server at the same address."""
         self.plane.start_apiserver()
 
     def restart_apiserver(self, down_seconds: float = 0.0) -> None:
-        """Stop the API server, leave it away for a while, start it again, and wait until it is ready."""
+        """Stop the API server, start it again after `down_seconds`, and wait until it is ready."""
         self.plane.restart_apiserver(down_seconds)
 
     def get(self, path: str) -> str:
-        """Body of a GET to the API server as administrator."""
+        """Return the body of a GET to the API server as administrator."""
         return self.plane.get(path)
 
     def metric(self, name: str, **labels: str) -> float:
-        """Sum of the API server's series of that name whose labels match, each value as a whole regular expression.
+        """Return the sum of the API server's series of that name; each label must match its whole regular expression.
 
-        For example `metric("apiserver_request_total", verb="POST|PUT|PATCH|APPLY|DELETE")`. No series is 0.
+        For example `metric("apiserver_request_total", verb="POST|PUT|PATCH|APPLY|DELETE")`. Without a series, it is 0.
         """
         return sum_series(self.get("/metrics"), name, labels)
 
     def _environment(self) -> dict[str, str]:
         home = self.plane.folder / "helm"
         folders = {f"HELM_{kind}_HOME": str(home / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
-        # kubectl caches discovery under HOME otherwise, for a cluster that will not exist again.
+        # By default, kubectl caches discovery under HOME; this cluster is temporary.
         return {**os.environ, **folders, "KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(home / "discovery")}
 
 
 def up(folder: Path, report: Report, *, with_node: bool = False, bound: bool = False) -> Cluster:
-    """Bring up a cluster whose files are in `folder`; what a dead one left there is removed first.
+    """Start a cluster with its files in `folder`, after removing what an earlier one left there.
 
-    With `bound` its processes die with the thread that called, whatever it dies of.
+    With `bound`, its processes end with the calling thread, however that ends.
     """
     down(folder)
     if with_node:
@@ -105,13 +105,13 @@ def up(folder: Path, report: Report, *, with_node: bool = False, bound: bool = F
     try:
         return _start(folder, supervisor, paths, with_node)
     except BaseException:
-        # The logs stay for whoever reads the error; the next `up` or `down` removes them.
+        # The logs stay, to explain the error; the next `up` or `down` removes them.
         _end(folder)
         raise
 
 
 def down(folder: Path) -> None:
-    """End everything that ran for `folder` and remove it; nothing to do is fine, and so is a cluster that crashed."""
+    """End everything that runs for `folder` and remove it. It works also after a crash, and without a cluster."""
     _end(folder)
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
@@ -119,7 +119,7 @@ def down(folder: Path) -> None:
 
 
 def load(folder: Path) -> Cluster | None:
-    """The cluster that runs from `folder`."""
+    """Return the cluster that runs in `folder`; None if there is none."""
     supervisor = Supervisor(folder)
     plane = processes.load(folder, supervisor)
     if plane is None or supervisor.find("kube-apiserver") is None:
@@ -130,8 +130,8 @@ def load(folder: Path) -> Cluster | None:
 
 def _start(folder: Path, supervisor: Supervisor, paths: dict[str, Path], with_node: bool) -> Cluster:
     namespaces = network.create(folder, supervisor) if with_node else None
-    place = namespaces.place if namespaces else processes.ON_LOOPBACK
-    plane = processes.prepare(folder, place, paths, supervisor)
+    location = namespaces.location if namespaces else processes.ON_LOOPBACK
+    plane = processes.prepare(folder, location, paths, supervisor)
     plane.start()
     if namespaces is None:
         return Cluster(plane)
@@ -146,20 +146,20 @@ def _end(folder: Path) -> None:
     if device is None:
         return
     if not wait_until(lambda: not network.exists(device), _NAMESPACE_SECONDS):
-        raise ClusterError(f"The interface {device} outlives its processes: see `lsns -t net`.")
+        raise ClusterError(f"The interface {device} still exists after its processes have ended: see `lsns -t net`.")
     if not cgroups.remove(device):
         raise ClusterError(f"The control group {device} under {cgroups.ROOT} still holds processes.")
     remove_mount_points()
 
 
 def sum_series(exposition: str, name: str, labels: Mapping[str, str]) -> float:
-    """Sum of the matching series in Prometheus' text format."""
+    """Return the sum of the matching series in Prometheus' text format."""
     total = 0.0
     for line in exposition.splitlines():
         found = re.fullmatch(rf"{re.escape(name)}(?:\{{(.*)\}})? (\S+)", line)
         if found is None:
             continue
-        has = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', found[1] or ""))
-        if all(re.fullmatch(pattern, has.get(label, "")) for label, pattern in labels.items()):
+        present = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', found[1] or ""))
+        if all(re.fullmatch(pattern, present.get(label, "")) for label, pattern in labels.items()):
             total += float(found[2])
     return total

@@ -1,4 +1,4 @@
-"""kind instead of a node of our own, where Docker runs."""
+"""kind instead of an own node, if Docker runs on this machine."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,7 @@ from pdx_cluster.system.shell import run
 
 NAME: Final = "pdx"
 _MARK: Final = "kind"
-"""Folder under the state folder that says that the cluster is kind's, and holds its kubeconfig."""
+"""Folder in the state folder. It marks a cluster of kind, and holds its kubeconfig."""
 
 
 def is_available() -> bool:
@@ -25,17 +25,17 @@ def is_available() -> bool:
 
 
 def kubeconfig(folder: Path) -> Path | None:
-    """That of the cluster which `up` made for this folder."""
+    """Return the kubeconfig of the cluster that `up` created for this folder; None if there is none."""
     path = folder / _MARK / "kubeconfig"
     return path if path.is_file() else None
 
 
 def up(folder: Path, report: Report) -> Path:
-    """Bring the cluster up if it does not run; its kubeconfig."""
+    """Start the cluster if it does not run, and return its kubeconfig."""
     path = folder / _MARK / "kubeconfig"
     path.parent.mkdir(parents=True, exist_ok=True)
     if NAME not in run(["kind", "get", "clusters"]).split():
-        report("Docker answers: kind brings up the cluster")
+        report("Docker runs: kind starts the cluster")
         run(["kind", "create", "cluster", f"--name={NAME}", "--wait=120s", f"--kubeconfig={path}"], timeout_seconds=600)
     run(["kind", "export", "kubeconfig", f"--name={NAME}", f"--kubeconfig={path}"])
     return path
@@ -47,7 +47,7 @@ def load(archive: Path) -> None:
 
 
 def down(folder: Path) -> None:
-    """Remove it if `up` made it for this folder."""
+    """Remove the cluster if `up` created it for this folder."""
     mark = folder / _MARK
     if mark.is_dir():
         run(["kind", "delete", "cluster", f"--name={NAME}", f"--kubeconfig={mark / 'kubeconfig'}"])

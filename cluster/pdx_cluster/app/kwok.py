@@ -1,4 +1,4 @@
-"""Simulated nodes: their pods become Ready and go away at once, and run nothing. For scale."""
+"""Simulated nodes, for tests at scale: their pods become Ready and end at once, and run nothing."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from pdx_cluster.programs import kubernetes
 from pdx_cluster.programs.kubernetes import Report
 
 MARK: Final = "kwok.x-k8s.io/node"
-"""Annotation of the nodes that are simulated."""
+"""Annotation of simulated nodes."""
 ROOMY: Final[Mapping[str, str]] = {
     "cpu": "1k",
     "memory": "16Ti",
@@ -18,26 +18,26 @@ ROOMY: Final[Mapping[str, str]] = {
     "nvidia.com/gpu": "1k",
     "rdma/hca": "1k",
 }
-"""What one node offers: enough for anything."""
+"""Capacity of one node: enough for every pod."""
 
 
 def start(cluster: Cluster, nodes: int, report: Report, *, first: int = 0, offers: Mapping[str, str] = ROOMY) -> None:
-    """Add simulated nodes `simulated-FIRST` and on to a control plane, and wait until they are Ready."""
+    """Add `nodes` simulated nodes, from `simulated-FIRST`, to a control plane, and wait until they are Ready."""
     kwok = kubernetes.cluster_programs([kubernetes.KWOK], report)["kwok"]
     supervisor = cluster.plane.supervisor
     if supervisor.find("kwok") is None:
         supervisor.start(
             "kwok",
             [
-                *cluster.plane.place.enter,
+                *cluster.plane.location.enter,
                 kwok,
                 f"--config={kubernetes.TOOLS / 'kwok' / 'stages.yaml'}",
                 f"--kubeconfig={cluster.plane.credentials.kubeconfig('kwok')}",
                 "--manage-all-nodes=false",
-                # Without leases a node counts as lost after 40 s, and its pods as not ready.
+                # Without leases, Kubernetes treats a node as lost after 40 s, and its pods as not ready.
                 "--node-lease-duration-seconds=40",
                 f"--manage-nodes-with-annotation-selector={MARK}=fake",
-                # No server for logs and exec: it would listen on every address.
+                # No server for logs and exec, because it listens on every address.
                 "--node-port=0",
             ],
         )
@@ -47,7 +47,7 @@ def start(cluster: Cluster, nodes: int, report: Report, *, first: int = 0, offer
 
 
 def node(number: int, offers: Mapping[str, str]) -> dict[str, Any]:
-    """The object of one simulated node; its pods get addresses that no other node's have."""
+    """Return the object of one simulated node; its range of pod addresses is unique."""
     return {
         "apiVersion": "v1",
         "kind": "Node",

@@ -12,7 +12,7 @@ from pdx_cluster.programs import kubernetes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the answer is the process's exit code."""
+    """Run one command and return the exit code."""
     args = _parser().parse_args(argv)
     try:
         return int(args.run(args))
@@ -24,23 +24,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def default_state() -> Path:
-    """Where the developer's one cluster keeps its files."""
+    """Return the folder of the developer's only cluster."""
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "pdx-cluster"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pdx_cluster", description="A one-node Kubernetes on this machine.")
-    parser.add_argument("--state", type=Path, default=default_state(), help="folder of its files (%(default)s)")
+    parser.add_argument("--state", type=Path, default=default_state(), help="folder for its files (%(default)s)")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    up = commands.add_parser("up", help="bring it up; a cluster that runs already is left as it is")
-    up.add_argument("--control-plane", action="store_true", help="no node: pods stay Pending; needs no root")
-    up.add_argument("--simulated-nodes", type=int, default=0, metavar="N", help="add nodes that only play (kwok)")
+    up = commands.add_parser("up", help="start it, if it does not run")
+    up.add_argument("--control-plane", action="store_true", help="without a node: pods stay Pending; needs no root")
+    up.add_argument("--simulated-nodes", type=int, default=0, metavar="N", help="add nodes that run nothing (kwok)")
     up.set_defaults(run=_up)
-    commands.add_parser("down", help="end it and remove every trace, also of one that crashed").set_defaults(run=_down)
-    commands.add_parser("status", help="say what runs").set_defaults(run=_status)
+    commands.add_parser("down", help="end it and remove all traces, also after a crash").set_defaults(run=_down)
+    commands.add_parser("status", help="list what runs").set_defaults(run=_status)
     commands.add_parser("env", help="print `export KUBECONFIG=…`").set_defaults(run=_env)
-    load = commands.add_parser("load", help="import images, as nothing is pulled")
+    load = commands.add_parser("load", help="import images; the node cannot pull")
     load.add_argument("archives", nargs="+", type=Path, metavar="TAR", help="docker-archive or OCI archive")
     load.set_defaults(run=_load)
     commands.add_parser("build", help="find or build every program").set_defaults(run=_build)
@@ -54,8 +54,8 @@ def _up(args: argparse.Namespace) -> int:
     kind.down(args.state)
     running = cluster.load(args.state)
     if running is None:
-        wants_node = not args.control_plane and not args.simulated_nodes
-        running = cluster.up(args.state, _report, with_node=wants_node)
+        with_node = not args.control_plane and not args.simulated_nodes
+        running = cluster.up(args.state, _report, with_node=with_node)
     if args.simulated_nodes:
         kwok.start(running, args.simulated_nodes, _report)
     _report(f"Kubernetes {kubernetes.KUBERNETES_VERSION} at {running.url}, {_extent(running)}")
@@ -70,8 +70,8 @@ def _down(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    if made_by_kind := kind.kubeconfig(args.state):
-        print(f"A cluster of kind: {_export(made_by_kind)}")
+    if kind_config := kind.kubeconfig(args.state):
+        print(f"A cluster of kind: {_export(kind_config)}")
         return 0
     running = cluster.load(args.state)
     if running is None:
@@ -80,8 +80,8 @@ def _status(args: argparse.Namespace) -> int:
     state = "ready" if running.plane.is_ready() else "not ready"
     print(f"{running.url}, {_extent(running)}: {state}")
     for process in running.plane.supervisor.recorded():
-        lives = running.plane.supervisor.find(process.name) is not None
-        print(f"  {process.name:<24} {f'pid {process.pid}' if lives else 'has ended'}")
+        runs = running.plane.supervisor.find(process.name) is not None
+        print(f"  {process.name:<24} {f'pid {process.pid}' if runs else 'has ended'}")
     return 0 if state == "ready" else 1
 
 
@@ -89,7 +89,7 @@ def _env(args: argparse.Namespace) -> int:
     running = cluster.load(args.state)
     path = kind.kubeconfig(args.state) or (running.kubeconfig if running else None)
     if path is None:
-        raise ClusterError("No cluster runs: bring one up with `make cluster`.")
+        raise ClusterError("No cluster runs: start one with `make cluster`.")
     print(_export(path))
     return 0
 
@@ -100,7 +100,7 @@ def _load(args: argparse.Namespace) -> int:
         if kind.kubeconfig(args.state):
             kind.load(archive)
         elif running is None or running.node is None:
-            raise ClusterError("No node runs: bring one up with `make cluster`.")
+            raise ClusterError("No node runs: start one with `make cluster`.")
         else:
             print("\n".join(running.node.import_image(archive)))
     return 0

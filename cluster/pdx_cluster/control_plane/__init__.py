@@ -1,1 +1,4 @@
-"""control_plane."""
+"""etcd, the API server and its controllers as processes, with their credentials.
+
+Imports `system`.
+"""

@@ -1,4 +1,4 @@
-"""Keys, certificates, tokens and kubeconfigs of one cluster, made anew for each."""
+"""Keys, certificates, tokens and kubeconfigs of one cluster; every cluster gets new ones."""
 
 import base64
 import json
@@ -27,7 +27,7 @@ _DAYS: Final = "365"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The folder of a cluster's keys; readable by its owner alone."""
+    """The folder of a cluster's keys; only its owner can read it."""
 
     folder: Path
 
@@ -42,25 +42,25 @@ class Credentials:
         return self.folder / "tokens.csv"
 
     def certificate(self, name: str) -> Path:
-        """A certificate made by `create`."""
+        """Return the path of a certificate that `create` made."""
         return self.folder / f"{name}.crt"
 
     def key(self, name: str) -> Path:
-        """The private key beside it."""
+        """Return the path of the certificate's private key."""
         return self.folder / f"{name}.key"
 
     def kubeconfig(self, holder: str) -> Path:
-        """The kubeconfig of one of USERS."""
+        """Return the path of the kubeconfig of one of USERS."""
         return self.folder / f"{holder}.kubeconfig"
 
     def token(self, holder: str) -> str:
-        """The bearer token of one of USERS."""
+        """Return the bearer token of one of USERS."""
         user = USERS[holder][0]
         return next(line.split(",")[0] for line in self.tokens.read_text().splitlines() if line.split(",")[1] == user)
 
 
 def create(folder: Path, url: str, addresses: tuple[str, ...]) -> Credentials:
-    """Make everything for an API server that is reached at `url` and has these IP addresses."""
+    """Create everything for an API server at `url` with these IP addresses."""
     folder.mkdir(parents=True, mode=0o700)
     credentials = Credentials(folder)
     names = ",".join(
@@ -73,7 +73,7 @@ def create(folder: Path, url: str, addresses: tuple[str, ...]) -> Credentials:
     for server in ("apiserver", "kubelet"):
         _sign(credentials, server, f"/CN={server}", f"subjectAltName={names}", "extendedKeyUsage=serverAuth")
     _sign(credentials, "kubelet-client", "/O=system:masters/CN=kube-apiserver", "extendedKeyUsage=clientAuth")
-    # Kubernetes reads EC keys in their own format only, which genpkey does not write.
+    # Kubernetes reads only the EC key format of ecparam, not that of genpkey.
     _openssl("ecparam", "-genkey", "-name", "prime256v1", "-noout", "-out", credentials.key("accounts"))
     lines = [f"{secrets.token_hex(16)},{user},{user}{f',{group}' if group else ''}" for user, group in USERS.values()]
     credentials.tokens.write_text("\n".join(lines) + "\n")
@@ -84,7 +84,7 @@ def create(folder: Path, url: str, addresses: tuple[str, ...]) -> Credentials:
 
 
 def kubeconfig(url: str, authority: str, token: str) -> str:
-    """A kubeconfig with everything in it; JSON is YAML."""
+    """Return a kubeconfig that needs no other file. JSON is valid YAML."""
     document = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -105,9 +105,9 @@ def kubeconfig(url: str, authority: str, token: str) -> str:
 
 
 def _sign(credentials: Credentials, name: str, subject: str, *extensions: str) -> None:
-    """Make a key and its certificate, signed by the authority or, without one yet, by itself."""
+    """Create a key and its certificate, signed by the authority; the authority's own certificate signs itself."""
     signer = ("-CA", credentials.authority, "-CAkey", credentials.key("ca")) if credentials.authority.exists() else ()
-    # The system's own configuration would make every certificate an authority.
+    # With the system's configuration, every certificate would be an authority.
     config = credentials.folder / f"{name}.cnf"
     always = ("subjectKeyIdentifier=hash", "authorityKeyIdentifier=keyid:always")
     sections = "[req]\ndistinguished_name=dn\nx509_extensions=ext\n[dn]\n[ext]\n"

@@ -1,6 +1,6 @@
 """etcd, kube-apiserver, kube-controller-manager and kube-scheduler as processes of this machine.
 
-They listen on one address: loopback, or that of a network namespace when a node needs to reach them.
+They listen on one address: the loopback address, or a network namespace's if a node needs to reach them.
 """
 
 import http.client
@@ -21,29 +21,29 @@ from pdx_cluster.system.processes import Supervisor, wait_until
 LOOPBACK: Final = "127.0.0.1"
 FIRST_PORT: Final = 10_000
 LAST_PORT: Final = 29_999
-"""Below the node ports (30000 to 32767) and below what the kernel gives to outgoing connections."""
+"""Below the node ports (30000 to 32767) and below the kernel's ports for outgoing connections."""
 ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a control plane listens."""
+class Location:
+    """The addresses of a control plane."""
 
     address: str
     services: str
     """CIDR of the Services' addresses."""
     first_service: str
-    """The address that the Service `kubernetes` gets: the first of that range."""
+    """Address of the Service `kubernetes`: the first of that range."""
     enter: tuple[str, ...] = ()
-    """Command prefix that enters the network namespace, if there is one."""
+    """Command prefix that enters the network namespace; empty on the loopback address."""
 
 
-ON_LOOPBACK: Final = Place(LOOPBACK, "10.96.0.0/16", "10.96.0.1")
+ON_LOOPBACK: Final = Location(LOOPBACK, "10.96.0.0/16", "10.96.0.1")
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What each process listens on."""
+    """The port of each process."""
 
     apiserver: int
     etcd: int
@@ -54,10 +54,10 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class ControlPlane:
-    """A control plane that has been prepared in `folder`; its processes may live or not."""
+    """A control plane that was prepared in `folder`; its processes may run or not."""
 
     folder: Path
-    place: Place
+    location: Location
     ports: Ports
     programs: dict[str, Path]
     supervisor: Supervisor
@@ -75,10 +75,10 @@ class ControlPlane:
     @property
     def url(self) -> str:
         """Base URL of the API server."""
-        return f"https://{self.place.address}:{self.ports.apiserver}"
+        return f"https://{self.location.address}:{self.ports.apiserver}"
 
     def start(self) -> None:
-        """Start all and wait until the API server is ready and the controllers lead; ClusterError with a log's end."""
+        """Start all processes and wait until they are ready; raises ClusterError with the end of a log."""
         self._start_etcd()
         self.start_apiserver()
         self._start_controllers()
@@ -88,27 +88,27 @@ class ControlPlane:
 
     def start_apiserver(self) -> None:
         """Start the API server and wait until it is ready."""
-        self.supervisor.start("kube-apiserver", [*self.place.enter, *self._apiserver()])
+        self.supervisor.start("kube-apiserver", [*self.location.enter, *self._apiserver()])
         self.supervisor.require("kube-apiserver", self.is_ready, 90)
 
     def stop_apiserver(self, grace_seconds: float = 2.0) -> None:
-        """Stop it, at once with a grace of 0. With watches open it would take a minute to end by itself."""
+        """Stop the API server; with a grace period of 0, kill it. With open watches, a stop takes up to a minute."""
         if process := self.supervisor.find("kube-apiserver"):
             self.supervisor.stop(process, grace_seconds)
 
     def restart_apiserver(self, down_seconds: float = 0.0) -> None:
-        """Stop the API server, leave it away for a while, and start it at the same address."""
+        """Stop the API server, and start it again at the same address after `down_seconds`."""
         self.stop_apiserver()
         if down_seconds:
             wait_until(lambda: False, down_seconds)
         self.start_apiserver()
 
     def is_ready(self) -> bool:
-        """Whether the API server says so."""
+        """Whether the API server's /readyz returns 200."""
         return self._answers(self.ports.apiserver, "/readyz")
 
     def get(self, path: str, timeout_seconds: float = 10.0) -> str:
-        """Body of a GET to the API server as administrator, for example `/metrics`; OSError when it does not answer."""
+        """Return the body of a GET to the API server as administrator, for example of `/metrics`; raises OSError."""
         status, body = self._get(self.ports.apiserver, path, timeout_seconds)
         if status != http.client.OK:
             raise OSError(f"GET {path}: {status} {body[:200]}")
@@ -122,7 +122,7 @@ class ControlPlane:
 
     def _get(self, port: int, path: str, timeout_seconds: float) -> tuple[int, str]:
         context = ssl.create_default_context(cafile=str(self.credentials.authority))
-        connection = http.client.HTTPSConnection(self.place.address, port, timeout=timeout_seconds, context=context)
+        connection = http.client.HTTPSConnection(self.location.address, port, timeout=timeout_seconds, context=context)
         with closing(connection):
             connection.request("GET", path, headers={"Authorization": f"Bearer {self.credentials.token('admin')}"})
             answer = connection.getresponse()
@@ -133,7 +133,7 @@ class ControlPlane:
         self.supervisor.start(
             "etcd",
             [
-                *self.place.enter,
+                *self.location.enter,
                 self.programs["etcd"],
                 "--name=pdx",
                 f"--data-dir={self.folder / 'etcd'}",
@@ -149,16 +149,16 @@ class ControlPlane:
 
     def _apiserver(self) -> list[str | Path]:
         files = self.credentials
-        loopback = self.place.address == LOOPBACK
+        loopback = self.location.address == LOOPBACK
         return [
             self.programs["kube-apiserver"],
             f"--etcd-servers=http://{LOOPBACK}:{self.ports.etcd}",
-            f"--bind-address={self.place.address}",
+            f"--bind-address={self.location.address}",
             f"--secure-port={self.ports.apiserver}",
-            f"--advertise-address={self.place.address}",
+            f"--advertise-address={self.location.address}",
             # The endpoints of the Service `kubernetes` may not be loopback addresses.
             *(["--endpoint-reconciler-type=none"] if loopback else []),
-            f"--service-cluster-ip-range={self.place.services}",
+            f"--service-cluster-ip-range={self.location.services}",
             "--authorization-mode=Node,RBAC",
             "--allow-privileged=true",
             f"--token-auth-file={files.tokens}",
@@ -180,7 +180,7 @@ class ControlPlane:
             f"--service-account-private-key-file={files.key('accounts')}",
             f"--root-ca-file={files.authority}",
             "--use-service-account-credentials=true",
-            # Five at a time, the default, make 10,000 pods take many minutes.
+            # With the default of 5, creating 10,000 pods takes many minutes.
             "--concurrent-deployment-syncs=20",
             "--concurrent-replicaset-syncs=20",
             "--concurrent-service-endpoint-syncs=20",
@@ -192,15 +192,15 @@ class ControlPlane:
         files = self.credentials
         roles = ("", "authentication-", "authorization-")
         command: list[str | Path] = [
-            *self.place.enter,
+            *self.location.enter,
             self.programs[f"kube-{name}"],
             *(f"--{role}kubeconfig={files.kubeconfig(name)}" for role in roles),
-            f"--bind-address={self.place.address}",
+            f"--bind-address={self.location.address}",
             f"--secure-port={port}",
             f"--tls-cert-file={files.certificate('apiserver')}",
             f"--tls-private-key-file={files.key('apiserver')}",
             "--leader-elect=false",
-            # The default limits of 20 requests a second make 2,000 pods take minutes.
+            # With the default of 20 requests per second, creating 2,000 pods takes minutes.
             "--kube-api-qps=500",
             "--kube-api-burst=1000",
             *more,
@@ -208,29 +208,33 @@ class ControlPlane:
         self.supervisor.start(f"kube-{name}", command)
 
 
-def prepare(folder: Path, place: Place, programs: dict[str, Path], supervisor: Supervisor) -> ControlPlane:
-    """Make keys and choose ports for a new control plane in `folder`; nothing runs yet."""
+def prepare(folder: Path, location: Location, programs: dict[str, Path], supervisor: Supervisor) -> ControlPlane:
+    """Create keys and choose ports for a new control plane in `folder`; start nothing."""
     ports = Ports(*free_ports(len(Ports.__dataclass_fields__)))
-    plane = ControlPlane(folder, place, ports, programs, supervisor)
-    pki.create(folder / "credentials", plane.url, (place.address, place.first_service))
-    record = {"place": asdict(place), "ports": asdict(ports), "programs": {k: str(v) for k, v in programs.items()}}
+    plane = ControlPlane(folder, location, ports, programs, supervisor)
+    pki.create(folder / "credentials", plane.url, (location.address, location.first_service))
+    record = {
+        "place": asdict(location),
+        "ports": asdict(ports),
+        "programs": {k: str(v) for k, v in programs.items()},
+    }
     (folder / "control-plane.json").write_text(json.dumps(record, indent=2))
     return plane
 
 
 def load(folder: Path, supervisor: Supervisor) -> ControlPlane | None:
-    """What `prepare` wrote down, if it did."""
+    """Return the control plane that `prepare` recorded; None if there is none."""
     try:
         record = json.loads((folder / "control-plane.json").read_text())
     except (OSError, ValueError):
         return None
-    place = Place(**{**record["place"], "enter": tuple(record["place"]["enter"])})
+    location = Location(**{**record["place"], "enter": tuple(record["place"]["enter"])})
     programs = {name: Path(path) for name, path in record["programs"].items()}
-    return ControlPlane(folder, place, Ports(**record["ports"]), programs, supervisor)
+    return ControlPlane(folder, location, Ports(**record["ports"]), programs, supervisor)
 
 
 def free_ports(count: int) -> list[int]:
-    """Different free loopback ports."""
+    """Return different free loopback ports."""
     found: list[int] = []
     for port in random.sample(range(FIRST_PORT, LAST_PORT + 1), 1000):
         with closing(socket.socket()) as probe:

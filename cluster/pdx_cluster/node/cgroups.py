@@ -10,22 +10,22 @@ ROOT: Final = Path("/sys/fs/cgroup")
 
 
 def create(name: str) -> None:
-    """Make the group in every hierarchy (version 1) or the one (version 2)."""
+    """Create the group in every hierarchy (version 1), or in the only one (version 2)."""
     for parent in _hierarchies():
-        # Version 2 gives a group the controllers that its parent hands down.
+        # In version 2, a group has the controllers that its parent delegates.
         for controller in _read(parent / "cgroup.controllers").split():
             with contextlib.suppress(OSError):
                 (parent / "cgroup.subtree_control").write_text(f"+{controller}")
         group = parent / name
         group.mkdir(exist_ok=True)
-        # A new cpuset of version 1 is empty and takes no process.
+        # In version 1, a new cpuset is empty and accepts no process.
         for file in ("cpuset.cpus", "cpuset.mems"):
             with contextlib.suppress(OSError):
                 (group / file).write_text((parent / file).read_text())
 
 
 def remove(name: str, timeout_seconds: float = 10.0) -> bool:
-    """Remove the group with all below it; whether it is gone. Its processes must have been ended."""
+    """Remove the group and all groups in it, and return whether they are gone. Its processes must have ended."""
     return wait_until(lambda: all(_remove_tree(parent / name) for parent in _hierarchies()), timeout_seconds)
 
 
@@ -40,7 +40,7 @@ def _read(path: Path) -> str:
 
 
 def _remove_tree(group: Path) -> bool:
-    """Files of a group cannot be unlinked: folders alone are removed, from the innermost."""
+    """Remove only folders, the innermost first: files of a group cannot be unlinked."""
     if group.is_dir():
         for folder in sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True):
             with contextlib.suppress(OSError):

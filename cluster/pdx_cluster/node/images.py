@@ -1,4 +1,4 @@
-"""Container images made by hand: a tar that containerd imports, from files given as bytes."""
+"""Creates container images: a tar that containerd imports, from the bytes of files."""
 
 import hashlib
 import io
@@ -15,12 +15,12 @@ _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One image of one layer."""
+    """An image with one layer."""
 
     reference: str
     """Full name and tag, for example `pdx.local/empty:1`."""
     files: Mapping[str, bytes]
-    """Path without leading slash -> content; all are executable."""
+    """Path without a leading slash -> content; all files are executable."""
     folders: Mapping[str, int] = field(default_factory=dict)
     """Path of an empty folder -> its mode, for example `{"tmp": 0o1777}`."""
     entrypoint: Sequence[str] = ()
@@ -28,7 +28,7 @@ class Image:
 
 
 def write(image: Image, path: Path) -> Path:
-    """Write the image as the tar that `docker save` would."""
+    """Write the image in the format of `docker save`, and return the path."""
     layer = _layer(image)
     config = _config(image, layer)
     names = (f"{_digest(config)}.json", f"{_digest(layer)}/layer.tar")

@@ -1,7 +1,7 @@
-"""Namespaces of the node's own: nothing it does to interfaces, routes, iptables, mounts or processes is the machine's.
+"""The node's own namespaces: its interfaces, routes, iptables, mounts and processes are not the machine's.
 
-One process holds a network, a mount and a process namespace. When it dies, by whatever cause, the kernel ends every
-process in them, and mounts, interfaces and iptables chains go with the last one.
+One process holds a network, a mount and a process namespace. When it ends, the kernel ends every process in them, and
+mounts, interfaces and iptables chains end with the last process.
 """
 
 import json
@@ -10,7 +10,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Final
 
-from pdx_cluster.control_plane.processes import Place
+from pdx_cluster.control_plane.processes import Location
 from pdx_cluster.errors import ClusterError
 from pdx_cluster.system.processes import Supervisor
 from pdx_cluster.system.shell import run
@@ -19,78 +19,78 @@ HOLDER: Final = "node"
 """Name of the recorded process that holds the namespaces."""
 RECORD: Final = "namespaces.json"
 CLUSTERS: Final = 16
-"""How many can run on one machine at the same time."""
+"""Limit of clusters that run on one machine at the same time."""
 
-# RFC 2544's range for benchmarks of network devices: no real network uses it.
+# RFC 2544's range for benchmarks of network devices, which real networks do not use.
 _LINKS_AND_PODS: Final = tuple(IPv4Network("198.18.0.0/16").subnets(new_prefix=20))
 _SERVICES: Final = tuple(IPv4Network("198.19.0.0/16").subnets(new_prefix=20))
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """The addresses of the cluster with that index on this machine."""
+    """The addresses of one cluster on this machine."""
 
     index: int
 
     @property
     def device(self) -> str:
-        """The interface on the machine's side."""
+        """The interface at the machine's end of the link."""
         return f"pdx{self.index}"
 
     @property
     def machine(self) -> str:
-        """The machine's end of the link to the node."""
+        """The address of the machine's end of the link to the node."""
         return str(_LINKS_AND_PODS[self.index][1])
 
     @property
     def node(self) -> str:
-        """The node's end."""
+        """The address of the node's end."""
         return str(_LINKS_AND_PODS[self.index][2])
 
     @property
     def pods(self) -> IPv4Network:
-        """Where pods get their addresses."""
+        """The range of the pods' addresses."""
         return list(_LINKS_AND_PODS[self.index].subnets(new_prefix=24))[1]
 
     @property
     def services(self) -> IPv4Network:
-        """Where Services get theirs."""
+        """The range of the Services' addresses."""
         return _SERVICES[self.index]
 
     @property
     def dns(self) -> str:
-        """The Service that answers names."""
+        """The address of the DNS Service."""
         return str(self.services[10])
 
 
 @dataclass(frozen=True, slots=True)
 class Namespaces:
-    """Living namespaces."""
+    """Namespaces that exist."""
 
     init: int
-    """Pid, as the machine counts, of their first process."""
+    """Pid of their first process, in the machine's numbering."""
     addresses: Addresses
 
     @property
     def enter(self) -> tuple[str, ...]:
-        """Command prefix that enters all."""
+        """Command prefix that enters all of them."""
         return ("nsenter", f"--target={self.init}", "--net", "--mount", "--pid", "--")
 
     @property
-    def place(self) -> Place:
-        """Where a control plane that the node reaches runs."""
+    def location(self) -> Location:
+        """The addresses of a control plane that the node can reach."""
         services = self.addresses.services
         enter = ("nsenter", f"--net=/proc/{self.init}/ns/net", "--")
-        return Place(self.addresses.node, str(services), str(services[1]), enter)
+        return Location(self.addresses.node, str(services), str(services[1]), enter)
 
 
 def create(folder: Path, supervisor: Supervisor) -> Namespaces:
-    """Make the namespaces, link them to the machine, and write down in `folder` which they are."""
+    """Create the namespaces, link them to the machine, and record them in `folder`."""
     holder = supervisor.start(
         HOLDER,
         [
             "unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "slave",
-            # With SIGCHLD ignored the kernel reaps the orphans that come to the first process.
+            # If the first process ignores SIGCHLD, the kernel reaps its orphans.
             "sh", "-c", "trap '' CHLD; echo ready; exec sleep infinity",
         ],
     )  # fmt: skip
@@ -104,7 +104,7 @@ def create(folder: Path, supervisor: Supervisor) -> Namespaces:
 
 
 def load(folder: Path) -> Namespaces | None:
-    """What `create` wrote down, if it did."""
+    """Return the namespaces that `create` recorded; None if there are none."""
     try:
         record = json.loads((folder / RECORD).read_text())
     except (OSError, ValueError):
@@ -123,7 +123,7 @@ def exists(device: str) -> bool:
 
 
 def recorded_device(folder: Path) -> str | None:
-    """The interface of the cluster in `folder`, living or not."""
+    """Return the recorded interface of the cluster in `folder`, whether it exists or not."""
     namespaces = load(folder)
     return namespaces.addresses.device if namespaces else None
 
@@ -146,7 +146,7 @@ def _link(init: int, addresses: Addresses) -> None:
 
 
 def _claim(init: int) -> Addresses:
-    """Take the first index whose interface does not exist: making one is what claims it."""
+    """Claim the first free index, by creating its interface."""
     for index in range(CLUSTERS):
         addresses = Addresses(index)
         if exists(addresses.device):
@@ -158,4 +158,4 @@ def _claim(init: int) -> Addresses:
                 raise
         else:
             return addresses
-    raise ClusterError(f"{CLUSTERS} clusters run on this machine already: end one with `make cluster-down`.")
+    raise ClusterError(f"{CLUSTERS} clusters already run on this machine: end one with `make cluster-down`.")

@@ -1,6 +1,6 @@
-"""A node that runs containers: containerd, kubelet, kube-proxy and CoreDNS in namespaces of their own.
+"""A node that runs containers: containerd, kubelet, kube-proxy and CoreDNS in their own namespaces.
 
-Limits: NetworkPolicies are accepted and not enforced, nothing reaches the internet, images are imported, not pulled.
+Limits: NetworkPolicies are not enforced, pods cannot reach the internet, and images are imported, not pulled.
 """
 
 import json
@@ -29,7 +29,7 @@ KERNEL_SETTINGS: Final = {
     "kernel/keys/root_maxkeys": "1000000",
     "kernel/keys/root_maxbytes": "25000000",
 }
-"""What kubelet sets for the whole machine; the node shows it files that say it is done."""
+"""Settings that kubelet writes for the whole machine. The node mounts files with these values over them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ class Node:
         Pods use them with `imagePullPolicy: Never` or `IfNotPresent`.
         """
         path = images.write(image, self.folder / "import.tar") if isinstance(image, Image) else image
-        told = self.ctr("images", "import", str(path.resolve()))
-        return re.findall(r"unpacking (\S+)", told)
+        output = self.ctr("images", "import", str(path.resolve()))
+        return re.findall(r"unpacking (\S+)", output)
 
     def ctr(self, *arguments: str) -> str:
-        """containerd's own client, in the namespace that Kubernetes uses."""
+        """Run containerd's client in the namespace that Kubernetes uses, and return its output."""
         command = ["ctr", f"--address={node_config.SOCKET}", "--namespace=k8s.io", *arguments]
         return run([*self.namespaces.enter, *command])
 
@@ -81,7 +81,7 @@ class Node:
 
     def _start_containerd(self) -> None:
         plugins = cni_folder()
-        assert plugins is not None, "packages.require comes first"
+        assert plugins is not None, "packages.require runs before"
         (self.folder / "cni").mkdir()
         network = node_config.cni(self.namespaces.addresses, self.folder)
         (self.folder / "cni" / "10-pdx.conflist").write_text(json.dumps(network, indent=2))
@@ -143,7 +143,7 @@ class Node:
 
 
 def make_mount_points() -> None:
-    """Make those of the machine's folders that a node covers and that are not there, with a mark of the maker."""
+    """Create the missing folders of the machine over which a node mounts, each with a mark."""
     for name in node_config.MACHINE_FOLDERS:
         folder = Path(name)
         if not folder.exists():
@@ -152,7 +152,7 @@ def make_mount_points() -> None:
 
 
 def remove_mount_points() -> None:
-    """Remove what `make_mount_points` made, unless another cluster uses it."""
+    """Remove the folders that `make_mount_points` created, unless another cluster uses them."""
     if network.any_is_up():
         return
     for name in node_config.MACHINE_FOLDERS:

@@ -1,4 +1,4 @@
-"""Configuration files of a node's programs, as plain values."""
+"""The configuration files of a node's programs, as values. Pure."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -8,17 +8,17 @@ from pdx_cluster.node.network import Addresses
 
 SOCKET: Final = "/run/containerd/containerd.sock"
 MACHINE_FOLDERS: Final = ("/var/lib/cni", "/var/log/containers")
-"""Paths that programs have built in; the node covers them with memory of its own."""
+"""Paths that are built into programs; the node mounts its own tmpfs over them."""
 DOMAIN: Final = "cluster.local"
 
 
 def containerd(folder: Path, plugins: Path, pause_image: str) -> str:
-    """containerd's configuration."""
+    """Return containerd's configuration."""
     return f"""\
 version = 2
 root = "{folder}/containerd"
 state = "/run/containerd/state"
-# It would make a folder under /opt.
+# It creates a folder in /opt.
 disabled_plugins = ["io.containerd.internal.v1.opt"]
 
 [grpc]
@@ -26,7 +26,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
 
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{pause_image}"
-  # Without CAP_SYS_RESOURCE a lower score cannot be given, and no sandbox would start.
+  # Without CAP_SYS_RESOURCE, containerd cannot lower the score, and no sandbox starts.
   restrict_oom_score_adj = true
 
   [plugins."io.containerd.grpc.v1.cri".cni]
@@ -39,8 +39,8 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
 
 
 def cni(addresses: Addresses, folder: Path) -> dict[str, Any]:
-    """The pods' network: a link from each pod to the node, which routes."""
-    # A bridge would hand a Service's answer to the pod beside it without the node's translation.
+    """Return the pods' network: a link from each pod to the node, which routes."""
+    # A bridge delivers a Service's answer between two pods without the node's address translation.
     link = {
         "type": "ptp",
         "ipMasq": False,
@@ -59,7 +59,7 @@ def cni(addresses: Addresses, folder: Path) -> dict[str, Any]:
 
 
 def kubelet(folder: Path, addresses: Addresses, credentials: Credentials) -> dict[str, Any]:
-    """kubelet's configuration."""
+    """Return kubelet's configuration."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -92,7 +92,7 @@ def kubelet(folder: Path, addresses: Addresses, credentials: Credentials) -> dic
 
 
 def proxy(addresses: Addresses, name: str, kubeconfig: Path) -> dict[str, Any]:
-    """kube-proxy's configuration."""
+    """Return kube-proxy's configuration."""
     return {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
@@ -103,13 +103,13 @@ def proxy(addresses: Addresses, name: str, kubeconfig: Path) -> dict[str, Any]:
         "clusterCIDR": str(addresses.pods),
         "hostnameOverride": name,
         "mode": "iptables",
-        # Limits of connection tracking are the whole machine's; zero leaves them alone.
+        # Limits of connection tracking apply to the whole machine; zero does not change them.
         "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
     }
 
 
 def corefile(addresses: Addresses, kubeconfig: Path) -> str:
-    """CoreDNS' configuration: names of the cluster and no others."""
+    """Return CoreDNS' configuration: it resolves only names of the cluster."""
     return f"""\
 .:53 {{
     bind {addresses.node}
@@ -124,11 +124,11 @@ def corefile(addresses: Addresses, kubeconfig: Path) -> str:
 
 
 def dns_objects(addresses: Addresses) -> dict[str, Any]:
-    """What CoreDNS may read, and the Service whose backend is the process on the node."""
+    """Return CoreDNS' rights, and a Service whose endpoint is CoreDNS on the node."""
     rights = {"apiGroups": ["", "discovery.k8s.io"], "resources": _DNS_READS, "verbs": ["list", "watch"]}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:coredns"}
     ports = [{"name": f"dns-{protocol.lower()}", "port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
-    place = {"name": "kube-dns", "namespace": "kube-system"}
+    metadata = {"name": "kube-dns", "namespace": "kube-system"}
     items = [
         _object("rbac.authorization.k8s.io/v1", "ClusterRole", {"name": "system:coredns"}, rules=[rights]),
         _object(
@@ -138,11 +138,11 @@ def dns_objects(addresses: Addresses) -> dict[str, Any]:
             roleRef=role,
             subjects=[{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "system:coredns"}],
         ),
-        _object("v1", "Service", place, spec={"clusterIP": addresses.dns, "ports": ports}),
+        _object("v1", "Service", metadata, spec={"clusterIP": addresses.dns, "ports": ports}),
         _object(
             "discovery.k8s.io/v1",
             "EndpointSlice",
-            place | {"labels": {"kubernetes.io/service-name": "kube-dns"}},
+            metadata | {"labels": {"kubernetes.io/service-name": "kube-dns"}},
             addressType="IPv4",
             endpoints=[{"addresses": [addresses.node]}],
             ports=ports,

@@ -1,4 +1,4 @@
-"""Pods without an image of their own: an empty image into which the machine's folders are mounted, read-only."""
+"""Pods without their own image: an empty image, with folders of the machine mounted read-only."""
 
 import hashlib
 from collections.abc import Iterable
@@ -9,12 +9,12 @@ from typing import Any, Final
 from pdx_cluster.node.images import Image
 
 SYSTEM: Final = tuple(Path(name) for name in ("/bin", "/etc/ssl", "/lib", "/lib64", "/usr"))
-"""What programs of the machine need to start: with them a container runs whatever is installed."""
+"""With these folders, a container can run every program that is installed on the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostFolders:
-    """The parts of a pod's spec that mount folders of the machine at their own paths."""
+    """The parts of a pod's spec that mount folders of the machine at the same paths."""
 
     volumes: list[dict[str, Any]] = field(default_factory=list)
     mounts: list[dict[str, Any]] = field(default_factory=list)
@@ -22,9 +22,9 @@ class HostFolders:
 
 
 def host_folders(folders: Iterable[Path] = SYSTEM) -> HostFolders:
-    """Mount these folders, those of SYSTEM unless told; one that does not exist is left out."""
+    """Mount these folders, by default SYSTEM; skip those that do not exist."""
     found = [folder for folder in folders if folder.is_dir()]
-    # A path may be longer than a volume's name.
+    # A path may be longer than the name of a volume may be.
     names = [f"host-{hashlib.sha256(bytes(folder)).hexdigest()[:12]}" for folder in found]
     pairs = list(zip(names, map(str, found), strict=True))
     return HostFolders(
@@ -34,5 +34,5 @@ def host_folders(folders: Iterable[Path] = SYSTEM) -> HostFolders:
 
 
 def empty_image(reference: str = "pdx.local/empty:1") -> Image:
-    """An image with nothing in it but a `/tmp`; its container's command must be given."""
+    """Return an image that contains only `/tmp`; its container needs a command."""
     return Image(reference, {}, folders={"tmp": 0o1777})

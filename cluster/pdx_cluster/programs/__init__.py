@@ -1,1 +1,4 @@
-"""programs."""
+"""Finds, builds or installs the programs that a cluster needs.
+
+Imports only `errors`.
+"""

@@ -1,7 +1,7 @@
-"""Kubernetes' own programs: found ready-made, or built once from Go's module proxy into a cache outside the checkout.
+"""Kubernetes' own programs: found on this machine, or built once from Go's module proxy into a cache.
 
-A program is looked for in KUBEBUILDER_ASSETS, in the cache, on PATH; one of another version than wanted is named and
-passed over. What is then missing is built. The cache's folder is named by the hash of what determines the build.
+The search order is KUBEBUILDER_ASSETS, the cache, PATH. A program of another version is reported and skipped. A missing
+program is built. The name of a cache folder is the hash of everything that determines the build.
 """
 
 import fcntl
@@ -24,26 +24,27 @@ KUBERNETES_VERSION: Final = "v1.36.3"
 TOOLS: Final = Path(__file__).resolve().parents[2] / "tools"
 
 Report = Callable[[str], None]
-"""Takes a line that says what goes on."""
+"""Prints one line about the progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One program and where it comes from."""
+    """One program and its source."""
 
     name: str
     module: str
     """Folder under cluster/tools."""
     package: str
-    """What `go build` is given, in that folder."""
-    ask: tuple[str, ...]
-    """Arguments that make it say its version."""
-    wanted: str
-    """Start of the version that is accepted, without the leading v."""
+    """Argument of `go build` in that folder."""
+    version_arguments: tuple[str, ...]
+    """Arguments that make it print its version."""
+    version: str
+    """Required start of the version, without the leading v."""
 
 
-def _kubernetes(name: str, *ask: str) -> Program:
-    return Program(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", ask or ("--version",), "1.36.")
+def _kubernetes(name: str, *version_arguments: str) -> Program:
+    package = f"k8s.io/kubernetes/cmd/{name}"
+    return Program(name, "kubernetes", package, version_arguments or ("--version",), "1.36.")
 
 
 ETCD: Final = Program("etcd", "etcd", ".", ("--version",), "3.6.")
@@ -63,11 +64,11 @@ NODE: Final = (KUBELET, KUBE_PROXY, COREDNS, PAUSE)
 ALL: Final = (*CONTROL_PLANE, *NODE, HELM, KWOK)
 
 _VERSIONED: Final = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
-"""Go packages that hold Kubernetes' version: kubectl fails to parse its own when they are empty."""
+"""Go packages with Kubernetes' version; if they are empty, kubectl fails to parse its own version."""
 
 
 def linker_flags(module: str) -> str:
-    """The -ldflags of a module's build."""
+    """Return the -ldflags of a module's build."""
     flags = ["-s", "-w"]
     if module == "kubernetes":
         major, minor = KUBERNETES_VERSION.removeprefix("v").split(".")[:2]
@@ -77,13 +78,13 @@ def linker_flags(module: str) -> str:
 
 
 def cache_root(environ: Mapping[str, str]) -> Path:
-    """Where builds are kept: outside the checkout, and where `make clean` does not look."""
+    """Return the folder of all builds, outside the checkout, so that `make clean` keeps it."""
     base = environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "pdx" / "cluster"
 
 
 def cache_folder(module: str, root: Path) -> Path:
-    """The folder of one module's programs, named by the hash of everything committed that the build depends on."""
+    """Return the folder of one module's programs; its name has the hash of every committed input of the build."""
     digest = hashlib.sha256(linker_flags(module).encode())
     for name in ("go.mod", "go.sum", "main.go"):
         path = TOOLS / module / name
@@ -92,17 +93,17 @@ def cache_folder(module: str, root: Path) -> Path:
 
 
 def parse_version(text: str) -> str:
-    """The first version in a program's answer, without the v; empty when there is none."""
+    """Return the first version in a program's output, without the v; empty if there is none."""
     found = re.search(r"v?(\d+\.\d+\.\d+)", text)
     return found[1] if found else ""
 
 
 def cluster_programs(programs: Iterable[Program], report: Report = lambda line: None) -> dict[str, Path]:
-    """The paths of programs by name; what is not found is built. ClusterError when that cannot be done."""
+    """Return the paths of programs by name, and build those that are missing; raises ClusterError."""
     root = cache_root(os.environ)
-    wanted = tuple(programs)
-    found = {program.name: path for program in wanted if (path := _find(program, root, report))}
-    missing = [program for program in wanted if program.name not in found]
+    required = tuple(programs)
+    found = {program.name: path for program in required if (path := _find(program, root, report))}
+    missing = [program for program in required if program.name not in found]
     for module in dict.fromkeys(program.module for program in missing):
         found |= _build([program for program in missing if program.module == module], root, report)
     return found
@@ -123,14 +124,17 @@ def _accept(program: Program, path: Path, report: Report) -> Path | None:
     if not path.is_file():
         return None
     try:
-        # `kubectl version --client` and the like answer on stdout; some wrappers complain on stderr.
-        answer = subprocess.run([path, *program.ask], capture_output=True, text=True, timeout=20, check=False).stdout
+        # Programs print their version on stdout; some wrappers print warnings on stderr.
+        command = [str(path), *program.version_arguments]
+        output = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
-        answer = ""
-    version = parse_version(answer)
-    if version.startswith(program.wanted):
+        output = ""
+    version = parse_version(output)
+    if version.startswith(program.version):
         return path
-    report(f"{path} is version {version or 'unknown'}; {program.name} {program.wanted}x is wanted, so it is not used.")
+    report(
+        f"{path} is version {version or 'unknown'}; {program.name} {program.version}x is required, so it is skipped."
+    )
     return None
 
 
@@ -148,8 +152,8 @@ def _build(programs: list[Program], root: Path, report: Report) -> dict[str, Pat
         todo = [program for program in programs if not (folder / program.name).is_file()]
         if todo:
             for left in folder.glob(".build-*"):
-                shutil.rmtree(left)  # by a build that was killed
-            report(f"Building {names} into {folder} (once, takes minutes)")
+                shutil.rmtree(left)  # of a build that was killed
+            report(f"Building {names} into {folder} (once; it takes minutes)")
             started = time.monotonic()
             _compile(go, todo, folder)
             report(f"Built {names} in {time.monotonic() - started:.0f} s")
@@ -159,7 +163,7 @@ def _build(programs: list[Program], root: Path, report: Report) -> dict[str, Pat
 def _compile(go: str, programs: list[Program], folder: Path) -> None:
     module = programs[0].module
     with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as new:
-        # The checkout's state is no part of what is built: the same sources give the same program anywhere.
+        # Without the checkout's state, the same sources give the same program everywhere.
         command = [
             go,
             "build",
@@ -183,7 +187,7 @@ def _compile(go: str, programs: list[Program], folder: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Let one builder at a time into a folder."""
+    """Hold the folder's lock, so that builds run one at a time."""
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

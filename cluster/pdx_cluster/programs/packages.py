@@ -1,4 +1,4 @@
-"""What a node needs of the system, installed with apt-get where that is possible."""
+"""Packages of the system that a node needs, installed with apt-get if possible."""
 
 import os
 import shutil
@@ -23,30 +23,30 @@ COMMANDS: Final = {
 }
 """Command -> Debian package."""
 IMAGE_COMMANDS: Final = {"buildah": "buildah", "mmdebstrap": "mmdebstrap"}
-"""What building images without a daemon needs besides."""
+"""What building images without a daemon needs in addition."""
 
 
 def cni_folder() -> Path | None:
-    """Where the network plugins are."""
+    """Return the folder of the network plugins; None if they are not installed."""
     return next((folder for folder in CNI_FOLDERS if (folder / "ptp").is_file()), None)
 
 
 def missing(commands: dict[str, str], which: Callable[[str], str | None] = shutil.which) -> list[str]:
-    """The Debian packages of the commands that are not there."""
+    """Return the Debian packages of the missing commands."""
     return sorted({package for command, package in commands.items() if which(command) is None})
 
 
 def require(commands: dict[str, str], report: Report, *, plugins: bool = False) -> None:
-    """Install what is missing; MissingError says what to install when this process cannot."""
-    wanted = missing(commands) + (["containernetworking-plugins"] if plugins and cni_folder() is None else [])
-    if not wanted:
+    """Install what is missing; raises MissingError with the packages if this process cannot."""
+    required = missing(commands) + (["containernetworking-plugins"] if plugins and cni_folder() is None else [])
+    if not required:
         return
-    names = " ".join(wanted)
+    names = " ".join(required)
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise MissingError(f"Install {names} (names of Debian's packages), then try again.")
+        raise MissingError(f"Install {names} (Debian packages), then try again.")
     report(f"Installing {names}")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *wanted]
+    install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *required]
     for command in (install, ["apt-get", "update", "-q"], install):
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if command is install and done.returncode == 0:

@@ -1,4 +1,4 @@
-"""Prometheus and promtool: found on PATH, or unpacked from Debian's package into a cache."""
+"""Finds Prometheus and promtool on PATH, or unpacks Debian's package into a cache."""
 
 import fcntl
 import os
@@ -15,7 +15,7 @@ PROGRAMS: Final = ("prometheus", "promtool")
 
 
 def prometheus_programs(report: Report = lambda line: None) -> dict[str, Path]:
-    """The paths of both programs. MissingError where they cannot be had; ClusterError when the package is broken."""
+    """Return the paths of both programs; raises MissingError without them, ClusterError for a broken package."""
     found = {name: shutil.which(name) for name in PROGRAMS}
     if all(found.values()):
         return {name: Path(path) for name, path in found.items() if path}
@@ -29,9 +29,9 @@ def prometheus_programs(report: Report = lambda line: None) -> dict[str, Path]:
 
 
 def _unpack(folder: Path, report: Report) -> None:
-    """Installing the package would start a service, and needs root; unpacking does neither."""
+    """Unpack the package. Installing it needs root and starts a service."""
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        raise MissingError("Install prometheus and promtool (Debian's package prometheus), then try again.")
+        raise MissingError("Install prometheus and promtool (Debian package prometheus), then try again.")
     report(f"Unpacking Debian's prometheus into {folder}")
     with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as new:
         _download(Path(new))
@@ -49,7 +49,7 @@ def _download(folder: Path) -> None:
         done = _run(command, folder)
         if command is download and done.returncode == 0:
             return
-    raise MissingError(f"Install Debian's package prometheus, then try again: {done.stderr.strip()}")
+    raise MissingError(f"Install the Debian package prometheus, then try again: {done.stderr.strip()}")
 
 
 def _run(command: list[str], folder: Path) -> "subprocess.CompletedProcess[str]":

@@ -1,4 +1,4 @@
-"""Child processes that are recorded on disk, so that another process, or the next one after a crash, can end them."""
+"""Child processes with a record on disk, so that another process can end them, also after a crash."""
 
 import contextlib
 import json
@@ -20,22 +20,22 @@ class Process:
     name: str
     pid: int
     started: int
-    """Start time in clock ticks since boot: with it a pid that was given to another process is not mistaken."""
+    """Start time in clock ticks since boot. It shows whether the pid now belongs to another process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Supervisor:
-    """Starts processes and keeps their record and logs under `folder`."""
+    """Starts processes and keeps their records and logs in `folder`."""
 
     folder: Path
     bound: bool = False
-    """Whether the processes end when the thread that started them does, even by SIGKILL (tests)."""
+    """Whether the processes end with the thread that started them, even by SIGKILL (for tests)."""
 
     def start(self, name: str, command: Sequence[str | Path]) -> Process:
-        """Start a process in a session of its own and record it."""
+        """Start a process in its own session and record it."""
         self._records.mkdir(parents=True, exist_ok=True)
         self._logs.mkdir(parents=True, exist_ok=True)
-        # setpriv becomes the program, so that the pid is the program's.
+        # setpriv executes the program in the same process, so the pid is the program's.
         prefix = ["setpriv", "--pdeathsig", "KILL"] if self.bound else []
         with self.log(name).open("ab") as log:
             child = subprocess.Popen(
@@ -46,24 +46,24 @@ class Supervisor:
                 start_new_session=True,
             )
         process = Process(name, child.pid, _start_time(child.pid) or 0)
-        # The child is this process's own and is waited for by pid; what Popen remembers of it is of no use.
+        # `is_alive` waits for the child by its pid; with a return code, Popen does not warn about a running child.
         child.returncode = 0
         record = {"name": name, "pid": process.pid, "started": process.started}
         (self._records / f"{name}.json").write_text(json.dumps(record))
         return process
 
     def recorded(self) -> list[Process]:
-        """Everything recorded, living or not, in the order of starting."""
+        """Return all recorded processes, running or not, in the order of their start."""
         records = [_read(path) for path in self._records.glob("*.json")]
         return sorted((record for record in records if record), key=lambda process: process.started)
 
     def find(self, name: str) -> Process | None:
-        """The recorded process of that name, if it lives."""
+        """Return the recorded process of that name; None if it does not run."""
         process = _read(self._records / f"{name}.json")
         return process if process and is_alive(process) else None
 
     def stop(self, process: Process, grace_seconds: float = 5.0) -> None:
-        """SIGTERM, SIGKILL after the grace (at once if that is 0); returns when process and record are gone."""
+        """Send SIGTERM, after the grace period (or at once) SIGKILL; return when process and record are gone."""
         steps = [(signal.SIGTERM, grace_seconds)] if grace_seconds else []
         for number, patience in (*steps, (signal.SIGKILL, 5.0)):
             if not is_alive(process):
@@ -74,16 +74,16 @@ class Supervisor:
         (self._records / f"{process.name}.json").unlink(missing_ok=True)
 
     def kill_all(self) -> None:
-        """End everything recorded at once; for what leaves nothing worth saving."""
+        """Kill all recorded processes, the last one first."""
         for process in reversed(self.recorded()):
             self.stop(process, grace_seconds=0)
 
     def log(self, name: str) -> Path:
-        """The log of one process."""
+        """Return the path of one process's log."""
         return self._logs / f"{name}.log"
 
     def require(self, name: str, ready: Callable[[], bool], timeout_seconds: float) -> None:
-        """Wait until a process is ready; ClusterError with its last lines when it ends or is late."""
+        """Wait until a process is ready; raises ClusterError with its last lines if it ends or the time runs out."""
         process = self.find(name)
         if wait_until(lambda: ready() or process is None or not is_alive(process), timeout_seconds) and ready():
             return
@@ -102,14 +102,14 @@ class Supervisor:
 
 
 def is_alive(process: Process) -> bool:
-    """Whether that very process runs."""
+    """Whether this process runs, and not another one with its pid."""
     with contextlib.suppress(ChildProcessError):
-        os.waitpid(process.pid, os.WNOHANG)  # a child of this process that has ended stops being a zombie
+        os.waitpid(process.pid, os.WNOHANG)  # reaps the process if it is an ended child
     return process.started == _start_time(process.pid)
 
 
 def wait_until(condition: Callable[[], bool], timeout_seconds: float, interval_seconds: float = 0.05) -> bool:
-    """Whether the condition came to hold in time."""
+    """Wait until the condition holds, and return whether it did in time."""
     deadline = time.monotonic() + timeout_seconds
     while not condition():
         if time.monotonic() >= deadline:
@@ -120,7 +120,7 @@ def wait_until(condition: Callable[[], bool], timeout_seconds: float, interval_s
 
 def _start_time(pid: int) -> int | None:
     try:
-        # The command's name, in brackets, may hold anything; the fields after it are counted from the state.
+        # The command's name, in brackets, may contain anything; the fields after it start with the state.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None

@@ -1,4 +1,4 @@
-"""Commands of the system."""
+"""Runs commands of the system."""
 
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,8 @@ def run(
     timeout_seconds: float = 120.0,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Standard output of a command; ClusterError with its complaint when it fails or takes too long."""
-    words = " ".join([Path(command[0]).name, *(str(word) for word in command[1:6])])
+    """Return the standard output of a command; raises ClusterError with its error, or if it takes too long."""
+    shown = " ".join([Path(command[0]).name, *(str(argument) for argument in command[1:6])])
     try:
         done = subprocess.run(
             command, input=stdin, capture_output=True, text=True, timeout=timeout_seconds, env=environment, check=False
@@ -22,7 +22,7 @@ def run(
     except FileNotFoundError as error:
         raise MissingError(f"{command[0]} is missing: install it.") from error
     except subprocess.TimeoutExpired as error:
-        raise ClusterError(f"`{words}` took more than {timeout_seconds:.0f} s.") from error
+        raise ClusterError(f"`{shown}` took more than {timeout_seconds:.0f} s.") from error
     if done.returncode:
-        raise ClusterError(f"`{words}` ended with {done.returncode}: {(done.stderr or done.stdout).strip()}")
+        raise ClusterError(f"`{shown}` ended with {done.returncode}: {(done.stderr or done.stdout).strip()}")
     return done.stdout

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from pdx_api.names import ENGINE_CONTAINER, LABEL_ROLE
+from pdx_cli.checks.catalogue import CHECKS
 from pdx_cli.checks.findings import Finding, examine
-from pdx_cli.commands.doctor import CHECKS, look
+from pdx_cli.commands.doctor import inspect
 from pdx_cli.inputs.target import InCluster
-from pdx_cli.sources.picture import Picture
+from pdx_cli.sources.observation import Observation
 from pdx_cluster.app.cluster import Cluster
 from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, POD, Kind
 from tests.cluster.runtime.harness import SPEC, Api, Body, Operator, eventually, kubelets
@@ -37,11 +38,11 @@ Doctor = Callable[[], dict[str, Finding]]
 @pytest.fixture
 def doctor(control_plane: Cluster, namespace: str) -> Doctor:
     """What is found of the object m, by cause."""
-    return lambda: {finding.cause: finding for finding in examine(_look(control_plane, namespace), CHECKS)}
+    return lambda: {finding.cause: finding for finding in examine(_observe(control_plane, namespace), CHECKS)}
 
 
-def _look(cluster: Cluster, namespace: str, kubeconfig: Path | None = None) -> Picture:
-    return asyncio.run(look(InCluster("m", namespace, str(kubeconfig or cluster.kubeconfig), None)))
+def _observe(cluster: Cluster, namespace: str, kubeconfig: Path | None = None) -> Observation:
+    return asyncio.run(inspect(InCluster("m", namespace, str(kubeconfig or cluster.kubeconfig), None)))
 
 
 def named(doctor: Doctor, cause: str) -> Finding:
@@ -98,7 +99,7 @@ def test_nodes_without_room(
     api.deploy(namespace)
     finding = named(doctor, "Unschedulable")
     assert "no node may take it" in finding.sentence
-    told = eventually(lambda: _look(control_plane, namespace).events, what="Events")
+    told = eventually(lambda: _observe(control_plane, namespace).events, what="Events")
     assert ("Pod", "FailedScheduling") in {(event.kind, event.reason) for event in told}
     assert all(event.note for event in told)
 
@@ -147,12 +148,12 @@ def test_a_missing_secret(api: Api, operator: Operator, namespace: str, doctor: 
 
 def test_no_operator(api: Api, namespace: str, control_plane: Cluster, doctor: Doctor) -> None:
     api.deploy(namespace)
-    assert "it was changed only now" in doctor()["OperatorBehind"].sentence
-    picture = _look(control_plane, namespace)
-    later = dataclasses.replace(picture, now=picture.now + timedelta(minutes=1))
+    assert "the spec changed seconds ago" in doctor()["OperatorBehind"].sentence
+    observation = _observe(control_plane, namespace)
+    later = dataclasses.replace(observation, now=observation.now + timedelta(minutes=1))
     (finding,) = examine(later, CHECKS)
     assert finding.cause == "OperatorNotRunning"
-    assert "No operator has ever looked at the object: no operator is installed" in finding.sentence
+    assert "No operator has processed the object yet: no operator is installed" in finding.sentence
 
 
 def test_an_operator_that_has_ended(api: Api, operator: Operator, namespace: str, control_plane: Cluster) -> None:
@@ -161,10 +162,13 @@ def test_an_operator_that_has_ended(api: Api, operator: Operator, namespace: str
         eventually(lambda: api.is_ready(namespace), what="ready")
         operator.kill()
         api.change(namespace, {"gateway": {"replicas": 2}})
-    picture = _look(control_plane, namespace)
-    later = dataclasses.replace(picture, now=picture.now + timedelta(minutes=1))
+    observation = _observe(control_plane, namespace)
+    later = dataclasses.replace(observation, now=observation.now + timedelta(minutes=1))
     finding = examine(later, CHECKS)[0]
-    assert (finding.cause, "knows generation 1, and this is 2" in finding.sentence) == ("OperatorNotRunning", True)
+    assert (finding.cause, "it has seen generation 1, the newest is 2" in finding.sentence) == (
+        "OperatorNotRunning",
+        True,
+    )
 
 
 def test_a_gateway_without_its_rights(api: Api, operator: Operator, namespace: str, doctor: Doctor) -> None:
@@ -220,8 +224,8 @@ def test_objects_and_rights_that_are_not_there(
     assert (shown.returncode, shown.stdout, shown.stderr.count("\n")) == (2, "", 1)
     assert "forbidden" in shown.stderr
     reader = [{"apiGroups": ["pdx.dev"], "resources": ["pddeployments"], "verbs": ["get", "list"]}]
-    picture = _look(control_plane, namespace, _user(control_plane, namespace, tmp_path, reader))
-    assert {"pods (not allowed)", "Events (not allowed)", "Deployments (not allowed)"} <= set(picture.unseen)
+    observation = _observe(control_plane, namespace, _user(control_plane, namespace, tmp_path, reader))
+    assert {"pods (not allowed)", "Events (not allowed)", "Deployments (not allowed)"} <= set(observation.unseen)
     control_plane.kubectl(
         *(
             "create",
@@ -233,10 +237,10 @@ def test_objects_and_rights_that_are_not_there(
             namespace,
         )
     )
-    assert _look(control_plane, namespace, tmp_path / "user-1.kubeconfig").unseen == (), "with the role edit"
+    assert _observe(control_plane, namespace, tmp_path / "user-1.kubeconfig").unseen == (), "with the role edit"
     documented = next(body["rules"] for _, body in BLOCKS if body["metadata"]["name"] == "pdx-doctor")
-    picture = _look(control_plane, namespace, _user(control_plane, namespace, tmp_path, documented))
-    assert picture.unseen == (), "what docs/doctor.md asks for is enough"
+    observation = _observe(control_plane, namespace, _user(control_plane, namespace, tmp_path, documented))
+    assert observation.unseen == (), "what docs/doctor.md asks for is enough"
 
 
 def test_kubectl_runs_it_as_its_plugin(api: Api, namespace: str, control_plane: Cluster, tmp_path: Path) -> None:

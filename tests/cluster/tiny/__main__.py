@@ -19,7 +19,7 @@ NAMESPACE = "tiny"
 
 
 def main() -> int:
-    """0 and a last line that says what was proved, or 1 and a sentence that says what was not."""
+    """Return 0 after a last line with the proof, or 1 after a sentence with the failure."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.tiny", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="leave the cluster running")
     keep = parser.parse_args().keep
@@ -37,7 +37,7 @@ def main() -> int:
         return 1
     finally:
         if keep:
-            sys.stdout.write(f"The cluster goes on; its files are in {folder / 'cluster'}.\n")
+            sys.stdout.write(f"The cluster keeps running; its files are in {folder / 'cluster'}.\n")
         else:
             cluster.down(folder / "cluster")
             shutil.rmtree(folder, ignore_errors=True)
@@ -60,7 +60,7 @@ def _prove(folder: Path, report: Callable[[str], None]) -> str:
     report(f"text equal to a single engine's; {served.external_tokens} of {served.prompt_tokens} tokens came as KV")
     report(f"KVTransferVerified is True after {verified.wait_until_verified(scene):.0f} s more")
     for way in verified.BREAKS:
-        report(verified.broken_and_mended(scene, way))
+        report(verified.break_and_repair(scene, way))
     report("another order, a request every 100 ms meanwhile")
     switched = steps.switch_order(scene, "DecodeFirst")
     report(f"{switched} requests, none failed; other numbers of engines")
@@ -77,7 +77,7 @@ def _prove(folder: Path, report: Callable[[str], None]) -> str:
     return (
         "helm install and kubectl apply served real vLLM prefill and decode pods through the gateway's Service, "
         f"{served.external_tokens} of {served.prompt_tokens} prompt tokens came as KV, the text was a single engine's; "
-        f"KVTransferVerified and `pdx doctor` named each of {len(verified.BREAKS)} breaks, and its mend; "
+        f"KVTransferVerified and `pdx doctor` named each of {len(verified.BREAKS)} breaks and its repair; "
         f"no request of {switched + upgraded} failed during a change of order and an upgrade, and nothing was left. "
         f"Other connectors' examples moved tokens too: {', '.join(moved)}."
     )

@@ -1,7 +1,7 @@
-"""What runs inside the client's pod: asks the gateway, with nothing but Python's own library. Prints JSON lines.
+"""Runs in the client's pod: sends requests to the gateway, with only Python's own library. Prints JSON lines.
 
-client.py ask URL BODY              one request; its status, seconds and answer
-client.py steady URL BODY FILE      a request every 100 ms until FILE exists; each one's status and complaint
+client.py send URL BODY             one request; prints status, seconds and answer
+client.py steady URL BODY FILE      a request every 100 ms until FILE exists; prints the status and error of each
 """
 
 import http.client
@@ -18,8 +18,8 @@ _EVERY_SECONDS = 0.1
 _PATIENCE_SECONDS = 300.0
 
 
-def ask(url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    """One request; status 0 when there was no whole answer."""
+def send(url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Send one request; the status is 0 without a complete answer."""
     content = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, content, {"Content-Type": "application/json"})
     began = time.monotonic()
@@ -34,20 +34,20 @@ def ask(url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def steady(url: str, body: dict[str, Any], stop: Path) -> None:
-    """Ask every 100 ms, whether the last answer has come or not, each time with another prompt."""
+    """Send a request every 100 ms, each with another prompt, without waiting for answers."""
     threads: list[threading.Thread] = []
     while not stop.exists():
         number = len(threads)
-        told = {**body, "prompt": f"{number} {body['prompt']}"}
-        threads.append(threading.Thread(target=_ask_and_tell, args=(number, url, told)))
+        content = {**body, "prompt": f"{number} {body['prompt']}"}
+        threads.append(threading.Thread(target=_send_and_print, args=(number, url, content)))
         threads[-1].start()
         time.sleep(_EVERY_SECONDS)
     for thread in threads:
         thread.join()
 
 
-def _ask_and_tell(number: int, url: str, body: dict[str, Any]) -> None:
-    answer = ask(url, body)
+def _send_and_print(number: int, url: str, body: dict[str, Any]) -> None:
+    answer = send(url, body)
     if answer["status"] == 200:
         answer["text"] = ""
     sys.stdout.write(json.dumps({"number": number, "at": round(time.time(), 1), **answer}) + "\n")
@@ -55,9 +55,9 @@ def _ask_and_tell(number: int, url: str, body: dict[str, Any]) -> None:
 
 
 def _main(arguments: list[str]) -> None:
-    if arguments[0] == "ask":
+    if arguments[0] == "send":
         body = json.loads(arguments[2]) if len(arguments) > 2 else None
-        sys.stdout.write(json.dumps(ask(arguments[1], body)) + "\n")
+        sys.stdout.write(json.dumps(send(arguments[1], body)) + "\n")
     else:
         steady(arguments[1], json.loads(arguments[2]), Path(arguments[3]))
 

@@ -50,9 +50,9 @@ def example(name: str, folders: Sequence[Path] = (), env: Mapping[str, str] = _N
     for part, container in (("prefill", "engine"), ("decode", "engine"), ("kvTransfer", "service")):
         patch = {"name": container, "volumeMounts": mounted.mounts, "workingDir": str(CHECKOUT)}
         spec.setdefault(part, {})["podTemplate"] = {"spec": {"containers": [patch], "volumes": mounted.volumes}}
-    beside = [each.name for each in side_services(parse(found).spec) if each.is_sidecar]
+    sidecars = [each.name for each in side_services(parse(found).spec) if each.is_sidecar]
     for part in ("prefill", "decode"):
-        patches = [{**patch, "name": name} for name in beside]
+        patches = [{**patch, "name": name} for name in sidecars]
         spec[part]["podTemplate"]["spec"] |= {"initContainers": patches} if patches else {}
     return found
 

@@ -1,4 +1,4 @@
-"""The run with real engines: everything that is done to the cluster and asked of it, step by step."""
+"""One example in a cluster: how to change it, wait for it, and send requests to it."""
 
 import json
 import time
@@ -22,13 +22,13 @@ SHORT_PROMPT: Final = "The quick brown fox."
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One request through both sides, beside the same at one engine."""
+    """Results of one request through P and D, and of the same request to one engine."""
 
     text: str
     alone: str
     prompt_tokens: int
     external_tokens: int
-    """Prompt tokens that came through the connector, as the decode engine counts them."""
+    """Prompt tokens that came through the connector, by the decode engine's counter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +39,15 @@ class Scene:
     namespace: str
     report: Callable[[str], None]
     name: str = NAME
-    """Of the PDDeployment."""
+    """Name of the PDDeployment."""
 
     @property
     def service(self) -> str:
-        """Where the gateway's Service answers."""
+        """URL of the gateway's Service."""
         return f"http://{self.name}-gateway"
 
     def kubectl(self, *arguments: str, stdin: str | None = None, seconds: float = 120.0) -> str:
-        """kubectl in the namespace."""
+        """Run kubectl in the namespace."""
         return self.cluster.kubectl("-n", self.namespace, *arguments, stdin=stdin, timeout_seconds=seconds)
 
     def read(self, *what: str) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Scene:
         return found
 
     def apply(self, manifest: dict[str, Any]) -> None:
-        """What a user does."""
+        """Apply a manifest."""
         self.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
 
     def patch(self, spec: dict[str, Any]) -> None:
@@ -64,7 +64,7 @@ class Scene:
         self.kubectl("patch", "pdd", self.name, "--type=merge", "-p", json.dumps({"spec": spec}))
 
     def wait_until_settled(self, seconds: float) -> float:
-        """Until the object says of its newest spec that it is Ready and done; the seconds it took."""
+        """Wait until the newest spec is Ready and rolled out; return the seconds that it took."""
         began = time.monotonic()
         last = ""
         while time.monotonic() < began + seconds:
@@ -85,11 +85,11 @@ class Scene:
         raise ClusterError(f"not settled after {seconds:.0f} s: {last}\n{self.kubectl('get', 'pods', '-o', 'wide')}")
 
     def pods(self, selector: str = "pdx.dev/role in (prefill,decode)") -> list[dict[str, Any]]:
-        """The object's pods of that label, by default its engines."""
+        """Return the object's pods of that label, by default its engines."""
         return list(self.read("pods", "-l", f"pdx.dev/deployment={self.name},{selector}")["items"])
 
     def engine_starts(self) -> set[tuple[str, int]]:
-        """Every engine pod with the number of its restarts: equal before and after means that none was touched."""
+        """Return each engine pod with its number of restarts, to show that none was replaced or restarted."""
         return {
             (pod["metadata"]["uid"], status["restartCount"])
             for pod in self.pods()
@@ -101,55 +101,55 @@ class Scene:
         script = (objects.PYTHON, str(objects.SCRIPT), *arguments)
         return self.kubectl("exec", objects.CLIENT, "--", *script, seconds=seconds)
 
-    def ask(self, url: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """One request from the client's pod; the answer, which must be a 200."""
-        answer = json.loads(self.client("ask", f"{url}{path}", json.dumps(body)))
+    def send(self, url: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Send one request from the client's pod; return the answer, which must be a 200."""
+        answer = json.loads(self.client("send", f"{url}{path}", json.dumps(body)))
         if answer["status"] != 200:
             raise ClusterError(f"{url}{path} answered {answer['status']}: {answer['text']}")
         content: dict[str, Any] = json.loads(answer["text"])
         return content
 
     def external_tokens(self) -> int:
-        """Prompt tokens that came to decode engines through the connector, by vLLM's own counters."""
+        """Return the prompt tokens that decode engines loaded through the connector, by vLLM's counters."""
         total = 0
         for pod in self.pods("pdx.dev/role=decode"):
             url = f"http://{pod['status']['podIP']}:8000/metrics"
-            told = json.loads(self.client("ask", url))["text"]
-            total += external_tokens(told)
+            page = json.loads(self.client("send", url))["text"]
+            total += external_tokens(page)
         return total
 
     def transfer(self, seed: int) -> Transfer:
-        """A chat request through the gateway's Service, and the same at a prefill engine by itself."""
+        """Send a chat request to the gateway's Service, and the same to a prefill engine."""
         for attempt in range(3):
             messages = [{"role": "user", "content": f"{seed}.{attempt}. {PROMPT}"}]
             found = self.compare("/v1/chat/completions", {"messages": messages})
-            if found.external_tokens <= found.prompt_tokens:  # otherwise a canary came between
+            if found.external_tokens <= found.prompt_tokens:  # otherwise a transfer probe ran at the same time
                 break
         return found
 
     def compare(self, path: str, prompt: dict[str, Any]) -> Transfer:
-        """A prompt through the gateway's Service, and the same at a prefill engine by itself."""
+        """Send a prompt to the gateway's Service, and the same to a prefill engine."""
         body = {"model": MODEL, **prompt, "max_tokens": 24, "temperature": 0}
         before = self.external_tokens()
-        answer = self.ask(self.service, path, body)
-        came = self.external_tokens() - before
+        answer = self.send(self.service, path, body)
+        moved = self.external_tokens() - before
         engine = self.pods("pdx.dev/role=prefill")[0]["status"]["podIP"]
-        alone = self.ask(f"http://{engine}:8000", path, {**body, "cache_salt": "alone"})
-        return Transfer(_text(answer), _text(alone), answer["usage"]["prompt_tokens"], came)
+        alone = self.send(f"http://{engine}:8000", path, {**body, "cache_salt": "alone"})
+        return Transfer(_text(answer), _text(alone), answer["usage"]["prompt_tokens"], moved)
 
     @contextmanager
     def steady_requests(self) -> Iterator[list[dict[str, Any]]]:
-        """A request every 100 ms meanwhile; afterwards the list holds what became of each."""
+        """Send a request every 100 ms in this context; afterwards, the list has the result of each."""
         stop = f"/tmp/stop-{time.monotonic_ns()}"
         body = json.dumps({"model": MODEL, "prompt": SHORT_PROMPT, "max_tokens": 2, "temperature": 0})
         answers: list[dict[str, Any]] = []
         with ThreadPoolExecutor(1) as pool:
-            told = pool.submit(self.client, "steady", f"{self.service}/v1/completions", body, stop, seconds=1200)
+            lines = pool.submit(self.client, "steady", f"{self.service}/v1/completions", body, stop, seconds=1200)
             try:
                 yield answers
             finally:
                 self.kubectl("exec", objects.CLIENT, "--", "/usr/bin/touch", stop)
-            answers += [json.loads(line) for line in told.result(400).splitlines()]
+            answers += [json.loads(line) for line in lines.result(400).splitlines()]
 
 
 def _text(answer: dict[str, Any]) -> str:

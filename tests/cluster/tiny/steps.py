@@ -1,4 +1,4 @@
-"""What a user does with the example on a cluster, each step with what must hold after it."""
+"""The steps of a user with the example on a cluster, each with its check."""
 
 import json
 import subprocess
@@ -54,7 +54,7 @@ def install(cluster: Cluster, tag: str) -> None:
 
 
 def serve(scene: Scene) -> Transfer:
-    """Apply the example, wait as a user does, and ask through the gateway's Service from another pod."""
+    """Apply the example, wait as a user does, and send a request to the gateway's Service from another pod."""
     bring_up(scene, objects.tiny())
     return check_transfer(scene, seed=1)
 
@@ -74,16 +74,16 @@ def check_transfer(scene: Scene, seed: int) -> Transfer:
 
 
 def checked(found: Transfer, computed: int = 0) -> Transfer:
-    """The same, but for tokens that D computes whatever it finds."""
+    """The same, except for `computed` tokens that D always computes."""
     if found.text != found.alone:
         raise ClusterError(f"texts differ: {found.text!r} through both, {found.alone!r} from one engine")
     if not found.external_tokens or found.external_tokens + computed != found.prompt_tokens:
-        raise ClusterError(f"{found.external_tokens} of {found.prompt_tokens} prompt tokens came from outside")
+        raise ClusterError(f"{found.external_tokens} of {found.prompt_tokens} prompt tokens came through the connector")
     return found
 
 
 def switch_order(scene: Scene, order: str) -> int:
-    """Another order under steady requests: none fails. Returns how many there were."""
+    """Change the order under steady requests, of which none may fail; return their number."""
     with scene.steady_requests() as answers:
         time.sleep(2)
         scene.patch({"kvTransfer": {"order": order}})
@@ -119,7 +119,7 @@ def _wait_for_pods(scene: Scene, count: int) -> None:
 
 
 def upgrade(scene: Scene) -> int:
-    """Another tag of operator and gateway under steady requests: no engine starts anew, none of these fails."""
+    """Another tag of operator and gateway under steady requests: no engine restarts, no request fails."""
     before = scene.engine_starts()
     with scene.steady_requests() as answers:
         install(scene.cluster, SECOND)
@@ -147,13 +147,13 @@ def remove(scene: Scene) -> None:
     """`kubectl delete`: nothing is left but the client's pod."""
     scene.kubectl("delete", "pdd", scene.name, seconds=60)
     kinds = "pods,deployments,replicasets,services,endpointslices,serviceaccounts,roles,rolebindings"
-    wanted = f"{kinds},poddisruptionbudgets,networkpolicies"
+    all_kinds = f"{kinds},poddisruptionbudgets,networkpolicies"
     deadline = time.monotonic() + 150
-    while left := scene.kubectl("get", wanted, "-l", f"pdx.dev/deployment={scene.name}", "-o", "name").split():
+    while left := scene.kubectl("get", all_kinds, "-l", f"pdx.dev/deployment={scene.name}", "-o", "name").split():
         if time.monotonic() > deadline:
             raise ClusterError(f"left after deletion: {', '.join(left)}")
         time.sleep(0.5)
-    others = set(scene.kubectl("get", wanted, "-o", "name").split())
+    others = set(scene.kubectl("get", all_kinds, "-o", "name").split())
     expected = {f"pod/{objects.CLIENT}", "serviceaccount/default"}
     if others - expected:
         raise ClusterError(f"left after deletion: {', '.join(sorted(others - expected))}")

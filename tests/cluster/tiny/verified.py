@@ -1,4 +1,4 @@
-"""Does KV travel: broken in each of several ways and mended, and what KVTransferVerified and `pdx doctor` say of it."""
+"""Breaks the KV transfer in several ways, repairs it, and checks KVTransferVerified and `pdx doctor`."""
 
 import json
 import os
@@ -17,24 +17,24 @@ from tests.cluster.tiny import breaks, objects
 from tests.cluster.tiny.scene import Scene
 
 WITHIN_SECONDS: Final = 60.0
-"""From a break, or from when the engine that brings it is Ready, to the condition that says so."""
-_MENDED_SECONDS: Final = 240.0
+"""Limit from a break, or from when the replaced engine is Ready, to the condition."""
+_REPAIR_SECONDS: Final = 240.0
 _CONDITION: Final = ConditionType.KV_TRANSFER_VERIFIED
 
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """One way to keep KV from travelling."""
+    """One way to break the KV transfer."""
 
     what: str
     made: Callable[[Scene], AbstractContextManager[None]]
-    """In force inside of it."""
+    """In force in its context."""
     causes: tuple[Cause, ...]
-    """What may be named, each as right as the other."""
+    """Causes that are correct."""
     before: Role | None = None
-    """Whose engine is replaced for the break to be felt."""
+    """Role whose engine is replaced so that the break takes effect."""
     after: Role | None = None
-    """Whose engine is replaced for the mend to be felt."""
+    """Role whose engine is replaced so that the repair takes effect."""
 
 
 MODEL: Final = Break(
@@ -52,7 +52,7 @@ CONNECTOR: Final = Break(
     after=Role.PREFILL,
 )
 SIDE_CHANNEL: Final = Break(
-    "P's side channel blocked, and D started anew",  # a D that knows P already needs it no more, and KV travels on
+    "P's side channel blocked, and D replaced",  # after the handshake, D does not need it again
     lambda scene: breaks.blocked_ports(scene, Role.PREFILL, "--destination-port", str(SIDE_CHANNEL_PORT)),
     (Cause.PORTS,),
     before=Role.DECODE,
@@ -61,40 +61,40 @@ EVERY_PORT: Final = Break(
     "every port of P but the API's blocked, under a pair that works",
     lambda scene: breaks.blocked_ports(scene, Role.PREFILL, "!", "--destination-port", "8000"),
     (Cause.PORTS, Cause.TRANSFER),
-    after=Role.DECODE,  # NIXL takes up no connection that it has given up
+    after=Role.DECODE,  # NIXL does not restore a connection that it has lost
 )
 BREAKS: Final = (EVERY_PORT, SIDE_CHANNEL, MODEL, CONNECTOR)
 
 
 def wait_until_verified(scene: Scene) -> float:
-    """As a user waits; the seconds it took."""
+    """Wait for the condition, and return the seconds that it took."""
     began = time.monotonic()
-    _wait(scene, "True", _MENDED_SECONDS)
+    _wait(scene, "True", _REPAIR_SECONDS)
     return time.monotonic() - began
 
 
-def broken_and_mended(scene: Scene, way: Break) -> str:
-    """The condition turns False and names the cause, then True again; the doctor says so too. One line of how long."""
+def break_and_repair(scene: Scene, way: Break) -> str:
+    """Check that condition and doctor report the break, and then the repair; return one line with the times."""
     with way.made(scene):
         if way.before is not None:
             breaks.replace_engine(scene, way.before)
         began = time.monotonic()
         _wait(scene, "False", WITHIN_SECONDS)
         to_false = time.monotonic() - began
-        told = _condition(scene)
+        condition = _condition(scene)
         _check_doctor(scene, way)
-    if told["reason"] not in way.causes:
-        raise ClusterError(f"{way.what}: the condition says {told['reason']}: {told['message']}")
+    if condition["reason"] not in way.causes:
+        raise ClusterError(f"{way.what}: the condition reports {condition['reason']}: {condition['message']}")
     if way.after is not None:
         breaks.replace_engine(scene, way.after)
     to_true = wait_until_verified(scene)
     _wait_until_healthy(scene)
-    since = "the engine was Ready" if way.before is not None else "the break"
-    return f"{way.what}: False {to_false:.0f} s after {since} ({told['reason']}); mended: True after {to_true:.0f} s"
+    reason, since = condition["reason"], "the engine was Ready" if way.before is not None else "the break"
+    return f"{way.what}: False {to_false:.0f} s after {since} ({reason}); repaired: True after {to_true:.0f} s"
 
 
 def _wait(scene: Scene, status: str, seconds: float) -> None:
-    """`kubectl wait`; ClusterError with the condition as it is when the time is over."""
+    """Run `kubectl wait`; raises ClusterError with the condition when the time runs out."""
     limit = f"--timeout={seconds:.0f}s"
     try:
         scene.kubectl(
@@ -113,20 +113,20 @@ def _check_doctor(scene: Scene, way: Break) -> None:
     code, found = doctor(scene)
     named = {finding["cause"] for finding in found["findings"] if finding["severity"] == "wrong"}
     if code != 1 or not named & set(way.causes):
-        raise ClusterError(f"{way.what}: `pdx doctor` ends with {code} and says {json.dumps(found)}")
+        raise ClusterError(f"{way.what}: `pdx doctor` ends with {code} and prints {json.dumps(found)}")
 
 
 def _wait_until_healthy(scene: Scene) -> None:
-    """A pod that is still going away is no finding, and a moment passes until all agree."""
+    """Wait until the doctor finds nothing: status and gateways need a moment after a repair."""
     deadline = time.monotonic() + 90
-    while (told := doctor(scene))[0] != 0:
+    while (result := doctor(scene))[0] != 0:
         if time.monotonic() > deadline:
-            raise ClusterError(f"all is mended, and `pdx doctor` ends with {told[0]} and says {json.dumps(told[1])}")
+            raise ClusterError(f"repaired, but `pdx doctor` ends with {result[0]} and prints {json.dumps(result[1])}")
         time.sleep(1.0)
 
 
 def doctor(scene: Scene) -> tuple[int, dict[str, Any]]:
-    """`pdx doctor --json` as a user of the cluster runs it: its exit code and what it has printed."""
+    """Run `pdx doctor --json` as a user of the cluster; return its exit code and output."""
     command = [objects.PYTHON, "-m", "pdx_cli", "doctor", scene.name, "-n", scene.namespace, "--json"]
     environment = {**os.environ, "KUBECONFIG": str(scene.cluster.kubeconfig)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)

@@ -1,4 +1,4 @@
-"""`pdx doctor` and `pdx top` look at a gateway with simulated engines, healthy and broken."""
+"""`pdx doctor` and `pdx top` on a gateway with simulated engines, healthy and broken."""
 
 import asyncio
 import json
@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from pdx_api.names import Order, Role
+from pdx_cli.checks.catalogue import CHECKS
 from pdx_cli.checks.findings import Finding, examine
-from pdx_cli.commands.doctor import CHECKS, look
-from pdx_cli.sources.local import Local
+from pdx_cli.commands.doctor import inspect
+from pdx_cli.inputs.target import Local
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_sim import SimEngine
 from pdx_sim.settings import OnLoadFailure
@@ -40,19 +41,19 @@ async def pdx(*argv: str, env: Mapping[str, str] | None = None) -> tuple[int, st
 
 
 def rows(out: str) -> dict[str, list[str]]:
-    """The words of each row, by its first word; of several rows with that the first."""
-    words = [line.split() for line in out.splitlines() if line.strip()]
-    return {row[0]: row for row in reversed(words)}
+    """The cells of each row, by its first cell; of several such rows the first."""
+    cells = [line.split() for line in out.splitlines() if line.strip()]
+    return {row[0]: row for row in reversed(cells)}
 
 
 async def findings(world: World) -> dict[str, Finding]:
-    """By cause, what the doctor finds."""
-    picture = await look(Local("world", world.admin))
-    return {finding.cause: finding for finding in examine(picture, CHECKS)}
+    """The findings of the doctor, by cause."""
+    observation = await inspect(Local("world", world.admin))
+    return {finding.cause: finding for finding in examine(observation, CHECKS)}
 
 
 async def wait_for(world: World, cause: str) -> Finding:
-    """The finding of that cause, once the gateway has seen it."""
+    """The finding of that cause, as soon as there is one."""
     async with asyncio.timeout(SECONDS):
         while True:
             found = await findings(world)
@@ -67,7 +68,7 @@ async def test_a_healthy_gateway_gives_no_finding(make_world: MakeWorld) -> None
     code, out, err = await pdx("doctor", "--admin", world.admin)
     assert (code, err) == (0, "")
     assert "nothing is wrong." in out.splitlines()[0]
-    assert "Looked at 1 gateways and 3 engines." in out
+    assert "Inspected 1 gateways and 3 engines." in out
 
 
 async def test_top_once_shows_what_happens(make_world: MakeWorld) -> None:
@@ -90,7 +91,7 @@ async def test_top_once_shows_what_happens(make_world: MakeWorld) -> None:
         row = lines[world.endpoint(engine).name]
         assert row[1] == engine.settings.role
         assert row[-1] == "Warm"
-    assert "%" in lines[world.endpoint(world.d).name], "the share that came from outside"
+    assert "%" in lines[world.endpoint(world.d).name], "the share of remote tokens"
 
 
 async def test_a_side_channel_that_does_not_answer(make_world: MakeWorld) -> None:
@@ -107,7 +108,7 @@ async def test_a_side_channel_that_does_not_answer(make_world: MakeWorld) -> Non
     await _settle(world)
 
 
-async def test_a_decode_that_computes_again_in_silence(make_world: MakeWorld) -> None:
+async def test_a_decode_that_computes_again(make_world: MakeWorld) -> None:
     recomputes = {"on_load_failure": OnLoadFailure.RECOMPUTE}
     world = await make_world(Order.PREFILL_FIRST, d=recomputes, gateway=False)
     await world.p.station.channel.close()
@@ -116,7 +117,7 @@ async def test_a_decode_that_computes_again_in_silence(make_world: MakeWorld) ->
         reply = await world.ask(prompt=f"{number} {PROMPT}")
         assert reply.status == 200
     found = await findings(world)
-    assert "none came from outside" in found["KVNotMoving"].sentence
+    assert "came through the connector" in found["KVNotMoving"].sentence
     await _settle(world)
 
 
@@ -156,7 +157,7 @@ async def test_an_engine_that_is_gone(make_world: MakeWorld) -> None:
 
 
 async def _settle(world: World) -> None:
-    """End the gateway, which goes on warming, before its engines are looked at."""
+    """End the gateway, which repeats its warm-up, before the engines are checked."""
     assert world.control is not None
     await world.control.stop()
     world.control = None

@@ -1,4 +1,4 @@
-"""The fleet: processes that resist, that leave children behind, and that cannot be started."""
+"""Processes that ignore SIGTERM, that leave children behind, and that cannot be started."""
 
 import asyncio
 import os
@@ -11,33 +11,33 @@ import pytest
 
 from pdx_cli.commands.up import Interrupted, _supervised
 from pdx_cli.errors import CommandError
-from pdx_cli.local import reaper
-from pdx_cli.local.processes import Child, Fleet
+from pdx_cli.local.processes import Child, Processes
+from pdx_cli.runs import reaper
 
 DEAF = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); signal.pause()"
 """A program that ignores SIGTERM."""
 LEAVES_CHILD = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {DEAF!r}])"
-"""A program that ends and leaves a deaf child in its group."""
+"""A program that ends and leaves a child in its group that ignores SIGTERM."""
 LONG = 600.0
-"""A grace that no test waits for."""
+"""A grace period longer than any test."""
 
 
 @pytest.fixture
-def short() -> Iterator[Fleet]:
-    fleet = Fleet(grace_seconds=0.2)
-    yield fleet
-    fleet.close()
+def short() -> Iterator[Processes]:
+    processes = Processes(grace_seconds=0.2)
+    yield processes
+    processes.close()
 
 
 @pytest.fixture
-def patient() -> Iterator[Fleet]:
-    fleet = Fleet(grace_seconds=LONG)
-    yield fleet
-    fleet.close()
+def patient() -> Iterator[Processes]:
+    processes = Processes(grace_seconds=LONG)
+    yield processes
+    processes.close()
 
 
-async def _start(fleet: Fleet, code: str, tmp_path: Path) -> Child:
-    return await fleet.start("engine", (sys.executable, "-c", code), os.environ, tmp_path / "engine.log")
+async def _start(processes: Processes, code: str, tmp_path: Path) -> Child:
+    return await processes.start("engine", (sys.executable, "-c", code), os.environ, tmp_path / "engine.log")
 
 
 async def _ready(child: Child) -> None:
@@ -46,7 +46,7 @@ async def _ready(child: Child) -> None:
 
 
 @pytest.mark.parametrize("code", [DEAF, LEAVES_CHILD])
-async def test_what_does_not_hear_is_killed_after_the_grace(code: str, short: Fleet, tmp_path: Path) -> None:
+async def test_processes_are_killed_after_the_grace_period(code: str, short: Processes, tmp_path: Path) -> None:
     child = await _start(short, code, tmp_path)
     await _ready(child)
     assert reaper.has_members(child.pid)
@@ -54,7 +54,7 @@ async def test_what_does_not_hear_is_killed_after_the_grace(code: str, short: Fl
     assert not reaper.has_members(child.pid)
 
 
-async def test_the_keeper_ends_what_was_not_stopped(patient: Fleet, tmp_path: Path) -> None:
+async def test_the_reaper_ends_what_was_not_stopped(patient: Processes, tmp_path: Path) -> None:
     child = await _start(patient, LEAVES_CHILD, tmp_path)
     await _ready(child)
     await child.process.wait()
@@ -63,7 +63,7 @@ async def test_the_keeper_ends_what_was_not_stopped(patient: Fleet, tmp_path: Pa
     assert not reaper.has_members(child.pid)
 
 
-async def test_a_second_signal_kills_at_once(patient: Fleet, tmp_path: Path) -> None:
+async def test_a_second_signal_kills_at_once(patient: Processes, tmp_path: Path) -> None:
     async def work() -> None:
         child = await _start(patient, DEAF, tmp_path)
         await _ready(child)
@@ -78,7 +78,7 @@ async def test_a_second_signal_kills_at_once(patient: Fleet, tmp_path: Path) -> 
     assert patient.children == []
 
 
-async def test_a_failure_stops_everything(patient: Fleet, tmp_path: Path) -> None:
+async def test_a_failure_stops_everything(patient: Processes, tmp_path: Path) -> None:
     pids = []
 
     async def work() -> None:
@@ -90,7 +90,7 @@ async def test_a_failure_stops_everything(patient: Fleet, tmp_path: Path) -> Non
     assert not reaper.has_members(pids[0])
 
 
-async def test_guard_tells_of_a_death_with_the_end_of_the_log(short: Fleet, tmp_path: Path) -> None:
+async def test_guard_reports_an_exit_with_the_end_of_the_log(short: Processes, tmp_path: Path) -> None:
     await _start(short, "print('one'); print('two'); raise SystemExit(7)", tmp_path)
     with pytest.raises(CommandError) as raised:
         await short.guard(asyncio.Event().wait())
@@ -99,7 +99,7 @@ async def test_guard_tells_of_a_death_with_the_end_of_the_log(short: Fleet, tmp_
     await short.stop()
 
 
-async def test_a_program_that_is_not_there(short: Fleet, tmp_path: Path) -> None:
+async def test_missing_program(short: Processes, tmp_path: Path) -> None:
     await short.start("engine", ("/nowhere/vllm",), os.environ, tmp_path / "engine.log")
     with pytest.raises(CommandError) as raised:
         await short.guard(asyncio.Event().wait())
@@ -107,9 +107,7 @@ async def test_a_program_that_is_not_there(short: Fleet, tmp_path: Path) -> None
     await short.stop()
 
 
-async def test_a_child_whose_death_is_survived_is_started_again(
-    short: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_restart(short: Processes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lives = "import signal; print('ready', flush=True); signal.pause()"
     held = tmp_path / "held"
     dies = f"{LEAVES_CHILD}; print('dying', flush=True); raise SystemExit(7)"
@@ -119,15 +117,15 @@ async def test_a_child_whose_death_is_survived_is_started_again(
         return await _start(short, code, tmp_path)
 
     first = await again()
-    short.again = {"engine": again}
+    short.restarts = {"engine": again}
     work = asyncio.ensure_future(short.guard(asyncio.Event().wait()))
-    while first in short.children:  # noqa: ASYNC110 - the fleet tells nobody
+    while first in short.children:  # noqa: ASYNC110 - there is no event for a restart
         await asyncio.sleep(0.01)
     (second,) = short.children
     await _ready(second)
-    assert not reaper.has_members(first.pid), "what it left behind is ended"
-    assert "dying" in second.log.read_text(), "the log goes on"
-    assert "engine exited with code 7; it is started again in 1 s" in capsys.readouterr().err
+    assert not reaper.has_members(first.pid), "its group has ended"
+    assert "dying" in second.log.read_text(), "the log continues"
+    assert "engine exited with code 7; restarting it in 1 s" in capsys.readouterr().err
     assert not work.done()
     work.cancel()
     await asyncio.wait([work])

@@ -1,4 +1,4 @@
-"""`pdx tiny-model`: the same model every time, whose visible greedy text follows from the prompt."""
+"""`pdx tiny-model`: the same model every time, with visible greedy text that depends on the prompt."""
 
 import hashlib
 import importlib.util
@@ -43,20 +43,20 @@ def _digest(directory: Path) -> dict[str, str]:
 
 
 @pytest.mark.timeout(180)  # three processes that import torch
-def test_it_is_the_same_every_time_and_says_what_follows_from_the_prompt(tmp_path: Path) -> None:
+def test_the_model_is_reproducible_and_depends_on_the_prompt(tmp_path: Path) -> None:
     first, second = _make(tmp_path / "deep" / "one"), _make(tmp_path / "two")
     assert _digest(first) == _digest(second)
     assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= set(_digest(first))
     assert first.stat().st_mode & 0o777 == 0o755
     assert {path.stat().st_mode & 0o777 for path in first.iterdir()} == {0o644}
-    assert [path.name for path in first.parent.iterdir()] == ["one"], "nothing half made is left"
+    assert [path.name for path in first.parent.iterdir()] == ["one"], "no temporary directory is left"
 
     shown = subprocess.run([sys.executable, "-c", GENERATE, str(first)], check=True, capture_output=True, text=True)
-    said = json.loads(shown.stdout)
-    (count, text), (other_count, other_text) = said["texts"]
+    output = json.loads(shown.stdout)
+    (count, text), (other_count, other_text) = output["texts"]
     assert (count, other_count) == (32, 32)
     assert text != other_text
     assert text.isprintable()
     assert len(set(text)) > 5
-    assert said["vocabulary"] == 512
-    assert said["chat"] == "user: Hello there\nassistant: \nuser: Go\nassistant:"
+    assert output["vocabulary"] == 512
+    assert output["chat"] == "user: Hello there\nassistant: \nuser: Go\nassistant:"

@@ -1,4 +1,4 @@
-"""What canaries show of a gateway with simulated engines, as `pdx doctor` and `pdx top` tell it."""
+"""Results of transfer probes with simulated engines, as `pdx doctor` and `pdx top` report them."""
 
 import asyncio
 import json
@@ -11,8 +11,7 @@ from pdx_api.names import Order, Role
 from pdx_api.verification import Cause, Verdict
 from pdx_cli.main import main
 from pdx_proxy.config.settings import Verification
-from pdx_proxy.verification import prober as canaries
-from pdx_proxy.verification import verdict
+from pdx_proxy.verification import prober, verdict
 from pdx_sim.core.counters import Violation
 from pdx_sim.settings import OnLoadFailure
 from tests.component.conftest import MakeWorld
@@ -24,57 +23,57 @@ ON: dict[str, Any] = {"verification": Verification(period_seconds=0.5)}
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canaries, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(prober, "PAUSE_SECONDS", 0.05)
     monkeypatch.setattr(verdict, "_RETRY_SECONDS", 0.2)
 
 
-async def shows(world: World, verdict: Verdict) -> None:
-    """Wait until canaries have shown that."""
-    canary = world.gateway.canary
-    await eventually(lambda: canary.finding.verdict is verdict, 15.0, f"{verdict}: {canary.describe()}")
+async def wait_for(world: World, expected: Verdict) -> None:
+    """Wait until the transfer probes have this verdict."""
+    transfer_prober = world.gateway.canary
+    await eventually(
+        lambda: transfer_prober.finding.verdict is expected, 15.0, f"{expected}: {transfer_prober.describe()}"
+    )
 
 
 async def printed(capsys: pytest.CaptureFixture[str], command: str, world: World, *argv: str) -> tuple[int, str]:
-    """Exit code and output of a command that looks at the gateway."""
+    """Exit code and output of a command that inspects the gateway."""
     code = await asyncio.to_thread(main, [command, "--admin", world.admin, *argv])
     return code, capsys.readouterr().out
 
 
-async def is_told(capsys: pytest.CaptureFixture[str], world: World, cause: Cause, words: str) -> None:
-    """Both commands name the cause."""
+async def is_reported(capsys: pytest.CaptureFixture[str], world: World, cause: Cause, part: str) -> None:
+    """Both commands report the cause."""
     code, out = await printed(capsys, "doctor", world, "--json")
-    told = [f"{each['sentence']} {each['remedy']}" for each in json.loads(out)["findings"] if each["cause"] == cause]
+    texts = [f"{each['sentence']} {each['remedy']}" for each in json.loads(out)["findings"] if each["cause"] == cause]
     assert code == 1
-    assert any(words in each for each in told), out
+    assert any(part in text for text in texts), out
     code, out = await printed(capsys, "top", world, "--once", "--interval", "0.1")
     assert code == 0
     assert "KV DOES NOT MOVE between 1 of 1 pairs" in out
     assert f"broken: {cause}" in out
 
 
-async def test_a_side_channel_that_is_blocked_and_opened(
-    make_world: MakeWorld, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_blocked_side_channel(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
     world = await make_world(Order.PREFILL_FIRST, sim=SIM, **ON)
     world.allowed.expired = True
-    await shows(world, Verdict.VERIFIED)
+    await wait_for(world, Verdict.VERIFIED)
     assert (await printed(capsys, "doctor", world))[0] == 0
     code, out = await printed(capsys, "top", world, "--once", "--interval", "0.1")
-    assert (code, "KV moves: 1 of 1 pairs verified by canaries" in out) == (0, True), out
+    assert (code, "KV moves: 1 of 1 pairs verified by transfer probes" in out) == (0, True), out
     await world.p.station.channel.close()
     world.d.station.handshaken.clear()
-    await shows(world, Verdict.BROKEN)
-    await is_told(capsys, world, Cause.PORTS, "D has computed a whole prompt by itself")
+    await wait_for(world, Verdict.BROKEN)
+    await is_reported(capsys, world, Cause.PORTS, "D has computed a whole prompt by itself")
     await world.p.station.channel.listen("127.0.0.1", world.p.side_channel_port)
-    await shows(world, Verdict.VERIFIED)
+    await wait_for(world, Verdict.VERIFIED)
     assert (await printed(capsys, "doctor", world))[0] == 0
 
 
 async def test_another_model_string(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
     world = await make_world(Order.PREFILL_FIRST, sim=SIM, d={"model": "/models/sim"}, warm=False, **ON)
     world.allowed.expired = True
-    await shows(world, Verdict.BROKEN)
-    await is_told(capsys, world, Cause.MODEL, "D has computed a whole prompt by itself")
+    await wait_for(world, Verdict.BROKEN)
+    await is_reported(capsys, world, Cause.MODEL, "D has computed a whole prompt by itself")
 
 
 @pytest.mark.parametrize("missing", [Role.PREFILL, Role.DECODE])
@@ -88,5 +87,5 @@ async def test_an_engine_without_its_connector(
     pair = ((world.p, Role.PREFILL), (world.d, Role.DECODE))
     specs = tuple(replace(spec_of(engine, world.order), role=role) for engine, role in pair)
     await world.start_gateway(warm=False, endpoints=specs, **ON)
-    await shows(world, Verdict.BROKEN)
-    await is_told(capsys, world, Cause.NO_CONNECTOR, f"{missing[0].upper()} runs without a KV connector")
+    await wait_for(world, Verdict.BROKEN)
+    await is_reported(capsys, world, Cause.NO_CONNECTOR, f"{missing[0].upper()} runs without a KV connector")

@@ -1,4 +1,4 @@
-"""`pdx up` as a user runs it, with simulated engines: real processes, real signals, and nothing left of them."""
+"""`pdx up` as a user runs it, with simulated engines: real processes and signals, and no process left."""
 
 import json
 import os
@@ -22,11 +22,11 @@ from pdx_cli.local import ports
 TINY = str(Path(__file__).parents[3] / "examples" / "tiny-cpu.yaml")
 MARK = "PDX_TEST_RUN"
 SECONDS = 40.0
-"""How long a condition may take on a loaded machine."""
+"""Limit for a condition on a loaded machine."""
 
 
 class Run:
-    """One `pdx up`. Every process that comes of it carries the mark in its environment."""
+    """One `pdx up`. Every process that it starts has the mark in its environment."""
 
     def __init__(self, state: Path, *argv: str) -> None:
         self.mark = f"{MARK}={uuid.uuid4().hex}"
@@ -42,7 +42,7 @@ class Run:
         return [sys.executable, "-P", "-m", "pdx_cli", *argv]
 
     def lines_until(self, part: str) -> list[str]:
-        """What it prints up to the line that holds the part."""
+        """The printed lines, up to the line with this part."""
         assert self.process.stdout is not None
         lines = []
         for line in self.process.stdout:
@@ -52,7 +52,7 @@ class Run:
         raise AssertionError(f"it ended without {part!r}: {lines} {self.process.communicate()[1]}")
 
     def status(self) -> list[dict[str, Any]]:
-        """What `pdx status --json` says."""
+        """The output of `pdx status --json`."""
         shown = subprocess.run(self._pdx("status", "--json"), capture_output=True, text=True, env=self.env, check=True)
         runs: list[dict[str, Any]] = json.loads(shown.stdout)
         return runs
@@ -111,7 +111,7 @@ def test_once_proves_that_kv_moved(order: str, up: Callable[..., Run]) -> None:
 
 
 @pytest.mark.parametrize("family", ["Serial", "Pool"])
-def test_once_proves_a_connector_of_the_users_own(family: str, up: Callable[..., Run]) -> None:
+def test_once_proves_a_custom_connector(family: str, up: Callable[..., Run]) -> None:
     own = f"{{connector: Custom, custom: {{className: MyConnector, family: {family}}}}}"
     run = up("--once", "--set", f"spec.kvTransfer={own}")
     code, out, err = run.end()
@@ -129,10 +129,10 @@ def test_once_proves_that_kv_went_through_a_pool(connector: str, up: Callable[..
     assert run.marked() == set()
 
 
-def test_once_in_mode_aggregated_says_that_nothing_moved(up: Callable[..., Run]) -> None:
+def test_once_in_mode_aggregated_moves_nothing(up: Callable[..., Run]) -> None:
     run = up("--once", "--set", "spec.mode=Aggregated")
     code, out, err = run.end()
-    assert (code, out.splitlines()[-1]) == (0, "KV moved: none, as mode Aggregated means it"), err
+    assert (code, out.splitlines()[-1]) == (0, "KV moved: none, as expected in mode Aggregated"), err
     assert "equal to a single engine's (aggregated-" in out
     assert run.marked() == set()
 
@@ -143,7 +143,7 @@ def test_it_serves_until_a_signal_and_leaves_nothing(number: signal.Signals, up:
     printed = run.lines_until("Ctrl-C stops everything")
     assert "KV moved: yes" in printed
     assert f"  http://127.0.0.1:{run.port}/v1" in printed
-    assert len(run.marked()) >= 5, "pdx up, its keeper, two engines and the gateway"
+    assert len(run.marked()) >= 5, "pdx up, its reaper, two engines and the gateway"
     (status,) = run.status()
     assert [(p["name"], p["alive"], p["state"]) for p in status["processes"]] == [
         ("prefill-0", True, "Warm"),
@@ -186,9 +186,9 @@ def test_an_engine_that_dies_during_start(up: Callable[..., Run]) -> None:
     run = up("--set", "spec.engine.maxModelLen=16000000")
     code, out, err = run.end()
     assert (code, out) == (1, "")
-    said = next(line for line in err.splitlines() if line.startswith("pdx: "))
-    assert "-0 exited with code 1; " in said
-    assert said.endswith("-0.log ends with:")
+    message = next(line for line in err.splitlines() if line.startswith("pdx: "))
+    assert "-0 exited with code 1; " in message
+    assert message.endswith("-0.log ends with:")
     assert err.splitlines()[-1].startswith("    pdx: num_blocks * block_size must hold")
     assert run.marked() == set()
 
@@ -216,7 +216,7 @@ def test_the_serving_port_in_use(up: Callable[..., Run]) -> None:
     with closing(socket.create_server((ports.HOST, 0))) as server:
         port = server.getsockname()[1]
         code, out, err = up("--port", str(port)).end()
-    assert (code, out, err) == (1, "", f"pdx: Port {port} is in use or not allowed; name another with --port.\n")
+    assert (code, out, err) == (1, "", f"pdx: Port {port} is in use or not allowed; choose another with --port.\n")
 
 
 def test_a_second_run_of_the_same_name(up: Callable[..., Run]) -> None:
@@ -224,5 +224,5 @@ def test_a_second_run_of_the_same_name(up: Callable[..., Run]) -> None:
     assert _eventually(lambda: (first.logs / "prefill-0.log").exists())
     code, out, err = up().end()
     assert (code, out, err.count("\n")) == (1, "", 1)
-    assert err.startswith("pdx: tiny already runs from ")
+    assert err.startswith("pdx: tiny already runs in ")
     first.lines_until("Ctrl-C stops everything")

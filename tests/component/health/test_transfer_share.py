@@ -3,9 +3,10 @@
 import pytest
 
 from pdx_api.names import Order
+from pdx_cli.checks.catalogue import CHECKS
 from pdx_cli.checks.findings import Finding, examine
-from pdx_cli.commands.doctor import CHECKS, look
-from pdx_cli.sources.local import Local
+from pdx_cli.commands.doctor import inspect
+from pdx_cli.inputs.target import Local
 from pdx_proxy.health import transfer_share
 from pdx_sim.settings import OnLoadFailure
 from tests.component.conftest import MakeWorld
@@ -33,7 +34,7 @@ async def shares(world: World) -> list[str]:
 
 
 async def causes(world: World) -> dict[str, Finding]:
-    return {found.cause: found for found in examine(await look(Local("world", world.admin)), CHECKS)}
+    return {found.cause: found for found in examine(await inspect(Local("world", world.admin)), CHECKS)}
 
 
 async def test_a_transfer_that_stops_is_seen(make_world: MakeWorld) -> None:

@@ -1,4 +1,4 @@
-"""The command line itself: help, version, and refusals before anything is started."""
+"""The command line: help, version, and errors before anything starts."""
 
 import importlib.util
 import socket
@@ -46,7 +46,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("argv", [[], ["nope"], ["up"], ["up", TINY, "--engine", "tgi"]])
-def test_usage_is_refused_by_argparse(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(argv)
     assert ended.value.code == 2
@@ -54,20 +54,21 @@ def test_usage_is_refused_by_argparse(argv: list[str], capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("seconds", ["nan", "-1", "inf", "soon"])
-def test_a_time_that_is_none(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_start_timeout(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["up", TINY, "--start-timeout", seconds])
     assert ended.value.code == 2
-    told = f"argument --start-timeout: {seconds} is no time; write seconds from 0 to 86400"
-    assert capsys.readouterr().err == f"pdx up: {told}\n"
+    message = f"argument --start-timeout: {seconds} is not a time; write seconds from 0 to 86400"
+    assert capsys.readouterr().err == f"pdx up: {message}\n"
 
 
-def test_keys_of_a_cluster_are_not_asked_for_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_api_keys_of_a_cluster_are_not_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = ["--set", "spec.gateway.auth.secretRef.name=c", "--set", "spec.engine.apiKeySecretRef.name=e"]
     argv = ["up", TINY, "--engine", "sim", "--set", "spec.decode.replicas=0", "--run-dir", str(tmp_path), *keys]
     assert main([*argv, "--port", str(ports.allocate(1)[0])]) == 1
-    told = "spec.gateway.auth and spec.engine.apiKeySecretRef each name a Secret of a cluster: "
-    assert f"{told}this run asks for no API key.\n" in capsys.readouterr().err
+    fields = "spec.gateway.auth and spec.engine.apiKeySecretRef"
+    message = f"{fields} each name a Secret of a cluster: this run checks no API keys.\n"
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("port", ["0", "-1", "65536"])
@@ -80,14 +81,14 @@ def test_a_port_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     with closing(socket.create_server((ports.HOST, 0))) as server:
         port = server.getsockname()[1]
         assert main(["up", TINY, "--engine", "sim", "--port", str(port), "--run-dir", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"pdx: Port {port} is in use or not allowed; name another with --port.\n"
+    assert capsys.readouterr().err == f"pdx: Port {port} is in use or not allowed; choose another with --port.\n"
 
 
 def test_a_missing_model(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *_, **__: "/bin/vllm")
     assert main(["up", TINY, "--set", "spec.model.source.path=/nowhere"]) == 1
-    said = capsys.readouterr().err
-    assert said == "pdx: There is no model at /nowhere; make a tiny one with `pdx tiny-model /nowhere`.\n"
+    message = capsys.readouterr().err
+    assert message == "pdx: There is no model at /nowhere; create a tiny one with `pdx tiny-model /nowhere`.\n"
 
 
 def test_vllm_that_is_not_installed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,17 +107,17 @@ def test_a_pool_without_engines(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_a_run_directory_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert main(["up", TINY, "--engine", "sim", "--run-dir", str(tmp_path / "file" / "run")]) == 1
-    assert "cannot hold the run's files: Not a directory." in capsys.readouterr().err
+    assert "cannot store the run's files: Not a directory." in capsys.readouterr().err
 
 
-def test_tiny_model_keeps_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tiny_model_keeps_existing_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").touch()
     assert main(["tiny-model", str(tmp_path)]) == 1
     assert "exists already" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         ("--prefill-chunk 0", "--prefill-chunk is 0; write 1 or more."),
         ("--jitter 5", "--jitter is 5.0; write a number from 0 to 1."),
@@ -129,6 +130,6 @@ def test_tiny_model_keeps_what_is_there(tmp_path: Path, capsys: pytest.CaptureFi
         ),
     ],
 )
-def test_sim_refuses_nonsense(flags: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sim_rejects_invalid_values(flags: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "--role", "both", *flags.split()]) == 1
-    assert capsys.readouterr().err == f"pdx: {said}\n"
+    assert capsys.readouterr().err == f"pdx: {message}\n"

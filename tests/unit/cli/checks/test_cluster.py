@@ -1,4 +1,4 @@
-"""From the objects of a cluster to sentences: what does not start, and what nobody does."""
+"""Checks of a cluster's objects: pods that do not start, rights, Secrets, the operator, rollouts."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ import pytest
 
 from pdx_api.names import Role
 from pdx_cli.checks.findings import Severity, is_healthy
-from pdx_cli.sources.picture import Happening, Operator, Rights, WantedSecret
-from tests.doctor_pictures import (
+from pdx_cli.sources.observation import Operator, Rights, SecretReference, WarningEvent
+from tests.doctor_observations import (
     CRASH,
     HEALTHY,
     NO_GATEWAY,
-    assert_named,
+    assert_found,
     body,
     broken_decode,
     condition,
@@ -32,25 +32,25 @@ SETUPS: list[Any] = [
         broken_decode(**IMAGE),
         "ImagePullFailed",
         ["vllm/vllm-openai:v9 cannot be pulled", "imagePullSecrets"],
-        id="4 an image that cannot be pulled",
+        id="an image that cannot be pulled",
     ),
     pytest.param(
         broken_decode() | {"pods": (pod("prefill"), pod("decode", False, unschedulable=NO_GPU))},
         "Unschedulable",
         ["no node has a free nvidia.com/gpu", "free one or add a node"],
-        id="5 no free GPU",
+        id="no free GPU",
     ),
     pytest.param(
         broken_decode(**CRASH, lastState={"terminated": {"exitCode": 1, "reason": "Error", "message": NO_MODEL}}),
         "ModelNotFound",
         ["Qwen/Qwen3-9B is not a local folder", "correct spec.model.name"],
-        id="6 no such model",
+        id="no such model",
     ),
     pytest.param(
         broken_decode(**CRASH, lastState={"terminated": {"exitCode": 1, "reason": "Error", "message": "Error: odd"}}),
         "Crashing",
         ["exit code 1, saying: Error: odd"],
-        id="6 a crash loop with its last line",
+        id="a crash loop with its last line",
     ),
     pytest.param(
         {
@@ -61,14 +61,14 @@ SETUPS: list[Any] = [
         },
         "Crashing",
         ["The lmcache server: it ends with exit code 1, saying: Error: odd"],
-        id="6 a side service in a crash loop",
+        id="a side service in a crash loop",
     ),
-    pytest.param(broken_decode(**KILLED), "OutOfMemory", ["resources.limits.memory"], id="7 killed for its memory"),
+    pytest.param(broken_decode(**KILLED), "OutOfMemory", ["resources.limits.memory"], id="killed for its memory"),
     pytest.param(
         {"rights": Rights(missing=("RoleBinding qwen-gateway",)), "gateways": (gateway(outcomes={}),)},
         "GatewayRights",
-        ["may not see pods", "RoleBinding qwen-gateway is missing", "kubectl auth can-i list pods -n llm"],
-        id="8 a gateway without rights, by its RoleBinding",
+        ["may not list pods", "RoleBinding qwen-gateway is missing", "kubectl auth can-i list pods -n llm"],
+        id="gateway without rights, by its RoleBinding",
     ),
     pytest.param(
         {
@@ -79,84 +79,86 @@ SETUPS: list[Any] = [
         },
         "GatewayRights",
         ["cannot list pods", "pods is forbidden", "--as=system:serviceaccount:llm:qwen-gateway"],
-        id="8 a gateway without rights, by its log",
+        id="a gateway without rights, by its log",
     ),
     pytest.param(
-        {"rights": Rights(lists=False)}, "GatewayRights", ["Role qwen-gateway does not let"], id="8 a Role that was cut"
+        {"rights": Rights(lists=False)}, "GatewayRights", ["Role qwen-gateway does not let"], id="a Role that was cut"
     ),
     pytest.param(
         {
-            "secrets": (WantedSecret("clients", "keys", "spec.gateway.auth.secretRef", False),),
+            "secrets": (SecretReference("clients", "keys", "spec.gateway.auth.secretRef", False),),
             "body": body(Ready=NO_GATEWAY),
         },
         "SecretNotFound",
         ["Secret clients", "spec.gateway.auth.secretRef", "kubectl create secret generic clients -n llm"],
-        id="9 a missing Secret",
+        id="a missing Secret",
     ),
     pytest.param(
         {
-            "secrets": (WantedSecret("clients", "keys", "spec.gateway.auth.secretRef", None),),
-            "events": (Happening("Pod", "qwen-gateway-1", "FailedMount", 'SetUp failed: secret "clients" not found'),),
+            "secrets": (SecretReference("clients", "keys", "spec.gateway.auth.secretRef", None),),
+            "events": (
+                WarningEvent("Pod", "qwen-gateway-1", "FailedMount", 'SetUp failed: secret "clients" not found'),
+            ),
         },
         "SecretNotFound",
         ["Secret clients"],
-        id="9 a missing Secret, by an Event",
+        id="a missing Secret, by an Event",
     ),
     pytest.param(
         broken_decode() | {"pools": (pool(Role.PREFILL), pool(Role.DECODE, ready=0, failure=QUOTA)), "pods": ()},
         "QuotaExceeded",
         ["the namespace's quota refuses its pod", "raise the quota"],
-        id="10 a quota",
+        id="a quota",
     ),
     pytest.param(
         {
             "body": body(generation=3, observed=2),
-            "operator": Operator(seen=True, ready=0, wanted=1, namespaces=("pdx-system",)),
+            "operator": Operator(seen=True, ready=0, replicas=1, namespaces=("pdx-system",)),
         },
         "OperatorNotRunning",
-        ["knows generation 2, and this is 3", "the operator (namespace pdx-system) is not ready"],
-        id="11 an operator that does not run",
+        ["it has seen generation 2, the newest is 3", "the operator (namespace pdx-system) is not ready"],
+        id="an operator that does not run",
     ),
     pytest.param(
         {"body": body(observed=None), "operator": Operator()},
         "OperatorBehind",
-        ["No operator has ever looked at the object", "watchNamespaces"],
-        id="11 an object that no operator sees",
+        ["No operator has processed the object yet", "watchNamespaces"],
+        id="an object that no operator has processed",
     ),
     pytest.param(
         {"pools": (pool(Role.PREFILL, revision="b"), pool(Role.DECODE, revision="a"))},
         "NoPair",
-        ["revision b", "decode engines of a"],
-        id="12 P and D of different revisions",
+        ["revision b", "decode engines have revision a"],
+        id="P and D of different revisions",
     ),
     pytest.param(
         {"body": body(Progressing=condition("Progressing", "True", "RollingOut", "1 of 2 new pairs"))},
         "RolloutStuck",
         ["for 240 minutes: 1 of 2 new pairs", "maxSurge: 0"],
-        id="12 a rollout that does not move",
+        id="a rollout that does not move",
     ),
     pytest.param(
-        {"stalled": ("qwen-decode-b",)}, "RolloutStuck", ["Deployment qwen-decode-b made no progress"], id="12 stalled"
+        {"stalled": ("qwen-decode-b",)}, "RolloutStuck", ["Deployment qwen-decode-b made no progress"], id="stalled"
     ),
     pytest.param(
-        {"body": body(Ready=NO_GATEWAY)}, "GatewayNotReady", ["No gateway is ready", "No client"], id="13 no gateway"
+        {"body": body(Ready=NO_GATEWAY)}, "GatewayNotReady", ["No gateway is ready", "No client"], id="no gateway"
     ),
-    pytest.param(broken_decode(), "DecodeNotReady", ["No decode engine is ready"], id="13 no decode engine"),
+    pytest.param(broken_decode(), "DecodeNotReady", ["No decode engine is ready"], id="no decode engine"),
     pytest.param(
         {"body": body(Degraded=condition("Degraded", "True", "ChildRefused", "the API server refuses the Service"))},
         "ChildRefused",
-        ["The operator says: the API server refuses the Service"],
-        id="14 what only the operator knows",
+        ["The operator reports: the API server refuses the Service"],
+        id="what only the operator reports",
     ),
 ]
 
 
-@pytest.mark.parametrize(("changes", "cause", "words"), SETUPS)
-def test_the_cause_is_named(changes: dict[str, Any], cause: str, words: list[str]) -> None:
-    assert_named(changes, cause, words)
+@pytest.mark.parametrize(("changes", "cause", "parts"), SETUPS)
+def test_cause(changes: dict[str, Any], cause: str, parts: list[str]) -> None:
+    assert_found(changes, cause, parts)
 
 
-def test_what_follows_comes_after_its_cause() -> None:
+def test_consequences_come_after_their_cause() -> None:
     findings = found(**broken_decode(**IMAGE))
     assert [(f.severity, f.cause) for f in findings] == [
         (Severity.WRONG, "ImagePullFailed"),
@@ -164,13 +166,13 @@ def test_what_follows_comes_after_its_cause() -> None:
     ]
 
 
-def test_a_change_of_a_moment_ago_is_waited_for() -> None:
+def test_a_recent_change_is_a_wait() -> None:
     findings = found(body=body(generation=3, observed=2, changed="2026-05-04T11:59:55Z"))
     assert [(f.severity, f.cause) for f in findings] == [(Severity.WAIT, "OperatorBehind")]
     assert not is_healthy(findings)
 
 
-def test_engines_that_load_are_waited_for() -> None:
+def test_loading_engines_are_a_wait() -> None:
     loading = {"state": {"running": {"startedAt": "2026-05-04T11:58:00Z"}}, "started": False, "restartCount": 0}
     findings = found(**broken_decode(**loading))
     assert (findings[0].severity, findings[0].cause) == (Severity.WAIT, "Loading")

@@ -1,4 +1,4 @@
-"""`--set`, and every way in which FILE can be wrong."""
+"""`--set`, and every error of FILE."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ def test_assign_changes_a_copy(assignment: str, expected: dict[str, Any]) -> Non
     assert body == {"spec": {"a": 1, "list": [{"x": 1}]}}
 
 
-def test_a_connectors_code_is_looked_for_beside_the_file() -> None:
+def test_connector_code_is_relative_to_the_file() -> None:
     custom = load(EXAMPLE.parent / "connectors" / "custom.yaml", []).spec.kv_transfer.custom
     assert custom is not None
     assert custom.code is not None
@@ -52,7 +52,7 @@ def test_later_assignments_win() -> None:
         ("spec.model.name.first=x", "--set spec.model.name.first: spec.model.name is 'tiny', which has no fields."),
         (
             "spec.engine.args.7=x",
-            "--set spec.engine.args.7: spec.engine.args is a list of 3, so 7 is none of its entries.",
+            "--set spec.engine.args.7: spec.engine.args is a list with 3 entries and has no entry 7.",
         ),
         ("spec.decode.replica=2", "spec.decode.replica does not exist; did you mean replicas?"),
         ("spec.kvTransfer.order=Sideways", "order"),
@@ -69,8 +69,8 @@ def test_a_wrong_assignment_is_one_sentence(assignment: str, sentence: str) -> N
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", "holds no document"),
-        (b"a: 1\n---\nb: 2\n", "holds 2 documents"),
+        (b"", "contains no document"),
+        (b"a: 1\n---\nb: 2\n", "contains 2 documents"),
         (b"a: [1\n", "is not YAML: line 2, column 1"),
         (b"\xff\xfe\x00", "is not a text file"),
         (b"just text\n", "This is not a PDDeployment"),

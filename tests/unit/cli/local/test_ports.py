@@ -9,14 +9,14 @@ from pdx_cli.errors import CommandError
 from pdx_cli.local import ports
 
 
-def test_all_are_different_and_below_the_ephemeral_range() -> None:
+def test_ports_are_different_and_below_the_ephemeral_range() -> None:
     found = ports.allocate(50)
     assert len(set(found)) == 50
     assert all(ports.FIRST <= port < ports._first_ephemeral() for port in found)
     assert all(ports.is_free(port) for port in found)
 
 
-def test_what_is_taken_repeated_or_bound_is_passed_over() -> None:
+def test_unusable_candidates_are_skipped() -> None:
     with closing(socket.create_server((ports.HOST, 0))) as server:
         bound = server.getsockname()[1]
         first, second, taken = ports.allocate(3)
@@ -25,17 +25,17 @@ def test_what_is_taken_repeated_or_bound_is_passed_over() -> None:
     assert found == [first, second]
 
 
-def test_no_port_left_is_one_sentence() -> None:
+def test_no_free_port() -> None:
     with closing(socket.create_server((ports.HOST, 0))) as server:
         bound = server.getsockname()[1]
-        with pytest.raises(CommandError, match="No 1 free ports between"):
+        with pytest.raises(CommandError, match="Found no 1 free ports between"):
             ports.allocate(1, choose=lambda _low, _high: bound)
 
 
-def test_the_admin_port_is_the_next_one_or_any_free_one() -> None:
+def test_adjacent_port() -> None:
     port = ports.allocate(1)[0]
-    assert ports.beside(port) == port + 1 or not ports.is_free(port + 1)
+    assert ports.adjacent(port) == port + 1 or not ports.is_free(port + 1)
     with closing(socket.create_server((ports.HOST, 0))) as server:
         bound = server.getsockname()[1]
-        assert ports.beside(bound - 1) not in {bound, bound - 1}
-    assert ports.beside(65535) < 65535
+        assert ports.adjacent(bound - 1) not in {bound, bound - 1}
+    assert ports.adjacent(65535) < 65535

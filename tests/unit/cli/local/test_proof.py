@@ -1,4 +1,4 @@
-"""The judgement whether KV moved, as a table, and how the numbers are read."""
+"""The judgement whether KV moved, its lines, and how the numbers are read."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,10 +7,10 @@ import pytest
 
 from pdx_api.names import Mode
 from pdx_cli.local.evidence import _timing, external_tokens
-from pdx_cli.local.proof import Evidence, Place, judge
+from pdx_cli.local.proof import EngineAddress, Evidence, judge
 
-PREFILL = Place("prefill-0", "127.0.0.1:8101")
-DECODE = Place("decode-0", "127.0.0.1:8102")
+PREFILL = EngineAddress("prefill-0", "127.0.0.1:8101")
+DECODE = EngineAddress("decode-0", "127.0.0.1:8102")
 
 MOVED = Evidence(
     mode=Mode.DISAGGREGATED,
@@ -48,22 +48,21 @@ POOL = replace(MOVED, mode=Mode.AGGREGATED, prefill=None, prefill_ms=None, hando
         (
             MOVED,
             {"external_tokens": 1224},
-            "KV moved: not proven: 1224 tokens came through the connector for a prompt of 612: "
-            "other requests ran meanwhile",
+            "KV moved: not proven: 1224 tokens came through the connector for a prompt of 612: other requests ran too",
         ),
-        (MOVED, {"single_text": "ba no"}, "KV moved: not proven: the text is not that of a single engine"),
-        (MOVED, {"answer_tokens": 0}, "KV moved: not proven: the answer holds no token to compare"),
-        (POOL, {}, "KV moved: none, as mode Aggregated means it"),
+        (MOVED, {"single_text": "ba no"}, "KV moved: not proven: the text differs from a single engine's"),
+        (MOVED, {"answer_tokens": 0}, "KV moved: not proven: the answer has no token to compare"),
+        (POOL, {}, "KV moved: none, as expected in mode Aggregated"),
         (
             POOL,
             {"single_text": "no"},
-            "KV moved: none, as mode Aggregated means it; not proven: the text is not that of a single engine",
+            "KV moved: none, as expected in mode Aggregated; not proven: the text differs from a single engine's",
         ),
         (
             POOL,
             {"external_tokens": 5},
-            "KV moved: none, as mode Aggregated means it; not proven: "
-            "5 tokens came through a connector, which mode Aggregated has none of",
+            "KV moved: none, as expected in mode Aggregated; not proven: "
+            "5 tokens came through a connector, but mode Aggregated has none",
         ),
     ],
 )
@@ -73,7 +72,7 @@ def test_verdict(evidence: Evidence, changes: dict[str, Any], verdict: str) -> N
     assert proof.proven is ("not proven" not in verdict)
 
 
-def test_how_it_is_told() -> None:
+def test_lines() -> None:
     assert str(judge(MOVED)) == (
         "Proof\n"
         "  order      PrefillFirst (NIXL)\n"
@@ -87,7 +86,7 @@ def test_how_it_is_told() -> None:
     )
 
 
-def test_a_different_text_is_told_as_such() -> None:
+def test_a_different_text_is_reported() -> None:
     assert "  text       NOT equal to a single engine's" in str(judge(replace(MOVED, text="other")))
 
 

@@ -1,4 +1,4 @@
-"""From two looks at gateways to the figures of `pdx top`."""
+"""Two samples of gateways -> the figures of `pdx top`."""
 
 import io
 import math
@@ -9,7 +9,7 @@ from rich.console import Console
 
 from pdx_cli.commands.top import duration, percent, screen
 from pdx_cli.sources.figures import Reading, Sample, figures, quantile, read_phases
-from pdx_cli.sources.picture import Tokens
+from pdx_cli.sources.observation import Tokens
 
 PAGE = """\
 # TYPE pdx_phase_seconds histogram
@@ -22,11 +22,11 @@ pdx_phase_seconds_sum{phase="prefill"} 1.0
 
 
 def endpoint(name: str, role: str, state: str = "Warm", **more: Any) -> dict[str, Any]:
-    known = {"revision": "a", "connector": "NIXL", "order": "PrefillFirst", "reason": None, "inFlight": 1}
-    return {"name": name, "role": role, "state": state, **known, **more}
+    defaults = {"revision": "a", "connector": "NIXL", "order": "PrefillFirst", "reason": None, "inFlight": 1}
+    return {"name": name, "role": role, "state": state, **defaults, **more}
 
 
-def reading(name: str = "g", split: int = 0, canary: Any = None, phases: Any = None, **endpoints: Any) -> Reading:
+def reading(name: str = "g", split: int = 0, verification: Any = None, phases: Any = None, **endpoints: Any) -> Reading:
     state = {
         "ready": True,
         "mode": "Disaggregated",
@@ -35,7 +35,7 @@ def reading(name: str = "g", split: int = 0, canary: Any = None, phases: Any = N
         "outcomes": {"split": split, "whole": 0},
         "retries": {"lost": split // 10},
     }
-    return Reading(name, state, phases or {}, canary)
+    return Reading(name, state, phases or {}, verification)
 
 
 @pytest.mark.parametrize(
@@ -53,22 +53,22 @@ def test_a_quantile_lies_within_its_bucket(buckets: dict[float, float], share: f
     assert quantile(buckets, share) == pytest.approx(value, nan_ok=True)
 
 
-def test_phases_are_read_from_the_metrics_page() -> None:
+def test_phases_of_a_metrics_page() -> None:
     assert read_phases(PAGE) == {"prefill": {0.1: 2.0, 1.0: 4.0, math.inf: 4.0}}
 
 
-def test_rates_and_percentiles_are_of_what_lies_between() -> None:
+def test_rates_and_percentiles_between_samples() -> None:
     then = {"prefill": {0.1: 100.0, 1.0: 100.0, math.inf: 100.0}}
     now = {"prefill": {0.1: 100.0, 1.0: 110.0, math.inf: 110.0}}
     shown = figures(Sample(10.0, (reading(split=50, phases=then),)), Sample(12.0, (reading(split=90, phases=now),)))
     assert shown.outcomes["split"] == (20.0, 90)
-    assert shown.troubles["retried: lost"] == (2.0, 9)
+    assert shown.problems["retried: lost"] == (2.0, 9)
     (phase,) = shown.phases
     assert (phase.name, phase.rate) == ("prefill", 5.0)
     assert phase.quantiles[0] == pytest.approx(0.55), "the hundred before do not count"
 
 
-def test_a_gateway_that_has_restarted_counts_from_nothing() -> None:
+def test_a_restarted_gateway_counts_from_zero() -> None:
     then = {"prefill": {0.1: 100.0, math.inf: 100.0}}
     now = {"prefill": {0.1: 4.0, math.inf: 4.0}}
     shown = figures(Sample(0.0, (reading(split=50, phases=then),)), Sample(2.0, (reading(split=4, phases=now),)))
@@ -76,13 +76,13 @@ def test_a_gateway_that_has_restarted_counts_from_nothing() -> None:
     assert shown.phases[0].rate == 2.0
 
 
-def test_a_gateway_that_is_new_has_no_rate() -> None:
+def test_a_new_gateway_has_no_rate() -> None:
     before = Sample(0.0, (reading("a", split=10),))
     shown = figures(before, Sample(2.0, (reading("a", split=14), reading("b", split=1000))))
     assert shown.outcomes["split"] == (2.0, 1014)
 
 
-def test_several_gateways_are_one_and_the_worst_state_is_shown() -> None:
+def test_several_gateways_are_summed() -> None:
     bad = [endpoint("p", "prefill", "Cold", reason="p: lost"), endpoint("d", "decode", inFlight=3)]
     shown = figures(None, Sample(0.0, (reading("a"), reading("b", endpoints=bad)), silent=("c: no answer",)))
     assert (shown.gateways, shown.ready, shown.in_flight["requests"]) == (3, 2, 2)
@@ -103,38 +103,41 @@ def test_several_gateways_are_one_and_the_worst_state_is_shown() -> None:
         (None, None, None),
     ],
 )
-def test_the_share_from_outside(then: Tokens | None, now: Tokens | None, share: float | None) -> None:
+def test_remote_share(then: Tokens | None, now: Tokens | None, share: float | None) -> None:
     def sample(at: float, tokens: Tokens | None) -> Sample:
         return Sample(at, (reading(),), tokens={"d": tokens} if tokens else {})
 
     shown = figures(sample(0.0, then), sample(1.0, now))
-    assert {e.name: e.outside for e in shown.endpoints} == {"p": None, "d": share}
+    assert {e.name: e.remote for e in shown.endpoints} == {"p": None, "d": share}
 
 
-def canary(verdict: str, age: int, **finding: Any) -> dict[str, Any]:
+def verification(verdict: str, age: int, **finding: Any) -> dict[str, Any]:
     pair = {"prefill": "p", "decode": "d", "verdict": verdict, "ageSeconds": age, "tokens": 300, "outside": 288}
     more = {"cause": "PortsBlocked", "seen": "no token came"} if verdict == "broken" else {}
     return {"finding": {"verdict": verdict, **finding}, "pairs": [{**pair, **more, "seconds": {"prefill": 0.02}}]}
 
 
-def test_pairs_are_told_by_the_gateway_that_tried_last() -> None:
-    older, newer = canary("broken", 50, broken_pairs=1, possible=1), canary("verified", 3, pairs=1, possible=1)
-    shown = figures(None, Sample(0.0, (reading("a", canary=older), reading("b", canary=newer))))
+def test_the_gateway_that_probed_last_decides() -> None:
+    older, newer = (
+        verification("broken", 50, broken_pairs=1, possible=1),
+        verification("verified", 3, pairs=1, possible=1),
+    )
+    shown = figures(None, Sample(0.0, (reading("a", verification=older), reading("b", verification=newer))))
     (pair,) = shown.pairs
-    assert (pair.verdict, pair.outside, pair.age) == ("verified", 0.96, 3)
-    assert shown.kv == "KV DOES NOT MOVE between 1 of 1 pairs", "one gateway has seen it broken"
+    assert (pair.verdict, pair.remote, pair.age) == ("verified", 0.96, 3)
+    assert shown.kv == "KV DOES NOT MOVE between 1 of 1 pairs", "one gateway reports it broken"
 
 
 class Here:
-    """A source for a screen."""
+    """A sampler for a screen."""
 
-    name, place = "qwen", "namespace llm"
+    name, location = "qwen", "namespace llm"
 
 
-def test_the_screen_shows_everything() -> None:
-    told = canary("broken", 50, broken_pairs=1, possible=2)
+def test_screen() -> None:
+    page = verification("broken", 50, broken_pairs=1, possible=2)
     before = Sample(0.0, (reading(split=10, phases=read_phases(PAGE)),))
-    now = Sample(2.0, (reading(split=30, canary=told, phases=read_phases(PAGE)),), ("h: no answer",))
+    now = Sample(2.0, (reading(split=30, verification=page, phases=read_phases(PAGE)),), ("h: no answer",))
     out = io.StringIO()
     shown = figures(before, now, {"p": "prefill-0", "d": "decode-0"})
     Console(file=out, width=160).print(screen(Here(), shown))  # type: ignore[arg-type]
@@ -152,6 +155,6 @@ def test_the_screen_shows_everything() -> None:
         assert part in text, text
 
 
-def test_words_for_numbers() -> None:
+def test_formats() -> None:
     assert [duration(s) for s in (0.00123, 0.5, 12.345, math.nan)] == ["1.23 ms", "500 ms", "12.3 s", "-"]
     assert [percent(s) for s in (0.96, None)] == ["96 %", "-"]

@@ -200,7 +200,7 @@ def test_pdx_gateway_refuses_the_same_contradictions(
 @pytest.mark.parametrize("url", ["http://[::1", "http://h:99999", "http://h:0", "https://h", "http://h/v1", "h:80"])
 def test_wrong_engine_urls(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert pdx(["gateway", "--aggregated", url]) == 1
-    assert capsys.readouterr().err == f"pdx: {url} is no engine's URL; write http://HOST:PORT.\n"
+    assert capsys.readouterr().err == f"pdx: {url} is not the URL of an engine; write http://HOST:PORT.\n"
 
 
 @pytest.mark.parametrize(("program", "argv"), [(main, ["--help"]), (pdx, ["gateway", "--help"])])

@@ -1,4 +1,4 @@
-"""Run directories: one owner, records that die with it, and what `pdx status` says of them."""
+"""Run directories: one owner, records that end with it, and `pdx status`."""
 
 import json
 from dataclasses import replace
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pdx_cli.errors import CommandError
-from pdx_cli.local.logs import tail
-from pdx_cli.local.run_record import STATE, Process, Run, RunDirectory, default_root
 from pdx_cli.main import main
+from pdx_cli.runs.logs import tail
+from pdx_cli.runs.run_record import STATE, Process, Run, RunDirectory, default_root
 
 RUN = Run(
     name="tiny",
@@ -30,8 +30,8 @@ def test_a_record_lives_as_long_as_its_owner(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "tiny")
     with directory.held("tiny"):
         directory.write(RUN)
-        assert directory.living() == RUN
-    assert directory.living() is None
+        assert directory.live() == RUN
+    assert directory.live() is None
     assert not (directory.path / STATE).exists()
 
 
@@ -39,14 +39,14 @@ def test_one_owner_at_a_time(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     with directory.held("tiny"):
         directory.write(RUN)
-        with pytest.raises(CommandError, match="tiny already runs from"), directory.held("tiny"):
+        with pytest.raises(CommandError, match="tiny already runs in"), directory.held("tiny"):
             pass
-        assert directory.living() == RUN
+        assert directory.live() == RUN
     with directory.held("tiny"):
         pass
 
 
-def test_status_cleans_the_record_of_a_dead_run(
+def test_status_removes_the_record_of_an_ended_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -59,12 +59,12 @@ def test_status_cleans_the_record_of_a_dead_run(
     assert not (directory.path / STATE).exists()
 
 
-def test_status_without_a_single_run_ever(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--run-dir", str(tmp_path / "nothing")]) == 0
     assert capsys.readouterr().out == "Nothing runs.\n"
 
 
-def test_status_of_a_run_whose_gateway_is_not_there_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_before_the_gateway_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = RunDirectory(tmp_path / "tiny")
     other = RunDirectory(tmp_path / "other")
     with directory.held("tiny"), other.held("other"):
@@ -85,9 +85,9 @@ def test_status_of_a_run_whose_gateway_is_not_there_yet(tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"name": "tiny"}', "\x00"])
-def test_a_record_that_cannot_be_read_is_none(content: str, tmp_path: Path) -> None:
+def test_unreadable_record(content: str, tmp_path: Path) -> None:
     (tmp_path / STATE).write_text(content)
-    assert RunDirectory(tmp_path).living() is None
+    assert RunDirectory(tmp_path).live() is None
 
 
 def test_the_end_of_a_log(tmp_path: Path) -> None:

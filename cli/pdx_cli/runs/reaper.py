@@ -1,10 +1,10 @@
-"""The keeper: ends the process groups of a `pdx up` that was itself killed.
+"""The reaper: ends the process groups of a `pdx up` that was killed.
 
-It runs as a process of its own, `python -I -S keeper.py`, and holds the reading end of a pipe on stdin. Lines `+GROUP`
-and `-GROUP` say which groups live. When the pipe closes, whoever held its other end is gone, and so must be the groups.
+It runs as a separate process, `python -I -S reaper.py`, and reads a pipe on stdin. The lines `+GROUP` and `-GROUP` add
+and remove a running group. When the pipe closes, `pdx up` has ended, and the reaper ends the groups that are left.
 
-A child is started as `python -I -S keeper.py FD ARGV…`: it names its own group on the pipe and becomes its program. So
-there is no moment in which a child runs and the keeper cannot learn of it.
+A child is started as `python -I -S reaper.py FD ARGV…`: it writes its own group to the pipe, then executes its program.
+So every running child is registered with the reaper.
 """
 
 import os
@@ -18,7 +18,7 @@ GRACE_SECONDS = 2.0
 
 
 def has_members(group: int) -> bool:
-    """Whether a process of the group still runs; a zombie, which waits for its parent only, does not."""
+    """Whether a process of the group still runs; a zombie does not count."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -30,15 +30,15 @@ def has_members(group: int) -> bool:
 
 def _runs_in(group: int, process: Path) -> bool:
     try:
-        # The command's name, in brackets, may hold anything: the fields after its end are state, parent, group.
-        state, _, its_group = (process / "stat").read_text().rpartition(")")[2].split()[:3]
+        # The command's name, in brackets, may contain anything; the fields after it are state, parent, group.
+        state, _, process_group = (process / "stat").read_text().rpartition(")")[2].split()[:3]
     except (OSError, ValueError):
         return False
-    return int(its_group) == group and state not in "ZX"
+    return int(process_group) == group and state not in "ZX"
 
 
 def signal_group(group: int, number: int) -> None:
-    """Signal every member of a group that may have none."""
+    """Signal every member of a group, which may be empty."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
@@ -46,7 +46,7 @@ def signal_group(group: int, number: int) -> None:
 
 
 def end(groups: set[int]) -> None:
-    """SIGTERM to all at once, then SIGKILL to what is left after the grace."""
+    """Send SIGTERM to all groups, and SIGKILL to those that still run after the grace period."""
     for group in groups:
         signal_group(group, signal.SIGTERM)
     deadline = time.monotonic() + GRACE_SECONDS
@@ -58,7 +58,7 @@ def end(groups: set[int]) -> None:
 
 
 def announce(pipe: int, argv: list[str]) -> None:
-    """Name the own group, which this process leads, and become the program."""
+    """Register this process's own group, then execute the program."""
     os.write(pipe, b"+%d\n" % os.getpid())
     os.set_inheritable(pipe, False)
     try:
@@ -68,7 +68,7 @@ def announce(pipe: int, argv: list[str]) -> None:
 
 
 def main() -> None:
-    """Read the pipe to its end, then end what it named."""
+    """Read the pipe to its end, then end the registered groups."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()

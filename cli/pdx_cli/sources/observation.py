@@ -1,4 +1,4 @@
-"""What `pdx doctor` has seen of one deployment, as frozen values: the findings are made of nothing else."""
+"""The observation of one deployment at one moment, as frozen values. The checks of `pdx doctor` read nothing else."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,22 +10,22 @@ from pdx_api.spec.types import PDDeployment
 from pdx_operator.observed.workloads import ObservedGateway, ObservedPool, PodView
 
 Body = Mapping[str, Any]
-"""An object of the Kubernetes API, or an answer of a gateway, as plain mappings and lists."""
+"""An object of the Kubernetes API, or a gateway's answer, as plain mappings and lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """One gateway, asked on its admin port."""
+    """One gateway, read through its admin port."""
 
     name: str
     state: Body | None
-    """Its /pdx/state; None when it was not had."""
-    trouble: str = ""
-    """Then why."""
-    canary: Body | None = None
-    """Its /pdx/canary; None where it has none."""
+    """Its /pdx/state; None if it could not be read."""
+    problem: str = ""
+    """Why the state could not be read."""
+    verification: Body | None = None
+    """Its /pdx/canary; None if it has none."""
     log: str = ""
-    """The end of its log, where that was read."""
+    """The end of its log; empty if it was not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,35 +34,35 @@ class Tokens:
 
     prompt: float
     external: float
-    """Those that came through the connector."""
+    """Tokens that it loaded through the connector."""
     computed: float
-    """Those that it has computed; the others were in its own prefix cache."""
+    """Tokens that it computed. The rest came from its own prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One engine that runs. What was not had is None or empty."""
+    """One running engine. A value that could not be read is None or empty."""
 
     name: str
     role: Role
     revision: str = ""
     args: tuple[str, ...] = ()
-    """vLLM's arguments, as its pod or its process has them."""
+    """vLLM's arguments, from its pod or its process."""
     rendered: tuple[str, ...] | None = None
     """The arguments that the operator wrote for it."""
-    trouble: str = ""
-    """Why its /health gave no 200; empty when it did, or was not asked."""
+    problem: str = ""
+    """Why /health did not answer 200; empty if it did, or was not queried."""
     version: str | None = None
     model: str | None = None
-    """What it has loaded: `root` of its /v1/models."""
+    """The model that it has loaded: `root` of its /v1/models."""
     tokens: Tokens | None = None
     log: str = ""
-    """What it has logged of late."""
+    """The last minutes of its log."""
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """A warning among the Events."""
+class WarningEvent:
+    """A Kubernetes Event of type Warning."""
 
     kind: str
     name: str
@@ -71,68 +71,69 @@ class Happening:
 
 
 @dataclass(frozen=True, slots=True)
-class WantedSecret:
+class SecretReference:
     """A Secret that the object names."""
 
     name: str
     key: str
     field: str
-    """Where it is named."""
+    """The field that names it."""
     exists: bool | None
-    """None when that could not be seen."""
+    """None if this could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What the gateway's account may do with pods."""
+    """What the gateway's ServiceAccount may do with pods."""
 
     missing: tuple[str, ...] = ()
-    """Objects that should be there, as `RoleBinding qwen-gateway`."""
+    """Objects that must exist and do not, for example `RoleBinding qwen-gateway`."""
     lists: bool | None = None
-    """Whether its Role, bound to it, lets it list and watch pods; None when that could not be seen."""
+    """Whether its Role lets it list and watch pods; None if the Role could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """The operator's Deployments, as far as they may be seen."""
+    """The operator's Deployments."""
 
     seen: bool = False
-    """Whether one could look."""
+    """Whether they could be read."""
     ready: int = 0
-    wanted: int = 0
+    replicas: int = 0
+    """How many pods the Deployments request."""
     namespaces: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class Observation:
     """One deployment at one moment."""
 
     name: str
     now: datetime
     namespace: str | None = None
-    """None for what runs on this machine."""
+    """None for a deployment on this machine."""
     mode: Mode | None = None
     body: Body = field(default_factory=dict)
     """The PDDeployment; empty outside a cluster."""
     deployment: PDDeployment | None = None
-    """The same, read; None when its spec cannot be used."""
+    """The parsed body; None if its spec is invalid."""
     operator: Operator = field(default_factory=Operator)
     pools: tuple[ObservedPool, ...] = ()
     stalled: tuple[str, ...] = ()
-    """Deployments that made no progress within their deadline."""
+    """Deployments that exceeded their progress deadline."""
     gateway: ObservedGateway | None = None
     pods: tuple[PodView, ...] = ()
     ended_logs: Mapping[str, str] = field(default_factory=dict)
-    """The end of the log of a run that has failed, by pod."""
-    secrets: tuple[WantedSecret, ...] = ()
+    """Pod -> end of the log of a container that failed."""
+    secrets: tuple[SecretReference, ...] = ()
     rights: Rights = field(default_factory=Rights)
-    events: tuple[Happening, ...] = ()
+    events: tuple[WarningEvent, ...] = ()
     gateways: tuple[Gateway, ...] = ()
     engines: tuple[Engine, ...] = ()
     dead: tuple[str, ...] = ()
     """Processes of a `pdx up` that have ended."""
     unseen: tuple[str, ...] = ()
-    """What could not be looked at, each with why."""
+    """What could not be read, each with the reason."""
 
     @property
     def status(self) -> Body:
@@ -140,10 +141,10 @@ class Picture:
         return self.body.get("status") or {}
 
     def condition(self, kind: str) -> Body:
-        """One condition of the status; empty when it is not there."""
+        """Return one condition of the status; empty if it is missing."""
         return next((c for c in self.status.get("conditions") or () if c.get("type") == kind), {})
 
     @property
     def endpoints(self) -> list[Body]:
-        """The endpoints of all gateways that were asked."""
+        """The endpoints of all gateways that answered."""
         return [e for g in self.gateways for e in (g.state or {}).get("endpoints") or ()]

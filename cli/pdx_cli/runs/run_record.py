@@ -1,6 +1,6 @@
-"""What a `pdx up` writes down about itself, so that `pdx status` finds it: one directory for each run.
+"""The record of a `pdx up`, from which `pdx status` finds it: one directory for each run.
 
-The kernel holds the directory's lock as long as that `pdx up` lives; a record without a held lock is of a dead run.
+A `pdx up` holds the directory's lock until it ends, however it ends; a record without a held lock is of an ended run.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """Where one run keeps its record and its logs."""
+    """The directory with the record and the logs of one run."""
 
     path: Path
 
@@ -65,56 +65,54 @@ class RunDirectory:
         return self.path / LOGS
 
     def log(self, name: str) -> Path:
-        """The log of one process."""
+        """Return the path of one process's log."""
         return self.logs / f"{name}.log"
 
     def write(self, run: Run) -> None:
-        """Replace the record at once, so that no reader sees half of it."""
+        """Replace the record atomically, so that no reader gets half of it."""
         new = self.path / f".{STATE}.new"
         new.write_text(json.dumps(dataclasses.asdict(run), indent=2) + "\n")
         new.replace(self.path / STATE)
 
     def read(self) -> Run | None:
-        """The record, if there is one that this version understands."""
+        """Return the record; None if there is none, or none that this version can read."""
         try:
             fields = json.loads((self.path / STATE).read_text())
             return Run(**{**fields, "processes": tuple(Process(**process) for process in fields["processes"])})
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Remove the record; the logs stay."""
         (self.path / STATE).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def held(self, name: str) -> Iterator[None]:
-        """Own the directory; CommandError when another `pdx up` does."""
+        """Lock the directory; raises CommandError if another `pdx up` holds the lock."""
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise CommandError(f"{self.path} cannot hold the run's files: {error.strerror}.") from error
+            raise CommandError(f"{self.path} cannot store the run's files: {error.strerror}.") from error
         try:
-            if not _lock(lock, patience_seconds=0.5):
-                raise CommandError(
-                    f"{name} already runs from {self.path}; stop that `pdx up`, or name another --run-dir."
-                )
+            if not _lock(lock, wait_seconds=0.5):
+                raise CommandError(f"{name} already runs in {self.path}; stop that `pdx up`, or use another --run-dir.")
             try:
                 yield
             finally:
-                self.forget()
+                self.clear()
         finally:
             os.close(lock)
 
-    def living(self) -> Run | None:
-        """The record of a run that lives; that of a dead one is removed."""
+    def live(self) -> Run | None:
+        """Return the record if its `pdx up` still runs; remove it otherwise."""
         if (run := self.read()) is None:
             return None
         with contextlib.suppress(OSError):
             lock = os.open(self.path / LOCK, os.O_RDWR)
             try:
-                if _lock(lock, patience_seconds=0):
-                    self.forget()
+                if _lock(lock, wait_seconds=0):
+                    self.clear()
                     return None
             finally:
                 os.close(lock)
@@ -122,20 +120,25 @@ class RunDirectory:
 
 
 def default_root() -> Path:
-    """Parent of the run directories."""
+    """Return the parent of the run directories."""
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "pdx"
 
 
 def directories(root: Path) -> list[RunDirectory]:
-    """Every run directory under a root, or the root itself if it is one."""
+    """Return every run directory in a root, or the root itself if it is one."""
     candidates = [root, *sorted(root.iterdir())] if root.is_dir() else []
     return [RunDirectory(path) for path in candidates if (path / STATE).is_file()]
 
 
-def _lock(descriptor: int, patience_seconds: float) -> bool:
-    """Take the lock; `pdx status` holds it for a moment too, which the patience outlasts."""
-    deadline = time.monotonic() + patience_seconds
+def live_runs(root: Path) -> list[Run]:
+    """Return the running `pdx up`s under a root."""
+    return [run for directory in directories(root) if (run := directory.live()) is not None]
+
+
+def _lock(descriptor: int, wait_seconds: float) -> bool:
+    """Take the lock. Wait a little for it: `pdx status` holds it for a moment too."""
+    deadline = time.monotonic() + wait_seconds
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

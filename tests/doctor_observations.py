@@ -1,4 +1,4 @@
-"""Pictures of a deployment for tests of `pdx doctor`: a healthy one, and what makes it another."""
+"""Observations of a deployment for tests of `pdx doctor`: a healthy one, and ways to change it."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,9 +9,9 @@ from pdx_api.connectors.base import Site
 from pdx_api.names import API_VERSION, KIND, LABEL_REVISION, LABEL_ROLE, LABEL_SERVICE, Mode, Role
 from pdx_api.render.engines import engine_command
 from pdx_api.spec.parse import parse
+from pdx_cli.checks.catalogue import CHECKS
 from pdx_cli.checks.findings import Finding, Severity, examine, is_healthy
-from pdx_cli.commands.doctor import CHECKS
-from pdx_cli.sources.picture import Engine, Gateway, Operator, Picture, Rights, Tokens, WantedSecret
+from pdx_cli.sources.observation import Engine, Gateway, Observation, Operator, Rights, SecretReference, Tokens
 from pdx_operator.observed.workloads import ObservedGateway, ObservedPool, PodView, pod_view
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -31,14 +31,14 @@ def condition(kind: str, status: str, reason: str, message: str = "", since: str
 
 
 def body(generation: int = 2, observed: int | None = 2, changed: str = LONG_AGO, **conditions: Any) -> dict[str, Any]:
-    told = {
+    all_conditions = {
         "Ready": condition("Ready", "True", "Serving"),
         "Progressing": condition("Progressing", "False", "Complete"),
         "Degraded": condition("Degraded", "False", "NothingFound"),
         **conditions,
     }
     metadata = {"name": "qwen", "generation": generation, "managedFields": [{"time": changed}]}
-    status = {"observedGeneration": observed, "conditions": list(told.values())} if observed else {}
+    status = {"observedGeneration": observed, "conditions": list(all_conditions.values())} if observed else {}
     return {**BODY, "metadata": metadata, "status": status}
 
 
@@ -48,7 +48,7 @@ def args(role: Role, **changes: str) -> tuple[str, ...]:
 
 
 def engine(role: Role, **more: Any) -> Engine:
-    known = {
+    defaults = {
         "revision": "a",
         "args": args(role),
         "rendered": args(role),
@@ -56,7 +56,7 @@ def engine(role: Role, **more: Any) -> Engine:
         "model": "Qwen/Qwen3-8B",
         "tokens": Tokens(60_000, *((50_000, 10_000) if role is Role.DECODE else (0, 60_000))),
     }
-    return Engine(f"qwen-{role}-a-1", role, **{**known, **more})
+    return Engine(f"qwen-{role}-a-1", role, **{**defaults, **more})
 
 
 def endpoint(role: Role, state: str = "Warm", reason: str | None = None, **more: Any) -> dict[str, Any]:
@@ -89,23 +89,23 @@ def pool(role: Role, ready: int = 1, revision: str = "a", **more: Any) -> Observ
     return ObservedPool(f"qwen-{role}-{revision}", role, revision, 1, ready, True, **more)
 
 
-HEALTHY = Picture(
+HEALTHY = Observation(
     name="qwen",
     now=NOW,
     namespace="llm",
     mode=Mode.DISAGGREGATED,
     body=body(),
     deployment=DEPLOYMENT,
-    operator=Operator(seen=True, ready=1, wanted=1, namespaces=("pdx-system",)),
+    operator=Operator(seen=True, ready=1, replicas=1, namespaces=("pdx-system",)),
     pools=(pool(Role.PREFILL), pool(Role.DECODE)),
     gateway=ObservedGateway(1, 1, True),
     pods=(pod("prefill"), pod("decode"), pod("gateway")),
-    secrets=(WantedSecret("clients", "keys", "spec.gateway.auth.secretRef", True),),
+    secrets=(SecretReference("clients", "keys", "spec.gateway.auth.secretRef", True),),
     rights=Rights(lists=True),
     gateways=(gateway(endpoint(Role.PREFILL), endpoint(Role.DECODE)),),
     engines=(engine(Role.PREFILL), engine(Role.DECODE)),
 )
-LOCAL = Picture(
+LOCAL = Observation(
     name="tiny",
     now=NOW,
     mode=Mode.DISAGGREGATED,
@@ -118,7 +118,7 @@ CRASH: dict[str, Any] = {"state": {"waiting": {"reason": "CrashLoopBackOff", "me
 
 
 def broken_decode(**container: Any) -> dict[str, Any]:
-    """Changes of the healthy picture: its D does not start."""
+    """Changes of the healthy observation: its D does not start."""
     return {
         "pools": (pool(Role.PREFILL), pool(Role.DECODE, ready=0)),
         "pods": (pod("prefill"), pod("decode", False, **container), pod("gateway", False)),
@@ -130,29 +130,29 @@ def broken_decode(**container: Any) -> dict[str, Any]:
 
 def without_kv(role: Role) -> tuple[str, ...]:
     given = args(role)
-    place = given.index("--kv-transfer-config")
-    return given[:place] + given[place + 2 :]
+    index = given.index("--kv-transfer-config")
+    return given[:index] + given[index + 2 :]
 
 
 def found(**changes: Any) -> list[Finding]:
-    """What is found of the healthy picture, so changed."""
+    """The findings of the healthy observation with these changes."""
     return examine(dataclasses.replace(HEALTHY, **changes), CHECKS)
 
 
-def assert_named(changes: dict[str, Any], cause: str, words: list[str]) -> None:
-    """The cause is found, in these words, before what follows of it; beside it at most what another side shows."""
+def assert_found(changes: dict[str, Any], cause: str, parts: list[str]) -> None:
+    """The cause is found with these parts of its text, before its consequences, and no unrelated cause is found."""
     findings = found(**changes)
     assert findings, "nothing was found"
-    named = next((finding for finding in findings if finding.cause == cause), None)
-    assert named is not None, findings
-    for word in words:
-        assert word in f"{named.sentence} {named.remedy}"
+    match = next((finding for finding in findings if finding.cause == cause), None)
+    assert match is not None, findings
+    for part in parts:
+        assert part in f"{match.sentence} {match.remedy}"
     assert not is_healthy(findings)
     first = findings[0]
-    assert first.cause == cause or first.severity is named.severity, "a cause comes before what follows of it"
+    assert first.cause == cause or first.severity is match.severity, "a cause comes before its consequences"
     causes = {each.cause for each in findings if each.severity is Severity.WRONG}
-    assert causes <= {cause, *_ALSO.get(cause, ())}, causes
+    assert causes <= {cause, *_RELATED.get(cause, ())}, causes
 
 
-_ALSO = {"GatewayRights": ("NoEndpoints",), "ArgumentsDiffer": ("DtypesDiffer",)}
-"""What is told beside a cause, from another side."""
+_RELATED = {"GatewayRights": ("NoEndpoints",), "ArgumentsDiffer": ("DtypesDiffer",)}
+"""Cause -> causes that another check finds for the same problem."""

@@ -1,0 +1,58 @@
+"""All checks of `pdx doctor`, in the order of their findings within one severity."""
+
+from typing import Final
+
+from pdx_cli.checks.cluster import (
+    degraded_condition,
+    gateway_rights,
+    invalid_spec,
+    missing_secrets,
+    operator_behind,
+    ready_condition,
+    stuck_rollout,
+    unpaired_revisions,
+    unstarted_pods,
+    warning_events,
+)
+from pdx_cli.checks.engines import (
+    changed_arguments,
+    ended_processes,
+    missing_connector,
+    unequal_pairs,
+    unhealthy_engines,
+)
+from pdx_cli.checks.findings import Check
+from pdx_cli.checks.gateways import (
+    gateways_without_endpoints,
+    lost_handoffs,
+    silent_gateways,
+    unsplit_requests,
+    unused_endpoints,
+)
+from pdx_cli.checks.transfer import failed_transfers, failed_verification, recomputed_prompts
+
+CHECKS: Final[tuple[Check, ...]] = (
+    operator_behind,
+    invalid_spec,
+    missing_secrets,
+    unstarted_pods,
+    degraded_condition,
+    gateway_rights,
+    unpaired_revisions,
+    stuck_rollout,
+    warning_events,
+    ready_condition,
+    ended_processes,
+    missing_connector,
+    unequal_pairs,
+    changed_arguments,
+    failed_verification,
+    failed_transfers,
+    unused_endpoints,
+    unhealthy_engines,
+    silent_gateways,
+    gateways_without_endpoints,
+    recomputed_prompts,
+    lost_handoffs,
+    unsplit_requests,
+)

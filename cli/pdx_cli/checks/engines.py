@@ -1,0 +1,128 @@
+"""Checks of running engines: their health, their arguments, and whether P and D match."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Final
+
+from pdx_api.names import Mode, Role
+from pdx_api.verification import Cause
+from pdx_cli.checks.arguments import KV_FLAG, flag, flags_of, model_argument
+from pdx_cli.checks.findings import Finding, listed, shortened, wrong
+from pdx_cli.sources.observation import Engine, Observation
+
+PAIRED_FLAGS: Final = {
+    "--dtype": ("the same dtype", Cause.DTYPE),
+    "--kv-cache-dtype": ("the same KV cache dtype", Cause.DTYPE),
+    "--block-size": ("the same block size", Cause.BLOCK_SIZE),
+}
+"""Flag of vLLM that must be equal on P and D -> wording, and the cause if it is not."""
+
+
+def ended_processes(observation: Observation) -> Iterator[Finding]:
+    """A process of a `pdx up` has ended."""
+    for name in observation.dead:
+        yield wrong(
+            "ProcessEnded", f"The process {name} has ended", "Read its log (pdx status), and start pdx up again."
+        )
+
+
+def unhealthy_engines(observation: Observation) -> Iterator[Finding]:
+    """A running engine's /health fails."""
+    unready = {pod.name for pod in observation.pods if not pod.ready}
+    for engine in observation.engines:
+        if engine.problem and engine.name not in unready:
+            sentence = f"The {engine.role} engine {engine.name} is not healthy: {shortened(engine.problem)}"
+            yield wrong("EngineUnhealthy", sentence, "Read its log.")
+
+
+def missing_connector(observation: Observation) -> Iterator[Finding]:
+    """A P or D runs without its connector."""
+    for engine in observation.engines:
+        if lacks_connector(engine) and observation.mode is Mode.DISAGGREGATED:
+            yield connector_off(f"{engine.role} engine {engine.name}", f"its command line has no {KV_FLAG}")
+
+
+def lacks_connector(engine: Engine) -> bool:
+    """Whether a P's or D's command line lacks the connector."""
+    return bool(engine.args) and engine.role is not Role.AGGREGATED and flag(engine.args, KV_FLAG) is None
+
+
+def connector_off(engine: str, evidence: str) -> Finding:
+    """Return the finding of an engine without a connector."""
+    return wrong(
+        Cause.NO_CONNECTOR,
+        f"The {engine} runs without a KV connector ({evidence}), so decode engines compute every prompt again",
+        f"It needs {KV_FLAG} as `pdx render` prints it: find what rewrites its pod (a policy, a webhook) or what "
+        "its image does with arguments, undo changes of the engines' Deployment, and delete the pod.",
+    )
+
+
+def changed_arguments(observation: Observation) -> Iterator[Finding]:
+    """A pod runs with other flags than the operator wrote.
+
+    Pools whose pods are being replaced are skipped: some of their pods have the previous flags.
+    """
+    replacing = {(pool.role, pool.revision) for pool in observation.pools if not pool.settled}
+    for engine in observation.engines:
+        args, rendered = engine.args, engine.rendered
+        if not args or rendered is None or (engine.role, engine.revision) in replacing or lacks_connector(engine):
+            continue
+        actual, expected = flags_of(args), flags_of(rendered)
+        names = sorted(name for name in {*actual, *expected} if actual.get(name) != expected.get(name))
+        if names:
+            changes = listed(f"{name} is {_shown(args, name)} instead of {_shown(rendered, name)}" for name in names)
+            who = f"The {engine.role} engine {engine.name}"
+            sentence = f"{who} was started with other arguments than the operator wrote: {changes}"
+            remedy = "Delete the pod; if the new pod has the same arguments, find what rewrites pods."
+            yield wrong("ArgumentsDiffer", sentence, remedy)
+
+
+def unequal_pairs(observation: Observation) -> Iterator[Finding]:
+    """P and D of one revision differ in something that vLLM requires to be equal."""
+    engines = sorted((e for e in observation.engines if e.role is not Role.AGGREGATED), key=lambda e: e.revision)
+    for _, group in groupby(engines, key=lambda e: e.revision):
+        found = list(group)
+        prefill = [e for e in found if e.role is Role.PREFILL]
+        decode = [e for e in found if e.role is Role.DECODE]
+        if prefill and decode:
+            yield from _differences(prefill[0], decode)
+            yield from _differences(decode[0], prefill[1:])
+
+
+def _differences(one: Engine, others: Sequence[Engine]) -> Iterator[Finding]:
+    for other in others:
+        if (mine := _model(one)) and (theirs := _model(other)) and mine != theirs:
+            yield wrong(
+                Cause.MODEL,
+                f"The {one.role} engine {one.name} serves the model {mine!r}, the {other.role} engine {other.name} "
+                f"serves {theirs!r}: vLLM refuses KV from an engine with another model string",
+                "Give both the same model: set spec.model, and no model in `args` or podTemplate of one role.",
+            )
+        if one.version and other.version and one.version != other.version:
+            yield wrong(
+                Cause.VERSION,
+                f"The {one.role} engine {one.name} runs vLLM {one.version}, the {other.role} engine {other.name} "
+                f"runs {other.version}: vLLM refuses KV from another version",
+                "Give both the same image: set spec.engine.image, and no image in podTemplate of one role.",
+            )
+        yield from _different_flags(one, other)
+
+
+def _different_flags(one: Engine, other: Engine) -> Iterator[Finding]:
+    for name, (requirement, cause) in PAIRED_FLAGS.items():
+        mine, theirs = flag(one.args, name), flag(other.args, name)
+        if one.args and other.args and mine != theirs:
+            yield wrong(
+                cause,
+                f"{name} is {mine or 'not set'} on the {one.role} engine {one.name} and {theirs or 'not set'} on "
+                f"the {other.role} engine {other.name}: a pair needs {requirement}",
+                "Set it in spec.engine, for both roles.",
+            )
+
+
+def _model(engine: Engine) -> str | None:
+    return model_argument(engine.args) or engine.model
+
+
+def _shown(args: tuple[str, ...], name: str) -> str:
+    return shortened(flag(args, name) or "unset")

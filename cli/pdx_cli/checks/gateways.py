@@ -1,0 +1,102 @@
+"""Checks of gateways: whether they answer, and which endpoints and requests they report."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from pdx_api.names import Mode, Role
+from pdx_cli.checks.engines import connector_off, lacks_connector
+from pdx_cli.checks.findings import Finding, Severity, shortened, wrong
+from pdx_cli.checks.transfer import MIN_SPLIT, OPEN_PORTS, outcomes_of
+from pdx_cli.sources.observation import Body, Observation
+
+_TEMPORARY: Final = r"waits for|no decode|has restarted|not been warmed"
+"""Reasons of an endpoint that pass by themselves, or that another finding explains."""
+
+
+def silent_gateways(observation: Observation) -> Iterator[Finding]:
+    """A running gateway's admin port does not answer."""
+    for gateway in observation.gateways:
+        if gateway.state is None and gateway.problem:
+            remedy = "Read its log." if observation.namespace is None else f"See kubectl logs {gateway.name}."
+            yield wrong("GatewaySilent", f"The gateway {gateway.name} does not answer: {gateway.problem}", remedy)
+
+
+def gateways_without_endpoints(observation: Observation) -> Iterator[Finding]:
+    """Engines are ready, but a gateway has none of them."""
+    ready = [pod.name for pod in observation.pods if pod.ready and pod.role in list(Role)]
+    for gateway in observation.gateways:
+        if ready and gateway.state is not None and not gateway.state.get("endpoints"):
+            yield wrong(
+                "NoEndpoints",
+                f"{len(ready)} engines are ready, but the gateway {gateway.name} has no endpoint: it cannot list the "
+                "pods of its namespace, or their labels or annotations were changed",
+                f"kubectl logs {gateway.name} shows which; the right to list pods is in the Role and RoleBinding "
+                "that have the same name as the gateway's Deployment.",
+            )
+
+
+def unused_endpoints(observation: Observation) -> Iterator[Finding]:
+    """A gateway does not use an engine; its reason is in its state."""
+    unready = {pod.name for pod in observation.pods if not pod.ready}
+    bare = {engine.name for engine in observation.engines if lacks_connector(engine)}
+    reported: set[str] = set()
+    for endpoint in observation.endpoints:
+        name, reason = _name(endpoint), str(endpoint.get("reason") or "")
+        if endpoint.get("state") == "Warm" or not reason or name in (reported | unready | bare):
+            continue
+        reported.add(name)
+        finding = _unused(endpoint, name, reason)
+        if finding is not None:
+            yield finding
+
+
+def _unused(endpoint: Body, name: str, reason: str) -> Finding | None:
+    role = endpoint.get("role")
+    if "without kv_transfer_params" in reason:
+        return connector_off(f"{role} engine {name}", "it answers a hand-off without KV parameters")
+    if re.search(_TEMPORARY, reason):
+        return None
+    peer = reason.partition(": ")[0]
+    why = shortened(reason)
+    if role == Role.PREFILL and ": " in reason and peer not in (name, endpoint.get("name")):
+        sentence = f"No hand-off succeeds from the prefill engine {name} to the decode engine {peer}: {why}"
+        return wrong("HandoffFails", sentence, OPEN_PORTS)
+    sentence = f"The gateway does not use the {role} engine {name}: {why}"
+    if re.search(r"\b401\b|Unauthorized", reason):
+        remedy = "Gateway and engine have different API keys: restart the one that has read the older Secret."
+        return wrong("EngineKeyRefused", sentence, remedy)
+    if re.search(r"connect|refused|unreachable|timed out", reason, re.IGNORECASE):
+        remedy = (
+            "Check that the engine runs (its log), and that no NetworkPolicy or service mesh blocks the gateway from "
+            "its port 8000."
+        )
+        return wrong("EngineNotReached", sentence, remedy)
+    return wrong("EngineLeftOut", sentence, "Read the engine's log.")
+
+
+def unsplit_requests(observation: Observation) -> Iterator[Finding]:
+    """The deployment is disaggregated, but no request was split."""
+    whole = sum(outcomes_of(gateway).get("whole", 0) for gateway in observation.gateways)
+    split = sum(outcomes_of(gateway).get("split", 0) for gateway in observation.gateways)
+    if observation.mode is Mode.DISAGGREGATED and whole >= MIN_SPLIT and not split:
+        remedy = (
+            "That is correct for short prompts (routing.disaggregateAboveTokens) and for requests that cannot be "
+            "split; pdx_not_split_total counts the reasons."
+        )
+        sentence = f"All {whole} requests so far were served by decode engines alone"
+        yield Finding(Severity.NOTE, "NothingSplit", sentence, remedy)
+
+
+def lost_handoffs(observation: Observation) -> Iterator[Finding]:
+    """An engine still holds the blocks of hand-offs that will never complete."""
+    for endpoint in observation.endpoints:
+        if lost := endpoint.get("lostHandoffs"):
+            engine = f"The decode engine {_name(endpoint)}"
+            sentence = f"{engine} holds the blocks of {lost} hand-offs whose prefill engine was lost"
+            remedy = "It holds them until it restarts; until then the gateway sends it fewer requests."
+            yield Finding(Severity.NOTE, "HandoffsLost", sentence, remedy)
+
+
+def _name(endpoint: Body) -> str:
+    return str(endpoint.get("pod") or endpoint.get("name"))

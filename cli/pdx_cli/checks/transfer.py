@@ -1,0 +1,145 @@
+"""Checks whether KV moves from P to D: by transfer probes, by the engines' logs, and by their token counters."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from pdx_api.names import ConditionType, Role
+from pdx_api.verification import ADVICE, Cause, Verdict
+from pdx_api.verification import Finding as VerificationResult
+from pdx_cli.checks.findings import Finding, Severity, wrong
+from pdx_cli.sources.observation import Engine, Gateway, Observation, Tokens
+from pdx_operator.observed import engine_log
+
+MIN_SPLIT: Final = 5
+MIN_TOKENS: Final = 1000
+"""Split requests, and prompt tokens computed by decode engines, before missing KV is a finding."""
+LARGEST_BLOCK: Final = 128
+"""Tokens. If D's own prefix cache has a prompt, D still computes the last block that is not full."""
+OPEN_PORTS: Final = (
+    "Let engine pods reach each other on every port (NIXL's side channel is 5600): check NetworkPolicies, firewalls "
+    "between nodes, and VLLM_NIXL_SIDE_CHANNEL_HOST, which must be the pod's own address. If KV goes through a "
+    "store, check that both reach it. If the problem stays then, delete D's pod: NIXL does not restore a connection "
+    "that it has lost."
+)
+
+# vllm distributed/kv_transfer/kv_connector/v1/nixl/{base,pull,push}_worker.py
+_KV_ARRIVED: Final = r"compatibility check passed|Num successful transfers=[1-9]"
+"""Logged when the peer works; lines before it are outdated."""
+_KV_FAILED: Final = (
+    (
+        Cause.ENGINES,
+        r"compatibility hash mismatch",
+        "refuses its peer's KV, because vLLM version, model string, dtype, layout or order differ",
+        "Let one spec start both: the same image, model and engine arguments.",
+    ),
+    (
+        Cause.PORTS,
+        r"failure_type.{1,4}(push_|push_reg_)?handshake(_setup)?_failed|transfer failure: (push_|push_reg_)?handshake",
+        "gets no answer from its peer's side channel",
+        OPEN_PORTS,
+    ),
+    (
+        Cause.TRANSFER,
+        r"transfer failure: transfer_(failed|exception|setup_failed)",
+        "reaches its peer but not its memory: the transfer itself fails",
+        "KV goes over ports and devices that UCX chooses: open all ports between engine pods, check UCX_TLS and "
+        "UCX_NET_DEVICES, and for RDMA the memlock limit.",
+    ),
+)
+"""Cause, pattern of a log line, what the engine does, remedy."""
+_NOT_VERIFIABLE: Final = ("Aggregated", "SwitchedOff", "NotTriedYet")
+"""Reasons of the condition KVTransferVerified=Unknown that need no note."""
+
+
+def failed_transfers(observation: Observation) -> Iterator[Finding]:
+    """An engine has recently logged a failed transfer, and no transfer probe has succeeded since."""
+    if _is_verified(observation):
+        return
+    for engine in observation.engines:
+        lines = re.split(_KV_ARRIVED, engine.log)[-1].splitlines()
+        for cause, pattern, problem, remedy in _KV_FAILED:
+            line = next((line for line in reversed(lines) if re.search(pattern, line)), None)
+            if line is not None:
+                where = _peer(engine) if cause is Cause.PORTS else ""
+                sentence = f"The {engine.role} engine {engine.name} {problem}{where}; its log: "
+                yield wrong(cause, f"{sentence}{engine_log.read(line).line}", remedy)
+                break
+
+
+def _peer(engine: Engine) -> str:
+    """Return the address of the last side channel in the log."""
+    peers = re.findall(r"'remote_host': '([^']+)', 'remote_port': (\d+)", engine.log)
+    return f" at {':'.join(peers[-1])}" if peers else ""
+
+
+def _is_verified(observation: Observation) -> bool:
+    """Whether transfer probes have shown that KV moves to and from every engine."""
+    status = observation.condition(ConditionType.KV_TRANSFER_VERIFIED).get("status")
+    verdicts = {_result(gateway).verdict for gateway in observation.gateways}
+    return status == "True" or (status != "False" and verdicts == {Verdict.VERIFIED})
+
+
+def failed_verification(observation: Observation) -> Iterator[Finding]:
+    """Transfer probes fail: by the operator's condition, or, if that is undecided, by the gateways' results."""
+    verified = observation.condition(ConditionType.KV_TRANSFER_VERIFIED)
+    status, reason, message = (str(verified.get(key, "")) for key in ("status", "reason", "message"))
+    if status == "False":
+        yield wrong(reason, f"Transfer probes fail: {message}")
+    elif status == "Unknown" and reason not in _NOT_VERIFIABLE:
+        yield Finding(Severity.NOTE, reason, f"It is not verified that KV moves: {message}")
+    if status in ("True", "False"):
+        return
+    for gateway in observation.gateways:
+        result = _result(gateway)
+        for pair in result.broken:
+            if result.verdict is Verdict.BROKEN:
+                sentence = f"Transfer probes fail: KV does not move from {pair.prefill} to {pair.decode}: {pair.seen}"
+                yield wrong(pair.cause, sentence, f"Likely: {ADVICE[pair.cause]}.")
+
+
+def _result(gateway: Gateway) -> VerificationResult:
+    """Return the result of a gateway's transfer probes; unknown if its version has another format."""
+    try:
+        return VerificationResult.read((gateway.verification or {})["finding"])
+    except (KeyError, TypeError, ValueError):
+        return VerificationResult(Verdict.UNKNOWN)
+
+
+def recomputed_prompts(observation: Observation) -> Iterator[Finding]:
+    """Requests were split, but decode engines computed their prompts again."""
+    split = sum(outcomes_of(gateway).get("split", 0) for gateway in observation.gateways)
+    counts = [engine.tokens for engine in observation.engines if engine.role is Role.DECODE and engine.tokens]
+    total = Tokens(sum(c.prompt for c in counts), sum(c.external for c in counts), sum(c.computed for c in counts))
+    for period, (requests, tokens) in (("", (split, total)), ("In the last half minute ", _recent(observation))):
+        if requests >= MIN_SPLIT and _computes_again(requests, tokens):
+            yield wrong(
+                "KVNotMoving",
+                f"{period}{requests} requests were split, but none of the {tokens.prompt:.0f} prompt tokens of the "
+                f"decode engines came through the connector: they computed {tokens.computed:.0f} of them again",
+                "See the causes above; if there is none, check that the engines reach each other on every port.",
+            )
+            return
+
+
+def outcomes_of(gateway: Gateway) -> Mapping[str, int]:
+    """Return how many requests ended in each way since the gateway's start."""
+    return (gateway.state or {}).get("outcomes") or {}
+
+
+def _computes_again(requests: int, tokens: Tokens) -> bool:
+    """Whether D's computed more than the part of cached prompts that fills no block."""
+    uncached = min(tokens.prompt / 2, requests * LARGEST_BLOCK)
+    return not tokens.external and tokens.computed >= max(MIN_TOKENS, uncached)
+
+
+def _recent(observation: Observation) -> tuple[int, Tokens]:
+    """Return the split requests of all gateways in the last half minute, and the prompt tokens of D's in that time.
+
+    A D counts the requests of every gateway, so its counts are taken from one gateway.
+    """
+    shares = [(gateway.state or {}).get("arrivals") or {} for gateway in observation.gateways]
+    decode = {name: tokens for share in shares for name, tokens in (share.get("decode") or {}).items()}
+    split = sum(share.get("split", 0) for share in shares)
+    sums = {key: sum(d.get(key, 0) for d in decode.values()) for key in ("promptTokens", "outside", "computed")}
+    return split, Tokens(*sums.values())

@@ -1,0 +1,53 @@
+"""What real engines need on this machine: vLLM, the model, the connector's code, and the programs of side services."""
+
+import os
+import shutil
+from pathlib import Path
+
+from pdx_api.names import Mode
+from pdx_api.render.engines import side_services
+from pdx_api.spec.types import Spec
+from pdx_cli.errors import CommandError
+from pdx_cli.local.layout import environment
+
+
+def check_vllm(spec: Spec) -> None:
+    """Refuse a run of real engines if vLLM, the model or the connector's code is missing on this machine."""
+    if shutil.which("vllm", path=environment(os.environ, {})["PATH"]) is None:
+        raise CommandError("vLLM is not installed; run `make install`, or use simulated engines with --engine sim.")
+    _check_code(spec)
+    _check_programs(spec)
+    source = spec.model.source
+    if source is None:
+        return
+    if source.path is None:
+        raise CommandError(
+            "spec.model.source.persistentVolumeClaim is a volume of a cluster; name a directory here: "
+            "--set spec.model.source='{path: /models/qwen}'."
+        )
+    if not (Path(source.path) / "config.json").is_file():
+        raise CommandError(
+            f"There is no model at {source.path}; create a tiny one with `pdx tiny-model {source.path}`."
+        )
+
+
+def _check_code(spec: Spec) -> None:
+    custom = spec.kv_transfer.custom if spec.mode is Mode.DISAGGREGATED else None
+    if custom is None or custom.code is None:
+        return
+    where = "spec.kvTransfer.custom.code"
+    if custom.code.directory is None:
+        raise CommandError(
+            f"{where}.configMap is an object of a cluster; name a directory here: --set {where}.directory=my-connector."
+        )
+    if not Path(custom.code.directory).is_dir():
+        raise CommandError(f"{where}.directory: {custom.code.directory} is not a directory.")
+
+
+def _check_programs(spec: Spec) -> None:
+    for program in dict.fromkeys(service.program for service in side_services(spec)):
+        if shutil.which(program, path=environment(os.environ, {})["PATH"]) is None:
+            raise CommandError(
+                f"Connector {spec.connector.name} needs the program {program}, which is not installed; run "
+                f"`make install-{program.partition('_')[0]}`, or use simulated engines with --engine sim."
+            )

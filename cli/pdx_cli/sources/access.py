@@ -1,0 +1,79 @@
+"""Reads of one PDDeployment's objects with the user's own rights."""
+
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pdx_cli.errors import CommandError
+from pdx_cli.sources.kube import Kube
+from pdx_cli.sources.observation import Body
+from pdx_operator.kube.client import ApiError, MissingError
+from pdx_operator.kube.resources import PDDEPLOYMENT, Kind
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(slots=True)
+class ObjectAccess:
+    """Access to one PDDeployment and to what belongs to it.
+
+    A read that fails is recorded in `unseen` and replaced by a default, so that the inspection goes on.
+    """
+
+    kube: Kube
+    namespace: str
+    name: str
+    unseen: dict[str, str] = field(default_factory=dict)
+    """What could not be read -> why."""
+
+    async def object(self) -> Body:
+        """Return the PDDeployment; raises CommandError with code 2."""
+        try:
+            return await self.kube.get(PDDEPLOYMENT, self.namespace, self.name)
+        except MissingError as error:
+            raise CommandError(await self._missing(str(error)), code=2) from error
+        except ApiError as error:
+            raise unreadable(error) from error
+
+    async def items(self, kind: Kind, what: str, **query: str) -> list[dict[str, Any]]:
+        """Return the objects of a kind in the namespace."""
+        body = await self.read(what, self.kube.list(kind, self.namespace, **query), {"items": []})
+        return list(body["items"])
+
+    async def read(self, what: str, request: Awaitable[Answer], default: Answer) -> Answer:
+        """Return the answer, or the default if it cannot be read; `what` names it in `unseen`."""
+        try:
+            return await request
+        except MissingError:
+            return default
+        except ApiError as error:
+            self.unseen[what] = "not allowed" if error.status == 403 else str(error)
+            return default
+
+    async def _missing(self, message: str) -> str:
+        if "could not find the requested resource" in message:
+            return "This cluster has no CRD for PDDeployments: install the chart, or apply crds/."
+        found = await self.items(PDDEPLOYMENT, "PDDeployments")
+        names = ", ".join(item["metadata"]["name"] for item in found) or "none"
+        return (
+            f"Namespace {self.namespace} has no PDDeployment {self.name} (it has: {names}); "
+            "select another namespace with -n."
+        )
+
+
+async def sole_name(kube: Kube, namespace: str) -> str:
+    """Return the name of the only PDDeployment in a namespace; raises CommandError with code 2."""
+    try:
+        found = (await kube.list(PDDEPLOYMENT, namespace))["items"]
+    except ApiError as error:
+        raise unreadable(error) from error
+    names = [str(item["metadata"]["name"]) for item in found]
+    if len(names) == 1:
+        return names[0]
+    content = f"has {', '.join(names)}" if names else "has none"
+    raise CommandError(f"Name a PDDeployment: namespace {namespace} {content}.", code=2)
+
+
+def unreadable(error: ApiError) -> CommandError:
+    """Return the error of a command that the API server refuses, with code 2."""
+    return CommandError(f"The cluster cannot be read: {str(error).rstrip('.')}.", code=2)

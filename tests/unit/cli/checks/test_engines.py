@@ -1,0 +1,61 @@
+"""Checks of engines: connectors, arguments, and pairs that do not match."""
+
+from typing import Any
+
+import pytest
+
+from pdx_api.names import Mode, Role
+from pdx_cli.sources.observation import Engine
+from tests.doctor_observations import args, assert_found, engine, found, without_kv
+
+OTHER_MODEL = ("serve", "/models/qwen", *args(Role.DECODE)[2:])
+
+SETUPS: list[Any] = [
+    pytest.param(
+        {"engines": (engine(Role.PREFILL), engine(Role.DECODE, args=OTHER_MODEL, rendered=OTHER_MODEL))},
+        "ModelsDiffer",
+        ["'Qwen/Qwen3-8B'", "'/models/qwen'", "qwen-decode-a-1", "spec.model"],
+        id="another model string, by the flags",
+    ),
+    pytest.param(
+        {"engines": (engine(Role.PREFILL, args=()), engine(Role.DECODE, args=(), model="/models/qwen"))},
+        "ModelsDiffer",
+        ["'/models/qwen'", "vLLM refuses KV"],
+        id="another model string, by /v1/models",
+    ),
+    pytest.param(
+        {"engines": (engine(Role.PREFILL, args=without_kv(Role.PREFILL)), engine(Role.DECODE))},
+        "ConnectorOff",
+        ["prefill engine qwen-prefill-a-1", "--kv-transfer-config"],
+        id="P's connector removed",
+    ),
+    pytest.param(
+        {"engines": (engine(Role.PREFILL), engine(Role.DECODE, version="0.31.0"))},
+        "VersionsDiffer",
+        ["vLLM 0.32.0", "0.31.0", "spec.engine.image"],
+        id="another version of vLLM",
+    ),
+    pytest.param(
+        {"engines": (engine(Role.PREFILL), engine(Role.DECODE, args=(*args(Role.DECODE), "--dtype", "float16")))},
+        "ArgumentsDiffer",
+        ["--dtype is float16 instead of unset"],
+        id="other flags than the operator wrote",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "cause", "parts"), SETUPS)
+def test_cause(changes: dict[str, Any], cause: str, parts: list[str]) -> None:
+    assert_found(changes, cause, parts)
+
+
+def test_order_of_json_members_does_not_count() -> None:
+    given = list(args(Role.DECODE))
+    index = given.index("--kv-transfer-config") + 1
+    given[index] = "{" + ",".join(reversed(given[index].strip("{}").split(", "))) + "}"
+    assert found(engines=(engine(Role.PREFILL), engine(Role.DECODE, args=tuple(given)))) == []
+
+
+def test_aggregated_engine_needs_no_connector() -> None:
+    alone = Engine("qwen-aggregated-a-1", Role.AGGREGATED, "a", ("serve", "Qwen/Qwen3-8B"))
+    assert found(mode=Mode.AGGREGATED, engines=(alone,)) == []

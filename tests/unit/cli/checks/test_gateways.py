@@ -1,0 +1,74 @@
+"""Checks of gateways: silence, unused endpoints, and requests that were not split."""
+
+from typing import Any
+
+import pytest
+
+from pdx_api.names import Role
+from pdx_cli.checks.findings import Severity, is_healthy
+from pdx_cli.sources.observation import Gateway
+from tests.doctor_observations import assert_found, endpoint, found, gateway
+
+SETUPS: list[Any] = [
+    pytest.param(
+        {
+            "gateways": (
+                gateway(
+                    endpoint(Role.PREFILL, "Cold", "qwen-decode-a-1: answered 500 to the warm-up: b'KV load failed'"),
+                    endpoint(Role.DECODE),
+                ),
+            )
+        },
+        "HandoffFails",
+        ["from the prefill engine qwen-prefill-a-1 to the decode engine qwen-decode-a-1", "5600"],
+        id="side channel blocked",
+    ),
+    pytest.param(
+        {
+            "engines": (),
+            "gateways": (
+                gateway(
+                    endpoint(
+                        Role.PREFILL,
+                        "Cold",
+                        "qwen-prefill-a-1: answered without kv_transfer_params: is its KV connector on?",
+                    ),
+                    endpoint(Role.DECODE),
+                ),
+            ),
+        },
+        "ConnectorOff",
+        ["prefill engine qwen-prefill-a-1", "without KV parameters"],
+        id="P's connector removed",
+    ),
+    pytest.param(
+        {
+            "gateways": (
+                gateway(
+                    endpoint(Role.PREFILL),
+                    endpoint(Role.DECODE, "Cold", "qwen-decode-a-1: cannot connect to 10.0.0.7:8000"),
+                ),
+            )
+        },
+        "EngineNotReached",
+        ["decode engine qwen-decode-a-1", "service mesh"],
+        id="an engine that the gateway does not reach",
+    ),
+    pytest.param(
+        {"gateways": (Gateway("qwen-gateway-1", None, "no answer within 10 s"),)},
+        "GatewaySilent",
+        ["qwen-gateway-1", "no answer within 10 s"],
+        id="a gateway that does not answer",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "cause", "parts"), SETUPS)
+def test_cause(changes: dict[str, Any], cause: str, parts: list[str]) -> None:
+    assert_found(changes, cause, parts)
+
+
+def test_whole_requests_are_a_note() -> None:
+    findings = found(gateways=(gateway(endpoint(Role.DECODE), outcomes={"whole": 40}),))
+    assert [(f.severity, f.cause) for f in findings] == [(Severity.NOTE, "NothingSplit")]
+    assert is_healthy(findings)

@@ -1,0 +1,121 @@
+"""Checks whether KV moves: transfer probes, the engines' logs, and token counters."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from pdx_api.names import Role
+from pdx_api.verification import Broken, Cause, Verdict
+from pdx_api.verification import Finding as VerificationResult
+from pdx_cli.checks.findings import is_healthy
+from pdx_cli.sources.observation import Gateway, Tokens
+from tests.doctor_observations import HEALTHY, assert_found, body, condition, endpoint, engine, found, gateway
+
+BLOCKED_LOG = (
+    "(EngineCore pid=7) ERROR 05-04 11:59:00 [base_worker.py:1260] NIXL transfer failure: handshake_failed | Context: "
+    "{'failure_type': 'handshake_failed', 'request_id': 'x', 'remote_host': '10.0.0.7', 'remote_port': 5600}\n"
+    "zmq.error.Again: Resource temporarily unavailable\n"
+)
+MISMATCH_LOG = "RuntimeError: NIXL compatibility hash mismatch. Local: 1, Remote: 2. Prefill and decode instances ..."
+BROKEN_CONDITION = condition(
+    "KVTransferVerified",
+    "False",
+    "PortsBlocked",
+    "prefill qwen-prefill-a-1 to decode qwen-decode-a-1: no token came from outside; ports between them are blocked",
+)
+BROKEN_PAIR = Broken("qwen-prefill-a-1", "qwen-decode-a-1", "D has computed the prompt by itself", Cause.PORTS)
+BROKEN_RESULT = {
+    "finding": VerificationResult(Verdict.BROKEN, possible=1, broken=(BROKEN_PAIR,), broken_pairs=1).as_json()
+}
+
+
+def recent(name: str, split: int, prompt: int, remote: int = 0, cached: int = 0) -> Gateway:
+    """A gateway that has served for a week, with its D's counts of the last half minute."""
+    counts = {"promptTokens": prompt, "outside": remote, "computed": prompt - remote - cached}
+    share = {"split": split, "decode": {"qwen-decode-a-1": counts}}
+    served = gateway(endpoint(Role.PREFILL), endpoint(Role.DECODE))
+    return Gateway(name, {**(served.state or {}), "arrivals": share})
+
+
+SETUPS: list[Any] = [
+    pytest.param(
+        {"engines": (engine(Role.PREFILL), engine(Role.DECODE, log=BLOCKED_LOG))},
+        "PortsBlocked",
+        ["qwen-decode-a-1", "side channel at 10.0.0.7:5600", "5600", "NetworkPolicies"],
+        id="side channel blocked, by D's log",
+    ),
+    pytest.param(
+        {"body": body(KVTransferVerified=BROKEN_CONDITION)},
+        "PortsBlocked",
+        ["Transfer probes fail", "qwen-prefill-a-1 to decode qwen-decode-a-1", "ports between them are blocked"],
+        id="side channel blocked, by the condition",
+    ),
+    pytest.param(
+        {"gateways": (dataclasses.replace(HEALTHY.gateways[0], verification=BROKEN_RESULT),)},
+        "PortsBlocked",
+        ["from qwen-prefill-a-1 to qwen-decode-a-1", "D has computed the prompt by itself", "network policies"],
+        id="side channel blocked, by the gateway's transfer probes",
+    ),
+    pytest.param(
+        {"engines": (engine(Role.PREFILL), engine(Role.DECODE, log=MISMATCH_LOG))},
+        "EnginesDiffer",
+        ["qwen-decode-a-1", "model string"],
+        id="another model string, by D's log",
+    ),
+    pytest.param(
+        {"engines": (engine(Role.PREFILL), engine(Role.DECODE, tokens=Tokens(60_000, 0, 60_000)))},
+        "KVNotMoving",
+        ["90 requests were split", "none of the 60000 prompt tokens", "came through the connector"],
+        id="decode computes everything again",
+    ),
+    pytest.param(
+        {"gateways": (recent("one", 3, 4000), recent("two", 4, 3000))},
+        "KVNotMoving",
+        ["In the last half minute 7 requests", "none of the 3000 prompt tokens"],
+        id="decode has begun to compute everything again",
+    ),
+    pytest.param(
+        {"gateways": (recent("one", 20, 40_000, cached=24_000),)},
+        "KVNotMoving",
+        ["they computed 16000 of them again"],
+        id="decode has the start of the prompts cached and computes the rest again",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "cause", "parts"), SETUPS)
+def test_cause(changes: dict[str, Any], cause: str, parts: list[str]) -> None:
+    assert_found(changes, cause, parts)
+
+
+def test_success_outweighs_older_log_lines() -> None:
+    verified = condition("KVTransferVerified", "True", "Verified", "4 of 4 pairs")
+    since = f"{BLOCKED_LOG}INFO NIXL compatibility check passed (hash: 1)\n"
+    assert found(engines=(engine(Role.DECODE, log=since),)) == []
+    logged = (engine(Role.DECODE, log=BLOCKED_LOG),)
+    assert found(body=body(KVTransferVerified=verified), engines=logged) == []
+    result = VerificationResult(Verdict.VERIFIED, pairs=1, possible=1).as_json()
+    gateways = (dataclasses.replace(HEALTHY.gateways[0], verification={"finding": result}),)
+    assert found(gateways=gateways, engines=logged) == []
+
+
+@pytest.mark.parametrize(("reason", "noted"), [("NotTriedYet", []), ("GatewayUnreachable", ["GatewayUnreachable"])])
+def test_unverified_is_at_most_a_note(reason: str, noted: list[str]) -> None:
+    unverified = condition("KVTransferVerified", "Unknown", reason, "no gateway has reported a transfer probe")
+    findings = found(body=body(KVTransferVerified=unverified))
+    assert [finding.cause for finding in findings] == noted
+    assert is_healthy(findings)
+
+
+@pytest.mark.parametrize(("split", "prompt", "remote"), [(4, 4000, 0), (9, 900, 0), (9, 4000, 3000), (0, 0, 0)])
+def test_little_recent_traffic_is_no_finding(split: int, prompt: int, remote: int) -> None:
+    assert found(gateways=(recent("one", split, prompt, remote),)) == []
+
+
+@pytest.mark.parametrize("uncached", [0, 2_000])
+def test_prompts_in_the_prefix_cache_are_no_finding(uncached: int) -> None:
+    """D still computes the block that is not full."""
+    assert found(gateways=(recent("one", 20, 40_000, cached=40_000 - uncached),)) == []
+    cached = engine(Role.DECODE, tokens=Tokens(60_000, 0, uncached))
+    assert found(engines=(engine(Role.PREFILL), cached)) == []

@@ -1,0 +1,45 @@
+"""What real engines need on this machine."""
+
+from pathlib import Path
+
+import pytest
+
+from pdx_cli.errors import CommandError
+from pdx_cli.inputs.document import load
+from pdx_cli.local.requirements import check_vllm
+
+CUSTOM = Path(__file__).parents[4] / "examples" / "connectors" / "custom.yaml"
+TINY = Path(__file__).parents[4] / "examples" / "tiny-cpu.yaml"
+
+
+def test_missing_program_of_a_side_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "pdx_cli.local.requirements.shutil.which", lambda name, path: None if name == "lmcache" else name
+    )
+    deployment = load(TINY, ["spec.kvTransfer={connector: LMCache}"])
+    with pytest.raises(CommandError, match=r"needs the program lmcache, .* run `make install-lmcache`"):
+        check_vllm(deployment.spec)
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (
+            "{configMap: {name: x}}",
+            "spec.kvTransfer.custom.code.configMap is an object of a cluster; name a directory here",
+        ),
+        ("{directory: /nowhere}", "spec.kvTransfer.custom.code.directory: /nowhere is not a directory."),
+    ],
+)
+def test_missing_connector_code(code: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pdx_cli.local.requirements.shutil.which", lambda *_, **__: "/bin/vllm")
+    with pytest.raises(CommandError) as raised:
+        check_vllm(load(CUSTOM, [f"spec.kvTransfer.custom.code={code}"]).spec)
+    assert str(raised.value).startswith(sentence)
+
+
+def test_a_clusters_volume(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: "/bin/vllm")
+    deployment = load(TINY, ["spec.model.source={persistentVolumeClaim: {claimName: models}}"])
+    with pytest.raises(CommandError, match="persistentVolumeClaim is a volume of a cluster; name a directory here: "):
+        check_vllm(deployment.spec)
