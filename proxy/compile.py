@@ -1,7 +1,7 @@
-"""`python proxy/compile.py TARGET`: compile the gateway's hot modules with mypyc, beside the Python files in TARGET.
+"""`python proxy/compile.py TARGET`: compile the gateway's hot modules with mypyc into TARGET.
 
 TARGET is the folder that holds `pdx_proxy` (site-packages of an environment, or a copy of `proxy/`). The Python files
-stay: what is compiled is taken first, and without it everything runs as it stands there. Needs mypy, setuptools, a C
+stay: Python imports a compiled module before them, and runs them without one. Needs mypy, setuptools, a C
 compiler and Python's headers; mypy finds the gateway's dependencies in the environment of `--python`.
 """
 
@@ -61,7 +61,7 @@ HOT: Final = (
     "telemetry/counters",
     "telemetry/timeline",
 )
-"""Modules that every request passes, but for what goes to other processes: compiled classes cannot be pickled."""
+"""Modules that every request uses, except those with values for other processes: compiled classes cannot be pickled."""
 
 _SETUP: Final = """
 import sys
@@ -72,7 +72,7 @@ setup(name="pdx-hot", packages=[], ext_modules=mypycify(sys.argv.pop().split("|"
 
 
 def compile_modules(target: Path, python: str, path: str) -> None:
-    """Compile into `target`; raises CalledProcessError with the compiler's words."""
+    """Compile into `target`; raises CalledProcessError with the compiler's output."""
     files = [str(target / "pdx_proxy" / f"{name}.py") for name in HOT]
     options = ["--python-executable", python, "--strict", "--follow-untyped-imports"]
     with tempfile.TemporaryDirectory() as folder:
@@ -84,10 +84,10 @@ def compile_modules(target: Path, python: str, path: str) -> None:
 
 
 def main() -> None:
-    """Compile as the command line says."""
+    """Compile as the arguments specify."""
     parser = argparse.ArgumentParser(prog="python proxy/compile.py", description=__doc__)
     parser.add_argument("target", type=Path, help="the folder that holds pdx_proxy")
-    parser.add_argument("--python", default=sys.executable, help="whose packages the gateway runs with (%(default)s)")
+    parser.add_argument("--python", default=sys.executable, help="Python with the gateway's packages (%(default)s)")
     parser.add_argument("--path", default="", help="folders of further packages, as in MYPYPATH")
     given = parser.parse_args()
     compile_modules(given.target.resolve(), given.python, given.path)

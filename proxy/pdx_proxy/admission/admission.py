@@ -273,7 +273,7 @@ class Admission:
     def _shed(self, reason: ShedReason, of_client: int) -> ShedError:
         """The error, with the time until a repeated request is admitted.
 
-        Behind the queue that takes all of the queue; above the client's limit, the end of one of its own requests.
+        With a full queue that is the time to empty it, above a client's limit the time until one of its requests ends.
         """
         self._counters.sheds[reason] += 1
         now = self._clock()

@@ -186,7 +186,7 @@ class Leg:
         self.connection.resume()
 
     def detach(self) -> "Leg":
-        """Move the leg to another owner. This object has nothing to end any more."""
+        """Move the leg to another owner. Ending this object has no effect then."""
         other = Leg(self._pool, self._observer, self.endpoint)
         other._connection, self._connection = self._connection, None
         other._head, other._body, other.sent, other._abandoned = self._head, self._body, self.sent, self._abandoned

@@ -8,6 +8,7 @@ from pdx_proxy.engines.leg import Leg
 from pdx_proxy.http.downstream.exchange import Exchange
 from pdx_proxy.http.errors import unavailable_body
 from pdx_proxy.http.messages import answer_head
+from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure, LostConnection, RequestExpired
 from pdx_proxy.serving.answers import broken_body
 from pdx_proxy.telemetry.counters import Counters
@@ -31,12 +32,7 @@ async def relay(
         framing = {"content-length": str(len(body)), **_closing(exchange), **headers}
         exchange.write(answer_head(answer.status, answer.headers, framing) + body)
         return None
-    length = answer.header(b"content-length").decode("latin-1")
-    raw = bool(length) or (answer.chunked and exchange.chunks)
-    framing = {"content-length": length} if length else {"transfer-encoding": "chunked"} if raw else {}
-    if not raw:
-        exchange.close_after()
-    head = answer_head(answer.status, answer.headers, {**framing, **_closing(exchange), **headers})
+    head, raw = _open_head(exchange, answer, headers)
     exchange.write(head + leg.relay(exchange, raw=raw))
     exchange.bind_upstream(leg)
     counters.relays.add(leg)
@@ -54,6 +50,16 @@ async def relay(
         exchange.bind_upstream(None)
         leg.resume()  # the next exchange on its connection has another client
     return None
+
+
+def _open_head(exchange: Exchange, answer: Answer, headers: Mapping[str, str]) -> tuple[bytes, bool]:
+    """The head of an incomplete answer, and whether its body can be relayed with the engine's framing."""
+    length = answer.header(b"content-length").decode("latin-1")
+    raw = bool(length) or (answer.chunked and exchange.chunks)
+    framing = {"content-length": length} if length else {"transfer-encoding": "chunked"} if raw else {}
+    if not raw:
+        exchange.close_after()
+    return answer_head(answer.status, answer.headers, {**framing, **_closing(exchange), **headers}), raw
 
 
 def _closing(exchange: Exchange) -> dict[str, str]:

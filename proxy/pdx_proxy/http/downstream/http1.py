@@ -24,7 +24,7 @@ _HOT: Final = {
 _HOT_LINES: Final = tuple(_HOT)
 _LONGEST_LINE: Final = max(map(len, _HOT))
 _MAX_HEAD_BYTES: Final = 8190
-"""A longer head goes to aiohttp, which reads it or answers with an error of its own."""
+"""A longer head goes to aiohttp, which reads it or answers with an error."""
 _MAX_AHEAD_BYTES: Final = 64 * 1024
 """How much a client may send ahead of its answers. Beyond that, reading is paused until an answer is complete."""
 _IDLE_SECONDS: Final = 75.0

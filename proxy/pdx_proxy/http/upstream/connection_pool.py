@@ -50,7 +50,7 @@ class ConnectionPool:
             raise ConnectFailure(name, f"no connection: {str(error) or 'timed out'}") from error
         connection.address = address
         connection.on_closed = self._all.discard
-        if connection.lost is None:  # a connection that is lost already has called nobody
+        if connection.lost is None:  # a connection can be lost before `on_closed` is set
             self._all.add(connection)
         return connection
 

@@ -139,7 +139,7 @@ async def test_more_engines_serve_more() -> None:
     assert [permit.admitted.done() for permit in permits if permit.admitted] == [True, True, False]
 
 
-async def test_a_body_of_unknown_length_counts_as_it_arrives() -> None:
+async def test_a_body_without_a_length_counts_as_it_arrives() -> None:
     owner = admission(buffered_bytes=100)
     exchange: Any = FakeExchange(None)
     other, growing = acquire(owner, 50), owner.acquire(exchange, None)

@@ -16,8 +16,6 @@ from pdx_proxy.admission.api_keys import (
     parse_engine_key,
 )
 from pdx_proxy.config.settings import Keys
-from pdx_proxy.http.messages import request_head
-from pdx_proxy.serving.reader import forwarded_headers
 
 
 def line(key: str, name: str) -> str:
@@ -144,11 +142,3 @@ def test_check(tmp_path: Path) -> None:
     for keys in (Keys(clients=str(path)), Keys(engines=str(path))):
         with pytest.raises(KeyFileError, match=f"cannot use the key file {path}: "):
             check(keys)
-
-
-def test_forwarded_headers() -> None:
-    assert "authorization" in forwarded_headers(Keys())
-    for keys in (Keys(clients="a"), Keys(engines="b")):
-        assert forwarded_headers(keys) == ("traceparent", "tracestate")
-    head = request_head("GET", "/v1/models", "e:1", (("a", "b"),), 0, "Authorization: Bearer key\r\n")
-    assert head == b"GET /v1/models HTTP/1.1\r\nHost: e:1\r\nAuthorization: Bearer key\r\na: b\r\n\r\n"

@@ -127,6 +127,21 @@ async def test_a_lost_engine_is_never_an_end(step: int, chunks: bool) -> None:
             assert not client.closes
 
 
+async def test_chunks_are_counted_while_they_are_relayed() -> None:
+    counters, first, step = Counters(), CHUNKED.index(b"\r\n\r\n") + 6, 5
+    leg, connection, _, _ = await serving(CHUNKED[:first])
+    task = asyncio.ensure_future(relay(Client(), leg, {}, 60.0, counters))
+    await asyncio.sleep(0)
+    for number, begin in enumerate(range(first, len(CHUNKED), step)):
+        assert counters.report({})["chunks"] == 1 + number
+        connection.data_received(CHUNKED[begin : begin + step])
+    written = counters.report({})["chunks"]
+    await task
+    assert counters.report({})["chunks"] == counters.chunks == written
+    assert not counters.relays
+    leg.end()
+
+
 def test_head_is_answered_without_a_body() -> None:
     client = Client(method="HEAD")
     answer(client, 405, b"body", {})
