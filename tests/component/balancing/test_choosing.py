@@ -95,9 +95,11 @@ async def test_workers_agree_on_the_engine_of_a_session(make_world: MakeWorld) -
     anew = {"Connection": "close", "x-session-id": "mine"}
     replies = [await world.ask(headers=anew) for _ in range(24)]
     assert list(engines_of(replies, "x-pdx-decode").values()) == [24]
-    fleet = world.gateway._fleet
-    assert isinstance(fleet, ProcessWorkers)
-    shares = [(report or {})["affinity"]["decode"]["kept"] for report in [await seat.report() for seat in fleet._seats]]
+    workers = world.gateway._fleet
+    assert isinstance(workers, ProcessWorkers)
+    shares = [
+        (report or {})["affinity"]["decode"]["kept"] for report in [await each.report() for each in workers._seats]
+    ]
     assert sum(shares) == 24
     assert all(shares), "so many connections reach both workers"
 
