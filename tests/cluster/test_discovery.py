@@ -23,7 +23,7 @@ from kubernetes.aio import client, config
 from pdx_api.names import Order, Role
 from pdx_cluster.app.cluster import Cluster
 from pdx_proxy.discovery.pod_api import ExpiredError, PodApi
-from pdx_proxy.discovery.pod_watcher import Follower, PodDiscovery
+from pdx_proxy.discovery.pod_watcher import PodDiscovery, PodWatcher
 from pdx_proxy.endpoints.snapshot import Endpoint, State
 from pdx_sim import SimEngine
 from tests.component.harness import FAST, Shape, World, eventually, request_of
@@ -281,7 +281,7 @@ async def test_what_happens_while_it_is_not_watched_is_caught_up(world: PodWorld
     async with PodApi.connect(world.namespace, f"pdx.dev/deployment={NAME}") as api:
         with pytest.raises(ExpiredError, match="410"):
             await first_event(api, "1")
-        follower = Follower(api, tell, said.append, lambda: 0.5)
+        follower = PodWatcher(api, tell, said.append, lambda: 0.5)
         follower._version, follower._listed = "1", time.monotonic()
         task = asyncio.create_task(follower.run())
         await eventually(lambda: told)

@@ -29,11 +29,11 @@ class Pods:
 
     def __init__(self) -> None:
         self.specs: dict[str, EndpointSpec] = {}
-        self._tells: list[SpecSink] = []
+        self._sinks: list[SpecSink] = []
 
-    async def run(self, notify: SpecSink) -> None:
-        self._tells.append(notify)
-        notify(self.specs.values())
+    async def run(self, sink: SpecSink) -> None:
+        self._sinks.append(sink)
+        sink(self.specs.values())
         await asyncio.Event().wait()
 
     def put(self, name: str, spec: EndpointSpec) -> None:
@@ -48,7 +48,7 @@ class Pods:
         self.notify()
 
     def notify(self) -> None:
-        for each in self._tells:
+        for each in self._sinks:
             each(list(self.specs.values()))
 
 

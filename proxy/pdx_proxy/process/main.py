@@ -13,7 +13,7 @@ from aiohttp import web
 from pdx_proxy.admission.api_keys import KeyFileError, Keyring, check
 from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import Settings
-from pdx_proxy.discovery.pod_watcher import Discovery, DiscoveryError, say
+from pdx_proxy.discovery.pod_watcher import Discovery, DiscoveryError, log_warning
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.health.load_poller import EngineLoads
 from pdx_proxy.health.transfer_share import TransferShare
@@ -37,11 +37,11 @@ def run(settings: Settings, discovery: Discovery | None = None) -> int:
         raise_file_limit()
         return uvloop.run(_serve(settings, discovery))
     except KeyFileError as error:
-        say(str(error).removesuffix("."))
+        log_warning(str(error).removesuffix("."))
         return 2
     except OSError as error:
         where = error.filename or f"{settings.listen} or {settings.admin}"
-        say(f"cannot listen on {where}: {error.strerror}")
+        log_warning(f"cannot listen on {where}: {error.strerror}")
         return 1
 
 
@@ -64,7 +64,7 @@ async def _serve(settings: Settings, discovery: Discovery | None) -> int:
         loop.remove_signal_handler(number)
     await control.stop()
     if failure is not None:
-        say(str(failure))
+        log_warning(str(failure))
     return 1 if failure else 0
 
 
@@ -91,7 +91,7 @@ class Control:
         self._fleet: Workers | None = None
         self._runner: web.AppRunner | None = None
         self._backend = create_backend(settings, lambda _: None)
-        self._keyring = Keyring(settings.keys, self._backend.pool, say)
+        self._keyring = Keyring(settings.keys, self._backend.pool, log_warning)
         self._table = LoadTable(settings.workers) if settings.workers > 1 else None
         self.registry = EndpointRegistry(self._backend, settings.endpoints, self._publish, table=self._table)
         self._loads = EngineLoads(
