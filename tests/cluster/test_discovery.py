@@ -282,7 +282,7 @@ async def test_what_happens_while_it_is_not_watched_is_caught_up(world: PodWorld
         with pytest.raises(ExpiredError, match="410"):
             await first_event(api, "1")
         follower = PodWatcher(api, tell, said.append, lambda: 0.5)
-        follower._version, follower._listed = "1", time.monotonic()
+        follower._version, follower._listed_at = "1", time.monotonic()
         task = asyncio.create_task(follower.run())
         await eventually(lambda: told)
         await world.add("decode-a-1")

@@ -276,7 +276,7 @@ class World:
 
     async def check(self) -> None:
         """What must hold at the end of every test."""
-        await self.gateway.canary.stop()
+        await self.gateway.prober.stop()
         await self._check_gateway()
         for engine in self.engines:
             await self._check_engine(engine)

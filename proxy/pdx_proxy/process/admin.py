@@ -41,7 +41,7 @@ def create_admin(
             wait = float(request.query.get("wait", "0"))
         except ValueError:
             raise web.HTTPBadRequest(text="write wait as seconds") from None
-        return web.json_response(await canary.news(request.query.get("after", ""), wait))
+        return web.json_response(await canary.wait_for_change(request.query.get("after", ""), wait))
 
     async def alive(_: web.Request) -> web.Response:
         return web.Response()

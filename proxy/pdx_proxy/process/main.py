@@ -97,8 +97,8 @@ class Control:
         self._loads = EngineLoads(
             self._backend, lambda: self.registry.snapshot, lambda: self._publish(self.registry.snapshot)
         )
-        self.canary = TransferProber(self._backend, lambda: self.registry.snapshot)
-        self.arrivals = TransferShare(self._backend, lambda: self.registry.snapshot, self._workers)
+        self.prober = TransferProber(self._backend, lambda: self.registry.snapshot)
+        self.transfer_share = TransferShare(self._backend, lambda: self.registry.snapshot, self._workers)
         self.discovering: asyncio.Task[None] | None = None
         """Runs as long as the gateway does, unless discovery fails for good."""
         self.draining = False
@@ -122,7 +122,7 @@ class Control:
         fleet = control._fleet
         control.listen, control.admin = fleet.address, address_of(admin)
         app = create_admin(
-            settings, lambda: control.registry.snapshot, control._report, lambda: control.draining, control.canary
+            settings, lambda: control.registry.snapshot, control._report, lambda: control.draining, control.prober
         )
         control._runner = web.AppRunner(app, access_log=None)
         await control._runner.setup()
@@ -131,8 +131,8 @@ class Control:
         control._publish(control.registry.snapshot)
         control.registry.start()
         control._loads.start()
-        control.canary.start()
-        control.arrivals.start()
+        control.prober.start()
+        control.transfer_share.start()
         if discovery is not None:
             control.discovering = asyncio.create_task(discovery.run(control.registry.update))
         return control
@@ -146,8 +146,8 @@ class Control:
     async def stop(self) -> None:
         """End everything, letting open requests finish: until then deletions of engines are still seen."""
         self.draining = True
-        await self.canary.stop()
-        await self.arrivals.stop()
+        await self.prober.stop()
+        await self.transfer_share.stop()
         if self._fleet is not None:
             await self._fleet.stop()
         if self.discovering is not None:
@@ -163,8 +163,8 @@ class Control:
             await self._runner.cleanup()
 
     async def _report(self) -> dict[str, Any]:
-        own = {"ejections": dict(self.registry.ejections), "canary": self.canary.report()}
-        return {**await self._workers(), **own, "arrivals": self.arrivals.as_json()}
+        own = {"ejections": dict(self.registry.ejections), "canary": self.prober.report()}
+        return {**await self._workers(), **own, "arrivals": self.transfer_share.as_json()}
 
     async def _workers(self) -> dict[str, Any]:
         assert self._fleet is not None

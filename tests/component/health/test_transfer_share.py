@@ -22,7 +22,7 @@ async def serve(world: World, count: int) -> None:
     for number in range(count):
         reply = await world.ask(prompt=f"{world.sent} {number} {PROMPT}")
         assert reply.status == 200
-    await world.gateway.arrivals.ask_all()
+    await world.gateway.transfer_share.ask_all()
 
 
 async def shares(world: World) -> list[str]:
@@ -59,7 +59,7 @@ async def test_what_is_no_longer_of_late_is_forgotten(make_world: MakeWorld) -> 
     world = await make_world(Order.PREFILL_FIRST, 1, 2)
     for _ in range(2):
         await serve(world, 2)
-    found, name = world.gateway.arrivals, world.endpoint(world.d).name
+    found, name = world.gateway.transfer_share, world.endpoint(world.d).name
     await world.d.stop()
     await serve(world, 1)
     assert len(found.decode) == 2, "what is known is kept"
@@ -73,12 +73,12 @@ async def test_engines_that_are_gone_or_do_not_tell_are_forgotten(make_world: Ma
     world = await make_world(Order.PREFILL_FIRST, 1, 2)
     for _ in range(2):
         await serve(world, 2)
-    assert len(world.gateway.arrivals.decode) == 2
+    assert len(world.gateway.transfer_share.decode) == 2
     await world.d.stop()
     await serve(world, 1)
-    assert len(world.gateway.arrivals.decode) == 2, "what is known is kept"
+    assert len(world.gateway.transfer_share.decode) == 2, "what is known is kept"
     gone = world.endpoint(world.d)
     world.gateway.registry.update([e.spec for e in world.gateway.registry.snapshot.everything if e.name != gone.name])
     await eventually(lambda: len(world.gateway.registry.snapshot.everything) == 2, what="the D is gone")
     await serve(world, 1)
-    assert list(world.gateway.arrivals.decode) == [world.endpoint(world.decode[1]).name]
+    assert list(world.gateway.transfer_share.decode) == [world.endpoint(world.decode[1]).name]

@@ -11,8 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pdx_api.names import Mode, Order, Role
 from pdx_api.verification import VERDICT_PATH, Cause, Finding, Verdict
 from pdx_proxy.config.settings import Canaries
-from pdx_proxy.verification import prober as canaries
-from pdx_proxy.verification import verdict
+from pdx_proxy.verification import attempt, prober, record
 from pdx_sim import FaultKind, Leg, OnLoadFailure
 from pdx_sim.core.counters import Violation
 from pdx_sim.core.sequence import Sequence
@@ -25,15 +24,15 @@ RECOMPUTE = {"on_load_failure": OnLoadFailure.RECOMPUTE}
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canaries, "PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(canaries, "LEG_SECONDS", 5.0)
-    monkeypatch.setattr(verdict, "_RETRY_SECONDS", 0.2)
-    monkeypatch.setattr(verdict, "_BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(prober, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(attempt, "LEG_SECONDS", 5.0)
+    monkeypatch.setattr(record, "_RETRY_SECONDS", 0.2)
+    monkeypatch.setattr(record, "_BUSY_SECONDS", 0.1)
 
 
 async def found(world: World, verdict: Verdict, cause: Cause | None = None) -> None:
     """Wait until that is found."""
-    canary = world.gateway.canary
+    canary = world.gateway.prober
 
     def holds() -> bool:
         finding = canary.finding
@@ -45,7 +44,7 @@ async def found(world: World, verdict: Verdict, cause: Cause | None = None) -> N
 async def test_every_pair_is_seen_to_work_and_clients_see_nothing(order: Order, make_world: MakeWorld) -> None:
     world = await make_world(order, 2, 2, **ON)
     every = Finding(Verdict.VERIFIED, pairs=4, possible=4)
-    await eventually(lambda: world.gateway.canary.finding == every, 15.0, "all four pairs")
+    await eventually(lambda: world.gateway.prober.finding == every, 15.0, "all four pairs")
     tried = (await world.call("GET", f"{world.admin}/pdx/canary")).json["pairs"]
     assert {(pair["verdict"], pair["result"]) for pair in tried} == {("verified", "moved")}
     assert all(pair["outside"] == pair["tokens"] > 200 for pair in tried)
@@ -92,7 +91,7 @@ async def test_engines_that_refuse_each_other(
     world = await make_world(order, sim=lease, d={field: "another"}, warm=False, **ON)
     world.allowed.expired = True
     await found(world, Verdict.BROKEN, cause)
-    (broken,) = world.gateway.canary.finding.broken
+    (broken,) = world.gateway.prober.finding.broken
     assert (broken.prefill, broken.decode) == (world.endpoint(world.p).name, world.endpoint(world.d).name)
     recomputed = "prompt by itself" in broken.seen
     assert recomputed is (policy is OnLoadFailure.RECOMPUTE), broken.seen
@@ -138,7 +137,7 @@ async def test_an_engine_that_was_started_without_a_connector(
     specs = tuple(replace(spec_of(engine, order), role=role) for engine, role in pair)
     await world.start_gateway(warm=False, endpoints=specs, **ON)
     await found(world, Verdict.BROKEN, Cause.NO_CONNECTOR)
-    (broken,) = world.gateway.canary.finding.broken
+    (broken,) = world.gateway.prober.finding.broken
     assert f"{missing[0].upper()} runs without a KV connector" in broken.sentence
 
 
@@ -179,18 +178,18 @@ async def test_kv_of_something_else_shows_in_the_text(make_world: MakeWorld, mon
 
     monkeypatch.setattr(world.d.connector, "load", foreign)
     await found(world, Verdict.BROKEN, Cause.WRONG_KV)
-    assert world.gateway.canary.results[verdict.Result.WRONG_TEXT] >= 2, "one may be chance"
+    assert world.gateway.prober.results[record.Result.WRONG_TEXT] >= 2, "one may be chance"
 
 
 async def test_a_decode_that_is_too_busy_proves_nothing(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canaries, "LEG_SECONDS", 0.3)
+    monkeypatch.setattr(attempt, "LEG_SECONDS", 0.3)
     world = await make_world(Order.PREFILL_FIRST, sim={"lease_seconds": 1.0}, **ON)
     world.allowed.expired = True
     await found(world, Verdict.VERIFIED)
     world.d.faults.add(FaultKind.HANG_BEFORE_HEAD, count=None)
-    results = world.gateway.canary.results
-    await eventually(lambda: results[verdict.Result.BUSY] >= 2)
-    assert world.gateway.canary.finding.verdict is Verdict.VERIFIED
+    results = world.gateway.prober.results
+    await eventually(lambda: results[record.Result.BUSY] >= 2)
+    assert world.gateway.prober.finding.verdict is Verdict.VERIFIED
     world.d.faults.clear()
     world.d.faults.add(FaultKind.HANG_BEFORE_HEAD, count=None, leg=Leg.DECODE)
     await found(world, Verdict.BROKEN, Cause.PORTS)
@@ -203,15 +202,15 @@ async def test_a_prefill_that_fails_is_asked_alone_unless_it_hangs(
     kind: FaultKind, asked: bool, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would take the canary's time twice; and what P takes alone is not counted as D's."""
-    monkeypatch.setattr(canaries, "LEG_SECONDS", 0.3)
+    monkeypatch.setattr(attempt, "LEG_SECONDS", 0.3)
     world = await make_world(Order.PREFILL_FIRST, sim={"lease_seconds": 1.0}, **ON)
     world.allowed.expired = True
     await found(world, Verdict.VERIFIED)
-    canary = world.gateway.canary
+    canary = world.gateway.prober
     counted = sum(canary.phases["alone"].counts)
     world.fault(world.p, kind, count=None)
-    busy = canary.results[verdict.Result.BUSY]
-    await eventually(lambda: canary.results[verdict.Result.BUSY] >= busy + 2)
+    busy = canary.results[record.Result.BUSY]
+    await eventually(lambda: canary.results[record.Result.BUSY] >= busy + 2)
     alone = [seen for seen in world.p.seen if "logprobs" in seen.body and "cache_salt" in seen.body]
     assert bool(alone) is asked
     assert sum(canary.phases["alone"].counts) == counted
@@ -219,7 +218,7 @@ async def test_a_prefill_that_fails_is_asked_alone_unless_it_hangs(
 
 async def test_a_decode_that_does_not_tell(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, d={"prompt_tokens_details": False}, **ON)
-    await found(world, Verdict.UNKNOWN, Cause.NOT_TOLD)
+    await found(world, Verdict.UNKNOWN, Cause.NOT_REPORTED)
 
 
 async def test_prompts_that_are_too_long_are_cut(make_world: MakeWorld) -> None:
@@ -230,8 +229,8 @@ async def test_prompts_that_are_too_long_are_cut(make_world: MakeWorld) -> None:
 async def test_one_pool_has_nothing_to_verify(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, 0, 1, d={"role": Role.AGGREGATED}, **ON)
     assert (await world.state())["mode"] == Mode.AGGREGATED
-    assert world.gateway.canary.finding.verdict is Verdict.UNKNOWN
-    assert world.gateway.canary.describe()["pairs"] == []
+    assert world.gateway.prober.finding.verdict is Verdict.UNKNOWN
+    assert world.gateway.prober.describe()["pairs"] == []
 
 
 async def test_whoever_waits_for_news_has_it_at_once(make_world: MakeWorld) -> None:
@@ -249,5 +248,5 @@ async def test_whoever_waits_for_news_has_it_at_once(make_world: MakeWorld) -> N
     assert (await world.call("GET", f"{url}?wait=x")).status == 400
     waiting = asyncio.create_task(world.call("GET", f"{url}?after={second['stamp']}&wait=60"))
     await asyncio.sleep(0.05)
-    await asyncio.wait_for(world.gateway.canary.stop(), 5.0)
+    await asyncio.wait_for(world.gateway.prober.stop(), 5.0)
     assert (await asyncio.wait_for(waiting, 5.0)).status == 200, "one who goes away lets nobody wait"

@@ -133,9 +133,7 @@ async def test_watches_that_end_at_once_back_off(pauses: list[float]) -> None:
 
 
 @pytest.mark.parametrize("end", [[], [UNREACHABLE]], ids=["by itself", "with an error"])
-async def test_a_watch_that_lasted_resets_the_pause(
-    pauses: list[float], end: list[Event | Exception]
-) -> None:
+async def test_a_watch_that_lasted_resets_the_pause(pauses: list[float], end: list[Event | Exception]) -> None:
     script = Script()
     script.seconds, script.last = 90.0, end
     await watch(script)

@@ -11,7 +11,7 @@ from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.custom import Custom
 from pdx_api.names import Order, Role
 from pdx_proxy.config.settings import Address, EndpointSpec
-from pdx_proxy.discovery.pods import UnusablePod, Pods, read_pod
+from pdx_proxy.discovery.pods import Pods, UnusablePod, read_pod
 
 POD: dict[str, Any] = {
     "metadata": {
