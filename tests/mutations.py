@@ -33,7 +33,7 @@ MUTATIONS: Final = (
     Mutation(
         "P's failure is told at once",
         "serving/gateway.py",
-        "if tries and failure.begun and not self._backend.may_retry():",
+        "if tries and failure.begun and not self._serving.may_retry():",
         "if True:",
         f"{_ROW}[prefill-500-PrefillFirst-whole-Retry]",
     ),
@@ -138,7 +138,7 @@ MUTATIONS: Final = (
     Mutation(
         "lost blocks of a D are not counted",
         "handoff/push_settlement.py",
-        "self._backend.lost(self._decode)",
+        "self._engines.lost(self._decode)",
         "pass",
         "component/handoff/test_endings.py::test_a_prefill_that_dies_for_good_is_counted_against_its_decode[text-DecodeFirst]",
     ),

@@ -246,7 +246,7 @@ class World:
     @property
     def pool(self) -> Pool:
         """The connections it serves over."""
-        return self.worker._backend.pool
+        return self.worker._engines.pool
 
     async def state(self) -> dict[str, Any]:
         return (await self.call("GET", f"{self.admin}/pdx/state")).json

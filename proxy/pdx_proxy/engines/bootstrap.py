@@ -9,7 +9,7 @@ from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.families import AtBootstrap, Identity
 from pdx_proxy.config.settings import Address
 from pdx_proxy.endpoints.snapshot import Endpoint
-from pdx_proxy.engines.backend import Backend
+from pdx_proxy.engines.engines import Engines
 from pdx_proxy.http.upstream.connection import Answer
 from pdx_proxy.http.upstream.failures import BadAnswer, ConnectFailure, EngineFailure, LostConnection, Reason
 
@@ -17,11 +17,11 @@ _SECONDS: Final = 3.0
 """How long a bootstrap may take: it answers out of memory."""
 
 
-async def ask_identity(backend: Backend, endpoint: Endpoint, asked: AtBootstrap) -> Identity:
+async def ask_identity(engines: Engines, endpoint: Endpoint, asked: AtBootstrap) -> Identity:
     """The identity of the start that listens now; raises EngineFailure in the endpoint's name."""
     port = endpoint.spec.identity_port or CONNECTORS[endpoint.connector].port_names[asked.port]
     address = Address(endpoint.address.host, port)
-    leg = backend.leg(Endpoint(replace(endpoint.spec, address=address, pod="", rank=None)))
+    leg = engines.leg(Endpoint(replace(endpoint.spec, address=address, pod="", rank=None)))
     try:
         await leg.connect()
         leg.send("GET", asked.path, (), b"")

@@ -10,9 +10,9 @@ import msgspec
 from pdx_api.connectors import family_of
 from pdx_api.connectors.families import AtBootstrap, Identity, KVParams, Pool, Push
 from pdx_proxy.endpoints.snapshot import Endpoint
-from pdx_proxy.engines.backend import Backend
 from pdx_proxy.engines.bootstrap import ask_identity
-from pdx_proxy.handoff.base import NO_PARAMS, handed_over, identity_of, transfer_params
+from pdx_proxy.engines.engines import Engines
+from pdx_proxy.engines.transfer_params import NO_PARAMS, handed_over, identity_of, transfer_params
 from pdx_proxy.http.upstream.connection import Answer
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure, Reason
 from pdx_proxy.payload.request import body_of, prefill_body
@@ -38,40 +38,40 @@ class Probe:
 
 
 async def hand_over(
-    backend: Backend, prefill: Endpoint, decode: Endpoint, body: Mapping[str, Any], seconds: float
+    engines: Engines, prefill: Endpoint, decode: Endpoint, body: Mapping[str, Any], seconds: float
 ) -> Probe:
     """One whole P-first pair, so that nothing stays parked on P. Works in every order of a connector.
 
     Each leg may take `seconds`. Raises EngineFailure with the engine's name.
     """
     family = family_of(prefill.connector, prefill.order, prefill.spec.protocol)
-    request_id, began = backend.new_id(), backend.clock()
+    request_id, began = engines.new_id(), engines.clock()
     if isinstance(family, Pool):
-        transfer_params(prefill, await _prefill(backend, prefill, body, None, seconds, request_id))
-        finished = backend.clock()
+        transfer_params(prefill, await _prefill(engines, prefill, body, None, seconds, request_id))
+        finished = engines.clock()
         await asyncio.sleep(family.saved_after)
-        answer = await serve(backend, decode, body, seconds, request_id)
-        return Probe(None, {}, answer, finished - began, backend.clock() - finished)
+        answer = await serve(engines, decode, body, seconds, request_id)
+        return Probe(None, {}, answer, finished - began, engines.clock() - finished)
     if isinstance(family, Push):
-        identity, told = await _meet(backend, family, prefill, body, seconds, request_id)
+        identity, told = await _meet(engines, family, prefill, body, seconds, request_id)
     else:
-        answer = await _prefill(backend, prefill, body, family.prefill_params, seconds, request_id)
+        answer = await _prefill(engines, prefill, body, family.prefill_params, seconds, request_id)
         params = transfer_params(prefill, answer)
         if params is None:
             raise BadAnswer(prefill.name, NO_PARAMS, Reason.STATUS, 502, b"")
         identity, told = None, params
-    finished = backend.clock()
+    finished = engines.clock()
     told = {name: value for name, value in told.items() if name != _FOR_CLIENTS}
-    answer = await serve(backend, decode, {**body, "kv_transfer_params": told}, seconds, request_id)
-    return Probe(identity, told, answer, finished - began, backend.clock() - finished)
+    answer = await serve(engines, decode, {**body, "kv_transfer_params": told}, seconds, request_id)
+    return Probe(identity, told, answer, finished - began, engines.clock() - finished)
 
 
 async def _meet(
-    backend: Backend, family: Push, prefill: Endpoint, body: Mapping[str, Any], seconds: float, request_id: str
+    engines: Engines, family: Push, prefill: Endpoint, body: Mapping[str, Any], seconds: float, request_id: str
 ) -> tuple[Identity | None, KVParams]:
     """P's identity and D's parameters, once P has finished."""
-    asked = await ask_identity(backend, prefill, family.identity) if isinstance(family.identity, AtBootstrap) else None
-    answer = await _prefill(backend, prefill, body, family.prefill_params(request_id), seconds, request_id)
+    asked = await ask_identity(engines, prefill, family.identity) if isinstance(family.identity, AtBootstrap) else None
+    answer = await _prefill(engines, prefill, body, family.prefill_params(request_id), seconds, request_id)
     params = handed_over(prefill, family, answer)
     if asked is not None:
         return asked, family.decode_params(request_id, asked)
@@ -79,14 +79,14 @@ async def _meet(
 
 
 async def _prefill(
-    backend: Backend,
+    engines: Engines,
     prefill: Endpoint,
     body: Mapping[str, Any],
     params: KVParams | None,
     seconds: float,
     request_id: str,
 ) -> Answer:
-    leg = backend.leg(prefill)
+    leg = engines.leg(prefill)
     try:
         await leg.connect()
         leg.send("POST", PATH, (("X-Request-Id", request_id),), prefill_body(body_of(body), params))
@@ -99,13 +99,13 @@ async def _prefill(
 
 
 async def serve(
-    backend: Backend, endpoint: Endpoint, body: Mapping[str, Any], seconds: float, request_id: str | None = None
+    engines: Engines, endpoint: Endpoint, body: Mapping[str, Any], seconds: float, request_id: str | None = None
 ) -> Answer:
     """A whole request to one engine, with an answer of 200; raises EngineFailure."""
-    leg = backend.leg(endpoint)
+    leg = engines.leg(endpoint)
     try:
         await leg.connect()
-        headers = (("X-Request-Id", request_id or backend.new_id()),)
+        headers = (("X-Request-Id", request_id or engines.new_id()),)
         leg.send("POST", PATH, headers, msgspec.json.encode(body))
         answer = await leg.opened(seconds)
         if answer.status != 200:
@@ -115,9 +115,9 @@ async def serve(
         leg.end()
 
 
-async def page_of(backend: Backend, endpoint: Endpoint, path: str, seconds: float) -> bytes:
+async def page_of(engines: Engines, endpoint: Endpoint, path: str, seconds: float) -> bytes:
     """What an engine tells at a path beside its API; empty when it does not answer with 200."""
-    leg = backend.leg(endpoint)
+    leg = engines.leg(endpoint)
     try:
         await leg.connect()
         leg.send("GET", path, (), b"")

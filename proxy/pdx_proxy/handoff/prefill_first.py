@@ -6,9 +6,10 @@ from typing import Final
 from pdx_api.connectors.families import KVParams
 from pdx_proxy.balancing.pick import stand_in
 from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot
-from pdx_proxy.engines.backend import Backend
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.handoff.base import HandoffFailure, LegRefused, transfer_params
+from pdx_proxy.engines.transfer_params import LegRefused, transfer_params
+from pdx_proxy.handoff.base import HandoffFailure
+from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure, Reason
 from pdx_proxy.payload.request import Request, prefill_body
@@ -18,7 +19,12 @@ _PREFILL: Final = Phase.PREFILL.value
 
 
 async def finish_prefill(
-    backend: Backend, settlements: Settlements, leg: Leg, decode: Endpoint, params: KVParams | None, request: Request
+    serving: ServingState,
+    settlements: Settlements,
+    leg: Leg,
+    decode: Endpoint,
+    params: KVParams | None,
+    request: Request,
 ) -> KVParams | None:
     """P's leg to its end; what it answers for D. Raises HandoffFailure or LegRefused.
 
@@ -27,11 +33,11 @@ async def finish_prefill(
     body = prefill_body(request.body, params)
     try:
         await leg.connect()
-        backend.send_prefill(leg, request, body, backend.new_id())
-        answered = transfer_params(leg.endpoint, await leg.whole(backend.deadlines.prefill))
+        serving.send_prefill(leg, request, body, serving.engines.new_id())
+        answered = transfer_params(leg.endpoint, await leg.whole(serving.engines.deadlines.prefill))
     except EngineFailure as failure:
         if not (isinstance(failure, BadAnswer) and failure.reason is Reason.STATUS):
-            backend.suspect(leg.endpoint, failure)
+            serving.engines.suspect(leg.endpoint, failure)
         raise HandoffFailure(leg.endpoint, failure, begun=leg.begun) from failure
     except LegRefused:
         raise
@@ -40,17 +46,19 @@ async def finish_prefill(
         raise
     leg.give_back()
     timeline = request.timeline
-    timeline.prefill = backend.clock() - timeline.sent
-    backend.counters.phases[_PREFILL].observe(timeline.prefill)
+    timeline.prefill = serving.engines.clock() - timeline.sent
+    serving.counters.phases[_PREFILL].observe(timeline.prefill)
     return answered
 
 
-def stand_in_leg(backend: Backend, then: Snapshot, leg: Leg, request: Request) -> Leg:
+def stand_in_leg(serving: ServingState, then: Snapshot, leg: Leg, request: Request) -> Leg:
     """D's leg, as long as `then` is in force; afterwards that of its stand-in.
 
     A D that has begun to leave while P prefilled gets no leg any more.
     """
-    if backend.snapshot is then:
+    if serving.engines.snapshot is then:
         return leg
     leg.end()
-    return backend.leg(stand_in(backend.snapshot, backend.load.of, leg.endpoint, turn=0), request.until)
+    return serving.engines.leg(
+        stand_in(serving.engines.snapshot, serving.engines.load.of, leg.endpoint, turn=0), request.until
+    )

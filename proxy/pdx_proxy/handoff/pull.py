@@ -8,31 +8,36 @@ import asyncio
 
 from pdx_api.connectors.families import KVParams, Pull
 from pdx_proxy.endpoints.snapshot import Endpoint
-from pdx_proxy.engines.backend import Backend
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.handoff.base import HTTP_BAD_REQUEST, Handoff, HandoffFailure, LegRefused, blame
+from pdx_proxy.engines.transfer_params import LegRefused
+from pdx_proxy.handoff.base import HTTP_BAD_REQUEST, Handoff, HandoffFailure, blame
 from pdx_proxy.handoff.prefill_first import finish_prefill, stand_in_leg
+from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure
 from pdx_proxy.payload.request import Request, decode_body
 
 
 async def hand_off(
-    backend: Backend, settlements: Settlements, family: Pull, pair: tuple[Endpoint, Endpoint], request: Request
+    serving: ServingState,
+    settlements: Settlements,
+    family: Pull,
+    pair: tuple[Endpoint, Endpoint],
+    request: Request,
 ) -> Handoff:
     """Run both legs until D's answer is open; raises HandoffFailure or LegRefused."""
     prefill, decode = pair
-    prefill_leg = backend.leg(prefill, request.until)
+    prefill_leg = serving.engines.leg(prefill, request.until)
     # D is counted from its choice on, or all that is chosen during a prefill would be sent to the same one.
-    decode_leg = backend.leg(decode, request.until)
-    snapshot = backend.snapshot
+    decode_leg = serving.engines.leg(decode, request.until)
+    snapshot = serving.engines.snapshot
     try:
-        params = await finish_prefill(backend, settlements, prefill_leg, decode, family.prefill_params, request)
+        params = await finish_prefill(serving, settlements, prefill_leg, decode, family.prefill_params, request)
         if params is not None:
-            backend.counters.hold(prefill.name)
-        finished = backend.clock()
-        decode_leg = stand_in_leg(backend, snapshot, decode_leg, request)
-        await _decode(backend, settlements, prefill, decode_leg, params, request)
+            serving.counters.hold(prefill.name)
+        finished = serving.engines.clock()
+        decode_leg = stand_in_leg(serving, snapshot, decode_leg, request)
+        await _decode(serving, settlements, prefill, decode_leg, params, request)
     except BaseException:
         decode_leg.end()
         raise
@@ -44,32 +49,37 @@ async def hand_off(
     if decode_leg.answer.status != 200:
         unheard = HTTP_BAD_REQUEST in decode_leg.answer.body
         decode_leg.end()
-        if unheard or not backend.has_handshake(prefill, decode):
+        if unheard or not serving.has_handshake(prefill, decode):
             settlements.release((prefill, decode), params, request)
         else:
-            backend.counters.let_go(prefill.name)
+            serving.counters.let_go(prefill.name)
         raise LegRefused
-    backend.counters.let_go(prefill.name)
-    backend.mark_handshake(prefill, decode)
-    return Handoff(decode_leg, prefill, request.timeline.prefill, backend.clock() - finished)
+    serving.counters.let_go(prefill.name)
+    serving.mark_handshake(prefill, decode)
+    return Handoff(decode_leg, prefill, request.timeline.prefill, serving.engines.clock() - finished)
 
 
 async def _decode(
-    backend: Backend, settlements: Settlements, prefill: Endpoint, leg: Leg, params: KVParams | None, request: Request
+    serving: ServingState,
+    settlements: Settlements,
+    prefill: Endpoint,
+    leg: Leg,
+    params: KVParams | None,
+    request: Request,
 ) -> None:
-    decode, deadlines = leg.endpoint, backend.deadlines
+    decode, deadlines = leg.endpoint, serving.engines.deadlines
     pair = (prefill, decode)
     try:
         await leg.connect()
-        backend.send(leg, request, decode_body(request.body, params), backend.new_id())
+        serving.send(leg, request, decode_body(request.body, params), serving.engines.new_id())
         await leg.opened(deadlines.handoff if request.stream else deadlines.first_event)
     except EngineFailure as failure:
         leg.end()
         if params is not None:
             settlements.release(pair, params, request, failure, begun=leg.begun)
-            blame(backend, prefill, decode, failure)
+            blame(serving, prefill, decode, failure)
         elif not isinstance(failure, BadAnswer):
-            backend.suspect(decode, failure)
+            serving.engines.suspect(decode, failure)
         raise HandoffFailure(decode, failure) from failure
     except (asyncio.CancelledError, Exception):  # mostly because nobody waits any more
         if params is None:

@@ -12,20 +12,11 @@ from typing import Final
 from pdx_api.connectors.families import AtBootstrap, Identity, KVParams, Push, Settles
 from pdx_api.names import Order, PrefillFailure
 from pdx_proxy.endpoints.snapshot import Endpoint
-from pdx_proxy.engines.backend import Backend
 from pdx_proxy.engines.bootstrap import ask_identity
-from pdx_proxy.handoff.base import (
-    FULL,
-    HTTP_BAD_REQUEST,
-    Handoff,
-    HandoffFailure,
-    LegRefused,
-    blame,
-    handed_over,
-    has_answered,
-    identity_of,
-)
+from pdx_proxy.engines.transfer_params import LegRefused, handed_over, identity_of
+from pdx_proxy.handoff.base import FULL, HTTP_BAD_REQUEST, Handoff, HandoffFailure, blame, has_answered
 from pdx_proxy.handoff.push_settlement import PUSH_SECONDS, PushSettlement
+from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.failures import (
@@ -46,7 +37,7 @@ _PREFILL_TRIES: Final = 2
 
 
 async def hand_off(
-    backend: Backend,
+    serving: ServingState,
     settlements: Settlements,
     family: Push,
     order: Order,
@@ -54,11 +45,11 @@ async def hand_off(
     request: Request,
 ) -> Handoff:
     """Run both legs until D's answer is open; raises HandoffFailure or LegRefused."""
-    meeting = _Meeting(backend, settlements, family, pair, request)
-    began = backend.clock()
+    meeting = _Meeting(serving, settlements, family, pair, request)
+    began = serving.engines.clock()
     try:
         await meeting.begin(order)
-        answer = await meeting.decode_leg.opened(backend.deadlines.first_event)
+        answer = await meeting.decode_leg.opened(serving.engines.deadlines.first_event)
     except EngineFailure as failure:
         raise meeting.fail(failure) from failure
     except (asyncio.CancelledError, Exception):  # mostly because nobody waits any more
@@ -70,8 +61,8 @@ async def hand_off(
         meeting.unwind(stop_prefill=True, heard=heard, refused=True)
         raise LegRefused
     meeting.succeed()
-    backend.mark_handshake(*pair)
-    return Handoff(meeting.decode_leg, pair[0], meeting.prefill_seconds, backend.clock() - began)
+    serving.mark_handshake(*pair)
+    return Handoff(meeting.decode_leg, pair[0], meeting.prefill_seconds, serving.engines.clock() - began)
 
 
 class _Meeting:
@@ -79,26 +70,27 @@ class _Meeting:
 
     def __init__(
         self,
-        backend: Backend,
+        serving: ServingState,
         settlements: Settlements,
         family: Push,
         pair: tuple[Endpoint, Endpoint],
         request: Request,
     ) -> None:
-        self._backend = backend
+        self._serving = serving
+        self._engines = serving.engines
         self._settlements = settlements
         self._family = family
         self._pair = pair
         self._prefill, self._decode = pair
         self._request = request
-        self._id = backend.new_id()
+        self._id = self._engines.new_id()
         self._meets = family.settles is Settles.BY_PREFILL_LEG
         self._identity = self._prefill.identity
-        self._prefill_leg = backend.leg(self._prefill)
+        self._prefill_leg = self._engines.leg(self._prefill)
         self._prefill_task: asyncio.Task[KVParams | None] | None = None
         self._prefill_failure: Exception | None = None
         """An engine's failure, or an error of the gateway's own."""
-        self.decode_leg = backend.leg(self._decode, request.until)
+        self.decode_leg = self._engines.leg(self._decode, request.until)
         self._prefill_ended: float | None = None
         self.prefill_seconds = 0.0
         self._watch: asyncio.TimerHandle | None = None
@@ -118,7 +110,7 @@ class _Meeting:
     @property
     def _parting(self) -> PushSettlement:
         """What frees blocks if this ends early."""
-        return PushSettlement(self._backend, self._settlements, self._family, self._pair, self._request, self._id)
+        return PushSettlement(self._serving, self._settlements, self._family, self._pair, self._request, self._id)
 
     def conclude(self) -> None:
         """D needs P no more."""
@@ -138,7 +130,7 @@ class _Meeting:
         """P has finished: its KV waits for D, unless D's first event was faster than P's answer."""
         if not self._taken:
             self._holds = True
-            self._backend.counters.hold(self._prefill.name)
+            self._serving.counters.hold(self._prefill.name)
 
     def _let_go(self, *, expires: bool = False) -> None:
         if self._holds:
@@ -162,16 +154,16 @@ class _Meeting:
             if self._prefill_failure is not None:  # P has died meanwhile
                 raise self._prefill_failure
         params = self._family.decode_params(self._id, self._identity)
-        self._backend.send(self.decode_leg, self._request, decode_body(self._request.body, params), self._id)
+        self._serving.send(self.decode_leg, self._request, decode_body(self._request.body, params), self._id)
         if self._prefill_ended is not None:
-            self._both_since = self._backend.clock()
+            self._both_since = self._engines.clock()
         if self._prefill_task is not None or (order is Order.DECODE_FIRST and await self._decode_refuses()):
             return
         self._prefill_task = self._settlements.start(self._run_prefill())
 
     async def _recognise(self, asked: AtBootstrap) -> None:
         """P's answers do not say who P is, but a connection that was used before ends in the same start of it."""
-        if await ask_identity(self._backend, self._prefill, asked) != self._identity:
+        if await ask_identity(self._engines, self._prefill, asked) != self._identity:
             raise LostConnection(self._prefill.name, "has restarted since it was warmed")
 
     async def _finish_prefill(self) -> None:
@@ -211,7 +203,7 @@ class _Meeting:
             if isinstance(failure, BadAnswer) and 400 <= failure.status < 500:
                 return LegRefused()
             if not has_answered(failure, (FULL,)):
-                self._backend.suspect(self._prefill, failure)
+                self._engines.suspect(self._prefill, failure)
             return HandoffFailure(self._prefill, failure, begun=self.decode_leg.begun or self._prefill_leg.begun)
         heard = has_answered(failure, (FULL,))
         self.decode_leg.end()
@@ -222,11 +214,11 @@ class _Meeting:
             refused=heard,
         )
         if failure.endpoint == self._prefill.name:
-            self._backend.suspect(self._prefill, failure)
+            self._engines.suspect(self._prefill, failure)
             return HandoffFailure(self._prefill, failure, begun=self.decode_leg.begun)
-        blame(self._backend, self._prefill, self._decode, failure)
+        blame(self._serving, self._prefill, self._decode, failure)
         if isinstance(failure, DeadlineExceeded):
-            self._backend.suspect(self._prefill, f"its hand-off failed at {failure}")
+            self._engines.suspect(self._prefill, f"its hand-off failed at {failure}")
         return HandoffFailure(self._decode, failure, begun=self.decode_leg.begun or self._prefill_task is not None)
 
     def unwind(
@@ -243,7 +235,7 @@ class _Meeting:
                 self._settlements.settle(self._parting.unmet(None, refused=True))
             return
         since = self._both_since
-        if not refused and since is not None and self._backend.clock() - since > PUSH_SECONDS:
+        if not refused and since is not None and self._engines.clock() - since > PUSH_SECONDS:
             self._let_go()
             self._settlements.count(Settlement.FINISHED)  # D had the KV: there is nothing left to free
             return
@@ -252,7 +244,7 @@ class _Meeting:
 
     async def _decode_refuses(self) -> bool:
         try:
-            answer = await self.decode_leg.head(self._backend.settings.decode_lead_seconds)
+            answer = await self.decode_leg.head(self._engines.settings.decode_lead_seconds)
         except DeadlineExceeded:
             return False
         return answer.status >= 400
@@ -272,8 +264,8 @@ class _Meeting:
 
         Unless it is to be tried again, the client is answered at once; the second leg is then for D's blocks alone.
         """
-        began = self._backend.clock()
-        waits = self._backend.settings.retries.on_prefill_failure is PrefillFailure.RETRY
+        began = self._engines.clock()
+        waits = self._engines.settings.retries.on_prefill_failure is PrefillFailure.RETRY
         for left in reversed(range(_PREFILL_TRIES)):
             try:
                 params, identity = await self._prefill_once()
@@ -289,12 +281,12 @@ class _Meeting:
                 self._settlements.settle(self._parting.free(params))
                 await self._tell_decode(LostConnection(self._prefill.name, "has restarted since it was warmed"))
                 return None
-            self._prefill_ended = self._backend.clock()
+            self._prefill_ended = self._engines.clock()
             if self.decode_leg.begun:
                 self._both_since = self._prefill_ended
             self.prefill_seconds = self._prefill_ended - began
             self._request.timeline.prefill = self.prefill_seconds
-            self._backend.counters.phases[Phase.PREFILL].observe(self.prefill_seconds)
+            self._serving.counters.phases[Phase.PREFILL].observe(self.prefill_seconds)
             self._hold()
             self._watch_decode()
             return params
@@ -308,14 +300,14 @@ class _Meeting:
             self._prefill_connection.on_lost.add(self._lose_prefill)
         if not self._request.stream:
             return
-        seconds = self._backend.deadlines.handoff
+        seconds = self._engines.deadlines.handoff
         failure = DeadlineExceeded(self._prefill.name, f"its KV has not reached decode within {seconds:g} s")
         self._watch = asyncio.get_running_loop().call_later(seconds, self._give_up, failure)
 
     def _lose_prefill(self) -> None:
         """P has died behind its answer. Its push may have gone through; but if not, D would wait for ever."""
         ended = self._prefill_ended
-        if not self.over and ended is not None and self._backend.clock() - ended < self._backend.deadlines.handoff:
+        if not self.over and ended is not None and self._engines.clock() - ended < self._engines.deadlines.handoff:
             self._give_up(LostConnection(self._prefill.name, "lost before its KV was known to have arrived"))
 
     def _give_up(self, failure: EngineFailure) -> None:
@@ -332,13 +324,13 @@ class _Meeting:
 
     async def _may_ask_again(self) -> bool:
         """Whether P is there, D waits and the budget allows. A P that is gone costs none: it fails many at once."""
-        leg = self._prefill_leg = self._backend.leg(self._prefill)
+        leg = self._prefill_leg = self._engines.leg(self._prefill)
         try:
             await leg.connect()
         except EngineFailure:
             leg.end()
             return False
-        if self.over or not self._backend.may_retry():
+        if self.over or not self._serving.may_retry():
             leg.end()
             return False
         return True
@@ -347,13 +339,13 @@ class _Meeting:
         """P's parameters, and who they say that P is."""
         leg = self._prefill_leg
         if leg.begun:
-            leg = self._prefill_leg = self._backend.leg(self._prefill)
+            leg = self._prefill_leg = self._engines.leg(self._prefill)
         try:
             if not leg.connected:
                 await leg.connect()
             body = prefill_body(self._request.body, self._family.prefill_params(self._id))
-            self._backend.send_prefill(leg, self._request, body, self._id)
-            answer = await leg.whole(self._backend.deadlines.prefill)
+            self._serving.send_prefill(leg, self._request, body, self._id)
+            answer = await leg.whole(self._engines.deadlines.prefill)
             params = handed_over(self._prefill, self._family, answer)
             self._prefill_connection = leg.connection
         except LegRefused:
@@ -403,7 +395,7 @@ class _Meeting:
         settlement = Settlement.LEASE
         try:
             if stop_prefill:
-                await asyncio.wait([prefill_task], timeout=self._backend.deadlines.nearly_done)
+                await asyncio.wait([prefill_task], timeout=self._engines.deadlines.nearly_done)
                 self._prefill_leg.half_close()
             params = await prefill_task
             settlement = await self._unwound(params, decode_waits, heard)

@@ -4,9 +4,10 @@ from typing import Final
 
 from pdx_api.connectors.families import KVParams, Push, Settles
 from pdx_proxy.endpoints.snapshot import Endpoint
-from pdx_proxy.engines.backend import Backend
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.handoff.base import FULL, HTTP_BAD_REQUEST, REFUSED_MAX_TOKENS, has_answered, identity_of
+from pdx_proxy.engines.transfer_params import identity_of
+from pdx_proxy.handoff.base import FULL, HTTP_BAD_REQUEST, REFUSED_MAX_TOKENS, has_answered
+from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure
 from pdx_proxy.payload.request import Request, prefill_body, settling_body
@@ -21,18 +22,19 @@ _NOT_BEGUN: Final = (*range(400, 500), FULL)
 class PushSettlement:
     """Who was to meet under which id. It knows nothing of how the attempt went."""
 
-    __slots__ = ("_backend", "_decode", "_family", "_id", "_meets", "_prefill", "_request", "_settlements")
+    __slots__ = ("_decode", "_engines", "_family", "_id", "_meets", "_prefill", "_request", "_serving", "_settlements")
 
     def __init__(
         self,
-        backend: Backend,
+        serving: ServingState,
         settlements: Settlements,
         family: Push,
         pair: tuple[Endpoint, Endpoint],
         request: Request,
         meeting: str,
     ) -> None:
-        self._backend = backend
+        self._serving = serving
+        self._engines = serving.engines
         self._settlements = settlements
         self._family = family
         self._prefill, self._decode = pair
@@ -42,7 +44,7 @@ class PushSettlement:
 
     async def decode_takes_it(self, leg: Leg) -> bool:
         """Whether D, whose leg this is, has the KV of a P that has finished, or needs it no more."""
-        seconds = self._backend.deadlines.settle if self._request.stream else PUSH_SECONDS
+        seconds = self._engines.deadlines.settle if self._request.stream else PUSH_SECONDS
         try:
             answer = await leg.opened(seconds)
             return answer.status == 200 or (self._meets and HTTP_BAD_REQUEST not in answer.body)
@@ -71,7 +73,7 @@ class PushSettlement:
 
     async def free(self, params: KVParams) -> Settlement:
         """Free what P has finished by a D leg under the same id: of one token, or one that D refuses."""
-        others = [d for d in self._backend.snapshot.decode if d.revision == self._prefill.revision]
+        others = [d for d in self._engines.snapshot.decode if d.revision == self._prefill.revision]
         decode = next((d for d in others if d.name != self._decode.name), self._decode)
         identity = identity_of(self._prefill, self._family, params)
         assert identity is not None, "a P that has finished is known"
@@ -83,5 +85,5 @@ class PushSettlement:
 
     def lost(self) -> Settlement:
         """D waits for a push that never comes."""
-        self._backend.lost(self._decode)
+        self._engines.lost(self._decode)
         return Settlement.DECODE_LOST

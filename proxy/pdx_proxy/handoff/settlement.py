@@ -12,9 +12,10 @@ from pdx_api.connectors import family_of
 from pdx_api.connectors.families import KVParams, Pool
 from pdx_api.defaults import LEASE_MARGIN_SECONDS
 from pdx_proxy.endpoints.snapshot import Endpoint
-from pdx_proxy.engines.backend import Backend
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.handoff.base import REFUSED_MAX_TOKENS, LegRefused, transfer_params
+from pdx_proxy.engines.transfer_params import LegRefused, transfer_params
+from pdx_proxy.handoff.base import REFUSED_MAX_TOKENS
+from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, EngineFailure
 from pdx_proxy.payload.request import Request, prefill_body, settling_body
 from pdx_proxy.telemetry.counters import Settlement
@@ -42,8 +43,9 @@ def _stops(prefill: Endpoint) -> bool:
 class Settlements:
     """Owner of the tasks that settle hand-offs."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, serving: ServingState) -> None:
+        self._serving = serving
+        self._engines = serving.engines
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
@@ -60,18 +62,18 @@ class Settlements:
 
     def count(self, settlement: Settlement) -> None:
         """Count how a hand-off was settled."""
-        self._backend.counters.settlements[settlement] += 1
+        self._serving.counters.settlements[settlement] += 1
 
     def settle(self, work: Coroutine[Any, Any, Settlement]) -> None:
         """Settle a hand-off in the background and count how it ended."""
         self.start(self._settle(work))
 
     async def _settle(self, work: Coroutine[Any, Any, Settlement]) -> None:
-        self._backend.counters.settling += 1
+        self._serving.counters.settling += 1
         try:
             self.count(await work)
         finally:
-            self._backend.counters.settling -= 1
+            self._serving.counters.settling -= 1
 
     def stop_prefill(self, leg: Leg, decode: Endpoint, request: Request, *, keeps: bool) -> None:
         """The client left while an awaited P prefilled: stop it, if its connector lets it be stopped.
@@ -111,7 +113,7 @@ class Settlements:
         From a D that is new to P an early close would not reach P: another D tells P, if there is one that can;
         otherwise D is closed once its KV has arrived.
         """
-        if self._backend.has_handshake(*pair):
+        if self._serving.has_handshake(*pair):
             self.settle(self._held(pair[0], self._close_when_open(leg, _INTAKE_SECONDS, Settlement.RELEASED)))
             return
         releaser = self._releasers(pair, dead=False)
@@ -119,7 +121,7 @@ class Settlements:
             leg.end()
             self.settle(self._held(pair[0], self._release(releaser, params, request, begun=True)))
         elif request.stream:
-            closing = self._close_when_open(leg, self._backend.deadlines.settle, Settlement.LEASE)
+            closing = self._close_when_open(leg, self._engines.deadlines.settle, Settlement.LEASE)
             self.settle(self._held(pair[0], closing))
         else:
             self.settle(self._held(pair[0], self._close_when_open(leg, _ARRIVAL_SECONDS, Settlement.RELEASED)))
@@ -135,7 +137,7 @@ class Settlements:
 
     def let_go(self, prefill: Endpoint, *, expires: bool) -> None:
         """KV that P has held is free: now, or (`expires`) when its lease ends."""
-        let_go = self._backend.counters.let_go
+        let_go = self._serving.counters.let_go
         if expires:
             asyncio.get_running_loop().call_later(self._kept_seconds(prefill), let_go, prefill.name)
         else:
@@ -145,11 +147,11 @@ class Settlements:
         """How long P keeps what it has finished and nobody takes."""
         family = family_of(prefill.connector, prefill.order, prefill.spec.protocol)
         kept = None if isinstance(family, Pool) else family.kept_seconds
-        return self._backend.deadlines.handoff + LEASE_MARGIN_SECONDS if kept is None else kept
+        return self._engines.deadlines.handoff + LEASE_MARGIN_SECONDS if kept is None else kept
 
     async def _finish_prefill(self, leg: Leg) -> Settlement:
         try:
-            answer = await leg.whole(self._backend.deadlines.prefill)
+            answer = await leg.whole(self._engines.deadlines.prefill)
         except EngineFailure:
             return Settlement.PREFILL_STOPPED
         finally:
@@ -159,7 +161,7 @@ class Settlements:
     async def _stop_prefill(self, leg: Leg, decode: Endpoint, request: Request) -> Settlement:
         try:
             try:
-                answer = await leg.whole(self._backend.deadlines.nearly_done)
+                answer = await leg.whole(self._engines.deadlines.nearly_done)
             except DeadlineExceeded:
                 leg.half_close()
                 answer = await leg.whole(_LATE_ANSWER_SECONDS)
@@ -170,7 +172,7 @@ class Settlements:
             leg.end()
         if params is None:
             return Settlement.PREFILL_STOPPED
-        self._backend.counters.hold(leg.endpoint.name)
+        self._serving.counters.hold(leg.endpoint.name)
         releasers = self._releasers((leg.endpoint, decode), dead=False)
         return await self._held(leg.endpoint, self._release(releasers, params, request, begun=False))
 
@@ -180,10 +182,10 @@ class Settlements:
         A dead D comes last, and so does one that may not be picked any more.
         """
         prefill, decode = pair
-        others = [d for d in self._backend.snapshot.decode if d.revision == prefill.revision and d.name != decode.name]
-        picked = any(d.name == decode.name for d in self._backend.snapshot.decode)
+        others = [d for d in self._engines.snapshot.decode if d.revision == prefill.revision and d.name != decode.name]
+        picked = any(d.name == decode.name for d in self._engines.snapshot.decode)
         candidates = others if dead and others else [decode, *others] if picked else [*others, decode]
-        friend = next((d for d in candidates if self._backend.has_handshake(prefill, d)), None)
+        friend = next((d for d in candidates if self._serving.has_handshake(prefill, d)), None)
         return (friend or candidates[0], friend is not None)
 
     async def _release(
@@ -196,22 +198,22 @@ class Settlements:
         """
         decode, handshaken = releaser
         if handshaken:
-            salt = self._backend.new_id()
+            salt = self._engines.new_id()
             body = settling_body(request.path, params, REFUSED_MAX_TOKENS, salt)
             status = await self.call(decode, request, body, salt)
             return Settlement.RELEASED if 400 <= status < 500 else Settlement.LEASE
         if begun:
             return Settlement.LEASE
-        status = await self.call(decode, request, prefill_body(request.body, params), self._backend.new_id())
+        status = await self.call(decode, request, prefill_body(request.body, params), self._engines.new_id())
         return Settlement.RELEASED if status == 200 else Settlement.LEASE
 
     async def call(self, endpoint: Endpoint, request: Request, body: bytes, request_id: str) -> int:
         """One whole leg without a client; its status, or 0 if there was no answer in time."""
-        leg = self._backend.leg(endpoint)
+        leg = self._engines.leg(endpoint)
         try:
             await leg.connect()
             leg.send("POST", request.path, (*request.headers, ("X-Request-Id", request_id)), body)
-            return (await leg.whole(self._backend.deadlines.settle)).status
+            return (await leg.whole(self._engines.deadlines.settle)).status
         except EngineFailure:
             return 0
         finally:

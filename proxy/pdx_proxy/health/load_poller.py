@@ -14,7 +14,7 @@ from typing import Final
 from pdx_api.names import Policy, Role
 from pdx_proxy.config.settings import Address, Choosing
 from pdx_proxy.endpoints.snapshot import Endpoint, Measure, Measured, Snapshot
-from pdx_proxy.engines.backend import Backend
+from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.probe import page_of
 
 PAUSE_SECONDS: Final = 1.0
@@ -77,13 +77,13 @@ class EngineLoads:
 
     def __init__(
         self,
-        backend: Backend,
+        engines: Engines,
         snapshot: Callable[[], Snapshot],
         publish: Callable[[], None],
         rng: random.Random | None = None,
     ) -> None:
-        self._backend = backend
-        self._roles = asked_roles(backend.settings.choosing)
+        self._engines = engines
+        self._roles = asked_roles(engines.settings.choosing)
         self._snapshot = snapshot
         self._publish = publish
         """Called when `measured` is another one."""
@@ -126,15 +126,15 @@ class EngineLoads:
     async def _ask(self, ranks: list[Endpoint]) -> None:
         """Ask one engine; one that does not answer has said nothing."""
         async with self._slots:
-            page = await page_of(self._backend, ranks[0], "/metrics", ANSWER_SECONDS)
-        now = self._backend.clock()
+            page = await page_of(self._engines, ranks[0], "/metrics", ANSWER_SECONDS)
+        now = self._engines.clock()
         for endpoint in ranks:
             measure = read_measure(page, endpoint.spec.rank)
             if measure is not None:
                 self._found[endpoint.name, endpoint.start] = (now, measure)
 
     def _take(self, asked: set[tuple[str, int]]) -> None:
-        oldest = self._backend.clock() - OLDEST_SECONDS
+        oldest = self._engines.clock() - OLDEST_SECONDS
         self._found = {key: told for key, told in self._found.items() if key in asked and told[0] > oldest}
         engines = {name: measure for (name, _), (_, measure) in self._found.items()}
         if is_news(self.measured.engines, engines):

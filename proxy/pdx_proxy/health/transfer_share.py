@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pdx_api.names import Role
 from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot
-from pdx_proxy.engines.backend import Backend
+from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.probe import page_of
 from pdx_proxy.health.load_poller import values
 from pdx_proxy.telemetry.counters import Outcome
@@ -86,14 +86,14 @@ def counted(before: "deque[Count] | None", count: Count) -> "deque[Count]":
 class TransferShare:
     """Owner of what is known of the last half minute."""
 
-    backend: Backend
+    engines: Engines
     snapshot: Callable[[], Snapshot]
     report: Callable[[], Awaitable[Mapping[str, Any]]]
     """The sum of the workers' reports."""
     rng: random.Random = field(default_factory=random.Random)
     _counts: "dict[Key, deque[Count]]" = field(default_factory=dict)
     _asked: "dict[Key, float]" = field(default_factory=dict)
-    """When each told its last count, by the backend's clock."""
+    """When each told its last count, by the engines' clock."""
     _splits: "deque[int]" = field(default_factory=lambda: deque(maxlen=_ROUNDS))
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_A_TIME))
     _task: "asyncio.Task[None] | None" = None
@@ -138,7 +138,7 @@ class TransferShare:
         """One round. Of an engine that does not answer the counts of before are kept, but not for ever."""
         decode = [e for e in self.snapshot().everything if e.role is Role.DECODE]
         await asyncio.gather(*(self._ask(endpoint) for endpoint in decode if endpoint.warm))
-        oldest = self.backend.clock() - _ROUNDS * PAUSE_SECONDS
+        oldest = self.engines.clock() - _ROUNDS * PAUSE_SECONDS
         keys = {(endpoint.name, endpoint.start) for endpoint in decode}
         for key in [key for key, at in self._asked.items() if key not in keys or at < oldest]:
             del self._counts[key], self._asked[key]
@@ -146,9 +146,9 @@ class TransferShare:
 
     async def _ask(self, endpoint: Endpoint) -> None:
         async with self._slots:
-            page = await page_of(self.backend, endpoint, "/metrics", ANSWER_SECONDS)
+            page = await page_of(self.engines, endpoint, "/metrics", ANSWER_SECONDS)
         count = read_count(page, endpoint.spec.rank)
         if count is not None:
             key = (endpoint.name, endpoint.start)
             self._counts[key] = counted(self._counts.get(key), count)
-            self._asked[key] = self.backend.clock()
+            self._asked[key] = self.engines.clock()

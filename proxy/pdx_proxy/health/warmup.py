@@ -14,7 +14,7 @@ from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import EndpointSpec
 from pdx_proxy.endpoints.events import Cause, EndpointEvent, LostHandoff, Suspect
 from pdx_proxy.endpoints.snapshot import NO_SLOT, Endpoint, Snapshot, State, by_rank, pairing
-from pdx_proxy.engines.backend import Backend
+from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.probe import hand_over, serve
 from pdx_proxy.http.upstream.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure
 
@@ -36,23 +36,23 @@ class EndpointRegistry:
 
     def __init__(
         self,
-        backend: Backend,
+        engines: Engines,
         specs: Iterable[EndpointSpec],
         publish: Publish,
         rng: random.Random | None = None,
         table: LoadTable | None = None,
     ) -> None:
-        self._backend = backend
+        self._engines = engines
         self._table = table
         self._endpoints = {spec.name: self._new(spec) for spec in by_rank(specs)}
         self._publish = publish
         self._random = rng or random.Random()  # noqa: S311 (spreads load)
-        self._slots = asyncio.Semaphore(backend.settings.warm_ups)
+        self._slots = asyncio.Semaphore(engines.settings.warm_ups)
         self._handshaken: frozenset[tuple[str, int, str, int]] = frozenset()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._decode_warmed = asyncio.Event()
         self._turn = 0
-        self._seconds = backend.deadlines.warm_up
+        self._seconds = engines.deadlines.warm_up
         self.ejections = dict.fromkeys(Cause, 0)
         """How often endpoints were left out, by cause."""
 
@@ -116,7 +116,7 @@ class EndpointRegistry:
             self.ejections[Cause.KEPT] += 1
             return
         self.ejections[news.cause] += 1
-        steady = self._backend.clock() - endpoint.warm_since > _STEADY_SECONDS
+        steady = self._engines.clock() - endpoint.warm_since > _STEADY_SECONDS
         before = 0 if steady else endpoint.ejections
         changes = {"identity": None, "reason": news.reason, "ejections": before + failing}
         self._put(endpoint, warmth=State.COLD if news.cause is Cause.HUNG else State.SUSPECT, **changes)
@@ -158,7 +158,7 @@ class EndpointRegistry:
                     await self._warm_prefill(endpoint)
                 else:
                     async with self._slots:
-                        await serve(self._backend, endpoint, _BODY, self._seconds)
+                        await serve(self._engines, endpoint, _BODY, self._seconds)
                     self._put_warm(endpoint)
             except EngineFailure as failure:
                 down = isinstance(failure, ConnectFailure) and failure.endpoint == name
@@ -179,7 +179,7 @@ class EndpointRegistry:
                     await self._warm_pair(prefill, decode)
                     return
                 if not alone:
-                    await serve(self._backend, prefill, _BODY, self._seconds)
+                    await serve(self._engines, prefill, _BODY, self._seconds)
                     alone = True
                     continue
             reason = "waits for a warm decode engine of its revision"
@@ -196,7 +196,7 @@ class EndpointRegistry:
 
     async def _warm_pair(self, prefill: Endpoint, decode: Endpoint) -> None:
         try:
-            probe = await hand_over(self._backend, prefill, decode, {**_BODY, "max_tokens": 1}, self._seconds)
+            probe = await hand_over(self._engines, prefill, decode, {**_BODY, "max_tokens": 1}, self._seconds)
         except EngineFailure as failure:
             if failure.endpoint == decode.name and not isinstance(failure, BadAnswer | DeadlineExceeded):
                 self.hear(Suspect(decode.name, decode.start, str(failure)))
@@ -205,7 +205,7 @@ class EndpointRegistry:
         self._put_warm(prefill, identity=probe.identity)
 
     def _put_warm(self, endpoint: Endpoint, **changes: Any) -> None:
-        since = self._backend.clock()
+        since = self._engines.clock()
         self._put(endpoint, warmth=State.WARM, start=endpoint.start + 1, reason=None, warm_since=since, **changes)
         if endpoint.role is Role.DECODE:
             self._wake_prefills()

@@ -15,12 +15,13 @@ from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import Settings
 from pdx_proxy.discovery.pod_watcher import Discovery, DiscoveryError, log_warning
 from pdx_proxy.endpoints.snapshot import Snapshot
+from pdx_proxy.engines.engines import create_engines
 from pdx_proxy.health.load_poller import EngineLoads
 from pdx_proxy.health.transfer_share import TransferShare
 from pdx_proxy.health.warmup import EndpointRegistry
 from pdx_proxy.http.downstream.listener import raise_file_limit
 from pdx_proxy.process.admin import create_admin
-from pdx_proxy.process.worker import create_backend, keep_memory, spare_collector
+from pdx_proxy.process.worker import keep_memory, spare_collector
 from pdx_proxy.process.workers import LocalWorkers, ProcessWorkers, Workers, address_of, bind
 from pdx_proxy.telemetry.access_log import configure_logs
 from pdx_proxy.verification.prober import TransferProber
@@ -90,15 +91,15 @@ class Control:
         self._settings = settings
         self._fleet: Workers | None = None
         self._runner: web.AppRunner | None = None
-        self._backend = create_backend(settings, lambda _: None)
-        self._keyring = Keyring(settings.keys, self._backend.pool, log_warning)
+        self._engines = create_engines(settings, lambda _: None)
+        self._keyring = Keyring(settings.keys, self._engines.pool, log_warning)
         self._table = LoadTable(settings.workers) if settings.workers > 1 else None
-        self.registry = EndpointRegistry(self._backend, settings.endpoints, self._publish, table=self._table)
+        self.registry = EndpointRegistry(self._engines, settings.endpoints, self._publish, table=self._table)
         self._loads = EngineLoads(
-            self._backend, lambda: self.registry.snapshot, lambda: self._publish(self.registry.snapshot)
+            self._engines, lambda: self.registry.snapshot, lambda: self._publish(self.registry.snapshot)
         )
-        self.prober = TransferProber(self._backend, lambda: self.registry.snapshot)
-        self.transfer_share = TransferShare(self._backend, lambda: self.registry.snapshot, self._workers)
+        self.prober = TransferProber(self._engines, lambda: self.registry.snapshot)
+        self.transfer_share = TransferShare(self._engines, lambda: self.registry.snapshot, self._workers)
         self.discovering: asyncio.Task[None] | None = None
         """Runs as long as the gateway does, unless discovery fails for good."""
         self.draining = False
@@ -156,7 +157,7 @@ class Control:
         await self.registry.stop()
         await self._loads.stop()
         self._keyring.stop()
-        self._backend.pool.close()
+        self._engines.pool.close()
         if self._table is not None:
             self._table.close()
         if self._runner is not None:
@@ -173,6 +174,6 @@ class Control:
     def _publish(self, snapshot: Snapshot) -> None:
         if self._loads.measured.round:
             snapshot = replace(snapshot, measured=self._loads.measured)
-        self._backend.apply(snapshot)
+        self._engines.apply(snapshot)
         if self._fleet is not None:
             self._fleet.apply(snapshot)

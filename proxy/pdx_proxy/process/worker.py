@@ -5,7 +5,6 @@ import ctypes
 import gc
 import os
 import socket
-import time
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -15,11 +14,10 @@ from pdx_proxy.balancing.load import Load
 from pdx_proxy.config.settings import Settings
 from pdx_proxy.endpoints.events import EventSink
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.engines.backend import Backend
-from pdx_proxy.engines.outlier_detection import OutlierDetector
+from pdx_proxy.engines.engines import create_engines
+from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.downstream.listener import Listener
-from pdx_proxy.http.upstream.connection_pool import Pool
 from pdx_proxy.serving.gateway import Gateway
 
 _YOUNG_OBJECTS: Final = 50_000
@@ -52,35 +50,21 @@ def keep_memory() -> None:
         mallopt(_M_MMAP_THRESHOLD, _MAP_BYTES)
 
 
-def create_backend(settings: Settings, notify: EventSink, load: Load | None = None) -> Backend:
-    """A backend on the running loop, with ids that no other backend makes."""
-    prefix = os.urandom(8).hex()
-    count = iter(range(1, 1 << 62))
-    return Backend(
-        settings=settings,
-        pool=Pool(idle_seconds=settings.idle_seconds, connect_seconds=settings.deadlines.connect),
-        new_id=lambda: f"{prefix}{next(count):x}",
-        clock=time.perf_counter,
-        notify=notify,
-        outliers=OutlierDetector(settings.health.failures_in_a_row, notify),
-        load=load or Load(),
-    )
-
-
 class Worker:
-    """Owner of a listening server, the backend it serves with, and its aftercare."""
+    """Owner of a listening server, what it serves with, and its settlements."""
 
     def __init__(self, settings: Settings, notify: EventSink, load: Load | None = None) -> None:
         self._settings = settings
-        self._backend = create_backend(settings, notify, load)
-        self._settlements = Settlements(self._backend)
+        self._engines = create_engines(settings, notify, load)
+        self._serving = ServingState(self._engines)
+        self._settlements = Settlements(self._serving)
         # A start of its own, or several gateways would all call the same engine first.
         turn = int.from_bytes(os.urandom(4))
         share = WorkerLimits.of(settings.limits, settings.workers)
-        self._admission = Admission(share, self._backend.counters, self._backend.clock)
+        self._admission = Admission(share, self._serving.counters, self._engines.clock)
         # What is wrong with a file is told by the control side.
-        self._keyring = Keyring(settings.keys, self._backend.pool, lambda _: None)
-        self._gateway = Gateway(self._backend, self._settlements, self._admission, self._keyring, turn)
+        self._keyring = Keyring(settings.keys, self._engines.pool, lambda _: None)
+        self._gateway = Gateway(self._serving, self._settlements, self._admission, self._keyring, turn)
         self._listener = Listener(self._gateway.serve, max_body_bytes=settings.limits.max_body_bytes)
         self._server: asyncio.Server | None = None
 
@@ -92,12 +76,12 @@ class Worker:
 
     def apply(self, snapshot: Snapshot) -> None:
         """Take a new view of the endpoints."""
-        self._backend.apply(snapshot)
+        self._serving.apply(snapshot)
         self._admission.resize(len(snapshot.decode))
 
     def report(self) -> dict[str, Any]:
         """The counters and the legs in flight."""
-        return self._backend.counters.report(self._backend.load.view())
+        return self._serving.counters.report(self._engines.load.view())
 
     def drain(self) -> None:
         """Serve on, and have clients connect elsewhere from now on."""
@@ -117,4 +101,4 @@ class Worker:
         except TimeoutError:
             pass
         self._keyring.stop()
-        self._backend.pool.close()
+        self._engines.pool.close()

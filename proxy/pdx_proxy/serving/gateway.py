@@ -11,9 +11,10 @@ from pdx_proxy.admission.admission import Admission, ShedError
 from pdx_proxy.admission.api_keys import Keyring
 from pdx_proxy.balancing.chooser import SESSION_HEADER
 from pdx_proxy.balancing.pick import Choice
-from pdx_proxy.engines.backend import Backend
+from pdx_proxy.engines.transfer_params import LegRefused
 from pdx_proxy.handoff import pool, pull, push
-from pdx_proxy.handoff.base import Handoff, HandoffFailure, LegRefused
+from pdx_proxy.handoff.base import Handoff, HandoffFailure
+from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.downstream.exchange import Exchange, answer
 from pdx_proxy.http.messages import forwarded_headers
@@ -40,21 +41,23 @@ _WHOLE: Final = Outcome.WHOLE
 
 
 class Gateway:
-    """Serves exchanges with the engines of a backend."""
+    """Serves exchanges with one worker's engines."""
 
     def __init__(
-        self, backend: Backend, settlements: Settlements, admission: Admission, keyring: Keyring, turn: int = 0
+        self, serving: ServingState, settlements: Settlements, admission: Admission, keyring: Keyring, turn: int = 0
     ) -> None:
-        self._backend = backend
+        engines = serving.engines
+        self._serving = serving
+        self._engines = engines
         self._loop = asyncio.get_running_loop()
         self._admission = admission
         self._keyring = keyring
-        self._forwarded = forwarded_headers(backend.settings.keys)
-        self._chooser = backend.chooser
+        self._forwarded = forwarded_headers(engines.settings.keys)
+        self._chooser = serving.chooser
         self._settlements = settlements
         self._turn = turn
         self._log = AccessLog(
-            backend.settings.logs, backend.settings.workers, lambda: backend.snapshot.everything, backend.clock
+            engines.settings.logs, engines.settings.workers, lambda: engines.snapshot.everything, engines.clock
         )
         self._slow_seconds = self._log.slow_seconds
         self.draining = False
@@ -65,7 +68,7 @@ class Gateway:
         kind = self._answer_alone(exchange)
         if kind is None:
             return
-        counters, clock = self._backend.counters, self._backend.clock
+        counters, clock = self._serving.counters, self._engines.clock
         counters.requests_in_flight += 1
         outcome = _INTERNAL
         raised: Exception | None = None
@@ -77,7 +80,7 @@ class Gateway:
             if permit.turn is not None:
                 await self._admission.await_turn(permit)
                 timeline.queued = clock() - began
-            self._backend.budget.request(began)
+            self._serving.budget.request(began)
             handoff = await self._hand_off(exchange, kind, timeline)
             permit.drop_body()
             outcome = Outcome.UNAVAILABLE if handoff is None else await self._answer(exchange, handoff, timeline)
@@ -127,7 +130,7 @@ class Gateway:
         return None
 
     def _answer_ready(self, exchange: Exchange) -> None:
-        if self._backend.snapshot.decode and not self.draining:
+        if self._engines.snapshot.decode and not self.draining:
             answer(exchange, 200, b"", {})
         else:
             answer(exchange, 503, _unavailable("No engine is ready."), {})
@@ -148,7 +151,7 @@ class Gateway:
         """
         request = await self._read(exchange, kind, timeline)
         divisible, refused = request.split, False
-        retries = self._backend.settings.retries
+        retries = self._engines.settings.retries
         avoid: set[str] = set()
         last: EngineFailure | None = None
         tries = retries.attempts
@@ -156,7 +159,7 @@ class Gateway:
             tries -= 1
             self._turn += 1
             split = request.split and (tries > 0 or last is None or retries.on_prefill_failure is PrefillFailure.FAIL)
-            choice = self._chooser.choose(self._backend.snapshot, request, split=split, avoid=avoid, turn=self._turn)
+            choice = self._chooser.choose(self._engines.snapshot, request, split=split, avoid=avoid, turn=self._turn)
             if choice is None:
                 break
             try:
@@ -168,13 +171,13 @@ class Gateway:
             except HandoffFailure as failure:
                 avoid.add(failure.endpoint.name)
                 last = failure.cause
-                self._backend.counters.retried(last.reason)
+                self._serving.counters.retried(last.reason)
                 timeline.failures.append(last.reason.value)
                 if failure.endpoint is choice.prefill and retries.on_prefill_failure is not PrefillFailure.RETRY:
                     if retries.on_prefill_failure is PrefillFailure.FAIL:
                         break
                     request = request.whole()
-                if tries and failure.begun and not self._backend.may_retry():
+                if tries and failure.begun and not self._serving.may_retry():
                     break
             else:
                 if divisible and handoff.prefill is None:
@@ -186,14 +189,14 @@ class Gateway:
     async def _read(self, exchange: Exchange, kind: Kind, timeline: Timeline) -> Request:
         headers = exchange.headers
         found = [(name, headers.get(name, "")) for name in self._forwarded]
-        until = self._loop.time() + self._backend.deadlines.total
+        until = self._loop.time() + self._engines.deadlines.total
         forwarded = tuple([(name, value) for name, value in found if value and value.isascii()])
         if kind is _READ:
-            timeline.read = self._backend.clock()
+            timeline.read = self._engines.clock()
             return Request(exchange.path, Body(), forwarded, split=False, until=until, timeline=timeline)
         body = read_body(await exchange.body(), headers.get("content-type", ""), self._chooser.look)
         split = self._chooser.may_split(kind, exchange.path, body)
-        timeline.read = self._backend.clock()
+        timeline.read = self._engines.clock()
         timeline.stream = bool(body.fields.get("stream"))
         return Request(exchange.path, body, forwarded, split, headers.get(SESSION_HEADER, ""), until, timeline)
 
@@ -204,22 +207,22 @@ class Gateway:
             return self._whole(choice, request, method)
         family = family_of(prefill.connector, prefill.order, prefill.spec.protocol)
         if isinstance(family, Pull):
-            return pull.hand_off(self._backend, self._settlements, family, (prefill, decode), request)
+            return pull.hand_off(self._serving, self._settlements, family, (prefill, decode), request)
         if isinstance(family, Pool):
-            return pool.hand_off(self._backend, self._settlements, family, (prefill, decode), request)
-        return push.hand_off(self._backend, self._settlements, family, prefill.order, (prefill, decode), request)
+            return pool.hand_off(self._serving, self._settlements, family, (prefill, decode), request)
+        return push.hand_off(self._serving, self._settlements, family, prefill.order, (prefill, decode), request)
 
     async def _whole(self, choice: Choice, request: Request, method: str) -> Handoff:
-        leg = self._backend.leg(choice.decode, request.until)
+        leg = self._engines.leg(choice.decode, request.until)
         try:
             await leg.connect()
             body = decode_body(request.body, None) if method == "POST" else b""
-            self._backend.send(leg, request, body, self._backend.new_id(), method)
-            await leg.opened(self._backend.deadlines.first_event)
+            self._serving.send(leg, request, body, self._engines.new_id(), method)
+            await leg.opened(self._engines.deadlines.first_event)
         except EngineFailure as failure:
             leg.end()
             if not isinstance(failure, BadAnswer):
-                self._backend.suspect(choice.decode, failure)
+                self._engines.suspect(choice.decode, failure)
             raise HandoffFailure(choice.decode, failure, begun=leg.begun) from failure
         except BaseException:
             leg.end()
@@ -227,18 +230,18 @@ class Gateway:
         return Handoff(leg)
 
     async def _answer(self, exchange: Exchange, handoff: Handoff, timeline: Timeline) -> Outcome:
-        phases, status = self._backend.counters.phases, handoff.decode.answer.status
+        phases, status = self._serving.counters.phases, handoff.decode.answer.status
         if handoff.prefill is not None:
             timeline.handoff = handoff.handoff_seconds
             if timeline.stream:  # of others the first event is the whole answer, which says how long it is
                 phases[_HANDOFF].observe(handoff.handoff_seconds)
-        timeline.first = self._backend.clock() - timeline.read + timeline.queued
+        timeline.first = self._engines.clock() - timeline.read + timeline.queued
         if timeline.stream and status == 200:
             phases[_FIRST_TOKEN].observe(timeline.first)
         try:
-            idle = self._backend.deadlines.idle
+            idle = self._engines.deadlines.idle
             headers = self._headers(exchange, handoff)
-            failure = await relay(exchange, handoff.decode, headers, idle, self._backend.counters)
+            failure = await relay(exchange, handoff.decode, headers, idle, self._serving.counters)
         finally:
             handoff.decode.end()
         if failure is not None:
@@ -249,12 +252,12 @@ class Gateway:
 
     def _count_local(self, choice: Choice, handoff: Handoff, why: Local) -> None:
         if choice.decode.role is Role.DECODE and handoff.decode.answer.status == 200:
-            self._backend.counters.local_prefills[why.value] += 1
+            self._serving.counters.local_prefills[why.value] += 1
 
     def _broken(self, handoff: Handoff, failure: EngineFailure | RequestExpired) -> Outcome:
         if isinstance(failure, RequestExpired):
             return Outcome.EXPIRED
-        self._backend.suspect(handoff.decode.endpoint, failure)
+        self._engines.suspect(handoff.decode.endpoint, failure)
         return Outcome.IDLE if isinstance(failure, DeadlineExceeded) else Outcome.BROKEN
 
     def _own_headers(self, exchange: Exchange) -> dict[str, str]:
@@ -264,7 +267,7 @@ class Gateway:
 
     def _headers(self, exchange: Exchange, handoff: Handoff) -> Mapping[str, str]:
         headers = self._own_headers(exchange)
-        if not self._backend.settings.debug_headers:
+        if not self._engines.settings.debug_headers:
             return headers
         headers["x-pdx-decode"] = handoff.decode.endpoint.name
         if handoff.prefill is not None:

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from pdx_api.connectors import family_of
 from pdx_proxy.endpoints.snapshot import Endpoint
-from pdx_proxy.engines.backend import Backend
+from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.probe import Probe, hand_over, page_of, serve
-from pdx_proxy.handoff.base import NO_PARAMS
+from pdx_proxy.engines.transfer_params import NO_PARAMS
 from pdx_proxy.http.upstream.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure, LostConnection
 from pdx_proxy.verification.diagnosis import Evidence, Facts, announced_host, read_facts
 from pdx_proxy.verification.prompts import Prompts
@@ -42,7 +42,7 @@ class Attempt:
 class AttemptRunner:
     """Sends transfer probes. They use the control side's connections, so none is counted as a client's request."""
 
-    def __init__(self, engines: Backend, prompts: Prompts) -> None:
+    def __init__(self, engines: Engines, prompts: Prompts) -> None:
         self._engines = engines
         self._prompts = prompts
 

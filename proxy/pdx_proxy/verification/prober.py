@@ -15,7 +15,7 @@ from typing import Any, Final
 from pdx_api.connectors import family_of
 from pdx_api.verification import LONGEST_WAIT, Finding, Verdict
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.engines.backend import Backend
+from pdx_proxy.engines.engines import Engines
 from pdx_proxy.telemetry.counters import Histogram
 from pdx_proxy.verification.attempt import Attempt, AttemptRunner
 from pdx_proxy.verification.diagnosis import likely_cause
@@ -35,7 +35,7 @@ _log: Final = logging.getLogger(__name__)
 class TransferProber:
     """Owner of the records of all pairs and of the finding."""
 
-    def __init__(self, engines: Backend, snapshot: Callable[[], Snapshot], rng: random.Random | None = None) -> None:
+    def __init__(self, engines: Engines, snapshot: Callable[[], Snapshot], rng: random.Random | None = None) -> None:
         self._engines = engines
         self._snapshot = snapshot
         self._random = rng or random.Random()  # noqa: S311 (no secret)

@@ -189,7 +189,7 @@ async def test_a_decode_that_leaves_during_the_prefill_gets_no_leg(shape: Shape,
     world = await make_pool(1, 2, p=SLOW_PREFILL, debug_headers=True)
     task = await _begin(world, shape)
     await eventually(lambda: world.p.counts.running_now)
-    busy = next(d for d in world.decode if world.worker._backend.load.legs.get(world.endpoint(d).name))
+    busy = next(d for d in world.decode if world.worker._engines.load.legs.get(world.endpoint(d).name))
     legs = busy.counts.legs.total()
     specs = world.settings().endpoints
     world.gateway.registry.update([replace(s, leaving=s.address.port == busy.port) for s in specs])

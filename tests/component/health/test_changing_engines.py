@@ -190,11 +190,10 @@ async def test_nothing_is_kept_of_engines_that_are_gone(order: Order, make_chang
     world.pods.specs = keep
     world.pods.notify()
     await asyncio.sleep(0.05)
-    backends = [world.worker._backend, world.gateway._backend]
-    for backend in backends:
-        assert backend.load.legs.keys() <= keep.keys()
-        assert backend.pool._idle.keys() <= {spec.address for spec in keep.values()}
-        assert {key[0] for key in backend.handshaken} <= keep.keys()
+    for engines in (world.worker._engines, world.gateway._engines):
+        assert engines.load.legs.keys() <= keep.keys()
+        assert engines.pool._idle.keys() <= {spec.address for spec in keep.values()}
+    assert {key[0] for key in world.worker._serving.handshaken} <= keep.keys()
     assert not world.gateway.registry._tasks
     page = (await world.call("GET", f"{world.admin}/metrics")).raw.decode()
     assert 'pdx_legs_in_flight{endpoint="prefill-a-0",role="prefill"}' in page

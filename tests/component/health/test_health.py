@@ -162,7 +162,7 @@ async def test_blocks_that_a_decode_has_lost_are_told(push: Order, make_world: M
     assert (await world.settlements())["decode_lost"] == 1
     assert (await _described(world, world.d))["lostHandoffs"] == 1
     assert await _metric(world, f'pdx_decode_lost{{endpoint="{name}"}}') == "1.0"
-    assert world.worker._backend.load.of(world.endpoint(world.d)) == 1, "it weighs as a leg in flight"
+    assert world.worker._engines.load.of(world.endpoint(world.d)) == 1, "it weighs as a leg in flight"
     await world.d.kill()
     assert (await world.ask()).status == 503
     await eventually(lambda: world.endpoint(world.d).state is State.COLD)
@@ -174,7 +174,7 @@ async def test_blocks_that_a_decode_has_lost_are_told(push: Order, make_world: M
 
 async def test_an_engine_that_comes_back_starts_slowly(make_world: MakeWorld) -> None:
     world = await make_world(PULL, 0, 2, d={"decode_token_seconds": 0.02}, health=Health(slow_start_seconds=0.6))
-    load = world.worker._backend.load
+    load = world.worker._engines.load
     assert not load.effective_loads, "those that start together share evenly"
     await asyncio.sleep(0.6)  # the other one is no newcomer then
     await world.d.kill()

@@ -24,7 +24,7 @@ def _in_short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def told(world: World) -> Measured:
     """What the worker has been told."""
-    return world.worker._backend.snapshot.measured
+    return world.worker._engines.snapshot.measured
 
 
 def said_of(world: World, engine: SimEngine) -> Measure | None:
@@ -56,21 +56,21 @@ async def test_idle_engines_are_no_news(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, choosing=Choosing(decode_policy=Policy.LEAST_LOAD))
     await eventually(lambda: said_of(world, world.d) == Measure(0, 0, 0.0), what="idle and told")
     assert said_of(world, world.p) is None, "its policy needs no numbers"
-    known, snapshot = told(world), world.worker._backend.snapshot
+    known, snapshot = told(world), world.worker._engines.snapshot
     loads = world.gateway._loads
     for _ in range(3):
         await loads.ask_all()
     assert loads.measured is known
-    assert world.worker._backend.snapshot is snapshot
+    assert world.worker._engines.snapshot is snapshot
 
 
 async def test_old_numbers_are_dropped(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, choosing=Choosing(decode_policy=Policy.LEAST_LOAD))
-    backend, decode, late = world.gateway._backend, world.endpoint(world.d), 0.0
-    clock = backend.clock
-    backend.clock = lambda: clock() + late
+    engines, decode, late = world.gateway._engines, world.endpoint(world.d), 0.0
+    clock = engines.clock
+    engines.clock = lambda: clock() + late
     published: list[Measured] = []
-    loads = EngineLoads(backend, lambda: Snapshot.of([decode]), lambda: published.append(loads.measured))
+    loads = EngineLoads(engines, lambda: Snapshot.of([decode]), lambda: published.append(loads.measured))
     await loads.ask_all()
     await world.d.kill()
     await loads.ask_all()
@@ -87,13 +87,13 @@ async def test_an_engine_that_does_not_tell_its_load_is_used(make_world: MakeWor
     world = await make_world(
         *(Order.PREFILL_FIRST, 1, 2), choosing=Choosing(decode_policy=Policy.LEAST_LOAD), debug_headers=True
     )
-    backend, snapshot = world.worker._backend, world.gateway.registry.snapshot
+    engines, snapshot = world.worker._engines, world.gateway.registry.snapshot
     silent = world.endpoint(world.d).name
     await eventually(lambda: len(told(world).engines) == 2)
     others = {name: each for name, each in told(world).engines.items() if name != silent}
     await world.gateway._loads.stop()
     world.gateway._loads.measured = Measured(99, others)
     world.gateway._publish(snapshot)
-    assert backend.snapshot.measured.round == 99
+    assert engines.snapshot.measured.round == 99
     called = Counter([(await world.ask()).headers["x-pdx-decode"] for _ in range(6)])
     assert called[silent] == 3

@@ -10,8 +10,8 @@ import pytest
 from pdx_api.logs import JsonFormatter, TextFormatter
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Logs
-from pdx_proxy.engines.backend import Backend
 from pdx_proxy.engines.leg import Leg
+from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry import access_log
 from pdx_proxy.telemetry.access_log import LINES_PER_SECOND, AccessLog
@@ -145,14 +145,14 @@ async def test_an_error_inside_ps_leg_is_settled(
     """D waits for a push that will not come: its client is told at once, and what had begun is settled."""
     world = await make_world(order)
     world.allowed.stranded = not world.pull
-    send = Backend.send_prefill
+    send = ServingState.send_prefill
 
-    def fail_once(backend: Backend, leg: Leg, request: Request, body: bytes, request_id: str) -> None:
-        monkeypatch.setattr(Backend, "send_prefill", send)
-        send(backend, leg, request, body, request_id)
+    def fail_once(serving: ServingState, leg: Leg, request: Request, body: bytes, request_id: str) -> None:
+        monkeypatch.setattr(ServingState, "send_prefill", send)
+        send(serving, leg, request, body, request_id)
         raise KeyError("Tell-nobody-of-4711")
 
-    monkeypatch.setattr(Backend, "send_prefill", fail_once)
+    monkeypatch.setattr(ServingState, "send_prefill", fail_once)
     reply = await asyncio.wait_for(world.ask(), 10.0)
     assert (reply.status, reply.error["type"]) == (500, "InternalServerError")
     assert await world.outcomes() == {"internal": 1}

@@ -10,8 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from pdx_api.names import Order, Policy, PrefillFailure, Role
 from pdx_proxy.config.settings import Address, Choosing, Deadlines, EndpointSpec, Limits, Retries, Settings
 from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.engines.engines import create_engines
+from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
-from pdx_proxy.process.worker import create_backend
 from pdx_proxy.telemetry.counters import Settlement
 from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld
@@ -144,8 +145,8 @@ async def test_kv_that_nothing_frees_is_held_until_its_lease_ends(
     settlement: Settlement, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pdx_proxy.handoff.settlement.LEASE_MARGIN_SECONDS", 0.0)
-    backend = create_backend(Settings(deadlines=Deadlines(handoff=0.2)), lambda _: None)
-    settlements, prefill = Settlements(backend), Endpoint(EndpointSpec(Address("p", 1), Role.PREFILL))
+    serving = ServingState(create_engines(Settings(deadlines=Deadlines(handoff=0.2)), lambda _: None))
+    settlements, prefill = Settlements(serving), Endpoint(EndpointSpec(Address("p", 1), Role.PREFILL))
 
     async def work() -> Settlement:
         return settlement
@@ -153,10 +154,10 @@ async def test_kv_that_nothing_frees_is_held_until_its_lease_ends(
     def held() -> Coroutine[Any, Any, Settlement]:
         return settlements._held(prefill, work())
 
-    backend.counters.hold(prefill.name)
+    serving.counters.hold(prefill.name)
     assert await held() is settlement
-    assert backend.counters.held == ({prefill.name: 1} if kept else {})
-    await eventually(lambda: not backend.counters.held)
+    assert serving.counters.held == ({prefill.name: 1} if kept else {})
+    await eventually(lambda: not serving.counters.held)
 
 
 @pytest.mark.parametrize(
@@ -166,13 +167,13 @@ async def test_kv_that_nothing_frees_is_held_until_its_lease_ends(
 async def test_a_lease_is_the_connectors_own(
     connector: str, order: Order, seconds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = create_backend(Settings(deadlines=Deadlines(handoff=7)), lambda _: None)
+    serving = ServingState(create_engines(Settings(deadlines=Deadlines(handoff=7)), lambda _: None))
     prefill = Endpoint(EndpointSpec(Address("p", 1), Role.PREFILL, connector=connector, order=order))
-    backend.counters.hold(prefill.name)
+    serving.counters.hold(prefill.name)
     timers: list[tuple[Any, ...]] = []
     monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda *timer: timers.append(timer))
-    Settlements(backend).let_go(prefill, expires=True)
-    assert backend.counters.held == {prefill.name: 1}
+    Settlements(serving).let_go(prefill, expires=True)
+    assert serving.counters.held == {prefill.name: 1}
     ((after, let_go, *told),) = timers
     let_go(*told)
-    assert (after, backend.counters.held) == (seconds, {})
+    assert (after, serving.counters.held) == (seconds, {})

@@ -1,0 +1,74 @@
+"""The engines as one process reaches them: endpoints in force, connections, requests in flight, request ids."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+
+from pdx_proxy.balancing.load import Load
+from pdx_proxy.balancing.slow_start import effective_loads
+from pdx_proxy.config.settings import Deadlines, Settings
+from pdx_proxy.endpoints.events import Cause, EventSink, LostHandoff, Suspect
+from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot
+from pdx_proxy.engines.leg import Leg
+from pdx_proxy.engines.outlier_detection import OutlierDetector
+from pdx_proxy.http.upstream.connection_pool import Pool
+from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure
+
+
+@dataclass(slots=True)
+class Engines:
+    """Owner of the snapshot in force, the connections and the load. The control side and every worker have one."""
+
+    settings: Settings
+    pool: Pool
+    new_id: Callable[[], str]
+    """Returns a fresh request id for an engine."""
+    clock: Callable[[], float]
+    """Seconds, monotonic."""
+    notify: EventSink
+    """Reports events of endpoints to the control side."""
+    outliers: OutlierDetector
+    load: Load
+    snapshot: Snapshot = field(default_factory=Snapshot)
+
+    @property
+    def deadlines(self) -> Deadlines:
+        """How long each wait may take."""
+        return self.settings.deadlines
+
+    def leg(self, endpoint: Endpoint, until: float = inf) -> Leg:
+        """Create a leg to the endpoint, counted at once. At `until`, in the loop's time, its request expires."""
+        return Leg(self.pool, self.load, endpoint, self.outliers, until)
+
+    def suspect(self, endpoint: Endpoint, why: EngineFailure | str) -> None:
+        """Report that the endpoint may have died, restarted or hung: it must be warmed up again."""
+        cause = Cause.HUNG if isinstance(why, DeadlineExceeded) else Cause.LOST
+        self.notify(Suspect(endpoint.name, endpoint.start, str(why), cause))
+
+    def lost(self, decode: Endpoint) -> None:
+        """Report a D that waits for a push that never comes."""
+        self.notify(LostHandoff(decode.name))
+
+    def apply(self, snapshot: Snapshot) -> None:
+        """Put a snapshot in force and forget endpoints that are gone and starts that are over."""
+        self.snapshot = snapshot
+        self.outliers.keep({(e.name, e.start) for e in snapshot.everything})
+        self.load.effective_loads = effective_loads(snapshot, self.settings.health.slow_start_seconds, self.clock())
+        self.pool.keep({e.address for e in snapshot.everything}, self.settings.gone_seconds)
+
+
+def create_engines(settings: Settings, notify: EventSink, load: Load | None = None) -> Engines:
+    """Create engines on the running loop, with request ids that no other process makes."""
+    prefix = os.urandom(8).hex()
+    count = iter(range(1, 1 << 62))
+    return Engines(
+        settings=settings,
+        pool=Pool(idle_seconds=settings.idle_seconds, connect_seconds=settings.deadlines.connect),
+        new_id=lambda: f"{prefix}{next(count):x}",
+        clock=time.perf_counter,
+        notify=notify,
+        outliers=OutlierDetector(settings.health.failures_in_a_row, notify),
+        load=load or Load(),
+    )

@@ -1,0 +1,69 @@
+"""What a P's complete answer hands over to D: its KV transfer parameters, and P's identity."""
+
+from typing import Any, Final
+
+import msgspec
+
+from pdx_api.connectors.families import Identity, InPrefillAnswer, KVParams, Push
+from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.http.upstream.connection import Answer
+from pdx_proxy.http.upstream.failures import BadAnswer, Reason
+from pdx_proxy.payload.prefill_answer import PREFILLED
+
+NO_PARAMS: Final = "answered without kv_transfer_params: is its KV connector on?"
+"""Detail of the failure of a P that has no connector."""
+_ENDED: Final = b'"finish_reason":"length"'
+_NOTHING: Final = (Reason.STATUS, 502, b"")
+
+
+class LegRefused(Exception):  # noqa: N818 (the engine's refusal, not an error of the gateway)
+    """An engine answered 4xx to a leg: the request is at fault, or too large for P.
+
+    The request is then sent unmodified to D and D's answer returned, because a leg's error message may mention fields
+    that the gateway added.
+    """
+
+
+def transfer_params(endpoint: Endpoint, answer: Answer) -> dict[str, Any] | None:
+    """Return the parameters of a P's complete answer, or None when it has nothing to hand over.
+
+    Raises LegRefused for a 4xx, and BadAnswer for an answer that is not a P's.
+    """
+    if 400 <= answer.status < 500:
+        raise LegRefused
+    if answer.status != 200:
+        raise BadAnswer(endpoint.name, f"status {answer.status}", Reason.STATUS, answer.status, answer.document)
+    try:
+        found = PREFILLED.decode(answer.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadAnswer(endpoint.name, "not an answer of vLLM", Reason.LOST, 502, b"") from error
+    for choice in found.choices:
+        if choice.finish_reason == "abort":
+            raise BadAnswer(endpoint.name, "aborted by the engine", Reason.ABORT, 503, b"")
+    return found.kv_transfer_params
+
+
+def handed_over(endpoint: Endpoint, family: Push, answer: Answer) -> KVParams:
+    """Return the parameters of a P's complete answer; empty where P only has to finish by length.
+
+    Raises LegRefused, and BadAnswer also when P has nothing to hand over.
+    """
+    params = transfer_params(endpoint, answer)
+    if not isinstance(family.identity, InPrefillAnswer):
+        if _ENDED not in answer.body:
+            raise BadAnswer(endpoint.name, "nothing to hand over: it has not ended by its length", *_NOTHING)
+        return {}
+    if params is None:
+        raise BadAnswer(endpoint.name, NO_PARAMS, *_NOTHING)
+    return params
+
+
+def identity_of(endpoint: Endpoint, family: Push, params: KVParams) -> Identity | None:
+    """Return the identity in a P's parameters, or else the one from its warm-up; raises BadAnswer for none."""
+    if not isinstance(family.identity, InPrefillAnswer):
+        return endpoint.identity
+    try:
+        return family.identity.read(params)
+    except (KeyError, TypeError, ValueError) as error:
+        detail = f"its kv_transfer_params name no identity: {error!r}"
+        raise BadAnswer(endpoint.name, detail, Reason.LOST, 502, b"") from error

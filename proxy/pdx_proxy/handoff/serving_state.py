@@ -1,0 +1,67 @@
+"""What a worker needs to serve requests besides the engines: choice, retry budget, counters, handshakes."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from pdx_proxy.admission.retry_budget import RetryBudget
+from pdx_proxy.balancing.chooser import Chooser
+from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot, pairing
+from pdx_proxy.engines.engines import Engines
+from pdx_proxy.engines.leg import Leg
+from pdx_proxy.payload.request import Request
+from pdx_proxy.telemetry.counters import Counters, Phase
+
+_TO_PREFILL: Final = Phase.TO_PREFILL.value
+
+
+@dataclass(slots=True)
+class ServingState:
+    """One worker's serving side. The control side has none: its probes are neither balanced nor counted."""
+
+    engines: Engines
+    counters: Counters = field(default_factory=Counters)
+    handshaken: set[tuple[str, int, str, int]] = field(default_factory=set)
+    """Pairs that have exchanged KV in this start of both."""
+    chooser: Chooser = field(init=False)
+    budget: RetryBudget = field(init=False)
+
+    def __post_init__(self) -> None:
+        settings = self.engines.settings
+        self.chooser = Chooser(settings.choosing, self.engines.load.of, self.counters)
+        self.budget = RetryBudget(settings.retries, settings.workers)
+
+    def apply(self, snapshot: Snapshot) -> None:
+        """Put a snapshot in force and forget pairs of engines that are gone or have restarted."""
+        self.chooser.apply(snapshot)
+        starts = {(e.name, e.start) for e in snapshot.everything}
+        self.handshaken = {key for key in self.handshaken if {key[:2], key[2:]} <= starts} | set(snapshot.handshaken)
+        self.engines.apply(snapshot)
+
+    def send(self, leg: Leg, request: Request, body: bytes, request_id: str, method: str = "POST") -> None:
+        """Send a leg of the request under this id, and note it."""
+        leg.send(method, request.path, (*request.headers, ("X-Request-Id", request_id)), body)
+        request.timeline.legs.append((leg.endpoint.name, request_id))
+
+    def send_prefill(self, leg: Leg, request: Request, body: bytes, request_id: str) -> None:
+        """Send a leg to a P, whose time counts from now on."""
+        self.send(leg, request, body, request_id)
+        timeline, now = request.timeline, self.engines.clock()
+        if not timeline.sent:
+            timeline.to_prefill = now - timeline.read
+            self.counters.phases[_TO_PREFILL].observe(timeline.to_prefill)
+        timeline.sent = now
+
+    def may_retry(self) -> bool:
+        """Whether the budget allows one more attempt; counts either way."""
+        if self.budget.take(self.engines.clock()):
+            return True
+        self.counters.retries_refused += 1
+        return False
+
+    def mark_handshake(self, prefill: Endpoint, decode: Endpoint) -> None:
+        """Note that KV has moved between the two."""
+        self.handshaken.add(pairing(prefill, decode))
+
+    def has_handshake(self, prefill: Endpoint, decode: Endpoint) -> bool:
+        """Whether KV has moved between the two in this start of both."""
+        return pairing(prefill, decode) in self.handshaken
