@@ -76,7 +76,7 @@ bench: install-dev ## Measure the gateway beside its peers (ARGS=--help lists th
 
 .PHONY: dashboards
 dashboards: install-dev ## Run every panel's and alert's query in a Prometheus that scrapes a gateway and engines under load and faults
-	@PYTHONPATH=$(CURDIR)/cluster $(BIN)/python -m tests.boards.show $(ARGS)
+	@PYTHONPATH=$(CURDIR)/cluster $(BIN)/python -m tests.dashboards.show $(ARGS)
 
 .PHONY: check
 check: install-dev ## Format, lint, types, import rule, spelling, locks

@@ -11,7 +11,7 @@ import yaml
 from pdx_api.names import GROUP, PLURAL
 from pdx_api.spec.schema import custom_resource_definition, object_schema
 from scripts.alerts import rules_file
-from scripts.boards import dashboards
+from scripts.dashboards import dashboards
 from scripts.failures import failures
 from scripts.reference import reference
 

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 REAL_TIME = {
-    **dict.fromkeys(("tests/boards/", "tests/charts/", "tests/cluster/", "tests/component/", "tests/engines/"), 2),
+    **dict.fromkeys(("tests/dashboards/", "tests/charts/", "tests/cluster/", "tests/component/", "tests/engines/"), 2),
     **dict.fromkeys(("tests/images/", "tests/unit/operator/", "tests/unit/proxy/", "tests/unit/sim/"), 1),
 }
 """How often tests whose pace is not their own are run again: engines, clusters, containers, sockets under load."""

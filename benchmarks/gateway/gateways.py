@@ -90,7 +90,7 @@ def _pdx(workers: int, *, compiled: bool = True) -> Callable[[Engines, int, Path
         line = [sys.executable, "-m", "pdx_cli", "gateway", "--listen", f"127.0.0.1:{port}"]
         line += ["--admin", f"127.0.0.1:{port + 50}", "--workers", str(workers)]
         line += ["--prefill", *_urls(engines.prefill), "--decode", *_urls(engines.decode)]
-        line += ["--canary-seconds", "0"]  # engines count what the load sends
+        line += ["--verification-period-seconds", "0"]  # engines count what the load sends
         line += ["--max-in-flight-per-decode", "8192"]  # the peers have no limit, and 5000 streams are one load
         env = {"PYTHONPATH": str(cache.compile_gateway(CHECKOUT))} if compiled else {}
         return Command(line, _checkout_version(), env)

@@ -16,7 +16,7 @@ from benchmarks.soak.manners import some_client, write_rubbish
 from benchmarks.soak.program import GatewayProcess
 from pdx_api.defaults import ATTEMPTS
 from pdx_api.names import Order, Role
-from pdx_proxy.config.settings import Canaries, Deadlines, Settings
+from pdx_proxy.config.settings import Deadlines, Settings, Verification
 from pdx_sim import FaultKind, Violation
 
 DEADLINES: Final = Deadlines(
@@ -112,7 +112,7 @@ async def run(plan: Plan, log: Path) -> Ledger:
     ledger = Ledger(plan)
     engines = Engines(plan.order, rng)
     settings = Settings(
-        canary=Canaries(seconds=0),  # every leg at an engine is to be a client's
+        verification=Verification(period_seconds=0),  # every leg at an engine is to be a client's
         workers=plan.workers,
         deadlines=DEADLINES,
         idle_seconds=0.5,

@@ -15,7 +15,7 @@ from benchmarks.soak.clients import Answer, Ask, Saw, connect, drop, judge, read
 from benchmarks.soak.engines import BASE, Engines
 from benchmarks.soak.program import GatewayProcess
 from pdx_api.names import Order, Role
-from pdx_proxy.config.settings import Canaries, Limits, Settings
+from pdx_proxy.config.settings import Limits, Settings, Verification
 
 TIMES: Final = 10
 _SIM: Final = replace(
@@ -31,7 +31,7 @@ _SIM: Final = replace(
 _ENGINES: Final = 2
 _TOKENS: Final = 10
 _PROMPT: Final = "x" * 8000
-LIMITS: Final = Limits(in_flight_per_decode=12, queued_requests=24, held_bytes=4 << 20, queue_seconds=1.0)
+LIMITS: Final = Limits(in_flight_per_decode=12, queued_requests=24, buffered_bytes=4 << 20, queue_seconds=1.0)
 _PATIENCE: Final = 30.0
 
 
@@ -102,7 +102,7 @@ async def run(plan: Overload, log: Path) -> Report:
     report = Report(plan)
     engines = Engines(plan.order, random.Random(plan.seed), sim=_SIM)
     try:
-        async with GatewayProcess(Settings(limits=LIMITS, canary=Canaries(seconds=0)), log) as gateway:
+        async with GatewayProcess(Settings(limits=LIMITS, verification=Verification(period_seconds=0)), log) as gateway:
             engines.tell = gateway.tell
             for role in (Role.PREFILL, Role.DECODE):
                 for _ in range(_ENGINES):
@@ -214,7 +214,7 @@ def _check(report: Report) -> None:
     middle, latest = line["shedSeconds"]
     report.expect(middle < LIMITS.queue_seconds and latest < LIMITS.queue_seconds + 2.0, f"sheds: {middle}, {latest}")
     grown = report.memory["most"] - report.memory["before"]
-    report.expect(grown < LIMITS.held_bytes + (24 << 20), f"memory has grown by {grown >> 20} MiB")
+    report.expect(grown < LIMITS.buffered_bytes + (24 << 20), f"memory has grown by {grown >> 20} MiB")
     outcomes = report.state["outcomes"]
     report.expect(
         outcomes["shed"] == flood.saw[Saw.SHED], f"{flood.saw[Saw.SHED]} saw that they were shed, but {outcomes}"

@@ -34,8 +34,8 @@ ALERTS: Final = (
         "rest again: prefill engines work for nothing, and decoding is disturbed by prefills.",
     ),
     Alert(
-        "PDXCanaryFailing",
-        f'max by ({ONE}) (pdx_canary_pairs{{verdict="broken"}}) > 0',
+        "PDXTransferProbeFailing",
+        f'max by ({ONE}) (pdx_transfer_probe_pairs{{verdict="broken"}}) > 0',
         "1m",
         Severity.CRITICAL,
         f"KV does not travel between some engines of {WHICH}.",
@@ -43,8 +43,8 @@ ALERTS: Final = (
         "{{ $value | humanize }} pairs.",
     ),
     Alert(
-        "PDXKVHeldTooLong",
-        f"{_EXPIRED} > 3 or {mean('pdx_held_kv', '5m')} / clamp_min({_FINISHED}, 0.01) > 10",
+        "PDXKVPinnedTooLong",
+        f"{_EXPIRED} > 3 or {mean('pdx_prefill_kv_pinned', '5m')} / clamp_min({_FINISHED}, 0.01) > 10",
         "2m",
         Severity.WARNING,
         f"Prefill engines of {WHICH} keep KV that no decode engine fetches.",

@@ -48,7 +48,7 @@ ALERTS: Final = (
     ),
     Alert(
         "PDXEndpointFlapping",
-        f'max by ({ONE}) (sum by ({ONE}, pod) (increase(pdx_ejections_total{{reason!="kept"}}[15m]))) > 4',
+        f'max by ({ONE}) (sum by ({ONE}, pod) (increase(pdx_ejections_total{{reason!="overridden"}}[15m]))) > 4',
         "0m",
         Severity.WARNING,
         f"Engines of {WHICH} fail and come back again and again.",

@@ -12,7 +12,7 @@ from pdx_api.names import OPERATOR_LABELS, PORT_ADMIN, PORT_HTTP, PORT_METRICS
 from pdx_operator.app.main import parse_arguments
 from pdx_operator.app.permissions import ACCESS
 from scripts.alerts import ALERTS
-from scripts.boards import dashboards
+from scripts.dashboards import dashboards
 from tests.charts.chart import (
     CHART,
     GOLDEN,

@@ -11,7 +11,7 @@ from typing import Any, Self
 import aiohttp
 
 from pdx_api.names import Order, Role
-from pdx_proxy.config.settings import Address, Canaries, Deadlines, EndpointSpec, Settings
+from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec, Settings, Verification
 from pdx_proxy.discovery.pod_watcher import Discovery
 from pdx_proxy.endpoints.snapshot import Endpoint
 from pdx_proxy.http.upstream.connection_pool import Pool
@@ -171,8 +171,8 @@ class World:
     def settings(self, **more: Any) -> Settings:
         specs = [spec_of(engine, self.order) for engine in self.engines]
         free = Address("127.0.0.1", 0)
-        quiet = Canaries(seconds=0)  # tests count what engines are asked
-        return Settings(**{"listen": free, "admin": free, "endpoints": tuple(specs), "canary": quiet, **more})
+        quiet = Verification(period_seconds=0)  # tests count what engines are asked
+        return Settings(**{"listen": free, "admin": free, "endpoints": tuple(specs), "verification": quiet, **more})
 
     async def start_gateway(self, *, warm: bool = True, discovery: Discovery | None = None, **more: Any) -> Self:
         self.control = await Control.start(self.settings(**more), discovery)

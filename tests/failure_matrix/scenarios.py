@@ -209,7 +209,7 @@ def _deleted() -> Iterator[Row]:
         {Reason.LOST: 1},
         {Settlement.DECODE_LOST: 1},
         orders=PUSH,
-        engines="D is closed; `pdx_decode_lost{endpoint}` and `/pdx/state` name it",
+        engines="D is closed; `pdx_decode_kv_leaked{endpoint}` and `/pdx/state` name it",
         test=_ENDINGS + "a_prefill_that_dies_for_good_is_counted_against_its_decode[{shape}-{order}]",
     )
     yield Row(
@@ -325,7 +325,7 @@ def _limits() -> Iterator[Row]:
         ),
         (ShedReason.BYTES, "too many bytes are held", Client.UNAVAILABLE, "bodies_are_bounded[length]"),
     ):
-        counters = f"`pdx_sheds_total` {reason} 1"
+        counters = f"`pdx_requests_shed_total` {reason} 1"
         yield Row(
             f"shed-{reason}",
             Phase.QUEUE,

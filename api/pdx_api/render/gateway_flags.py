@@ -32,7 +32,7 @@ def _choosing(routing: Routing) -> Values:
         "--on-prefill-failure": str(routing.on_prefill_failure),
         "--attempts": str(routing.retries.attempts),
         "--retry-budget-percent": str(routing.retries.budget_percent),
-        "--free-retries": str(routing.retries.free),
+        "--min-retries": str(routing.retries.free),
     }
 
 
@@ -54,7 +54,7 @@ def _queue(routing: Routing, limits: GatewayLimits) -> Values:
         "--max-queued-requests": str(queue.max_requests),
         "--max-wait-seconds": str(queue.max_wait_seconds),
         "--max-in-flight-per-decode": str(queue.max_in_flight_per_decode),
-        "--max-memory": _bytes(queue.max_memory),
+        "--max-buffered-bytes": _bytes(queue.max_memory),
         "--max-body-size": _bytes(limits.max_body_size),
         "--max-requests-per-client": str(limits.max_requests_per_client),
     }
@@ -62,9 +62,9 @@ def _queue(routing: Routing, limits: GatewayLimits) -> Values:
 
 def _health(routing: Routing) -> Values:
     return {
-        "--consecutive-failures": str(routing.ejection.consecutive_failures),
+        "--consecutive-errors": str(routing.ejection.consecutive_failures),
         "--slow-start-seconds": str(routing.slow_start_seconds),
-        "--canary-seconds": str(routing.canary_seconds),
+        "--verification-period-seconds": str(routing.canary_seconds),
     }
 
 

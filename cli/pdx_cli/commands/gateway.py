@@ -21,7 +21,7 @@ examples:
               --client-keys keys.txt
 
 The engines must be wired for the connector and order named here; `pdx render FILE` shows how. Start them with
---enable-prompt-tokens-details, or canaries (--canary-seconds) tell nothing.
+--enable-prompt-tokens-details, or canaries (--verification-period-seconds) tell nothing.
 Clients are served on --listen (/health and /ready too); --admin answers /metrics, /pdx/state and /pdx/canary."""
 
 

@@ -68,7 +68,7 @@ class WorkerLimits:
         return cls(
             in_flight_per_decode=limits.in_flight_per_decode / workers,
             queued=part(limits.queued_requests),
-            held_bytes=part(limits.held_bytes),
+            held_bytes=part(limits.buffered_bytes),
             per_client=part(limits.requests_per_client),
             queue_seconds=limits.queue_seconds,
         )

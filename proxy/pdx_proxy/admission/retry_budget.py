@@ -21,7 +21,7 @@ class RetryBudget:
     __slots__ = ("_free", "_next_second", "_requests", "_retries", "_second", "_share")
 
     def __init__(self, retries: Retries, workers: int) -> None:
-        self._free = ceil(retries.free / workers)
+        self._free = ceil(retries.min_retries / workers)
         self._share = retries.budget_percent / 100
         self._requests = [0] * WINDOW_SECONDS
         self._retries = [0] * WINDOW_SECONDS

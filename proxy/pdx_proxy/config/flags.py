@@ -123,10 +123,10 @@ FLAGS: Final[dict[str, tuple[Flag, ...]]] = {
              "most times a request is tried before the first event of its answer"),
         Flag("--retry-budget-percent", "retries", "budget_percent", _PERCENT, "N",
              "retries of the last ten seconds as a percentage of its requests"),
-        Flag("--free-retries", "retries", "free", _whole(0, 10_000), "N",
-             "retries in ten seconds that the percentage does not apply to"),
-        Flag("--consecutive-failures", "health", "failures_in_a_row", _whole(1, 1000), "N",
-             "answers of 500 and above, one after the other, until an engine is left out and probed"),
+        Flag("--min-retries", "retries", "min_retries", _whole(0, 10_000), "N",
+             "retries in ten seconds that are allowed whatever the percentage"),
+        Flag("--consecutive-errors", "health", "consecutive_errors", _whole(1, 1000), "N",
+             "consecutive answers of 500 and above after which an engine is ejected and probed"),
         Flag("--slow-start-seconds", "health", "slow_start_seconds", seconds, "S",
              "how long a new engine gets less than its share"),
     ),
@@ -146,8 +146,8 @@ FLAGS: Final[dict[str, tuple[Flag, ...]]] = {
         Flag("--max-queued-requests", "limits", "queued_requests", _AMOUNT, "N",
              "requests that wait; further ones are shed"),
         Flag("--max-wait-seconds", "limits", "queue_seconds", seconds, "S", "longest wait; then a request is shed"),
-        Flag("--max-memory", "limits", "held_bytes", _size, "SIZE",
-             "bodies that wait or are being sent, for example 256Mi; what is beyond it is shed"),
+        Flag("--max-buffered-bytes", "limits", "buffered_bytes", _size, "SIZE",
+             "bytes of request bodies that wait or are being sent, for example 256Mi; further requests are shed"),
         Flag("--max-body-size", "limits", "max_body_bytes", _size, "SIZE",
              "largest body, for example 64Mi; a larger one gets 413"),
         Flag("--max-requests-per-client", "limits", "requests_per_client", _AMOUNT, "N",
@@ -158,9 +158,9 @@ FLAGS: Final[dict[str, tuple[Flag, ...]]] = {
         Flag("--slow-seconds", "logs", "slow_seconds", seconds, "S",
              "a request whose answer has not begun by then gets a line, as one that failed does; 0: every request"),
     ),
-    "canaries": (
-        Flag("--canary-seconds", "canary", "seconds", seconds, "S",
-             "between two prompts of the gateway's own that show whether KV travels to or from an engine; 0: none"),
+    "verification": (
+        Flag("--verification-period-seconds", "verification", "period_seconds", seconds, "S",
+             "time between two transfer probes of an engine, which show whether KV moves to or from it; 0: none"),
     ),
     "API keys": (
         Flag(CLIENT_KEYS_FLAG, "keys", "clients", _file, "FILE",
@@ -213,8 +213,8 @@ def _check(settings: Settings) -> None:
         )
     if limits.queue_seconds > deadlines.total:
         raise FlagsError("waiting is part of the whole request; write --max-wait-seconds up to --total-seconds")
-    if limits.max_body_bytes > limits.held_bytes:
-        raise FlagsError("the largest body would never be taken; write --max-body-size up to --max-memory")
+    if limits.max_body_bytes > limits.buffered_bytes:
+        raise FlagsError("the largest body would never be taken; write --max-body-size up to --max-buffered-bytes")
 
 
 def _shown(flag: Flag, default: Any) -> str:

@@ -103,7 +103,7 @@ class Retries:
     """Most times a request is tried before the first event of its body, the last one on D alone."""
     budget_percent: int = defaults.RETRY_PERCENT
     """Retries of the last ten seconds as a share of its requests; beyond it a failure is told to the client."""
-    free: int = defaults.RETRIES_FREE
+    min_retries: int = defaults.RETRIES_FREE
     """Retries in ten seconds that the share does not apply to."""
 
 
@@ -125,7 +125,7 @@ class Limits:
     """Requests in flight for each warm engine that answers clients; further ones wait."""
     queued_requests: int = defaults.QUEUED_REQUESTS
     """Requests that wait; further ones are shed."""
-    held_bytes: int = defaults.QUEUED_BYTES
+    buffered_bytes: int = defaults.QUEUED_BYTES
     """Bodies held, waiting or being sent; further ones are shed."""
     queue_seconds: float = defaults.QUEUE_SECONDS
     """Longest wait."""
@@ -139,7 +139,7 @@ class Limits:
 class Health:
     """When an engine is left out, and how it comes back."""
 
-    failures_in_a_row: int = defaults.FAILURES_IN_A_ROW
+    consecutive_errors: int = defaults.FAILURES_IN_A_ROW
     """Answers of 500 and above, one after the other, until it is warmed anew. A lost connection counts at once."""
     slow_start_seconds: float = defaults.SLOW_START_SECONDS
     """How long after its warm-up an engine gets less than its share, rising evenly. 0: none."""
@@ -155,11 +155,11 @@ class Logs:
 
 
 @dataclass(frozen=True, slots=True)
-class Canaries:
-    """How often it is tried whether KV travels."""
+class Verification:
+    """How often the gateway checks whether KV moves within its pairs."""
 
-    seconds: float = defaults.CANARY_SECONDS
-    """Between two canaries of one engine, once all is known. 0: none are sent."""
+    period_seconds: float = defaults.CANARY_SECONDS
+    """Between two transfer probes of one engine, once every pair has a verdict. 0: none are sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class Settings:
     choosing: Choosing = field(default_factory=Choosing)
     limits: Limits = field(default_factory=Limits)
     health: Health = field(default_factory=Health)
-    canary: Canaries = field(default_factory=Canaries)
+    verification: Verification = field(default_factory=Verification)
     keys: Keys = field(default_factory=Keys)
     logs: Logs = field(default_factory=Logs)
     idle_seconds: float = 4.0

@@ -10,11 +10,11 @@ class Cause(StrEnum):
 
     LOST = "lost"
     """A connection or a hand-off was lost: it may have died or restarted."""
-    HUNG = "hung"
+    HUNG = "timeout"
     """It said nothing for as long as it may."""
-    FAILURES = "failures"
+    FAILURES = "consecutive_errors"
     """It answered, and too many answers in a row said that it failed."""
-    KEPT = "kept"
+    KEPT = "overridden"
     """As above, and picked on: no other engine could do its work."""
 
 

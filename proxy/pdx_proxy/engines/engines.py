@@ -69,6 +69,6 @@ def create_engines(settings: Settings, notify: EventSink, load: Load | None = No
         new_id=lambda: f"{prefix}{next(count):x}",
         clock=time.perf_counter,
         notify=notify,
-        outliers=OutlierDetector(settings.health.failures_in_a_row, notify),
+        outliers=OutlierDetector(settings.health.consecutive_errors, notify),
         load=load or Load(),
     )

@@ -29,8 +29,8 @@ class _Collector:
         build.add_metric([pdx_version()], 1)
         yield build
         arrivals = GaugeMetricFamily(
-            "pdx_prompt_tokens_outside_ratio",
-            "Share of a D's prompt tokens of the last half minute that came from outside.",
+            "pdx_remote_prompt_tokens_ratio",
+            "Share of a D's prompt tokens of the last 30 s whose KV it loaded from other engines.",
             labels=["endpoint"],
         )
         for name, tokens in report.get("arrivals", {}).get("decode", {}).items():
@@ -45,29 +45,34 @@ def _what_became(report: Mapping[str, Any]) -> Iterable[Metric]:
     """Of requests, attempts, hand-offs."""
     for name, text, label, values in (
         ("pdx_requests", "Requests by how they ended.", "outcome", report["outcomes"]),
-        ("pdx_settlements", "Hand-offs that nobody wanted any more, by how they ended.", "how", report["settlements"]),
+        (
+            "pdx_settlements",
+            "Hand-offs that ended early, by how their KV blocks were released.",
+            "result",
+            report["settlements"],
+        ),
         (
             "pdx_retries",
             "Attempts that failed before the first event, by reason.",
             "reason",
             {**dict.fromkeys(Reason, 0), **report["retries"]},
         ),
-        ("pdx_ejections", "Endpoints that were left out, by cause.", "reason", report.get("ejections", {})),
-        ("pdx_sheds", "Requests told to come again later, by reason.", "reason", report["sheds"]),
-        ("pdx_not_split", "Requests that were not meant for two engines, by why.", "reason", report["notSplit"]),
+        ("pdx_ejections", "Ejected endpoints, by cause.", "reason", report.get("ejections", {})),
+        ("pdx_requests_shed", "Requests that were shed, by reason.", "reason", report["sheds"]),
+        ("pdx_not_split", "Requests that the gateway did not split, by reason.", "reason", report["notSplit"]),
         (
             "pdx_local_prefills",
-            "Requests that could be split and were prefilled by D, by why.",
+            "Requests that could be split but were prefilled by D, by reason.",
             "reason",
             report["localPrefills"],
         ),
     ):
         yield _counter(name, text, label, values)
-    yield CounterMetricFamily("pdx_chunks", "Pieces of answers written to clients.", value=report["chunks"])
+    yield CounterMetricFamily("pdx_response_chunks", "Chunks of responses written to clients.", value=report["chunks"])
     yield CounterMetricFamily(
-        "pdx_retries_refused", "Attempts not made because the retry budget was used up.", value=report["retriesRefused"]
+        "pdx_retries_refused", "Retries refused because the retry budget was used up.", value=report["retriesRefused"]
     )
-    phases = HistogramMetricFamily("pdx_phase_seconds", "What requests waited for.", labels=["phase"])
+    phases = HistogramMetricFamily("pdx_phase_seconds", "Duration of each phase of a request.", labels=["phase"])
     for phase, histogram in report["phases"].items():
         phases.add_metric([phase], _cumulative(histogram["counts"]), histogram["total"])
     yield phases
@@ -76,8 +81,8 @@ def _what_became(report: Mapping[str, Any]) -> Iterable[Metric]:
 def _what_was_chosen(report: Mapping[str, Any]) -> Iterable[Metric]:
     """Of engines, by role."""
     for name, text, label, by_role in (
-        ("pdx_choices", "Engines chosen, by what decided.", "policy", report["choices"]),
-        ("pdx_affinity", "Choices by a key, by what became of it.", "result", report["affinity"]),
+        ("pdx_endpoint_selections", "Endpoint selections, by the policy that decided.", "policy", report["choices"]),
+        ("pdx_affinity_selections", "Endpoint selections by an affinity key, by result.", "result", report["affinity"]),
     ):
         family = CounterMetricFamily(name, text, labels=["role", label])
         for role, counts in by_role.items():
@@ -91,8 +96,8 @@ def _what_is_open(report: Mapping[str, Any]) -> Iterable[Metric]:
     in_flight = report["inFlight"]
     for name, text, count in (
         ("pdx_requests_in_flight", "Open requests, waiting ones included.", in_flight["requests"]),
-        ("pdx_requests_queued", "Requests that wait for their turn.", in_flight["queued"]),
-        ("pdx_settling", "Hand-offs being settled.", in_flight["settling"]),
+        ("pdx_requests_queued", "Requests that wait in the queue.", in_flight["queued"]),
+        ("pdx_settlements_in_flight", "Hand-offs that are being settled.", in_flight["settling"]),
     ):
         yield GaugeMetricFamily(name, text, value=count)
 
@@ -100,8 +105,12 @@ def _what_is_open(report: Mapping[str, Any]) -> Iterable[Metric]:
 def _of_engines(report: Mapping[str, Any], engines: Sequence[Endpoint]) -> Iterable[Metric]:
     """Now, by endpoint, and how many there are of each kind."""
     legs = GaugeMetricFamily("pdx_legs_in_flight", "Legs in flight by endpoint.", labels=["endpoint", "role"])
-    held = GaugeMetricFamily("pdx_held_kv", "Prefills that no D has taken the KV of yet.", labels=["endpoint"])
-    lost = GaugeMetricFamily("pdx_decode_lost", "Hand-offs whose blocks D holds in vain.", labels=["endpoint"])
+    held = GaugeMetricFamily(
+        "pdx_prefill_kv_pinned", "Finished prefills whose KV no D has read yet.", labels=["endpoint"]
+    )
+    lost = GaugeMetricFamily(
+        "pdx_decode_kv_leaked", "Hand-offs whose KV blocks D keeps until its time-out or restart.", labels=["endpoint"]
+    )
     for engine in engines:
         legs.add_metric([engine.name, engine.role], report["legs"].get(engine.name, 0))
         if engine.role is Role.PREFILL:

@@ -11,22 +11,24 @@ from pdx_proxy.telemetry.counters import BUCKETS
 
 def canary_families(report: Mapping[str, Any]) -> Iterable[Metric]:
     """The metrics of `TransferProber.report`."""
-    results = CounterMetricFamily("pdx_canary", "Canaries by what they have shown.", labels=["result"])
+    results = CounterMetricFamily("pdx_transfer_probes", "Transfer probes, by result.", labels=["result"])
     for result, count in report["results"].items():
         results.add_metric([result], count)
     yield results
-    seconds = HistogramMetricFamily("pdx_canary_seconds", "How long canaries take, by phase.", labels=["phase"])
+    seconds = HistogramMetricFamily(
+        "pdx_transfer_probe_seconds", "Duration of each phase of a transfer probe.", labels=["phase"]
+    )
     for phase, histogram in report["phases"].items():
         bounds = [*map(str, BUCKETS), "+Inf"]
         seconds.add_metric([phase], list(zip(bounds, accumulate(histogram["counts"]), strict=True)), histogram["total"])
     yield seconds
-    pairs = GaugeMetricFamily("pdx_canary_pairs", "Pairs of engines by what canaries have shown.", labels=["verdict"])
+    pairs = GaugeMetricFamily("pdx_transfer_probe_pairs", "Pairs of engines, by verdict.", labels=["verdict"])
     for verdict, count in report["pairs"].items():
         pairs.add_metric([verdict], count)
     yield pairs
     if report["lastSuccess"] is not None:
         yield GaugeMetricFamily(
-            "pdx_canary_last_success_timestamp_seconds",
-            "When a canary last saw KV travel, in Unix time.",
+            "pdx_transfer_probe_last_success_timestamp_seconds",
+            "When a transfer probe last saw KV move, in Unix time.",
             value=report["lastSuccess"],
         )

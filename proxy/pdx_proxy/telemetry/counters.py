@@ -93,7 +93,7 @@ class Local(StrEnum):
     """What was tried over a P before has failed."""
     REFUSED = "refused"
     """An engine answered its leg with a 4xx: as when the prompt is too long for P."""
-    NOTHING = "nothing"
+    NOTHING = "no_kv"
     """P has answered without KV to hand over."""
 
 

@@ -39,7 +39,7 @@ class TransferProber:
         self._engines = engines
         self._snapshot = snapshot
         self._random = rng or random.Random()  # noqa: S311 (no secret)
-        self._period = engines.settings.canary.seconds
+        self._period = engines.settings.verification.period_seconds
         self._prompts = Prompts(self._period, self._random)
         self._runner = AttemptRunner(engines, self._prompts)
         self._records: dict[Names, Record] = {}

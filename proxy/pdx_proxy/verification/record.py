@@ -30,7 +30,7 @@ class Result(StrEnum):
     """D's answer over P's KV differs from its answer alone."""
     FAILED = "failed"
     """The hand-off failed, while D alone answers."""
-    UNREPORTED = "untold"
+    NOT_REPORTED = "not_reported"
     """D does not report where the KV of the prompt came from."""
     BUSY = "busy"
     """An engine was too busy or absent; nothing is proved."""
@@ -55,7 +55,7 @@ class Record:
 
     def due_at(self, period: float) -> float:
         """Return when this pair must be probed again, whatever else is probed; infinity while KV moves."""
-        if self.result is Result.MOVED or self.result is Result.UNREPORTED:
+        if self.result is Result.MOVED or self.result is Result.NOT_REPORTED:
             return float("inf")
         if self.result is Result.BUSY or (self.result is Result.WRONG_TEXT and self.verdict is not Verdict.BROKEN):
             return self.at + _BUSY_SECONDS

@@ -48,7 +48,7 @@ def read_answer(body: bytes) -> Answer | None:
 def judge(split: Answer, alone: Answer | None) -> Result:
     """Return what D's answer to the hand-off proves; `alone` is D's answer without P, None if D was not compared."""
     if split.cached is None:
-        return Result.UNREPORTED
+        return Result.NOT_REPORTED
     if split.cached * 2 < split.prompt_tokens:
         return Result.RECOMPUTED
     if alone is not None and not _match(split, alone):
@@ -80,7 +80,7 @@ def describe(result: Result, split: Answer) -> str:
             return f"D has computed {'most of a' if split.cached else 'a whole'} prompt by itself"
         case Result.WRONG_TEXT:
             return "D's answer over P's KV differs from its answer alone"
-        case Result.UNREPORTED:
+        case Result.NOT_REPORTED:
             return "D does not report how many prompt tokens were cached"
     return ""
 
@@ -97,7 +97,7 @@ def next_record(
     if result is Result.BUSY:
         kept = (before.seen, before.cause) if before is not None else ("", cause)
         return Record(starts, now, result, verdict, *kept, failures)
-    if result is Result.UNREPORTED:
+    if result is Result.NOT_REPORTED:
         return Record(starts, now, result, Verdict.UNKNOWN, seen, Cause.NOT_REPORTED)
     # One text that differs may be chance. Two consecutive ones are not.
     sure = result is not Result.WRONG_TEXT or (before is not None and before.result is Result.WRONG_TEXT)
@@ -124,7 +124,7 @@ def finding_of(revisions: Sequence[Sequence[Pair]], records: Mapping[Names, Reco
     was_verified = before is not None and before.verdict is Verdict.VERIFIED
     if covered >= engines or (verified and was_verified):
         return Finding(Verdict.VERIFIED, "", _stable_count(revisions, verified), len(pairs))
-    unreported = [_broken(names, r) for names, r in sorted(present.items()) if r.result is Result.UNREPORTED]
+    unreported = [_broken(names, r) for names, r in sorted(present.items()) if r.result is Result.NOT_REPORTED]
     if unreported:
         return Finding(Verdict.UNKNOWN, unreported[0].seen, 0, len(pairs), tuple(unreported[:1]), 0)
     return Finding(Verdict.UNKNOWN, "not every prefill and decode engine has been probed yet", 0, len(pairs))

@@ -113,7 +113,7 @@ async def _answer(reader: asyncio.StreamReader) -> tuple[bytes, dict[str, Any]]:
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
 async def test_bodies_are_bounded(chunked: bool, make_world: MakeWorld) -> None:
     """The one that is too much is answered at once, without having been read, and no engine hears of it."""
-    world = await make_world(Order.PREFILL_FIRST, limits=Limits(held_bytes=1 << 20))
+    world = await make_world(Order.PREFILL_FIRST, limits=Limits(buffered_bytes=1 << 20))
     _reader, writer = await asyncio.open_connection(world.gateway.listen.host, world.gateway.listen.port)
     half = b'{"prompt":"' + b"x" * (600 << 10)
     head = CHUNKED if chunked else request_of({}).partition(b"Content-Length")[0] + b"Content-Length: 800000\r\n\r\n"

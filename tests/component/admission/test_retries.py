@@ -14,7 +14,7 @@ REQUESTS = 40
 
 
 async def test_failures_become_no_storm(order: Order, make_world: MakeWorld) -> None:
-    world = await make_world(order, 2, 1, sim={"lease_seconds": 0.4}, retries=Retries(free=3, budget_percent=10))
+    world = await make_world(order, 2, 1, sim={"lease_seconds": 0.4}, retries=Retries(min_retries=3, budget_percent=10))
     world.allowed.stranded = world.allowed.expired = True
     for engine in world.engines:
         engine.faults.add(FaultKind.STATUS, count=None, status=503)
@@ -35,7 +35,7 @@ async def test_failures_become_no_storm(order: Order, make_world: MakeWorld) -> 
 
 async def test_a_refusal_of_the_request_needs_no_budget(order: Order, make_world: MakeWorld) -> None:
     """A 4xx to a leg is asked of D, whole: that is the answer, not another try."""
-    world = await make_world(order, retries=Retries(free=0, budget_percent=0))
+    world = await make_world(order, retries=Retries(min_retries=0, budget_percent=0))
     replies = await asyncio.gather(*(world.ask(max_tokens=100_000, tokens=1) for _ in range(5)))
     assert {reply.status for reply in replies} == {400}
     assert world.report["retriesRefused"] == 0
@@ -43,7 +43,7 @@ async def test_a_refusal_of_the_request_needs_no_budget(order: Order, make_world
 
 async def test_an_engine_that_is_not_there_needs_no_budget(order: Order, make_world: MakeWorld) -> None:
     """When one dies, all that were meant for it fail at once; no engine has had any work of them."""
-    world = await make_world(order, 2, 1, retries=Retries(free=0, budget_percent=0))
+    world = await make_world(order, 2, 1, retries=Retries(min_retries=0, budget_percent=0))
     world.allowed.stranded = True
     await world.p.kill()
     replies = await asyncio.gather(*(world.ask(prompt=str(number)) for number in range(8)))
@@ -53,7 +53,7 @@ async def test_an_engine_that_is_not_there_needs_no_budget(order: Order, make_wo
 
 
 async def test_a_prefill_that_dies_costs_a_retry_for_each_request(order: Order, make_world: MakeWorld) -> None:
-    world = await make_world(order, p={"prefill_base_seconds": 0.5}, retries=Retries(free=8, budget_percent=0))
+    world = await make_world(order, p={"prefill_base_seconds": 0.5}, retries=Retries(min_retries=8, budget_percent=0))
     world.allowed.stranded = True
     tasks = [asyncio.create_task(world.ask(prompt=str(number))) for number in range(8)]
     legs = world.p.counts.legs["prefill"]

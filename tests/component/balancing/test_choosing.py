@@ -136,4 +136,4 @@ async def test_what_is_not_split_is_counted_on_the_metrics_page(make_world: Make
         'pdx_not_split_total{reason="short"}': "0.0",
         'pdx_not_split_total{reason="no_prefill"}': "1.0",
     }, "the request whose P was lost was meant to be split"
-    assert 'pdx_affinity_total{result="kept",role="prefill"} 0.0' in page
+    assert 'pdx_affinity_selections_total{result="kept",role="prefill"} 0.0' in page

@@ -10,7 +10,7 @@ import pytest
 from pdx_api.names import Order, Role
 from pdx_api.verification import Cause, Verdict
 from pdx_cli.main import main
-from pdx_proxy.config.settings import Canaries
+from pdx_proxy.config.settings import Verification
 from pdx_proxy.verification import prober as canaries
 from pdx_proxy.verification import verdict
 from pdx_sim.core.counters import Violation
@@ -19,7 +19,7 @@ from tests.component.conftest import MakeWorld
 from tests.component.harness import World, eventually, spec_of
 
 SIM: dict[str, Any] = {"lease_seconds": 0.5, "on_load_failure": OnLoadFailure.RECOMPUTE}
-ON: dict[str, Any] = {"canary": Canaries(seconds=0.5)}
+ON: dict[str, Any] = {"verification": Verification(period_seconds=0.5)}
 
 
 @pytest.fixture(autouse=True)

@@ -116,7 +116,7 @@ async def test_a_prefill_that_dies_for_good_is_counted_against_its_decode(
     assert world.report["retries"] == {"lost": 1}
     await eventually(lambda: world.d.counts.blocks_stranded_now > 0)
     page = (await world.call("GET", f"{world.admin}/metrics")).raw.decode()
-    assert f'pdx_decode_lost{{endpoint="{world.endpoint(world.d).name}"}} 1.0' in page
+    assert f'pdx_decode_kv_leaked{{endpoint="{world.endpoint(world.d).name}"}} 1.0' in page
     await world.d.restart()
     assert world.d.counts.blocks_held_now == 0
     await world.p.restart()

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 
 from pdx_api.names import Order, Role
-from pdx_proxy.config.settings import Address, Canaries, Deadlines, EndpointSpec, Settings
+from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec, Settings, Verification
 from pdx_proxy.endpoints.snapshot import State
 from pdx_proxy.process.main import Control
 from pdx_sim import FaultKind
@@ -216,7 +216,9 @@ async def test_connections_to_an_engine_that_is_gone_are_closed(make_changing: M
 async def test_two_gateways_share_the_engines(order: Order, make_changing: MakeChanging) -> None:
     world = await make_changing(order, "prefill-a-0", "decode-a-0")
     free = Address("127.0.0.1", 0)
-    other = await Control.start(Settings(listen=free, admin=free, canary=Canaries(seconds=0)), world.pods)
+    other = await Control.start(
+        Settings(listen=free, admin=free, verification=Verification(period_seconds=0)), world.pods
+    )
     try:
         async with world.steady_requests():
             await world.add("decode-a-1")

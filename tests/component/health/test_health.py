@@ -28,7 +28,7 @@ async def _metric(world: World, start: str) -> str:
 @pytest.mark.parametrize("kind", [FaultKind.STATUS, FaultKind.ERROR_EVENT, FaultKind.ABORT])
 async def test_failures_in_a_row_leave_an_engine_out(kind: FaultKind, make_world: MakeWorld) -> None:
     """It is warmed until it answers, and comes back."""
-    world = await make_world(PULL, 0, 2, health=Health(failures_in_a_row=3))
+    world = await make_world(PULL, 0, 2, health=Health(consecutive_errors=3))
     form = Shape(stream=True)
     world.d.faults.add(kind, count=5)
     asked = 0
@@ -40,8 +40,8 @@ async def test_failures_in_a_row_leave_an_engine_out(kind: FaultKind, make_world
     described = await _described(world, world.d)
     assert (described["state"], described["ejections"]) == ("Suspect", 1)
     assert described["reason"].startswith("3 failures in a row, the last: ")
-    assert (await world.state())["ejections"] == {"lost": 0, "hung": 0, "failures": 1, "kept": 0}
-    assert await _metric(world, 'pdx_ejections_total{reason="failures"}') == "1.0"
+    assert (await world.state())["ejections"] == {"lost": 0, "timeout": 0, "consecutive_errors": 1, "overridden": 0}
+    assert await _metric(world, 'pdx_ejections_total{reason="consecutive_errors"}') == "1.0"
     for _ in range(6):
         assert (await world.ask(form)).text == form.expected()
     assert world.d.counts.faults[kind.value] == 3, "nobody asks it"
@@ -52,7 +52,7 @@ async def test_failures_in_a_row_leave_an_engine_out(kind: FaultKind, make_world
 
 async def test_an_engine_that_fails_again_is_left_out_for_longer(make_world: MakeWorld) -> None:
     """It answers warm-ups and nothing else."""
-    world = await make_world(PULL, 1, 2, health=Health(failures_in_a_row=1), sim={"lease_seconds": 0.3})
+    world = await make_world(PULL, 1, 2, health=Health(consecutive_errors=1), sim={"lease_seconds": 0.3})
     world.allowed.expired = True
     world.fault(world.d, FaultKind.STATUS, count=None)
     loop = asyncio.get_running_loop()
@@ -70,54 +70,54 @@ async def test_an_engine_that_fails_again_is_left_out_for_longer(make_world: Mak
 
 @pytest.mark.parametrize("status", [400, 404, 503])
 async def test_refusals_and_a_full_queue_are_no_failures(status: int, make_world: MakeWorld) -> None:
-    world = await make_world(PULL, 0, 2, health=Health(failures_in_a_row=1))
+    world = await make_world(PULL, 0, 2, health=Health(consecutive_errors=1))
     world.d.faults.add(FaultKind.STATUS, count=6, status=status)
     while world.d.faults.active:
         await world.ask()
     assert all(world.endpoint(engine).start == 1 for engine in world.decode)
-    assert (await world.state())["ejections"] == {"lost": 0, "hung": 0, "failures": 0, "kept": 0}
+    assert (await world.state())["ejections"] == {"lost": 0, "timeout": 0, "consecutive_errors": 0, "overridden": 0}
 
 
 async def test_a_decode_is_not_left_out_for_a_prefill_that_died(make_world: MakeWorld) -> None:
     """D's that answer 500 to hand-offs of one P: the first makes P suspect, and the others say nothing of D."""
     slow = {"prefill_base_seconds": 0.2, "prefill_slots": 8}
-    world = await make_world(PULL, 1, 2, p=slow, sim={"lease_seconds": 0.5}, health=Health(failures_in_a_row=3))
+    world = await make_world(PULL, 1, 2, p=slow, sim={"lease_seconds": 0.5}, health=Health(consecutive_errors=3))
     world.allowed.expired = True
     for engine in world.decode:
         world.fault(engine, FaultKind.STATUS, count=4)
     replies = await asyncio.gather(*(world.ask() for _ in range(8)))
     assert [reply.text for reply in replies] == [Shape().expected()] * 8
     assert sum(engine.counts.faults["status"] for engine in world.decode) >= 7
-    assert (await world.state())["ejections"] == {"lost": 1, "hung": 0, "failures": 0, "kept": 0}
+    assert (await world.state())["ejections"] == {"lost": 1, "timeout": 0, "consecutive_errors": 0, "overridden": 0}
 
 
 async def test_a_success_ends_a_streak(make_world: MakeWorld) -> None:
-    world = await make_world(PULL, 0, 1, health=Health(failures_in_a_row=3))
+    world = await make_world(PULL, 0, 1, health=Health(consecutive_errors=3))
     for _ in range(4):
         world.d.faults.add(FaultKind.STATUS, count=2)
         assert (await world.ask()).text == Shape().expected()
-    assert (await world.state())["ejections"] == {"lost": 0, "hung": 0, "failures": 0, "kept": 0}
+    assert (await world.state())["ejections"] == {"lost": 0, "timeout": 0, "consecutive_errors": 0, "overridden": 0}
 
 
 async def test_the_last_one_is_not_left_out(make_world: MakeWorld) -> None:
-    world = await make_world(PULL, 0, 1, health=Health(failures_in_a_row=3))
+    world = await make_world(PULL, 0, 1, health=Health(consecutive_errors=3))
     world.d.faults.add(FaultKind.STATUS, count=9)
     statuses = set()
     while world.d.faults.active:
         statuses.add((await world.ask()).status)
         assert world.endpoint(world.d).warm
     assert 500 in statuses, "its own words"
-    assert (await world.state())["ejections"] == {"lost": 0, "hung": 0, "failures": 0, "kept": 3}
+    assert (await world.state())["ejections"] == {"lost": 0, "timeout": 0, "consecutive_errors": 0, "overridden": 3}
     assert (await world.ask()).text == Shape().expected()
 
 
 async def test_a_prefill_is_left_out_only_beside_another(make_world: MakeWorld) -> None:
-    world = await make_world(PULL, 2, 1, health=Health(failures_in_a_row=2))
+    world = await make_world(PULL, 2, 1, health=Health(consecutive_errors=2))
     for engine in world.prefill:
         world.fault(engine, FaultKind.STATUS, count=2)
     while any(engine.faults.active for engine in world.prefill):
         assert (await world.ask()).text == Shape().expected()
-    assert (await world.state())["ejections"] == {"lost": 0, "hung": 0, "failures": 1, "kept": 1}
+    assert (await world.state())["ejections"] == {"lost": 0, "timeout": 0, "consecutive_errors": 1, "overridden": 1}
     await world.warm()
 
 
@@ -161,7 +161,7 @@ async def test_blocks_that_a_decode_has_lost_are_told(push: Order, make_world: M
     name = world.endpoint(world.d).name
     assert (await world.settlements())["decode_lost"] == 1
     assert (await _described(world, world.d))["lostHandoffs"] == 1
-    assert await _metric(world, f'pdx_decode_lost{{endpoint="{name}"}}') == "1.0"
+    assert await _metric(world, f'pdx_decode_kv_leaked{{endpoint="{name}"}}') == "1.0"
     assert world.worker._engines.load.of(world.endpoint(world.d)) == 1, "it weighs as a leg in flight"
     await world.d.kill()
     assert (await world.ask()).status == 503
@@ -169,7 +169,7 @@ async def test_blocks_that_a_decode_has_lost_are_told(push: Order, make_world: M
     await world.d.restart()
     await eventually(lambda: world.endpoint(world.d).warm)
     assert (await _described(world, world.d))["lostHandoffs"] == 0
-    assert await _metric(world, "pdx_decode_lost{") == "0.0"
+    assert await _metric(world, "pdx_decode_kv_leaked{") == "0.0"
 
 
 async def test_an_engine_that_comes_back_starts_slowly(make_world: MakeWorld) -> None:

@@ -28,7 +28,7 @@ async def serve(world: World, count: int) -> None:
 async def shares(world: World) -> list[str]:
     """What the metrics page says of it."""
     page = (await world.call("GET", f"{world.admin}/metrics")).raw.decode()
-    name = "pdx_prompt_tokens_outside_ratio{"
+    name = "pdx_remote_prompt_tokens_ratio{"
     return [line.rpartition(" ")[2] for line in page.splitlines() if line.startswith(name)]
 
 

@@ -49,10 +49,10 @@ async def test_phases_choices_and_pieces(order: Order, make_world: MakeWorld) ->
     }
     sums = found["pdx_phase_seconds_sum"]
     assert sums["first_token",] < sums["total",]
-    assert found["pdx_choices_total"] == {("LeastRequests", "prefill"): 2, ("LeastRequests", "decode"): 3}
-    assert 3 <= found["pdx_chunks_total"][()] <= len(streamed.events) + 3
+    assert found["pdx_endpoint_selections_total"] == {("LeastRequests", "prefill"): 2, ("LeastRequests", "decode"): 3}
+    assert 3 <= found["pdx_response_chunks_total"][()] <= len(streamed.events) + 3
     assert found["pdx_local_prefills_total"] == {}
-    assert found["pdx_held_kv"] == {}
+    assert found["pdx_prefill_kv_pinned"] == {}
     assert list(found["pdx_build_info"].values()) == [1]
 
 
@@ -80,7 +80,7 @@ async def test_which_policy_decided(order: Order, make_world: MakeWorld) -> None
     world = await make_world(order, choosing=Choosing(Policy.PREFIX_AFFINITY, Policy.SESSION_AFFINITY))
     await world.ask()
     await world.ask(headers={"x-session-id": "me"})
-    assert (await page(world))["pdx_choices_total"] == {
+    assert (await page(world))["pdx_endpoint_selections_total"] == {
         ("PrefixAffinity", "prefill"): 2,
         ("SessionAffinity", "decode"): 1,
         ("LeastRequests", "decode"): 1,
@@ -91,7 +91,7 @@ LOCAL = {
     "no_prefill": (None, PrefillFailure.RETRY),
     "failed": (FaultKind.DIE_BEFORE_HEAD, PrefillFailure.LOCAL),
     "refused": (FaultKind.STATUS, PrefillFailure.RETRY),
-    "nothing": (FaultKind.NO_PARAMS, PrefillFailure.RETRY),
+    "no_kv": (FaultKind.NO_PARAMS, PrefillFailure.RETRY),
 }
 
 
@@ -135,7 +135,7 @@ async def test_kv_is_held_until_decode_has_it(order: Order, make_world: MakeWorl
     name = world.endpoint(world.p).name
     asked = [asyncio.create_task(world.ask(STREAM)) for _ in range(2)]
     await eventually(lambda: world.report["held"] == {name: 2})
-    assert (await page(world))["pdx_held_kv"] == {(name,): 2}
+    assert (await page(world))["pdx_prefill_kv_pinned"] == {(name,): 2}
     await asyncio.gather(*asked)
     assert world.report["held"] == {}
 

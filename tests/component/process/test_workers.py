@@ -170,10 +170,10 @@ async def _check_metrics(program: Program) -> None:
     assert counts == {"first_token": 12, "total": 24}
     assert found['pdx_phase_seconds_count{phase="to_prefill"}'] == 24
     for role in ("prefill", "decode"):
-        assert found[f'pdx_choices_total{{policy="LeastRequests",role="{role}"}}'] == 24
-    assert found["pdx_chunks_total"] >= 24
+        assert found[f'pdx_endpoint_selections_total{{policy="LeastRequests",role="{role}"}}'] == 24
+    assert found["pdx_response_chunks_total"] >= 24
     name = program.world.p.url.removeprefix("http://")
-    assert found[f'pdx_held_kv{{endpoint="{name}"}}'] == 0
+    assert found[f'pdx_prefill_kv_pinned{{endpoint="{name}"}}'] == 0
 
 
 async def test_all_processes_write_json(make_world: MakeWorld, programs: list[Program]) -> None:
@@ -227,7 +227,12 @@ async def test_two_workers_find_the_least_loaded(make_world: MakeWorld, programs
     async with asyncio.timeout(10):
         while await program.left_out() != {world.d.url: "Cold"}:  # noqa: ASYNC110 (another process)
             await asyncio.sleep(0.02)
-    assert (await program.state())["ejections"] == {"lost": 1, "hung": 0, "failures": 0, "kept": 0}, "both have told it"
+    assert (await program.state())["ejections"] == {
+        "lost": 1,
+        "timeout": 0,
+        "consecutive_errors": 0,
+        "overridden": 0,
+    }, "both have told it"
     for writer in writers:
         writer.close()
 

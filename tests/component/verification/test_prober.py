@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pdx_api.names import Mode, Order, Role
 from pdx_api.verification import VERDICT_PATH, Cause, Finding, Verdict
-from pdx_proxy.config.settings import Canaries
+from pdx_proxy.config.settings import Verification
 from pdx_proxy.verification import attempt, prober, record
 from pdx_sim import FaultKind, Leg, OnLoadFailure
 from pdx_sim.core.counters import Violation
@@ -18,7 +18,7 @@ from pdx_sim.core.sequence import Sequence
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Shape, World, eventually, spec_of
 
-ON: dict[str, Any] = {"canary": Canaries(seconds=0.5)}
+ON: dict[str, Any] = {"verification": Verification(period_seconds=0.5)}
 RECOMPUTE = {"on_load_failure": OnLoadFailure.RECOMPUTE}
 
 
@@ -64,11 +64,11 @@ async def test_it_is_told_to_prometheus(make_world: MakeWorld) -> None:
     await found(world, Verdict.VERIFIED)
     page = (await world.call("GET", f"{world.admin}/metrics")).raw.decode()
     samples = [s for family in text_string_to_metric_families(page) for s in family.samples]
-    values = {(s.name, *s.labels.values()): s.value for s in samples if s.name.startswith("pdx_canary")}
-    assert values["pdx_canary_total", "moved"] >= 1
-    assert values["pdx_canary_pairs", "verified"] == 1
-    assert values["pdx_canary_seconds_count", "handoff"] >= 1
-    assert values["pdx_canary_last_success_timestamp_seconds",] > 1.7e9
+    values = {(s.name, *s.labels.values()): s.value for s in samples if s.name.startswith("pdx_transfer_probe")}
+    assert values["pdx_transfer_probes_total", "moved"] >= 1
+    assert values["pdx_transfer_probe_pairs", "verified"] == 1
+    assert values["pdx_transfer_probe_seconds_count", "handoff"] >= 1
+    assert values["pdx_transfer_probe_last_success_timestamp_seconds",] > 1.7e9
 
 
 async def test_decode_alone_is_kept_from_its_own_cache(make_world: MakeWorld) -> None:

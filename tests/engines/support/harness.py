@@ -239,7 +239,7 @@ class Gateway:
                 [
                     *(sys.executable, "-m", "pdx_cli", "gateway", "--debug-headers"),
                     *("--listen", f"127.0.0.1:{self.port}", "--admin", f"127.0.0.1:{self.admin_port}"),
-                    *("--canary-seconds", str(self.canary_seconds)),
+                    *("--verification-period-seconds", str(self.canary_seconds)),
                     *engines,
                 ],
                 stdin=subprocess.DEVNULL,

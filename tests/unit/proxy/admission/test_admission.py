@@ -45,7 +45,7 @@ def test_decide(name: str) -> None:
 
 
 def test_workers_have_even_shares() -> None:
-    limits = Limits(in_flight_per_decode=10, queued_requests=9, held_bytes=1000, requests_per_client=3)
+    limits = Limits(in_flight_per_decode=10, queued_requests=9, buffered_bytes=1000, requests_per_client=3)
     assert WorkerLimits.of(limits, 1) == WorkerLimits(10, 9, 1000, 3, limits.queue_seconds)
     assert WorkerLimits.of(limits, 4) == WorkerLimits(2.5, 2, 250, 1, limits.queue_seconds)
     assert [WorkerLimits.of(limits, 4).capacity(engines) for engines in (0, 1, 2, 3)] == [2, 2, 5, 7]
@@ -140,7 +140,7 @@ async def test_more_engines_serve_more() -> None:
 
 
 async def test_the_rest_of_a_body_counts_as_it_comes() -> None:
-    owner = admission(held_bytes=100)
+    owner = admission(buffered_bytes=100)
     exchange: Any = FakeExchange(None)
     other, growing = enter(owner, 50), owner.enter(exchange, None)
     growing.grow(50)
@@ -186,7 +186,7 @@ async def test_whatever_happens_all_is_given_back(seed: int) -> None:
     """Requests that end, leave, are cut off, wait too long or grow, in any order."""
     rng = random.Random(seed)
     owner = admission(
-        in_flight_per_decode=3, queued_requests=4, held_bytes=60, requests_per_client=5, queue_seconds=0.01
+        in_flight_per_decode=3, queued_requests=4, buffered_bytes=60, requests_per_client=5, queue_seconds=0.01
     )
     most = 0
 

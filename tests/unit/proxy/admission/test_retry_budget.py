@@ -16,7 +16,7 @@ def _taken(budget: RetryBudget, now: float, wanted: int) -> int:
     ("free", "percent", "requests", "allowed"), [(10, 20, 0, 10), (0, 20, 100, 20), (3, 0, 50, 3), (2, 50, 5, 4)]
 )
 def test_so_many_and_a_share(free: int, percent: int, requests: int, allowed: int) -> None:
-    budget = RetryBudget(Retries(free=free, budget_percent=percent), workers=1)
+    budget = RetryBudget(Retries(min_retries=free, budget_percent=percent), workers=1)
     for _ in range(requests):
         budget.request(100.0)
     assert _taken(budget, 100.9, 200) == allowed
@@ -24,7 +24,7 @@ def test_so_many_and_a_share(free: int, percent: int, requests: int, allowed: in
 
 
 def test_what_is_ten_seconds_old_does_not_count() -> None:
-    budget = RetryBudget(Retries(free=1, budget_percent=10), workers=1)
+    budget = RetryBudget(Retries(min_retries=1, budget_percent=10), workers=1)
     for _ in range(100):
         budget.request(5.0)
     assert _taken(budget, 6.0, 50) == 11
@@ -35,14 +35,14 @@ def test_what_is_ten_seconds_old_does_not_count() -> None:
 
 @pytest.mark.parametrize(("workers", "share"), [(1, 10), (2, 5), (3, 4), (64, 1)])
 def test_workers_share_what_is_free(workers: int, share: int) -> None:
-    budget = RetryBudget(Retries(free=10, budget_percent=0), workers)
+    budget = RetryBudget(Retries(min_retries=10, budget_percent=0), workers)
     assert _taken(budget, 1.0, 50) == share
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 3.0), st.booleans()), max_size=200), st.integers(0, 5), st.integers(0, 100))
 def test_never_more_than_the_budget(steps: list[tuple[float, bool]], free: int, percent: int) -> None:
     """At any moment, of the last nine seconds; requests count for ten."""
-    budget, now = RetryBudget(Retries(free=free, budget_percent=percent), workers=1), 1000.0
+    budget, now = RetryBudget(Retries(min_retries=free, budget_percent=percent), workers=1), 1000.0
     requests: list[float] = []
     taken: list[float] = []
     for pause, retries in steps:

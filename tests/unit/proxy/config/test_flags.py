@@ -16,7 +16,7 @@ from pdx_api.spec.types import Spec
 from pdx_cli.main import main as pdx
 from pdx_proxy.__main__ import create_parser, main, settings_of
 from pdx_proxy.config.flags import FLAGS, flags_of
-from pdx_proxy.config.settings import Canaries, Choosing, Deadlines, Health, Keys, Limits, Logs, Retries, Settings
+from pdx_proxy.config.settings import Choosing, Deadlines, Health, Keys, Limits, Logs, Retries, Settings, Verification
 from tests.pddeployments import FULL, changed
 
 IN_CLUSTER = ["--deployment", "tiny", "--namespace", "models"]
@@ -33,7 +33,7 @@ TABLE: dict[Path, tuple[object, str, str, object]] = {
     "spec.routing.onPrefillFailure": ("Fail", "retries", "on_prefill_failure", PrefillFailure.FAIL),
     "spec.routing.retries.attempts": (5, "retries", "attempts", 5),
     "spec.routing.retries.budgetPercent": (7, "retries", "budget_percent", 7),
-    "spec.routing.retries.free": (0, "retries", "free", 0),
+    "spec.routing.retries.free": (0, "retries", "min_retries", 0),
     "spec.routing.deadlines.connectSeconds": (9, "deadlines", "connect", 9.0),
     "spec.routing.deadlines.prefillSeconds": (11, "deadlines", "prefill", 11.0),
     "spec.routing.deadlines.handoffSeconds": (60, "deadlines", "handoff", 60.0),
@@ -43,14 +43,14 @@ TABLE: dict[Path, tuple[object, str, str, object]] = {
     "spec.routing.queue.maxRequests": (0, "limits", "queued_requests", 0),
     "spec.routing.queue.maxWaitSeconds": (0, "limits", "queue_seconds", 0.0),
     "spec.routing.queue.maxInFlightPerDecode": (1, "limits", "in_flight_per_decode", 1),
-    "spec.routing.queue.maxMemory": ("1.5Gi", "limits", "held_bytes", 3 * 2**29),
+    "spec.routing.queue.maxMemory": ("1.5Gi", "limits", "buffered_bytes", 3 * 2**29),
     "spec.gateway.limits.maxBodySize": (5000, "limits", "max_body_bytes", 5000),
     "spec.gateway.limits.maxRequestsPerClient": (3, "limits", "requests_per_client", 3),
     "spec.gateway.logs.format": ("JSON", "logs", "format", LogFormat.JSON),
     "spec.gateway.logs.slowSeconds": (0, "logs", "slow_seconds", 0.0),
-    "spec.routing.ejection.consecutiveFailures": (2, "health", "failures_in_a_row", 2),
+    "spec.routing.ejection.consecutiveFailures": (2, "health", "consecutive_errors", 2),
     "spec.routing.slowStartSeconds": (0, "health", "slow_start_seconds", 0.0),
-    "spec.routing.canarySeconds": (0, "canary", "seconds", 0.0),
+    "spec.routing.canarySeconds": (0, "verification", "period_seconds", 0.0),
 }
 """Field -> a value, and where it stands in the settings as what."""
 
@@ -87,7 +87,7 @@ def test_no_setting_is_forgotten() -> None:
         "limits": Limits,
         "health": Health,
     }
-    parts |= {"logs": Logs, "canary": Canaries}
+    parts |= {"logs": Logs, "verification": Verification}
     settings = {
         (part, field.name)
         for part, kind in parts.items()
@@ -154,7 +154,8 @@ WRONG = [
     ("--max-wait-seconds -1", "argument --max-wait-seconds: -1 is no time; write seconds from 0 to 86400"),
     ("--max-body-size 64MB",
      "argument --max-body-size: 64MB is no size; write bytes from 1Ki to 1Ti, for example 256Mi"),
-    ("--max-memory 1", "argument --max-memory: 1 is no size; write bytes from 1Ki to 1Ti, for example 256Mi"),
+    ("--max-buffered-bytes 1",
+     "argument --max-buffered-bytes: 1 is no size; write bytes from 1Ki to 1Ti, for example 256Mi"),
     ("--client-keys=", "argument --client-keys: an empty name is no file"),
     ("--attempts", "argument --attempts: expected one argument"),
 ]  # fmt: skip
@@ -167,7 +168,8 @@ TOGETHER = [
      "--idle-seconds up to --total-seconds"),
     ("--max-wait-seconds 3601",
      "waiting is part of the whole request; write --max-wait-seconds up to --total-seconds"),
-    ("--max-memory 1Mi", "the largest body would never be taken; write --max-body-size up to --max-memory"),
+    ("--max-buffered-bytes 1Mi",
+     "the largest body would never be taken; write --max-body-size up to --max-buffered-bytes"),
 ]  # fmt: skip
 
 

@@ -27,7 +27,7 @@ FAR = ({"a": -1.0, "x": -3.0},)
         (answer(256), answer(0), Result.MOVED),
         (answer(149), answer(0), Result.RECOMPUTED),
         (answer(0), None, Result.RECOMPUTED),
-        (answer(None), answer(None), Result.UNREPORTED),
+        (answer(None), answer(None), Result.NOT_REPORTED),
         (answer(300, "x", "b"), answer(0, "a", "b"), Result.WRONG_TEXT),
         (answer(300, "x", "b"), answer(0, "a", "b", tops=FAR), Result.WRONG_TEXT),
         (answer(300, "x", "q"), answer(0, "a", "b", tops=NEAR), Result.MOVED),
@@ -76,7 +76,7 @@ def test_a_result_that_proves_nothing_changes_nothing() -> None:
     assert verdicts(Result.FAILED, Result.BUSY) == [broken, broken]
     assert verdicts(Result.MOVED, Result.WRONG_TEXT, Result.WRONG_TEXT) == [well, well, broken]
     assert verdicts(Result.MOVED, Result.WRONG_TEXT, Result.MOVED) == [well, well, well]
-    assert verdicts(Result.MOVED, Result.UNREPORTED) == [well, unresults]
+    assert verdicts(Result.MOVED, Result.NOT_REPORTED) == [well, unresults]
 
 
 def test_verified_once_every_engine_is_covered() -> None:

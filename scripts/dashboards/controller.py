@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from scripts.boards.model import Board, Kind, Panel, Query, Unit, mean, quantile, rate
+from scripts.dashboards.model import Board, Kind, Panel, Query, Unit, mean, quantile, rate
 
 _ANY: Final = ""
 _FAILED: Final = 'result!="ok"'

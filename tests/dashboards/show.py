@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from tests.boards.plots import Acts, svg
-from tests.boards.scene import ACTS, scene
-from tests.boards.server import prometheus
-from tests.boards.survey import Finding, survey, table
-from tests.boards.troubles import SLOW, Fired, all_fire, wanted
+from tests.dashboards.plots import Acts, svg
+from tests.dashboards.scene import ACTS, scene
+from tests.dashboards.server import prometheus
+from tests.dashboards.survey import Finding, survey, table
+from tests.dashboards.troubles import SLOW, Fired, all_fire, wanted
 
 PLOTS: Final = Path(__file__).parents[2] / "docs" / "observability"
 _LONGER: Final = 3.0

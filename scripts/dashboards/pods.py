@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from scripts.boards.model import DECODE, ENGINES, OWN, Board, Panel, Query, Unit, mean, quantile, rate, ratio, total
+from scripts.dashboards.model import DECODE, ENGINES, OWN, Board, Panel, Query, Unit, mean, quantile, rate, ratio, total
 
 _ARRIVED: Final = rate("vllm:prompt_tokens_by_source_total", f'{DECODE},source!="local_compute"', by="pod")
 _PROMPTS: Final = rate("vllm:prompt_tokens_total", DECODE, by="pod")
@@ -63,7 +63,7 @@ BOARD: Final = Board(
                     "The policy that decided: LeastRequests where another was asked for means that it had no key or "
                     "no numbers.",
                     Unit.PER_SECOND,
-                    (Query(rate("pdx_choices_total", by="role, policy"), "{{role}} {{policy}}"),),
+                    (Query(rate("pdx_endpoint_selections_total", by="role, policy"), "{{role}} {{policy}}"),),
                 ),
                 Panel(
                     "Requests that wait",
@@ -124,13 +124,13 @@ BOARD: Final = Board(
                     "KV held, by P",
                     "Prefills that no D has fetched yet. One P far above its like is not reached by D's.",
                     Unit.COUNT,
-                    (Query(total("pdx_held_kv", by="endpoint"), "{{endpoint}}"),),
+                    (Query(total("pdx_prefill_kv_pinned", by="endpoint"), "{{endpoint}}"),),
                 ),
                 Panel(
                     "KV lost on D",
                     "Push orders: hand-offs whose blocks a D holds in vain. Only a restart of that D frees them soon.",
                     Unit.COUNT,
-                    (Query(total("pdx_decode_lost", by="endpoint"), "{{endpoint}}"),),
+                    (Query(total("pdx_decode_kv_leaked", by="endpoint"), "{{endpoint}}"),),
                 ),
                 Panel(
                     "Failed transfers and expired leases",

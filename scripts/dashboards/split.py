@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from scripts.boards.model import (
+from scripts.dashboards.model import (
     DECODE,
     ENGINES,
     OWN,
@@ -84,32 +84,32 @@ BOARD: Final = Board(
                     "Share of each D's prompt tokens of the last half minute that came from outside, as gateways "
                     "read it of the engine. Near 0 beside split requests: none reaches this D. Canaries are included.",
                     Unit.SHARE,
-                    (Query(f"max by (endpoint) (pdx_prompt_tokens_outside_ratio{{{OWN}}})", "{{endpoint}}"),),
+                    (Query(f"max by (endpoint) (pdx_remote_prompt_tokens_ratio{{{OWN}}})", "{{endpoint}}"),),
                 ),
                 Panel(
                     "Pairs, by what canaries saw",
                     "Prompts of the gateway's own, sent through pairs of P and D. One broken makes the condition "
                     "KVTransferVerified False; /pdx/canary of a gateway names the pair and the likely cause.",
                     Unit.COUNT,
-                    (Query(f"max by (verdict) (pdx_canary_pairs{{{OWN}}})", "{{verdict}}"),),
+                    (Query(f"max by (verdict) (pdx_transfer_probe_pairs{{{OWN}}})", "{{verdict}}"),),
                 ),
                 Panel(
                     "Canaries",
-                    "moved: KV came from P. recomputed, wrong_text, failed: it did not. busy and untold prove nothing.",
+                    "moved: D read KV from P. recomputed, wrong_text, failed: it did not. busy, not_reported: unknown.",
                     Unit.EVENTS,
-                    (Query(rate("pdx_canary_total", by="result"), "{{result}}"),),
+                    (Query(rate("pdx_transfer_probes_total", by="result"), "{{result}}"),),
                 ),
                 Panel(
                     "Since KV was last seen to move",
                     "By canaries. Beyond a few minutes nothing proves that the split works.",
                     Unit.SECONDS,
-                    (Query(f"time() - max(pdx_canary_last_success_timestamp_seconds{{{OWN}}})", "seconds"),),
+                    (Query(f"time() - max(pdx_transfer_probe_last_success_timestamp_seconds{{{OWN}}})", "seconds"),),
                 ),
                 Panel(
                     "Parts of a canary",
                     "Mean seconds: P's prefill, the hand-off, and D's answer to the same prompt alone.",
                     Unit.SECONDS,
-                    (Query(mean("pdx_canary_seconds", by="phase"), "{{phase}}"),),
+                    (Query(mean("pdx_transfer_probe_seconds", by="phase"), "{{phase}}"),),
                 ),
                 Panel(
                     "Why requests are not split",
@@ -149,7 +149,7 @@ BOARD: Final = Board(
                     "Prefills that are done and that no D has fetched yet. It follows the traffic; a number that stays "
                     "when traffic goes is KV that nobody fetches.",
                     Unit.COUNT,
-                    (Query(total("pdx_held_kv"), "held"),),
+                    (Query(total("pdx_prefill_kv_pinned"), "held"),),
                     plotted=True,
                 ),
                 Panel(

@@ -2,9 +2,22 @@
 
 from typing import Final
 
-from scripts.boards.model import DECODE, OWN, Board, Kind, Panel, Query, Unit, mean, phase, quantile, quantiles, rate
-from scripts.boards.model import ratio as share
-from scripts.boards.model import total as now
+from scripts.dashboards.model import (
+    DECODE,
+    OWN,
+    Board,
+    Kind,
+    Panel,
+    Query,
+    Unit,
+    mean,
+    phase,
+    quantile,
+    quantiles,
+    rate,
+)
+from scripts.dashboards.model import ratio as share
+from scripts.dashboards.model import total as now
 
 _FAILED: Final = f'{OWN},outcome=~"unavailable|broken|idle|expired|internal"'
 _REFUSED: Final = f'{OWN},outcome=~"shed|refused|refused_by_engine"'
@@ -88,7 +101,7 @@ BOARD: Final = Board(
                     "Written to clients each second: about one for every event of a stream. 0 beside open requests: "
                     "nothing moves.",
                     Unit.EVENTS,
-                    (Query(rate("pdx_chunks_total"), "pieces"),),
+                    (Query(rate("pdx_response_chunks_total"), "pieces"),),
                 ),
                 Panel(
                     "Tokens out",

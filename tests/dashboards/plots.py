@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
-from scripts.boards.model import Unit
-from tests.boards.server import Series
-from tests.boards.survey import Finding
+from scripts.dashboards.model import Unit
+from tests.dashboards.server import Series
+from tests.dashboards.survey import Finding
 
 _COLUMNS: Final = 2
 _WIDTH, _HEIGHT, _LEFT, _GAP, _HEAD, _LINE = 430, 130, 52, 24, 26, 13

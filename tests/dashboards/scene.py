@@ -15,12 +15,12 @@ from aiohttp import web
 from pdx_api.names import Order, Role
 from pdx_operator.app.metrics import Metrics
 from pdx_operator.observed.condition_summary import Standing
-from pdx_proxy.config.settings import Canaries, Health, Limits
+from pdx_proxy.config.settings import Health, Limits, Verification
 from pdx_proxy.health import transfer_share
 from pdx_sim import FaultKind, SimEngine, SimSettings
 from pdx_sim.settings import OnLoadFailure
-from tests.boards.server import Target
 from tests.component.harness import Shape, World, spec_of
+from tests.dashboards.server import Target
 
 ENGINE: Final = SimSettings(
     prefill_token_seconds=60e-6,
@@ -179,7 +179,7 @@ async def scene(
         specs = tuple(replace(spec_of(engine, world.order), pod=pod) for engine, pod in named(name, world))
         health = Health(slow_start_seconds=0.5)
         await world.start_gateway(
-            **{"endpoints": specs, "limits": LIMITS, "health": health, "canary": Canaries(0.5), **gateway}
+            **{"endpoints": specs, "limits": LIMITS, "health": health, "verification": Verification(0.5), **gateway}
         )
         metrics = Metrics(time.time)
         async with _page(metrics) as address:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scripts.alerts import ALERTS
-from tests.boards.troubles import OPERATOR, SLOW, TROUBLES, all_fire, hurried, wanted
+from tests.dashboards.troubles import OPERATOR, SLOW, TROUBLES, all_fire, hurried, wanted
 
 
 @pytest.mark.timeout(150)

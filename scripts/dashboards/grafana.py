@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from scripts.boards.model import Board, Kind, Panel
+from scripts.dashboards.model import Board, Kind, Panel
 
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 _COLUMNS: Final = 24

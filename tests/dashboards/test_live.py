@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.boards.scene import ACTS, scene
-from tests.boards.server import prometheus
-from tests.boards.survey import Finding, survey, table
+from tests.dashboards.scene import ACTS, scene
+from tests.dashboards.server import prometheus
+from tests.dashboards.survey import Finding, survey, table
 
 
 def values(findings: Sequence[Finding], title: str, begin: float, end: float) -> list[float]:

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scripts.boards import BOARDS
-from scripts.boards.model import Board, Panel, Query
-from tests.boards.server import PrometheusServer, QueryError, Series
+from scripts.dashboards import BOARDS
+from scripts.dashboards.model import Board, Panel, Query
+from tests.dashboards.server import PrometheusServer, QueryError, Series
 
 WINDOW: Final = "4s"
 """In place of Grafana's $__rate_interval: eight scrapes."""

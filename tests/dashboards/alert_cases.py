@@ -54,7 +54,7 @@ def tokens(prefilled: int, arrived: int) -> dict[str, str]:
 def held(now: int, finished: int, expired: float = 0) -> dict[str, str]:
     """Prefills held now; finished ones and ended leases every 15 s."""
     return {
-        f'pdx_held_kv{{{_QWEN},endpoint="p-0"}}': f"{now}x480",
+        f'pdx_prefill_kv_pinned{{{_QWEN},endpoint="p-0"}}': f"{now}x480",
         f'pdx_phase_seconds_count{{{_QWEN},phase="prefill"}}': f"0+{finished}x480",
         f"vllm:nixl_num_kv_expired_reqs_total{{{_P}}}": f"0+{expired}x480",
     }
@@ -63,7 +63,7 @@ def held(now: int, finished: int, expired: float = 0) -> dict[str, str]:
 def canary(*, broken: int = 0, unknown: int = 0) -> dict[str, str]:
     """Pairs by what canaries saw, beside two that are verified."""
     pairs = {"verified": 2, "broken": broken, "unknown": unknown}
-    return {f'pdx_canary_pairs{{{_QWEN},verdict="{name}"}}': f"{count}x480" for name, count in pairs.items()}
+    return {f'pdx_transfer_probe_pairs{{{_QWEN},verdict="{name}"}}': f"{count}x480" for name, count in pairs.items()}
 
 
 def handoffs(within_one: int, within_five: int) -> dict[str, str]:
@@ -110,13 +110,13 @@ CASES: Final = (
     Case("PDXKVNotMoving", "a third arrives", True, tokens(3000, 1000)),
     Case("PDXKVNotMoving", "all arrives", False, tokens(3000, 2990)),
     Case("PDXKVNotMoving", "there is no traffic", False, tokens(0, 0)),
-    Case("PDXCanaryFailing", "a pair is broken", True, canary(broken=1)),
-    Case("PDXCanaryFailing", "pairs are not known yet", False, canary(unknown=2)),
-    Case("PDXKVHeldTooLong", "leases end", True, held(0, 15, expired=1)),
-    Case("PDXKVHeldTooLong", "30 held at one prefill a second", True, held(30, 15)),
-    Case("PDXKVHeldTooLong", "held without any prefill", True, held(1, 0)),
-    Case("PDXKVHeldTooLong", "3 held at one prefill a second", False, held(3, 15)),
-    Case("PDXKVHeldTooLong", "idle", False, held(0, 0)),
+    Case("PDXTransferProbeFailing", "a pair is broken", True, canary(broken=1)),
+    Case("PDXTransferProbeFailing", "pairs are not known yet", False, canary(unknown=2)),
+    Case("PDXKVPinnedTooLong", "leases end", True, held(0, 15, expired=1)),
+    Case("PDXKVPinnedTooLong", "30 held at one prefill a second", True, held(30, 15)),
+    Case("PDXKVPinnedTooLong", "held without any prefill", True, held(1, 0)),
+    Case("PDXKVPinnedTooLong", "3 held at one prefill a second", False, held(3, 15)),
+    Case("PDXKVPinnedTooLong", "idle", False, held(0, 0)),
     Case("PDXHandoffSlow", "a fifth over 2.5 s", True, handoffs(12, 15)),
     Case("PDXHandoffSlow", "all within a second", False, handoffs(15, 15)),
     Case("PDXPrefillSaturated", "9 wait for 4", True, engines(p=(9, 4), d=(0, 8))),
@@ -138,7 +138,7 @@ CASES: Final = (
     Case(_BURN, "two of a hundred are late for hours", False, first_tokens(98, 100), 420, _SLOW),
     Case("PDXEndpointFlapping", "one a minute", True, ejections("lost", "0+0.25x480")),
     Case("PDXEndpointFlapping", "once", False, ejections("lost", "0x20 1x460")),
-    Case("PDXEndpointFlapping", "the last one is kept", False, ejections("kept", "0+1x480")),
+    Case("PDXEndpointFlapping", "the last one is kept", False, ejections("overridden", "0+1x480")),
     Case(
         "PDXRolloutStuck", "since an hour and a half", True, {'pdx_operator_rollout_seconds{object="a/b"}': "5400x480"}
     ),

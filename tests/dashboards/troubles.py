@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from pdx_proxy.config.settings import Limits
 from scripts.alerts import rules_file
-from tests.boards.scene import Act, Scene, block_transfers, scene, standing
-from tests.boards.server import PrometheusServer, prometheus
+from tests.dashboards.scene import Act, Scene, block_transfers, scene, standing
+from tests.dashboards.server import PrometheusServer, prometheus
 
 FASTER: Final = 100
 Fired = tuple[str, str, str]
@@ -78,7 +78,7 @@ TROUBLES: Final = (
     ),
     Trouble(
         "blocked",
-        frozenset({("PDXKVNotMoving", ""), ("PDXKVHeldTooLong", ""), ("PDXCanaryFailing", "")}),
+        frozenset({("PDXKVNotMoving", ""), ("PDXKVPinnedTooLong", ""), ("PDXTransferProbeFailing", "")}),
         4,
         {"limits": _ROOMY},
         block_transfers,

@@ -10,7 +10,7 @@ import pytest
 
 from scripts.alerts import ALERTS, rules_file
 from scripts.alerts.model import Alert
-from tests.boards.alert_cases import CASES, Case
+from tests.dashboards.alert_cases import CASES, Case
 
 ROOT = Path(__file__).parents[2]
 SECTIONS = ["## What it means for users", "## How to confirm", "## What to do"]

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from scripts.boards.model import OWN, Board, Panel, Query, Unit, phase, quantile, rate, total
+from scripts.dashboards.model import OWN, Board, Panel, Query, Unit, phase, quantile, rate, total
 
 _NOT_ANSWERED: Final = f'{OWN},outcome!~"split|whole"'
 
@@ -28,7 +28,7 @@ BOARD: Final = Board(
                     "queue_full and queue_timeout: more engines are wanted. client_limit: one client. bytes: large "
                     "bodies fill the gateway's memory.",
                     Unit.PER_SECOND,
-                    (Query(rate("pdx_sheds_total", by="reason"), "{{reason}}"),),
+                    (Query(rate("pdx_requests_shed_total", by="reason"), "{{reason}}"),),
                 ),
                 Panel(
                     "Requests that wait",
@@ -83,13 +83,13 @@ BOARD: Final = Board(
                     "By how they were settled. lease: P's blocks wait for the end of their lease. decode_lost: D's "
                     "blocks are gone until it restarts.",
                     Unit.EVENTS,
-                    (Query(rate("pdx_settlements_total", by="how"), "{{how}}"),),
+                    (Query(rate("pdx_settlements_total", by="result"), "{{result}}"),),
                 ),
                 Panel(
                     "Being settled",
                     "Hand-offs whose engines are still to be freed. A number that stands is an engine that hangs.",
                     Unit.COUNT,
-                    (Query(total("pdx_settling"), "settling"),),
+                    (Query(total("pdx_settlements_in_flight"), "settling"),),
                 ),
             ),
         ),

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
-from scripts.boards import controller, pods, refusals, split, users
-from scripts.boards.grafana import as_json
-from scripts.boards.model import Board
+from scripts.dashboards import controller, pods, refusals, split, users
+from scripts.dashboards.grafana import as_json
+from scripts.dashboards.model import Board
 
 BOARDS: Final[tuple[Board, ...]] = (users.BOARD, split.BOARD, pods.BOARD, refusals.BOARD, controller.BOARD)
 

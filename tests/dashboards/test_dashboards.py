@@ -10,9 +10,9 @@ import pytest
 
 from pdx_operator.app.metrics import Metrics
 from pdx_sim.core import timings
-from scripts.boards import BOARDS, dashboards
-from scripts.boards.model import Board, Panel, Query, Unit
-from tests.boards.survey import filled
+from scripts.dashboards import BOARDS, dashboards
+from scripts.dashboards.model import Board, Panel, Query, Unit
+from tests.dashboards.survey import filled
 
 ROOT = Path(__file__).parents[2]
 PANELS = [pytest.param(board, panel, id=f"{board.uid}: {panel.title}") for board in BOARDS for panel in board.panels]
