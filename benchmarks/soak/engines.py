@@ -151,7 +151,7 @@ class Engines:
             self._put(replace(self.specs[name], ready=False))
         await asyncio.sleep(seconds)
         if await self._revive(name) and told:
-            self._put(replace(self.specs[name], ready=True, incarnation=f"{self.specs[name].incarnation}+"))
+            self._put(replace(self.specs[name], ready=True, instance=f"{self.specs[name].instance}+"))
         self._busy.discard(name)
 
     async def _revive(self, name: str) -> bool:
@@ -224,7 +224,7 @@ class Engines:
                 if not await self._revive(name):
                     continue
             spec = self.specs.get(name) or self._spec_of(name)
-            self.specs[name] = replace(spec, ready=True, leaving=False, incarnation=f"{spec.incarnation}.")
+            self.specs[name] = replace(spec, ready=True, leaving=False, instance=f"{spec.instance}.")
         for role in (Role.PREFILL, Role.DECODE):
             if not any(engine.settings.role is role for engine in self.live.values()):
                 await self.add(role)
@@ -240,7 +240,7 @@ class Engines:
     def _spec_of(self, name: str) -> EndpointSpec:
         engine = self.live[name]
         address = Address("127.0.0.1", engine.port)
-        return EndpointSpec(address, engine.settings.role, order=self.order, pod=name, incarnation="1")
+        return EndpointSpec(address, engine.settings.role, order=self.order, pod=name, instance="1")
 
     def _put(self, spec: EndpointSpec) -> None:
         self.specs[spec.pod] = spec

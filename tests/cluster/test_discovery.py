@@ -24,7 +24,7 @@ from pdx_api.names import Order, Role
 from pdx_cluster.app.cluster import Cluster
 from pdx_proxy.discovery.pod_api import ExpiredError, PodApi
 from pdx_proxy.discovery.pod_watcher import PodDiscovery, PodWatcher
-from pdx_proxy.endpoints.snapshot import Endpoint, State
+from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_sim import SimEngine
 from tests.component.harness import FAST, Shape, World, eventually, request_of
 
@@ -223,7 +223,7 @@ async def test_pods_are_found_followed_and_left(world: PodWorld) -> None:
     before = next(e for e in world.known if e.name == "prefill-a-0")
     await world.engine["prefill-a-0"].restart()
     await world.show("prefill-a-0", restarts=1)
-    await eventually(lambda: next(e for e in world.known if e.name == before.name).start > before.start)
+    await eventually(lambda: next(e for e in world.known if e.name == before.name).generation > before.generation)
     await world.all_warm("prefill-a-0", "decode-a-1")
     stop.set()
     await requests

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pdx_api.names import Order, Role
 from pdx_proxy.config.settings import EndpointSpec
 from pdx_proxy.discovery.pod_watcher import SpecSink
-from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_sim import SimEngine
 from tests.component.harness import FAST, SHAPES, Reply, Shape, World, eventually, spec_of
 
@@ -97,7 +97,7 @@ class Changing(World):
         await asyncio.sleep(0.05)
         await engine.restart()
         spec = self.pods.specs[name]
-        self.pods.change(name, incarnation=f"{spec.incarnation}+", ready=True)
+        self.pods.change(name, instance=f"{spec.instance}+", ready=True)
 
     async def all_warm(self) -> None:
         await eventually(lambda: {e.name for e in self.known if e.warm} == self.pods.specs.keys(), 10.0, "all warm")

@@ -13,7 +13,7 @@ import aiohttp
 from pdx_api.names import Order, Role
 from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec, Settings, Verification
 from pdx_proxy.discovery.pod_watcher import Discovery
-from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.http.upstream.connection_pool import Pool
 from pdx_proxy.process.main import Control
 from pdx_proxy.process.worker import Worker

@@ -9,7 +9,7 @@ from pdx_api.names import Role
 from pdx_operator.app.metrics import Metrics
 from pdx_operator.observed.condition_summary import Standing
 from pdx_proxy.config.settings import Address, EndpointSpec
-from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.process.exposition import render
 from pdx_proxy.telemetry.counters import Counters, Phase
 from tests.documents import ROOT

@@ -6,10 +6,12 @@ from typing import Final
 
 from pdx_api.names import Policy as PolicyName
 from pdx_api.names import Role
+from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.balancing.pick import Choice, pick
 from pdx_proxy.balancing.policies import Load, Policy, affine, least, least_load, pressures
 from pdx_proxy.config.settings import Choosing
-from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.http.routes import Kind
 from pdx_proxy.payload.prompt import Look
 from pdx_proxy.payload.request import Body, Request, can_split
@@ -37,7 +39,6 @@ class Chooser:
         self._plain = names == {PolicyName.LEAST_REQUESTS}
         self._load = load
         self._counters = counters
-        self._round = 0
         self._least_load: dict[Role, Policy] = {Role.PREFILL: least, Role.DECODE: least}
         self._prefill = self._ask(choosing.prefill_policy, Role.PREFILL)
         self._decode = self._ask(choosing.decode_policy, Role.DECODE)
@@ -46,14 +47,10 @@ class Chooser:
         self.look = Look(wants_key, limit) if wants_key or limit else None
         """What is to be asked of every prompt."""
 
-    def apply(self, snapshot: Snapshot) -> None:
-        """Take the engines' own numbers from a new view of the endpoints, together with the load at this moment."""
-        measured = snapshot.measured
-        if measured.round == self._round:
-            return
-        self._round = measured.round
+    def apply(self, snapshot: Snapshot, reports: LoadReports) -> None:
+        """Compare the engines' load reports with the load that is counted at this moment."""
         for role, endpoints in ((Role.PREFILL, snapshot.prefill), (Role.DECODE, snapshot.decode)):
-            self._least_load[role] = least_load(pressures(endpoints, measured.engines, self._load))
+            self._least_load[role] = least_load(pressures(endpoints, reports.engines, self._load))
 
     def may_split(self, kind: Kind, path: str, body: Body) -> bool:
         """Whether prefill and decode of a request may run on different engines; counted when they may not."""

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint
 
 
 class Weight(Protocol):

@@ -5,7 +5,8 @@ from typing import Final
 
 from pdx_api.names import Role
 from pdx_proxy.balancing.policies import Load, Policy, least
-from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.snapshot import Snapshot
 
 Peers = Mapping[str, Sequence[Endpoint]]
 

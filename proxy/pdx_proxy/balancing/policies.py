@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pdx_proxy.endpoints.snapshot import Endpoint, Measure
+from pdx_proxy.balancing.load_reports import LoadReport
+from pdx_proxy.endpoints.endpoint import Endpoint
 
 Load = Callable[[Endpoint], float]
 """What an endpoint has to do, in requests."""
@@ -63,13 +64,13 @@ class Pressure:
     """What a request weighs where KV blocks are scarce: 1 where all are free, 20 at most."""
 
 
-def pressure(measure: Measure, ours: float) -> Pressure:
+def pressure(measure: LoadReport, ours: float) -> Pressure:
     """Of an engine's numbers, and the load that was counted here when they were taken."""
     foreign = max(0.0, measure.running + measure.waiting - ours)
     return Pressure(foreign + measure.waiting, 1 / max(_LEAST_FREE_KV, 1 - measure.kv_use))
 
 
-def pressures(endpoints: Sequence[Endpoint], measures: Mapping[str, Measure], load: Load) -> dict[str, Pressure]:
+def pressures(endpoints: Sequence[Endpoint], measures: Mapping[str, LoadReport], load: Load) -> dict[str, Pressure]:
     """By name; an engine without numbers gets the average of the others, so that silence is no reason to call it."""
     known = {e.name: pressure(measures[e.name], load(e)) for e in endpoints if e.name in measures}
     if not known:

@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Final
 
 from pdx_proxy.balancing.load import Load
-from pdx_proxy.endpoints.snapshot import NO_SLOT, Endpoint
+from pdx_proxy.endpoints.endpoint import NO_SLOT, Endpoint
 
 _SLOTS: Final = 4096
 """Endpoints with a slot; of further ones each worker knows only its own legs."""

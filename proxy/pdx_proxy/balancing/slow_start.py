@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.snapshot import Snapshot
 
 _FIRST_SHARE: Final = 0.1
 

@@ -44,7 +44,7 @@ class EndpointSpec:
     order: Order = Order.PREFILL_FIRST
     pod: str = ""
     """Name of its pod; empty for an engine that flags name."""
-    incarnation: str = ""
+    instance: str = ""
     """The engine's present process, by any name: another one means that it has started anew."""
     ready: bool = True
     """Whether its pod is Ready: until it is, the engine is known and gets no leg."""

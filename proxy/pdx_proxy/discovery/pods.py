@@ -59,7 +59,7 @@ def read_pod(pod: Pod) -> EndpointSpec | UnusablePod:
         order=order,
         protocol=protocol,
         pod=str(metadata.get("name", "")),
-        incarnation=_container_start(metadata, status),
+        instance=_instance(metadata, status),
         ready=_is_ready(status),
         leaving="deletionTimestamp" in metadata,
     )
@@ -137,7 +137,7 @@ def _port(pod: Pod) -> int:
     return number if isinstance(number, int) else ENGINE_PORT
 
 
-def _container_start(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+def _instance(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> str:
     """Identify one start of the engine's container by pod, container and restart count."""
     containers = _mappings(status, "containerStatuses")
     engine = next((c for c in containers if c.get("name") == ENGINE_CONTAINER), {})

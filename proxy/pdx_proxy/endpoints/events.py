@@ -1,4 +1,4 @@
-"""What workers tell the control side of endpoints. It alone decides what becomes of them."""
+"""Events of endpoints that workers report to the control side. Only the control side changes an endpoint's state."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,32 +6,32 @@ from enum import StrEnum
 
 
 class Cause(StrEnum):
-    """Why an endpoint was left out: a metric's label."""
+    """Why an endpoint was ejected: a metric's label."""
 
     LOST = "lost"
-    """A connection or a hand-off was lost: it may have died or restarted."""
-    HUNG = "timeout"
-    """It said nothing for as long as it may."""
-    FAILURES = "consecutive_errors"
-    """It answered, and too many answers in a row said that it failed."""
-    KEPT = "overridden"
-    """As above, and picked on: no other engine could do its work."""
+    """A connection or a hand-off was lost: the engine may have died or restarted."""
+    TIMEOUT = "timeout"
+    """The engine sent nothing until a deadline."""
+    CONSECUTIVE_ERRORS = "consecutive_errors"
+    """The engine answered, but too many consecutive answers reported an error."""
+    OVERRIDDEN = "overridden"
+    """Too many consecutive errors, but no other engine can do its work, so it was not ejected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """An endpoint is to be warmed anew before it is picked again."""
+    """An endpoint must be warmed up again before it is selected."""
 
     name: str
-    start: int
-    """The start that this is about: an older one says nothing of the present."""
+    generation: int
+    """The generation that failed. The event means nothing for a later one."""
     reason: str
     cause: Cause = Cause.LOST
 
 
 @dataclass(frozen=True, slots=True)
 class LostHandoff:
-    """A D waits for a push that never comes: the blocks it has allocated stay held."""
+    """A D waits for a push that never comes. The blocks that it has allocated are never freed."""
 
     name: str
 

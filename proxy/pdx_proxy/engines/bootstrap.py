@@ -8,7 +8,7 @@ import orjson
 from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.families import AtBootstrap, Identity
 from pdx_proxy.config.settings import Address
-from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.http.upstream.connection import Answer
 from pdx_proxy.http.upstream.failures import BadAnswer, ConnectFailure, EngineFailure, LostConnection, Reason

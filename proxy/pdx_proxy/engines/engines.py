@@ -9,8 +9,9 @@ from math import inf
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.slow_start import effective_loads
 from pdx_proxy.config.settings import Deadlines, Settings
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.events import Cause, EventSink, LostHandoff, Suspect
-from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot
+from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.outlier_detection import OutlierDetector
 from pdx_proxy.http.upstream.connection_pool import Pool
@@ -44,8 +45,8 @@ class Engines:
 
     def suspect(self, endpoint: Endpoint, why: EngineFailure | str) -> None:
         """Report that the endpoint may have died, restarted or hung: it must be warmed up again."""
-        cause = Cause.HUNG if isinstance(why, DeadlineExceeded) else Cause.LOST
-        self.notify(Suspect(endpoint.name, endpoint.start, str(why), cause))
+        cause = Cause.TIMEOUT if isinstance(why, DeadlineExceeded) else Cause.LOST
+        self.notify(Suspect(endpoint.name, endpoint.generation, str(why), cause))
 
     def lost(self, decode: Endpoint) -> None:
         """Report a D that waits for a push that never comes."""
@@ -54,7 +55,7 @@ class Engines:
     def apply(self, snapshot: Snapshot) -> None:
         """Put a snapshot in force and forget endpoints that are gone and starts that are over."""
         self.snapshot = snapshot
-        self.outliers.keep({(e.name, e.start) for e in snapshot.everything})
+        self.outliers.keep({(e.name, e.generation) for e in snapshot.everything})
         self.load.effective_loads = effective_loads(snapshot, self.settings.health.slow_start_seconds, self.clock())
         self.pool.keep({e.address for e in snapshot.everything}, self.settings.gone_seconds)
 

@@ -5,7 +5,7 @@ from math import inf
 from typing import Final
 
 from pdx_proxy.balancing.load import Load
-from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.outlier_detection import OutlierDetector
 from pdx_proxy.http.messages import request_head
 from pdx_proxy.http.upstream.connection import Answer, Connection

@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.events import Cause, EventSink, Suspect
-from pdx_proxy.endpoints.snapshot import Endpoint
 
 
 @dataclass(slots=True)
@@ -19,24 +19,24 @@ class OutlierDetector:
 
     def failed(self, endpoint: Endpoint, detail: str) -> None:
         """One answer more that says that the engine failed."""
-        key = (endpoint.name, endpoint.start)
+        key = (endpoint.name, endpoint.generation)
         count = self.counts.get(key, 0) + 1
         if count == self.limit:
             self.counts.pop(key, None)
-            self.notify(Suspect(*key, f"{count} failures in a row, the last: {detail}", Cause.FAILURES))
+            self.notify(Suspect(*key, f"{count} failures in a row, the last: {detail}", Cause.CONSECUTIVE_ERRORS))
         elif self.limit:
             self.counts[key] = count
 
     def forgive(self, endpoint: Endpoint) -> None:
         """The last failure was not its own."""
-        key = (endpoint.name, endpoint.start)
+        key = (endpoint.name, endpoint.generation)
         left = self.counts.pop(key, 0) - 1
         if left > 0:
             self.counts[key] = left
 
     def succeeded(self, endpoint: Endpoint) -> None:
         """The engine has answered as it should."""
-        self.counts.pop((endpoint.name, endpoint.start), None)
+        self.counts.pop((endpoint.name, endpoint.generation), None)
 
     def keep(self, starts: Collection[tuple[str, int]]) -> None:
         """Forget endpoints that are gone and starts that are over."""

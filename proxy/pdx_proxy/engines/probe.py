@@ -9,7 +9,7 @@ import msgspec
 
 from pdx_api.connectors import family_of
 from pdx_api.connectors.families import AtBootstrap, Identity, KVParams, Pool, Push
-from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.bootstrap import ask_identity
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.transfer_params import NO_PARAMS, handed_over, identity_of, transfer_params

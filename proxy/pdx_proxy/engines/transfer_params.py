@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from pdx_api.connectors.families import Identity, InPrefillAnswer, KVParams, Push
-from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.http.upstream.connection import Answer
 from pdx_proxy.http.upstream.failures import BadAnswer, Reason
 from pdx_proxy.payload.prefill_answer import PREFILLED

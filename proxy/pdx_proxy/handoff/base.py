@@ -3,7 +3,7 @@
 from collections.abc import Container
 from typing import Final
 
-from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure, Reason
@@ -62,6 +62,6 @@ def blame(serving: ServingState, prefill: Endpoint, decode: Endpoint, failure: E
     if not isinstance(failure, BadAnswer) or failure.reason is Reason.ABORT:
         serving.engines.suspect(decode, failure)
     elif failure.status != 503:
-        if all(e.name != prefill.name or e.start != prefill.start for e in serving.engines.snapshot.prefill):
+        if all(e.name != prefill.name or e.generation != prefill.generation for e in serving.engines.snapshot.prefill):
             serving.engines.outliers.forgive(decode)  # P has been found out before: D does not fail on its own
         serving.engines.suspect(prefill, f"its hand-off failed at {failure}")

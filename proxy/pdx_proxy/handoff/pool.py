@@ -8,7 +8,7 @@ it.
 import asyncio
 
 from pdx_api.connectors.families import Pool
-from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.handoff.base import Handoff, HandoffFailure
 from pdx_proxy.handoff.prefill_first import finish_prefill, stand_in_leg

@@ -5,7 +5,8 @@ from typing import Final
 
 from pdx_api.connectors.families import KVParams
 from pdx_proxy.balancing.pick import stand_in
-from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.transfer_params import LegRefused, transfer_params
 from pdx_proxy.handoff.base import HandoffFailure

@@ -11,7 +11,7 @@ from typing import Final
 
 from pdx_api.connectors.families import AtBootstrap, Identity, KVParams, Push, Settles
 from pdx_api.names import Order, PrefillFailure
-from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.bootstrap import ask_identity
 from pdx_proxy.engines.transfer_params import LegRefused, handed_over, identity_of
 from pdx_proxy.handoff.base import FULL, HTTP_BAD_REQUEST, Handoff, HandoffFailure, blame, has_answered

@@ -3,7 +3,7 @@
 from typing import Final
 
 from pdx_api.connectors.families import KVParams, Push, Settles
-from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.transfer_params import identity_of
 from pdx_proxy.handoff.base import FULL, HTTP_BAD_REQUEST, REFUSED_MAX_TOKENS, has_answered

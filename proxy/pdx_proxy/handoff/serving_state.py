@@ -5,7 +5,9 @@ from typing import Final
 
 from pdx_proxy.admission.retry_budget import RetryBudget
 from pdx_proxy.balancing.chooser import Chooser
-from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot, pairing
+from pdx_proxy.balancing.load_reports import LoadReports
+from pdx_proxy.endpoints.endpoint import Endpoint, pairing
+from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.payload.request import Request
@@ -22,6 +24,8 @@ class ServingState:
     counters: Counters = field(default_factory=Counters)
     handshaken: set[tuple[str, int, str, int]] = field(default_factory=set)
     """Pairs that have exchanged KV in this start of both."""
+    load_reports: LoadReports = field(default_factory=LoadReports)
+    """The engines' latest load reports; empty unless a policy needs them."""
     chooser: Chooser = field(init=False)
     budget: RetryBudget = field(init=False)
 
@@ -32,10 +36,14 @@ class ServingState:
 
     def apply(self, snapshot: Snapshot) -> None:
         """Put a snapshot in force and forget pairs of engines that are gone or have restarted."""
-        self.chooser.apply(snapshot)
-        starts = {(e.name, e.start) for e in snapshot.everything}
+        starts = {(e.name, e.generation) for e in snapshot.everything}
         self.handshaken = {key for key in self.handshaken if {key[:2], key[2:]} <= starts} | set(snapshot.handshaken)
         self.engines.apply(snapshot)
+
+    def apply_load(self, reports: LoadReports) -> None:
+        """Select by these load reports and the legs that are in flight at this moment."""
+        self.load_reports = reports
+        self.chooser.apply(self.engines.snapshot, reports)
 
     def send(self, leg: Leg, request: Request, body: bytes, request_id: str, method: str = "POST") -> None:
         """Send a leg of the request under this id, and note it."""

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from pdx_api.connectors import family_of
 from pdx_api.connectors.families import KVParams, Pool
 from pdx_api.defaults import LEASE_MARGIN_SECONDS
-from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.transfer_params import LegRefused, transfer_params
 from pdx_proxy.handoff.base import REFUSED_MAX_TOKENS

@@ -12,8 +12,10 @@ from math import isfinite
 from typing import Final
 
 from pdx_api.names import Policy, Role
+from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
 from pdx_proxy.config.settings import Address, Choosing
-from pdx_proxy.endpoints.snapshot import Endpoint, Measure, Measured, Snapshot
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.probe import page_of
 
@@ -24,7 +26,7 @@ ANSWER_SECONDS: Final = 1.0
 OLDEST_SECONDS: Final = 5.0
 """How long numbers are used when no newer ones come."""
 _AT_A_TIME: Final = 16
-_IDLE: Final = Measure(0.0, 0.0, 0.0)
+_IDLE: Final = LoadReport(0.0, 0.0, 0.0)
 _RUNNING: Final = b"\nvllm:num_requests_running{"
 _WAITING: Final = b"\nvllm:num_requests_waiting{"
 _KV_USE: Final = b"\nvllm:kv_cache_usage_perc{"
@@ -41,13 +43,13 @@ def asked_roles(choosing: Choosing) -> frozenset[Role]:
     return frozenset(roles)
 
 
-def read_measure(page: bytes, rank: int | None = None) -> Measure | None:
+def read_measure(page: bytes, rank: int | None = None) -> LoadReport | None:
     """What a metrics page says of an engine, or of one of its ranks; None unless it says all of it."""
     label = () if rank is None else (b'engine="%d"' % rank,)
     running, waiting, kv_use = (list(values(page, name, *label)) for name in (_RUNNING, _WAITING, _KV_USE))
     if not (running and waiting and kv_use) or not all(map(isfinite, (*running, *waiting, *kv_use))):
         return None
-    return Measure(sum(running), sum(waiting), sum(kv_use) / len(kv_use))
+    return LoadReport(sum(running), sum(waiting), sum(kv_use) / len(kv_use))
 
 
 def values(page: bytes, start: bytes, *labels: bytes) -> Iterable[float]:
@@ -64,7 +66,7 @@ def values(page: bytes, start: bytes, *labels: bytes) -> Iterable[float]:
         at = page.find(start, at + 1)
 
 
-def is_news(old: Mapping[str, Measure], new: Mapping[str, Measure]) -> bool:
+def is_news(old: Mapping[str, LoadReport], new: Mapping[str, LoadReport]) -> bool:
     """Whether workers are to be told: always but for engines that were and are idle.
 
     Of busy ones equal numbers are news too: they are compared with what each worker has sent by now.
@@ -86,13 +88,13 @@ class EngineLoads:
         self._roles = asked_roles(engines.settings.choosing)
         self._snapshot = snapshot
         self._publish = publish
-        """Called when `measured` is another one."""
+        """Called when `reports` is another one."""
         self._random = rng or random.Random()  # noqa: S311 (spreads load)
         self._slots = asyncio.Semaphore(_AT_A_TIME)
-        self._found: dict[tuple[str, int], tuple[float, Measure]] = {}
+        self._found: dict[tuple[str, int], tuple[float, LoadReport]] = {}
         """By name and start of an endpoint what it said last, and when."""
         self._task: asyncio.Task[None] | None = None
-        self.measured = Measured()
+        self.reports = LoadReports()
         """What is known now."""
 
     def start(self) -> None:
@@ -121,7 +123,7 @@ class EngineLoads:
             if endpoint.warm and endpoint.role in self._roles:
                 by_address.setdefault(endpoint.address, []).append(endpoint)
         await asyncio.gather(*map(self._ask, by_address.values()))
-        self._take({(e.name, e.start) for ranks in by_address.values() for e in ranks})
+        self._take({(e.name, e.generation) for ranks in by_address.values() for e in ranks})
 
     async def _ask(self, ranks: list[Endpoint]) -> None:
         """Ask one engine; one that does not answer has said nothing."""
@@ -131,12 +133,12 @@ class EngineLoads:
         for endpoint in ranks:
             measure = read_measure(page, endpoint.spec.rank)
             if measure is not None:
-                self._found[endpoint.name, endpoint.start] = (now, measure)
+                self._found[endpoint.name, endpoint.generation] = (now, measure)
 
     def _take(self, asked: set[tuple[str, int]]) -> None:
         oldest = self._engines.clock() - OLDEST_SECONDS
         self._found = {key: told for key, told in self._found.items() if key in asked and told[0] > oldest}
         engines = {name: measure for (name, _), (_, measure) in self._found.items()}
-        if is_news(self.measured.engines, engines):
-            self.measured = Measured(self.measured.round + 1, engines)
+        if is_news(self.reports.engines, engines):
+            self.reports = LoadReports(engines)
             self._publish()

@@ -14,7 +14,8 @@ from math import isfinite
 from typing import Any, Final
 
 from pdx_api.names import Role
-from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.probe import page_of
 from pdx_proxy.health.load_poller import values
@@ -139,7 +140,7 @@ class TransferShare:
         decode = [e for e in self.snapshot().everything if e.role is Role.DECODE]
         await asyncio.gather(*(self._ask(endpoint) for endpoint in decode if endpoint.warm))
         oldest = self.engines.clock() - _ROUNDS * PAUSE_SECONDS
-        keys = {(endpoint.name, endpoint.start) for endpoint in decode}
+        keys = {(endpoint.name, endpoint.generation) for endpoint in decode}
         for key in [key for key, at in self._asked.items() if key not in keys or at < oldest]:
             del self._counts[key], self._asked[key]
         self._splits.append((await self.report())["outcomes"][Outcome.SPLIT])
@@ -149,6 +150,6 @@ class TransferShare:
             page = await page_of(self.engines, endpoint, "/metrics", ANSWER_SECONDS)
         count = read_count(page, endpoint.spec.rank)
         if count is not None:
-            key = (endpoint.name, endpoint.start)
+            key = (endpoint.name, endpoint.generation)
             self._counts[key] = counted(self._counts.get(key), count)
             self._asked[key] = self.engines.clock()

@@ -12,8 +12,9 @@ from typing import Any, Final
 from pdx_api.names import Role
 from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import EndpointSpec
+from pdx_proxy.endpoints.endpoint import NO_SLOT, Endpoint, State, by_rank, pairing
 from pdx_proxy.endpoints.events import Cause, EndpointEvent, LostHandoff, Suspect
-from pdx_proxy.endpoints.snapshot import NO_SLOT, Endpoint, Snapshot, State, by_rank, pairing
+from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.probe import hand_over, serve
 from pdx_proxy.http.upstream.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure
@@ -102,7 +103,7 @@ class EndpointRegistry:
             return
         if isinstance(news, LostHandoff):
             self._put(endpoint, lost=endpoint.lost + 1)
-        elif endpoint.warmth is State.WARM and endpoint.start == news.start:
+        elif endpoint.warm_up_state is State.WARM and endpoint.generation == news.generation:
             self._eject(endpoint, news)
 
     def _eject(self, endpoint: Endpoint, news: Suspect) -> None:
@@ -111,15 +112,15 @@ class EndpointRegistry:
         One that answers errors is probed after a pause, longer each time that it fails again soon. The last that can do
         its work is kept: an error is no worse than no engine.
         """
-        failing = news.cause is Cause.FAILURES
+        failing = news.cause is Cause.CONSECUTIVE_ERRORS
         if failing and not self._has_substitute(endpoint):
-            self.ejections[Cause.KEPT] += 1
+            self.ejections[Cause.OVERRIDDEN] += 1
             return
         self.ejections[news.cause] += 1
         steady = self._engines.clock() - endpoint.warm_since > _STEADY_SECONDS
         before = 0 if steady else endpoint.ejections
         changes = {"identity": None, "reason": news.reason, "ejections": before + failing}
-        self._put(endpoint, warmth=State.COLD if news.cause is Cause.HUNG else State.SUSPECT, **changes)
+        self._put(endpoint, warm_up_state=State.COLD if news.cause is Cause.TIMEOUT else State.SUSPECT, **changes)
         self._tend([endpoint.name], pause=_FIRST_PAUSE * 2**before if failing else 0.0)
 
     def _has_substitute(self, endpoint: Endpoint) -> bool:
@@ -137,7 +138,7 @@ class EndpointRegistry:
         self._random.shuffle(names)
         loop = asyncio.get_running_loop()
         for name in names:
-            wanted = self._endpoints[name].wants_warmth
+            wanted = self._endpoints[name].needs_warm_up
             if wanted and name not in self._tasks:
                 self._tasks[name] = loop.create_task(self._warm_until_warm(name, pause))
             elif not wanted:
@@ -152,7 +153,7 @@ class EndpointRegistry:
         if first_pause:
             await asyncio.sleep(min(first_pause, _LONGEST_EJECTION) * self._random.uniform(0.5, 1.5))
         pause = _FIRST_PAUSE
-        while (endpoint := self._endpoints[name]).warmth is not State.WARM:
+        while (endpoint := self._endpoints[name]).warm_up_state is not State.WARM:
             try:
                 if endpoint.role is Role.PREFILL:
                     await self._warm_prefill(endpoint)
@@ -163,7 +164,7 @@ class EndpointRegistry:
             except EngineFailure as failure:
                 down = isinstance(failure, ConnectFailure) and failure.endpoint == name
                 # What does not listen has ended: it starts anew with all of its blocks.
-                self._put(endpoint, warmth=State.COLD, reason=str(failure), lost=0 if down else endpoint.lost)
+                self._put(endpoint, warm_up_state=State.COLD, reason=str(failure), lost=0 if down else endpoint.lost)
                 await asyncio.sleep(pause * self._random.uniform(0.5, 1.5))
                 pause = min(pause * 2, _LONGEST_PAUSE)
         del self._tasks[name]
@@ -183,7 +184,7 @@ class EndpointRegistry:
                     alone = True
                     continue
             reason = "waits for a warm decode engine of its revision"
-            self._put(prefill, warmth=State.WARMING, reason=reason)
+            self._put(prefill, warm_up_state=State.WARMING, reason=reason)
             await decode_warmed.wait()
 
     def _decode_for(self, prefill: Endpoint) -> Endpoint | None:
@@ -199,14 +200,14 @@ class EndpointRegistry:
             probe = await hand_over(self._engines, prefill, decode, {**_BODY, "max_tokens": 1}, self._seconds)
         except EngineFailure as failure:
             if failure.endpoint == decode.name and not isinstance(failure, BadAnswer | DeadlineExceeded):
-                self.hear(Suspect(decode.name, decode.start, str(failure)))
+                self.hear(Suspect(decode.name, decode.generation, str(failure)))
             raise
-        self._handshaken |= {pairing(replace(prefill, start=prefill.start + 1), decode)}
+        self._handshaken |= {pairing(replace(prefill, generation=prefill.generation + 1), decode)}
         self._put_warm(prefill, identity=probe.identity)
 
     def _put_warm(self, endpoint: Endpoint, **changes: Any) -> None:
-        since = self._engines.clock()
-        self._put(endpoint, warmth=State.WARM, start=endpoint.start + 1, reason=None, warm_since=since, **changes)
+        since, generation = self._engines.clock(), endpoint.generation + 1
+        self._put(endpoint, warm_up_state=State.WARM, generation=generation, reason=None, warm_since=since, **changes)
         if endpoint.role is Role.DECODE:
             self._wake_prefills()
 
@@ -221,7 +222,7 @@ class EndpointRegistry:
             self._announce()
 
     def _announce(self) -> None:
-        starts = {(e.name, e.start) for e in self._endpoints.values()}
+        starts = {(e.name, e.generation) for e in self._endpoints.values()}
         self._handshaken = frozenset(key for key in self._handshaken if {key[:2], key[2:]} <= starts)
         self._publish(self.snapshot)
 
@@ -233,7 +234,7 @@ class EndpointRegistry:
 def _updated(endpoint: Endpoint, spec: EndpointSpec) -> Endpoint:
     """What is known of an engine after news of it; the same object if nothing has changed."""
     if _is_another(endpoint.spec, spec):
-        return Endpoint(spec, start=endpoint.start, reason="has restarted", slot=endpoint.slot)
+        return Endpoint(spec, generation=endpoint.generation, reason="has restarted", slot=endpoint.slot)
     return endpoint if endpoint.spec == spec else replace(endpoint, spec=spec)
 
 

@@ -11,7 +11,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pdx_api.names import Mode, Role
 from pdx_api.verification import VERDICT_PATH
 from pdx_proxy.config.settings import Settings
-from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.process.exposition import render
 from pdx_proxy.verification.prober import TransferProber
 
@@ -105,7 +106,7 @@ def _describe_endpoint(endpoint: Endpoint, legs: int) -> dict[str, Any]:
         "order": endpoint.order,
         "state": endpoint.state,
         "reason": endpoint.reason,
-        "starts": endpoint.start,
+        "starts": endpoint.generation,
         "ejections": endpoint.ejections,
         "lostHandoffs": endpoint.lost,
         "engineId": identity.engine_id if identity else None,

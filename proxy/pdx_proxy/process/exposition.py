@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from pdx_api.names import Role
 from pdx_api.version import pdx_version
-from pdx_proxy.endpoints.snapshot import Endpoint, State
+from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.http.upstream.failures import Reason
 from pdx_proxy.process.verification_metrics import canary_families
 from pdx_proxy.telemetry.counters import BUCKETS

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import signal
 import sys
-from dataclasses import replace
 from typing import Any
 
 import uvloop
@@ -95,9 +94,7 @@ class Control:
         self._keyring = Keyring(settings.keys, self._engines.pool, log_warning)
         self._table = LoadTable(settings.workers) if settings.workers > 1 else None
         self.registry = EndpointRegistry(self._engines, settings.endpoints, self._publish, table=self._table)
-        self._loads = EngineLoads(
-            self._engines, lambda: self.registry.snapshot, lambda: self._publish(self.registry.snapshot)
-        )
+        self._loads = EngineLoads(self._engines, lambda: self.registry.snapshot, self._publish_load)
         self.prober = TransferProber(self._engines, lambda: self.registry.snapshot)
         self.transfer_share = TransferShare(self._engines, lambda: self.registry.snapshot, self._workers)
         self.discovering: asyncio.Task[None] | None = None
@@ -172,8 +169,10 @@ class Control:
         return await self._fleet.report()
 
     def _publish(self, snapshot: Snapshot) -> None:
-        if self._loads.measured.round:
-            snapshot = replace(snapshot, measured=self._loads.measured)
         self._engines.apply(snapshot)
         if self._fleet is not None:
             self._fleet.apply(snapshot)
+
+    def _publish_load(self) -> None:
+        if self._fleet is not None:
+            self._fleet.apply_load(self._loads.reports)

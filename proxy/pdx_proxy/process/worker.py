@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 from pdx_proxy.admission.admission import Admission, WorkerLimits
 from pdx_proxy.admission.api_keys import Keyring
 from pdx_proxy.balancing.load import Load
+from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.config.settings import Settings
 from pdx_proxy.endpoints.events import EventSink
 from pdx_proxy.endpoints.snapshot import Snapshot
@@ -78,6 +79,10 @@ class Worker:
         """Take a new view of the endpoints."""
         self._serving.apply(snapshot)
         self._admission.resize(len(snapshot.decode))
+
+    def apply_load(self, reports: LoadReports) -> None:
+        """Take the engines' latest load reports."""
+        self._serving.apply_load(reports)
 
     def report(self) -> dict[str, Any]:
         """The counters and the legs in flight."""

@@ -6,6 +6,7 @@ import sys
 
 import uvloop
 
+from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.balancing.shared_load import SharedLoad
 from pdx_proxy.config.settings import Settings
 from pdx_proxy.endpoints.snapshot import Snapshot
@@ -26,6 +27,8 @@ async def _work(listener_fd: int, link_fd: int, load_fd: int, number: int) -> No
     while (message := await link.receive()) is not None:
         if isinstance(message, Snapshot):
             worker.apply(message)
+        elif isinstance(message, LoadReports):
+            worker.apply_load(message)
         elif isinstance(message, Drain):
             worker.drain()
         elif isinstance(message, ReportRequest):

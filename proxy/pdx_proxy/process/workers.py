@@ -6,6 +6,7 @@ import socket
 import sys
 from typing import Any, Protocol
 
+from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import Address, Settings
 from pdx_proxy.endpoints.events import EventSink, LostHandoff, Suspect
@@ -30,6 +31,9 @@ class Workers(Protocol):
 
     def apply(self, snapshot: Snapshot) -> None:
         """Give every worker a new view of the endpoints."""
+
+    def apply_load(self, reports: LoadReports) -> None:
+        """Give every worker the engines' latest load reports."""
 
     async def report(self) -> dict[str, Any]:
         """The sum of the workers' reports."""
@@ -83,6 +87,9 @@ class LocalWorkers:
 
     def apply(self, snapshot: Snapshot) -> None:
         self._worker.apply(snapshot)
+
+    def apply_load(self, reports: LoadReports) -> None:
+        self._worker.apply_load(reports)
 
     async def report(self) -> dict[str, Any]:
         return self._worker.report()
@@ -138,6 +145,7 @@ class _WorkerSupervisor:
         self._channel = await Channel.over(ours)
         self._channel.send(self._settings)
         self._channel.send(self._fleet.snapshot)
+        self._channel.send(self._fleet.load_reports)
         if self._fleet.draining:
             self._channel.send(Drain())
         if self._fleet.stopping:
@@ -189,6 +197,7 @@ class ProcessWorkers:
         self.table = table
         self._retired: list[dict[str, Any]] = []
         self.snapshot = Snapshot()
+        self.load_reports = LoadReports()
         self.draining = False
         self.stopping = False
         sockets = [bind(self.address, shared=True) for _ in range(settings.workers)]
@@ -202,6 +211,12 @@ class ProcessWorkers:
         if not self.stopping:
             for seat in self._seats:
                 seat.send(snapshot)
+
+    def apply_load(self, reports: LoadReports) -> None:
+        self.load_reports = reports
+        if not self.stopping:
+            for seat in self._seats:
+                seat.send(reports)
 
     def retire(self, number: int, report: dict[str, Any] | None) -> None:
         """Keep what a process that is gone had counted; nothing of it is in flight any more."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pdx_api.logs import configure, fields
 from pdx_proxy.config.settings import Logs, Settings
-from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.telemetry.counters import Outcome
 from pdx_proxy.telemetry.timeline import NEVER, Timeline
 

@@ -20,7 +20,7 @@ from pdx_proxy.telemetry.counters import Histogram
 from pdx_proxy.verification.attempt import Attempt, AttemptRunner
 from pdx_proxy.verification.diagnosis import likely_cause
 from pdx_proxy.verification.prompts import Prompts
-from pdx_proxy.verification.record import Names, Pair, Record, Result, names_of, starts_of
+from pdx_proxy.verification.record import Names, Pair, Record, Result, generations_of, names_of
 from pdx_proxy.verification.schedule import candidates, due
 from pdx_proxy.verification.verdict import finding_of, next_record
 
@@ -184,8 +184,8 @@ class TransferProber:
         present = {e.name: e for e in self._snapshot().everything}
         if any(name not in present for name in names):
             return
-        if starts_of(pair) != starts_of((present[names[0]], present[names[1]])):
-            return  # the result is about an earlier start
+        if generations_of(pair) != generations_of((present[names[0]], present[names[1]])):
+            return  # the result is about earlier generations
         cause = {}
         if attempt.evidence is not None:
             family = family_of(pair[0].connector, pair[0].order, pair[0].spec.protocol)
@@ -212,6 +212,6 @@ class TransferProber:
         before = self._records.get(names)
         if names not in self._compared or before is None or before.result is not Result.MOVED:
             return True
-        if before.starts != starts_of(pair):
+        if before.generations != generations_of(pair):
             return True
         return self._engines.clock() - self._compared.get(names[1], 0.0) >= self._period

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from pdx_api.verification import Cause, Verdict
-from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint
 
 _RETRY_SECONDS: Final = 10.0
 """Pause after a failed probe; it doubles with each further failure, up to the verification period."""
@@ -40,8 +40,8 @@ class Result(StrEnum):
 class Record:
     """What transfer probes have shown about a pair."""
 
-    starts: tuple[int, int]
-    """The starts of P and D that were probed. A pair with another start is due at once."""
+    generations: tuple[int, int]
+    """The generations of P and D that were probed. A pair of other generations is due at once."""
     at: float
     """When the last probe ended, in seconds of the gateway's clock."""
     result: Result
@@ -67,12 +67,12 @@ def names_of(pair: Pair) -> Names:
     return (pair[0].name, pair[1].name)
 
 
-def starts_of(pair: Pair) -> tuple[int, int]:
-    """Return the starts of both engines. A P that is not warm still has the number of its previous start."""
-    return (pair[0].start, pair[1].start)
+def generations_of(pair: Pair) -> tuple[int, int]:
+    """Return the generations of both engines. A P that is not warm still has that of its last warm-up."""
+    return (pair[0].generation, pair[1].generation)
 
 
 def current_record(records: Mapping[Names, Record], pair: Pair) -> Record | None:
-    """Return the pair's record unless it is about an earlier start of one of the engines."""
+    """Return the pair's record unless it is about an earlier generation of one of the engines."""
     record = records.get(names_of(pair))
-    return record if record is not None and record.starts == starts_of(pair) else None
+    return record if record is not None and record.generations == generations_of(pair) else None

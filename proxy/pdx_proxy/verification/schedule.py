@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import Final
 
 from pdx_api.names import Role
-from pdx_proxy.endpoints.snapshot import Endpoint, State
+from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.verification.record import Names, Pair, Record, current_record, names_of
 
 EVERY_PAIR: Final = 16

@@ -7,7 +7,7 @@ from typing import Final
 import orjson
 
 from pdx_api.verification import Broken, Cause, Finding, Verdict
-from pdx_proxy.verification.record import Names, Pair, Record, Result, names_of, starts_of
+from pdx_proxy.verification.record import Names, Pair, Record, Result, generations_of, names_of
 
 _NEAR: Final = 0.5
 """Two tokens are equally likely if the natural logarithms of their probabilities differ by no more than this."""
@@ -89,19 +89,19 @@ def next_record(
     pair: Pair, result: Result, before: Record | None, now: float, seen: str = "", cause: Cause = Cause.PORTS
 ) -> Record:
     """Return the record of a pair after one more probe."""
-    starts = starts_of(pair)
+    generations = generations_of(pair)
     verdict = before.verdict if before is not None else Verdict.UNKNOWN
-    failures = before.failures if before is not None and before.starts == starts else 0
+    failures = before.failures if before is not None and before.generations == generations else 0
     if result is Result.MOVED:
-        return Record(starts, now, result, Verdict.VERIFIED)
+        return Record(generations, now, result, Verdict.VERIFIED)
     if result is Result.BUSY:
         kept = (before.seen, before.cause) if before is not None else ("", cause)
-        return Record(starts, now, result, verdict, *kept, failures)
+        return Record(generations, now, result, verdict, *kept, failures)
     if result is Result.NOT_REPORTED:
-        return Record(starts, now, result, Verdict.UNKNOWN, seen, Cause.NOT_REPORTED)
+        return Record(generations, now, result, Verdict.UNKNOWN, seen, Cause.NOT_REPORTED)
     # One text that differs may be chance. Two consecutive ones are not.
     sure = result is not Result.WRONG_TEXT or (before is not None and before.result is Result.WRONG_TEXT)
-    return Record(starts, now, result, Verdict.BROKEN if sure else verdict, seen, cause, failures + 1)
+    return Record(generations, now, result, Verdict.BROKEN if sure else verdict, seen, cause, failures + 1)
 
 
 def finding_of(revisions: Sequence[Sequence[Pair]], records: Mapping[Names, Record], before: Finding | None) -> Finding:

@@ -12,7 +12,7 @@ from pdx_api.names import Order, Role
 from pdx_cli.commands.gateway import add_arguments, settings_of
 from pdx_cli.errors import CommandError
 from pdx_proxy.config.settings import Address, EndpointSpec
-from pdx_proxy.endpoints.snapshot import by_rank
+from pdx_proxy.endpoints.endpoint import by_rank
 from pdx_sim import FaultKind
 from tests.component.balancing.data_parallel import DataParallel
 from tests.component.conftest import MakeWorld
@@ -78,7 +78,7 @@ async def test_a_failure_of_one_rank_is_its_own(push: Order, ranked: Ranked) -> 
     while world.p.faults.active:
         assert (await world.ask()).text == Shape().expected()
     await eventually(lambda: len(world.gateway.registry.snapshot.prefill) == 2)
-    assert [e.start for e in world.gateway.registry.snapshot.prefill] == [2, 1]
+    assert [e.generation for e in world.gateway.registry.snapshot.prefill] == [2, 1]
 
 
 BASE = EndpointSpec(Address("h", 1), Role.PREFILL, order=Order.CONCURRENT, ranks=2)

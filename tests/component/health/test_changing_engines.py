@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from pdx_api.names import Order, Role
 from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec, Settings, Verification
-from pdx_proxy.endpoints.snapshot import State
+from pdx_proxy.endpoints.endpoint import State
 from pdx_proxy.process.main import Control
 from pdx_sim import FaultKind
 from tests.component.changing import MakeChanging
@@ -46,7 +46,7 @@ async def test_engines_restart_under_requests(order: Order, make_changing: MakeC
             await world.restart(name)
             await world.all_warm()
             after = world.find(name)
-            assert after.start > before.start
+            assert after.generation > before.generation
             assert order is Order.PREFILL_FIRST or after.role is Role.DECODE or after.identity != before.identity
     assert (await world.outcomes()).keys() <= {"split", "whole"}
 
@@ -115,13 +115,13 @@ async def test_open_streams_of_a_leaving_pair_finish(order: Order, make_changing
 
 async def test_a_pod_that_is_not_ready_is_known_and_not_picked(order: Order, make_changing: MakeChanging) -> None:
     world = await make_changing(order, "prefill-a-0", "decode-a-0", "decode-a-1")
-    start = world.find("decode-a-0").start
+    start = world.find("decode-a-0").generation
     world.pods.change("decode-a-0", ready=False)
     assert world.find("decode-a-0").state is State.NOT_READY
     replies = [await world.ask() for _ in range(4)]
     assert {reply.headers["x-pdx-decode"] for reply in replies} == {"decode-a-1"}
     world.pods.change("decode-a-0", ready=True)
-    assert (world.find("decode-a-0").warm, world.find("decode-a-0").start) == (True, start), (
+    assert (world.find("decode-a-0").warm, world.find("decode-a-0").generation) == (True, start), (
         "it need not be warmed anew"
     )
     replies = [await world.ask() for _ in range(4)]
@@ -131,7 +131,7 @@ async def test_a_pod_that_is_not_ready_is_known_and_not_picked(order: Order, mak
 async def test_a_pod_is_warmed_once_it_is_ready(order: Order, make_changing: MakeChanging) -> None:
     world = await make_changing(order, "decode-a-0")
     engine = await world.add("decode-a-1")
-    world.pods.change("decode-a-1", ready=False, incarnation="new")
+    world.pods.change("decode-a-1", ready=False, instance="new")
     await asyncio.sleep(0.1)
     assert (world.find("decode-a-1").state, engine.counts.generation_tokens) == (State.NOT_READY, 0)
     world.pods.change("decode-a-1", ready=True)
@@ -144,7 +144,7 @@ async def test_a_pod_whose_address_changes_is_found_there(order: Order, make_cha
         other = await world.add("decode-a-1")
         world.pods.remove("decode-a-1")
         address = Address(other.settings.host, other.port)
-        world.pods.change("decode-a-0", address=address, incarnation="new sandbox")
+        world.pods.change("decode-a-0", address=address, instance="new sandbox")
         await world.engine["decode-a-0"].stop()
         await world.all_warm()
         assert world.find("decode-a-0").address == address

@@ -7,7 +7,7 @@ import pytest
 
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Health
-from pdx_proxy.endpoints.snapshot import State
+from pdx_proxy.endpoints.endpoint import State
 from pdx_sim import FaultKind, SimEngine
 from tests.component.conftest import MakeWorld
 from tests.component.harness import SHORT, Shape, World, eventually
@@ -47,7 +47,7 @@ async def test_failures_in_a_row_leave_an_engine_out(kind: FaultKind, make_world
     assert world.d.counts.faults[kind.value] == 3, "nobody asks it"
     await world.warm()
     assert world.d.counts.faults[kind.value] == 5, "it was warmed until it answered"
-    assert (world.endpoint(world.d).start, world.endpoint(world.d).reason) == (2, None)
+    assert (world.endpoint(world.d).generation, world.endpoint(world.d).reason) == (2, None)
 
 
 async def test_an_engine_that_fails_again_is_left_out_for_longer(make_world: MakeWorld) -> None:
@@ -74,7 +74,7 @@ async def test_refusals_and_a_full_queue_are_no_failures(status: int, make_world
     world.d.faults.add(FaultKind.STATUS, count=6, status=status)
     while world.d.faults.active:
         await world.ask()
-    assert all(world.endpoint(engine).start == 1 for engine in world.decode)
+    assert all(world.endpoint(engine).generation == 1 for engine in world.decode)
     assert (await world.state())["ejections"] == {"lost": 0, "timeout": 0, "consecutive_errors": 0, "overridden": 0}
 
 

@@ -6,8 +6,9 @@ from collections import Counter
 import pytest
 
 from pdx_api.names import Order, Policy, Role
+from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
 from pdx_proxy.config.settings import Choosing
-from pdx_proxy.endpoints.snapshot import Measure, Measured, Snapshot
+from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.health import load_poller
 from pdx_proxy.health.load_poller import EngineLoads
 from pdx_sim import SimEngine
@@ -22,12 +23,12 @@ def _in_short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_poller, "PAUSE_SECONDS", 0.05)
 
 
-def told(world: World) -> Measured:
+def told(world: World) -> LoadReports:
     """What the worker has been told."""
-    return world.worker._engines.snapshot.measured
+    return world.worker._serving.load_reports
 
 
-def said_of(world: World, engine: SimEngine) -> Measure | None:
+def said_of(world: World, engine: SimEngine) -> LoadReport | None:
     return told(world).engines.get(world.endpoint(engine).name)
 
 
@@ -49,18 +50,18 @@ async def test_an_engine_that_others_keep_busy_is_avoided(make_world: MakeWorld,
 async def test_nobody_is_asked_and_nothing_published_without_the_policy(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, choosing=Choosing(Policy.PREFIX_AFFINITY, Policy.SESSION_AFFINITY))
     assert world.gateway._loads._task is None
-    assert told(world) == Measured()
+    assert told(world) == LoadReports()
 
 
 async def test_idle_engines_are_no_news(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, choosing=Choosing(decode_policy=Policy.LEAST_LOAD))
-    await eventually(lambda: said_of(world, world.d) == Measure(0, 0, 0.0), what="idle and told")
+    await eventually(lambda: said_of(world, world.d) == LoadReport(0, 0, 0.0), what="idle and told")
     assert said_of(world, world.p) is None, "its policy needs no numbers"
     known, snapshot = told(world), world.worker._engines.snapshot
     loads = world.gateway._loads
     for _ in range(3):
         await loads.ask_all()
-    assert loads.measured is known
+    assert loads.reports is known
     assert world.worker._engines.snapshot is snapshot
 
 
@@ -69,8 +70,8 @@ async def test_old_numbers_are_dropped(make_world: MakeWorld) -> None:
     engines, decode, late = world.gateway._engines, world.endpoint(world.d), 0.0
     clock = engines.clock
     engines.clock = lambda: clock() + late
-    published: list[Measured] = []
-    loads = EngineLoads(engines, lambda: Snapshot.of([decode]), lambda: published.append(loads.measured))
+    published: list[LoadReports] = []
+    loads = EngineLoads(engines, lambda: Snapshot.of([decode]), lambda: published.append(loads.reports))
     await loads.ask_all()
     await world.d.kill()
     await loads.ask_all()
@@ -87,13 +88,12 @@ async def test_an_engine_that_does_not_tell_its_load_is_used(make_world: MakeWor
     world = await make_world(
         *(Order.PREFILL_FIRST, 1, 2), choosing=Choosing(decode_policy=Policy.LEAST_LOAD), debug_headers=True
     )
-    engines, snapshot = world.worker._engines, world.gateway.registry.snapshot
     silent = world.endpoint(world.d).name
     await eventually(lambda: len(told(world).engines) == 2)
     others = {name: each for name, each in told(world).engines.items() if name != silent}
     await world.gateway._loads.stop()
-    world.gateway._loads.measured = Measured(99, others)
-    world.gateway._publish(snapshot)
-    assert engines.snapshot.measured.round == 99
+    world.gateway._loads.reports = LoadReports(others)
+    world.gateway._publish_load()
+    assert told(world).engines == others
     called = Counter([(await world.ask()).headers["x-pdx-decode"] for _ in range(6)])
     assert called[silent] == 3

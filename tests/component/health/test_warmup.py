@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pdx_api.names import Order, Role
-from pdx_proxy.endpoints.snapshot import State
+from pdx_proxy.endpoints.endpoint import State
 from pdx_sim import FaultKind, SimEngine
 from tests.component.conftest import MakeWorld
 from tests.component.harness import FAST, SHORT, Shape, World, eventually
@@ -56,7 +56,7 @@ async def test_prefill_restarts(form: Shape, order: Order, make_world: MakeWorld
     await world.warm()
     after = world.endpoint(world.p)
     if not world.pull:
-        assert after.start == before.start + 1
+        assert after.generation == before.generation + 1
         assert after.identity is not None
         assert after.identity.engine_id == world.p.engine_id
     split = (await world.outcomes())["split"]
@@ -104,7 +104,7 @@ async def test_a_decode_that_dies_is_warmed_anew(order: Order, make_world: MakeW
     assert (await world.call("GET", f"{world.url}/ready")).status == 503
     await world.d.restart()
     await world.warm()
-    assert world.endpoint(world.d).start == 2
+    assert world.endpoint(world.d).generation == 2
     assert (await world.ask()).text == Shape().expected()
 
 
@@ -127,11 +127,11 @@ async def test_a_prefill_that_can_not_pair_leaves_decode_alone(make_world: MakeW
     world = await make_world(Order.PREFILL_FIRST, 1, 1, p={"version": "0.1"}, sim={"lease_seconds": 0.5}, warm=False)
     world.allowed.expired = True
     await eventually(lambda: world.endpoint(world.p).reason is not None)
-    start = world.endpoint(world.d).start
+    start = world.endpoint(world.d).generation
     for _ in range(5):
         assert (await world.ask()).text == Shape().expected()
     await eventually(lambda: world.d.counts.load_failures > 2)
-    assert world.endpoint(world.d).start == start == 1
+    assert world.endpoint(world.d).generation == start == 1
     assert world.endpoint(world.d).warm
 
 

@@ -16,13 +16,13 @@ TRANSFER_SECONDS = 0.6
 async def test_a_push_that_does_not_come_is_given_up(push: Order, make_world: MakeWorld) -> None:
     slow = {"transfer_seconds": TRANSFER_SECONDS}
     world = await make_world(push, sim=slow, deadlines=replace(SHORT, handoff=0.1, warm_up=30.0))
-    starts = world.endpoint(world.p).start
+    starts = world.endpoint(world.p).generation
     reply = await world.ask(Shape(stream=True))
     assert (reply.status, reply.text) == (200, Shape(stream=True).expected())
     assert await world.outcomes() == {"whole": 1}
     assert await world.settlements() == {"decode_lost": 1}
     assert world.report["retries"] == {"deadline": 1}
-    await eventually(lambda: world.endpoint(world.p).start > starts, 10.0, "P is warmed anew")
+    await eventually(lambda: world.endpoint(world.p).generation > starts, 10.0, "P is warmed anew")
 
 
 @pytest.mark.parametrize("push", PUSH)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import cast
 
 from pdx_proxy.config.settings import Address
-from pdx_proxy.endpoints.snapshot import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.failures import ConnectFailure
 

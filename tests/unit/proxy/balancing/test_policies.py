@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -13,9 +12,11 @@ from hypothesis import strategies as st
 from pdx_api.names import Policy, Role
 from pdx_proxy.balancing.chooser import Chooser
 from pdx_proxy.balancing.load import Load
+from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
 from pdx_proxy.balancing.policies import BOUND, FREE, affine, least, least_load, pressure, pressures
 from pdx_proxy.config.settings import Address, Choosing, EndpointSpec
-from pdx_proxy.endpoints.snapshot import Endpoint, Measure, Measured, Snapshot, State
+from pdx_proxy.endpoints.endpoint import Endpoint, State
+from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.http.routes import Kind
 from pdx_proxy.payload.request import Body, Request, read_body
 from pdx_proxy.telemetry.counters import Counters
@@ -70,7 +71,7 @@ LEAST_LOAD: list[tuple[str, list[float], list[tuple[float, float, float] | None]
 @pytest.mark.parametrize(("loads", "said", "wanted"), [c[1:] for c in LEAST_LOAD], ids=[c[0] for c in LEAST_LOAD])
 def test_least_load(loads: list[float], said: list[tuple[float, float, float] | None], wanted: list[int]) -> None:
     pool, load = engines(len(loads)), by_number(loads)
-    measures = {e.name: Measure(*each) for e, each in zip(pool, said, strict=True) if each}
+    measures = {e.name: LoadReport(*each) for e, each in zip(pool, said, strict=True) if each}
     policy = least_load(pressures(pool, measures, lambda e: load[e.name]))
     chosen = [policy(pool, lambda e: load[e.name], turn) for turn in range(len(wanted))]
     assert [pool.index(each) for each in chosen] == wanted
@@ -89,9 +90,9 @@ def test_an_engine_that_is_to_get_less_shows_more_load_to_every_policy() -> None
 
 
 def test_pressure_is_never_negative() -> None:
-    assert pressure(Measure(0, 0, 0.0), 9).more == 0
-    assert pressure(Measure(0, 0, 0.0), 9).scarcity == 1
-    assert pressure(Measure(0, 0, 1.0), 0).scarcity == 20
+    assert pressure(LoadReport(0, 0, 0.0), 9).more == 0
+    assert pressure(LoadReport(0, 0, 0.0), 9).scarcity == 1
+    assert pressure(LoadReport(0, 0, 1.0), 0).scarcity == 20
 
 
 AFFINE = [
@@ -212,15 +213,15 @@ def test_a_default_chooser_asks_nothing_of_a_prompt() -> None:
     assert chooser(Policy.LEAST_LOAD, Policy.SESSION_AFFINITY).look is None
 
 
-def test_the_engines_own_numbers_are_taken_once_in_each_round() -> None:
+def test_load_reports_are_compared_with_the_load_once() -> None:
     load = Load()
     by = Chooser(Choosing(decode_policy=Policy.LEAST_LOAD), load.of, Counters())
     pool = engines(2)
-    busy = {pool[0].name: Measure(4, 0, 0.0), pool[1].name: Measure(0, 0, 0.0)}
-    snapshot = replace(Snapshot.of(pool), measured=Measured(1, busy))
+    busy = {pool[0].name: LoadReport(4, 0, 0.0), pool[1].name: LoadReport(0, 0, 0.0)}
+    snapshot = Snapshot.of(pool)
+    by.apply(snapshot, LoadReports(busy))
 
     def choose() -> Endpoint:
-        by.apply(snapshot)
         choice = by.choose(snapshot, request(), split=False, avoid=(), turn=0)
         assert choice is not None
         return choice.decode
@@ -228,8 +229,8 @@ def test_the_engines_own_numbers_are_taken_once_in_each_round() -> None:
     for _ in range(4):
         assert choose() is pool[1]
         load.acquire(pool[1])
-    assert choose() is pool[0], "the same numbers, with another load by now, are no news"
-    snapshot = replace(snapshot, measured=Measured(2, {e.name: Measure(4, 0, 0.0) for e in pool}))
+    assert choose() is pool[0], "the load reported was not this gateway's, then or now"
+    by.apply(snapshot, LoadReports({e.name: LoadReport(4, 0, 0.0) for e in pool}))
     assert choose() is pool[0]
     load.acquire(pool[0])
     assert choose() is pool[1], "the second engine's four are this gateway's own"

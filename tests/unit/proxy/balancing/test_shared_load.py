@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pdx_api.names import Role
 from pdx_proxy.balancing.shared_load import LoadTable, SharedLoad
 from pdx_proxy.config.settings import Address, EndpointSpec
-from pdx_proxy.endpoints.snapshot import NO_SLOT, Endpoint
+from pdx_proxy.endpoints.endpoint import NO_SLOT, Endpoint
 
 
 def endpoint(port: int, slot: int) -> Endpoint:

@@ -71,11 +71,11 @@ FIELDS: list[tuple[tuple[str, Any], dict[str, Any]]] = [
     ((ROLE, "decode"), {"role": Role.DECODE}),
     ((REVISION, "other"), {"revision": "other"}),
     ((ORDER, "PrefillFirst"), {"order": Order.PREFILL_FIRST}),
-    (("metadata uid", "another"), {"incarnation": "another/c/1"}),
-    (("status containerStatuses 0 restartCount", 2), {"incarnation": "u/c/2"}),
-    (("status containerStatuses 0 containerID", "d"), {"incarnation": "u/d/1"}),
-    (("status containerStatuses 0 name", "sidecar"), {"incarnation": "u//0"}),
-    (("status containerStatuses", GONE), {"incarnation": "u//0"}),
+    (("metadata uid", "another"), {"instance": "another/c/1"}),
+    (("status containerStatuses 0 restartCount", 2), {"instance": "u/c/2"}),
+    (("status containerStatuses 0 containerID", "d"), {"instance": "u/d/1"}),
+    (("status containerStatuses 0 name", "sidecar"), {"instance": "u//0"}),
+    (("status containerStatuses", GONE), {"instance": "u//0"}),
     (("status conditions 1 status", "False"), {"ready": False}),
     (("status conditions 1 status", "Unknown"), {"ready": False}),
     (("status conditions", GONE), {"ready": False}),
@@ -89,7 +89,7 @@ def test_a_field_is_read(change: tuple[str, Any], fields: dict[str, Any]) -> Non
     found = read_pod(changed(change))
     assert isinstance(found, EndpointSpec)
     assert {name: getattr(found, name) for name in fields} == fields
-    for name in ("address", "role", "revision", "order", "incarnation", "ready", "leaving"):
+    for name in ("address", "role", "revision", "order", "instance", "ready", "leaving"):
         assert name in fields or getattr(found, name) == getattr(SPEC, name)
 
 
@@ -109,7 +109,7 @@ def test_a_sidecar_that_restarts_leaves_the_engine_ready(reason: str | None, eng
         )
     )
     assert isinstance(found, EndpointSpec)
-    assert (found.ready, found.incarnation) == (ready, SPEC.incarnation)
+    assert (found.ready, found.instance) == (ready, SPEC.instance)
 
 
 def test_an_aggregated_pod_needs_no_connector() -> None:

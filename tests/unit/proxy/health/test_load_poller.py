@@ -3,8 +3,8 @@
 import pytest
 
 from pdx_api.names import Policy, Role
+from pdx_proxy.balancing.load_reports import LoadReport
 from pdx_proxy.config.settings import Choosing
-from pdx_proxy.endpoints.snapshot import Measure
 from pdx_proxy.health.load_poller import asked_roles, is_news, read_measure
 
 PAGE = b"""\
@@ -25,11 +25,11 @@ vllm:kv_cache_usage_perc{engine="1",model_name="a model"} 7.5e-01
 
 
 def test_ranks_are_one_engine() -> None:
-    assert read_measure(PAGE) == Measure(7, 2, 0.5)
+    assert read_measure(PAGE) == LoadReport(7, 2, 0.5)
 
 
-@pytest.mark.parametrize(("rank", "wanted"), [(0, Measure(3, 0, 0.25)), (1, Measure(4, 2, 0.75)), (2, None)])
-def test_a_rank_by_itself(rank: int, wanted: Measure | None) -> None:
+@pytest.mark.parametrize(("rank", "wanted"), [(0, LoadReport(3, 0, 0.25)), (1, LoadReport(4, 2, 0.75)), (2, None)])
+def test_a_rank_by_itself(rank: int, wanted: LoadReport | None) -> None:
     assert read_measure(PAGE, rank) == wanted
 
 
@@ -41,7 +41,7 @@ def test_half_a_page_says_nothing(page: bytes) -> None:
     assert read_measure(page) is None
 
 
-IDLE, BUSY, FULL = Measure(0, 0, 0.0), Measure(3, 0, 0.2), Measure(3, 9, 0.9)
+IDLE, BUSY, FULL = LoadReport(0, 0, 0.0), LoadReport(3, 0, 0.2), LoadReport(3, 9, 0.9)
 NEWS = [
     ({}, {}, False),
     ({}, {"a": IDLE}, True),
@@ -55,7 +55,7 @@ NEWS = [
 
 
 @pytest.mark.parametrize(("old", "new", "wanted"), NEWS)
-def test_what_is_news(old: dict[str, Measure], new: dict[str, Measure], wanted: bool) -> None:
+def test_what_is_news(old: dict[str, LoadReport], new: dict[str, LoadReport], wanted: bool) -> None:
     assert is_news(old, new) is wanted
 
 

@@ -11,8 +11,9 @@ from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.pick import pick
 from pdx_proxy.balancing.slow_start import EffectiveLoad, effective_loads
 from pdx_proxy.config.settings import Address, EndpointSpec
+from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.events import Cause, EndpointEvent, Suspect
-from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot, State
+from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.outlier_detection import OutlierDetector
 
 P, D, BOTH = Role.PREFILL, Role.DECODE, Role.AGGREGATED
@@ -20,7 +21,7 @@ P, D, BOTH = Role.PREFILL, Role.DECODE, Role.AGGREGATED
 
 def endpoint(port: int, role: Role = D, state: State = State.WARM, since: float = 0.0, **fields: object) -> Endpoint:
     spec = EndpointSpec(Address("h", port), role, **fields)  # type: ignore[arg-type]
-    return Endpoint(spec, state, start=1, warm_since=since)
+    return Endpoint(spec, state, generation=1, warm_since=since)
 
 
 STREAKS = [
@@ -53,13 +54,13 @@ def test_failures_in_a_row(limit: int, answers: str, told: list[int]) -> None:
         found += [number] * (len(news) - before)
     assert found == told
     reason = f"{limit} failures in a row, the last: status 500"
-    assert set(news) <= {Suspect("h:1", 1, reason, Cause.FAILURES)}
+    assert set(news) <= {Suspect("h:1", 1, reason, Cause.CONSECUTIVE_ERRORS)}
 
 
 def test_a_streak_belongs_to_one_start_of_one_engine() -> None:
     news: list[EndpointEvent] = []
     outliers, one, other = OutlierDetector(2, news.append), endpoint(1), endpoint(2)
-    for each in (one, other, replace(one, start=2)):
+    for each in (one, other, replace(one, generation=2)):
         outliers.failed(each, "")
     assert not news
     outliers.keep({("h:1", 2)})

@@ -13,7 +13,8 @@ from pdx_api.names import Order, Role
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.pick import pick, stand_in
 from pdx_proxy.config.settings import Address, EndpointSpec
-from pdx_proxy.endpoints.snapshot import Endpoint, Snapshot, State, pairing
+from pdx_proxy.endpoints.endpoint import Endpoint, State, pairing
+from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.outlier_detection import OutlierDetector
 from pdx_proxy.http.messages import answer_head, request_head
@@ -103,7 +104,7 @@ def test_a_revision_whose_prefill_is_behind_gets_less() -> None:
 def test_another_d_stands_in_for_one_that_leaves() -> None:
     mine, other, alien = endpoint(1, D, "a"), endpoint(2, D, "a"), endpoint(3, D, "b")
     leaving = replace(mine, spec=replace(mine.spec, leaving=True))
-    again = replace(mine, start=7)
+    again = replace(mine, generation=7)
 
     def now(*endpoints: Endpoint) -> Endpoint:
         return stand_in(Snapshot.of(endpoints), lambda _: 0, mine, turn=0)
@@ -123,11 +124,11 @@ STATES = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "warmth", "state", "wants"), STATES)
-def test_state_follows_pod_and_warm_up(fields: dict[str, Any], warmth: State, state: State, wants: bool) -> None:
+@pytest.mark.parametrize(("fields", "warm_up_state", "state", "wants"), STATES)
+def test_state_follows_pod_and_warm_up(fields: dict[str, Any], warm_up_state: State, state: State, wants: bool) -> None:
     spec = EndpointSpec(Address("h", 1), D, **fields)
-    found = Endpoint(spec, warmth)
-    assert (found.state, found.warm, found.wants_warmth) == (state, state is State.WARM, wants)
+    found = Endpoint(spec, warm_up_state)
+    assert (found.state, found.warm, found.needs_warm_up) == (state, state is State.WARM, wants)
 
 
 def test_equals_are_taken_in_turn() -> None:
@@ -165,7 +166,7 @@ def test_load_is_what_is_held(ports: list[int], random: Random) -> None:
 
 def test_a_pair_is_one_of_starts() -> None:
     p, d = endpoint(1, Role.PREFILL), endpoint(2, Role.DECODE)
-    assert pairing(p, d) != pairing(replace(p, start=1), d) != pairing(p, replace(d, start=1))
+    assert pairing(p, d) != pairing(replace(p, generation=1), d) != pairing(p, replace(d, generation=1))
 
 
 @given(st.lists(st.floats(0, 500), max_size=30))

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from pdx_api.names import Role
 from pdx_proxy.config.settings import Address, EndpointSpec
-from pdx_proxy.endpoints.snapshot import Endpoint, State
+from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.verification.record import Names, Pair
 from pdx_proxy.verification.schedule import candidates
 
@@ -16,7 +16,7 @@ def engine(role: Role, number: int, revision: str = "a", **fields: Any) -> Endpo
     spec = EndpointSpec(
         Address(f"10.0.{role is D:d}.{number}", 8000), role, revision, pod=f"{role}-{revision}-{number}"
     )
-    return Endpoint(spec, **{"warmth": State.WARM, "start": 1, **fields})
+    return Endpoint(spec, **{"warm_up_state": State.WARM, "generation": 1, **fields})
 
 
 def pool(prefill: int, decode: int, revision: str = "a") -> list[Endpoint]:

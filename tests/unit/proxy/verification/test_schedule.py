@@ -7,7 +7,7 @@ import pytest
 
 from pdx_api.names import Role
 from pdx_api.verification import Cause, Verdict
-from pdx_proxy.endpoints.snapshot import State
+from pdx_proxy.endpoints.endpoint import State
 from pdx_proxy.verification.record import Names, Pair, Record, Result
 from pdx_proxy.verification.schedule import candidates, due
 from pdx_proxy.verification.verdict import next_record
@@ -37,9 +37,9 @@ def test_candidates_are_pairs_of_one_revision() -> None:
     others = [
         *pool(1, 1, "b"),
         engine(P, 5, "c"),
-        engine(D, 5, warmth=State.COLD),
-        engine(P, 6, warmth=State.COLD),
-        engine(P, 7, warmth=State.COLD, reason="its hand-off failed"),
+        engine(D, 5, warm_up_state=State.COLD),
+        engine(P, 6, warm_up_state=State.COLD),
+        engine(P, 7, warm_up_state=State.COLD, reason="its hand-off failed"),
         aggregated,
     ]
     first, second = candidates([*pool(1, 1), *others])
@@ -101,5 +101,5 @@ def test_an_engine_warmed_up_again_is_due_at_once() -> None:
     records: dict[Names, Record] = {}
     run(pairs, 1.0, records)
     assert due(pairs, records, 2.0, PERIOD) == []
-    again = [(pairs[0][0], replace(pairs[0][1], start=2))]
+    again = [(pairs[0][0], replace(pairs[0][1], generation=2))]
     assert due(again, records, 2.0, PERIOD) == again

@@ -1,0 +1,117 @@
+"""One engine, or one data-parallel rank of it, as the gateway addresses it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Final
+
+from pdx_api.connectors import family_of
+from pdx_api.connectors.families import Identity, Push
+from pdx_api.names import Order, Role
+from pdx_proxy.config.settings import Address, EndpointSpec
+
+NO_SLOT: Final = -1
+_RANK_HEADER: Final = "X-data-parallel-rank"
+_OF_SPEC: Final = ("address", "connector", "order", "revision", "role")
+
+
+class State(StrEnum):
+    """Whether an endpoint may be selected. A suspect one is, while no engine that answers clients is warm."""
+
+    COLD = "Cold"
+    WARMING = "Warming"
+    WARM = "Warm"
+    SUSPECT = "Suspect"
+    """It was warm until it failed, other than by a deadline, and has not failed a warm-up since."""
+    NOT_READY = "NotReady"
+    """Its pod is not Ready."""
+    LEAVING = "Leaving"
+    """Its pod is being deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One engine and its state."""
+
+    spec: EndpointSpec
+    """What discovery or flags say of it. Fields that every request needs are copied below."""
+    warm_up_state: State = State.COLD
+    """The result of warm-up: Cold, Warming, Warm or Suspect. It stays while the pod is not Ready for a moment."""
+    identity: Identity | None = None
+    """How a D addresses it. Set for a warm P whose family needs it."""
+    generation: int = 0
+    """Counts successful warm-ups. What is learned in one generation does not hold in the next."""
+    reason: str | None = None
+    """Why it is not warm."""
+    warm_since: float = 0.0
+    """When its last warm-up succeeded, in seconds of the gateway's clock."""
+    ejections: int = 0
+    """Consecutive ejections for errors, each soon after a warm-up."""
+    lost: int = 0
+    """Hand-offs that this D lost since the engine started. Their blocks are never freed."""
+    slot: int = NO_SLOT
+    """Where the workers count its legs together."""
+    name: str = field(init=False, repr=False, compare=False)
+    """Unique name."""
+    host: str = field(init=False, repr=False, compare=False)
+    """The Host header of requests to it."""
+    pin: tuple[tuple[str, str], ...] = field(init=False, repr=False, compare=False)
+    """Headers that route a request to its data-parallel rank; mostly none."""
+    seed: int = field(init=False, repr=False, compare=False)
+    """A hash of its name, 32 bits and odd: the same in every gateway."""
+    address: Address = field(init=False, repr=False, compare=False)
+    """The address of its HTTP API."""
+    role: Role = field(init=False, repr=False, compare=False)
+    """Prefill, decode or aggregated."""
+    revision: str = field(init=False, repr=False, compare=False)
+    """Only engines of one revision pair."""
+    connector: str = field(init=False, repr=False, compare=False)
+    """Name of its KV connector."""
+    order: Order = field(init=False, repr=False, compare=False)
+    """The order that it is wired for."""
+
+    def __post_init__(self) -> None:
+        rank = self.spec.rank
+        object.__setattr__(self, "pin", () if rank is None else ((_RANK_HEADER, str(rank)),))
+        object.__setattr__(self, "name", self.spec.name)
+        object.__setattr__(self, "seed", int.from_bytes(blake2b(self.spec.name.encode(), digest_size=4).digest()) | 1)
+        object.__setattr__(self, "host", str(self.spec.address))
+        for name in _OF_SPEC:
+            object.__setattr__(self, name, getattr(self.spec, name))
+
+    @property
+    def state(self) -> State:
+        """The result of warm-up, unless its pod prevents that it is selected."""
+        if self.spec.leaving:
+            return State.LEAVING
+        return self.warm_up_state if self.spec.ready else State.NOT_READY
+
+    @property
+    def warm(self) -> bool:
+        """Whether it may be selected."""
+        return self.state is State.WARM
+
+    @property
+    def needs_warm_up(self) -> bool:
+        """Whether it must be warmed up."""
+        return self.warm_up_state is not State.WARM and self.spec.ready and not self.spec.leaving
+
+
+def by_rank(specs: Iterable[EndpointSpec]) -> Iterable[EndpointSpec]:
+    """Yield the engines; a P of a push family yields each of its data-parallel ranks.
+
+    In push families D must have the identity of the P rank that will write to it, and each rank has its own. In the
+    other families P's answer names its rank. The rank of a D does not matter: the engine balances its ranks.
+    """
+    for spec in specs:
+        ranked = spec.ranks > 1 and spec.role is Role.PREFILL
+        if ranked and isinstance(family_of(spec.connector, spec.order, spec.protocol), Push):
+            yield from (replace(spec, rank=rank) for rank in range(spec.ranks))
+        else:
+            yield spec
+
+
+def pairing(prefill: Endpoint, decode: Endpoint) -> tuple[str, int, str, int]:
+    """Return the key of a pair in one generation of each."""
+    return (prefill.name, prefill.generation, decode.name, decode.generation)
