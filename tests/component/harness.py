@@ -15,7 +15,7 @@ from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec, Settings
 from pdx_proxy.discovery.pod_watcher import Discovery
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.http.upstream.connection_pool import Pool
-from pdx_proxy.process.main import Control
+from pdx_proxy.process.control import Control
 from pdx_proxy.process.worker import Worker
 from pdx_proxy.process.workers import LocalWorkers
 from pdx_sim import Fault, FaultKind, Leg, SimEngine, SimSettings, chat_tokens, expected_text, tokenize
@@ -234,9 +234,9 @@ class World:
     @property
     def worker(self) -> Worker:
         """The worker of a gateway in one process."""
-        fleet = self.gateway._fleet
-        assert isinstance(fleet, LocalWorkers)
-        return fleet._worker
+        workers = self.gateway._workers
+        assert isinstance(workers, LocalWorkers)
+        return workers._worker
 
     @property
     def report(self) -> dict[str, Any]:
@@ -293,7 +293,7 @@ class World:
         assert state["inFlight"] == {"requests": 0, "queued": 0, "settling": 0, "prefill": 0, "decode": 0}
         assert [e["inFlight"] for e in state["endpoints"]] == [0] * len(state["endpoints"])
         assert sum(state["outcomes"].values()) == self.sent, state["outcomes"]
-        if isinstance(self.gateway._fleet, LocalWorkers) and not state["settlements"]["lease"]:
+        if isinstance(self.gateway._workers, LocalWorkers) and not state["settlements"]["lease"]:
             report = self.report
             assert not any(report["held"].values()) or report["settlements"]["decode_lost"], report["held"]
 

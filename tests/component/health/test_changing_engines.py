@@ -6,7 +6,7 @@ from contextlib import suppress
 from pdx_api.names import Order, Role
 from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec, Settings, Verification
 from pdx_proxy.endpoints.endpoint import State
-from pdx_proxy.process.main import Control
+from pdx_proxy.process.control import Control
 from pdx_sim import FaultKind
 from tests.component.changing import MakeChanging
 from tests.component.harness import Reply, Shape, eventually, request_of
@@ -194,7 +194,7 @@ async def test_nothing_is_kept_of_engines_that_are_gone(order: Order, make_chang
         assert engines.load.legs.keys() <= keep.keys()
         assert engines.pool._idle.keys() <= {spec.address for spec in keep.values()}
     assert {key[0] for key in world.worker._serving.handshaken} <= keep.keys()
-    assert not world.gateway.registry._tasks
+    assert not world.gateway.warm_up._tasks
     page = (await world.call("GET", f"{world.admin}/metrics")).raw.decode()
     assert 'pdx_legs_in_flight{endpoint="prefill-a-0",role="prefill"}' in page
     assert "decode-a-19" not in page
@@ -260,7 +260,7 @@ async def test_readiness_follows_the_engines_and_the_drain(order: Order, make_ch
     assert (await world.call("GET", f"{world.url}/ready")).status == 200
     reader, writer = await asyncio.open_connection(world.gateway.listen.host, world.gateway.listen.port)
     world.gateway.drain()
-    assert await probe("/readyz") == (503, "going away")
+    assert await probe("/readyz") == (503, "draining")
     assert await probe("/healthz") == (200, "")
     assert (await world.call("GET", f"{world.url}/ready")).status == 503
     world.sent += 1

@@ -10,7 +10,7 @@ from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
 from pdx_proxy.config.settings import Choosing
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.health import load_poller
-from pdx_proxy.health.load_poller import EngineLoads
+from pdx_proxy.health.load_poller import LoadPoller
 from pdx_sim import SimEngine
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Shape, World, eventually
@@ -49,7 +49,7 @@ async def test_an_engine_that_others_keep_busy_is_avoided(make_world: MakeWorld,
 
 async def test_nobody_is_asked_and_nothing_published_without_the_policy(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, choosing=Choosing(Policy.PREFIX_AFFINITY, Policy.SESSION_AFFINITY))
-    assert world.gateway._loads._task is None
+    assert world.gateway.load_poller._task is None
     assert told(world) == LoadReports()
 
 
@@ -58,10 +58,10 @@ async def test_idle_engines_are_no_news(make_world: MakeWorld) -> None:
     await eventually(lambda: said_of(world, world.d) == LoadReport(0, 0, 0.0), what="idle and told")
     assert said_of(world, world.p) is None, "its policy needs no numbers"
     known, snapshot = told(world), world.worker._engines.snapshot
-    loads = world.gateway._loads
+    poller = world.gateway.load_poller
     for _ in range(3):
-        await loads.ask_all()
-    assert loads.reports is known
+        await poller.poll_all()
+    assert poller.reports is known
     assert world.worker._engines.snapshot is snapshot
 
 
@@ -71,15 +71,15 @@ async def test_old_numbers_are_dropped(make_world: MakeWorld) -> None:
     clock = engines.clock
     engines.clock = lambda: clock() + late
     published: list[LoadReports] = []
-    loads = EngineLoads(engines, lambda: Snapshot.of([decode]), lambda: published.append(loads.reports))
-    await loads.ask_all()
+    poller = LoadPoller(engines, lambda: Snapshot.of([decode]), lambda: published.append(poller.reports))
+    await poller.poll_all()
     await world.d.kill()
-    await loads.ask_all()
+    await poller.poll_all()
     late = load_poller.OLDEST_SECONDS - 0.5
-    await loads.ask_all()
+    await poller.poll_all()
     assert [set(each.engines) for each in published] == [{decode.name}], "an engine that is silent for a moment"
     late = load_poller.OLDEST_SECONDS + 0.1
-    await loads.ask_all()
+    await poller.poll_all()
     assert [set(each.engines) for each in published] == [{decode.name}, set()]
     await world.d.restart()
 
@@ -91,8 +91,8 @@ async def test_an_engine_that_does_not_tell_its_load_is_used(make_world: MakeWor
     silent = world.endpoint(world.d).name
     await eventually(lambda: len(told(world).engines) == 2)
     others = {name: each for name, each in told(world).engines.items() if name != silent}
-    await world.gateway._loads.stop()
-    world.gateway._loads.reports = LoadReports(others)
+    await world.gateway.load_poller.stop()
+    world.gateway.load_poller.reports = LoadReports(others)
     world.gateway._publish_load()
     assert told(world).engines == others
     called = Counter([(await world.ask()).headers["x-pdx-decode"] for _ in range(6)])

@@ -22,7 +22,7 @@ async def serve(world: World, count: int) -> None:
     for number in range(count):
         reply = await world.ask(prompt=f"{world.sent} {number} {PROMPT}")
         assert reply.status == 200
-    await world.gateway.transfer_share.ask_all()
+    await world.gateway.transfer_share.poll_all()
 
 
 async def shares(world: World) -> list[str]:
@@ -63,8 +63,8 @@ async def test_what_is_no_longer_of_late_is_forgotten(make_world: MakeWorld) -> 
     await world.d.stop()
     await serve(world, 1)
     assert len(found.decode) == 2, "what is known is kept"
-    (key,) = [key for key in found._asked if key[0] == name]
-    found._asked[key] -= 5 * transfer_share.PAUSE_SECONDS
+    (key,) = [key for key in found._counted_at if key[0] == name]
+    found._counted_at[key] -= 5 * transfer_share.PAUSE_SECONDS
     await serve(world, 1)
     assert list(found.decode) == [world.endpoint(world.decode[1]).name]
 
@@ -78,7 +78,7 @@ async def test_engines_that_are_gone_or_do_not_tell_are_forgotten(make_world: Ma
     await serve(world, 1)
     assert len(world.gateway.transfer_share.decode) == 2, "what is known is kept"
     gone = world.endpoint(world.d)
-    world.gateway.registry.update([e.spec for e in world.gateway.registry.snapshot.everything if e.name != gone.name])
+    world.gateway.warm_up.update([e.spec for e in world.gateway.registry.snapshot.everything if e.name != gone.name])
     await eventually(lambda: len(world.gateway.registry.snapshot.everything) == 2, what="the D is gone")
     await serve(world, 1)
     assert list(world.gateway.transfer_share.decode) == [world.endpoint(world.decode[1]).name]
