@@ -1,4 +1,4 @@
-"""`python -m pdx_proxy` where there is no cluster."""
+"""`python -m pdx_proxy` without a cluster."""
 
 import os
 import subprocess

@@ -85,7 +85,7 @@ def test_a_decode_that_is_warm_wakes_prefills() -> None:
     assert not registry.snapshot.handshaken, "D has another generation"
 
 
-def test_each_decode_in_turn() -> None:
+def test_decodes_alternate() -> None:
     registry = make_registry(P, D, OTHER)
     names = [decode.name for _ in range(4) if (decode := registry.next_decode(registry.endpoint("h:1")))]
     assert names == ["h:2", "h:3", "h:2", "h:3"]
