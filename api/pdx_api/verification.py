@@ -1,4 +1,4 @@
-"""Whether KV travels, as a gateway has found it: what it tells on its admin port and the operator reads. Pure."""
+"""The finding of a gateway about KV transfer, which it serves on its admin port and the operator reads. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -7,26 +7,26 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 VERDICT_PATH: Final = "/pdx/canary/verdict"
-"""Path on the gateway's admin port. `?after=STAMP&wait=SECONDS` answers when there is news, or the time is over."""
+"""Path on the gateway's admin port. `?after=STAMP&wait=SECONDS` delays the answer until the finding changes."""
 LONGEST_WAIT: Final = 60.0
-"""Seconds that one such request may wait."""
+"""Longest value of `wait`, in seconds."""
 
 
 class Verdict(StrEnum):
-    """What is known of pairs of engines."""
+    """Whether KV moves within a pair, or within all pairs."""
 
     VERIFIED = "verified"
-    """KV was seen to travel."""
+    """KV has moved."""
     BROKEN = "broken"
-    """It was seen not to."""
+    """KV has not moved."""
     UNKNOWN = "unknown"
-    """Nothing has been seen yet, or nothing can be."""
+    """No transfer probe has shown either yet, or none can."""
 
 
 class Cause(StrEnum):
-    """Why KV does not travel between two engines, in the words of canaries, of conditions and of `pdx doctor`.
+    """Why KV does not move within a pair. Transfer probes, conditions and `pdx doctor` share these names.
 
-    DTYPE, ENGINES and TRANSFER the doctor alone finds: they take engines' arguments and logs.
+    Only the doctor finds DTYPE, ENGINES and TRANSFER: they require the arguments and logs of the engines.
     """
 
     NO_CONNECTOR = "ConnectorOff"
@@ -35,78 +35,77 @@ class Cause(StrEnum):
     BLOCK_SIZE = "BlockSizesDiffer"
     DTYPE = "DtypesDiffer"
     ENGINES = "EnginesDiffer"
-    """In something of these: vLLM refuses the KV and does not say of what."""
+    """One of the above, but vLLM rejects the KV without naming which."""
     SIDE_CHANNEL_HOST = "SideChannelHostWrong"
     POOL = "PoolUnreachable"
     PORTS = "PortsBlocked"
     TRANSFER = "TransferFailed"
-    """Behind the handshake."""
+    """After the handshake."""
     WRONG_KV = "WrongKV"
-    NOT_TOLD = "NotReported"
+    NOT_REPORTED = "NotReported"
 
 
-_LOST: Final = "if it stays when that is mended, delete D's pod: NIXL takes up no connection that it has lost"
+_LOST: Final = "if the fault remains after that, delete D's pod: NIXL does not reconnect after it has lost a connection"
 ADVICE: Final[Mapping[Cause, str]] = MappingProxyType(
     {
-        Cause.NO_CONNECTOR: "look for --kv-transfer-config among its arguments: a policy, a webhook or its image may "
-        "have taken it away",
-        Cause.VERSION: "the two run different versions of vLLM, which refuse each other's KV; give them one image",
-        Cause.MODEL: "the two were started with different model strings, which vLLM compares; give them one",
-        Cause.BLOCK_SIZE: "the two have KV blocks of different sizes; give both one (spec.engine.blockSize)",
-        Cause.DTYPE: "the two have another dtype of weights or of KV; set it in spec.engine, for both",
-        Cause.ENGINES: "vLLM refuses the KV; give both the same image, model and engine arguments",
-        Cause.SIDE_CHANNEL_HOST: "P tells an address that is not its own; correct VLLM_NIXL_SIDE_CHANNEL_HOST",
-        Cause.POOL: "the two do not share their store of KV; look whether both reach it",
+        Cause.NO_CONNECTOR: "check its arguments for --kv-transfer-config: a policy, a webhook or its image may "
+        "have removed it",
+        Cause.VERSION: "the two run different versions of vLLM, which reject each other's KV; give them one image",
+        Cause.MODEL: "the two were started with different model strings, which vLLM compares; give both the same one",
+        Cause.BLOCK_SIZE: "the two have KV blocks of different sizes; set one size for both (spec.engine.blockSize)",
+        Cause.DTYPE: "the two differ in the dtype of weights or of KV; set it in spec.engine, for both",
+        Cause.ENGINES: "vLLM rejects the KV; give both the same image, model and engine arguments",
+        Cause.SIDE_CHANNEL_HOST: "P announces an address that is not its own; correct VLLM_NIXL_SIDE_CHANNEL_HOST",
+        Cause.POOL: "the two do not share their store of KV; check that both reach it",
         Cause.PORTS: "one does not reach the other; between engines all ports must be open (network policies, "
         f"firewalls), and both logs name the error; {_LOST}",
         Cause.TRANSFER: "the two reach each other, and the transfer fails; KV goes over ports and devices that the "
         f"connector's transport chooses (UCX_TLS, UCX_NET_DEVICES), and RDMA needs its memlock limit; {_LOST}",
-        Cause.WRONG_KV: "the KV that arrives is not that of the prompt; take this pair out of service and look for "
-        "differences between its engines",
-        Cause.NOT_TOLD: "start the engines with --enable-prompt-tokens-details, as those of a new revision are",
+        Cause.WRONG_KV: "D receives KV of another prompt; take this pair out of service and compare its engines",
+        Cause.NOT_REPORTED: "start the engines with --enable-prompt-tokens-details; those of a new revision have it",
     }
 )
-"""What a person can do about each."""
+"""What a person can do about each cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A pair between which KV does not travel."""
+    """A pair within which KV does not move."""
 
     prefill: str
     decode: str
     seen: str
-    """What was seen, as half a sentence."""
+    """What was observed, as a clause."""
     cause: Cause
 
     @property
     def sentence(self) -> str:
-        """All of it for a person, without a full stop."""
+        """The pair, what was observed and what to do, without a full stop."""
         return f"{self.prefill} to {self.decode}: {self.seen}; {ADVICE[self.cause]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a gateway knows of all its pairs."""
+    """The finding of one gateway about all its pairs."""
 
     verdict: Verdict
     why: str = ""
-    """Why nothing is known, as half a sentence."""
+    """Why the verdict is UNKNOWN, as a clause."""
     pairs: int = 0
-    """Pairs that were seen to work, no more than it takes to cover every engine unless all of them were."""
+    """Verified pairs: all, or else the fewest that cover each engine."""
     possible: int = 0
-    """Pairs that there are."""
+    """Number of all pairs."""
     broken: tuple[Broken, ...] = ()
-    """The first few of those that are broken."""
+    """The first few broken pairs."""
     broken_pairs: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return JSON values."""
         return asdict(self)
 
     @classmethod
     def read(cls, body: Mapping[str, Any]) -> Self:
-        """The reverse of `as_json`; KeyError, TypeError or ValueError for anything else."""
+        """Reverse `as_json`; raises KeyError, TypeError or ValueError for anything else."""
         broken = tuple(
             Broken(str(each["prefill"]), str(each["decode"]), str(each["seen"]), Cause(each["cause"]))
             for each in body["broken"]
@@ -116,9 +115,9 @@ class Finding:
 
 
 def combined(findings: Iterable[Finding]) -> Finding | None:
-    """What several gateways of one object know together; None when none has said anything.
+    """Combine the findings of several gateways of one object; None without a finding.
 
-    A pair that one of them has seen broken is broken: the others may not have tried it yet.
+    A pair that is broken for one gateway is broken: the others may not have probed it yet.
     """
     order = (Verdict.BROKEN, Verdict.VERIFIED, Verdict.UNKNOWN)
     ranked = sorted(findings, key=lambda found: (order.index(found.verdict), -found.broken_pairs, -found.pairs))

@@ -37,6 +37,8 @@ class Pull:
     prefill_params: KVParams
     kept_seconds: float | None = None
     """How long P keeps what it has finished and nobody takes; None: as long as `keeping` tells it to."""
+    host_param: str = "remote_host"
+    """Parameter of P's answer that names the host from which D reads. vLLM's connectors share this name."""
 
 
 @dataclass(frozen=True, slots=True)

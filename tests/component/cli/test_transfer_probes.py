@@ -30,7 +30,7 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def shows(world: World, verdict: Verdict) -> None:
     """Wait until canaries have shown that."""
-    canary = world.gateway.canary
+    canary = world.gateway.prober
     await eventually(lambda: canary.finding.verdict is verdict, 15.0, f"{verdict}: {canary.describe()}")
 
 

@@ -192,7 +192,7 @@ ALL_WELL = Heard(Finding(Verdict.VERIFIED, pairs=4, possible=4))
 COVERED = Heard(Finding(Verdict.VERIFIED, pairs=8, possible=64))
 BLOCKED = Broken("p-0", "d-1", "D has computed a whole prompt by itself", Cause.PORTS)
 NOTHING_MOVES = Heard(Finding(Verdict.BROKEN, possible=4, broken=(BLOCKED,), broken_pairs=2))
-UNTOLD = Heard(Finding(Verdict.UNKNOWN, "x", broken=(Broken("p", "d", "D does not say", Cause.NOT_TOLD),)))
+UNTOLD = Heard(Finding(Verdict.UNKNOWN, "x", broken=(Broken("p", "d", "D does not say", Cause.NOT_REPORTED),)))
 
 
 @pytest.mark.parametrize(
