@@ -1,15 +1,19 @@
-"""`python proxy/compile.py TARGET`: compile the gateway's hot modules with mypyc into TARGET.
+"""`python proxy/compile.py TARGET`: compile the gateway's hot modules with mypyc, next to the Python files in TARGET.
 
-TARGET is the folder that holds `pdx_proxy` (site-packages of an environment, or a copy of `proxy/`). The Python files
-stay: Python imports a compiled module before them, and runs them without one. Needs mypy, setuptools, a C
-compiler and Python's headers; mypy finds the gateway's dependencies in the environment of `--python`.
+TARGET is the folder that contains `pdx_proxy` (site-packages of an environment, or a copy of `proxy/`). The Python
+files stay: Python imports a compiled module first and runs the file without it. Needs mypy, setuptools, a C compiler
+and Python's headers. mypy finds the gateway's dependencies in the environment of `--python`.
 """
 
 import argparse
+import hashlib
+import importlib.metadata
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -61,7 +65,13 @@ HOT: Final = (
     "telemetry/counters",
     "telemetry/timeline",
 )
-"""Modules that every request uses, except those with values for other processes: compiled classes cannot be pickled."""
+"""The modules that every request runs through.
+
+Without those whose objects are sent to other processes: compiled classes cannot be pickled.
+"""
+_KEPT: Final = 4
+"""Compiled copies that stay in the cache, the last used ones."""
+_MARKER: Final = ".compiled"
 
 _SETUP: Final = """
 import sys
@@ -72,7 +82,7 @@ setup(name="pdx-hot", packages=[], ext_modules=mypycify(sys.argv.pop().split("|"
 
 
 def compile_modules(target: Path, python: str, path: str) -> None:
-    """Compile into `target`; raises CalledProcessError with the compiler's output."""
+    """Compile into `target`; raises CalledProcessError."""
     files = [str(target / "pdx_proxy" / f"{name}.py") for name in HOT]
     options = ["--python-executable", python, "--strict", "--follow-untyped-imports"]
     with tempfile.TemporaryDirectory() as folder:
@@ -83,11 +93,51 @@ def compile_modules(target: Path, python: str, path: str) -> None:
         subprocess.run([*command, "|".join([*options, *files])], cwd=folder, env=environment, check=True)  # noqa: S603
 
 
+def cache_root(environ: Mapping[str, str]) -> Path:
+    """Return the folder of compiled copies, outside the checkout."""
+    home = environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "pdx" / "gateway"
+
+
+def compiled_copy(checkout: Path, cache: Path) -> Path:
+    """Return a folder with the checkout's `pdx_proxy`, compiled; raises CalledProcessError.
+
+    It is compiled once for these sources, this mypy and this Python.
+    """
+    target = cache / _key(checkout)
+    if not (target / _MARKER).exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache, prefix="new-") as folder:
+            new = Path(folder) / "copy"
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(checkout / "proxy" / "pdx_proxy", new / "pdx_proxy", ignore=ignored)
+            compile_modules(new, sys.executable, str(checkout / "api"))
+            (new / _MARKER).touch()
+            try:
+                new.rename(target)
+            except OSError:  # another process was faster
+                if not (target / _MARKER).exists():
+                    raise
+    (target / _MARKER).touch()
+    markers = sorted(cache.glob(f"*/{_MARKER}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for marker in markers[_KEPT:]:
+        shutil.rmtree(marker.parent, ignore_errors=True)
+    return target
+
+
+def _key(checkout: Path) -> str:
+    digest = hashlib.sha256(f"{importlib.metadata.version('mypy')} {sys.implementation.cache_tag}".encode())
+    for package in ("api", "proxy"):
+        for path in sorted((checkout / package).rglob("*.py")):
+            digest.update(f"\0{path.relative_to(checkout)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:20]
+
+
 def main() -> None:
-    """Compile as the arguments specify."""
+    """Compile as the command line requests."""
     parser = argparse.ArgumentParser(prog="python proxy/compile.py", description=__doc__)
-    parser.add_argument("target", type=Path, help="the folder that holds pdx_proxy")
-    parser.add_argument("--python", default=sys.executable, help="Python with the gateway's packages (%(default)s)")
+    parser.add_argument("target", type=Path, help="the folder that contains pdx_proxy")
+    parser.add_argument("--python", default=sys.executable, help="Python whose packages the gateway uses (%(default)s)")
     parser.add_argument("--path", default="", help="folders of further packages, as in MYPYPATH")
     given = parser.parse_args()
     compile_modules(given.target.resolve(), given.python, given.path)

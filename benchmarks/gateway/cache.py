@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from proxy.compile import cache_root, compiled_copy
+
 _HERE: Final = Path(__file__).parent
 _FLAGS: Final = ("-std=gnu17", "-O2", "-Wall", "-Wextra")
 _SHARED: Final = ("wire.c",)
@@ -67,15 +69,10 @@ def install_peers() -> Path:
 
 def compile_gateway(checkout: Path) -> Path:
     """A folder with the checkout's `pdx_proxy`, compiled as its image holds it, unless these sources were before."""
-    sources = [*sorted((checkout / "proxy").rglob("*.py")), *sorted((checkout / "api").rglob("*.py"))]
-    folder = cache_dir() / f"gateway-{_digest(sources)}-{sys.implementation.cache_tag}"
-    if not (folder / ".compiled").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(checkout / "proxy" / "pdx_proxy", folder / "pdx_proxy", ignore=ignored)
-        _run([sys.executable, str(checkout / "proxy" / "compile.py"), str(folder), "--path", str(checkout / "api")])
-        (folder / ".compiled").touch()
-    return folder
+    try:
+        return compiled_copy(checkout, cache_root(os.environ))
+    except subprocess.CalledProcessError as error:
+        raise SetupError(f"The gateway cannot be compiled: {error}") from error
 
 
 def install_nginx() -> str:

@@ -1,1 +1,5 @@
-"""The gateway: parse, pick, hand off, relay."""
+"""The gateway: an OpenAI-compatible server that splits each request into a prefill leg and a decode leg.
+
+Data plane: http, payload, admission, balancing, engines, handoff, serving. Control plane: discovery, endpoints, health,
+verification; it publishes a `Snapshot` that the data plane reads. `process` runs both.
+"""

@@ -16,15 +16,15 @@ from pdx_proxy.process.main import run
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 EPILOG: Final = """\
-The engines are found as pods with the label pdx.dev/deployment=NAME, by a list and a watch with the pod's service
-account, or with KUBECONFIG where that is set. Pods list and watch in the namespace are all it needs.
-The admin port answers /healthz, /readyz, /metrics and /pdx/state.
-On SIGTERM /readyz says 503, clients are served on for --drain-seconds, then open requests end within
+The gateway discovers engines as pods with the label pdx.dev/deployment=NAME. It uses the pod's service account, or
+KUBECONFIG if it is set, and needs the right to list and watch pods in the namespace.
+The admin port serves /healthz, /readyz, /metrics and /pdx/state.
+On SIGTERM /readyz answers 503, the gateway serves on for --drain-seconds, then open requests end within
 --shutdown-seconds. A second signal skips the drain."""
 
 
 def create_parser() -> Parser:
-    """The program's flags."""
+    """Create the parser of the program's flags."""
     parser = Parser(
         prog="python -m pdx_proxy",
         description="The PDX gateway for the engine pods of one PDDeployment.",
@@ -40,14 +40,14 @@ def create_parser() -> Parser:
         type=_address,
         default=f"0.0.0.0:{GATEWAY_PORT}",
         metavar="HOST:PORT",
-        help="where clients are served (%(default)s)",
+        help="address for clients (%(default)s)",
     )
     add(
         "--admin",
         type=_address,
         default=f"0.0.0.0:{ADMIN_PORT}",
         metavar="HOST:PORT",
-        help="where probes and metrics are (%(default)s)",
+        help="address for probes and metrics (%(default)s)",
     )
     add("--workers", type=_workers, default=1, metavar="N", help="processes that share the port (%(default)s)")
     add(
@@ -55,21 +55,21 @@ def create_parser() -> Parser:
         type=seconds,
         default=5.0,
         metavar="S",
-        help="how long after SIGTERM clients are served as before (%(default)g)",
+        help="how long the gateway serves on after SIGTERM (%(default)g)",
     )
     add(
         "--shutdown-seconds",
         type=seconds,
         default=30.0,
         metavar="S",
-        help="how long open requests may take after that (%(default)g)",
+        help="how long open requests may take after the drain (%(default)g)",
     )
     add_flags(parser)
     return parser
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
-    """The gateway's settings from the flags; raises FlagsError for flags that contradict each other."""
+    """Return the settings from the flags; raises FlagsError for flags that contradict each other."""
     settings = Settings(
         listen=args.listen,
         admin=args.admin,
@@ -81,7 +81,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until a signal; 2 for flags that are wrong, 1 when the gateway can not start."""
+    """Serve until a signal and return the exit code: 2 for wrong flags, 1 if the gateway cannot start."""
     parser = create_parser()
     args = parser.parse_args(argv)
     if args.listen == args.admin:
@@ -102,13 +102,13 @@ def _address(text: str) -> Address:
 
 def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no name; write lower-case letters, digits and dashes")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a name; write lower-case letters, digits and dashes")
     return text
 
 
 def _workers(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MAX_WORKERS:
-        raise argparse.ArgumentTypeError(f"{text} is no number of workers; write one from 1 to {MAX_WORKERS}")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of workers; write one from 1 to {MAX_WORKERS}")
     return int(text)
 
 

@@ -23,7 +23,7 @@ from kubernetes.aio import client, config
 from pdx_api.names import Order, Role
 from pdx_cluster.app.cluster import Cluster
 from pdx_proxy.discovery.pod_api import ExpiredError, PodApi
-from pdx_proxy.discovery.pod_watcher import Follower, PodDiscovery
+from pdx_proxy.discovery.pod_watcher import PodDiscovery, PodWatcher
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_sim import SimEngine
 from tests.component.harness import FAST, Shape, World, eventually, request_of
@@ -137,7 +137,7 @@ class PodWorld(World):
         await self.all_warm(*names)
 
     async def all_warm(self, *names: str) -> None:
-        await eventually(lambda: {e.name for e in self.known if e.warm} == set(names), 15.0, f"warm: {names}")
+        await eventually(lambda: {e.name for e in self.endpoints if e.warm} == set(names), 15.0, f"warm: {names}")
 
     async def delete(self, name: str) -> None:
         await (await self.pods()).delete_namespaced_pod(name, self.namespace)
@@ -149,11 +149,11 @@ class PodWorld(World):
         await (await self.pods()).patch_namespaced_pod(name, self.namespace, patch)
 
     @property
-    def known(self) -> tuple[Endpoint, ...]:
+    def endpoints(self) -> tuple[Endpoint, ...]:
         return self.gateway.registry.snapshot.everything
 
     def state_of(self, name: str) -> State | None:
-        return next((e.state for e in self.known if e.name == name), None)
+        return next((e.state for e in self.endpoints if e.name == name), None)
 
     async def sees(self, name: str, state: State | None) -> None:
         await eventually(lambda: self.state_of(name) is state, AT_ONCE_SECONDS, f"{name} is {state}")
@@ -220,10 +220,10 @@ async def test_pods_are_found_followed_and_left(world: PodWorld) -> None:
     await world.end("decode-a-0")
     await world.sees("decode-a-0", None)
 
-    before = next(e for e in world.known if e.name == "prefill-a-0")
+    before = next(e for e in world.endpoints if e.name == "prefill-a-0")
     await world.engine["prefill-a-0"].restart()
     await world.show("prefill-a-0", restarts=1)
-    await eventually(lambda: next(e for e in world.known if e.name == before.name).generation > before.generation)
+    await eventually(lambda: next(e for e in world.endpoints if e.name == before.name).generation > before.generation)
     await world.all_warm("prefill-a-0", "decode-a-1")
     stop.set()
     await requests
@@ -251,7 +251,7 @@ async def test_the_api_server_goes_away_and_comes_back(world: PodWorld) -> None:
     for grace in (2.0, 0.0):
         await loop.run_in_executor(KEEPER, world.plane.stop_apiserver, grace)
         await asyncio.sleep(1.0)
-        assert [e.state for e in world.known] == [State.WARM] * 3, "goes on with what it knows"
+        assert [e.state for e in world.endpoints] == [State.WARM] * 3, "goes on with what it knows"
         await loop.run_in_executor(KEEPER, world.plane.start_apiserver)
     await world.delete("decode-a-0")
     await eventually(lambda: world.state_of("decode-a-0") is State.LEAVING, 10.0)
@@ -281,8 +281,8 @@ async def test_what_happens_while_it_is_not_watched_is_caught_up(world: PodWorld
     async with PodApi.connect(world.namespace, f"pdx.dev/deployment={NAME}") as api:
         with pytest.raises(ExpiredError, match="410"):
             await first_event(api, "1")
-        follower = Follower(api, tell, said.append, lambda: 0.5)
-        follower._version, follower._listed = "1", time.monotonic()
+        follower = PodWatcher(api, tell, said.append, lambda: 0.5)
+        follower._version, follower._listed_at = "1", time.monotonic()
         task = asyncio.create_task(follower.run())
         await eventually(lambda: told)
         await world.add("decode-a-1")
@@ -329,7 +329,7 @@ async def test_pods_of_others_are_none_of_its_business(world: PodWorld) -> None:
     await world.add("decode-a-1")
     await world.show("decode-a-1")
     await world.all_warm("decode-a-0", "decode-a-1")
-    assert len(world.known) == 2
+    assert len(world.endpoints) == 2
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""A gateway in front of pods that a test changes, and requests that run meanwhile."""
+"""A gateway in front of pods that a test changes, while requests run."""
 
 import asyncio
 import random
@@ -25,15 +25,15 @@ DRAINS: Final = {
 
 
 class Pods:
-    """Pods as a cluster would tell of them, changed by a test."""
+    """Discovery of pods that a test changes."""
 
     def __init__(self) -> None:
         self.specs: dict[str, EndpointSpec] = {}
-        self._tells: list[SpecSink] = []
+        self._sinks: list[SpecSink] = []
 
-    async def run(self, notify: SpecSink) -> None:
-        self._tells.append(notify)
-        notify(self.specs.values())
+    async def run(self, sink: SpecSink) -> None:
+        self._sinks.append(sink)
+        sink(self.specs.values())
         await asyncio.Event().wait()
 
     def put(self, name: str, spec: EndpointSpec) -> None:
@@ -48,12 +48,12 @@ class Pods:
         self.notify()
 
     def notify(self) -> None:
-        for each in self._tells:
+        for each in self._sinks:
             each(list(self.specs.values()))
 
 
 class Changing(World):
-    """A gateway in front of pods that come and go. An engine's pod is named after its role, revision and number."""
+    """A gateway in front of changing pods. A pod is named after its role, revision and number."""
 
     def __init__(self, order: Order) -> None:
         super().__init__(order)
@@ -63,19 +63,19 @@ class Changing(World):
     async def add(self, name: str, order: Order | None = None, **more: Any) -> SimEngine:
         """Start an engine and its pod; `name` is like prefill-a-0."""
         role, revision, _ = name.split("-")
-        wanted = order or self.order
-        settings = replace(FAST, **{**DRAINS, "role": Role(role), "order": wanted, "seed": len(self.engine), **more})
+        own = order or self.order
+        settings = replace(FAST, **{**DRAINS, "role": Role(role), "order": own, "seed": len(self.engine), **more})
         engine = self.engine[name] = SimEngine(settings)
         await engine.start()
         (self.prefill if engine.settings.role is Role.PREFILL else self.decode).append(engine)
-        self.pods.put(name, replace(spec_of(engine, wanted), revision=revision))
+        self.pods.put(name, replace(spec_of(engine, own), revision=revision))
         return engine
 
     async def leave(self, name: str) -> None:
-        """What a cluster does with a pod that is deleted: told at once, then preStop, SIGTERM and the end.
+        """Delete a pod as a cluster does: first the deletion timestamp, then preStop, SIGTERM and the end.
 
-        What was picked before may still be on its way to it; only a D that is its revision's last gets more, for the KV
-        that was made for it.
+        A leg that was selected before may still be on its way. Only the last D of a revision may get more legs, because
+        the KV was computed for it.
         """
         self.pods.change(name, leaving=True)
         group = name.rpartition("-")[0]
@@ -84,13 +84,13 @@ class Changing(World):
         engine = self.engine[name]
         legs = engine.counts.legs.total()
         await asyncio.sleep(0.1)
-        assert last or engine.counts.legs.total() == legs, f"{name} has got a leg while it was leaving"
+        assert last or engine.counts.legs.total() == legs, f"{name} received a leg while it was leaving"
         await engine.stop()
-        assert last or engine.counts.legs.total() == legs, f"{name} has got a leg while it was leaving"
+        assert last or engine.counts.legs.total() == legs, f"{name} received a leg while it was leaving"
         self.pods.remove(name)
 
     async def restart(self, name: str) -> None:
-        """What a cluster tells of a container that dies and is started again."""
+        """Restart a container as a cluster does after its death."""
         engine = self.engine[name]
         await engine.kill()
         self.pods.change(name, ready=False)
@@ -100,22 +100,22 @@ class Changing(World):
         self.pods.change(name, instance=f"{spec.instance}+", ready=True)
 
     async def all_warm(self) -> None:
-        await eventually(lambda: {e.name for e in self.known if e.warm} == self.pods.specs.keys(), 10.0, "all warm")
+        await eventually(lambda: {e.name for e in self.endpoints if e.warm} == self.pods.specs.keys(), 10.0, "all warm")
 
     async def all_warm_but(self, *leaving: str) -> None:
         warm = self.pods.specs.keys() - set(leaving)
-        await eventually(lambda: {e.name for e in self.known if e.warm} == warm, 10.0, "all others warm")
+        await eventually(lambda: {e.name for e in self.endpoints if e.warm} == warm, 10.0, "all others warm")
 
     @property
-    def known(self) -> tuple[Endpoint, ...]:
+    def endpoints(self) -> tuple[Endpoint, ...]:
         return self.gateway.registry.snapshot.everything
 
     def find(self, name: str) -> Endpoint:
-        return next(e for e in self.known if e.name == name)
+        return next(e for e in self.endpoints if e.name == name)
 
     @asynccontextmanager
     async def steady_requests(self, shapes: list[Shape] = SHAPES) -> AsyncIterator[list[Reply]]:
-        """Requests of every kind until the end of the block; every answer must be whole and right."""
+        """Send requests of every form until the end of the block. Every answer must be complete and correct."""
         stop, replies, rng = asyncio.Event(), [], random.Random(1)
 
         async def client(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Worlds that are checked and taken down at the end of every test."""
+"""Fixtures that create worlds, check their invariants and close them at the end of each test."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack
@@ -29,9 +29,9 @@ def shape(request: pytest.FixtureRequest) -> Shape:
 
 @pytest.fixture
 async def make_world() -> AsyncIterator[MakeWorld]:
-    """Make worlds: `sim`, `p` and `d` change settings of all, of prefill and of decode engines.
+    """Create worlds. `sim`, `p` and `d` change the settings of all engines, of P's and of D's.
 
-    With a directory `storage` KV moves through it, otherwise as `connector` moves it.
+    With a directory `storage` KV moves through it, otherwise by `connector`.
     """
     worlds: list[World] = []
     async with AsyncExitStack() as stack:
@@ -68,7 +68,7 @@ async def make_world() -> AsyncIterator[MakeWorld]:
 
 @pytest.fixture
 async def make_changing() -> AsyncIterator[MakeChanging]:
-    """Make a world of the pods named; it is checked and taken down at the end."""
+    """Create a world with the named pods."""
     worlds: list[Changing] = []
 
     async def make(

@@ -1,4 +1,4 @@
-"""The gateway against simulated engines, all in this process, and what must hold at the end of every test."""
+"""The gateway and simulated engines, all in this process, and the invariants at the end of every test."""
 
 import asyncio
 import io
@@ -15,7 +15,7 @@ from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec, Settings
 from pdx_proxy.discovery.pod_watcher import Discovery
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.http.upstream.connection_pool import ConnectionPool
-from pdx_proxy.process.main import Control
+from pdx_proxy.process.control import Control
 from pdx_proxy.process.worker import Worker
 from pdx_proxy.process.workers import LocalWorkers
 from pdx_sim import Fault, FaultKind, Leg, SimEngine, SimSettings, chat_tokens, expected_text, tokenize
@@ -38,13 +38,13 @@ async def eventually(condition: Callable[[], object], within: float = 5.0, what:
 
 @dataclass
 class Reply:
-    """An answer as a client has it."""
+    """An answer as a client receives it."""
 
     status: int
     headers: dict[str, str]
     raw: bytes
     cut: bool = False
-    """Whether it broke off before its end."""
+    """Whether it was cut before its end."""
 
     @property
     def json(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def _text_of(choice: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Shape:
-    """How a request is written: which path, streamed or not."""
+    """The form of a request: its path, and whether its answer is streamed."""
 
     chat: bool = False
     stream: bool = False
@@ -104,19 +104,19 @@ SHAPES = [Shape(chat, stream) for chat in (False, True) for stream in (False, Tr
 
 @dataclass
 class Allowed:
-    """What a test provokes and so is not a failure at its end."""
+    """Violations that a test provokes, so they do not fail it at its end."""
 
     violations: set[str] = field(default_factory=set)
     expired: bool = False
-    """Leases may end; the test has made them short."""
+    """Leases may expire, because the test has made them short."""
     stranded: bool = False
-    """D may keep blocks of a hand-off whose P was lost."""
+    """D may keep the blocks of a hand-off whose P was lost."""
     orphan_tokens: int = 60
     loop_errors: bool = False
 
 
 class World:
-    """Engines, the gateway, and a client."""
+    """Engines, a gateway and a client."""
 
     def __init__(self, order: Order, connector: str = "NIXL") -> None:
         self.order = order
@@ -171,7 +171,7 @@ class World:
     def settings(self, **more: Any) -> Settings:
         specs = [spec_of(engine, self.order) for engine in self.engines]
         free = Address("127.0.0.1", 0)
-        quiet = Verification(period_seconds=0)  # tests count what engines are asked
+        quiet = Verification(period_seconds=0)  # tests count the requests to engines
         return Settings(**{"listen": free, "admin": free, "endpoints": tuple(specs), "verification": quiet, **more})
 
     async def start_gateway(self, *, warm: bool = True, discovery: Discovery | None = None, **more: Any) -> Self:
@@ -181,7 +181,7 @@ class World:
         return self
 
     async def warm(self, within: float = 10.0) -> None:
-        """Wait until every engine may be picked."""
+        """Wait until every engine is warm."""
         await eventually(lambda: self._warm_now == (len(self.prefill), len(self.decode)), within, "all warm")
 
     @property
@@ -194,16 +194,16 @@ class World:
         return next(e for e in self.gateway.registry.snapshot.everything if e.address == address)
 
     async def post(self, path: str, body: Any, headers: dict[str, str] | None = None, counted: bool = True) -> Reply:
-        """A POST through the gateway."""
+        """Send a POST through the gateway."""
         self.sent += counted
         return await self.call("POST", f"{self.url}{path}", body, headers)
 
     async def ask(self, shape: Shape = Shape(), headers: dict[str, str] | None = None, **body: Any) -> Reply:
-        """A completion through the gateway."""
+        """Send a completion through the gateway."""
         return await self.post(shape.path, shape.body(**body), headers)
 
     async def direct(self, engine: SimEngine, shape: Shape, **body: Any) -> Reply:
-        """The same, asked of an engine itself."""
+        """Send the same to an engine."""
         return await self.call("POST", f"{engine.url}{shape.path}", shape.body(**body))
 
     async def call(self, method: str, url: str, body: Any = None, headers: dict[str, str] | None = None) -> Reply:
@@ -225,7 +225,7 @@ class World:
     async def raw(
         self, body: dict[str, Any], path: str = "/v1/completions", version: str = "1.1", head: str = ""
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A completion over a bare socket; the client reads and leaves as it likes."""
+        """Send a completion over a bare socket, so that the test reads from it or closes it as it likes."""
         self.sent += 1
         reader, writer = await asyncio.open_connection(self.gateway.listen.host, self.gateway.listen.port)
         writer.write(request_of(body, path, version, head))
@@ -234,18 +234,18 @@ class World:
     @property
     def worker(self) -> Worker:
         """The worker of a gateway in one process."""
-        fleet = self.gateway._fleet
-        assert isinstance(fleet, LocalWorkers)
-        return fleet._worker
+        workers = self.gateway._workers
+        assert isinstance(workers, LocalWorkers)
+        return workers._worker
 
     @property
     def report(self) -> dict[str, Any]:
-        """The worker's counters, now."""
+        """The worker's counters."""
         return self.worker.report()
 
     @property
     def pool(self) -> ConnectionPool:
-        """The connections it serves over."""
+        """The worker's connections to engines."""
         return self.worker._engines.pool
 
     async def state(self) -> dict[str, Any]:
@@ -259,7 +259,7 @@ class World:
         return {name: count for name, count in (await self.state())["settlements"].items() if count}
 
     def fault(self, engine: SimEngine, kind: FaultKind, **fields: Any) -> Fault:
-        """Strike the engine's legs of its own role, so that warm-ups of a D and settling by refusal are spared."""
+        """Inject a fault into legs of the engine's own role. Warm-ups of a D and settlements by refusal are spared."""
         return engine.faults.add(kind, **{"leg": self.leg_of(engine), **fields})
 
     def leg_of(self, engine: SimEngine) -> Leg:
@@ -275,8 +275,8 @@ class World:
             await engine.stop()
 
     async def check(self) -> None:
-        """What must hold at the end of every test."""
-        await self.gateway.canary.stop()
+        """Check the invariants at the end of a test."""
+        await self.gateway.prober.stop()
         await self._check_gateway()
         for engine in self.engines:
             await self._check_engine(engine)
@@ -293,7 +293,7 @@ class World:
         assert state["inFlight"] == {"requests": 0, "queued": 0, "settling": 0, "prefill": 0, "decode": 0}
         assert [e["inFlight"] for e in state["endpoints"]] == [0] * len(state["endpoints"])
         assert sum(state["outcomes"].values()) == self.sent, state["outcomes"]
-        if isinstance(self.gateway._fleet, LocalWorkers) and not state["settlements"]["lease"]:
+        if isinstance(self.gateway._workers, LocalWorkers) and not state["settlements"]["lease"]:
             report = self.report
             assert not any(report["held"].values()) or report["settlements"]["decode_lost"], report["held"]
 
@@ -316,19 +316,19 @@ class World:
 
 def spec_of(engine: SimEngine, order: Order) -> EndpointSpec:
     settings = engine.settings
-    asked = settings.mode is TransferMode.MOONCAKE
+    at_bootstrap = settings.mode is TransferMode.MOONCAKE
     return EndpointSpec(
         Address(settings.host, engine.port),
         settings.role,
         connector=settings.connector,
         order=order,
         protocol=settings.protocol,
-        identity_port=engine.side_channel_port if asked else 0,
+        identity_port=engine.side_channel_port if at_bootstrap else 0,
     )
 
 
 def request_of(body: dict[str, Any], path: str = "/v1/completions", version: str = "1.1", head: str = "") -> bytes:
-    """A POST as bytes; `head` holds further header lines."""
+    """Return a POST as bytes; `head` has further header lines."""
     data = json.dumps(body).encode()
     lines = f"POST {path} HTTP/{version}\r\nHost: gateway\r\nContent-Type: application/json\r\n{head}"
     return f"{lines}Content-Length: {len(data)}\r\n\r\n".encode() + data

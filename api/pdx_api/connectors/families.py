@@ -37,6 +37,8 @@ class Pull:
     prefill_params: KVParams
     kept_seconds: float | None = None
     """Seconds that P pins a finished prefill that no D reads; None: as long as `lease_config` sets."""
+    host_param: str = "remote_host"
+    """Parameter of P's answer that names the host from which D reads. vLLM's connectors share this name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The API server, as far as the gateway speaks to it: list and watch pods of one namespace."""
+"""Lists and watches the pods of one namespace at the API server."""
 
 import contextlib
 import os
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 _CALL_SECONDS: Final = 15.0
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
-"""A watch whose other end is lost without a word is known to be dead after 25 s."""
+"""TCP keep-alive: a watch whose peer is lost without a FIN fails after 25 s."""
 
 
 class ClusterError(Exception):
-    """The API server did not answer as wanted; the text says how."""
+    """The API server did not answer, or answered with an error; the message names it."""
 
 
 class ExpiredError(ClusterError):
-    """The version to watch from is too old (410): list anew."""
+    """The version to watch from is too old (410): the pods must be listed again."""
 
 
 class CredentialsError(Exception):
-    """There is nothing to reach an API server with."""
+    """There are no credentials for an API server."""
 
 
 class PodApi:
-    """Pods of one namespace that a label selector takes."""
+    """The pods of one namespace that match a label selector."""
 
     def __init__(self, client: "ApiClient", namespace: str, selector: str) -> None:
         self._client = client
@@ -42,8 +42,8 @@ class PodApi:
     @classmethod
     @contextlib.asynccontextmanager
     async def connect(cls, namespace: str, selector: str) -> AsyncIterator["PodApi"]:
-        """With KUBECONFIG if that is set, else with the pod's service account; raises CredentialsError."""
-        # The client's models take 50 MB and most of a second: only a gateway that discovers pays for them.
+        """Connect with KUBECONFIG if it is set, else with the service account of the pod; raises CredentialsError."""
+        # The client's models take 50 MB and most of a second, so only a gateway with pod discovery imports them.
         from kubernetes.aio import client, config
 
         configuration = client.Configuration()
@@ -59,7 +59,7 @@ class PodApi:
             yield cls(connected, namespace, selector)
 
     async def list(self) -> tuple[list[Pod], str]:
-        """All pods, and the version to watch from; raises ClusterError."""
+        """Return all pods and the version to watch from; raises ClusterError."""
         async with self._get(aiohttp.ClientTimeout(total=_CALL_SECONDS)) as response:
             with _as_cluster_error():
                 document = orjson.loads(await response.read())
@@ -67,9 +67,9 @@ class PodApi:
 
     @contextlib.asynccontextmanager
     async def watch(self, version: str, seconds: int) -> AsyncIterator["Events"]:
-        """What happens after a version, for so long; raises ClusterError, also while events are awaited.
+        """Watch the changes after a version for some seconds; raises ClusterError, also during iteration.
 
-        It may be silent for all of that time: where no pod changes an API server sends no bookmarks either.
+        The watch may be silent all the time: without changes an API server sends no bookmarks either.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CALL_SECONDS, sock_read=seconds + _CALL_SECONDS)
         since = (("resourceVersion", version), ("timeoutSeconds", str(seconds)))
@@ -98,7 +98,7 @@ class PodApi:
 
 
 class Events:
-    """What a watch brings, until the server ends it."""
+    """The events of a watch, until the server ends it."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
@@ -107,7 +107,7 @@ class Events:
         return self
 
     async def __anext__(self) -> tuple[str, Pod]:
-        """The kind (ADDED, MODIFIED, DELETED, BOOKMARK) and the pod; of a bookmark's only the version counts."""
+        """Return the kind (ADDED, MODIFIED, DELETED, BOOKMARK) and the pod; a bookmark's pod has only a version."""
         with _as_cluster_error():
             line = await self._response.content.readline()
             if not line:
@@ -125,7 +125,7 @@ def _as_cluster_error() -> Iterator[None]:
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise ClusterError(str(error) or type(error).__name__) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ClusterError(f"an answer that is none of an API server: {error!r}") from error
+        raise ClusterError(f"the answer is not one of an API server: {error!r}") from error
 
 
 def _error(code: Any, message: Any) -> ClusterError:
@@ -135,7 +135,7 @@ def _error(code: Any, message: Any) -> ClusterError:
 def _kubeconfig() -> str:
     paths = os.environ.get("KUBECONFIG", "")
     if paths and not any(os.path.isfile(path) for path in paths.split(os.pathsep)):
-        raise CredentialsError(f"KUBECONFIG is {paths}, which is no file")
+        raise CredentialsError(f"KUBECONFIG is {paths}, which is not a file")
     return paths
 
 

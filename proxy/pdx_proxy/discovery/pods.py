@@ -1,4 +1,4 @@
-"""A pod as an endpoint: pure, from the JSON the API server sends."""
+"""Reads an endpoint from the JSON of a pod. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,32 +25,32 @@ _ENDED: Final = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
-class NoEndpoint:
-    """Why a pod is no endpoint."""
+class UnusablePod:
+    """Why a pod is not an endpoint."""
 
     reason: str
-    passing: bool = False
-    """Whether every pod is like this for a while, so that nobody needs to be told."""
+    expected: bool = False
+    """Every pod is in this state at some time, so it is not logged."""
 
 
-class _UnfitError(Exception):
+class _UnusablePodError(Exception):
     pass
 
 
-def read_pod(pod: Pod) -> EndpointSpec | NoEndpoint:
-    """The endpoint that a pod is. An evicted pod keeps its IP, so its phase decides before its address does."""
+def read_pod(pod: Pod) -> EndpointSpec | UnusablePod:
+    """Return the endpoint of a pod. The phase comes before the IP, because an evicted pod keeps its IP."""
     metadata, status = _mapping(pod, "metadata"), _mapping(pod, "status")
     phase, ip = status.get("phase"), status.get("podIP")
     if phase in _ENDED:
-        return NoEndpoint(f"has ended ({phase})", passing=True)
+        return UnusablePod(f"has ended ({phase})", expected=True)
     if not isinstance(ip, str) or not ip:
-        return NoEndpoint("has no IP yet", passing=True)
+        return UnusablePod("has no IP yet", expected=True)
     try:
         role = _role(_mapping(metadata, "labels"))
         revision = _text(_mapping(metadata, "labels"), LABEL_REVISION, "label")
         connector, order, protocol = _wiring(_mapping(metadata, "annotations"), role)
-    except _UnfitError as error:
-        return NoEndpoint(str(error))
+    except _UnusablePodError as error:
+        return UnusablePod(str(error))
     return EndpointSpec(
         address=Address(ip, _port(pod)),
         role=role,
@@ -66,35 +66,35 @@ def read_pod(pod: Pod) -> EndpointSpec | NoEndpoint:
 
 
 class Pods:
-    """The engine pods, as the API server told of them last. `say` is told once of a pod that can not be used."""
+    """The engine pods in the state that the API server reported last. `log` receives each unusable pod once."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._found: dict[str, EndpointSpec | NoEndpoint] = {}
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
+        self._found: dict[str, EndpointSpec | UnusablePod] = {}
 
     @property
     def endpoints(self) -> list[EndpointSpec]:
-        """Those that are endpoints."""
+        """The endpoints among the pods."""
         return [found for found in self._found.values() if isinstance(found, EndpointSpec)]
 
     def replace(self, pods: Iterable[Pod]) -> None:
-        """These are all the pods there are."""
+        """Replace all pods."""
         before, self._found = self._found, {}
         for pod in pods:
             self._put(pod, before.get(_name(pod)))
 
     def put(self, pod: Pod) -> None:
-        """A pod is there, new or changed."""
+        """Add or update a pod."""
         self._put(pod, self._found.get(_name(pod)))
 
     def remove(self, pod: Pod) -> None:
-        """A pod is gone."""
+        """Remove a pod; it may be absent."""
         self._found.pop(_name(pod), None)
 
-    def _put(self, pod: Pod, before: EndpointSpec | NoEndpoint | None) -> None:
+    def _put(self, pod: Pod, before: EndpointSpec | UnusablePod | None) -> None:
         found = self._found[_name(pod)] = read_pod(pod)
-        if isinstance(found, NoEndpoint) and not found.passing and found != before:
-            self._say(f"pod {_name(pod)} {found.reason}; it is not used")
+        if isinstance(found, UnusablePod) and not found.expected and found != before:
+            self._log(f"pod {_name(pod)} {found.reason}; it is not used")
 
 
 def _name(pod: Pod) -> str:
@@ -104,7 +104,7 @@ def _name(pod: Pod) -> str:
 def _role(labels: Mapping[str, Any]) -> Role:
     text = _text(labels, LABEL_ROLE, "label")
     if text not in list(Role):
-        raise _UnfitError(f"has the role {text!r}, which this gateway does not know")
+        raise _UnusablePodError(f"has the role {text!r}, which this gateway does not support")
     return Role(text)
 
 
@@ -114,19 +114,19 @@ def _wiring(annotations: Mapping[str, Any], role: Role) -> tuple[str, Order, str
     connector = _text(annotations, ANNOTATION_CONNECTOR, "annotation")
     order = _text(annotations, ANNOTATION_ORDER, "annotation")
     if order not in list(Order):
-        raise _UnfitError(f"has the order {order!r}, which this gateway does not know")
+        raise _UnusablePodError(f"has the order {order!r}, which this gateway does not support")
     protocol = str(annotations.get(ANNOTATION_PROTOCOL, ""))
     try:
         choose(connector, Order(order), protocol)
     except ValueError as error:
-        raise _UnfitError(f"is wired in a way that this gateway does not speak: {error}") from error
+        raise _UnusablePodError(f"has a wiring that this gateway does not support: {error}") from error
     return connector, Order(order), protocol
 
 
 def _text(fields: Mapping[str, Any], name: str, kind: str) -> str:
     text = fields.get(name)
     if not isinstance(text, str) or not text:
-        raise _UnfitError(f"has no {kind} {name}")
+        raise _UnusablePodError(f"has no {kind} {name}")
     return text
 
 
@@ -138,16 +138,16 @@ def _port(pod: Pod) -> int:
 
 
 def _instance(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> str:
-    """Names one start of the engine's container: another pod, container or count of restarts is another start."""
+    """Identify one start of the engine's container by pod, container and restart count."""
     containers = _mappings(status, "containerStatuses")
     engine = next((c for c in containers if c.get("name") == ENGINE_CONTAINER), {})
     return f"{metadata.get('uid')}/{engine.get('containerID', '')}/{engine.get('restartCount', 0)}"
 
 
 def _is_ready(status: Mapping[str, Any]) -> bool:
-    """Also while only what runs beside the engine, as an init container that goes on, is started anew.
+    """Whether the engine is ready. A sidecar (an init container that keeps running) may be restarting meanwhile.
 
-    A node that is lost is another matter: it leaves the condition's reason as it was.
+    When a node is lost, the reason of the pod's Ready condition stays what it was, so the pod is not ready.
     """
     ready = next((c for c in _mappings(status, "conditions") if c.get("type") == "Ready"), {})
     if ready.get("status") == "True":

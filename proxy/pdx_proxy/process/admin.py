@@ -1,6 +1,7 @@
 """The admin port: probes for the kubelet, /metrics for Prometheus, /pdx/state and /pdx/canary for people.
 
-The operator asks for the verdict of the canaries."""
+The operator reads the finding of the transfer probes there.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -18,44 +19,44 @@ from pdx_proxy.verification.prober import TransferProber
 
 GetSnapshot = Callable[[], Snapshot]
 GetReport = Callable[[], Awaitable[dict[str, Any]]]
-"""The sum of the workers' reports (see `Counters.report`)."""
+"""Returns the sum of the workers' reports (see `Counters.report`)."""
 
 
 def create_admin(
-    settings: Settings, snapshot: GetSnapshot, report: GetReport, draining: Callable[[], bool], canary: TransferProber
+    settings: Settings, snapshot: GetSnapshot, report: GetReport, draining: Callable[[], bool], prober: TransferProber
 ) -> web.Application:
-    """The admin application."""
+    """Create the admin application."""
 
     async def metrics(_: web.Request) -> web.Response:
         page = render(await report(), snapshot().everything)
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def state(_: web.Request) -> web.Response:
-        told = describe(settings, snapshot(), await report())
-        return web.json_response({**told, "kvTransfer": canary.finding.as_json()})
+        described = describe(settings, snapshot(), await report())
+        return web.json_response({**described, "kvTransfer": prober.finding.as_json()})
 
-    async def canaries(_: web.Request) -> web.Response:
-        return web.json_response(canary.describe())
+    async def pairs(_: web.Request) -> web.Response:
+        return web.json_response(prober.describe())
 
-    async def verdict(request: web.Request) -> web.Response:
+    async def finding(request: web.Request) -> web.Response:
         try:
             wait = float(request.query.get("wait", "0"))
         except ValueError:
             raise web.HTTPBadRequest(text="write wait as seconds") from None
-        return web.json_response(await canary.news(request.query.get("after", ""), wait))
+        return web.json_response(await prober.wait_for_change(request.query.get("after", ""), wait))
 
     async def alive(_: web.Request) -> web.Response:
         return web.Response()
 
     async def ready(_: web.Request) -> web.Response:
-        why_not = "going away" if draining() else None if snapshot().decode else "no engine that can answer is warm"
+        why_not = "draining" if draining() else None if snapshot().decode else "no engine that can answer is warm"
         return web.Response(status=503 if why_not else 200, text=why_not)
 
     app = web.Application()
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/pdx/state", state)
-    app.router.add_get("/pdx/canary", canaries)
-    app.router.add_get(VERDICT_PATH, verdict)
+    app.router.add_get("/pdx/canary", pairs)
+    app.router.add_get(VERDICT_PATH, finding)
     for path in ("/healthz", "/health"):
         app.router.add_get(path, alive)
     app.router.add_get("/readyz", ready)
@@ -63,7 +64,7 @@ def create_admin(
 
 
 def describe(settings: Settings, snapshot: Snapshot, report: dict[str, Any]) -> dict[str, Any]:
-    """The gateway's state as JSON values."""
+    """Return the gateway's state as JSON values."""
     legs = report["legs"]
     in_flight = {
         **report["inFlight"],
@@ -86,7 +87,7 @@ def describe(settings: Settings, snapshot: Snapshot, report: dict[str, Any]) -> 
 
 
 def mode_of(snapshot: Snapshot) -> Mode | None:
-    """What the engines are; Disaggregated as long as some of them are that, None without engines."""
+    """Return the mode of the engines: Disaggregated while any engine is prefill or decode; None without engines."""
     roles = {endpoint.role for endpoint in snapshot.everything}
     if not roles:
         return None

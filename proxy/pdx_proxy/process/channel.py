@@ -1,4 +1,4 @@
-"""Messages between the control process and its workers, over a socket pair that only they hold."""
+"""Messages between the control process and a worker process, over a socket pair that only the two have."""
 
 import asyncio
 import pickle
@@ -14,7 +14,7 @@ class ReportRequest:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Control to worker: the end is near (see `Worker.drain`)."""
+    """Control to worker: the gateway ends soon (see `Worker.drain`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Channel:
 
     @classmethod
     async def over(cls, sock: socket.socket) -> "Channel":
-        """The end that `sock` is."""
+        """Create an end over one socket of the pair."""
         return cls(*await asyncio.open_connection(sock=sock))
 
     def send(self, message: object) -> None:
@@ -42,7 +42,7 @@ class Channel:
         self._writer.write(len(data).to_bytes(4, "big") + data)
 
     async def receive(self) -> object | None:
-        """The next message; None when the other end is gone."""
+        """Return the next message; None when the other end is closed."""
         try:
             size = int.from_bytes(await self._reader.readexactly(4), "big")
             return pickle.loads(await self._reader.readexactly(size))  # type: ignore[no-any-return] # noqa: S301 (own process)
@@ -50,5 +50,5 @@ class Channel:
             return None
 
     def close(self) -> None:
-        """Close this end; the other one receives None."""
+        """Close this end. The other one receives None."""
         self._writer.close()

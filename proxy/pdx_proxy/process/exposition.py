@@ -1,6 +1,7 @@
-"""The gateway's metrics in Prometheus' text format, made from counters when they are scraped."""
+"""The gateway's metrics in Prometheus' text format, created from the counters at each scrape."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -10,7 +11,6 @@ from pdx_api.names import Role
 from pdx_api.version import pdx_version
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.http.upstream.failures import Reason
-from pdx_proxy.process.verification_metrics import canary_families
 from pdx_proxy.telemetry.counters import BUCKETS
 
 
@@ -21,28 +21,28 @@ class _Collector:
 
     def collect(self) -> Iterable[Metric]:
         report = self._report
-        yield from _what_became(report)
-        yield from _what_was_chosen(report)
-        yield from _what_is_open(report)
-        yield from _of_engines(report, self._engines)
+        yield from _request_families(report)
+        yield from _selection_families(report)
+        yield from _open_families(report)
+        yield from _endpoint_families(report, self._engines)
         build = GaugeMetricFamily("pdx_build_info", "1, with the version of the gateway.", labels=["version"])
         build.add_metric([pdx_version()], 1)
         yield build
-        arrivals = GaugeMetricFamily(
+        share = GaugeMetricFamily(
             "pdx_remote_prompt_tokens_ratio",
             "Share of a D's prompt tokens of the last 30 s whose KV it loaded from other engines.",
             labels=["endpoint"],
         )
         for name, tokens in report.get("arrivals", {}).get("decode", {}).items():
             if tokens["promptTokens"]:
-                arrivals.add_metric([name], tokens["outside"] / tokens["promptTokens"])
-        yield arrivals
+                share.add_metric([name], tokens["outside"] / tokens["promptTokens"])
+        yield share
         if "canary" in report:
-            yield from canary_families(report["canary"])
+            yield from _probe_families(report["canary"])
 
 
-def _what_became(report: Mapping[str, Any]) -> Iterable[Metric]:
-    """Of requests, attempts, hand-offs."""
+def _request_families(report: Mapping[str, Any]) -> Iterable[Metric]:
+    """Requests, attempts and hand-offs that have ended."""
     for name, text, label, values in (
         ("pdx_requests", "Requests by how they ended.", "outcome", report["outcomes"]),
         (
@@ -78,8 +78,8 @@ def _what_became(report: Mapping[str, Any]) -> Iterable[Metric]:
     yield phases
 
 
-def _what_was_chosen(report: Mapping[str, Any]) -> Iterable[Metric]:
-    """Of engines, by role."""
+def _selection_families(report: Mapping[str, Any]) -> Iterable[Metric]:
+    """Endpoint selections, by role."""
     for name, text, label, by_role in (
         ("pdx_endpoint_selections", "Endpoint selections, by the policy that decided.", "policy", report["choices"]),
         ("pdx_affinity_selections", "Endpoint selections by an affinity key, by result.", "result", report["affinity"]),
@@ -91,8 +91,8 @@ def _what_was_chosen(report: Mapping[str, Any]) -> Iterable[Metric]:
         yield family
 
 
-def _what_is_open(report: Mapping[str, Any]) -> Iterable[Metric]:
-    """Now, of requests."""
+def _open_families(report: Mapping[str, Any]) -> Iterable[Metric]:
+    """Requests and hand-offs that are open."""
     in_flight = report["inFlight"]
     for name, text, count in (
         ("pdx_requests_in_flight", "Open requests, waiting ones included.", in_flight["requests"]),
@@ -102,30 +102,54 @@ def _what_is_open(report: Mapping[str, Any]) -> Iterable[Metric]:
         yield GaugeMetricFamily(name, text, value=count)
 
 
-def _of_engines(report: Mapping[str, Any], engines: Sequence[Endpoint]) -> Iterable[Metric]:
-    """Now, by endpoint, and how many there are of each kind."""
+def _endpoint_families(report: Mapping[str, Any], engines: Sequence[Endpoint]) -> Iterable[Metric]:
+    """State of each endpoint, and the number of endpoints by role and state."""
     legs = GaugeMetricFamily("pdx_legs_in_flight", "Legs in flight by endpoint.", labels=["endpoint", "role"])
-    held = GaugeMetricFamily(
+    pinned = GaugeMetricFamily(
         "pdx_prefill_kv_pinned", "Finished prefills whose KV no D has read yet.", labels=["endpoint"]
     )
-    lost = GaugeMetricFamily(
+    leaked = GaugeMetricFamily(
         "pdx_decode_kv_leaked", "Hand-offs whose KV blocks D keeps until its time-out or restart.", labels=["endpoint"]
     )
     for engine in engines:
         legs.add_metric([engine.name, engine.role], report["legs"].get(engine.name, 0))
         if engine.role is Role.PREFILL:
-            held.add_metric([engine.name], report["held"].get(engine.name, 0))
+            pinned.add_metric([engine.name], report["held"].get(engine.name, 0))
         if engine.role is Role.DECODE:
-            lost.add_metric([engine.name], engine.lost)
+            leaked.add_metric([engine.name], engine.lost)
     states = GaugeMetricFamily("pdx_endpoints", "Endpoints by role and state.", labels=["role", "state"])
     for role in sorted({engine.role for engine in engines}):
         for state in State:
             states.add_metric([role, state], sum(e.role is role and e.state is state for e in engines))
-    return legs, held, lost, states
+    return legs, pinned, leaked, states
+
+
+def _probe_families(report: Mapping[str, Any]) -> Iterable[Metric]:
+    """Transfer probes, from `TransferProber.report`."""
+    results = CounterMetricFamily("pdx_transfer_probes", "Transfer probes, by result.", labels=["result"])
+    for result, count in report["results"].items():
+        results.add_metric([result], count)
+    yield results
+    seconds = HistogramMetricFamily(
+        "pdx_transfer_probe_seconds", "Duration of each phase of a transfer probe.", labels=["phase"]
+    )
+    for phase, histogram in report["phases"].items():
+        seconds.add_metric([phase], _cumulative(histogram["counts"]), histogram["total"])
+    yield seconds
+    pairs = GaugeMetricFamily("pdx_transfer_probe_pairs", "Pairs of engines, by verdict.", labels=["verdict"])
+    for verdict, count in report["pairs"].items():
+        pairs.add_metric([verdict], count)
+    yield pairs
+    if report["lastSuccess"] is not None:
+        yield GaugeMetricFamily(
+            "pdx_transfer_probe_last_success_timestamp_seconds",
+            "When a transfer probe last saw KV move, in Unix time.",
+            value=report["lastSuccess"],
+        )
 
 
 def render(report: Mapping[str, Any], endpoints: Iterable[Endpoint]) -> bytes:
-    """The metrics page of a report (see `Counters.report`) and the endpoints."""
+    """Return the metrics page of a report (see `Counters.report`) and the endpoints."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(report, endpoints))
     return generate_latest(registry)
@@ -139,9 +163,4 @@ def _counter(name: str, text: str, label: str, values: Mapping[str, int]) -> Cou
 
 
 def _cumulative(counts: Iterable[int]) -> list[tuple[str, float]]:
-    buckets: list[tuple[str, float]] = []
-    total = 0
-    for bound, count in zip([*map(str, BUCKETS), "+Inf"], counts, strict=True):
-        total += count
-        buckets.append((bound, total))
-    return buckets
+    return list(zip([*map(str, BUCKETS), "+Inf"], accumulate(counts), strict=True))

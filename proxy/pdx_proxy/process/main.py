@@ -1,35 +1,25 @@
-"""The gateway as a program: control side (endpoints, warm-up, admin port) and its workers."""
+"""The gateway as a program: run the control side until a signal."""
 
 import asyncio
 import contextlib
 import signal
 import sys
-from typing import Any
 
 import uvloop
-from aiohttp import web
 
-from pdx_proxy.admission.api_keys import KeyFileError, Keyring, check
-from pdx_proxy.balancing.shared_load import LoadTable
+from pdx_proxy.admission.api_keys import KeyFileError, check
 from pdx_proxy.config.settings import Settings
-from pdx_proxy.discovery.pod_watcher import Discovery, DiscoveryError, say
-from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.engines.engines import create_engines
-from pdx_proxy.health.load_poller import EngineLoads
-from pdx_proxy.health.transfer_share import TransferShare
-from pdx_proxy.health.warmup import EndpointRegistry
+from pdx_proxy.discovery.pod_watcher import Discovery, DiscoveryError, log_warning
 from pdx_proxy.http.downstream.listener import raise_file_limit
-from pdx_proxy.process.admin import create_admin
+from pdx_proxy.process.control import Control
 from pdx_proxy.process.worker import keep_memory, spare_collector
-from pdx_proxy.process.workers import LocalWorkers, ProcessWorkers, Workers, address_of, bind
 from pdx_proxy.telemetry.access_log import configure_logs
-from pdx_proxy.verification.prober import TransferProber
 
 
 def run(settings: Settings, discovery: Discovery | None = None) -> int:
-    """Serve until SIGTERM or SIGINT.
+    """Serve until SIGTERM or SIGINT and return the exit code.
 
-    With one sentence on stderr 1, when a port is taken or discovery can not begin; 2, when a file of keys is wrong.
+    1: a port is taken, or discovery cannot start. 2: a key file is wrong. One line on stderr gives the reason.
     """
     try:
         configure_logs(settings)
@@ -37,11 +27,11 @@ def run(settings: Settings, discovery: Discovery | None = None) -> int:
         raise_file_limit()
         return uvloop.run(_serve(settings, discovery))
     except KeyFileError as error:
-        say(str(error).removesuffix("."))
+        log_warning(str(error).removesuffix("."))
         return 2
     except OSError as error:
         where = error.filename or f"{settings.listen} or {settings.admin}"
-        say(f"cannot listen on {where}: {error.strerror}")
+        log_warning(f"cannot listen on {where}: {error.strerror}")
         return 1
 
 
@@ -55,7 +45,7 @@ async def _serve(settings: Settings, discovery: Discovery | None) -> int:
     spare_collector()
     sys.stdout.write(f"pdx gateway: serving on http://{settings.listen}, admin on http://{settings.admin}\n")
     sys.stdout.flush()
-    failure = await _until_told(signals, control)
+    failure = await _wait_for_end(signals, control)
     if failure is None:
         control.drain()
         with contextlib.suppress(TimeoutError):  # a second signal ends the wait
@@ -64,115 +54,20 @@ async def _serve(settings: Settings, discovery: Discovery | None) -> int:
         loop.remove_signal_handler(number)
     await control.stop()
     if failure is not None:
-        say(str(failure))
+        log_warning(str(failure))
     return 1 if failure else 0
 
 
-async def _until_told(signals: "asyncio.Queue[None]", control: "Control") -> DiscoveryError | None:
-    """Wait for a signal, or for discovery to fail for good."""
-    told = asyncio.create_task(signals.get())
-    tasks: list[asyncio.Task[None]] = [told, *([control.discovering] if control.discovering else [])]
+async def _wait_for_end(signals: "asyncio.Queue[None]", control: Control) -> DiscoveryError | None:
+    """Wait for a signal, or return the error with which discovery fails for good."""
+    signalled = asyncio.create_task(signals.get())
+    tasks: list[asyncio.Task[None]] = [signalled, *([control.discovery] if control.discovery else [])]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    if told.done():
+    if signalled.done():
         return None
-    told.cancel()
+    signalled.cancel()
     try:
         await tasks[1]
     except DiscoveryError as failure:
         return failure
-    raise AssertionError("discovery ends by failing only")
-
-
-class Control:
-    """Owner of discovery, the warmer, the workers and the admin port."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._fleet: Workers | None = None
-        self._runner: web.AppRunner | None = None
-        self._engines = create_engines(settings, lambda _: None)
-        self._keyring = Keyring(settings.keys, self._engines.pool, say)
-        self._table = LoadTable(settings.workers) if settings.workers > 1 else None
-        self.registry = EndpointRegistry(self._engines, settings.endpoints, self._publish, table=self._table)
-        self._loads = EngineLoads(self._engines, lambda: self.registry.snapshot, self._publish_load)
-        self.canary = TransferProber(self._engines, lambda: self.registry.snapshot)
-        self.arrivals = TransferShare(self._engines, lambda: self.registry.snapshot, self._workers)
-        self.discovering: asyncio.Task[None] | None = None
-        """Runs as long as the gateway does, unless discovery fails for good."""
-        self.draining = False
-        self.listen = settings.listen
-        """Where clients are served, with the port in force."""
-        self.admin = settings.admin
-
-    @classmethod
-    async def start(cls, settings: Settings, discovery: Discovery | None = None) -> "Control":
-        """Bind both ports, start the workers, and begin to find and warm engines; raises OSError."""
-        control = cls(settings)
-        admin = bind(settings.admin, shared=False)
-        try:
-            if control._table is None:
-                control._fleet = await LocalWorkers.start(settings, control.registry.hear)
-            else:
-                control._fleet = ProcessWorkers(settings, control.registry.hear, control._table)
-        except OSError:
-            admin.close()
-            raise
-        fleet = control._fleet
-        control.listen, control.admin = fleet.address, address_of(admin)
-        app = create_admin(
-            settings, lambda: control.registry.snapshot, control._report, lambda: control.draining, control.canary
-        )
-        control._runner = web.AppRunner(app, access_log=None)
-        await control._runner.setup()
-        await web.SockSite(control._runner, admin).start()
-        control._keyring.start()
-        control._publish(control.registry.snapshot)
-        control.registry.start()
-        control._loads.start()
-        control.canary.start()
-        control.arrivals.start()
-        if discovery is not None:
-            control.discovering = asyncio.create_task(discovery.run(control.registry.update))
-        return control
-
-    def drain(self) -> None:
-        """Say that this gateway is going away, and serve on."""
-        self.draining = True
-        if self._fleet is not None:
-            self._fleet.drain()
-
-    async def stop(self) -> None:
-        """End everything, letting open requests finish: until then deletions of engines are still seen."""
-        self.draining = True
-        await self.canary.stop()
-        await self.arrivals.stop()
-        if self._fleet is not None:
-            await self._fleet.stop()
-        if self.discovering is not None:
-            self.discovering.cancel()
-            await asyncio.wait([self.discovering])
-        await self.registry.stop()
-        await self._loads.stop()
-        self._keyring.stop()
-        self._engines.pool.close()
-        if self._table is not None:
-            self._table.close()
-        if self._runner is not None:
-            await self._runner.cleanup()
-
-    async def _report(self) -> dict[str, Any]:
-        own = {"ejections": dict(self.registry.ejections), "canary": self.canary.report()}
-        return {**await self._workers(), **own, "arrivals": self.arrivals.as_json()}
-
-    async def _workers(self) -> dict[str, Any]:
-        assert self._fleet is not None
-        return await self._fleet.report()
-
-    def _publish(self, snapshot: Snapshot) -> None:
-        self._engines.apply(snapshot)
-        if self._fleet is not None:
-            self._fleet.apply(snapshot)
-
-    def _publish_load(self) -> None:
-        if self._fleet is not None:
-            self._fleet.apply_load(self._loads.reports)
+    raise AssertionError("discovery ends only with an error")

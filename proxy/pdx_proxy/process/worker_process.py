@@ -1,4 +1,4 @@
-"""A worker as a process of its own: `python -m pdx_proxy.process.worker_process LISTENER_FD LINK_FD LOAD_FD NUMBER`."""
+"""A worker as a process: `python -m pdx_proxy.process.worker_process LISTENER_FD CHANNEL_FD LOAD_FD NUMBER`."""
 
 import signal
 import socket
@@ -15,16 +15,16 @@ from pdx_proxy.process.worker import Worker, keep_memory, spare_collector
 from pdx_proxy.telemetry.access_log import configure_logs
 
 
-async def _work(listener_fd: int, link_fd: int, load_fd: int, number: int) -> None:
-    link = await Channel.over(socket.socket(fileno=link_fd))
-    settings = await link.receive()
+async def _work(listener_fd: int, channel_fd: int, load_fd: int, number: int) -> None:
+    channel = await Channel.over(socket.socket(fileno=channel_fd))
+    settings = await channel.receive()
     assert isinstance(settings, Settings), "the first message holds the settings"
     configure_logs(settings)
-    worker = Worker(settings, link.send, SharedLoad.over(load_fd, number, settings.workers))
+    worker = Worker(settings, channel.send, SharedLoad.over(load_fd, number, settings.workers))
     await worker.start(socket.socket(fileno=listener_fd))
     keep_memory()
     spare_collector()
-    while (message := await link.receive()) is not None:
+    while (message := await channel.receive()) is not None:
         if isinstance(message, Snapshot):
             worker.apply(message)
         elif isinstance(message, LoadReports):
@@ -32,7 +32,7 @@ async def _work(listener_fd: int, link_fd: int, load_fd: int, number: int) -> No
         elif isinstance(message, Drain):
             worker.drain()
         elif isinstance(message, ReportRequest):
-            link.send(Report(worker.report()))
+            channel.send(Report(worker.report()))
     await worker.stop()
 
 

@@ -29,7 +29,7 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def wait_for(world: World, expected: Verdict) -> None:
     """Wait until the transfer probes have this verdict."""
-    transfer_prober = world.gateway.canary
+    transfer_prober = world.gateway.prober
     await eventually(
         lambda: transfer_prober.finding.verdict is expected, 15.0, f"{expected}: {transfer_prober.describe()}"
     )

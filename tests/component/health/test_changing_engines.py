@@ -1,4 +1,4 @@
-"""Engines that come, go, leave and restart while requests run: none of these fails."""
+"""Engines are added, removed and restarted while requests run. No request fails."""
 
 import asyncio
 from contextlib import suppress
@@ -6,7 +6,7 @@ from contextlib import suppress
 from pdx_api.names import Order, Role
 from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec, Settings, Verification
 from pdx_proxy.endpoints.endpoint import State
-from pdx_proxy.process.main import Control
+from pdx_proxy.process.control import Control
 from pdx_sim import FaultKind
 from tests.component.changing import MakeChanging
 from tests.component.harness import Reply, Shape, eventually, request_of
@@ -33,7 +33,7 @@ async def test_engines_come_and_leave_under_requests(order: Order, make_changing
     outcomes = await world.outcomes()
     assert outcomes.keys() <= {"split", "whole"}
     assert outcomes["split"] > outcomes.get("whole", 0)
-    assert world.report["retries"] == {}, "nothing of this may cost an attempt"
+    assert world.report["retries"] == {}, "no attempt may fail"
 
 
 async def test_engines_restart_under_requests(order: Order, make_changing: MakeChanging) -> None:
@@ -69,7 +69,7 @@ async def test_a_rollout_to_another_order_breaks_no_request_and_no_pair(make_cha
     assert world.report["retries"] == {}
 
 
-async def test_the_switch_to_aggregated_and_back_needs_no_restart(order: Order, make_changing: MakeChanging) -> None:
+async def test_a_switch_to_aggregated_and_back(order: Order, make_changing: MakeChanging) -> None:
     world = await make_changing(order, "prefill-a-0", "decode-a-0")
     assert (await world.state())["mode"] == "Disaggregated"
     async with world.steady_requests():
@@ -110,10 +110,10 @@ async def test_open_streams_of_a_leaving_pair_finish(order: Order, make_changing
     await eventually(lambda: world.engine["decode-a-0"].counts.running_now == 2)
     await asyncio.gather(world.leave("decode-a-0"), world.leave("prefill-a-0"))
     assert [reply.text for reply in await asyncio.gather(*tasks)] == [shape.expected(tokens=60)] * 4
-    assert [e.name for e in world.known] == ["prefill-a-1", "decode-a-1"]
+    assert [e.name for e in world.endpoints] == ["prefill-a-1", "decode-a-1"]
 
 
-async def test_a_pod_that_is_not_ready_is_known_and_not_picked(order: Order, make_changing: MakeChanging) -> None:
+async def test_a_pod_that_is_not_ready_is_not_selected(order: Order, make_changing: MakeChanging) -> None:
     world = await make_changing(order, "prefill-a-0", "decode-a-0", "decode-a-1")
     start = world.find("decode-a-0").generation
     world.pods.change("decode-a-0", ready=False)
@@ -138,7 +138,7 @@ async def test_a_pod_is_warmed_once_it_is_ready(order: Order, make_changing: Mak
     await world.all_warm()
 
 
-async def test_a_pod_whose_address_changes_is_found_there(order: Order, make_changing: MakeChanging) -> None:
+async def test_a_pod_may_change_its_address(order: Order, make_changing: MakeChanging) -> None:
     world = await make_changing(order, "prefill-a-0", "decode-a-0", "decode-a-9")
     async with world.steady_requests([Shape(), Shape(chat=True)]):
         other = await world.add("decode-a-1")
@@ -153,7 +153,7 @@ async def test_a_pod_whose_address_changes_is_found_there(order: Order, make_cha
 
 
 async def test_open_legs_of_a_lost_node_are_cut(order: Order, make_changing: MakeChanging) -> None:
-    """The pod is gone and its connections say nothing: who has no event yet is served elsewhere, a stream ends."""
+    """The pod is gone and its connections are silent. Requests without an event are retried, streams are cut."""
     slow = {"decode_token_seconds": 0.2, "lease_seconds": 1.0}
     world = await make_changing(
         order, "prefill-a-0", "decode-a-0", gone_seconds=0.2, sim=slow, deadlines=SHORT_SETTLING
@@ -171,7 +171,7 @@ async def test_open_legs_of_a_lost_node_are_cut(order: Order, make_changing: Mak
     async with asyncio.timeout(5):
         assert (await hanging).text == Shape().expected()
         with suppress(asyncio.IncompleteReadError):  # cut inside an event
-            assert b"[DONE]" in await reader.readuntil(b"0\r\n\r\n"), "its end is no silent one"
+            assert b"[DONE]" in await reader.readuntil(b"0\r\n\r\n"), "the end of the stream must be visible"
     writer.close()
     assert (await world.outcomes())["broken"] == 1
 
@@ -181,12 +181,12 @@ async def test_nothing_is_kept_of_engines_that_are_gone(order: Order, make_chang
     await world.ask()
     keep = dict(world.pods.specs)
     for number in range(40):
-        address = Address("127.0.0.1", 1)  # nobody listens there
+        address = Address("127.0.0.1", 1)  # nothing listens there
         world.pods.put(
             f"decode-a-{number}9", EndpointSpec(address._replace(host=f"127.0.1.{number + 1}"), Role.DECODE, "a")
         )
         await asyncio.sleep(0)
-    await eventually(lambda: any(e.reason for e in world.known), what="tried")
+    await eventually(lambda: any(e.reason for e in world.endpoints), what="tried")
     world.pods.specs = keep
     world.pods.notify()
     await asyncio.sleep(0.05)
@@ -194,7 +194,7 @@ async def test_nothing_is_kept_of_engines_that_are_gone(order: Order, make_chang
         assert engines.load.legs.keys() <= keep.keys()
         assert engines.pool._idle.keys() <= {spec.address for spec in keep.values()}
     assert {key[0] for key in world.worker._serving.handshaken} <= keep.keys()
-    assert not world.gateway.registry._tasks
+    assert not world.gateway.warm_up._tasks
     page = (await world.call("GET", f"{world.admin}/metrics")).raw.decode()
     assert 'pdx_legs_in_flight{endpoint="prefill-a-0",role="prefill"}' in page
     assert "decode-a-19" not in page
@@ -239,7 +239,7 @@ async def test_only_so_many_warm_ups_run_at_a_time(make_changing: MakeChanging) 
     slow = {"prefill_base_seconds": 0.05}
     world = await make_changing(Order.PREFILL_FIRST, *names, sim=slow, warm=False, warm_ups=2)
     most = 0
-    while sum(e.warm for e in world.known) < len(names):
+    while sum(e.warm for e in world.endpoints) < len(names):
         most = max(most, sum(engine.counts.running_now for engine in world.engines))
         await asyncio.sleep(0.005)
     assert most == 2
@@ -260,7 +260,7 @@ async def test_readiness_follows_the_engines_and_the_drain(order: Order, make_ch
     assert (await world.call("GET", f"{world.url}/ready")).status == 200
     reader, writer = await asyncio.open_connection(world.gateway.listen.host, world.gateway.listen.port)
     world.gateway.drain()
-    assert await probe("/readyz") == (503, "going away")
+    assert await probe("/readyz") == (503, "draining")
     assert await probe("/healthz") == (200, "")
     assert (await world.call("GET", f"{world.url}/ready")).status == 503
     world.sent += 1

@@ -1,4 +1,4 @@
-"""Engines that answer, but only errors; the last one; blocks that a D has lost; slow start."""
+"""Ejection after consecutive errors, the last engine, leaked blocks of a D, slow start."""
 
 import asyncio
 from typing import Any
@@ -26,16 +26,16 @@ async def _metric(world: World, start: str) -> str:
 
 
 @pytest.mark.parametrize("kind", [FaultKind.STATUS, FaultKind.ERROR_EVENT, FaultKind.ABORT])
-async def test_failures_in_a_row_leave_an_engine_out(kind: FaultKind, make_world: MakeWorld) -> None:
-    """It is warmed until it answers, and comes back."""
+async def test_consecutive_failures_eject_an_engine(kind: FaultKind, make_world: MakeWorld) -> None:
+    """It is warmed up until it answers, then it is selected again."""
     world = await make_world(PULL, 0, 2, health=Health(consecutive_errors=3))
     form = Shape(stream=True)
     world.d.faults.add(kind, count=5)
-    asked = 0
+    count = 0
     while world.endpoint(world.d).warm:
         assert (await world.ask(form)).text == form.expected()
-        asked += 1
-    assert asked <= 6
+        count += 1
+    assert count <= 6
     assert world.endpoint(world.d).state is State.SUSPECT
     described = await _described(world, world.d)
     assert (described["state"], described["ejections"]) == ("Suspect", 1)
@@ -44,14 +44,14 @@ async def test_failures_in_a_row_leave_an_engine_out(kind: FaultKind, make_world
     assert await _metric(world, 'pdx_ejections_total{reason="consecutive_errors"}') == "1.0"
     for _ in range(6):
         assert (await world.ask(form)).text == form.expected()
-    assert world.d.counts.faults[kind.value] == 3, "nobody asks it"
+    assert world.d.counts.faults[kind.value] == 3, "it gets no request"
     await world.warm()
-    assert world.d.counts.faults[kind.value] == 5, "it was warmed until it answered"
+    assert world.d.counts.faults[kind.value] == 5, "it was warmed up until it answered"
     assert (world.endpoint(world.d).generation, world.endpoint(world.d).reason) == (2, None)
 
 
-async def test_an_engine_that_fails_again_is_left_out_for_longer(make_world: MakeWorld) -> None:
-    """It answers warm-ups and nothing else."""
+async def test_an_engine_that_fails_again_is_ejected_for_longer(make_world: MakeWorld) -> None:
+    """It answers only warm-ups."""
     world = await make_world(PULL, 1, 2, health=Health(consecutive_errors=1), sim={"lease_seconds": 0.3})
     world.allowed.expired = True
     world.fault(world.d, FaultKind.STATUS, count=None)
@@ -69,7 +69,7 @@ async def test_an_engine_that_fails_again_is_left_out_for_longer(make_world: Mak
 
 
 @pytest.mark.parametrize("status", [400, 404, 503])
-async def test_refusals_and_a_full_queue_are_no_failures(status: int, make_world: MakeWorld) -> None:
+async def test_refusals_and_a_full_queue_do_not_count(status: int, make_world: MakeWorld) -> None:
     world = await make_world(PULL, 0, 2, health=Health(consecutive_errors=1))
     world.d.faults.add(FaultKind.STATUS, count=6, status=status)
     while world.d.faults.active:
@@ -78,8 +78,8 @@ async def test_refusals_and_a_full_queue_are_no_failures(status: int, make_world
     assert (await world.state())["ejections"] == {"lost": 0, "timeout": 0, "consecutive_errors": 0, "overridden": 0}
 
 
-async def test_a_decode_is_not_left_out_for_a_prefill_that_died(make_world: MakeWorld) -> None:
-    """D's that answer 500 to hand-offs of one P: the first makes P suspect, and the others say nothing of D."""
+async def test_a_decode_is_not_ejected_for_a_prefill_that_died(make_world: MakeWorld) -> None:
+    """D's answer 500 to hand-offs of one P. The first makes P suspect; the others do not count against D."""
     slow = {"prefill_base_seconds": 0.2, "prefill_slots": 8}
     world = await make_world(PULL, 1, 2, p=slow, sim={"lease_seconds": 0.5}, health=Health(consecutive_errors=3))
     world.allowed.expired = True
@@ -91,7 +91,7 @@ async def test_a_decode_is_not_left_out_for_a_prefill_that_died(make_world: Make
     assert (await world.state())["ejections"] == {"lost": 1, "timeout": 0, "consecutive_errors": 0, "overridden": 0}
 
 
-async def test_a_success_ends_a_streak(make_world: MakeWorld) -> None:
+async def test_a_success_resets_the_count(make_world: MakeWorld) -> None:
     world = await make_world(PULL, 0, 1, health=Health(consecutive_errors=3))
     for _ in range(4):
         world.d.faults.add(FaultKind.STATUS, count=2)
@@ -99,19 +99,19 @@ async def test_a_success_ends_a_streak(make_world: MakeWorld) -> None:
     assert (await world.state())["ejections"] == {"lost": 0, "timeout": 0, "consecutive_errors": 0, "overridden": 0}
 
 
-async def test_the_last_one_is_not_left_out(make_world: MakeWorld) -> None:
+async def test_the_last_engine_is_not_ejected(make_world: MakeWorld) -> None:
     world = await make_world(PULL, 0, 1, health=Health(consecutive_errors=3))
     world.d.faults.add(FaultKind.STATUS, count=9)
     statuses = set()
     while world.d.faults.active:
         statuses.add((await world.ask()).status)
         assert world.endpoint(world.d).warm
-    assert 500 in statuses, "its own words"
+    assert 500 in statuses, "the engine's own error"
     assert (await world.state())["ejections"] == {"lost": 0, "timeout": 0, "consecutive_errors": 0, "overridden": 3}
     assert (await world.ask()).text == Shape().expected()
 
 
-async def test_a_prefill_is_left_out_only_beside_another(make_world: MakeWorld) -> None:
+async def test_a_prefill_is_ejected_only_with_a_substitute(make_world: MakeWorld) -> None:
     world = await make_world(PULL, 2, 1, health=Health(consecutive_errors=2))
     for engine in world.prefill:
         world.fault(engine, FaultKind.STATUS, count=2)
@@ -121,8 +121,8 @@ async def test_a_prefill_is_left_out_only_beside_another(make_world: MakeWorld) 
     await world.warm()
 
 
-async def test_the_last_decode_is_asked_on_while_it_is_suspect(order: Order, make_world: MakeWorld) -> None:
-    """One lost connection is no reason to refuse everybody for the time of a warm-up."""
+async def test_the_last_decode_serves_while_it_is_suspect(order: Order, make_world: MakeWorld) -> None:
+    """After one lost connection the gateway must not refuse all clients until the warm-up is over."""
     world = await make_world(order, d={"prefill_base_seconds": 0.3})
     await world.ask()
     world.d.faults.add(FaultKind.DIE_BEFORE_HEAD, count=2, leg=None)
@@ -132,14 +132,14 @@ async def test_the_last_decode_is_asked_on_while_it_is_suspect(order: Order, mak
     replies = await asyncio.gather(*(world.ask() for _ in range(4)))
     assert [reply.text for reply in replies] == [Shape().expected()] * 4
     assert (await first).status == 200
-    assert await world.outcomes() == {"split": 1, "whole": 5}, "it may have restarted: no KV from outside comes first"
+    assert await world.outcomes() == {"split": 1, "whole": 5}, "remote KV must not be the first work of an engine"
     await world.warm()
     assert (await world.ask()).text == Shape().expected()
     assert (await world.outcomes())["split"] == 2
     assert (await world.state())["ejections"]["lost"] == 1
 
 
-async def test_a_suspect_that_fails_its_warm_up_is_out(make_world: MakeWorld) -> None:
+async def test_a_suspect_that_fails_its_warm_up_is_cold(make_world: MakeWorld) -> None:
     world = await make_world(PULL, 0, 1)
     await world.d.kill()
     assert (await world.ask()).status == 503
@@ -150,19 +150,19 @@ async def test_a_suspect_that_fails_its_warm_up_is_out(make_world: MakeWorld) ->
 
 
 @pytest.mark.parametrize("push", [Order.DECODE_FIRST, Order.CONCURRENT])
-async def test_blocks_that_a_decode_has_lost_are_told(push: Order, make_world: MakeWorld) -> None:
-    """P dies for good while D waits. The count is of one start of D."""
+async def test_blocks_that_a_decode_has_lost_are_reported(push: Order, make_world: MakeWorld) -> None:
+    """P dies for good while D waits. A restart of D resets the count."""
     world = await make_world(push, 1, 1, p={"prefill_base_seconds": 0.5}, deadlines=SHORT)
     world.allowed.stranded = True
-    asked = asyncio.create_task(world.ask())
+    request = asyncio.create_task(world.ask())
     await eventually(lambda: world.p.counts.running_now and world.d.counts.legs["decode"] == 2)
     await world.p.kill()
-    assert (await asked).text == Shape().expected()
+    assert (await request).text == Shape().expected()
     name = world.endpoint(world.d).name
     assert (await world.settlements())["decode_lost"] == 1
     assert (await _described(world, world.d))["lostHandoffs"] == 1
     assert await _metric(world, f'pdx_decode_kv_leaked{{endpoint="{name}"}}') == "1.0"
-    assert world.worker._engines.load.of(world.endpoint(world.d)) == 1, "it weighs as a leg in flight"
+    assert world.worker._engines.load.of(world.endpoint(world.d)) == 1, "it counts as a leg in flight"
     await world.d.kill()
     assert (await world.ask()).status == 503
     await eventually(lambda: world.endpoint(world.d).state is State.COLD)
@@ -175,15 +175,15 @@ async def test_blocks_that_a_decode_has_lost_are_told(push: Order, make_world: M
 async def test_an_engine_that_comes_back_starts_slowly(make_world: MakeWorld) -> None:
     world = await make_world(PULL, 0, 2, d={"decode_token_seconds": 0.02}, health=Health(slow_start_seconds=0.6))
     load = world.worker._engines.load
-    assert not load.effective_loads, "those that start together share evenly"
-    await asyncio.sleep(0.6)  # the other one is no newcomer then
+    assert not load.effective_loads, "engines that start together share evenly"
+    await asyncio.sleep(0.6)  # from then on the other engine is not new
     await world.d.kill()
     assert (await world.ask(tokens=2)).status == (await world.ask(tokens=2)).status == 200
     await world.d.restart()
     await world.warm()
     assert list(load.effective_loads) == [world.endpoint(world.d).name]
-    asked = [asyncio.create_task(world.ask(tokens=20)) for _ in range(4)]
+    requests = [asyncio.create_task(world.ask(tokens=20)) for _ in range(4)]
     await eventually(lambda: sum(load.view().values()) == 4)
     assert load.view().get(world.endpoint(world.d).name, 0) < 2
-    await asyncio.gather(*asked)
+    await asyncio.gather(*requests)
     await eventually(lambda: load.of(world.endpoint(world.d)) == 0, what="its whole share")

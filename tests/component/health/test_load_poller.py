@@ -1,4 +1,4 @@
-"""The engines' own numbers, from their metrics pages to the choice."""
+"""The engines' own load, from their metrics pages to the selection."""
 
 import asyncio
 from collections import Counter
@@ -10,7 +10,7 @@ from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
 from pdx_proxy.config.settings import Choosing
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.health import load_poller
-from pdx_proxy.health.load_poller import EngineLoads
+from pdx_proxy.health.load_poller import LoadPoller
 from pdx_sim import SimEngine
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Shape, World, eventually
@@ -23,13 +23,13 @@ def _in_short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_poller, "PAUSE_SECONDS", 0.05)
 
 
-def told(world: World) -> LoadReports:
-    """What the worker has been told."""
+def reports_of_worker(world: World) -> LoadReports:
+    """Return the reports that the worker has."""
     return world.worker._serving.load_reports
 
 
-def said_of(world: World, engine: SimEngine) -> LoadReport | None:
-    return told(world).engines.get(world.endpoint(engine).name)
+def report_of(world: World, engine: SimEngine) -> LoadReport | None:
+    return reports_of_worker(world).engines.get(world.endpoint(engine).name)
 
 
 @pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
@@ -40,60 +40,60 @@ async def test_an_engine_that_others_keep_busy_is_avoided(make_world: MakeWorld,
     world = await make_world(Order.PREFILL_FIRST, 2, 2, sim=slow, choosing=by_load, debug_headers=True)
     busy = world.p if prefill else world.d
     foreign = [asyncio.create_task(world.direct(busy, STREAM, prompt=f"{n} a b", tokens=200)) for n in range(3)]
-    await eventually(lambda: (found := said_of(world, busy)) and found.running + found.waiting == 3, what="told")
+    await eventually(lambda: (found := report_of(world, busy)) and found.running + found.waiting == 3, what="reported")
     replies = await asyncio.gather(*(world.ask(prompt=f"{n}?", tokens=2) for n in range(2)))
     called = Counter(reply.headers[f"x-pdx-{role}"] for reply in replies)
     assert (called.total(), called[world.endpoint(busy).name]) == (2, 0)
     await asyncio.gather(*foreign)
 
 
-async def test_nobody_is_asked_and_nothing_published_without_the_policy(make_world: MakeWorld) -> None:
+async def test_nothing_is_polled_without_the_policy(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, choosing=Choosing(Policy.PREFIX_AFFINITY, Policy.SESSION_AFFINITY))
-    assert world.gateway._loads._task is None
-    assert told(world) == LoadReports()
+    assert world.gateway.load_poller._task is None
+    assert reports_of_worker(world) == LoadReports()
 
 
-async def test_idle_engines_are_no_news(make_world: MakeWorld) -> None:
+async def test_reports_of_idle_engines_are_not_published(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, choosing=Choosing(decode_policy=Policy.LEAST_LOAD))
-    await eventually(lambda: said_of(world, world.d) == LoadReport(0, 0, 0.0), what="idle and told")
-    assert said_of(world, world.p) is None, "its policy needs no numbers"
-    known, snapshot = told(world), world.worker._engines.snapshot
-    loads = world.gateway._loads
+    await eventually(lambda: report_of(world, world.d) == LoadReport(0, 0, 0.0), what="idle and reported")
+    assert report_of(world, world.p) is None, "its policy needs no numbers"
+    before, snapshot = reports_of_worker(world), world.worker._engines.snapshot
+    poller = world.gateway.load_poller
     for _ in range(3):
-        await loads.ask_all()
-    assert loads.reports is known
+        await poller.poll_all()
+    assert poller.reports is before
     assert world.worker._engines.snapshot is snapshot
 
 
-async def test_old_numbers_are_dropped(make_world: MakeWorld) -> None:
+async def test_old_reports_are_dropped(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, choosing=Choosing(decode_policy=Policy.LEAST_LOAD))
     engines, decode, late = world.gateway._engines, world.endpoint(world.d), 0.0
     clock = engines.clock
     engines.clock = lambda: clock() + late
     published: list[LoadReports] = []
-    loads = EngineLoads(engines, lambda: Snapshot.of([decode]), lambda: published.append(loads.reports))
-    await loads.ask_all()
+    poller = LoadPoller(engines, lambda: Snapshot.of([decode]), lambda: published.append(poller.reports))
+    await poller.poll_all()
     await world.d.kill()
-    await loads.ask_all()
+    await poller.poll_all()
     late = load_poller.OLDEST_SECONDS - 0.5
-    await loads.ask_all()
+    await poller.poll_all()
     assert [set(each.engines) for each in published] == [{decode.name}], "an engine that is silent for a moment"
     late = load_poller.OLDEST_SECONDS + 0.1
-    await loads.ask_all()
+    await poller.poll_all()
     assert [set(each.engines) for each in published] == [{decode.name}, set()]
     await world.d.restart()
 
 
-async def test_an_engine_that_does_not_tell_its_load_is_used(make_world: MakeWorld) -> None:
+async def test_an_engine_without_a_report_is_selected(make_world: MakeWorld) -> None:
     world = await make_world(
         *(Order.PREFILL_FIRST, 1, 2), choosing=Choosing(decode_policy=Policy.LEAST_LOAD), debug_headers=True
     )
     silent = world.endpoint(world.d).name
-    await eventually(lambda: len(told(world).engines) == 2)
-    others = {name: each for name, each in told(world).engines.items() if name != silent}
-    await world.gateway._loads.stop()
-    world.gateway._loads.reports = LoadReports(others)
+    await eventually(lambda: len(reports_of_worker(world).engines) == 2)
+    others = {name: each for name, each in reports_of_worker(world).engines.items() if name != silent}
+    await world.gateway.load_poller.stop()
+    world.gateway.load_poller.reports = LoadReports(others)
     world.gateway._publish_load()
-    assert told(world).engines == others
+    assert reports_of_worker(world).engines == others
     called = Counter([(await world.ask()).headers["x-pdx-decode"] for _ in range(6)])
     assert called[silent] == 3

@@ -1,4 +1,4 @@
-"""A transfer that stops while clients are served shows in the D's own counters, and the doctor says so."""
+"""A transfer that stops under load shows in D's counters, and `pdx doctor` reports it."""
 
 import pytest
 
@@ -19,15 +19,15 @@ def _by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def serve(world: World, count: int) -> None:
-    """Requests with prompts that nobody knows; then D's are asked."""
+    """Send requests with new prompts, then poll the D's."""
     for number in range(count):
         reply = await world.ask(prompt=f"{world.sent} {number} {PROMPT}")
         assert reply.status == 200
-    await world.gateway.arrivals.ask_all()
+    await world.gateway.transfer_share.poll_all()
 
 
 async def shares(world: World) -> list[str]:
-    """What the metrics page says of it."""
+    """Return the shares on the metrics page."""
     page = (await world.call("GET", f"{world.admin}/metrics")).raw.decode()
     name = "pdx_remote_prompt_tokens_ratio{"
     return [line.rpartition(" ")[2] for line in page.splitlines() if line.startswith(name)]
@@ -42,7 +42,7 @@ async def test_a_transfer_that_stops_is_seen(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, sim=sim)
     world.allowed.expired = True
     await serve(world, 0)
-    assert await shares(world) == [], "there has been no prompt between two counts"
+    assert await shares(world) == [], "there was no prompt between two counts"
     await serve(world, 6)
     assert await shares(world) == ["1.0"]
     assert "KVNotMoving" not in await causes(world)
@@ -52,34 +52,34 @@ async def test_a_transfer_that_stops_is_seen(make_world: MakeWorld) -> None:
         await serve(world, 2)
     assert await shares(world) == ["0.0"]
     assert "In the last half minute 6 requests" in (await causes(world))["KVNotMoving"].sentence
-    assert world.d.counts.prompt_tokens_external, "since its start much came"
+    assert world.d.counts.prompt_tokens_external, "since its start it has received much"
 
 
-async def test_what_is_no_longer_of_late_is_forgotten(make_world: MakeWorld) -> None:
-    """Or the share of a D that is not asked any more would stay what it was, and hide that nothing comes."""
+async def test_counts_that_are_too_old_are_forgotten(make_world: MakeWorld) -> None:
+    """Otherwise the share of a D that is no longer polled would hide that nothing arrives."""
     world = await make_world(Order.PREFILL_FIRST, 1, 2)
     for _ in range(2):
         await serve(world, 2)
-    found, name = world.gateway.arrivals, world.endpoint(world.d).name
+    found, name = world.gateway.transfer_share, world.endpoint(world.d).name
     await world.d.stop()
     await serve(world, 1)
-    assert len(found.decode) == 2, "what is known is kept"
-    (key,) = [key for key in found._asked if key[0] == name]
-    found._asked[key] -= 5 * transfer_share.PAUSE_SECONDS
+    assert len(found.decode) == 2, "the counts are kept"
+    (key,) = [key for key in found._counted_at if key[0] == name]
+    found._counted_at[key] -= 5 * transfer_share.PAUSE_SECONDS
     await serve(world, 1)
     assert list(found.decode) == [world.endpoint(world.decode[1]).name]
 
 
-async def test_engines_that_are_gone_or_do_not_tell_are_forgotten(make_world: MakeWorld) -> None:
+async def test_engines_that_are_gone_are_forgotten(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, 1, 2)
     for _ in range(2):
         await serve(world, 2)
-    assert len(world.gateway.arrivals.decode) == 2
+    assert len(world.gateway.transfer_share.decode) == 2
     await world.d.stop()
     await serve(world, 1)
-    assert len(world.gateway.arrivals.decode) == 2, "what is known is kept"
+    assert len(world.gateway.transfer_share.decode) == 2, "the counts are kept"
     gone = world.endpoint(world.d)
-    world.gateway.registry.update([e.spec for e in world.gateway.registry.snapshot.everything if e.name != gone.name])
+    world.gateway.warm_up.update([e.spec for e in world.gateway.registry.snapshot.everything if e.name != gone.name])
     await eventually(lambda: len(world.gateway.registry.snapshot.everything) == 2, what="the D is gone")
     await serve(world, 1)
-    assert list(world.gateway.arrivals.decode) == [world.endpoint(world.decode[1]).name]
+    assert list(world.gateway.transfer_share.decode) == [world.endpoint(world.decode[1]).name]

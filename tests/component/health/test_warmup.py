@@ -1,4 +1,4 @@
-"""Who may be picked: warm-up, restarts, engines that come late, and engines that are not what they should be."""
+"""Warm-up: restarts, engines that start late, and engines with a wrong configuration."""
 
 import asyncio
 from dataclasses import replace
@@ -12,7 +12,7 @@ from tests.component.conftest import MakeWorld
 from tests.component.harness import FAST, SHORT, Shape, World, eventually
 
 RESTARTS = {"sim": {"lease_seconds": 2.0}, "deadlines": replace(SHORT, first_event=10.0, prefill=10.0)}
-"""A D that waits for a P of an earlier start must be freed by the gateway's own reasoning, not by a deadline."""
+"""A D that waits for an earlier start of P must be freed by a settlement, not by a deadline."""
 
 
 async def test_prefill_is_not_picked_before_its_pair(order: Order, make_world: MakeWorld) -> None:
@@ -22,7 +22,7 @@ async def test_prefill_is_not_picked_before_its_pair(order: Order, make_world: M
     assert reply.text == Shape().expected()
     assert await world.outcomes() == {"whole": 1}
     await world.warm()
-    assert world.p.counts.prefills_finished == 1, "one pair warms it"
+    assert world.p.counts.prefills_finished == 1, "one pair warms it up"
     assert world.d.counts.prompt_tokens_external > 0
     assert (await world.ask()).text == Shape().expected()
     assert await world.outcomes() == {"whole": 1, "split": 1}
@@ -43,7 +43,7 @@ async def test_prefill_waits_for_a_decode(order: Order, make_world: MakeWorld) -
 
 @pytest.mark.parametrize("form", [Shape(), Shape(chat=True, stream=True)], ids=["text", "chat-stream"])
 async def test_prefill_restarts(form: Shape, order: Order, make_world: MakeWorld) -> None:
-    """D knows an engine id that is gone: the same request is answered all the same, and later ones are split again."""
+    """D has an engine id that is gone. The request is answered all the same, and later ones are split again."""
     world = await make_world(order, **RESTARTS)
     world.allowed.stranded = not world.pull
     world.allowed.expired = True
@@ -66,7 +66,7 @@ async def test_prefill_restarts(form: Shape, order: Order, make_world: MakeWorld
 
 @pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
 async def test_an_engine_is_killed_amid_requests(role: Role, order: Order, make_world: MakeWorld) -> None:
-    """Nothing that has not begun to answer fails, as long as another engine of the role is there."""
+    """No request without an event fails while another engine of the role is there."""
     slow = {"p": {"prefill_base_seconds": 0.05}, "d": {"decode_token_seconds": 0.02}}
     world = await make_world(order, 2, 2, **slow, **RESTARTS)
     world.allowed.stranded = world.allowed.expired = True
@@ -95,7 +95,7 @@ async def test_decode_restarts(order: Order, shape: Shape, make_world: MakeWorld
     assert (await world.outcomes()) == {"split": 4}
 
 
-async def test_a_decode_that_dies_is_warmed_anew(order: Order, make_world: MakeWorld) -> None:
+async def test_a_decode_that_dies_is_warmed_up_again(order: Order, make_world: MakeWorld) -> None:
     world = await make_world(order, sim={"lease_seconds": 1.0}, deadlines=SHORT)
     world.allowed.expired = world.pull
     await world.d.kill()
@@ -122,8 +122,8 @@ async def test_prefill_without_a_connector_stays_cold(order: Order, make_world: 
     assert await world.outcomes() == {"whole": 1}
 
 
-async def test_a_prefill_that_can_not_pair_leaves_decode_alone(make_world: MakeWorld) -> None:
-    """A P of another version: D refuses its KV at every warm-up, and goes on serving."""
+async def test_a_prefill_that_cannot_pair_leaves_decode_warm(make_world: MakeWorld) -> None:
+    """A P of another version: D rejects its KV at every warm-up and serves on."""
     world = await make_world(Order.PREFILL_FIRST, 1, 1, p={"version": "0.1"}, sim={"lease_seconds": 0.5}, warm=False)
     world.allowed.expired = True
     await eventually(lambda: world.endpoint(world.p).reason is not None)
@@ -140,7 +140,7 @@ async def test_decode_dies_while_prefill_is_warmed(order: Order, make_world: Mak
     world.allowed.expired = True
     await eventually(lambda: world.p.counts.running_now)
     await world.d.kill()
-    await eventually(lambda: world.gateway.registry.snapshot.prefill, 10.0, "P is warmed with the other D")
+    await eventually(lambda: world.gateway.registry.snapshot.prefill, 10.0, "P is warmed up with the other D")
     assert not world.endpoint(world.d).warm
     assert (await world.ask()).text == Shape().expected()
     await world.d.restart()

@@ -1,4 +1,4 @@
-"""The admin port tells what happened, to people and to Prometheus alike."""
+"""The admin port reports the same counts as JSON and as metrics."""
 
 from collections.abc import Iterable
 

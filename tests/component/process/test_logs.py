@@ -1,4 +1,4 @@
-"""The gateway's log: who gets a line, what it says, and what it never says."""
+"""The gateway's log: which requests get a line, its content, and what it never contains."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 
 def everything(caplog: pytest.LogCaptureFixture) -> str:
-    """All that was logged, in both forms."""
+    """Everything that was logged, in both formats."""
     forms = (JsonFormatter(), TextFormatter("%(name)s %(message)s"))
     return "\n".join(form.format(record) for record in caplog.records for form in forms)
 
@@ -42,7 +42,7 @@ async def test_a_request_that_is_fine_has_no_line(
 ) -> None:
     world = await make_world(order)
     assert (await world.ask()).status == 200
-    assert (await world.ask(tokens=0)).status == 400  # the client's own doing
+    assert (await world.ask(tokens=0)).status == 400  # the client's error
     assert (await world.post("/v1/completions", b"{")).status == 400
     assert lines(caplog) == []
 
@@ -58,7 +58,7 @@ async def test_a_slow_request_has_its_phases_and_legs(
     legs = {leg["role"]: leg for leg in line["legs"]}
     assert [legs[role]["endpoint"] for role in ("prefill", "decode")] == names
     assert legs["decode"]["id"] == reply.json["id"].removeprefix("cmpl-").split("-")[0]
-    assert (legs["prefill"]["id"] == legs["decode"]["id"]) is not world.pull, "push: the id is the rendezvous"
+    assert (legs["prefill"]["id"] == legs["decode"]["id"]) is not world.pull, "push: the id is the transfer id"
     found = (line["outcome"], line["client_id"], line["path"], line["stream"], line["failures"], line["level"])
     assert found == ("split", "mine", "/v1/completions", False, [], "warning")
     assert line["message"] == "request was slow"
@@ -72,14 +72,14 @@ async def test_what_is_slow_is_the_beginning_of_an_answer(
 ) -> None:
     slow = {"decode_token_seconds": 0.05}
     world = await make_world(Order.PREFILL_FIRST, d=slow, logs=Logs(slow_seconds=1.5))
-    assert (await world.ask(Shape(stream=True), tokens=40)).done  # 2 s, but at once
+    assert (await world.ask(Shape(stream=True), tokens=40)).done  # 2 s, but the first event comes at once
     assert lines(caplog) == []
     assert (await world.ask(tokens=40)).status == 200
     await eventually(lambda: lines(caplog))
     assert [line["message"] for line in lines(caplog)] == ["request was slow"]
 
 
-async def test_a_failed_request_says_what_was_tried(
+async def test_a_failed_request_lists_its_attempts(
     order: Order, make_world: MakeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = await make_world(order, deadlines=SHORT)
@@ -115,7 +115,7 @@ async def test_an_error_inside_is_an_outcome_of_its_own(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What had begun is settled, and the line says where it arose, but not the error's words."""
+    """Open hand-offs are settled. The line has the place of the error, not its message."""
     world = await make_world(order)
     first_event = Leg.first_event
 
@@ -142,7 +142,7 @@ async def test_an_error_inside_ps_leg_is_settled(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """D waits for a push that will not come: its client is told at once, and what had begun is settled."""
+    """D waits for a push that never comes. The client gets an error at once, and the hand-off is settled."""
     world = await make_world(order)
     world.allowed.stranded = not world.pull
     send = ServingState.send_prefill
@@ -167,7 +167,7 @@ async def test_nothing_of_a_prompt_a_key_or_a_header_is_logged(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     secret = "Tell-nobody-of-4711"
-    short = {"lease_seconds": 1.0}  # whose answer cannot be read keeps its blocks
+    short = {"lease_seconds": 1.0}  # a P whose answer cannot be read keeps its blocks
     world = await make_world(order, sim=short, logs=EVERY, deadlines=SHORT)
     world.allowed.stranded = world.allowed.expired = True
     headers = {
@@ -203,7 +203,7 @@ async def test_a_client_id_is_cut_and_cleaned(make_world: MakeWorld, caplog: pyt
     assert text.count("\n") == 0
 
 
-async def test_a_storm_is_told_of_in_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+async def test_many_failures_give_few_lines(caplog: pytest.LogCaptureFixture) -> None:
     now = [100.0]
     log = AccessLog(Logs(), 1, dict, lambda: now[0])
 
@@ -245,8 +245,8 @@ def test_workers_share_the_lines(caplog: pytest.LogCaptureFixture) -> None:
     assert log._may_write() is False
 
 
-async def test_what_is_fine_asks_nothing_of_the_log(make_world: MakeWorld) -> None:
-    """All that a request pays for the log is the comparison with a number that the gateway keeps."""
+async def test_a_request_without_a_line_formats_nothing(make_world: MakeWorld) -> None:
+    """The log costs a request only a comparison with a number that the gateway has."""
     world = await make_world(Order.PREFILL_FIRST)
     del world.worker._gateway._log
     assert (await world.ask()).status == 200

@@ -1,4 +1,4 @@
-"""Each metric moves when what it counts happens, and only then."""
+"""Each metric changes with the event that it counts, and only then."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -23,7 +23,7 @@ Series = dict[tuple[str, ...], float]
 
 
 async def page(world: World) -> dict[str, Series]:
-    """The samples that are not 0, by name and values of labels (sorted by the labels' names)."""
+    """Return the samples that are not 0, by name and label values (sorted by the labels' names)."""
     text = (await world.call("GET", f"{world.admin}/metrics")).raw.decode()
     found: dict[str, Series] = {}
     for family in text_string_to_metric_families(text):
@@ -43,7 +43,7 @@ async def test_phases_choices_and_pieces(order: Order, make_world: MakeWorld) ->
     assert found["pdx_phase_seconds_count"] == {
         ("to_prefill",): 2,
         ("prefill",): 2,
-        ("handoff",): 1,  # of streams, as the next
+        ("handoff",): 1,  # streams only, like the next
         ("first_token",): 1,
         ("total",): 3,
     }
@@ -58,15 +58,15 @@ async def test_phases_choices_and_pieces(order: Order, make_world: MakeWorld) ->
 
 async def test_a_stream_is_counted_while_it_runs(order: Order, make_world: MakeWorld) -> None:
     world = await make_world(order, d={"decode_token_seconds": 0.01})
-    asked = asyncio.create_task(world.ask(STREAM, tokens=60))
+    stream = asyncio.create_task(world.ask(STREAM, tokens=60))
     await eventually(lambda: world.report["chunks"] > 5)
-    assert not asked.done()
+    assert not stream.done()
     found = await page(world)
     assert (("first_token",) in found["pdx_phase_seconds_count"], found["pdx_requests_in_flight"]) == (True, {(): 1})
-    await asked
+    await stream
 
 
-async def test_the_wait_for_a_turn_is_part_of_the_first_token(make_world: MakeWorld) -> None:
+async def test_the_wait_in_the_queue_is_part_of_the_first_token(make_world: MakeWorld) -> None:
     slow = {"decode_token_seconds": 0.01}
     world = await make_world(Order.PREFILL_FIRST, d=slow, limits=Limits(in_flight_per_decode=1))
     await asyncio.gather(*(world.ask(STREAM, tokens=20) for _ in range(2)))
@@ -99,7 +99,7 @@ LOCAL = {
 async def test_why_decode_prefilled(reason: str, make_world: MakeWorld) -> None:
     kind, policy = LOCAL[reason]
     retries = Retries(on_prefill_failure=policy)
-    short = {"lease_seconds": 0.2}  # without parameters nobody can free what P keeps
+    short = {"lease_seconds": 0.2}  # without parameters the blocks that P keeps cannot be freed
     world = await make_world(Order.PREFILL_FIRST, 0 if kind is None else 1, 1, sim=short, retries=retries)
     world.allowed.expired = True
     if kind is not None:
@@ -120,7 +120,7 @@ async def test_the_last_attempt_is_a_local_prefill(make_world: MakeWorld) -> Non
 
 
 async def test_what_nobody_could_split_is_no_local_prefill(make_world: MakeWorld) -> None:
-    """Neither what asks for it, nor what D refuses too, nor what aggregated engines serve."""
+    """Not for clients that request it, for refusals that D repeats, or for aggregated engines."""
     world = await make_world(Order.PREFILL_FIRST)
     assert (await world.ask(n=2)).status == 200
     assert (await world.ask(tokens=0)).status == 400
@@ -174,6 +174,6 @@ async def test_a_lease_is_the_connectors_own(
     monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda *timer: timers.append(timer))
     Settlements(serving).unpin(prefill, expires=True)
     assert serving.counters.pinned == {prefill.name: 1}
-    ((after, let_go, *told),) = timers
-    let_go(*told)
+    ((after, unpin, *arguments),) = timers
+    unpin(*arguments)
     assert (after, serving.counters.pinned) == (seconds, {})

@@ -1,4 +1,4 @@
-"""`python -m pdx_proxy` where there is no cluster."""
+"""`python -m pdx_proxy` without a cluster."""
 
 import os
 import subprocess
@@ -11,12 +11,12 @@ from tests.component.process.test_workers import free_port
 
 CASES = [
     ({}, "no service account and no usable KUBECONFIG: Service host/port is not set"),
-    ({"KUBECONFIG": "/nowhere/kubeconfig"}, "KUBECONFIG is /nowhere/kubeconfig, which is no file"),
+    ({"KUBECONFIG": "/nowhere/kubeconfig"}, "KUBECONFIG is /nowhere/kubeconfig, which is not a file"),
 ]
 
 
-@pytest.mark.parametrize(("env", "says"), CASES)
-def test_without_a_cluster_it_ends_with_one_sentence(env: dict[str, str], says: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("env", "reason"), CASES)
+def test_it_ends_with_one_line_without_a_cluster(env: dict[str, str], reason: str, tmp_path: Path) -> None:
     ports = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("KUBE", "PYTHON"))}
     ended = subprocess.run(
@@ -32,4 +32,4 @@ def test_without_a_cluster_it_ends_with_one_sentence(env: dict[str, str], says: 
         check=False,
     )
     assert ended.returncode == 1
-    assert ended.stderr == f"pdx gateway: cannot reach a cluster: {says}.\n"
+    assert ended.stderr == f"pdx gateway: cannot reach a cluster: {reason}.\n"

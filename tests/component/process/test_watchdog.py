@@ -1,4 +1,4 @@
-"""Push: a P that has finished and whose KV does not come is given up; D never says so by itself."""
+"""Push: the gateway gives a P up whose KV does not arrive. D never reports that on its own."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The gateway as processes: several workers on one port, a worker that dies, and an orderly end."""
+"""The gateway as processes: several workers on one port, a worker that dies, and an orderly shutdown."""
 
 import asyncio
 import contextlib
@@ -60,14 +60,14 @@ class Program:
     async def state(self) -> dict[str, object]:
         return (await self.world.call("GET", f"http://{self.admin}/pdx/state")).json
 
-    async def left_out(self) -> dict[str, str]:
-        """States of the engines that are not warm, by URL."""
+    async def not_warm(self) -> dict[str, str]:
+        """Return the states of the engines that are not warm, by URL."""
         endpoints = (await self.state())["endpoints"]
         assert isinstance(endpoints, list)
         return {each["url"]: each["state"] for each in endpoints if each["state"] != "Warm"}
 
     async def in_flight(self) -> int:
-        """Legs that its workers count."""
+        """Return the legs that its workers count."""
         endpoints = (await self.state())["endpoints"]
         assert isinstance(endpoints, list)
         return sum(each["inFlight"] for each in endpoints)
@@ -76,8 +76,8 @@ class Program:
         """Wait until it listens and every endpoint is warm."""
         assert self.child.stdout is not None
         async with asyncio.timeout(20):
-            said = await self.child.stdout.readline()
-            assert b"serving on" in said, await self.end()
+            line = await self.child.stdout.readline()
+            assert b"serving on" in line, await self.end()
             while True:
                 endpoints = (await self.state())["endpoints"]
                 assert isinstance(endpoints, list)
@@ -93,12 +93,12 @@ class Program:
         return reply.text
 
     def workers(self) -> list[int]:
-        """Pids of the worker processes."""
+        """Return the pids of the worker processes."""
         children = Path(f"/proc/{self.child.pid}/task/{self.child.pid}/children").read_text().split()
         return [int(pid) for pid in children if _is_worker(Path(f"/proc/{pid}/cmdline"))]
 
     async def end(self) -> tuple[int, str]:
-        """Its exit code and what it wrote to stderr."""
+        """Return its exit code and its stderr."""
         _, errors = await self.child.communicate()
         assert self.child.returncode is not None
         return self.child.returncode, errors.decode()
@@ -126,7 +126,7 @@ async def _start(programs: list[Program], world: World, workers: int, *more: str
 
 
 async def _replaced(program: Program, victim: int) -> None:
-    """Wait until another of two workers has come for a dead one."""
+    """Wait until another worker runs in place of the dead one."""
 
     def is_replaced(workers: list[int]) -> bool:
         return len(workers) == 2 and victim not in workers
@@ -140,7 +140,7 @@ async def test_two_workers_share_the_port(order: Order, make_world: MakeWorld, p
     shapes = [Shape(stream=bool(number % 2)) for number in range(24)]
     texts = await asyncio.gather(*(program.ask(shape) for shape in shapes))
     assert texts == [shape.expected() for shape in shapes]
-    states = await asyncio.gather(*(program.state() for _ in range(3)))  # all at once: none waits for another
+    states = await asyncio.gather(*(program.state() for _ in range(3)))  # concurrent callers share one report
     for state in states:
         outcomes = state["outcomes"]
         assert isinstance(outcomes, dict)
@@ -151,7 +151,7 @@ async def test_two_workers_share_the_port(order: Order, make_world: MakeWorld, p
     os.kill(first, signal.SIGKILL)
     await _replaced(program, first)
     assert second in program.workers()
-    await _check_metrics(program)  # those of the dead one are still counted
+    await _check_metrics(program)  # with the counts of the dead one
     assert [await program.ask(Shape()) for _ in range(12)] == [Shape().expected()] * 12
     program.child.send_signal(signal.SIGTERM)
     code, errors = await program.end()
@@ -181,7 +181,7 @@ async def test_all_processes_write_json(make_world: MakeWorld, programs: list[Pr
     program = await _start(programs, world, 2, "--log-format=JSON", "--slow-seconds=0")
     for _ in range(4):
         await program.ask(Shape())
-    await program.state()  # every worker answers it after what it was at: its lines are written
+    await program.state()  # every worker answers it after its open work, so its lines are written
     victim = program.workers()[0]
     os.kill(victim, signal.SIGKILL)
     await _replaced(program, victim)
@@ -196,7 +196,7 @@ async def test_all_processes_write_json(make_world: MakeWorld, programs: list[Pr
 
 
 async def test_two_workers_find_the_least_loaded(make_world: MakeWorld, programs: list[Program]) -> None:
-    """Each worker by itself would spread its own streams only: eight engines would not get exactly as many each."""
+    """A worker alone would spread only its own streams, and the eight engines would get unequal numbers."""
     world = await make_world(Order.PREFILL_FIRST, 0, 8, d={"decode_token_seconds": 0.02}, gateway=False)
     program = await _start(programs, world, 2)
     host, port = program.listen.split(":")
@@ -206,7 +206,7 @@ async def test_two_workers_find_the_least_loaded(make_world: MakeWorld, programs
         return [engine.counts.running_now for engine in world.decode]
 
     async def fill(each: int) -> list[int]:
-        """Open streams, one after the other, until every engine could have so many."""
+        """Open streams, one after the other, until every engine can have this many."""
         while sum(running()) < 8 * each:
             reader, writer = await asyncio.open_connection(host, int(port))
             writers.append(writer)
@@ -222,10 +222,10 @@ async def test_two_workers_find_the_least_loaded(make_world: MakeWorld, programs
     async with asyncio.timeout(10):
         while await program.in_flight() != sum(running()):  # noqa: ASYNC110 (another process)
             await asyncio.sleep(0.02)
-    assert await fill(2) == [2] * 8, "what the dead worker had in flight counts no more"
+    assert await fill(2) == [2] * 8, "the legs of the dead worker are not counted"
     await world.d.kill()
     async with asyncio.timeout(10):
-        while await program.left_out() != {world.d.url: "Cold"}:  # noqa: ASYNC110 (another process)
+        while await program.not_warm() != {world.d.url: "Cold"}:  # noqa: ASYNC110 (another process)
             await asyncio.sleep(0.02)
     assert (await program.state())["ejections"] == {
         "lost": 1,

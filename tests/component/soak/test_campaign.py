@@ -22,7 +22,7 @@ LONG = 50_000
 ALWAYS = pytest.mark.timeout(180)
 SOAK = [pytest.mark.soak, pytest.mark.timeout(3600)]
 SECONDS = {False: 16.0, True: float(os.environ.get("SECONDS_EACH", "600"))}
-"""Of each part of the random faults, always and in `make soak`."""
+"""Duration of each part of the random faults: always, and in `make soak`."""
 MAY_GROW = 0.05
 """Share by which the gateway's memory may grow from minute 5 to the end."""
 
@@ -50,7 +50,7 @@ async def test_random_faults(order: Order, workers: int, soak: bool, tmp_path: P
 
 
 async def _one(world: World, number: int, rng: random.Random) -> str:
-    """One client; what became of it, as it sees it."""
+    """Run one client; return the result as the client sees it."""
     shape = Shape(chat=rng.random() < 0.5, stream=rng.random() < 0.5)
     long = 13_000 if rng.random() < 0.04 else 0
     prompt = f"{number} " + "x" * (long + rng.randrange(10, 2000))
@@ -71,9 +71,9 @@ async def _one(world: World, number: int, rng: random.Random) -> str:
     "requests", [pytest.param(2000, marks=ALWAYS), pytest.param(LONG, marks=SOAK)], ids=["short", "long"]
 )
 async def test_hang_ups(order: Order, make_world: MakeWorld, requests: int) -> None:
-    """Fewer than 1 in 500 finished prefills wait for their lease, and long prefills are stopped where that may be."""
+    """Fewer than 1 in 500 finished prefills wait for their lease. Long prefills are stopped if possible."""
     timings = {"prefill_base_seconds": 0.02, "prefill_token_seconds": 1e-4, "decode_token_seconds": 1e-3}
-    # No engine dies here, so a side channel that answers late answers yet.
+    # No engine dies here, so a late side channel still answers.
     sim = {**timings, "jitter": 0.3, "prefill_slots": 16, "lease_seconds": 5.0, "side_channel_timeout": 60.0}
     world = await make_world(order, 2, 2, sim=sim, deadlines=Deadlines(nearly_done=0.1))
     world.allowed.expired = True
@@ -89,7 +89,7 @@ async def test_hang_ups(order: Order, make_world: MakeWorld, requests: int) -> N
     assert min(seen["left"], seen["answered"]) > requests / 10, seen
     await eventually(lambda: not any(world.report["inFlight"].values()), 15.0, "all settled")
     report = world.report
-    # a client that left before its request was read was never there
+    # a client that left before the gateway read its request is not counted
     left, answered = report["outcomes"]["client_left"], report["outcomes"]["split"] + report["outcomes"]["whole"]
     assert seen["answered"] <= answered <= requests - left
     assert seen["left"] >= left
@@ -102,13 +102,13 @@ async def test_hang_ups(order: Order, make_world: MakeWorld, requests: int) -> N
     stopped = sum(engine.counts.prefills_aborted for engine in world.prefill)
     stranded = sum(engine.counts.blocks_stranded_now for engine in world.decode)
     assert expired < max(4, finished / 500), (expired, finished, report["settlements"])
-    assert (stopped > requests / 100) is world.pull, "a P that pushes is left to finish, a P that is pulled from is not"
+    assert (stopped > requests / 100) is world.pull, "only in pull is P stopped; in push it finishes"
     assert stranded == 0
     assert sum(engine.counts.orphan_tokens for engine in world.decode) <= seen["left"] * 2
-    told = {"order": order, "clients": seen, "leasesExpired": expired, "finished": finished, "stopped": stopped}
-    print_line("hang-ups", told)
+    line = {"order": order, "clients": seen, "leasesExpired": expired, "finished": finished, "stopped": stopped}
+    print_line("hang-ups", line)
     if requests == LONG:
-        record("hang-ups", {**told, "settlements": report["settlements"]})
+        record("hang-ups", {**line, "settlements": report["settlements"]})
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ async def test_hang_ups(order: Order, make_world: MakeWorld, requests: int) -> N
     ],
 )
 async def test_overload(order: Order, seconds: float, tmp_path: Path) -> None:
-    keeps = 0.9 if seconds > 60 else 0.7  # of a few seconds, on a machine that has other work
+    keeps = 0.9 if seconds > 60 else 0.7  # a short run on a busy machine
     report = await overload.run(overload.Overload(order, seconds, 1, keeps), tmp_path / "gateway.log")
     print_line("overload", report.line())
     assert not report.failures, "\n".join(report.failures)

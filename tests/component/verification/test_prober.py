@@ -1,4 +1,4 @@
-"""Whether KV travels is seen by canaries: that it does, that it does not and why, and that clients notice nothing."""
+"""Transfer probes show that KV moves, or that it does not and why. Clients notice nothing."""
 
 import asyncio
 from dataclasses import replace
@@ -11,8 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pdx_api.names import Mode, Order, Role
 from pdx_api.verification import VERDICT_PATH, Cause, Finding, Verdict
 from pdx_proxy.config.settings import Verification
-from pdx_proxy.verification import prober as canaries
-from pdx_proxy.verification import verdict
+from pdx_proxy.verification import attempt, prober, record
 from pdx_sim import FaultKind, Leg, OnLoadFailure
 from pdx_sim.core.counters import Violation
 from pdx_sim.core.sequence import Sequence
@@ -25,27 +24,27 @@ RECOMPUTE = {"on_load_failure": OnLoadFailure.RECOMPUTE}
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canaries, "PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(canaries, "LEG_SECONDS", 5.0)
-    monkeypatch.setattr(verdict, "_RETRY_SECONDS", 0.2)
-    monkeypatch.setattr(verdict, "_BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(prober, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(attempt, "LEG_SECONDS", 5.0)
+    monkeypatch.setattr(record, "_RETRY_SECONDS", 0.2)
+    monkeypatch.setattr(record, "_BUSY_SECONDS", 0.1)
 
 
 async def found(world: World, verdict: Verdict, cause: Cause | None = None) -> None:
-    """Wait until that is found."""
-    canary = world.gateway.canary
+    """Wait for a finding."""
+    transfer_prober = world.gateway.prober
 
     def holds() -> bool:
-        finding = canary.finding
+        finding = transfer_prober.finding
         return finding.verdict is verdict and (cause is None or {broken.cause for broken in finding.broken} == {cause})
 
-    await eventually(holds, 15.0, f"{verdict} {cause}: {canary.describe()}")
+    await eventually(holds, 15.0, f"{verdict} {cause}: {transfer_prober.describe()}")
 
 
-async def test_every_pair_is_seen_to_work_and_clients_see_nothing(order: Order, make_world: MakeWorld) -> None:
+async def test_every_pair_is_verified_without_client_requests(order: Order, make_world: MakeWorld) -> None:
     world = await make_world(order, 2, 2, **ON)
     every = Finding(Verdict.VERIFIED, pairs=4, possible=4)
-    await eventually(lambda: world.gateway.canary.finding == every, 15.0, "all four pairs")
+    await eventually(lambda: world.gateway.prober.finding == every, 15.0, "all four pairs")
     tried = (await world.call("GET", f"{world.admin}/pdx/canary")).json["pairs"]
     assert {(pair["verdict"], pair["result"]) for pair in tried} == {("verified", "moved")}
     assert all(pair["outside"] == pair["tokens"] > 200 for pair in tried)
@@ -60,7 +59,7 @@ async def test_every_pair_is_seen_to_work_and_clients_see_nothing(order: Order, 
     assert await world.outcomes() == {"split": 1}
 
 
-async def test_it_is_told_to_prometheus(make_world: MakeWorld) -> None:
+async def test_metrics(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, **ON)
     await found(world, Verdict.VERIFIED)
     page = (await world.call("GET", f"{world.admin}/metrics")).raw.decode()
@@ -72,27 +71,27 @@ async def test_it_is_told_to_prometheus(make_world: MakeWorld) -> None:
     assert values["pdx_transfer_probe_last_success_timestamp_seconds",] > 1.7e9
 
 
-async def test_decode_alone_is_kept_from_its_own_cache(make_world: MakeWorld) -> None:
+async def test_the_comparison_bypasses_the_prefix_cache(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, **ON)
     await found(world, Verdict.VERIFIED)
-    asked = [seen.body for seen in world.d.seen if "logprobs" in seen.body]
-    salts = [body.get("cache_salt") for body in asked if "kv_transfer_params" not in body]
-    assert salts, "D was asked alone"
-    assert all(salts), "or the KV that came from P would answer"
-    assert len({body["prompt"] for body in asked}) * 2 >= len(asked), "no prompt twice, alone aside"
+    bodies = [seen.body for seen in world.d.seen if "logprobs" in seen.body]
+    salts = [body.get("cache_salt") for body in bodies if "kv_transfer_params" not in body]
+    assert salts, "D answered alone"
+    assert all(salts), "otherwise D would use the KV from P"
+    assert len({body["prompt"] for body in bodies}) * 2 >= len(bodies), "no prompt twice, except alone"
 
 
 @pytest.mark.parametrize("policy", OnLoadFailure)
 @pytest.mark.parametrize(("field", "cause"), [("model", Cause.MODEL), ("version", Cause.VERSION)])
-async def test_engines_that_refuse_each_other(
+async def test_engines_that_reject_each_other(
     field: str, cause: Cause, policy: OnLoadFailure, order: Order, make_world: MakeWorld
 ) -> None:
-    """With Fail P never becomes warm; with Recompute everything looks well but for this."""
+    """With Fail P never becomes warm. With Recompute only the transfer probes show it."""
     lease = {"lease_seconds": 0.5, "on_load_failure": policy}
     world = await make_world(order, sim=lease, d={field: "another"}, warm=False, **ON)
     world.allowed.expired = True
     await found(world, Verdict.BROKEN, cause)
-    (broken,) = world.gateway.canary.finding.broken
+    (broken,) = world.gateway.prober.finding.broken
     assert (broken.prefill, broken.decode) == (world.endpoint(world.p).name, world.endpoint(world.d).name)
     recomputed = "prompt by itself" in broken.seen
     assert recomputed is (policy is OnLoadFailure.RECOMPUTE), broken.seen
@@ -118,10 +117,10 @@ async def test_a_prefill_without_a_connector(order: Order, make_world: MakeWorld
         ("SharedStorage", None),
     ],
 )
-async def test_an_engine_that_was_started_without_a_connector(
+async def test_an_engine_without_a_connector(
     connector: str, order: Order | None, missing: Role, make_world: MakeWorld, tmp_path: Path
 ) -> None:
-    """It ignores what it is told, as vLLM does: D computes every prompt, and P tells nothing and gives nothing."""
+    """Like vLLM it ignores transfer parameters: D computes every prompt, and P hands nothing over."""
     order = order or Order.PREFILL_FIRST
     storage = tmp_path if connector == "SharedStorage" else None
     world = await make_world(
@@ -138,27 +137,29 @@ async def test_an_engine_that_was_started_without_a_connector(
     specs = tuple(replace(spec_of(engine, order), role=role) for engine, role in pair)
     await world.start_gateway(warm=False, endpoints=specs, **ON)
     await found(world, Verdict.BROKEN, Cause.NO_CONNECTOR)
-    (broken,) = world.gateway.canary.finding.broken
+    (broken,) = world.gateway.prober.finding.broken
     assert f"{missing[0].upper()} runs without a KV connector" in broken.sentence
 
 
-async def test_a_break_is_seen_and_its_mend(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P tells an address that is not its own: D computes everything by itself, and clients see nothing but latency."""
+async def test_a_broken_pair_and_its_repair_are_found(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P announces an address that is not its own: D computes every prompt, and clients see only latency."""
     world = await make_world(Order.PREFILL_FIRST, 1, 2, sim={**RECOMPUTE, "lease_seconds": 0.5}, **ON)
     world.allowed.expired = True
     await found(world, Verdict.VERIFIED)
     station = world.p.station
-    told = station.params_of
+    original = station.params_of
     monkeypatch.setattr(
-        type(station), "params_of", lambda self, seq: {**told(seq), "remote_host": "127.0.0.9", "remote_engine_id": "x"}
+        type(station),
+        "params_of",
+        lambda self, seq: {**original(seq), "remote_host": "127.0.0.9", "remote_engine_id": "x"},
     )
     await found(world, Verdict.BROKEN, Cause.SIDE_CHANNEL_HOST)
     monkeypatch.undo()
     await found(world, Verdict.VERIFIED)
 
 
-async def test_a_prefill_that_is_not_reached(make_world: MakeWorld) -> None:
-    """P's side channel is closed: what is left as cause are the ports."""
+async def test_a_prefill_that_is_unreachable(make_world: MakeWorld) -> None:
+    """P's side channel is closed. The remaining cause are the ports."""
     world = await make_world(Order.PREFILL_FIRST, sim={**RECOMPUTE, "lease_seconds": 0.5}, **ON)
     world.allowed.expired = True
     await found(world, Verdict.VERIFIED)
@@ -179,50 +180,50 @@ async def test_kv_of_something_else_shows_in_the_text(make_world: MakeWorld, mon
 
     monkeypatch.setattr(world.d.connector, "load", foreign)
     await found(world, Verdict.BROKEN, Cause.WRONG_KV)
-    assert world.gateway.canary.results[verdict.Result.WRONG_TEXT] >= 2, "one may be chance"
+    assert world.gateway.prober.results[record.Result.WRONG_TEXT] >= 2, "one may be chance"
 
 
 async def test_a_decode_that_is_too_busy_proves_nothing(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canaries, "LEG_SECONDS", 0.3)
+    monkeypatch.setattr(attempt, "LEG_SECONDS", 0.3)
     world = await make_world(Order.PREFILL_FIRST, sim={"lease_seconds": 1.0}, **ON)
     world.allowed.expired = True
     await found(world, Verdict.VERIFIED)
     world.d.faults.add(FaultKind.HANG_BEFORE_HEAD, count=None)
-    results = world.gateway.canary.results
-    await eventually(lambda: results[verdict.Result.BUSY] >= 2)
-    assert world.gateway.canary.finding.verdict is Verdict.VERIFIED
+    results = world.gateway.prober.results
+    await eventually(lambda: results[record.Result.BUSY] >= 2)
+    assert world.gateway.prober.finding.verdict is Verdict.VERIFIED
     world.d.faults.clear()
     world.d.faults.add(FaultKind.HANG_BEFORE_HEAD, count=None, leg=Leg.DECODE)
     await found(world, Verdict.BROKEN, Cause.PORTS)
 
 
 @pytest.mark.parametrize(
-    ("kind", "asked"), [(FaultKind.HANG_BEFORE_HEAD, False), (FaultKind.STATUS, True)], ids=["hangs", "answers-500"]
+    ("kind", "second"), [(FaultKind.HANG_BEFORE_HEAD, False), (FaultKind.STATUS, True)], ids=["hangs", "answers-500"]
 )
-async def test_a_prefill_that_fails_is_asked_alone_unless_it_hangs(
-    kind: FaultKind, asked: bool, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+async def test_a_prefill_that_hangs_gets_no_second_request(
+    kind: FaultKind, second: bool, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would take the canary's time twice; and what P takes alone is not counted as D's."""
-    monkeypatch.setattr(canaries, "LEG_SECONDS", 0.3)
+    """It would take the probe's time twice. P's time alone is not counted as D's."""
+    monkeypatch.setattr(attempt, "LEG_SECONDS", 0.3)
     world = await make_world(Order.PREFILL_FIRST, sim={"lease_seconds": 1.0}, **ON)
     world.allowed.expired = True
     await found(world, Verdict.VERIFIED)
-    canary = world.gateway.canary
-    counted = sum(canary.phases["alone"].counts)
+    transfer_prober = world.gateway.prober
+    counted = sum(transfer_prober.phases["alone"].counts)
     world.fault(world.p, kind, count=None)
-    busy = canary.results[verdict.Result.BUSY]
-    await eventually(lambda: canary.results[verdict.Result.BUSY] >= busy + 2)
+    busy = transfer_prober.results[record.Result.BUSY]
+    await eventually(lambda: transfer_prober.results[record.Result.BUSY] >= busy + 2)
     alone = [seen for seen in world.p.seen if "logprobs" in seen.body and "cache_salt" in seen.body]
-    assert bool(alone) is asked
-    assert sum(canary.phases["alone"].counts) == counted
+    assert bool(alone) is second
+    assert sum(transfer_prober.phases["alone"].counts) == counted
 
 
-async def test_a_decode_that_does_not_tell(make_world: MakeWorld) -> None:
+async def test_a_decode_that_does_not_report_cached_tokens(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, d={"prompt_tokens_details": False}, **ON)
     await found(world, Verdict.UNKNOWN, Cause.NOT_REPORTED)
 
 
-async def test_prompts_that_are_too_long_are_cut(make_world: MakeWorld) -> None:
+async def test_prompts_that_are_too_long_are_shortened(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, sim={"max_model_len": 100}, **ON)
     await found(world, Verdict.VERIFIED)
 
@@ -230,11 +231,11 @@ async def test_prompts_that_are_too_long_are_cut(make_world: MakeWorld) -> None:
 async def test_one_pool_has_nothing_to_verify(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, 0, 1, d={"role": Role.AGGREGATED}, **ON)
     assert (await world.state())["mode"] == Mode.AGGREGATED
-    assert world.gateway.canary.finding.verdict is Verdict.UNKNOWN
-    assert world.gateway.canary.describe()["pairs"] == []
+    assert world.gateway.prober.finding.verdict is Verdict.UNKNOWN
+    assert world.gateway.prober.describe()["pairs"] == []
 
 
-async def test_whoever_waits_for_news_has_it_at_once(make_world: MakeWorld) -> None:
+async def test_a_waiting_reader_gets_a_change_at_once(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, d={"prefill_base_seconds": 0.3}, warm=False, **ON)
     url = f"{world.admin}{VERDICT_PATH}"
     first = (await world.call("GET", url)).json
@@ -245,9 +246,9 @@ async def test_whoever_waits_for_news_has_it_at_once(make_world: MakeWorld) -> N
         assert second["stamp"] != before["stamp"], "20 s are not over"
     assert (second["finding"]["verdict"], second["lastSuccess"] is None) == ("verified", False)
     again = (await world.call("GET", f"{url}?after={second['stamp']}&wait=0.05")).json
-    assert again["stamp"] == second["stamp"], "no news"
+    assert again["stamp"] == second["stamp"], "no change"
     assert (await world.call("GET", f"{url}?wait=x")).status == 400
     waiting = asyncio.create_task(world.call("GET", f"{url}?after={second['stamp']}&wait=60"))
     await asyncio.sleep(0.05)
-    await asyncio.wait_for(world.gateway.canary.stop(), 5.0)
-    assert (await asyncio.wait_for(waiting, 5.0)).status == 200, "one who goes away lets nobody wait"
+    await asyncio.wait_for(world.gateway.prober.stop(), 5.0)
+    assert (await asyncio.wait_for(waiting, 5.0)).status == 200, "a gateway that ends lets no reader wait"

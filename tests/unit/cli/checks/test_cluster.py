@@ -74,7 +74,7 @@ SETUPS: list[Any] = [
         {
             "rights": Rights(),
             "gateways": (
-                gateway(log="pdx gateway: cannot watch pods, goes on with those it knows: pods is forbidden: 403."),
+                gateway(log="pdx gateway: cannot watch pods, keeps the endpoints it has: pods is forbidden: 403."),
             ),
         },
         "GatewayRights",

@@ -86,7 +86,8 @@ def test_every_reason_is_explained_and_no_other() -> None:
 
 def test_causes_that_transfer_probes_cannot_name_are_marked() -> None:
     marked = set(re.findall(r"^\| `(\w+)` \| . \| `pdx doctor` alone names it: ", GUIDE, re.MULTILINE))
-    named = set(re.findall(r"\bCause\.(\w+)", (ROOT / "proxy/pdx_proxy/verification/verdict.py").read_text()))
+    modules = (ROOT / "proxy/pdx_proxy/verification").glob("*.py")
+    named = {name for path in modules for name in re.findall(r"\bCause\.(\w+)", path.read_text())}
 
     assert marked == {cause.value for cause in Cause if cause.name not in named}
 

@@ -1,4 +1,4 @@
-"""How pods are followed through whatever an API server does, by scripts."""
+"""Watching pods while the API server fails in scripted ways."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -9,11 +9,11 @@ import pytest
 
 from pdx_proxy.discovery import pod_watcher
 from pdx_proxy.discovery.pod_api import ClusterError, ExpiredError, PodApi
-from pdx_proxy.discovery.pod_watcher import Follower
+from pdx_proxy.discovery.pod_watcher import PodWatcher
 from tests.unit.proxy.discovery.test_pods import POD, changed
 
 Event = tuple[str, dict[str, Any]]
-AWAY = ClusterError("away")
+UNREACHABLE = ClusterError("timeout")
 
 
 def pod(name: str, version: str, *more: tuple[str, Any]) -> dict[str, Any]:
@@ -21,17 +21,17 @@ def pod(name: str, version: str, *more: tuple[str, Any]) -> dict[str, Any]:
 
 
 class Script:
-    """An API server whose watches bring, one after the other, some events and then an end or an error."""
+    """An API server whose watches, one after the other, send some events and then end or fail."""
 
     def __init__(self, *watches: list[Event | Exception], pods: list[dict[str, Any]] | None = None) -> None:
         self.pods = [POD] if pods is None else pods
         self.watches = list(watches)
         self.lists = 0
         self.versions: list[str] = []
-        self.last: list[Event | Exception] = [AWAY]
-        """What every further watch brings."""
+        self.last: list[Event | Exception] = [UNREACHABLE]
+        """The events of every further watch."""
         self.seconds = 0.0
-        """What every watch lasts before it ends."""
+        """How long every watch lasts."""
         self.now = 0.0
         self.list_error: Exception | None = None
 
@@ -55,21 +55,21 @@ class Script:
 
 
 class Run:
-    """What following a script came to."""
+    """The specs and log lines of one run over a script."""
 
     def __init__(self, script: Script) -> None:
-        self.told: list[list[str]] = []
-        self.said: list[str] = []
+        self.sent: list[list[str]] = []
+        self.logged: list[str] = []
         api = cast("PodApi", script)
-        self.follower = Follower(api, self._tell, self.said.append, lambda: 0.5, lambda: script.now)
+        self.watcher = PodWatcher(api, self._receive, self.logged.append, lambda: 0.5, lambda: script.now)
 
-    def _tell(self, specs: Any) -> None:
-        self.told.append(sorted(spec.name + ("-" if spec.leaving else "") for spec in specs))
+    def _receive(self, specs: Any) -> None:
+        self.sent.append(sorted(spec.name + ("-" if spec.leaving else "") for spec in specs))
 
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses between attempts, which take no time here; after the twelfth the script is over."""
+    """The pauses between attempts. They take no time here; the twelfth ends the script."""
     taken: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -81,70 +81,68 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return taken
 
 
-async def follow(script: Script) -> Run:
+async def watch(script: Script) -> Run:
     run = Run(script)
     with pytest.raises(asyncio.CancelledError):
-        await run.follower.run()
+        await run.watcher.run()
     return run
 
 
 NAME = POD["metadata"]["name"]
 
 
-async def test_an_api_server_that_is_away_is_asked_ever_more_seldom(pauses: list[float]) -> None:
+async def test_attempts_back_off_while_the_api_server_is_unreachable(pauses: list[float]) -> None:
     script = Script()
-    script.list_error = AWAY
-    run = await follow(script)
+    script.list_error = UNREACHABLE
+    run = await watch(script)
     assert pauses == [pytest.approx(min(0.05 * 2**number, 5.0)) for number in range(12)]
-    assert run.said == ["cannot watch pods, goes on with those it knows: away"], "said once"
-    assert run.told == [], "what is known stays"
+    assert run.logged == ["cannot watch pods, keeps the endpoints it has: timeout"], "logged once"
+    assert run.sent == [], "the endpoints stay"
 
 
-async def test_changes_are_told_and_a_broken_watch_goes_on_where_it_was(pauses: list[float]) -> None:
+async def test_changes_are_sent_and_a_failed_watch_resumes(pauses: list[float]) -> None:
     leaving = pod("new", "6", ("metadata deletionTimestamp", "now"))
     bookmark = {"metadata": {"resourceVersion": "9"}}
     script = Script(
-        [("ADDED", pod("new", "5")), ("MODIFIED", leaving), AWAY],
+        [("ADDED", pod("new", "5")), ("MODIFIED", leaving), UNREACHABLE],
         [("DELETED", leaving | {"metadata": {**leaving["metadata"], "resourceVersion": "7"}}), ("BOOKMARK", bookmark)],
     )
-    run = await follow(script)
+    run = await watch(script)
     assert script.versions[:4] == ["list-1", "6", "9", "9"]
     assert script.lists == 1
-    assert run.told == [[NAME], ["new", NAME], ["new-", NAME], [NAME], [NAME]]
-    assert pauses[:3] == [pytest.approx(0.05)] * 2 + [pytest.approx(0.1)], "news make it eager again"
-    away, again = "cannot watch pods, goes on with those it knows: away", "watches pods again"
-    assert run.said[:3] == [away, again, away]
+    assert run.sent == [[NAME], ["new", NAME], ["new-", NAME], [NAME], [NAME]]
+    assert pauses[:3] == [pytest.approx(0.05)] * 2 + [pytest.approx(0.1)], "an event resets the pause"
+    failed, again = "cannot watch pods, keeps the endpoints it has: timeout", "watches pods again"
+    assert run.logged[:3] == [failed, again, failed]
 
 
-async def test_a_version_that_is_too_old_lists_anew(pauses: list[float]) -> None:
+async def test_an_expired_version_lists_again(pauses: list[float]) -> None:
     script = Script([ExpiredError("410")], pods=[POD, pod("other", "1")])
-    run = await follow(script)
+    run = await watch(script)
     assert script.versions[:2] == ["list-1", "list-2"]
-    assert run.told == [sorted([NAME, "other"])] * 2
+    assert run.sent == [sorted([NAME, "other"])] * 2
     assert script.lists == 2
 
 
-async def test_watches_that_end_at_once_are_not_asked_without_pause(pauses: list[float]) -> None:
+async def test_watches_that_end_at_once_back_off(pauses: list[float]) -> None:
     script = Script()
     script.last = []
-    run = await follow(script)
+    run = await watch(script)
     assert sum(pauses) > 20
-    assert (script.lists, run.said) == (1, [])
+    assert (script.lists, run.logged) == (1, [])
 
 
-@pytest.mark.parametrize("end", [[], [AWAY]], ids=["by itself", "with an error"])
-async def test_after_a_watch_that_lasted_the_next_one_begins_at_once(
-    pauses: list[float], end: list[Event | Exception]
-) -> None:
+@pytest.mark.parametrize("end", [[], [UNREACHABLE]], ids=["by itself", "with an error"])
+async def test_a_watch_that_lasted_resets_the_pause(pauses: list[float], end: list[Event | Exception]) -> None:
     script = Script()
     script.seconds, script.last = 90.0, end
-    await follow(script)
+    await watch(script)
     assert pauses == [pytest.approx(0.05)] * 12
 
 
-async def test_all_pods_are_listed_anew_now_and_then(pauses: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_pods_are_listed_again_periodically(pauses: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_watcher, "_RESYNC_SECONDS", -1.0)
     script = Script()
     script.last = []
-    await follow(script)
+    await watch(script)
     assert script.lists == 12

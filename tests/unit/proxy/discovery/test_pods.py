@@ -1,4 +1,4 @@
-"""A pod as an endpoint, by tables; whatever the JSON, reading it never raises."""
+"""Reading an endpoint from a pod, by tables. No JSON makes it raise."""
 
 import copy
 from typing import Any
@@ -11,7 +11,7 @@ from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.custom import Custom
 from pdx_api.names import Order, Role
 from pdx_proxy.config.settings import Address, EndpointSpec
-from pdx_proxy.discovery.pods import NoEndpoint, Pods, read_pod
+from pdx_proxy.discovery.pods import Pods, UnusablePod, read_pod
 
 POD: dict[str, Any] = {
     "metadata": {
@@ -36,12 +36,12 @@ GONE = object()
 
 
 def changed(*changes: tuple[str, Any]) -> dict[str, Any]:
-    """The pod with values put at paths; GONE removes."""
+    """The pod with other values at these paths; GONE removes the field."""
     pod = copy.deepcopy(POD)
     for path, value in changes:
-        *way, last = path.split(" ")
+        *parents, last = path.split(" ")
         target: Any = pod
-        for part in way:
+        for part in parents:
             target = target[int(part) if isinstance(target, list) else part]
         if value is GONE:
             del target[last]
@@ -96,16 +96,16 @@ def test_a_field_is_read(change: tuple[str, Any], fields: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     ("reason", "engine", "ready"),
     [("ContainersNotReady", True, True), ("ContainersNotReady", False, False), (None, True, False)],
-    ids=["what is beside the engine", "the engine", "the node"],
+    ids=["sidecar", "engine", "node"],
 )
-def test_what_runs_beside_an_engine_does_not_take_it_away(reason: str | None, engine: bool, ready: bool) -> None:
+def test_a_sidecar_that_restarts_leaves_the_engine_ready(reason: str | None, engine: bool, ready: bool) -> None:
     condition = {"type": "Ready", "status": "False", "reason": reason}
-    beside = [{"name": "lmcache", "ready": False, "restartCount": 1}]
+    sidecars = [{"name": "lmcache", "ready": False, "restartCount": 1}]
     found = read_pod(
         changed(
             ("status conditions", [condition]),
             ("status containerStatuses 0 ready", engine),
-            ("status initContainerStatuses", beside),
+            ("status initContainerStatuses", sidecars),
         )
     )
     assert isinstance(found, EndpointSpec)
@@ -118,7 +118,7 @@ def test_an_aggregated_pod_needs_no_connector() -> None:
     assert (found.role, found.connector) == (Role.AGGREGATED, "")
 
 
-def test_another_container_that_restarts_is_no_restart() -> None:
+def test_a_restart_of_another_container_does_not_count() -> None:
     statuses = [{"name": "proxy", "restartCount": 9, "containerID": "x"}, *POD["status"]["containerStatuses"]]
     assert read_pod(changed(("status containerStatuses", statuses))) == SPEC
 
@@ -130,29 +130,29 @@ REASONS: list[tuple[tuple[str, Any], str, bool]] = [
     (("status phase", "Failed"), "has ended (Failed)", True),
     (("status phase", "Succeeded"), "has ended (Succeeded)", True),
     ((ROLE, GONE), "has no label pdx.dev/role", False),
-    ((ROLE, "gateway"), "has the role 'gateway', which this gateway does not know", False),
+    ((ROLE, "gateway"), "has the role 'gateway', which this gateway does not support", False),
     ((REVISION, GONE), "has no label pdx.dev/revision", False),
     ((CONNECTOR, GONE), "has no annotation pdx.dev/connector", False),
     ((ORDER, GONE), "has no annotation pdx.dev/order", False),
     (("metadata annotations", GONE), "has no annotation pdx.dev/connector", False),
-    ((ORDER, "Sideways"), "has the order 'Sideways', which this gateway does not know", False),
+    ((ORDER, "Sideways"), "has the order 'Sideways', which this gateway does not support", False),
     (
         (CONNECTOR, "Pigeon"),
-        "is wired in a way that this gateway does not speak: connector 'Pigeon' does not exist; write one of: "
+        "has a wiring that this gateway does not support: connector 'Pigeon' does not exist; write one of: "
         f"{', '.join(CONNECTORS)}",
         False,
     ),
     (
         ("metadata annotations", {**CUSTOM, "pdx.dev/protocol": "?"}),
-        "is wired in a way that this gateway does not speak: '?' is no protocol of connector Custom",
+        "has a wiring that this gateway does not support: '?' is no protocol of connector Custom",
         False,
     ),
 ]
 
 
-@pytest.mark.parametrize(("change", "reason", "passing"), REASONS, ids=[f"{c[0][0]}-{c[0][1]}" for c in REASONS])
-def test_why_a_pod_is_no_endpoint(change: tuple[str, Any], reason: str, passing: bool) -> None:
-    assert read_pod(changed(change)) == NoEndpoint(reason, passing)
+@pytest.mark.parametrize(("change", "reason", "expected"), REASONS, ids=[f"{c[0][0]}-{c[0][1]}" for c in REASONS])
+def test_why_a_pod_is_unusable(change: tuple[str, Any], reason: str, expected: bool) -> None:
+    assert read_pod(changed(change)) == UnusablePod(reason, expected)
 
 
 JSON = st.recursive(
@@ -165,21 +165,21 @@ PATHS = [case[0][0] for case in FIELDS] + [case[0][0] for case in REASONS]
 
 @given(st.sampled_from([*PATHS, "metadata", "spec", "spec containers", "spec containers 0 ports"]), JSON)
 def test_any_json_is_read(path: str, value: Any) -> None:
-    assert isinstance(read_pod(changed((path, value))), EndpointSpec | NoEndpoint)
+    assert isinstance(read_pod(changed((path, value))), EndpointSpec | UnusablePod)
 
 
-def test_pods_come_change_and_go() -> None:
-    said: list[str] = []
-    pods = Pods(said.append)
+def test_pods_are_added_changed_and_removed() -> None:
+    logged: list[str] = []
+    pods = Pods(logged.append)
     pods.replace([POD, changed(("metadata name", "other"), (ORDER, GONE))])
     assert pods.endpoints == [SPEC]
-    assert said == ["pod other has no annotation pdx.dev/order; it is not used"]
+    assert logged == ["pod other has no annotation pdx.dev/order; it is not used"]
     pods.put(changed(("metadata deletionTimestamp", "now")))
     assert [spec.leaving for spec in pods.endpoints] == [True]
     pods.put(changed(("metadata name", "other"), (ORDER, GONE)))
     pods.replace([changed(("metadata name", "other"), (ORDER, GONE))])
     assert pods.endpoints == []
-    assert len(said) == 1, "said once"
+    assert len(logged) == 1, "logged once"
     pods.put(changed(("metadata name", "other")))
     assert [spec.name for spec in pods.endpoints] == ["other"]
     pods.remove(changed(("metadata name", "other")))

@@ -1,4 +1,4 @@
-"""`python -m pdx_proxy`: its flags, and what it says of wrong ones."""
+"""`python -m pdx_proxy`: its flags, and the errors for wrong ones."""
 
 import pytest
 
@@ -37,12 +37,15 @@ def test_every_flag() -> None:
 WRONG = [
     (["--namespace", "models"], "the following arguments are required: --deployment"),
     (["--deployment", "tiny"], "the following arguments are required: --namespace"),
-    ([*NEEDED, "--deployment", "Tiny"], "--deployment: 'Tiny' is no name; write lower-case letters, digits and dashes"),
-    ([*NEEDED, "--namespace", "a/b"], "--namespace: 'a/b' is no name; write lower-case letters, digits and dashes"),
+    (
+        [*NEEDED, "--deployment", "Tiny"],
+        "--deployment: 'Tiny' is not a name; write lower-case letters, digits and dashes",
+    ),
+    ([*NEEDED, "--namespace", "a/b"], "--namespace: 'a/b' is not a name; write lower-case letters, digits and dashes"),
     ([*NEEDED, "--listen", "8080"], "--listen: 8080 is no address; write HOST:PORT, for example 127.0.0.1:8080"),
     ([*NEEDED, "--admin", "h:99999"], "--admin: h:99999 is no address; write HOST:PORT, for example 127.0.0.1:8080"),
-    ([*NEEDED, "--workers", "0"], "--workers: 0 is no number of workers; write one from 1 to 64"),
-    ([*NEEDED, "--workers", "two"], "--workers: two is no number of workers; write one from 1 to 64"),
+    ([*NEEDED, "--workers", "0"], "--workers: 0 is not a number of workers; write one from 1 to 64"),
+    ([*NEEDED, "--workers", "two"], "--workers: two is not a number of workers; write one from 1 to 64"),
     ([*NEEDED, "--drain-seconds", "nan"], "--drain-seconds: nan is no time; write seconds from 0 to 86400"),
     ([*NEEDED, "--shutdown-seconds", "-1"], "--shutdown-seconds: -1 is no time; write seconds from 0 to 86400"),
     ([*NEEDED, "--listen", "h:1", "--admin", "h:1"], "--listen and --admin are both h:1; name two addresses"),
@@ -50,12 +53,12 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("argv", "says"), WRONG, ids=[case[1][:40] for case in WRONG])
-def test_wrong_flags_are_one_sentence(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("argv", "message"), WRONG, ids=[case[1][:40] for case in WRONG])
+def test_wrong_flags_give_one_line(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(argv)
     assert ended.value.code == 2
-    assert capsys.readouterr().err.endswith(f"{says}\n")
+    assert capsys.readouterr().err.endswith(f"{message}\n")
 
 
 def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,6 +76,6 @@ def test_an_address_is_read_as_it_is_written(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ":", "h", "h:", ":1", "h:0", "h:65536", "h:-1", "h:1x", "[]:1"])
-def test_what_is_no_address(text: str) -> None:
+def test_what_is_not_an_address(text: str) -> None:
     with pytest.raises(ValueError, match="is no address; write HOST:PORT"):
         parse_address(text)

@@ -1,0 +1,122 @@
+"""The control side: it connects discovery, health and verification with the workers."""
+
+import asyncio
+from typing import Any
+
+from aiohttp import web
+
+from pdx_proxy.admission.api_keys import Keyring
+from pdx_proxy.balancing.shared_load import LoadTable
+from pdx_proxy.config.settings import Settings
+from pdx_proxy.discovery.pod_watcher import Discovery, log_warning
+from pdx_proxy.endpoints.snapshot import Snapshot
+from pdx_proxy.engines.engines import create_engines
+from pdx_proxy.health.load_poller import LoadPoller
+from pdx_proxy.health.registry import EndpointRegistry
+from pdx_proxy.health.transfer_share import TransferShare
+from pdx_proxy.health.warmup import WarmUp
+from pdx_proxy.process.admin import create_admin
+from pdx_proxy.process.workers import LocalWorkers, ProcessWorkers, Workers, address_of, bind
+from pdx_proxy.verification.prober import TransferProber
+
+
+class Control:
+    """Owner of discovery, the endpoints, the workers and the admin port.
+
+    Flow: discovery -> warm-up and registry -> `_publish` -> workers. Events of workers go to warm-up.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._workers: Workers | None = None
+        self._runner: web.AppRunner | None = None
+        self._engines = create_engines(settings, lambda _: None)
+        self._keyring = Keyring(settings.keys, self._engines.pool, log_warning)
+        self._table = LoadTable(settings.workers) if settings.workers > 1 else None
+        self.registry = EndpointRegistry(settings.endpoints, self._engines.clock, self._table)
+        self.warm_up = WarmUp(self._engines, self.registry, self._publish)
+        self.load_poller = LoadPoller(self._engines, self._snapshot, self._publish_load)
+        self.prober = TransferProber(self._engines, self._snapshot)
+        self.transfer_share = TransferShare(self._engines, self._snapshot, self._worker_report)
+        self.discovery: asyncio.Task[None] | None = None
+        """Runs as long as the gateway, unless discovery fails for good."""
+        self.draining = False
+        self.listen = settings.listen
+        """Where clients are served, with the port in force."""
+        self.admin = settings.admin
+
+    @classmethod
+    async def start(cls, settings: Settings, discovery: Discovery | None = None) -> "Control":
+        """Bind both ports, start the workers, start to discover and warm up engines; raises OSError."""
+        control = cls(settings)
+        admin = bind(settings.admin, shared=False)
+        try:
+            control._workers = workers = await control._start_workers()
+        except OSError:
+            admin.close()
+            raise
+        control.listen, control.admin = workers.address, address_of(admin)
+        app = create_admin(settings, control._snapshot, control._report, lambda: control.draining, control.prober)
+        control._runner = web.AppRunner(app, access_log=None)
+        await control._runner.setup()
+        await web.SockSite(control._runner, admin).start()
+        control._keyring.start()
+        control._publish()
+        control.warm_up.start()
+        control.load_poller.start()
+        control.prober.start()
+        control.transfer_share.start()
+        if discovery is not None:
+            control.discovery = asyncio.create_task(discovery.run(control.warm_up.update))
+        return control
+
+    def drain(self) -> None:
+        """Report on /readyz that this gateway ends soon, and serve on."""
+        self.draining = True
+        if self._workers is not None:
+            self._workers.drain()
+
+    async def stop(self) -> None:
+        """Let open requests finish and end everything. Discovery runs until then, so that removed engines are seen."""
+        self.draining = True
+        await self.prober.stop()
+        await self.transfer_share.stop()
+        if self._workers is not None:
+            await self._workers.stop()
+        if self.discovery is not None:
+            self.discovery.cancel()
+            await asyncio.wait([self.discovery])
+        await self.warm_up.stop()
+        await self.load_poller.stop()
+        self._keyring.stop()
+        self._engines.pool.close()
+        if self._table is not None:
+            self._table.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _start_workers(self) -> Workers:
+        if self._table is None:
+            return await LocalWorkers.start(self._settings, self.warm_up.on_event)
+        return ProcessWorkers(self._settings, self.warm_up.on_event, self._table)
+
+    def _snapshot(self) -> Snapshot:
+        return self.registry.snapshot
+
+    async def _worker_report(self) -> dict[str, Any]:
+        assert self._workers is not None
+        return await self._workers.report()
+
+    async def _report(self) -> dict[str, Any]:
+        own = {"ejections": dict(self.registry.ejections), "canary": self.prober.report()}
+        return {**await self._worker_report(), **own, "arrivals": self.transfer_share.as_json()}
+
+    def _publish(self) -> None:
+        snapshot = self.registry.snapshot
+        self._engines.apply(snapshot)
+        if self._workers is not None:
+            self._workers.apply(snapshot)
+
+    def _publish_load(self) -> None:
+        if self._workers is not None:
+            self._workers.apply_load(self.load_poller.reports)

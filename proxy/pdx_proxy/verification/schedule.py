@@ -1,0 +1,88 @@
+"""Which pairs of engines can be probed, and which of them are due. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Final
+
+from pdx_api.names import Role
+from pdx_proxy.endpoints.endpoint import Endpoint, State
+from pdx_proxy.verification.record import Names, Pair, Record, current_record, names_of
+
+EVERY_PAIR: Final = 16
+"""A revision of up to this many pairs has all of them probed at the start, a larger one enough to cover each engine."""
+
+
+def candidates(endpoints: Iterable[Endpoint]) -> list[list[Pair]]:
+    """Return the pairs that KV can move within, grouped by revision, sorted by P and then D.
+
+    A P that failed its warm-up is included: its pairs may be broken, and that must be found. A D must be warm, because
+    a transfer probe must not be its first work.
+    """
+    usable = sorted((e for e in endpoints if _is_usable(e)), key=lambda e: (e.revision, e.name))
+    revisions: list[list[Pair]] = []
+    for _, group in groupby(usable, key=lambda e: e.revision):
+        engines = list(group)
+        decodes = [d for d in engines if d.role is Role.DECODE]
+        pairs = [(p, d) for p in engines if p.role is Role.PREFILL for d in decodes]
+        if pairs:
+            revisions.append(pairs)
+    return revisions
+
+
+def _is_usable(endpoint: Endpoint) -> bool:
+    if endpoint.role is Role.PREFILL and endpoint.reason is not None:
+        return endpoint.state in (State.COLD, State.SUSPECT, State.WARM)
+    return endpoint.warm
+
+
+def due(pairs: Sequence[Pair], records: Mapping[Names, Record], now: float, period: float) -> list[Pair]:
+    """Return the pairs of one revision to probe now, so that each engine is probed about once in `period` seconds.
+
+    At the start these are all pairs of a small revision, or enough to cover each engine of a large one. Afterwards,
+    each engine that was not probed for `period` seconds gets a probe in its least recently probed pair. A pair that
+    failed is due sooner.
+    """
+    current = {names_of(pair): record for pair in pairs if (record := current_record(records, pair)) is not None}
+    chosen = [pair for pair in pairs if (r := current.get(names_of(pair))) is not None and r.due_at(period) <= now]
+    if len(pairs) <= EVERY_PAIR:
+        chosen += [pair for pair in pairs if names_of(pair) not in current]
+    return chosen + _covering(pairs, chosen, current, now - period)
+
+
+def _covering(
+    pairs: Sequence[Pair], chosen: Sequence[Pair], current: Mapping[Names, Record], oldest: float
+) -> list[Pair]:
+    """Return pairs so that, with the chosen ones, no engine has its last probe at or before `oldest`."""
+    last = _last_probes(current)
+    busy = {engine.name for pair in chosen for engine in pair}
+    added: list[Pair] = []
+    uses: dict[str, int] = {}
+    for side in (0, 1):
+        for name, group in _by_engine(pairs, side):
+            if name in busy or (name in last and last[name] > oldest):
+                continue
+            pair = min(group, key=lambda p: (p[1 - side].name in busy, _at(current, p), uses.get(p[1 - side].name, 0)))
+            added.append(pair)
+            busy |= {engine.name for engine in pair}
+            uses[pair[1 - side].name] = uses.get(pair[1 - side].name, 0) + 1
+    return added
+
+
+def _last_probes(current: Mapping[Names, Record]) -> dict[str, float]:
+    last: dict[str, float] = {}
+    for names, record in current.items():
+        for name in names:
+            last[name] = max(last.get(name, 0.0), record.at)
+    return last
+
+
+def _by_engine(pairs: Sequence[Pair], side: int) -> Iterable[tuple[str, list[Pair]]]:
+    groups: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        groups.setdefault(pair[side].name, []).append(pair)
+    return groups.items()
+
+
+def _at(current: Mapping[Names, Record], pair: Pair) -> float:
+    record = current.get(names_of(pair))
+    return float("-inf") if record is None else record.at

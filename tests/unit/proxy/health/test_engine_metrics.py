@@ -1,0 +1,72 @@
+"""Reading an engine's metrics page."""
+
+import pytest
+
+from pdx_proxy.balancing.load_reports import LoadReport
+from pdx_proxy.health.engine_metrics import PromptTokens, read_load, read_prompt_tokens
+
+LOAD_PAGE = b"""\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="a model"} 3.0
+vllm:num_requests_running{engine="1",model_name="a model"} 4.0
+# HELP vllm:num_requests_waiting Number of requests waiting to be processed.
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{engine="0",model_name="a model"} 0.0
+vllm:num_requests_waiting{engine="1",model_name="a model"} 2.0
+# TYPE vllm:num_requests_waiting_by_reason gauge
+vllm:num_requests_waiting_by_reason{engine="0",model_name="a model",reason="capacity"} 77.0
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0",model_name="a model"} 0.25
+vllm:kv_cache_usage_perc{engine="1",model_name="a model"} 7.5e-01
+"""
+
+
+def test_the_load_of_all_ranks() -> None:
+    assert read_load(LOAD_PAGE) == LoadReport(7, 2, 0.5)
+
+
+@pytest.mark.parametrize(("rank", "expected"), [(0, LoadReport(3, 0, 0.25)), (1, LoadReport(4, 2, 0.75)), (2, None)])
+def test_the_load_of_one_rank(rank: int, expected: LoadReport | None) -> None:
+    assert read_load(LOAD_PAGE, rank) == expected
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"",
+        b"<html>",
+        LOAD_PAGE[:400],
+        LOAD_PAGE.replace(b" 3.0", b" many"),
+        LOAD_PAGE.replace(b" 3.0", b" NaN"),
+        LOAD_PAGE[:-20] + b"+Inf",
+    ],
+)
+def test_an_incomplete_page_has_no_load(page: bytes) -> None:
+    assert read_load(page) is None
+
+
+_NAME = "vllm:prompt_tokens_by_source_total"
+TOKENS_PAGE = f"""\
+# TYPE {_NAME} counter
+{_NAME}{{engine="0",model_name="m",source="local_compute"}} 100.0
+{_NAME}{{engine="0",model_name="m",source="local_cache_hit"}} 50.0
+{_NAME}{{engine="0",model_name="m",source="external_kv_transfer"}} 300.0
+{_NAME}{{engine="1",model_name="m",source="local_compute"}} 1e3
+{_NAME}{{engine="1",model_name="m",source="external_kv_transfer"}} 0.0
+vllm:prompt_tokens_by_source_created{{engine="1",source="external_kv_transfer"}} 1.7e9
+""".encode()
+
+
+@pytest.mark.parametrize(
+    ("page", "rank", "expected"),
+    [
+        (TOKENS_PAGE, None, PromptTokens(1450.0, 300.0, 1100.0)),
+        (TOKENS_PAGE, 1, PromptTokens(1000.0, 0.0, 1000.0)),
+        (TOKENS_PAGE, 2, None),
+        (b"<html>", None, None),
+        (TOKENS_PAGE.replace(b" 100.0", b" many"), None, None),
+    ],
+)
+def test_the_prompt_tokens_of_a_page(page: bytes, rank: int | None, expected: PromptTokens | None) -> None:
+    assert read_prompt_tokens(page, rank) == expected
