@@ -1,7 +1,7 @@
 """The gateway compiled by mypyc, as its image contains it, passes the tests of HTTP and of hostile input.
 
 The campaign of random input takes two seconds here instead of twenty. The HTTP tests of the fallback are excluded: they
-force it by replacing a constant, and compiled code has that constant inlined. Hostile input reaches the fallback anyway.
+force it by replacing a constant, of which compiled code has its own copy. Hostile input reaches the fallback anyway.
 """
 
 import os
