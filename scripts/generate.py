@@ -11,6 +11,7 @@ import yaml
 from pdx_api.names import GROUP, PLURAL
 from pdx_api.spec.schema import custom_resource_definition, object_schema
 from scripts.alerts import rules_file
+from scripts.architecture import architecture, problems
 from scripts.dashboards import dashboards
 from scripts.failures import failures
 from scripts.reference import reference
@@ -29,10 +30,12 @@ def generated(root: Path) -> Mapping[Path, str]:
     """The text of every generated file, by its path in the checkout."""
     crd = _HEAD + yaml.safe_dump(custom_resource_definition(), sort_keys=False, width=120, allow_unicode=True)
     matrix = Path("docs") / "failures.md"
+    layout = Path("ARCHITECTURE.md")
     files = {
         CRD: crd,
         Path("docs") / "reference.md": reference(object_schema()),
         matrix: failures(_read(root / matrix) or ""),
+        layout: architecture(_read(root / layout) or "", root),
         RULES: rules_file(),
         **{CHART_DASHBOARDS / name: text for name, text in dashboards().items()},
     }
@@ -48,9 +51,10 @@ def main() -> int:
     check = parser.parse_args().check
     differing = {path: text for path, text in generated(ROOT).items() if _read(ROOT / path) != text}
     if check:
-        for path in differing:
-            sys.stderr.write(f"{path} is out of date; run: make generate\n")
-        return 1 if differing else 0
+        found = list(problems(_read(ROOT / "ARCHITECTURE.md") or "", ROOT))
+        found += [f"{path} is out of date; run: make generate" for path in differing]
+        sys.stderr.writelines(f"{line}\n" for line in found)
+        return 1 if found else 0
     for path, text in differing.items():
         (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / path).write_text(text, encoding="utf-8")
