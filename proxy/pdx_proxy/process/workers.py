@@ -107,7 +107,8 @@ class ProcessWorkers:
         self._table = table
         self._ended_reports: list[dict[str, Any]] = []
         self._snapshot = Snapshot()
-        self._load_reports = LoadReports()
+        self._load_reports: LoadReports | None = None
+        """The newest; None before the first, so that a worker counts its choices under the policy that it applies."""
         self._draining = False
         self._stopping = False
         sockets = [bind(self.address, shared=True) for _ in range(settings.workers)]
@@ -147,8 +148,9 @@ class ProcessWorkers:
                 supervisor.send(message)
 
     def _first_messages(self) -> Iterable[object]:
+        reports = (self._load_reports,) if self._load_reports is not None else ()
         drain = (Drain(),) if self._draining else ()
-        return (self._settings, self._snapshot, self._load_reports, *drain)
+        return (self._settings, self._snapshot, *reports, *drain)
 
     def _add_ended(self, number: int, report: dict[str, Any] | None) -> None:
         """Keep the counts of a process that has ended; it has nothing in flight."""
