@@ -94,7 +94,7 @@ generate: install-dev ## Write the CRD, the field reference, the dashboards and 
 	@$(BIN)/python -m scripts.generate
 
 .PHONY: format
-format: install-dev ## Format and mend what ruff can mend
+format: install-dev ## Format, and fix what ruff can fix
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 

@@ -89,7 +89,7 @@ async def world_of(wiring: Wiring, storage: str) -> AsyncIterator[World]:
 
 
 async def _is_right(world: World, shape: Shape) -> None:
-    reply = await world.ask(shape, tokens=TOKENS)
+    reply = await world.complete(shape, tokens=TOKENS)
     assert (reply.status, reply.text) == (200, shape.expected(tokens=TOKENS)), f"{reply.status}: {reply.raw[:200]!r}"
     assert reply.done or not shape.stream, "the stream has no end"
 
@@ -120,7 +120,7 @@ async def decode_fails(world: World, shape: Shape) -> None:
 async def client_leaves(world: World, shape: Shape) -> None:
     """The client leaves while P computes."""
     _strike(world, Role.PREFILL, FaultKind.SLOW, factor=SLOWNESS)
-    task = asyncio.create_task(world.ask(shape, tokens=TOKENS))
+    task = asyncio.create_task(world.complete(shape, tokens=TOKENS))
     await eventually(lambda: any(engine.counts.running_now for engine in world.prefill), what="P computes")
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

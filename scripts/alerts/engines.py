@@ -40,8 +40,7 @@ ALERTS: Final = (
         Severity.CRITICAL,
         f"KV does not move between some engines of {WHICH}.",
         "In {{ $value | humanize }} pairs the transfer probes failed: D computed the prompt again, the hand-off "
-        "failed, or "
-        "the text differs.",
+        "failed, or the text differs.",
     ),
     Alert(
         "PDXKVPinnedTooLong",

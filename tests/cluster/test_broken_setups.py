@@ -1,4 +1,4 @@
-"""`pdx doctor` names what keeps pods from starting, where a real scheduler and a real kubelet say it."""
+"""`pdx doctor` names what keeps pods from starting, from what a real scheduler and a real kubelet report."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ def installed(node_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def spec(engine: Body | None = None, model: Body | None = None, **pool: Any) -> Body:
-    """One prefill engine in the empty image, unless told otherwise."""
+    """One prefill engine in the empty image, unless `engine` sets another."""
     image = {"image": pods.empty_image().reference, "imagePullPolicy": "Never"}
     return {
         "model": {"name": "m", **(model or {})},
@@ -61,7 +61,7 @@ def vllm(path: Path) -> Body:
 
 
 @pytest.mark.parametrize(
-    ("given", "cause", "words"),
+    ("given", "cause", "text"),
     [
         pytest.param(
             spec({"image": "none.invalid/vllm:1", "imagePullPolicy": "Always"}),
@@ -92,7 +92,7 @@ def vllm(path: Path) -> Body:
     ],
 )
 def test_what_keeps_engines_from_starting(
-    given: Body, cause: str, words: str, installed: Cluster, namespace: str
+    given: Body, cause: str, text: str, installed: Cluster, namespace: str
 ) -> None:
     if cause == "ModelNotFound":
         pytest.importorskip("vllm", reason="vLLM is not installed")
@@ -105,4 +105,4 @@ def test_what_keeps_engines_from_starting(
 
     finding: Finding = eventually(named, SECONDS, cause)
     assert finding.severity is Severity.WRONG
-    assert words in finding.sentence
+    assert text in finding.sentence

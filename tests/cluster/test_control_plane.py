@@ -17,7 +17,7 @@ def test_controllers_run(control_plane: Cluster, namespace: str) -> None:
     control_plane.kubectl("wait", "--for=create", "pod", "-l", "app=web", "-n", namespace, "--timeout=30s")
 
 
-def test_a_refusal_is_an_error_with_the_servers_words(control_plane: Cluster, namespace: str) -> None:
+def test_a_refusal_is_an_error_with_the_servers_message(control_plane: Cluster, namespace: str) -> None:
     with pytest.raises(ClusterError, match=r'namespaces "default" is forbidden'):
         control_plane.kubectl("delete", "namespace", "default")
 

@@ -75,34 +75,34 @@ def at(body: Any, field: str) -> Any:
     return body
 
 
-def invalid(body: Body, field: str, told: str) -> Cause:
+def invalid(body: Body, field: str, message: str) -> Cause:
     """A broken rule: with the value where that is no object."""
     value = at(body, field) if field != "metadata.name" else None
     shown = f"{json.dumps(value)}: " if isinstance(value, str | int) else ""
-    return field, f"Invalid value: {shown}{told}"
+    return field, f"Invalid value: {shown}{message}"
 
 
 def test_there_are_enough_wrong_objects() -> None:
     assert len(RULES) + len(ERRORS) + len(NONEXISTENT) >= 70
 
 
-@pytest.mark.parametrize(("path", "value", "field", "told"), RULES)
+@pytest.mark.parametrize(("path", "value", "field", "message"), RULES)
 def test_a_broken_rule_is_refused(
-    api: client.CustomObjectsApi, path: str, value: object, field: str, told: str
+    api: client.CustomObjectsApi, path: str, value: object, field: str, message: str
 ) -> None:
     body = changed(path, value)
-    assert causes(api, body) == [invalid(body, field, told)]
+    assert causes(api, body) == [invalid(body, field, message)]
 
 
-@pytest.mark.parametrize(("path", "value", "field", "told", "_sentence"), ERRORS)
+@pytest.mark.parametrize(("path", "value", "field", "message", "_sentence"), ERRORS)
 def test_a_wrong_shape_is_refused(
-    api: client.CustomObjectsApi, path: str, value: object, field: str, told: str, _sentence: str
+    api: client.CustomObjectsApi, path: str, value: object, field: str, message: str, _sentence: str
 ) -> None:
-    assert causes(api, changed(path, value)) == [(field, told)]
+    assert causes(api, changed(path, value)) == [(field, message)]
 
 
 @pytest.mark.parametrize(("path", "value", "field", "_sentence"), NONEXISTENT)
-def test_an_unknown_field_is_refused(
+def test_an_undefined_field_is_refused(
     api: client.CustomObjectsApi, path: str, value: object, field: str, _sentence: str
 ) -> None:
     prefix = f'{KIND} in version "{VERSION}" cannot be handled as a {KIND}: strict decoding error'
@@ -136,12 +136,14 @@ def test_a_second_apply_changes_nothing(installed: Cluster, namespace: str, how:
     assert parse(stored).spec == parse(FULL).spec
 
 
-def test_kubectl_says_what_is_wrong(installed: Cluster) -> None:
+def test_kubectl_reports_what_is_wrong(installed: Cluster) -> None:
     misspelt, impossible = changed("spec.modell", {}), changed("spec.decode", None)
     with pytest.raises(ClusterError, match=r'unknown field "spec\.modell"'):
         installed.kubectl("apply", "-f", "-", stdin=json.dumps(misspelt))
-    told = r"The PDDeployment \"qwen\" is invalid: spec: Invalid value: mode Disaggregated needs spec\.decode; write "
-    with pytest.raises(ClusterError, match=told):
+    message = (
+        r"The PDDeployment \"qwen\" is invalid: spec: Invalid value: mode Disaggregated needs spec\.decode; write "
+    )
+    with pytest.raises(ClusterError, match=message):
         installed.kubectl("apply", "-f", "-", stdin=json.dumps(impossible))
 
 

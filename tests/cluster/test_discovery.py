@@ -30,7 +30,7 @@ from tests.component.harness import FAST, Shape, World, eventually, request_of
 
 NAME = "tiny"
 AT_ONCE_SECONDS = 1.0
-KEEPER = ThreadPoolExecutor(1)
+CONTROL_PLANE_THREAD = ThreadPoolExecutor(1)
 """Starts the API server, which ends with the thread that started it: this one outlives the tests."""
 RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
 """All that the gateway may do."""
@@ -86,7 +86,7 @@ class PodWorld(World):
     async def add(self, name: str, order: Order | None = None) -> SimEngine:
         """Start an engine, and make its pod as it is while the engine loads."""
         role, revision, _ = name.split("-")
-        wanted, host = order or self.order, f"127.0.0.{len(self.engine) + 2}"
+        chosen_order, host = order or self.order, f"127.0.0.{len(self.engine) + 2}"
         sim: dict[str, Any] = {
             "host": host,
             "side_channel_host": host,
@@ -94,11 +94,11 @@ class PodWorld(World):
             "lease_seconds": 5.0,
             "decode_token_seconds": 1e-3,
         }
-        engine = self.engine[name] = SimEngine(replace(FAST, role=Role(role), order=wanted, **sim))
+        engine = self.engine[name] = SimEngine(replace(FAST, role=Role(role), order=chosen_order, **sim))
         await engine.start()
         (self.prefill if engine.settings.role is Role.PREFILL else self.decode).append(engine)
         labels = {"pdx.dev/deployment": NAME, "pdx.dev/role": role, "pdx.dev/revision": revision}
-        annotations = {"pdx.dev/connector": "NIXL", "pdx.dev/order": str(wanted)}
+        annotations = {"pdx.dev/connector": "NIXL", "pdx.dev/order": str(chosen_order)}
         ports = [{"name": "http", "containerPort": engine.port}]
         pod: Any = {
             "apiVersion": "v1",
@@ -185,12 +185,12 @@ async def world(
 
 
 async def steady(world: PodWorld, stop: asyncio.Event, failures: list[object]) -> None:
-    """A request every 20 ms until told to stop."""
+    """A request every 20 ms until `stop` is set."""
     count = 0
     while not stop.is_set():
         count += 1
         shape = Shape(stream=bool(count % 2))
-        reply = await world.ask(shape, prompt=str(count))
+        reply = await world.complete(shape, prompt=str(count))
         if (reply.status, reply.text) != (200, shape.expected(str(count))):
             failures.append(reply)
         await asyncio.sleep(0.02)
@@ -199,7 +199,7 @@ async def steady(world: PodWorld, stop: asyncio.Event, failures: list[object]) -
 async def test_pods_are_found_followed_and_left(world: PodWorld) -> None:
     """With pods list and watch alone."""
     await world.start("prefill-a-0", "decode-a-0")
-    reply = await world.ask()
+    reply = await world.complete()
     assert (reply.headers["x-pdx-prefill"], reply.headers["x-pdx-decode"]) == ("prefill-a-0", "decode-a-0")
     stop, failures = asyncio.Event(), list[object]()
     requests = asyncio.create_task(steady(world, stop, failures))
@@ -228,7 +228,7 @@ async def test_pods_are_found_followed_and_left(world: PodWorld) -> None:
     stop.set()
     await requests
     assert failures == []
-    assert (await world.ask()).headers["x-pdx-prefill"] == "prefill-a-0"
+    assert (await world.complete()).headers["x-pdx-prefill"] == "prefill-a-0"
 
 
 async def test_a_deletion_is_seen_at_once(world: PodWorld) -> None:
@@ -249,10 +249,10 @@ async def test_the_api_server_goes_away_and_comes_back(world: PodWorld) -> None:
     loop, stop, failures = asyncio.get_running_loop(), asyncio.Event(), list[object]()
     requests = asyncio.create_task(steady(world, stop, failures))
     for grace in (2.0, 0.0):
-        await loop.run_in_executor(KEEPER, world.plane.stop_apiserver, grace)
+        await loop.run_in_executor(CONTROL_PLANE_THREAD, world.plane.stop_apiserver, grace)
         await asyncio.sleep(1.0)
-        assert [e.state for e in world.endpoints] == [State.WARM] * 3, "goes on with what it knows"
-        await loop.run_in_executor(KEEPER, world.plane.start_apiserver)
+        assert [e.state for e in world.endpoints] == [State.WARM] * 3, "it keeps the pods of its last list"
+        await loop.run_in_executor(CONTROL_PLANE_THREAD, world.plane.start_apiserver)
     await world.delete("decode-a-0")
     await eventually(lambda: world.state_of("decode-a-0") is State.LEAVING, 10.0)
     await world.end("decode-a-0")
@@ -272,28 +272,28 @@ async def first_event(api: PodApi, version: str) -> str:
 async def test_what_happens_while_it_is_not_watched_is_caught_up(world: PodWorld) -> None:
     """A version that is too old (410) makes it list anew."""
     await world.start("decode-a-0")
-    told: list[list[str]] = []
-    said: list[str] = []
+    updates: list[list[str]] = []
+    messages: list[str] = []
 
-    def tell(specs: Any) -> None:
-        told.append(sorted(spec.name for spec in specs))
+    def publish(specs: Any) -> None:
+        updates.append(sorted(spec.name for spec in specs))
 
     async with PodApi.connect(world.namespace, f"pdx.dev/deployment={NAME}") as api:
         with pytest.raises(ExpiredError, match="410"):
             await first_event(api, "1")
-        follower = PodWatcher(api, tell, said.append, lambda: 0.5)
+        follower = PodWatcher(api, publish, messages.append, lambda: 0.5)
         follower._version, follower._listed_at = "1", time.monotonic()
         task = asyncio.create_task(follower.run())
-        await eventually(lambda: told)
+        await eventually(lambda: updates)
         await world.add("decode-a-1")
         await world.show("decode-a-1")
-        await eventually(lambda: told[-1] == ["decode-a-0", "decode-a-1"])
+        await eventually(lambda: updates[-1] == ["decode-a-0", "decode-a-1"])
         task.cancel()
-    assert told[0] == ["decode-a-0"]
-    assert said == []
+    assert updates[0] == ["decode-a-0"]
+    assert messages == []
 
 
-async def test_what_it_may_not_do_is_said_once_and_tried_again(
+async def test_a_forbidden_watch_is_logged_once_and_tried_again(
     world: PodWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     await world.grant([{**RULES[0], "verbs": ["get"]}])
@@ -306,11 +306,11 @@ async def test_what_it_may_not_do_is_said_once_and_tried_again(
     await world.kubectl("apply", "-f", "-", stdin=access("gateway", RULES))
     await world.all_warm("decode-a-0")
     assert (await world.call("GET", f"{world.admin}/readyz")).status == 200
-    said = [record.getMessage() for record in caplog.records if record.name == "pdx_proxy.discovery.pod_watcher"]
-    assert len(said) == 2, said
-    assert "cannot watch pods" in said[0]
-    assert "pods is forbidden" in said[0]
-    assert said[1] == "watches pods again."
+    messages = [record.getMessage() for record in caplog.records if record.name == "pdx_proxy.discovery.pod_watcher"]
+    assert len(messages) == 2, messages
+    assert "cannot watch pods" in messages[0]
+    assert "pods is forbidden" in messages[0]
+    assert messages[1] == "watches pods again."
 
 
 async def test_pods_of_others_are_none_of_its_business(world: PodWorld) -> None:
@@ -360,7 +360,7 @@ async def test_the_program_serves_drains_and_ends(workers: int, world: PodWorld)
         async def probe(path: str) -> int:
             return (await world.call("GET", f"http://127.0.0.1:{admin}{path}")).status
 
-        async def ask() -> str:
+        async def complete() -> str:
             url = f"http://127.0.0.1:{listen}{Shape().path}"
             return (await world.call("POST", url, Shape().body())).text
 
@@ -368,7 +368,7 @@ async def test_the_program_serves_drains_and_ends(workers: int, world: PodWorld)
         async with asyncio.timeout(20):
             while await probe("/readyz") != 200:  # noqa: ASYNC110 (another process)
                 await asyncio.sleep(0.05)
-        assert await ask() == Shape().expected()
+        assert await complete() == Shape().expected()
         state = json.loads((await world.call("GET", f"http://127.0.0.1:{admin}/pdx/state")).raw)
         assert {each["name"]: each["pod"] for each in state["endpoints"]} == {n: n for n in world.engine}
         reader, writer = await asyncio.open_connection("127.0.0.1", listen)
@@ -377,7 +377,7 @@ async def test_the_program_serves_drains_and_ends(workers: int, world: PodWorld)
         program.send_signal(signal.SIGTERM)
         await asyncio.sleep(0.3)
         assert (await probe("/readyz"), await probe("/healthz")) == (503, 200)
-        assert await ask() == Shape().expected(), "it serves on for a moment"
+        assert await complete() == Shape().expected(), "it serves on for a moment"
         assert (await reader.read(-1)).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
         writer.close()
         _, errors = await program.communicate()

@@ -53,22 +53,22 @@ def _engines(manifests: list[Manifest]) -> list[Manifest]:
 def test_what_is_applied_is_accepted_and_read_back_without_a_difference(
     spec: Path, control_plane: Cluster, namespace: str
 ) -> None:
-    wanted = _stamped_children(spec, namespace)
-    live = _apply(control_plane, wanted)
-    assert [differs(manifest, found) for manifest, found in zip(wanted, live, strict=True)] == [None] * len(wanted)
-    again = _apply(control_plane, [pinned(m, found) for m, found in zip(wanted, live, strict=True)])
+    desired = _stamped_children(spec, namespace)
+    live = _apply(control_plane, desired)
+    assert [differs(manifest, found) for manifest, found in zip(desired, live, strict=True)] == [None] * len(desired)
+    again = _apply(control_plane, [pinned(m, found) for m, found in zip(desired, live, strict=True)])
     generations = [[found["metadata"].get("generation") for found in round_] for round_ in (live, again)]
     assert generations[0] == generations[1]
 
 
 def test_an_older_revision_is_rescaled_without_touching_its_pods(control_plane: Cluster, namespace: str) -> None:
     minimal = next(spec for spec in SPECS if spec.name.startswith("minimal"))
-    wanted = _engines(_stamped_children(minimal, namespace))
-    live = _apply(control_plane, wanted)
+    desired = _engines(_stamped_children(minimal, namespace))
+    live = _apply(control_plane, desired)
     for found in live:
         name = found["metadata"]["name"]
         control_plane.kubectl("-n", namespace, "wait", f"deployment/{name}", "--for=jsonpath={.status.replicas}")
-    live = json.loads(control_plane.kubectl("get", "-f", "-", "-o", "json", stdin=_list_of(wanted)))["items"]
+    live = json.loads(control_plane.kubectl("get", "-f", "-", "-o", "json", stdin=_list_of(desired)))["items"]
     less = [with_hash(scale_only(found, 0)) for found in live]
     after = _apply(control_plane, less)
     for before, manifest, found in zip(live, less, after, strict=True):
@@ -114,12 +114,12 @@ def test_drift_is_seen_and_put_right(patch: Manifest, path: str, control_plane: 
     drifted = json.loads(control_plane.kubectl(*arguments, "-p", json.dumps(patch)))
     assert differs(engines, drifted) == path
     flags = ("--server-side", "--force-conflicts", "--field-manager=pdx-operator", "-o", "json")
-    mended = json.loads(control_plane.kubectl("apply", *flags, "-f", "-", stdin=json.dumps(engines)))
-    assert differs(engines, mended) is None
+    repaired = json.loads(control_plane.kubectl("apply", *flags, "-f", "-", stdin=json.dumps(engines)))
+    assert differs(engines, repaired) is None
 
 
 @pytest.mark.parametrize(("name", "refused"), [("minimal", 0), ("pvc", 0), ("aggregated", 0), ("rdma", 2)])
-def test_pods_meet_the_restricted_pod_security_standard_unless_they_pin_memory(
+def test_pods_satisfy_the_restricted_pod_security_standard_unless_they_pin_memory(
     name: str, refused: int, control_plane: Cluster, namespace: str
 ) -> None:
     spec = next(spec for spec in SPECS if spec.name.startswith(name))
@@ -151,7 +151,7 @@ def test_an_overlay_merges_as_kubectl_patches(spec: Manifest, change: object, co
 
 
 def _patched(cluster: Cluster, template: Manifest, patch: Manifest) -> Manifest:
-    """A pod template that kubectl has patched, in its own spelling; the API server is not asked."""
+    """A pod template that kubectl has patched, in its own spelling, without a request to the API server."""
     selector = {"matchLabels": template["metadata"]["labels"]}
     metadata, spec = {"name": "x"}, {"selector": selector, "template": template}
     body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}

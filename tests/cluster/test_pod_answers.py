@@ -1,4 +1,4 @@
-"""A pod is asked through the API server's port-forward, and through its proxy where the right to that is lacking."""
+"""Requests reach a pod through the API server's port-forward, or through its proxy without the right to the former."""
 
 import json
 from collections.abc import Iterator
@@ -95,7 +95,7 @@ async def test_a_pod_answers(node_cluster: Cluster, namespace: str, web: str, tm
 
 
 def labelled(role: str, port: int, answers: dict[str, str]) -> dict[str, Any]:
-    """A pod of the PDDeployment m that answers what it is told to."""
+    """A pod of the PDDeployment m that serves `answers`: the body for each path."""
     body = pod(f"m-{role}-a-1", CANNED.format(answers=json.dumps(answers), port=port))
     body["metadata"]["labels"] = {"pdx.dev/deployment": "m", "pdx.dev/role": role, "pdx.dev/revision": "a"}
     body["spec"]["containers"][0]["name"] = "gateway" if role == "gateway" else "engine"
@@ -104,7 +104,7 @@ def labelled(role: str, port: int, answers: dict[str, str]) -> dict[str, Any]:
 
 
 def engine(model: str, external: int) -> dict[str, str]:
-    """What an engine answers."""
+    """The answers of an engine: the body for each path."""
     counter = "vllm:prompt_tokens_by_source_total"
     page = f'{counter}{{source="external_kv_transfer"}} {external}\n{counter}{{source="local_compute"}} 100\n'
     models = {"data": [{"id": "m", "root": model}]}
@@ -119,7 +119,7 @@ def installed(node_cluster: Cluster) -> Iterator[Cluster]:
     uninstall(node_cluster)
 
 
-def test_gateways_and_engines_in_pods_are_asked(
+def test_gateways_and_engines_in_pods_are_queried(
     installed: Cluster, namespace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node_cluster = installed

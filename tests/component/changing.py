@@ -124,7 +124,7 @@ class Changing(World):
                 count += 1
                 prompt, tokens, shape = f"{number}.{count} " + "x" * rng.randrange(400), rng.randrange(1, 20), shapes
                 chosen = rng.choice(shape)
-                reply = await self.ask(chosen, prompt=prompt, tokens=tokens)
+                reply = await self.complete(chosen, prompt=prompt, tokens=tokens)
                 assert (reply.status, reply.text) == (200, chosen.expected(prompt, tokens)), reply
                 replies.append(reply)
 

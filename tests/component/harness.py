@@ -198,7 +198,7 @@ class World:
         self.sent += counted
         return await self.call("POST", f"{self.url}{path}", body, headers)
 
-    async def ask(self, shape: Shape = Shape(), headers: dict[str, str] | None = None, **body: Any) -> Reply:
+    async def complete(self, shape: Shape = Shape(), headers: dict[str, str] | None = None, **body: Any) -> Reply:
         """Send a completion through the gateway."""
         return await self.post(shape.path, shape.body(**body), headers)
 

@@ -120,7 +120,7 @@ class Scene:
             case 11:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(0.06):
-                        await self.world.ask(Shape(stream=True), **more)
+                        await self.world.complete(Shape(stream=True), **more)
                 return
         body = Shape(stream=number % 4 != 0).body(more.pop("prompt"), more.pop("tokens")) | more
         reply = await self.world.call("POST", f"{self.world.url}{Shape().path}", body)

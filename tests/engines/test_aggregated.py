@@ -36,6 +36,6 @@ async def test_text_is_the_engines_own_and_no_kv_moves(
 
 
 async def test_the_chunk_size_is_vllms(front: Gateway, engine: Engine) -> None:
-    """vLLM says by itself in which chunks it prefills."""
+    """vLLM chooses the chunks of its prefills itself."""
     log = (engine.logs / f"{engine.role}-{engine.port}.log").read_text()
     assert f"Chunked prefill is enabled with max_num_batched_tokens={CHUNK}" in log

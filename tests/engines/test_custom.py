@@ -17,12 +17,12 @@ from tests.engines.support.harness import (
     Answer,
     Engine,
     Gateway,
-    ask,
+    complete,
     eventually,
     gateway,
+    make_prompt,
     running,
     tiny_spec,
-    words,
 )
 
 CODE = ROOT / "examples" / "connectors" / "write-your-own"
@@ -65,11 +65,11 @@ async def prefill(session: aiohttp.ClientSession, pair: Pair, prompt: list[int])
 
 
 async def decode(session: aiohttp.ClientSession, pair: Pair, prompt: list[int], params: dict[str, Any]) -> Answer:
-    return await ask(session, pair.decode.url, {"prompt": prompt, "max_tokens": 24, "kv_transfer_params": params})
+    return await complete(session, pair.decode.url, {"prompt": prompt, "max_tokens": 24, "kv_transfer_params": params})
 
 
 async def alone(session: aiohttp.ClientSession, pair: Pair, prompt: list[int]) -> str:
-    return (await ask(session, pair.prefill.url, {"prompt": prompt, "max_tokens": 24})).text
+    return (await complete(session, pair.prefill.url, {"prompt": prompt, "max_tokens": 24})).text
 
 
 def tokens(seed: int, count: int) -> list[int]:
@@ -91,7 +91,7 @@ async def test_a_prompt_of_several_chunks(session: aiohttp.ClientSession, front:
     """More tokens than one step of P holds (on the CPU 2048)."""
     prompt = tokens(campaign.fresh() + 1, 3000)
     before = pair.decode.external_tokens
-    got = await ask(session, front.url, {"prompt": prompt, "max_tokens": 24})
+    got = await complete(session, front.url, {"prompt": prompt, "max_tokens": 24})
     assert got.text == await alone(session, pair, prompt)
     assert pair.decode.external_tokens - before == len(prompt) - OWN
 
@@ -133,7 +133,7 @@ async def test_a_leg_that_decode_refuses_removes_the_files(
     params = await prefill(session, pair, tokens(6, 300))
     assert files(folder)
     refused = {"prompt": ".", "max_tokens": 2**31 - 1, "kv_transfer_params": params}
-    assert (await ask(session, pair.decode.url, refused)).status == 400
+    assert (await complete(session, pair.decode.url, refused)).status == 400
     await eventually(lambda: not files(folder), 1, "the files are there")
 
 
@@ -149,7 +149,7 @@ async def test_hang_ups_leave_no_files(
     while files(folder):
         assert time.monotonic() < deadline, files(folder)
         # P removes what nobody fetched in one of its next steps.
-        await ask(session, pair.prefill.url, {"prompt": words(1, 5), "max_tokens": 1})
+        await complete(session, pair.prefill.url, {"prompt": make_prompt(1, 5), "max_tokens": 1})
         await asyncio.sleep(0.2)
 
 
@@ -161,5 +161,5 @@ async def test_a_dead_prefill_is_survived(session: aiohttp.ClientSession, front:
     expected = await alone(session, pair, prompt)
     pair.prefill.kill()
     assert (await decode(session, pair, prompt, params)).text == expected, "what P saved is there without P"
-    got = await ask(session, front.url, {"prompt": prompt, "max_tokens": 24})
+    got = await complete(session, front.url, {"prompt": prompt, "max_tokens": 24})
     assert (got.status, got.text) == (200, expected)

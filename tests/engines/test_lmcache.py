@@ -18,12 +18,12 @@ from tests.engines.support.harness import (
     Engine,
     Gateway,
     SideProcess,
-    ask,
+    complete,
     eventually,
     gateway,
+    make_prompt,
     running,
     tiny_spec,
-    words,
 )
 from tests.engines.support.lmcache import (
     RELOADS,
@@ -74,11 +74,11 @@ async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
     await check_shape(session, front, pair, _seeds, chat=chat, stream=stream)
 
 
-async def test_decode_never_looks_before_prefill_has_stored(
+async def test_decode_never_reads_before_prefill_has_stored(
     session: aiohttp.ClientSession, front: Gateway, pair: Served
 ) -> None:
     """Ten prompts, one behind the other and without a pause between the legs: none of their chunks is missed."""
-    bodies = [{"prompt": words(next(_seeds), 300), "max_tokens": 8} for _ in range(10)]
+    bodies = [{"prompt": make_prompt(next(_seeds), 300), "max_tokens": 8} for _ in range(10)]
     found = [await check(session, front, pair, body) for body in bodies]
     assert any(found)
 
@@ -86,13 +86,13 @@ async def test_decode_never_looks_before_prefill_has_stored(
 async def test_without_prefill_nothing_comes_from_outside(
     session: aiohttp.ClientSession, front: Gateway, pair: Served
 ) -> None:
-    await check_alone(session, pair, words(next(_seeds), 120))
+    await check_alone(session, pair, make_prompt(next(_seeds), 120))
 
 
 async def test_foreign_kv_shows_in_the_text(
     session: aiohttp.ClientSession, pair: Served, tiny_model: Path, tmp_path: Path
 ) -> None:
-    await check_foreign(session, pair, words(next(_seeds), 120), tiny_model, tmp_path / "foreign")
+    await check_foreign(session, pair, make_prompt(next(_seeds), 120), tiny_model, tmp_path / "foreign")
 
 
 async def test_clients_that_leave_end_no_engine(session: aiohttp.ClientSession, front: Gateway, pair: Served) -> None:
@@ -107,23 +107,23 @@ async def test_a_dead_server_costs_time_and_comes_back(
     await revive(pair.prefill, pair.decode)
     await check_moves_again(session, front, pair, _seeds)  # from its first load on D looks after its server
     await asyncio.to_thread(pair.server.kill)
-    await check_serves(session, front, pair.prefill, words(next(_seeds), 120))
+    await check_serves(session, front, pair.prefill, make_prompt(next(_seeds), 120))
     pair.server.start()
     await asyncio.to_thread(pair.server.wait_until_healthy)
     await check_moves_again(session, front, pair, _seeds)
 
 
 async def test_a_dead_decode_takes_no_kv_with_it(session: aiohttp.ClientSession, front: Gateway, pair: Served) -> None:
-    """The only D: clients are told to come back. When it has been started anew it finds what P has stored."""
+    """The only D: clients get 503 with Retry-After. When it runs again, it finds what P has stored."""
     await revive(pair.prefill, pair.decode)
-    body = {"prompt": words(fresh() + 51, 120), "max_tokens": 16}
-    expected = (await ask(session, pair.prefill.url, body)).text
+    body = {"prompt": make_prompt(fresh() + 51, 120), "max_tokens": 16}
+    expected = (await complete(session, pair.prefill.url, body)).text
     await asyncio.to_thread(pair.decode.kill)
-    refused = await ask(session, front.url, body)
+    refused = await complete(session, front.url, body)
     assert (refused.status, "retry-after" in refused.headers) == (503, True)
     await revive(pair.decode)
     deadline = time.monotonic() + 60
-    while (got := await ask(session, front.url, body)).status != 200:
+    while (got := await complete(session, front.url, body)).status != 200:
         assert time.monotonic() < deadline, got
         await asyncio.sleep(0.5)
     assert got.text == expected
@@ -133,10 +133,10 @@ async def test_a_dead_decode_takes_no_kv_with_it(session: aiohttp.ClientSession,
 async def test_a_dead_prefill_is_survived(session: aiohttp.ClientSession, front: Gateway, pair: Served) -> None:
     """D serves alone, and finds what P has stored before its end. P does not come back."""
     await revive(pair.prefill)
-    body = {"prompt": words(fresh() + 41, 120), "max_tokens": 16}
-    expected = (await ask(session, pair.prefill.url, body)).text
+    body = {"prompt": make_prompt(fresh() + 41, 120), "max_tokens": 16}
+    expected = (await complete(session, pair.prefill.url, body)).text
     await asyncio.to_thread(pair.prefill.kill)
     before = pair.decode.external_tokens
-    got = await ask(session, front.url, body)
+    got = await complete(session, front.url, body)
     assert (got.status, got.text) == (200, expected)
     await eventually(lambda: pair.decode.external_tokens > before, 5, "what P has stored is gone with it")

@@ -13,7 +13,16 @@ from pdx_api.connectors.lmcache_p2p import LMCacheP2P
 from pdx_api.names import Order, Role
 from tests.engines.conftest import Pair
 from tests.engines.support.campaign import fresh, revive
-from tests.engines.support.harness import Engine, Gateway, SideProcess, ask, gateway, running, tiny_spec, words
+from tests.engines.support.harness import (
+    Engine,
+    Gateway,
+    SideProcess,
+    complete,
+    gateway,
+    make_prompt,
+    running,
+    tiny_spec,
+)
 from tests.engines.support.lmcache import (
     RELOADS,
     check_alone,
@@ -69,13 +78,13 @@ async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
 async def test_foreign_kv_shows_in_the_text(
     session: aiohttp.ClientSession, pair: Served, tiny_model: Path, tmp_path: Path
 ) -> None:
-    await check_foreign(session, pair, words(next(_seeds), 120), tiny_model, tmp_path / "foreign")
+    await check_foreign(session, pair, make_prompt(next(_seeds), 120), tiny_model, tmp_path / "foreign")
 
 
 async def test_without_prefill_nothing_comes_from_outside(
     session: aiohttp.ClientSession, front: Gateway, pair: Served
 ) -> None:
-    await check_alone(session, pair, words(next(_seeds), 120))
+    await check_alone(session, pair, make_prompt(next(_seeds), 120))
 
 
 async def test_clients_that_leave_end_no_engine(session: aiohttp.ClientSession, front: Gateway, pair: Served) -> None:
@@ -85,7 +94,7 @@ async def test_clients_that_leave_end_no_engine(session: aiohttp.ClientSession, 
 
 async def test_a_dead_coordinator_is_survived(session: aiohttp.ClientSession, front: Gateway, pair: Served) -> None:
     await asyncio.to_thread(pair.coordinator.kill)
-    await check_serves(session, front, pair.prefill, words(next(_seeds), 120))
+    await check_serves(session, front, pair.prefill, make_prompt(next(_seeds), 120))
     await start(pair.coordinator)
     await check_moves_again(session, front, pair, _seeds)
 
@@ -96,7 +105,7 @@ async def test_a_dead_server_is_survived(
 ) -> None:
     """Its engine computes by itself, and so does D without what P's holds. It comes back at the address it had."""
     await asyncio.to_thread(pair.servers[role].kill)
-    await check_serves(session, front, pair.prefill, words(next(_seeds), 120))
+    await check_serves(session, front, pair.prefill, make_prompt(next(_seeds), 120))
     await start(pair.servers[role])
     await check_moves_again(session, front, pair, _seeds)
 
@@ -105,11 +114,11 @@ async def test_a_dead_peer_is_survived(session: aiohttp.ClientSession, front: Ga
     """P and its server, as when a node dies: D computes by itself. They do not come back."""
     await start(pair.servers[Role.PREFILL])
     await revive(pair.prefill)
-    body = {"prompt": words(next(_seeds), 120), "max_tokens": 16}
-    expected = (await ask(session, pair.prefill.url, {**body, "cache_salt": "alone"})).text
+    body = {"prompt": make_prompt(next(_seeds), 120), "max_tokens": 16}
+    expected = (await complete(session, pair.prefill.url, {**body, "cache_salt": "alone"})).text
     await asyncio.to_thread(pair.prefill.kill)
     await asyncio.to_thread(pair.servers[Role.PREFILL].kill)
-    got = await ask(session, front.url, body)
+    got = await complete(session, front.url, body)
     assert (got.status, got.text) == (200, expected)
 
 

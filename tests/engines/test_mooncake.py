@@ -19,7 +19,7 @@ from pdx_api.connectors.mooncake import Mooncake
 from pdx_api.names import Order
 from tests.engines.conftest import Pair, running_pair
 from tests.engines.support import campaign, mooncake
-from tests.engines.support.harness import ROOT, Gateway, ask, eventually, gateway, words
+from tests.engines.support.harness import ROOT, Gateway, complete, eventually, gateway, make_prompt
 
 TIMEOUT = "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT"
 FAMILY = Mooncake().family(Order.CONCURRENT)
@@ -61,10 +61,12 @@ async def test_the_orders(session: aiohttp.ClientSession, front: Gateway, pair: 
     await eventually(lambda: front.state()["inFlight"] == idle, 15, "in flight")
     await _free(pair)
     for stream in (False, True):  # D refuses one, and both the other: P keeps no place for either
-        body = {"prompt": words(7, 20), "stream": stream}
-        assert (await ask(session, front.url, {**body, "max_tokens": 2**31 - 1})).status == 400
-        assert (await ask(session, front.url, {**body, "prompt": words(8, 5000)})).status == 400
-    answers = [await ask(session, front.url, {"prompt": words(90 + n, 60), "max_tokens": 4}) for n in range(3)]
+        body = {"prompt": make_prompt(7, 20), "stream": stream}
+        assert (await complete(session, front.url, {**body, "max_tokens": 2**31 - 1})).status == 400
+        assert (await complete(session, front.url, {**body, "prompt": make_prompt(8, 5000)})).status == 400
+    answers = [
+        await complete(session, front.url, {"prompt": make_prompt(90 + n, 60), "max_tokens": 4}) for n in range(3)
+    ]
     assert [answer.status for answer in answers] == [200] * 3
     await _free(pair)
     settled = front.state()["settlements"]
@@ -83,40 +85,42 @@ def _legs(pair: Pair, transfer_id: str) -> tuple[dict[str, Any], dict[str, Any]]
 
 async def test_foreign_kv_shows_in_the_text(session: aiohttp.ClientSession, pair: Pair) -> None:
     """The negative control: were D to decode over another prompt's KV, the comparison of texts would fail."""
-    own, foreign = words(1, 100), words(2, 100)
+    own, foreign = make_prompt(1, 100), make_prompt(2, 100)
     prefill, decode = _legs(pair, "foreign")
-    assert (await ask(session, pair.prefill.url, {"prompt": foreign, **prefill})).status == 200
-    over_foreign = await ask(session, pair.decode.url, {"prompt": own, "max_tokens": 24, **decode})
-    alone = await ask(session, pair.prefill.url, {"prompt": own, "max_tokens": 24})
+    assert (await complete(session, pair.prefill.url, {"prompt": foreign, **prefill})).status == 200
+    over_foreign = await complete(session, pair.decode.url, {"prompt": own, "max_tokens": 24, **decode})
+    alone = await complete(session, pair.prefill.url, {"prompt": own, "max_tokens": 24})
     assert over_foreign.status == 200
     assert alone.text != over_foreign.text
 
 
 async def test_what_frees_blocks(session: aiohttp.ClientSession, pair: Pair) -> None:
     """What the gateway relies on (docs/settling.md)."""
-    prompt = words(3, 100)
+    prompt = make_prompt(3, 100)
     prefill, decode = _legs(pair, "refused")
-    await ask(session, pair.prefill.url, {"prompt": prompt, **prefill})
+    await complete(session, pair.prefill.url, {"prompt": prompt, **prefill})
     assert pair.prefill.kv_usage > 0
-    assert (await ask(session, pair.decode.url, {"prompt": ".", "max_tokens": 2**31 - 1, **decode})).status == 400
+    assert (await complete(session, pair.decode.url, {"prompt": ".", "max_tokens": 2**31 - 1, **decode})).status == 400
     await _free(pair)  # a leg that D refuses
 
-    long = words(4, 400)
+    long = make_prompt(4, 400)
     prefill, decode = _legs(pair, "closed")
-    waits = asyncio.create_task(ask(session, pair.decode.url, {"prompt": long, "max_tokens": 4, **decode}))
+    waits = asyncio.create_task(complete(session, pair.decode.url, {"prompt": long, "max_tokens": 4, **decode}))
     await eventually(lambda: pair.decode.kv_usage > 0, 3, "D does not wait")
     waits.cancel()
     await asyncio.sleep(0.5)
-    assert pair.decode.kv_usage > 0, "D's end has freed its blocks: P need not be asked"
-    await ask(session, pair.prefill.url, {"prompt": long, **prefill})
+    assert pair.decode.kv_usage > 0, "D's end has freed its blocks: P need not answer"
+    await complete(session, pair.prefill.url, {"prompt": long, **prefill})
     await _free(pair)  # a P leg after D has gone
 
     prefill, decode = _legs(pair, "short")
-    waits = asyncio.create_task(ask(session, pair.decode.url, {"prompt": words(5, 400), "max_tokens": 4, **decode}))
+    waits = asyncio.create_task(
+        complete(session, pair.decode.url, {"prompt": make_prompt(5, 400), "max_tokens": 4, **decode})
+    )
     await eventually(lambda: pair.decode.kv_usage > 0, 3, "D does not wait")
-    await ask(session, pair.prefill.url, {"prompt": ".", **prefill})
+    await complete(session, pair.prefill.url, {"prompt": ".", **prefill})
     assert (await waits).status == 500
-    await _free(pair)  # a P leg that has less than D wants
+    await _free(pair)  # a P leg with less KV than D needs
 
 
 @pytest.mark.parametrize("returns", [False, pytest.param(True, marks=pytest.mark.soak)])
@@ -124,19 +128,19 @@ async def test_a_dead_p_is_survived(session: aiohttp.ClientSession, pair: Pair, 
     """P dies amid requests: every client gets its answer. When P is back, KV moves under its new identity."""
     await campaign.revive(pair.prefill)
     with gateway(Order.CONCURRENT, [pair.prefill], [pair.decode], pair.logs) as front:
-        bodies = [{"prompt": words(200 + n, 200), "max_tokens": 8} for n in range(6)]
-        asked = [asyncio.create_task(ask(session, front.url, body)) for body in bodies]
+        bodies = [{"prompt": make_prompt(200 + n, 200), "max_tokens": 8} for n in range(6)]
+        tasks = [asyncio.create_task(complete(session, front.url, body)) for body in bodies]
         await asyncio.sleep(0.1)
         pair.prefill.kill()
-        assert [answer.status for answer in await asyncio.gather(*asked)] == [200] * 6
-        assert (await ask(session, front.url, bodies[0])).status == 200
+        assert [answer.status for answer in await asyncio.gather(*tasks)] == [200] * 6
+        assert (await complete(session, front.url, bodies[0])).status == 200
         if not returns:
             return
         pair.prefill.start()
         await asyncio.to_thread(pair.prefill.wait_until_healthy)
         await asyncio.to_thread(front.wait_until_warm)
         before = pair.decode.external_tokens
-        again = await ask(session, front.url, {"prompt": words(300, 100), "max_tokens": 4})
+        again = await complete(session, front.url, {"prompt": make_prompt(300, 100), "max_tokens": 4})
         assert again.status == 200
         await eventually(lambda: pair.decode.external_tokens > before, 5, "no KV from the P that came back")
 

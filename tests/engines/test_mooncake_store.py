@@ -24,12 +24,12 @@ from tests.engines.support.harness import (
     Engine,
     Gateway,
     SideProcess,
-    ask,
+    complete,
     eventually,
     gateway,
+    make_prompt,
     running,
     tiny_spec,
-    words,
 )
 
 BLOCK = 128
@@ -111,12 +111,12 @@ async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
 ) -> None:
     """P saves behind its answer: on a busy machine D may look too early, and what it computes is the same text."""
     for _ in range(5):
-        prompt = words(fresh(), 300)
+        prompt = make_prompt(fresh(), 300)
         body: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
         body |= {"max_tokens": 24, "stream": stream, **({"stream_options": {"include_usage": True}} if stream else {})}
         before = pair.decode.external_tokens
-        got = await ask(session, front.url, body)
-        alone = await ask(session, pair.prefill.url, body)
+        got = await complete(session, front.url, body)
+        alone = await complete(session, pair.prefill.url, body)
         assert (got.status, got.complete, got.text) == (200, True, alone.text)
         assert len(alone.text) > 10, "a text that shows nothing proves nothing"
         assert _moved(got) > 0
@@ -127,19 +127,19 @@ async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
 
 async def test_foreign_kv_shows_in_the_text(session: aiohttp.ClientSession, pair: Served, env: dict[str, str]) -> None:
     """The negative control: were D to decode over another prompt's KV, the comparison of texts would fail."""
-    prompts = [words(fresh(), 140) for _ in range(2)]
+    prompts = [make_prompt(fresh(), 140) for _ in range(2)]
     keys: list[set[str]] = [set(pair.master_keys())]
     for prompt in prompts:
-        assert (await ask(session, pair.prefill.url, {"prompt": prompt, "max_tokens": 1})).status == 200
+        assert (await complete(session, pair.prefill.url, {"prompt": prompt, "max_tokens": 1})).status == 200
         await eventually(lambda: len(pair.master_keys()) > len(keys[-1]), 10, "P has not saved")
         keys.append(set(pair.master_keys()))
     (own,), (foreign,) = keys[1] - keys[0], keys[2] - keys[1]
     command = [sys.executable, "-c", SWAP, pair.master_address, own, foreign]
     await asyncio.to_thread(subprocess.run, command, env={**os.environ, **env}, check=True)
     before = pair.decode.external_tokens
-    over_foreign = await ask(session, pair.decode.url, {"prompt": prompts[0], "max_tokens": 24})
+    over_foreign = await complete(session, pair.decode.url, {"prompt": prompts[0], "max_tokens": 24})
     assert await _came(pair, before, _moved(over_foreign))
-    alone = await ask(session, pair.prefill.url, {"prompt": prompts[0], "max_tokens": 24})
+    alone = await complete(session, pair.prefill.url, {"prompt": prompts[0], "max_tokens": 24})
     assert over_foreign.status == 200
     assert alone.text != over_foreign.text
 
@@ -150,15 +150,15 @@ async def test_a_dead_master_costs_time_and_comes_back(
     """Engines compute by themselves while it is away, and use it again without a restart."""
     await asyncio.to_thread(pair.master.kill)
     for _ in range(2):
-        body = {"prompt": words(fresh(), 160), "max_tokens": 16}
-        got = await ask(session, front.url, body)
-        assert (got.status, got.text) == (200, (await ask(session, pair.prefill.url, body)).text)
+        body = {"prompt": make_prompt(fresh(), 160), "max_tokens": 16}
+        got = await complete(session, front.url, body)
+        assert (got.status, got.text) == (200, (await complete(session, pair.prefill.url, body)).text)
     pair.master.start()
     await asyncio.to_thread(pair.master.wait_until_healthy)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         before = pair.decode.external_tokens
-        got = await ask(session, front.url, {"prompt": words(fresh(), 160), "max_tokens": 4})
+        got = await complete(session, front.url, {"prompt": make_prompt(fresh(), 160), "max_tokens": 4})
         if await _came(pair, before, _moved(got)):
             return
     raise AssertionError("the master is not used again")
@@ -167,16 +167,16 @@ async def test_a_dead_master_costs_time_and_comes_back(
 async def test_a_dead_p_is_survived(session: aiohttp.ClientSession, front: Gateway, pair: Served) -> None:
     """What it held is lost; while the master still names it, D finds it, cannot load it, and computes."""
     await campaign.revive(pair.prefill)
-    body = {"prompt": words(fresh(), 160), "max_tokens": 16}
-    known = len(pair.master_keys())
-    alone = await ask(session, pair.prefill.url, body)
-    await eventually(lambda: len(pair.master_keys()) > known, 10, "P has not saved")
+    body = {"prompt": make_prompt(fresh(), 160), "max_tokens": 16}
+    stored = len(pair.master_keys())
+    alone = await complete(session, pair.prefill.url, body)
+    await eventually(lambda: len(pair.master_keys()) > stored, 10, "P has not saved")
     pair.prefill.kill()
     before = pair.decode.metrics()
-    direct = await ask(session, pair.decode.url, body)
+    direct = await complete(session, pair.decode.url, body)
     assert (direct.status, direct.text) == (200, alone.text)
     after = pair.decode.metrics()
     failed = "mooncake_store_operation_failed_keys_total"
     assert after[failed] > before[failed], "D has not tried to load it"
-    got = await ask(session, front.url, {"prompt": words(fresh(), 160), "max_tokens": 16})
+    got = await complete(session, front.url, {"prompt": make_prompt(fresh(), 160), "max_tokens": 16})
     assert got.status == 200

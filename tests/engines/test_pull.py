@@ -14,7 +14,7 @@ from pdx_api.names import Order
 from tests.engines.conftest import Pair, running_pair
 from tests.engines.support import campaign
 from tests.engines.support.api_table import ApiTable
-from tests.engines.support.harness import Gateway, ask, eventually, gateway, words
+from tests.engines.support.harness import Gateway, complete, eventually, gateway, make_prompt
 from tests.engines.support.openai_client import OpenAIClient
 
 
@@ -38,11 +38,11 @@ async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
 
 async def test_foreign_kv_shows_in_the_text(session: aiohttp.ClientSession, front: Gateway, pair: Pair) -> None:
     """The negative control: were D to decode over another prompt's KV, the comparison of texts would fail."""
-    own, foreign = words(1, 100), words(2, 100)
+    own, foreign = make_prompt(1, 100), make_prompt(2, 100)
     params = await _prefill(session, pair, foreign)
     body = {"prompt": own, "max_tokens": 24, "kv_transfer_params": params}
-    over_foreign = await ask(session, pair.decode.url, body)
-    alone = await ask(session, pair.prefill.url, {"prompt": own, "max_tokens": 24})
+    over_foreign = await complete(session, pair.decode.url, body)
+    alone = await complete(session, pair.prefill.url, {"prompt": own, "max_tokens": 24})
     assert over_foreign.status == 200
     assert alone.text != over_foreign.text
 
@@ -52,15 +52,15 @@ async def test_a_refused_leg_frees_prefill_only_after_a_first_transfer(
 ) -> None:
     """What aftercare relies on: once D has fetched from P, a leg that D refuses makes P free its blocks."""
     await eventually(lambda: pair.prefill.kv_usage == 0, 40, "blocks of an earlier test")
-    params = await _prefill(session, pair, words(3, 100))
+    params = await _prefill(session, pair, make_prompt(3, 100))
     assert pair.prefill.kv_usage > 0
     body = {"prompt": ".", "max_tokens": 2**31 - 1, "kv_transfer_params": params}
-    assert (await ask(session, pair.decode.url, body)).status == 400
+    assert (await complete(session, pair.decode.url, body)).status == 400
     await eventually(lambda: pair.prefill.kv_usage == 0, 3, "the refusal has not freed P's blocks")
 
 
-async def test_canaries_see_kv_travel(session: aiohttp.ClientSession, pair: Pair) -> None:
-    await campaign.check_canaries(session, Order.PREFILL_FIRST, (pair.prefill, pair.decode), pair.logs)
+async def test_transfer_probes_see_kv_move(session: aiohttp.ClientSession, pair: Pair) -> None:
+    await campaign.check_transfer_probes(session, Order.PREFILL_FIRST, (pair.prefill, pair.decode), pair.logs)
 
 
 async def test_hang_ups_are_settled(session: aiohttp.ClientSession, front: Gateway, pair: Pair) -> None:
@@ -79,7 +79,7 @@ async def test_long_prefills_are_stopped_when_their_clients_leave(
     async def leave(number: int) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.2):
-                await ask(session, front.url, {"prompt": words(4000 + number, 1300), "max_tokens": 8})
+                await complete(session, front.url, {"prompt": make_prompt(4000 + number, 1300), "max_tokens": 8})
 
     await asyncio.gather(*(leave(number) for number in range(40)))
     await eventually(lambda: front.state()["inFlight"]["settling"] == 0, 10, "something is still being settled")
@@ -96,7 +96,7 @@ async def test_engines_that_are_killed(
 ) -> None:
     for number in range(rounds):
         lines = await campaign.check_kills(session, [front], (pair.prefill, pair.decode), 100_000 * (5 + number))
-        campaign.say(lines, capsys)
+        campaign.print_lines(lines, capsys)
 
 
 async def _prefill(session: aiohttp.ClientSession, pair: Pair, prompt: str) -> object:

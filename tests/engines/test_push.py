@@ -38,8 +38,8 @@ async def test_clients_with_one_request_id_get_their_own_answers(
     await campaign.check_same_request_id(session, front, pair.prefill, pair.decode)
 
 
-async def test_canaries_see_kv_travel(session: aiohttp.ClientSession, pair: Pair) -> None:
-    await campaign.check_canaries(session, Order.CONCURRENT, (pair.prefill, pair.decode), pair.logs)
+async def test_transfer_probes_see_kv_move(session: aiohttp.ClientSession, pair: Pair) -> None:
+    await campaign.check_transfer_probes(session, Order.CONCURRENT, (pair.prefill, pair.decode), pair.logs)
 
 
 async def test_hang_ups_are_settled(session: aiohttp.ClientSession, front: Gateway, pair: Pair) -> None:
@@ -58,7 +58,7 @@ async def test_engines_that_are_killed(
     with gateway(Order.DECODE_FIRST, *ends) as first, gateway(Order.CONCURRENT, *ends) as second:
         for number in range(rounds):
             seed = 100_000 * (5 + number)
-            campaign.say(
+            campaign.print_lines(
                 await campaign.check_kills(session, [first, second], (pair.prefill, pair.decode), seed), capsys
             )
 

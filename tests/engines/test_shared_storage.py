@@ -16,7 +16,17 @@ from pdx_api.connectors.base import Site
 from pdx_api.names import Order, Role
 from pdx_api.render.engines import engine_command
 from tests.engines.conftest import Pair
-from tests.engines.support.harness import Answer, Engine, Gateway, ask, eventually, gateway, running, tiny_spec, words
+from tests.engines.support.harness import (
+    Answer,
+    Engine,
+    Gateway,
+    complete,
+    eventually,
+    gateway,
+    make_prompt,
+    running,
+    tiny_spec,
+)
 
 BLOCK = 128
 """Tokens in a KV block on the CPU."""
@@ -59,7 +69,7 @@ async def _alone(session: aiohttp.ClientSession, pair: Pair, storage: Path, body
     """What D answers by itself, with nothing to find and nothing left behind."""
     _wipe(storage)
     before = pair.decode.external_tokens
-    answer = await ask(session, pair.decode.url, body)
+    answer = await complete(session, pair.decode.url, body)
     assert pair.decode.external_tokens == before
     _wipe(storage)
     return answer
@@ -71,14 +81,14 @@ async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
     chat: bool, stream: bool, session: aiohttp.ClientSession, front: Gateway, pair: Pair, storage: Path
 ) -> None:
     for number in itertools.count(10 * front.port + 2 * chat + stream, 7):
-        prompt = words(number, 120)
+        prompt = make_prompt(number, 120)
         body: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
         body |= {"max_tokens": 24, "stream": stream, **({"stream_options": {"include_usage": True}} if stream else {})}
         alone = await _alone(session, pair, storage, body)
         if alone.usage["prompt_tokens"] % BLOCK != 1:  # which is saved under another name than it is looked for
             break
     before = pair.decode.external_tokens
-    got = await ask(session, front.url, body)
+    got = await complete(session, front.url, body)
     assert (got.status, got.complete, got.text) == (200, True, alone.text)
     assert len(alone.text) > 10, "a text that shows nothing proves nothing"
     assert _moved(got) > 0
@@ -92,14 +102,14 @@ async def test_foreign_kv_shows_in_the_text(
     own, foreign = ([10 + seed * number**2 % 400 for number in range(300)] for seed in (1, 3))
     body = {"prompt": own, "max_tokens": 24}
     alone = await _alone(session, pair, storage, body)
-    await ask(session, pair.prefill.url, {"prompt": foreign, "max_tokens": 1})
+    await complete(session, pair.prefill.url, {"prompt": foreign, "max_tokens": 1})
     (theirs,) = _folders(storage)
-    await ask(session, pair.prefill.url, {"prompt": own, "max_tokens": 1})
+    await complete(session, pair.prefill.url, {"prompt": own, "max_tokens": 1})
     (mine,) = _folders(storage) - {theirs}
-    assert (await ask(session, pair.decode.url, body)).text == alone.text
+    assert (await complete(session, pair.decode.url, body)).text == alone.text
     shutil.rmtree(mine)
     theirs.rename(mine)
-    over_foreign = await ask(session, pair.decode.url, body)
+    over_foreign = await complete(session, pair.decode.url, body)
     assert over_foreign.status == 200
     assert over_foreign.text != alone.text
     _wipe(storage)
@@ -114,34 +124,34 @@ async def test_a_custom_pool_is_spoken_to_alike(
     spec = tiny_spec(tiny_model, connector="Custom", custom=described, config=config)
     ends = [replace(engine, spec=spec) for engine in (pair.prefill, pair.decode)]
     for one, other in zip(ends, (pair.prefill, pair.decode), strict=True):
-        assert {**_told(one), "kv_role": "kv_both"} == _told(other)
+        assert {**_transfer_config(one), "kv_role": "kv_both"} == _transfer_config(other)
     body = {"prompt": [10 + 7 * number**2 % 400 for number in range(300)], "max_tokens": 24}
     alone = await _alone(session, pair, storage, body)
     with gateway(Order.PREFILL_FIRST, ends[:1], ends[1:], pair.logs) as front:
         before = pair.decode.external_tokens
-        got = await ask(session, front.url, body)
+        got = await complete(session, front.url, body)
         assert (got.status, got.text) == (200, alone.text)
         await eventually(lambda: pair.decode.external_tokens - before == _moved(got), 5, "the blocks did not come")
         assert front.state()["outcomes"]["split"] == 1
 
 
-def _told(engine: Engine) -> dict[str, Any]:
+def _transfer_config(engine: Engine) -> dict[str, Any]:
     site = Site("127.0.0.1", {}, engine.storage)
     args = engine_command(engine.spec, engine.role, site=site, listen="127.0.0.1", port=engine.port).args
-    told: dict[str, Any] = json.loads(args[args.index("--kv-transfer-config") + 1])
-    return told
+    config: dict[str, Any] = json.loads(args[args.index("--kv-transfer-config") + 1])
+    return config
 
 
 async def test_a_wiped_directory_costs_a_local_prefill(
     session: aiohttp.ClientSession, front: Gateway, pair: Pair, storage: Path
 ) -> None:
-    """D is asked when what P saved is gone again, as the gateway asks it."""
-    body = {"prompt": words(11, 120), "max_tokens": 24}
+    """D gets the gateway's request when the blocks that P saved are gone."""
+    body = {"prompt": make_prompt(11, 120), "max_tokens": 24}
     alone = await _alone(session, pair, storage, body)
-    first = await ask(session, front.url, body)
+    first = await complete(session, front.url, body)
     before = pair.decode.metrics()
     _wipe(storage)
-    again = await ask(session, pair.decode.url, body)
+    again = await complete(session, pair.decode.url, body)
     assert [first.text, again.text] == [alone.text] * 2
     after = pair.decode.metrics()
     assert after["external_kv_transfer"] == before["external_kv_transfer"]
@@ -151,10 +161,10 @@ async def test_a_wiped_directory_costs_a_local_prefill(
 async def test_a_dead_prefill_is_survived(
     session: aiohttp.ClientSession, front: Gateway, pair: Pair, storage: Path
 ) -> None:
-    body = {"prompt": words(13, 120), "max_tokens": 24}
+    body = {"prompt": make_prompt(13, 120), "max_tokens": 24}
     alone = await _alone(session, pair, storage, body)
     before = front.state()["outcomes"]["whole"]
     await asyncio.to_thread(pair.prefill.kill)
-    got = await ask(session, front.url, body)
+    got = await complete(session, front.url, body)
     assert (got.status, got.text) == (200, alone.text)
     assert front.state()["outcomes"]["whole"] == before + 1

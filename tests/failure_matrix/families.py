@@ -129,7 +129,7 @@ def _leaves() -> Iterator[Row]:
             "while_prefill_computes",
         ),
         (
-            "prefill-told",
+            "prefill-waits",
             Phase.PREFILL,
             MOONCAKE_D_WAITS,
             {Settlement.FINISHED: 1},

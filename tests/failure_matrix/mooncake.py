@@ -96,7 +96,7 @@ def _prefill_of_a_waiting_decode() -> Iterator[Row]:
         if way is not _FULL:
             yield _prefill(
                 way,
-                "-told",
+                "-waits",
                 "; another pair does not, and the first D waits for nothing",
                 outcomes=SPLIT,
                 retries={way.reason: 1},
@@ -107,21 +107,21 @@ def _prefill_of_a_waiting_decode() -> Iterator[Row]:
             )
     yield _prefill(
         _FULL,
-        "-told",
+        "-waits",
         "; on a second leg under the ID, it does not",
         outcomes=SPLIT,
         legs=(2, 1, 0),
         orders=MOONCAKE_D_WAITS,
     )
-    yield _prefill(HANGS_LATE, "-told", "; D has its KV", outcomes=SPLIT, legs=(1, 1, 0), orders=MOONCAKE_D_WAITS)
+    yield _prefill(HANGS_LATE, "-waits", "; D has its KV", outcomes=SPLIT, legs=(1, 1, 0), orders=MOONCAKE_D_WAITS)
     finished = {Settlement.FINISHED: 1}
     text = "; a short leg under the ID frees D"
-    yield _prefill(REFUSED, "-told", text, outcomes=ALONE, settled=finished, legs=(2, 1, 1), orders=MOONCAKE_D_WAITS)
+    yield _prefill(REFUSED, "-waits", text, outcomes=ALONE, settled=finished, legs=(2, 1, 1), orders=MOONCAKE_D_WAITS)
     dies = next(way for way in IDLE_WAYS if way.id == "dies")
     for way, count in ((dies, 2), (_FULL, 6)):
         yield _prefill(
             way,
-            "-told-always",
+            "-waits-always",
             ", and so does every P",
             always=True,
             outcomes=ALONE,
@@ -138,7 +138,7 @@ def _prefill_of_a_waiting_decode() -> Iterator[Row]:
         ):
             yield _prefill(
                 way,
-                f"-told-{policy.lower()}",
+                f"-waits-{policy.lower()}",
                 "; a short leg under the ID frees D" if way is _FULL else "; D waits for nothing",
                 failure_answer,
                 outcomes=outcome,
@@ -182,7 +182,9 @@ def _decode_fails() -> Iterator[Row]:
             way, "-first", other, settled=settled, legs=(2, 2, 0), orders=MOONCAKE_P_FIRST, streams=streams, **shared
         )
         failure_answer = _IN_VAIN if way.hangs else (*_FREED, None)
-        yield _decode(way, "-told", other, settled=failure_answer, legs=(None, 2, 0), orders=MOONCAKE_D_WAITS, **shared)
+        yield _decode(
+            way, "-waits", other, settled=failure_answer, legs=(None, 2, 0), orders=MOONCAKE_D_WAITS, **shared
+        )
     load = Way("load-fails", "could not load the KV", K.ERROR_EVENT, Reason.STATUS)
     for suffix, text, reason, streams in (
         ("", ": 500", Reason.STATUS, WHOLE),
@@ -196,12 +198,12 @@ def _decode_fails() -> Iterator[Row]:
     released = {Settlement.RELEASED: 1}
     refused: dict[str, Any] = {"outcomes": ALONE, "streams": STREAM, "settled": released}
     yield _decode(REFUSED, "-first", "", legs=(1, 1, 1), orders=MOONCAKE_P_FIRST, **refused)
-    yield _decode(REFUSED, "-told", "", outcomes=ALONE, settled=_FREED, legs=(None, 1, 1), orders=MOONCAKE_D_WAITS)
+    yield _decode(REFUSED, "-waits", "", outcomes=ALONE, settled=_FREED, legs=(None, 1, 1), orders=MOONCAKE_D_WAITS)
     refuses: dict[str, Any] = {"outcomes": {Outcome.SPLIT: 2}, "retries": {Reason.CONNECT: 1}, "requests": 2}
     yield _decode(
         REFUSES, "-first", other, settled=released, legs=(3, 2, 0), orders=MOONCAKE_P_FIRST, streams=WHOLE, **refuses
     )
-    yield _decode(REFUSES, "-told", other, legs=(2, 2, 0), orders=MOONCAKE_D_WAITS, **refuses)
+    yield _decode(REFUSES, "-waits", other, legs=(2, 2, 0), orders=MOONCAKE_D_WAITS, **refuses)
     every, no = ", and so does every D", Client.UNAVAILABLE
     gone: dict[str, Any] = {"outcomes": NONE, "retries": {Reason.CONNECT: 3}, "always": True}
     lease = {Settlement.LEASE: 2}
@@ -216,7 +218,7 @@ def _decode_fails() -> Iterator[Row]:
         streams=STREAM,
         **gone,
     )
-    yield _decode(REFUSES, "-told-always", every, no, legs=(0, 0, 0), orders=MOONCAKE_D_WAITS, **gone)
+    yield _decode(REFUSES, "-waits-always", every, no, legs=(0, 0, 0), orders=MOONCAKE_D_WAITS, **gone)
 
 
 def _used_connections() -> Iterator[Row]:
@@ -263,7 +265,7 @@ def _expires() -> Iterator[Row]:
         **late,
     )
     yield _prefill(
-        hangs, "-expires-told", text, Client.LATE, legs=(1, 1, 0), settled=_LOST, orders=MOONCAKE_D_WAITS, **late
+        hangs, "-expires-waits", text, Client.LATE, legs=(1, 1, 0), settled=_LOST, orders=MOONCAKE_D_WAITS, **late
     )
     yield _decode(hangs, "-expires", text, Client.LATE, legs=(1, 1, 0), settled=_FREED, orders=MOONCAKE_ALL, **late)
 

@@ -66,11 +66,11 @@ def _cases() -> set[tuple[Role, FaultKind, Wiring, bool]]:
 
 
 def test_whatever_an_engine_can_do_has_a_row() -> None:
-    """The simulator knows how engines fail: each way, at each side, in each order, with and without a stream.
+    """Every failure of the simulator has a row for each role, in each order, with and without a stream.
 
-    Mooncake's orders have one of the two forms each, and together both.
+    Each order of Mooncake has one of the two forms; together they have both.
     """
-    wanted = {
+    required = {
         (role, kind, order, stream)
         for role, kind, order, stream in product((Role.PREFILL, Role.DECODE), FaultKind, Wiring, (False, True))
         if kind not in NO_FAILURE
@@ -79,23 +79,23 @@ def test_whatever_an_engine_can_do_has_a_row() -> None:
         and not (role is Role.DECODE and kind in ONLY_IN_STREAMS and not stream)
     }
     found = _cases()
-    assert {case for case in wanted if case[2] in ALL} - found == set()
-    meet, met = ({case for case in cases if case[2] in MOONCAKE_ALL} for cases in (wanted, found))
-    assert {case[:3] for case in meet} - {case[:3] for case in met} == set()
-    assert {(role, kind, stream) for role, kind, _, stream in meet} - {(r, k, s) for r, k, _, s in met} == set()
+    assert {case for case in required if case[2] in ALL} - found == set()
+    needed, present = ({case for case in cases if case[2] in MOONCAKE_ALL} for cases in (required, found))
+    assert {case[:3] for case in needed} - {case[:3] for case in present} == set()
+    assert {(role, kind, stream) for role, kind, _, stream in needed} - {(r, k, s) for r, k, _, s in present} == set()
 
 
 def test_every_policy_has_a_row_for_every_reason() -> None:
-    """What P does and what the user wants then."""
-    wanted = set(product(set(Reason) - {Reason.ERROR_EVENT}, ALL, (False, True), PrefillFailure))
+    """Each reason for which a prefill is repeated, with each `onPrefillFailure`."""
+    required = set(product(set(Reason) - {Reason.ERROR_EVENT}, ALL, (False, True), PrefillFailure))
     found = {
         (reason, case.order, case.stream, case.policy)
         for case in CASES
         if case.row.phase is Phase.PREFILL and case.row.strike is not None
         for reason in case.row.retries
     }
-    # push: with Retry a P that fails once is asked again inside the attempt; only one that fails for good ends it
-    assert wanted - found == set()
+    # push: with Retry the attempt repeats the prefill of a P that fails once; only a P that keeps failing ends it
+    assert required - found == set()
 
 
 @pytest.mark.parametrize("outcome", set(Outcome) - {Outcome.REFUSED, Outcome.REFUSED_BY_ENGINE})
@@ -109,10 +109,10 @@ def test_every_counter_has_a_row(name: str) -> None:
 
 
 def test_clients_leave_and_gateways_end_in_every_phase() -> None:
-    for words in ("client leaves", "SIGTERM", "deleted"):
+    for phrase in ("client leaves", "SIGTERM", "deleted"):
         for order, stream in product(PEERS, (False, True)):
-            cases = [c for c in CASES if words in c.row.fails and (c.order, c.stream) == (order, stream)]
-            assert {case.row.phase for case in cases} >= {Phase.PREFILL, Phase.DECODE, Phase.ANSWER}, words
+            cases = [c for c in CASES if phrase in c.row.fails and (c.order, c.stream) == (order, stream)]
+            assert {case.row.phase for case in cases} >= {Phase.PREFILL, Phase.DECODE, Phase.ANSWER}, phrase
     for order in MOONCAKE_ALL:
         cases = [c for c in CASES if c.row.fails.startswith("the client leaves") and c.order is order]
         assert {case.row.phase for case in cases} >= {Phase.PREFILL, Phase.DECODE, Phase.ANSWER}

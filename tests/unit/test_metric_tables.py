@@ -23,17 +23,19 @@ def gateway() -> str:
     endpoints = [Endpoint(EndpointSpec(Address("127.0.0.1", 1 + i), role)) for i, role in enumerate(Role)]
     counters = Counters().report({})
     phases = {"alone": counters["phases"][Phase.TOTAL]}
-    canary = {"results": {"moved": 1}, "phases": phases, "pairs": {"verified": 1}, "lastSuccess": 1.0}
-    arrivals = {"split": 1, "decode": {"d": {"promptTokens": 2, "outside": 1}}}
-    return render({**counters, "ejections": {"lost": 0}, "canary": canary, "arrivals": arrivals}, endpoints).decode()
+    transfer_probes = {"results": {"moved": 1}, "phases": phases, "pairs": {"verified": 1}, "lastSuccess": 1.0}
+    transfer_share = {"split": 1, "decode": {"d": {"promptTokens": 2, "outside": 1}}}
+    return render(
+        {**counters, "ejections": {"lost": 0}, "canary": transfer_probes, "arrivals": transfer_share}, endpoints
+    ).decode()
 
 
 def operator() -> str:
     """The same of the operator."""
     metrics = Metrics(lambda: 1e9)
     progressing = {"type": "Progressing", "status": "True", "lastTransitionTime": "2001-01-01T00:00:00Z"}
-    standing = ObjectSummary.of({"metadata": {"generation": 1}, "status": {"conditions": [progressing]}})
-    metrics.add_objects(lambda: {"ns/m": standing})
+    summary = ObjectSummary.of({"metadata": {"generation": 1}, "status": {"conditions": [progressing]}})
+    metrics.add_objects(lambda: {"ns/m": summary})
     metrics.count_reconcile("ok", 0.1)
     metrics.count_request("GET", 200)
     return metrics.render().decode()

@@ -89,7 +89,7 @@ def _print(observation: Observation, findings: Sequence[Finding]) -> None:
     console.print()
     console.print(Text(f"Inspected {_extent(observation)}.", "dim"))
     if observation.unseen:
-        console.print(Text(f"Could not read: {'; '.join(observation.unseen)}.", "dim"))
+        console.print(Text(f"Not inspected: {'; '.join(observation.unseen)}.", "dim"))
 
 
 def _verdict(findings: Sequence[Finding]) -> str:

@@ -21,9 +21,8 @@ examples:
               --client-keys keys.txt
 
 The engines must be configured for this connector and order; `pdx render FILE` prints how. Start them with
---enable-prompt-tokens-details, because transfer probes (--verification-period-seconds) read the
-share of loaded tokens from their answers.
---listen serves clients, /health and /ready; --admin serves /metrics and /pdx/state."""
+--enable-prompt-tokens-details: transfer probes (--verification-period-seconds) read the share of loaded tokens from
+their answers. --listen serves clients, /health and /ready; --admin serves /metrics, /pdx/state and /pdx/canary."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

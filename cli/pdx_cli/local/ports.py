@@ -66,7 +66,7 @@ def allocate(
             except OSError:
                 continue
             found.append(port)
-    raise CommandError(f"Found no {count} free ports between {low} and {high} on {HOST}.")
+    raise CommandError(f"Found fewer than {count} free ports between {low} and {high} on {HOST}.")
 
 
 def _first_ephemeral() -> int:

@@ -59,8 +59,8 @@ def engine_volumes(
         volumes.append({"name": _HUB, "persistentVolumeClaim": {"claimName": cache.claim_name}})
     source = model.source.persistent_volume_claim if model.source else None
     if source is not None:
-        ownership = {"claimName": source.claim_name, "readOnly": True}
-        volumes.append({"name": _MODEL, "persistentVolumeClaim": ownership})
+        claim = {"claimName": source.claim_name, "readOnly": True}
+        volumes.append({"name": _MODEL, "persistentVolumeClaim": claim})
     if storage is not None:
         claim_name = storage.persistent_volume_claim.claim_name
         volumes.append({"name": _KV, "persistentVolumeClaim": {"claimName": claim_name}})

@@ -178,7 +178,7 @@ def _verified(facts: Facts, old: _Condition) -> _Outcome:
     if finding is not None:
         return _found(finding, spec.routing.canary_seconds)
     if facts.transfer.unreachable:
-        return _Outcome(None, "GatewayUnreachable", "the operator reaches the admin port of no gateway")
+        return _Outcome(None, "GatewayUnreachable", "the operator cannot reach the admin port of any gateway")
     if old.get("reason") not in (None, INVALID, "Aggregated", "SwitchedOff"):
         # The operator has just started: the last result is still valid.
         return _unchanged(old)
@@ -200,7 +200,7 @@ def _found(finding: Finding, seconds: int) -> _Outcome:
         return _Outcome(None, broken.cause, broken.sentence)
     if broken is not None:
         more = f" ({finding.broken_pairs} of {finding.possible} pairs)" if finding.possible > 1 else ""
-        return _Outcome(False, broken.cause, f"KV does not travel{more}: {broken.sentence}")
+        return _Outcome(False, broken.cause, f"KV does not move{more}: {broken.sentence}")
     return _Outcome(None, "NotTriedYet", finding.why)
 
 

@@ -133,7 +133,7 @@ def _cause(pod: PodView, log: str | None, now: datetime, may_use_surge: bool, fi
         return _unplaced(pod, may_use_surge, field)
     if pod.reason or pod.phase == "Failed":
         why = f": {_sentence(pod.message)}" if pod.message else ""
-        return _found("node", pod.reason or "PodFailed", f"its node has stopped it ({pod.reason or 'Failed'}){why}")
+        return _found("node", pod.reason or "PodFailed", f"its node does not run it ({pod.reason or 'Failed'}){why}")
     for container in pod.containers:
         cause = _not_created(container) or _ended(container, log, field)
         if cause is not None:

@@ -79,7 +79,7 @@ class Deadlines:
     first_event: float = defaults.FIRST_EVENT_SECONDS
     """D's leg up to the first event of its body, queueing included; without a stream, up to its end."""
     idle: float = defaults.IDLE_SECONDS
-    """A stream in which the engine sends nothing."""
+    """The longest gap between two writes of an engine in a stream."""
     total: float = defaults.TOTAL_SECONDS
     """A whole request, from its last byte to the last byte of its answer."""
     settle: float = 10.0

@@ -61,7 +61,7 @@ class Api:
         self._token = cluster.token
         self._tls = ssl.create_default_context(cafile=str(cluster.authority))
 
-    def ask(self, method: str, path: str, body: Body | None = None, content: str = "application/json") -> Body:
+    def request(self, method: str, path: str, body: Body | None = None, content: str = "application/json") -> Body:
         """One request; raises urllib.error.HTTPError."""
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content, "User-Agent": "pdx-test"}
         data = json.dumps(body).encode() if body is not None else None
@@ -73,7 +73,7 @@ class Api:
     def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
         """One object; None when there is none."""
         try:
-            return self.ask("GET", kind.path(namespace, name))
+            return self.request("GET", kind.path(namespace, name))
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return None
@@ -81,21 +81,21 @@ class Api:
 
     def items(self, kind: Kind, namespace: str | None, **query: str) -> list[Body]:
         """All objects of a kind."""
-        items: list[Body] = self.ask("GET", f"{kind.path(namespace)}?{urlencode(query)}")["items"]
+        items: list[Body] = self.request("GET", f"{kind.path(namespace)}?{urlencode(query)}")["items"]
         return items
 
     def create(self, kind: Kind, namespace: str, body: Body) -> Body:
         """Make an object."""
-        return self.ask("POST", kind.path(namespace), body)
+        return self.request("POST", kind.path(namespace), body)
 
     def patch(self, kind: Kind, namespace: str, name: str, body: Body, subresource: str = "") -> Body:
         """Merge into an object."""
-        return self.ask("PATCH", kind.path(namespace, name, subresource), body, "application/merge-patch+json")
+        return self.request("PATCH", kind.path(namespace, name, subresource), body, "application/merge-patch+json")
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """Delete an object in the background."""
         with contextlib.suppress(urllib.error.HTTPError):
-            self.ask("DELETE", kind.path(namespace, name), {"propagationPolicy": "Background"})
+            self.request("DELETE", kind.path(namespace, name), {"propagationPolicy": "Background"})
 
     def deploy(self, namespace: str, name: str = "m", spec: Body | None = None) -> Body:
         """Make a PDDeployment."""
@@ -122,7 +122,7 @@ class Api:
         return next((condition for condition in conditions if condition["type"] == kind), {})
 
     def is_ready(self, namespace: str, name: str = "m") -> bool:
-        """Whether its status says so of the present spec."""
+        """Whether its condition Ready is True for the current generation."""
         body = self.get(PDDEPLOYMENT, namespace, name) or {}
         ready = self.condition(namespace, "Ready", name)
         generation = (body.get("metadata") or {}).get("generation")
@@ -212,7 +212,7 @@ class Operator:
             raise
         return time.monotonic() - began
 
-    def ask(self, path: str) -> tuple[int, str]:
+    def get(self, path: str) -> tuple[int, str]:
         """Status and body of a GET to its health port; raises URLError when nobody listens."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
@@ -222,7 +222,7 @@ class Operator:
 
     def writes(self) -> float:
         """Requests that it has made to write anything: children, status, Events, deletions."""
-        lines = [line for line in self.ask("/metrics")[1].splitlines() if line.startswith(_REQUESTS)]
+        lines = [line for line in self.get("/metrics")[1].splitlines() if line.startswith(_REQUESTS)]
         return sum(float(line.rpartition(" ")[2]) for line in lines if 'verb="GET"' not in line)
 
     def cpu_seconds(self) -> float:
@@ -232,7 +232,7 @@ class Operator:
 
 
 class Kubelets(threading.Thread):
-    """Marks pods of a namespace as ready, as nodes would; `holds` says of which pods not."""
+    """Marks pods of a namespace as ready, as nodes do, except the pods that `holds` selects."""
 
     def __init__(
         self, api: Api, namespace: str, holds: Callable[[Body], bool] = lambda pod: False, address: str | None = None
@@ -338,7 +338,7 @@ def revoke(cluster: Cluster) -> None:
 
 
 def grant(cluster: Cluster, folder: Path) -> Path:
-    """The kubeconfig of a service account that may do what `ACCESS` says, and nothing else."""
+    """The kubeconfig of a service account whose rights are those of `ACCESS`."""
     metadata = {"name": OPERATOR, "namespace": SYSTEM}
     rules = [_rule(resource, verbs) for resource, verbs in ACCESS.items()]
     rbac = "rbac.authorization.k8s.io"

@@ -29,7 +29,7 @@ from tests.documents import BLOCKS
 QUOTA = Kind("v1", "ResourceQuota", "resourcequotas")
 ALONE: Body = {"podTemplate": {"spec": {"schedulerName": "nobody"}}}
 UNPLACED: Body = {**SPEC, "prefill": ALONE, "decode": ALONE}
-"""Engines that no scheduler looks at, which would write into their status too."""
+"""Engines that no scheduler handles: a scheduler would write into their status too."""
 GROUP = "rbac.authorization.k8s.io"
 
 Doctor = Callable[[], dict[str, Finding]]
@@ -99,9 +99,9 @@ def test_nodes_without_room(
     api.deploy(namespace)
     finding = named(doctor, "Unschedulable")
     assert "no node may take it" in finding.sentence
-    told = eventually(lambda: _observe(control_plane, namespace).events, what="Events")
-    assert ("Pod", "FailedScheduling") in {(event.kind, event.reason) for event in told}
-    assert all(event.note for event in told)
+    events = eventually(lambda: _observe(control_plane, namespace).events, what="Events")
+    assert ("Pod", "FailedScheduling") in {(event.kind, event.reason) for event in events}
+    assert all(event.note for event in events)
 
 
 def test_an_image_that_cannot_be_pulled(api: Api, operator: Operator, namespace: str, doctor: Doctor) -> None:
@@ -112,7 +112,7 @@ def test_an_image_that_cannot_be_pulled(api: Api, operator: Operator, namespace:
 
 
 @pytest.mark.parametrize(
-    ("ending", "cause", "words"),
+    ("ending", "cause", "text"),
     [
         pytest.param(
             {"exitCode": 1, "reason": "Error", "message": "OSError: m is not a valid git identifier"},
@@ -124,11 +124,11 @@ def test_an_image_that_cannot_be_pulled(api: Api, operator: Operator, namespace:
     ],
 )
 def test_an_engine_that_ends(
-    ending: Body, cause: str, words: str, api: Api, operator: Operator, namespace: str, doctor: Doctor
+    ending: Body, cause: str, text: str, api: Api, operator: Operator, namespace: str, doctor: Doctor
 ) -> None:
     api.deploy(namespace, spec=UNPLACED)
     show(api, namespace, "decode", state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState={"terminated": ending})
-    assert words in named(doctor, cause).sentence
+    assert text in named(doctor, cause).sentence
 
 
 def test_a_quota(api: Api, operator: Operator, namespace: str, doctor: Doctor) -> None:
@@ -199,7 +199,7 @@ def test_an_engine_with_other_flags(role: str, api: Api, operator: Operator, nam
     ]
     path = DEPLOYMENT.path(namespace, deployment["metadata"]["name"])
     old = names(api, namespace, role)
-    api.ask("PATCH", path, change, "application/json-patch+json")  # type: ignore[arg-type]
+    api.request("PATCH", path, change, "application/json-patch+json")  # type: ignore[arg-type]
     eventually(lambda: (now := names(api, namespace, role)) and not now & old, what="a new pod and no old one")
     for each in ("prefill", "decode"):
         running = {"running": {"startedAt": "2030-01-01T00:00:00Z"}}
@@ -240,7 +240,7 @@ def test_objects_and_rights_that_are_not_there(
     assert _observe(control_plane, namespace, tmp_path / "user-1.kubeconfig").unseen == (), "with the role edit"
     documented = next(body["rules"] for _, body in BLOCKS if body["metadata"]["name"] == "pdx-doctor")
     observation = _observe(control_plane, namespace, _user(control_plane, namespace, tmp_path, documented))
-    assert observation.unseen == (), "what docs/doctor.md asks for is enough"
+    assert observation.unseen == (), "the rights in docs/doctor.md are enough"
 
 
 def test_kubectl_runs_it_as_its_plugin(api: Api, namespace: str, control_plane: Cluster, tmp_path: Path) -> None:

@@ -257,8 +257,8 @@ def test_only_the_named_namespaces_are_served(
 def test_it_is_live_and_ready_and_ends_at_once(api: Api, operator: Operator, namespace: str) -> None:
     api.deploy(namespace)
     _all_children(api, namespace)
-    assert [operator.ask(path)[0] for path in ("/healthz", "/readyz", "/other")] == [200, 200, 404]
-    page = operator.ask("/metrics")[1]
+    assert [operator.get(path)[0] for path in ("/healthz", "/readyz", "/other")] == [200, 200, 404]
+    page = operator.get("/metrics")[1]
     ready = re.findall(r'\npdx_operator_objects{condition="Ready",status="\w+"} (\S+)', page)
     assert sum(map(float, ready)) == 1
     assert re.search(r'\npdx_operator_last_reconcile_timestamp_seconds{result="ok"} [1-9]', page)
@@ -267,7 +267,7 @@ def test_it_is_live_and_ready_and_ends_at_once(api: Api, operator: Operator, nam
     assert operator.end() < 2
     assert operator.process.returncode == 0
     with pytest.raises(urllib.error.URLError):
-        operator.ask("/healthz")
+        operator.get("/healthz")
 
 
 def test_it_lives_but_is_not_ready_while_it_may_not_read_the_cluster(
@@ -282,12 +282,12 @@ def test_it_lives_but_is_not_ready_while_it_may_not_read_the_cluster(
 
         def lives() -> bool:
             with suppress(urllib.error.URLError):
-                return operator.ask("/healthz")[0] == 200
+                return operator.get("/healthz")[0] == 200
             return False
 
         eventually(lives, what="alive")
         eventually(lambda: "cannot be read yet" in operator.text(), what="kept out")
-        assert operator.ask("/readyz")[0] == 503
+        assert operator.get("/readyz")[0] == 503
     finally:
         operator.end()
 

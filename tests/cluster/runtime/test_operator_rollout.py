@@ -1,4 +1,4 @@
-"""Rollouts, scaling and reversal as the operator performs them, with pods that become ready when the test says so."""
+"""Rollouts, scaling and reversal as the operator performs them, with pods that the test marks as ready."""
 
 import json
 import time
@@ -143,7 +143,7 @@ def _age(api: Api, namespace: str, name: str, body: dict[str, Any]) -> None:
         },
     }
     query = f"?fieldManager={FIELD_MANAGER}&force=true"
-    api.ask("PATCH", DEPLOYMENT.path(namespace, name) + query, manifest, "application/apply-patch+yaml")
+    api.request("PATCH", DEPLOYMENT.path(namespace, name) + query, manifest, "application/apply-patch+yaml")
 
 
 def _owned(body: dict[str, Any]) -> dict[str, str]:

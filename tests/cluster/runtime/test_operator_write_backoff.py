@@ -138,11 +138,11 @@ def _image(api: Api, namespace: str, name: str) -> str:
 
 @contextmanager
 def _installed(api: Api, plural: str, name: str, body: dict[str, Any]) -> Iterator[None]:
-    api.ask("POST", f"{ADMISSION}/{plural}", {"metadata": {"name": name}, **body})
+    api.request("POST", f"{ADMISSION}/{plural}", {"metadata": {"name": name}, **body})
     try:
         yield
     finally:
-        api.ask("DELETE", f"{ADMISSION}/{plural}/{name}")
+        api.request("DELETE", f"{ADMISSION}/{plural}/{name}")
 
 
 def _only(namespace: str) -> dict[str, Any]:

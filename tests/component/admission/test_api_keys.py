@@ -37,7 +37,7 @@ async def test_who_may_use_it(order: Order, shape: Shape, files: Keys, make_worl
     world = await make_world(order, keys=Keys(clients=files.clients))
     before = [engine.counts.requests.total() for engine in world.engines]
     for wrong in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "alice-key"}, {"x-api-key": "alice"}):
-        reply = await world.ask(shape, wrong)
+        reply = await world.complete(shape, wrong)
         assert (reply.status, reply.json) == (401, {"error": "Unauthorized"})
         assert reply.headers["www-authenticate"] == "Bearer"
         world.sent += 1
@@ -46,7 +46,7 @@ async def test_who_may_use_it(order: Order, shape: Shape, files: Keys, make_worl
     for path in ("/health", "/ready"):
         assert (await world.call("GET", f"{world.url}{path}")).status == 200
     for right in (ALICE, BOB):
-        assert (await world.ask(shape, right)).text == shape.expected()
+        assert (await world.complete(shape, right)).text == shape.expected()
     world.sent += 1
     assert (await world.call("GET", f"{world.url}/v1/models", headers=BOB)).status == 200
     assert await world.outcomes() == {"refused": 8, "split": 2, "whole": 1}
@@ -58,7 +58,7 @@ async def test_without_keys_the_clients_goes_on(make_world: MakeWorld) -> None:
     await eventually(lambda: all(engine.counts.unauthorized for engine in world.engines), 5.0, "warm-ups are refused")
     assert not world.gateway.registry.snapshot.decode
     world = await make_world(Order.PREFILL_FIRST)
-    assert (await world.ask(headers=ALICE)).status == 200
+    assert (await world.complete(headers=ALICE)).status == 200
     shown = [headers["authorization"] for headers in _seen(world) if "authorization" in headers]
     assert shown == ["Bearer alice-key"] * 2
 
@@ -68,7 +68,7 @@ async def test_the_engines_key_is_on_every_leg(order: Order, files: Keys, make_w
     sim = {"api_key": "engine-key"}
     slow = {"prefill_base_seconds": 0.05, **sim}
     world = await make_world(order, sim=sim, p=slow, keys=Keys(engines=files.engines))
-    assert (await world.ask(headers=ALICE)).text == Shape().expected()
+    assert (await world.complete(headers=ALICE)).text == Shape().expected()
     world.sent += 1
     assert (await world.call("GET", f"{world.url}/v1/models")).status == 200
     _, writer = await world.raw(Shape().body(tokens=500), head="Authorization: Bearer alice-key\r\n")
@@ -84,12 +84,12 @@ async def test_the_engines_key_is_on_every_leg(order: Order, files: Keys, make_w
 
 async def test_keys_change_while_it_serves(files: Keys, make_world: MakeWorld, tmp_path: Path) -> None:
     world = await make_world(Order.PREFILL_FIRST, keys=files)
-    assert (await world.ask(headers=ALICE)).status == 200
+    assert (await world.complete(headers=ALICE)).status == 200
     (tmp_path / "clients").write_text(_line("carol"))
     (tmp_path / "engines").write_text("another-key")
 
     async def status(headers: dict[str, str]) -> int:
-        return (await world.ask(headers=headers)).status
+        return (await world.complete(headers=headers)).status
 
     async with asyncio.timeout(5):
         while await status(ALICE) != 401:
@@ -106,10 +106,10 @@ async def test_a_key_has_a_limit_of_its_own(files: Keys, make_world: MakeWorld) 
     world = await make_world(
         Order.PREFILL_FIRST, d={"decode_token_seconds": 0.02}, keys=files, limits=Limits(requests_per_client=1)
     )
-    first = asyncio.create_task(world.ask(headers=ALICE, tokens=20))
+    first = asyncio.create_task(world.complete(headers=ALICE, tokens=20))
     await eventually(lambda: world.d.counts.running_now)
-    assert (await world.ask(headers=ALICE)).status == 429
-    assert (await world.ask(headers=BOB)).status == 200
+    assert (await world.complete(headers=ALICE)).status == 429
+    assert (await world.complete(headers=BOB)).status == 200
     assert (await first).status == 200
 
 
@@ -117,8 +117,8 @@ async def test_every_worker_has_the_keys(files: Keys, make_world: MakeWorld) -> 
     world = await make_world(Order.PREFILL_FIRST, sim={"api_key": "engine-key"}, keys=files, workers=2)
     close = {"Connection": "close"}
     for _ in range(6):
-        assert (await world.ask(headers={**BOB, **close})).status == 200
-        assert (await world.ask(headers=close)).status == 401
+        assert (await world.complete(headers={**BOB, **close})).status == 200
+        assert (await world.complete(headers=close)).status == 401
 
 
 async def test_the_body_of_an_unauthorized_client_is_not_read(files: Keys, make_world: MakeWorld) -> None:

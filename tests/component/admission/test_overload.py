@@ -27,7 +27,7 @@ async def _request_in_order(world: World, count: int, done: list[int]) -> "list[
     tasks: list[asyncio.Task[Reply]] = []
 
     async def one(number: int) -> Reply:
-        reply = await world.ask(tokens=10)
+        reply = await world.complete(tokens=10)
         done.append(number)
         return reply
 
@@ -43,7 +43,7 @@ async def test_requests_wait_in_order_and_further_ones_are_shed(order: Order, ma
     tasks = await _request_in_order(world, 4, done)
     assert _queued(world) == 3
     before = _requests(world)
-    reply = await world.ask()
+    reply = await world.complete()
     assert (reply.status, reply.error["code"], reply.error["type"]) == (503, 503, "ServiceUnavailableError")
     assert "queue is full" in reply.error["message"]
     assert 1 <= int(reply.headers["retry-after"]) <= 60
@@ -61,9 +61,9 @@ async def test_requests_wait_in_order_and_further_ones_are_shed(order: Order, ma
 async def test_a_wait_that_is_too_long_is_shed(make_world: MakeWorld) -> None:
     limits = Limits(in_flight_per_decode=1, queue_seconds=0.05)
     world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=limits)
-    first = asyncio.create_task(world.ask(tokens=40))
+    first = asyncio.create_task(world.complete(tokens=40))
     await eventually(lambda: world.d.counts.running_now)
-    reply = await world.ask()
+    reply = await world.complete()
     assert (reply.status, first.done()) == (503, False)
     assert "waited too long" in reply.error["message"]
     assert (await first).status == 200
@@ -73,7 +73,7 @@ async def test_a_wait_that_is_too_long_is_shed(make_world: MakeWorld) -> None:
 async def test_a_client_that_disconnects_leaves_the_queue(make_world: MakeWorld) -> None:
     limits = Limits(in_flight_per_decode=1, queued_requests=1)
     world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=limits)
-    first = asyncio.create_task(world.ask(tokens=60))
+    first = asyncio.create_task(world.complete(tokens=60))
     await eventually(lambda: world.d.counts.running_now)
     _, writer = await world.raw(Shape().body())
     await eventually(lambda: _queued(world) == 1)
@@ -81,7 +81,7 @@ async def test_a_client_that_disconnects_leaves_the_queue(make_world: MakeWorld)
     writer.close()
     await eventually(lambda: _queued(world) == 0)
     assert not first.done()
-    second = asyncio.create_task(world.ask())
+    second = asyncio.create_task(world.complete())
     await eventually(lambda: _queued(world) == 1)
     assert (await first).status == (await second).status == 200
     assert _requests(world) == before + 2, "no leg for the request that left the queue"
@@ -91,11 +91,11 @@ async def test_a_client_that_disconnects_leaves_the_queue(make_world: MakeWorld)
 async def test_one_client_has_a_limit_of_its_own(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=Limits(requests_per_client=2))
     tasks = await _request_in_order(world, 2, [])
-    reply = await world.ask(headers={"X-Forwarded-For": "10.1.2.3"})
+    reply = await world.complete(headers={"X-Forwarded-For": "10.1.2.3"})
     assert (reply.status, reply.error["code"], reply.error["type"]) == (429, 429, "RateLimitError")
     assert "retry-after" in reply.headers
     assert [reply.status for reply in await asyncio.gather(*tasks)] == [200, 200]
-    assert (await world.ask()).status == 200
+    assert (await world.complete()).status == 200
     assert world.report["sheds"]["client_limit"] == 1
 
 
@@ -133,7 +133,7 @@ async def test_bodies_are_bounded(chunked: bool, make_world: MakeWorld) -> None:
         assert b"\r\nconnection: close\r\n" in answer
         assert "too many request bodies" in body["error"]["message"]
         other.close()
-    assert (await world.ask()).status == 200, "a small one still fits"
+    assert (await world.complete()).status == 200, "a small one still fits"
     assert _requests(world) == before + 2
     writer.close()
     await eventually(lambda: not world.report["inFlight"]["requests"])
@@ -147,7 +147,7 @@ async def test_a_body_is_not_buffered_during_the_relay(make_world: MakeWorld) ->
     await reader.readuntil(b"data: ")
     usage = world.worker._admission.usage
     assert (usage.in_flight, usage.buffered) == (1, 0)
-    waiting = asyncio.create_task(world.ask())
+    waiting = asyncio.create_task(world.complete())
     await eventually(lambda: _queued(world) == 1)
     assert usage.buffered > 1000
     await reader.readuntil(b"[DONE]")
@@ -212,7 +212,7 @@ async def test_ten_times_too_much(make_world: MakeWorld) -> None:
 
     async def client(pause: float) -> None:
         while loop.time() < ends:
-            reply = await world.ask(tokens=10)
+            reply = await world.complete(tokens=10)
             statuses[reply.status] += 1
             if reply.status != 200:
                 await asyncio.sleep(pause)

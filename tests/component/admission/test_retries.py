@@ -18,7 +18,7 @@ async def test_failures_become_no_storm(order: Order, make_world: MakeWorld) -> 
     world.allowed.stranded = world.allowed.expired = True
     for engine in world.engines:
         engine.faults.add(FaultKind.STATUS, count=None, status=503)
-    replies = [await world.ask(Shape(stream=bool(number % 2))) for number in range(REQUESTS)]
+    replies = [await world.complete(Shape(stream=bool(number % 2))) for number in range(REQUESTS)]
     assert {(reply.status, reply.error["message"]) for reply in replies} == {(503, "simulated fault")}
     report = world.report
     most = 3 + REQUESTS // 10
@@ -30,13 +30,13 @@ async def test_failures_become_no_storm(order: Order, make_world: MakeWorld) -> 
     for engine in world.engines:
         engine.faults.clear()
     await world.warm()
-    assert (await world.ask()).text == Shape().expected()
+    assert (await world.complete()).text == Shape().expected()
 
 
 async def test_a_refusal_of_the_request_needs_no_budget(order: Order, make_world: MakeWorld) -> None:
     """After a 4xx to a leg, D gets the whole request: that is no retry."""
     world = await make_world(order, retries=Retries(min_retries=0, budget_percent=0))
-    replies = await asyncio.gather(*(world.ask(max_tokens=100_000, tokens=1) for _ in range(5)))
+    replies = await asyncio.gather(*(world.complete(max_tokens=100_000, tokens=1) for _ in range(5)))
     assert {reply.status for reply in replies} == {400}
     assert world.report["retriesRefused"] == 0
 
@@ -46,7 +46,7 @@ async def test_an_engine_that_is_not_there_needs_no_budget(order: Order, make_wo
     world = await make_world(order, 2, 1, retries=Retries(min_retries=0, budget_percent=0))
     world.allowed.stranded = True
     await world.p.kill()
-    replies = await asyncio.gather(*(world.ask(prompt=str(number)) for number in range(8)))
+    replies = await asyncio.gather(*(world.complete(prompt=str(number)) for number in range(8)))
     assert [reply.text for reply in replies] == [Shape().expected(str(number)) for number in range(8)]
     assert world.report["retries"].keys() == {"connect"}
     assert world.report["retriesRefused"] == 0
@@ -55,7 +55,7 @@ async def test_an_engine_that_is_not_there_needs_no_budget(order: Order, make_wo
 async def test_a_prefill_that_dies_costs_a_retry_for_each_request(order: Order, make_world: MakeWorld) -> None:
     world = await make_world(order, p={"prefill_base_seconds": 0.5}, retries=Retries(min_retries=8, budget_percent=0))
     world.allowed.stranded = True
-    tasks = [asyncio.create_task(world.ask(prompt=str(number))) for number in range(8)]
+    tasks = [asyncio.create_task(world.complete(prompt=str(number))) for number in range(8)]
     legs = world.p.counts.legs["prefill"]
     await eventually(lambda: world.p.counts.legs["prefill"] == legs + 8)
     await world.p.kill()
@@ -72,9 +72,9 @@ async def test_one_attempt_is_one(policy: PrefillFailure, order: Order, make_wor
     retries = Retries(on_prefill_failure=policy, attempts=1)
     world = await make_world(order, sim={"lease_seconds": 0.4}, retries=retries)
     world.allowed.stranded = world.allowed.expired = True
-    assert (await world.ask()).text == Shape().expected()
+    assert (await world.complete()).text == Shape().expected()
     assert await world.outcomes() == {"split": 1}
     world.fault(world.p, FaultKind.STATUS, count=None, status=500)
-    reply = await world.ask()
+    reply = await world.complete()
     assert (reply.status, reply.error["message"]) == (500, "simulated fault")
     assert sum(world.report["retries"].values()) == 1

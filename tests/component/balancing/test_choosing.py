@@ -23,15 +23,15 @@ def engines_of(replies: list[Reply], header: str) -> Counter[str]:
 
 
 async def send_each(world: World, count: int, **more: Any) -> list[Reply]:
-    return [await world.ask(**more) for _ in range(count)]
+    return [await world.complete(**more) for _ in range(count)]
 
 
 async def test_the_same_beginning_of_a_prompt_goes_to_the_same_p(make_world: MakeWorld, order: Order) -> None:
     world = await make_world(order, 3, 2, **choosing(prefill_policy=Policy.PREFIX_AFFINITY))
-    same = [await world.ask(prompt=f"{PROMPT} {n}?") for n in range(5)]
+    same = [await world.complete(prompt=f"{PROMPT} {n}?") for n in range(5)]
     assert list(engines_of(same, "x-pdx-prefill").values()) == [5]
     assert len(engines_of(same, "x-pdx-decode")) == 2, "D has its own policy"
-    different = [await world.ask(prompt=f"{n}: {PROMPT}") for n in range(24)]
+    different = [await world.complete(prompt=f"{n}: {PROMPT}") for n in range(24)]
     assert len(engines_of(different, "x-pdx-prefill")) == 3
     assert world.report["affinity"]["prefill"] == {"kept": 29, "moved": 0}
     assert world.report["affinity"]["decode"] == {"kept": 0, "moved": 0}
@@ -55,7 +55,7 @@ async def test_a_session_stays_with_its_d(make_world: MakeWorld, order: Order) -
     world = await make_world(order, 1, 3, **choosing(decode_policy=Policy.SESSION_AFFINITY))
     mine = await send_each(world, 5, headers={"X-Session-Id": "mine"})
     assert list(engines_of(mine, "x-pdx-decode").values()) == [5]
-    every = [await world.ask(headers={"x-session-id": f"session {n}"}) for n in range(24)]
+    every = [await world.complete(headers={"x-session-id": f"session {n}"}) for n in range(24)]
     assert len(engines_of(every, "x-pdx-decode")) == 3
     nobodys = await send_each(world, 6)
     assert engines_of(nobodys, "x-pdx-decode") == dict.fromkeys(engines_of(every, "x-pdx-decode"), 2)
@@ -70,7 +70,7 @@ async def test_an_overloaded_session_is_shared(make_world: MakeWorld, order: Ord
         d={"decode_token_seconds": 5e-3},
         **choosing(decode_policy=Policy.SESSION_AFFINITY),
     )
-    requests = (world.ask(Shape(stream=True), {"x-session-id": "mine"}, tokens=60) for _ in range(12))
+    requests = (world.complete(Shape(stream=True), {"x-session-id": "mine"}, tokens=60) for _ in range(12))
     shares = engines_of(list(await asyncio.gather(*requests)), "x-pdx-decode")
     assert len(shares) == 3
     assert max(shares.values()) <= 6, "1.25 of the average, and one"
@@ -81,9 +81,9 @@ async def test_a_burst_is_shared_though_its_prefills_are_not_done(make_world: Ma
     """One D is busy. If D counted only from its own leg on, all of the burst would go to the other."""
     slow = {"decode_token_seconds": 5e-3}
     world = await make_world(order, 1, 2, p={"prefill_base_seconds": 0.1}, d=slow, debug_headers=True)
-    first = asyncio.create_task(world.ask(Shape(stream=True), tokens=200))
+    first = asyncio.create_task(world.complete(Shape(stream=True), tokens=200))
     await eventually(lambda: any(world.report["legs"].get(world.endpoint(d).name) for d in world.decode))
-    burst = await asyncio.gather(*(world.ask(tokens=2) for _ in range(9)))
+    burst = await asyncio.gather(*(world.complete(tokens=2) for _ in range(9)))
     shares = engines_of([await first, *burst], "x-pdx-decode")
     assert sorted(shares.values()) == [5, 5]
 
@@ -93,7 +93,7 @@ async def test_workers_agree_on_the_engine_of_a_session(make_world: MakeWorld) -
     world = await make_world(Order.PREFILL_FIRST, 2, 4, workers=2, **choosing(**policies))
     await eventually(lambda: len(world.gateway.load_poller.reports.engines) == 2)
     anew = {"Connection": "close", "x-session-id": "mine"}
-    replies = [await world.ask(headers=anew) for _ in range(24)]
+    replies = [await world.complete(headers=anew) for _ in range(24)]
     assert list(engines_of(replies, "x-pdx-decode").values()) == [24]
     workers = world.gateway._workers
     assert isinstance(workers, ProcessWorkers)
@@ -114,23 +114,23 @@ async def test_short_prompts_are_served_by_d_alone(make_world: MakeWorld, order:
     world = await make_world(order, **choosing(disaggregate_above_tokens=LIMIT))
     prefills = world.p.counts.legs.total()
     replies = [await world.post("/v1/completions", {"model": "sim", "max_tokens": 4, **body}) for body in SHORT]
-    replies.append(await world.ask(CHAT, prompt="A short question?"))
+    replies.append(await world.complete(CHAT, prompt="A short question?"))
     assert engines_of(replies, "x-pdx-prefill") == {"none": 3}
     assert world.p.counts.legs.total() == prefills
     assert {**world.report["notSplit"]} == {"path": 0, "parameters": 0, "short": 3, "no_prefill": 0}
     replies = [await world.post("/v1/completions", {"model": "sim", "max_tokens": 4, **body}) for body in LONG]
-    replies.append(await world.ask(CHAT))
+    replies.append(await world.complete(CHAT))
     assert engines_of(replies, "x-pdx-prefill")["none"] == 0
     assert world.report["outcomes"]["split"] == world.report["notSplit"]["short"] == 3
 
 
 async def test_what_is_not_split_is_counted_on_the_metrics_page(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST)
-    await world.ask(n=2)
+    await world.complete(n=2)
     await world.post("/v1/embeddings", {"model": "sim", "input": "x"})
     await world.p.kill()
-    assert (await world.ask()).status == 200
-    assert (await world.ask()).status == 200
+    assert (await world.complete()).status == 200
+    assert (await world.complete()).status == 200
     page = (await world.call("GET", f"{world.admin}/metrics")).raw.decode()
     counts = dict(line.rsplit(" ", 1) for line in page.splitlines() if line.startswith("pdx_not_split_total"))
     assert counts == {

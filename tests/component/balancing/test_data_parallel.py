@@ -43,7 +43,7 @@ async def test_each_leg_reaches_its_rank(order: Order, shape: Shape, ranked: Ran
     world, port = await ranked(order)
     names = 1 if world.pull else 2
     await eventually(lambda: len(world.gateway.registry.snapshot.prefill) == names)
-    replies = await asyncio.gather(*(world.ask(shape) for _ in range(8)))
+    replies = await asyncio.gather(*(world.complete(shape) for _ in range(8)))
     assert [reply.text for reply in replies] == [shape.expected()] * 8
     assert await world.outcomes() == {"split": 8}
     if world.pull:
@@ -64,7 +64,7 @@ async def test_a_leg_without_its_rank_leaves_decode_waiting(push: Order, ranked:
     world.allowed.expired = world.allowed.stranded = True
     await eventually(lambda: world.gateway.registry.snapshot.prefill)
     for _ in range(4):
-        assert (await world.ask()).text == Shape().expected()
+        assert (await world.complete()).text == Shape().expected()
     assert set(port.pinned) == {None}
     assert (await world.outcomes()).get("split", 0) < 4
 
@@ -76,7 +76,7 @@ async def test_a_failure_of_one_rank_is_its_own(push: Order, ranked: Ranked) -> 
     world.allowed.stranded = True
     world.fault(world.p, FaultKind.STATUS, count=2)
     while world.p.faults.active:
-        assert (await world.ask()).text == Shape().expected()
+        assert (await world.complete()).text == Shape().expected()
     await eventually(lambda: len(world.gateway.registry.snapshot.prefill) == 2)
     assert [e.generation for e in world.gateway.registry.snapshot.prefill] == [2, 1]
 

@@ -64,7 +64,7 @@ async def wait_for(world: World, cause: str) -> Finding:
 async def test_a_healthy_gateway_gives_no_finding(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, 1, 2)
     for number in range(6):
-        await world.ask(prompt=f"{number} {PROMPT}")
+        await world.complete(prompt=f"{number} {PROMPT}")
     code, out, err = await pdx("doctor", "--admin", world.admin)
     assert (code, err) == (0, "")
     assert "nothing is wrong." in out.splitlines()[0]
@@ -74,10 +74,10 @@ async def test_a_healthy_gateway_gives_no_finding(make_world: MakeWorld) -> None
 async def test_top_once_shows_what_happens(make_world: MakeWorld) -> None:
     world = await make_world(Order.CONCURRENT, 1, 2)
     for number in range(4):
-        await world.ask(prompt=f"{number} {PROMPT}")
+        await world.complete(prompt=f"{number} {PROMPT}")
     shown = asyncio.create_task(pdx("top", "--admin", world.admin, "--once", "--interval", "3"))
     while not shown.done():
-        await world.ask()
+        await world.complete()
         await asyncio.sleep(0.02)
     code, out, err = shown.result()
     assert (code, err) == (0, "")
@@ -114,7 +114,7 @@ async def test_a_decode_that_computes_again(make_world: MakeWorld) -> None:
     await world.p.station.channel.close()
     await world.start_gateway()
     for number in range(6):
-        reply = await world.ask(prompt=f"{number} {PROMPT}")
+        reply = await world.complete(prompt=f"{number} {PROMPT}")
         assert reply.status == 200
     found = await findings(world)
     assert "came through the connector" in found["KVNotMoving"].sentence
@@ -149,7 +149,7 @@ async def test_a_prefill_without_its_connector(make_world: MakeWorld) -> None:
 async def test_an_engine_that_is_gone(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST)
     await world.d.stop()
-    await world.ask()
+    await world.complete()
     finding = await wait_for(world, "EngineNotReached")
     assert world.endpoint(world.d).name in finding.sentence
     assert "EngineUnhealthy" in await findings(world)

@@ -82,7 +82,7 @@ async def answered(endpoint: EndpointSpec) -> None:
         await world.start_engines(*([sim] for sim in sims))
         found = [replace(spec_of(e, endpoint.order), connector=endpoint.connector) for e in world.engines]
         await world.start_gateway(endpoints=tuple(found))
-        reply = await world.ask()
+        reply = await world.complete()
         assert reply.text == Shape().expected(), reply
         assert await world.outcomes() == {"split": 1}
         await world.check()

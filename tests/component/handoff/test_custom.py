@@ -17,7 +17,7 @@ SIM = {"connector": "Custom", "protocol": OWN.protocol}
 async def test_both_legs(make_world: MakeWorld, shape: Shape) -> None:
     world = await make_world(Order.PREFILL_FIRST, sim=SIM)
     pulled = world.p.counts.pulled
-    reply = await world.ask(shape)
+    reply = await world.complete(shape)
     assert reply.text == shape.expected()
     assert world.p.counts.pulled == pulled + 1
     assert await world.outcomes() == {"split": 1}
@@ -29,7 +29,7 @@ async def test_a_pool(make_world: MakeWorld, shape: Shape, tmp_path: Path) -> No
     world = await make_world(
         Order.PREFILL_FIRST, sim={"connector": "Custom", "protocol": pool.protocol, "storage": str(tmp_path)}
     )
-    assert (await world.ask(shape)).text == shape.expected()
+    assert (await world.complete(shape)).text == shape.expected()
     assert await world.outcomes() == {"split": 1}
 
 
@@ -38,7 +38,7 @@ async def test_a_prefill_that_fails_is_retried(make_world: MakeWorld) -> None:
     world.fault(world.p, FaultKind.STATUS, status=500, count=1)
     world.fault(world.prefill[1], FaultKind.STATUS, status=500, count=1)
     shape = Shape()
-    assert (await world.ask(shape)).text == shape.expected()
+    assert (await world.complete(shape)).text == shape.expected()
 
 
 async def test_other_parameters_than_engines_expect_are_noticed(make_world: MakeWorld) -> None:

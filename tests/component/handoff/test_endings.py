@@ -44,7 +44,7 @@ def _reached(world: World, phase: str) -> Callable[[], bool]:
 
 async def _begin(world: World, form: Shape, phase: str, tokens: int = 20) -> "asyncio.Task[Reply]":
     reached = _reached(world, phase)
-    task = asyncio.create_task(world.ask(form, tokens=tokens))
+    task = asyncio.create_task(world.complete(form, tokens=tokens))
     await eventually(reached, what=phase)
     return task
 
@@ -96,7 +96,7 @@ async def test_a_pair_that_is_deleted_finishes_what_it_has(
     assert await world.outcomes() == {"split": 1}
     assert world.report["retries"] == {}
     await world.all_warm_but("prefill-a-0", "decode-a-0")
-    reply = await world.ask(form)
+    reply = await world.complete(form)
     assert (reply.headers["x-pdx-prefill"], reply.headers["x-pdx-decode"]) == ("prefill-a-1", "decode-a-1")
 
 
@@ -121,7 +121,7 @@ async def test_a_prefill_that_dies_for_good_is_counted_against_its_decode(
     assert world.d.counts.blocks_held_now == 0
     await world.p.restart()
     await world.warm()
-    assert (await world.ask(form)).text == form.expected()
+    assert (await world.complete(form)).text == form.expected()
 
 
 @pytest.mark.parametrize("push", PUSH)

@@ -119,11 +119,11 @@ async def test_row(case: Case, make_world: MakeWorld, tmp_path: Path) -> None:
     world = await _world(case, make_world, tmp_path)
     if all(row.ready):
         for _ in range(4):  # connections have been used, and pairs have a handshake
-            assert (await world.ask(shape, prompt="first", tokens=2)).status == 200
+            assert (await world.complete(shape, prompt="first", tokens=2)).status == 200
     before = world.report["outcomes"].copy()
     struck = _strike(world, row.strike) if row.strike is not None else []
     async with asyncio.timeout(LONGEST):
-        replies = [await world.ask(shape, tokens=TOKENS) for _ in range(row.requests)]
+        replies = [await world.complete(shape, tokens=TOKENS) for _ in range(row.requests)]
     assert all(SEEN[Client(row.client)](reply, shape) for reply in replies), replies
     for engine in struck:
         engine.faults.clear()
@@ -133,7 +133,7 @@ async def test_row(case: Case, make_world: MakeWorld, tmp_path: Path) -> None:
     assert all(expected in (None, got) for expected, got in zip(row.legs, legs, strict=True)), legs
     if all(row.ready):
         await world.warm()
-        assert (await world.ask(shape, prompt="last", tokens=2)).text == shape.expected("last", 2)
+        assert (await world.complete(shape, prompt="last", tokens=2)).text == shape.expected("last", 2)
     if case.order in MOONCAKE_ALL:
         await _check_transfer_ids(row, world)
 

@@ -37,7 +37,7 @@ def retry_after(world_reply: Any) -> str:
 async def _warmed_up(world: World, form: Shape) -> None:
     """Send some requests first, so that connections have been used and pairs have a handshake."""
     for _ in range(4):
-        assert (await world.ask(form)).status == 200
+        assert (await world.complete(form)).status == 200
 
 
 @pytest.mark.parametrize("name", D_FAULTS)
@@ -49,7 +49,7 @@ async def test_the_only_decode_fails(name: str, order: Order, make_world: MakeWo
     world.allowed.expired = True
     await _warmed_up(world, Shape())
     world.fault(world.d, kind, **fields)
-    reply = await world.ask()
+    reply = await world.complete()
     if name not in D_HANGS:
         assert (reply.status, reply.text) == (200, Shape().expected()), reply
     else:
@@ -57,14 +57,14 @@ async def test_the_only_decode_fails(name: str, order: Order, make_world: MakeWo
     assert world.d.counts.faults[kind.value] == 1
     world.d.faults.clear()
     await world.warm()
-    assert (await world.ask()).text == Shape().expected()
+    assert (await world.complete()).text == Shape().expected()
 
 
 async def test_one_decode_of_two_refuses(order: Order, form: Shape, make_world: MakeWorld) -> None:
     world = await make_world(order, 1, 2, deadlines=SHORT, idle_seconds=0.0)
     world.decode[1].faults.add(FaultKind.REFUSE)
     for _ in range(4):
-        assert (await world.ask(form)).text == form.expected()
+        assert (await world.complete(form)).text == form.expected()
     assert await world.outcomes() == {"split": 4}
 
 
@@ -87,14 +87,14 @@ async def test_a_refusal_has_the_engines_text(name: str, order: Order, form: Sha
         reply = await world.post(form.path, body)
         assert (reply.status, reply.json) == (direct.status, direct.json)
     assert await world.outcomes() == {"refused_by_engine": 3}
-    assert (await world.ask(form)).text == form.expected()
+    assert (await world.complete(form)).text == form.expected()
 
 
 async def test_a_refused_pair_that_is_new_leaves_nothing(make_world: MakeWorld) -> None:
     """Pull: a D without a handshake with this P cannot notify it of the refusal."""
     world = await make_world(Order.PREFILL_FIRST, 2, 2)
     for _ in range(8):
-        assert (await world.ask(max_tokens=100_000, tokens=1)).status == 400
+        assert (await world.complete(max_tokens=100_000, tokens=1)).status == 400
     for engine in world.prefill:
         assert engine.counts.expired == 0
 
@@ -104,9 +104,9 @@ async def test_errors_of_every_engine_reach_the_client(order: Order, form: Shape
     world = await make_world(order, sim={"lease_seconds": 0.4})
     world.allowed.expired = True  # such a D cannot release P's blocks either
     world.d.faults.add(FaultKind.STATUS, count=None, status=500)
-    reply = await world.ask(form)
+    reply = await world.complete(form)
     assert (reply.status, reply.error["message"]) == (500, "simulated fault")
     assert (await world.call("GET", f"{world.url}/ready")).status == 200
     world.d.faults.clear()
     await world.warm()
-    assert (await world.ask(form)).text == form.expected()
+    assert (await world.complete(form)).text == form.expected()

@@ -26,7 +26,7 @@ def _busy(world: World) -> int:
 
 
 def _begin(world: World, shape: Shape, **body: Any) -> "asyncio.Task[Any]":
-    return asyncio.create_task(world.ask(shape, **body))
+    return asyncio.create_task(world.complete(shape, **body))
 
 
 async def test_before_the_body_is_complete(order: Order, make_world: MakeWorld) -> None:
@@ -48,7 +48,7 @@ async def test_before_the_body_is_complete(order: Order, make_world: MakeWorld) 
 async def test_while_prefill_computes(used: bool, order: Order, shape: Shape, make_world: MakeWorld) -> None:
     world = await make_world(order, p=SLOW_PREFILL, deadlines=Deadlines(nearly_done=0.1))
     if used:
-        await world.ask(shape)
+        await world.complete(shape)
     finished, legs = world.p.counts.prefills_finished, world.p.counts.legs["prefill"]
     task = _begin(world, shape)
     await eventually(lambda: world.p.counts.running_now)

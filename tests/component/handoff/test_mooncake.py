@@ -24,7 +24,7 @@ STREAM = Shape(chat=True, stream=True)
 async def test_kv_moves(order: Order, shape: Shape, make_world: MakeWorld) -> None:
     world = await make_world(order, **MOONCAKE)
     local, external = world.d.counts.prompt_tokens_local, world.d.counts.prompt_tokens_external
-    assert (await world.ask(shape)).text == shape.expected()
+    assert (await world.complete(shape)).text == shape.expected()
     assert world.d.counts.prompt_tokens_local == local
     assert world.d.counts.prompt_tokens_external > external
     assert await world.outcomes() == {"split": 1}
@@ -37,7 +37,7 @@ async def test_what_is_refused_leaves_no_place_at_p(order: Order, more: dict[str
     for _ in range(3):
         reply = await world.post(TEXT.path, {**TEXT.body(), **more})
         assert reply.status == 400
-    assert (await world.ask(TEXT)).text == TEXT.expected()
+    assert (await world.complete(TEXT)).text == TEXT.expected()
     await eventually(lambda: not world.p.counts.registered_now and not world.p.counts.blocks_held_now, 3.0, "places")
 
 
@@ -53,21 +53,21 @@ async def test_a_p_whose_d_has_refused_is_left_to_finish(make_world: MakeWorld) 
 async def test_the_whole_requests_deadline_holds_while_p_goes_first(make_world: MakeWorld) -> None:
     deadlines = replace(LONG, total=0.3)
     world = await make_world(Order.PREFILL_FIRST, p={"prefill_base_seconds": 2.0}, deadlines=deadlines, **MOONCAKE)
-    assert (await world.ask(TEXT)).status == 504
+    assert (await world.complete(TEXT)).status == 504
     await eventually(lambda: world.p.counts.prefills_aborted == 1, 5.0, "P is stopped")
 
 
 async def test_a_full_p_gets_its_leg_again_under_the_id(make_world: MakeWorld) -> None:
     world = await make_world(Order.CONCURRENT, **MOONCAKE)
     world.fault(world.p, FaultKind.STATUS, status=503, count=1)
-    assert (await world.ask(TEXT)).text == TEXT.expected()
+    assert (await world.complete(TEXT)).text == TEXT.expected()
     assert world.d.counts.load_failures == 0
 
 
 async def test_a_p_that_is_full_again_gets_a_short_leg(make_world: MakeWorld) -> None:
     world = await make_world(Order.CONCURRENT, **MOONCAKE)
     world.fault(world.p, FaultKind.STATUS, status=503, count=2)
-    assert (await world.ask(TEXT)).text == TEXT.expected()
+    assert (await world.complete(TEXT)).text == TEXT.expected()
     await eventually(lambda: not world.d.counts.blocks_held_now, 3.0, "D's blocks are free")
     assert not (await world.settlements()).get("decode_lost")
 
@@ -77,7 +77,7 @@ async def test_p_is_recognised_on_a_new_connection(order: Order, make_world: Mak
     world = await make_world(order, **MOONCAKE, deadlines=LONG)
     before = world.endpoint(world.p).identity
     await world.p.restart()
-    assert (await world.ask(TEXT)).text == TEXT.expected()
+    assert (await world.complete(TEXT)).text == TEXT.expected()
     assert not world.d.counts.load_failures
     assert (await world.outcomes(), world.report["retries"]) == ({"whole": 1}, {"lost": 1})
     await world.warm()
@@ -93,7 +93,7 @@ async def test_a_p_without_a_bootstrap_is_not_picked(order: Order, make_world: M
     await world.p._bootstrap.close()
     await world.start_gateway(warm=False, deadlines=SHORT)
     await eventually(lambda: "its bootstrap" in str(world.endpoint(world.p).reason), 5.0, "the reason")
-    assert (await world.ask(TEXT)).text == TEXT.expected()
+    assert (await world.complete(TEXT)).text == TEXT.expected()
     assert await world.outcomes() == {"whole": 1}
 
 
@@ -111,7 +111,7 @@ async def test_clients_that_leave_at_any_moment(order: Order, make_world: MakeWo
         await asyncio.gather(*(leave(batch * 10 + number) for number in range(10)))
     world.allowed.orphan_tokens = 40 * 20
     await eventually(lambda: world.report["inFlight"]["requests"] == 0, 5.0, "all have left")
-    assert (await world.ask(STREAM)).text == STREAM.expected()
+    assert (await world.complete(STREAM)).text == STREAM.expected()
 
 
 async def test_the_wrong_engine_is_killed_not_the_right_one(make_world: MakeWorld) -> None:

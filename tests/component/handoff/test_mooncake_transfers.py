@@ -72,7 +72,7 @@ async def test_a_client_that_leaves_between_the_legs(order: Order, form: Shape, 
         return await connect(address, name)
 
     world.pool.connect = slow  # type: ignore[method-assign]
-    task = asyncio.create_task(world.ask(form, tokens=TOKENS))
+    task = asyncio.create_task(world.complete(form, tokens=TOKENS))
     await reached.wait()
     await _leave(world, task)
     assert await world.settlements() == {"released": 1}
@@ -119,7 +119,7 @@ async def test_a_prefill_that_dies_behind_its_answer(order: Order, form: Shape, 
     )
     world.allowed.stranded = world.allowed.expired = True
     task = await _begin(world, form, "decode")
-    await eventually(lambda: world.d.counts.loading_now, what="D has been told")
+    await eventually(lambda: world.d.counts.loading_now, what="D loads")
     await asyncio.sleep(0.05)  # P's answer is here
     await world.p.kill()
     await _served(world, task, form, whole=1)
@@ -137,7 +137,7 @@ async def test_a_bootstrap_that_stops_answering(order: Order, form: Shape, make_
     await world.p._bootstrap.close()
     legs = world.p.counts.legs["prefill"]
     for number in (1, 2):  # one of the two would have gone to this P
-        await _served(world, asyncio.create_task(world.ask(form, tokens=TOKENS)), form, split=number)
+        await _served(world, asyncio.create_task(world.complete(form, tokens=TOKENS)), form, split=number)
     assert world.p.counts.legs["prefill"] == legs
     assert world.report["retries"] == {"connect": 1}
     assert "bootstrap" in str(world.endpoint(world.p).reason)
@@ -149,7 +149,9 @@ async def test_a_decode_that_dies_while_it_waits(order: Order, form: Shape, make
     world = await make_world(order, 1, 2, sim=TTL, p={"prefill_base_seconds": 0.2}, **MOONCAKE)
     world.allowed.stranded = world.allowed.expired = True
     task = await _begin(world, form, "prefill" if order is not Order.PREFILL_FIRST else "decode")
-    await eventually(lambda: any(PROMPT in str(seen.body) for d in world.decode for seen in d.seen), what="D is asked")
+    await eventually(
+        lambda: any(PROMPT in str(seen.body) for d in world.decode for seen in d.seen), what="a D has the leg"
+    )
     victim = next(d for d in world.decode if any(PROMPT in str(seen.body) for seen in d.seen))
     await victim.kill()
     await _served(world, task, form, split=1)

@@ -32,7 +32,7 @@ def make_pool(make_world: MakeWorld, tmp_path: Path) -> MakePool:
 
 
 async def _begin(world: World, shape: Shape, **body: Any) -> "asyncio.Task[Any]":
-    task = asyncio.create_task(world.ask(shape, **body))
+    task = asyncio.create_task(world.complete(shape, **body))
     await asyncio.sleep(0)
     return task
 
@@ -46,7 +46,7 @@ async def _leave(world: World, task: "asyncio.Task[Any]") -> None:
 async def test_the_answer_is_made_of_what_prefill_saved(shape: Shape, make_pool: MakePool) -> None:
     world = await make_pool()
     external = world.d.counts.prompt_tokens_external
-    reply = await world.ask(shape)
+    reply = await world.complete(shape)
     assert reply.text == shape.expected()
     assert world.d.counts.prompt_tokens_external - external > 400, "all of the prompt's whole blocks"
     assert await world.outcomes() == {"split": 1}
@@ -56,7 +56,7 @@ async def test_the_answer_is_made_of_what_prefill_saved(shape: Shape, make_pool:
 async def test_prefill_gets_one_token_and_decode_what_the_client_wrote(shape: Shape, make_pool: MakePool) -> None:
     world = await make_pool()
     params: dict[str, Any] = {"kv_transfer_params": {"do_remote_prefill": True}, "seed": 7}
-    await world.ask(shape, **params)
+    await world.complete(shape, **params)
     prefilled, answered = world.p.seen[-1], world.d.seen[-1]
     assert (prefilled.leg, answered.leg) == (Leg.PREFILL, Leg.DECODE)
     assert prefilled.body == {**shape.body(seed=7), "max_tokens": 1, "stream": False, "ignore_eos": True}
@@ -75,7 +75,7 @@ async def test_what_is_not_found_is_computed(
 
     monkeypatch.setattr(world.p.storage, "save", lose)
     before = replace(world.d.counts)
-    assert (await world.ask(shape)).text == shape.expected()
+    assert (await world.complete(shape)).text == shape.expected()
     assert world.d.counts.prompt_tokens_external == before.prompt_tokens_external
     assert world.d.counts.prompt_tokens_local - before.prompt_tokens_local > 400
     assert await world.outcomes() == {"split": 1}
@@ -86,7 +86,7 @@ async def test_another_prompts_kv_would_show(make_pool: MakePool, monkeypatch: p
     world = await make_pool()
     world.allowed.violations = {"foreign_kv"}
     monkeypatch.setattr(world.d.storage, "load", lambda _: "another prompt's")
-    assert (await world.ask()).text != Shape().expected()
+    assert (await world.complete()).text != Shape().expected()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ async def test_a_save_behind_the_answer(make_pool: MakePool, seconds: float, *, 
     pool = tuple(replace(spec, connector="MooncakeStore") for spec in world.settings().endpoints)
     await world.start_gateway(endpoints=pool)
     before = world.d.counts.prompt_tokens_external
-    assert (await world.ask()).text == Shape().expected()
+    assert (await world.complete()).text == Shape().expected()
     assert (world.d.counts.prompt_tokens_external > before) is found
 
 
@@ -192,7 +192,7 @@ async def test_a_decode_that_leaves_during_the_prefill_gets_no_leg(shape: Shape,
     busy = next(d for d in world.decode if world.worker._engines.load.legs.get(world.endpoint(d).name))
     legs = busy.counts.legs.total()
     specs = world.settings().endpoints
-    world.gateway.registry.update([replace(s, leaving=s.address.port == busy.port) for s in specs])
+    world.gateway.warm_up.update([replace(s, leaving=s.address.port == busy.port) for s in specs])
     reply = await task
     assert reply.text == shape.expected()
     assert reply.headers["x-pdx-decode"] != world.endpoint(busy).name
@@ -242,9 +242,9 @@ async def test_a_pool_that_is_gone_costs_a_prefill(
             gone.setattr(engine.storage, "save", nowhere)
             gone.setattr(engine.storage, "found", lambda _: 0)
         before = replace(world.d.counts)
-        assert (await world.ask(shape)).text == shape.expected()
+        assert (await world.complete(shape)).text == shape.expected()
         assert world.d.counts.prompt_tokens_external == before.prompt_tokens_external
         assert world.d.counts.prompt_tokens_local - before.prompt_tokens_local > 400
         assert await world.outcomes() == {"split": 1}
-    assert (await world.ask(shape, prompt=f"2 {PROMPT}")).text == shape.expected(f"2 {PROMPT}")
+    assert (await world.complete(shape, prompt=f"2 {PROMPT}")).text == shape.expected(f"2 {PROMPT}")
     assert world.d.counts.prompt_tokens_external - before.prompt_tokens_external > 400

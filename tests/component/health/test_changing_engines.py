@@ -83,14 +83,14 @@ async def test_a_switch_to_aggregated_and_back(order: Order, make_changing: Make
         await world.all_warm()
         await world.leave("aggregated-b-0")
         assert (await world.state())["mode"] == "Disaggregated"
-    assert (await world.ask()).headers["x-pdx-prefill"] == "prefill-c-0"
+    assert (await world.complete()).headers["x-pdx-prefill"] == "prefill-c-0"
 
 
 async def test_a_decode_that_leaves_during_the_prefill_gets_no_leg(shape: Shape, make_changing: MakeChanging) -> None:
     slow = {"prefill_base_seconds": 0.3}
     world = await make_changing(Order.PREFILL_FIRST, "prefill-a-0", "decode-a-0", "decode-a-1", sim=slow)
     legs = {name: world.engine[name].counts.legs.total() for name in ("decode-a-0", "decode-a-1")}
-    tasks = [asyncio.create_task(world.ask(shape, prompt=str(number))) for number in range(2)]
+    tasks = [asyncio.create_task(world.complete(shape, prompt=str(number))) for number in range(2)]
     await eventually(lambda: world.engine["prefill-a-0"].counts.running_now == 2)
     world.pods.change("decode-a-0", leaving=True)
     replies = await asyncio.gather(*tasks)
@@ -106,7 +106,7 @@ async def test_open_streams_of_a_leaving_pair_finish(order: Order, make_changing
     slow = {"decode_token_seconds": 0.01}
     world = await make_changing(order, "prefill-a-0", "decode-a-0", "prefill-a-1", "decode-a-1", sim=slow)
     shape = Shape(stream=True)
-    tasks = [asyncio.create_task(world.ask(shape, tokens=60)) for _ in range(4)]
+    tasks = [asyncio.create_task(world.complete(shape, tokens=60)) for _ in range(4)]
     await eventually(lambda: world.engine["decode-a-0"].counts.running_now == 2)
     await asyncio.gather(world.leave("decode-a-0"), world.leave("prefill-a-0"))
     assert [reply.text for reply in await asyncio.gather(*tasks)] == [shape.expected(tokens=60)] * 4
@@ -118,13 +118,13 @@ async def test_a_pod_that_is_not_ready_is_not_selected(order: Order, make_changi
     start = world.find("decode-a-0").generation
     world.pods.change("decode-a-0", ready=False)
     assert world.find("decode-a-0").state is State.NOT_READY
-    replies = [await world.ask() for _ in range(4)]
+    replies = [await world.complete() for _ in range(4)]
     assert {reply.headers["x-pdx-decode"] for reply in replies} == {"decode-a-1"}
     world.pods.change("decode-a-0", ready=True)
     assert (world.find("decode-a-0").warm, world.find("decode-a-0").generation) == (True, start), (
         "it need not be warmed anew"
     )
-    replies = [await world.ask() for _ in range(4)]
+    replies = [await world.complete() for _ in range(4)]
     assert {reply.headers["x-pdx-decode"] for reply in replies} == {"decode-a-0", "decode-a-1"}
 
 
@@ -148,7 +148,7 @@ async def test_a_pod_may_change_its_address(order: Order, make_changing: MakeCha
         await world.engine["decode-a-0"].stop()
         await world.all_warm()
         assert world.find("decode-a-0").address == address
-    replies = [await world.ask() for _ in range(2)]
+    replies = [await world.complete() for _ in range(2)]
     assert {reply.headers["x-pdx-decode"] for reply in replies} == {"decode-a-0", "decode-a-9"}
 
 
@@ -163,7 +163,7 @@ async def test_open_legs_of_a_lost_node_are_cut(order: Order, make_changing: Mak
     reader, writer = await world.raw(Shape(stream=True).body(tokens=100))
     await reader.readuntil(b"data: ")
     world.fault(decode, FaultKind.HANG_BEFORE_HEAD)
-    hanging = asyncio.create_task(world.ask())
+    hanging = asyncio.create_task(world.complete())
     await eventually(lambda: decode.counts.faults["hang_before_head"])
     await world.add("decode-a-1")
     await eventually(lambda: world.find("decode-a-1").warm)
@@ -178,7 +178,7 @@ async def test_open_legs_of_a_lost_node_are_cut(order: Order, make_changing: Mak
 
 async def test_nothing_is_kept_of_engines_that_are_gone(order: Order, make_changing: MakeChanging) -> None:
     world = await make_changing(order, "prefill-a-0", "decode-a-0")
-    await world.ask()
+    await world.complete()
     keep = dict(world.pods.specs)
     for number in range(40):
         address = Address("127.0.0.1", 1)  # nothing listens there
@@ -203,7 +203,7 @@ async def test_nothing_is_kept_of_engines_that_are_gone(order: Order, make_chang
 async def test_connections_to_an_engine_that_is_gone_are_closed(make_changing: MakeChanging) -> None:
     world = await make_changing(Order.PREFILL_FIRST, "prefill-a-0", "decode-a-0", "decode-a-1")
     for _ in range(4):
-        await world.ask()
+        await world.complete()
     address = world.find("decode-a-0").address
     idle = list(world.pool._idle[address])
     assert idle
@@ -273,8 +273,8 @@ async def test_readiness_follows_the_engines_and_the_drain(order: Order, make_ch
 
 async def test_no_engine_is_a_503_until_one_comes(make_changing: MakeChanging) -> None:
     world = await make_changing(Order.PREFILL_FIRST, warm=False)
-    assert (await world.ask()).status == 503
+    assert (await world.complete()).status == 503
     assert (await world.state())["mode"] is None
     await world.add("decode-a-0")
     await world.all_warm()
-    assert (await world.ask()).text == Shape().expected()
+    assert (await world.complete()).text == Shape().expected()

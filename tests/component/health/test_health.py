@@ -33,7 +33,7 @@ async def test_consecutive_failures_eject_an_engine(kind: FaultKind, make_world:
     world.d.faults.add(kind, count=5)
     count = 0
     while world.endpoint(world.d).warm:
-        assert (await world.ask(form)).text == form.expected()
+        assert (await world.complete(form)).text == form.expected()
         count += 1
     assert count <= 6
     assert world.endpoint(world.d).state is State.SUSPECT
@@ -43,7 +43,7 @@ async def test_consecutive_failures_eject_an_engine(kind: FaultKind, make_world:
     assert (await world.state())["ejections"] == {"lost": 0, "timeout": 0, "consecutive_errors": 1, "overridden": 0}
     assert await _metric(world, 'pdx_ejections_total{reason="consecutive_errors"}') == "1.0"
     for _ in range(6):
-        assert (await world.ask(form)).text == form.expected()
+        assert (await world.complete(form)).text == form.expected()
     assert world.d.counts.faults[kind.value] == 3, "it gets no request"
     await world.warm()
     assert world.d.counts.faults[kind.value] == 5, "it was warmed up until it answered"
@@ -59,7 +59,7 @@ async def test_an_engine_that_fails_again_is_ejected_for_longer(make_world: Make
     pauses: list[float] = []
     while len(pauses) < 3:
         while world.endpoint(world.d).warm:
-            assert (await world.ask()).text == Shape().expected()
+            assert (await world.complete()).text == Shape().expected()
         began = loop.time()
         await eventually(lambda: world.endpoint(world.d).warm)
         pauses.append(loop.time() - began)
@@ -73,7 +73,7 @@ async def test_refusals_and_a_full_queue_do_not_count(status: int, make_world: M
     world = await make_world(PULL, 0, 2, health=Health(consecutive_errors=1))
     world.d.faults.add(FaultKind.STATUS, count=6, status=status)
     while world.d.faults.active:
-        await world.ask()
+        await world.complete()
     assert all(world.endpoint(engine).generation == 1 for engine in world.decode)
     assert (await world.state())["ejections"] == {"lost": 0, "timeout": 0, "consecutive_errors": 0, "overridden": 0}
 
@@ -85,7 +85,7 @@ async def test_a_decode_is_not_ejected_for_a_prefill_that_died(make_world: MakeW
     world.allowed.expired = True
     for engine in world.decode:
         world.fault(engine, FaultKind.STATUS, count=4)
-    replies = await asyncio.gather(*(world.ask() for _ in range(8)))
+    replies = await asyncio.gather(*(world.complete() for _ in range(8)))
     assert [reply.text for reply in replies] == [Shape().expected()] * 8
     assert sum(engine.counts.faults["status"] for engine in world.decode) >= 7
     assert (await world.state())["ejections"] == {"lost": 1, "timeout": 0, "consecutive_errors": 0, "overridden": 0}
@@ -95,7 +95,7 @@ async def test_a_success_resets_the_count(make_world: MakeWorld) -> None:
     world = await make_world(PULL, 0, 1, health=Health(consecutive_errors=3))
     for _ in range(4):
         world.d.faults.add(FaultKind.STATUS, count=2)
-        assert (await world.ask()).text == Shape().expected()
+        assert (await world.complete()).text == Shape().expected()
     assert (await world.state())["ejections"] == {"lost": 0, "timeout": 0, "consecutive_errors": 0, "overridden": 0}
 
 
@@ -104,11 +104,11 @@ async def test_the_last_engine_is_not_ejected(make_world: MakeWorld) -> None:
     world.d.faults.add(FaultKind.STATUS, count=9)
     statuses = set()
     while world.d.faults.active:
-        statuses.add((await world.ask()).status)
+        statuses.add((await world.complete()).status)
         assert world.endpoint(world.d).warm
     assert 500 in statuses, "the engine's own error"
     assert (await world.state())["ejections"] == {"lost": 0, "timeout": 0, "consecutive_errors": 0, "overridden": 3}
-    assert (await world.ask()).text == Shape().expected()
+    assert (await world.complete()).text == Shape().expected()
 
 
 async def test_a_prefill_is_ejected_only_with_a_substitute(make_world: MakeWorld) -> None:
@@ -116,7 +116,7 @@ async def test_a_prefill_is_ejected_only_with_a_substitute(make_world: MakeWorld
     for engine in world.prefill:
         world.fault(engine, FaultKind.STATUS, count=2)
     while any(engine.faults.active for engine in world.prefill):
-        assert (await world.ask()).text == Shape().expected()
+        assert (await world.complete()).text == Shape().expected()
     assert (await world.state())["ejections"] == {"lost": 0, "timeout": 0, "consecutive_errors": 1, "overridden": 1}
     await world.warm()
 
@@ -124,17 +124,17 @@ async def test_a_prefill_is_ejected_only_with_a_substitute(make_world: MakeWorld
 async def test_the_last_decode_serves_while_it_is_suspect(order: Order, make_world: MakeWorld) -> None:
     """After one lost connection the gateway must not refuse all clients until the warm-up is over."""
     world = await make_world(order, d={"prefill_base_seconds": 0.3})
-    await world.ask()
+    await world.complete()
     world.d.faults.add(FaultKind.DIE_BEFORE_HEAD, count=2, leg=None)
-    first = asyncio.create_task(world.ask(n=2))
+    first = asyncio.create_task(world.complete(n=2))
     await eventually(lambda: world.endpoint(world.d).state is State.SUSPECT)
     assert (await world.call("GET", f"{world.url}/ready")).status == 200
-    replies = await asyncio.gather(*(world.ask() for _ in range(4)))
+    replies = await asyncio.gather(*(world.complete() for _ in range(4)))
     assert [reply.text for reply in replies] == [Shape().expected()] * 4
     assert (await first).status == 200
     assert await world.outcomes() == {"split": 1, "whole": 5}, "remote KV must not be the first work of an engine"
     await world.warm()
-    assert (await world.ask()).text == Shape().expected()
+    assert (await world.complete()).text == Shape().expected()
     assert (await world.outcomes())["split"] == 2
     assert (await world.state())["ejections"]["lost"] == 1
 
@@ -142,7 +142,7 @@ async def test_the_last_decode_serves_while_it_is_suspect(order: Order, make_wor
 async def test_a_suspect_that_fails_its_warm_up_is_cold(make_world: MakeWorld) -> None:
     world = await make_world(PULL, 0, 1)
     await world.d.kill()
-    assert (await world.ask()).status == 503
+    assert (await world.complete()).status == 503
     await eventually(lambda: world.endpoint(world.d).state is State.COLD)
     assert (await world.call("GET", f"{world.url}/ready")).status == 503
     await world.d.restart()
@@ -154,7 +154,7 @@ async def test_blocks_that_a_decode_has_lost_are_reported(push: Order, make_worl
     """P dies for good while D waits. A restart of D resets the count."""
     world = await make_world(push, 1, 1, p={"prefill_base_seconds": 0.5}, deadlines=SHORT)
     world.allowed.stranded = True
-    request = asyncio.create_task(world.ask())
+    request = asyncio.create_task(world.complete())
     await eventually(lambda: world.p.counts.running_now and world.d.counts.legs["decode"] == 2)
     await world.p.kill()
     assert (await request).text == Shape().expected()
@@ -164,7 +164,7 @@ async def test_blocks_that_a_decode_has_lost_are_reported(push: Order, make_worl
     assert await _metric(world, f'pdx_decode_kv_leaked{{endpoint="{name}"}}') == "1.0"
     assert world.worker._engines.load.of(world.endpoint(world.d)) == 1, "it counts as a leg in flight"
     await world.d.kill()
-    assert (await world.ask()).status == 503
+    assert (await world.complete()).status == 503
     await eventually(lambda: world.endpoint(world.d).state is State.COLD)
     await world.d.restart()
     await eventually(lambda: world.endpoint(world.d).warm)
@@ -178,11 +178,11 @@ async def test_an_engine_that_comes_back_starts_slowly(make_world: MakeWorld) ->
     assert not load.effective_loads, "engines that start together share evenly"
     await asyncio.sleep(0.6)  # from then on the other engine is not new
     await world.d.kill()
-    assert (await world.ask(tokens=2)).status == (await world.ask(tokens=2)).status == 200
+    assert (await world.complete(tokens=2)).status == (await world.complete(tokens=2)).status == 200
     await world.d.restart()
     await world.warm()
     assert list(load.effective_loads) == [world.endpoint(world.d).name]
-    requests = [asyncio.create_task(world.ask(tokens=20)) for _ in range(4)]
+    requests = [asyncio.create_task(world.complete(tokens=20)) for _ in range(4)]
     await eventually(lambda: sum(load.view().values()) == 4)
     assert load.view().get(world.endpoint(world.d).name, 0) < 2
     await asyncio.gather(*requests)

@@ -41,7 +41,7 @@ async def test_an_engine_that_others_keep_busy_is_avoided(make_world: MakeWorld,
     busy = world.p if prefill else world.d
     foreign = [asyncio.create_task(world.direct(busy, STREAM, prompt=f"{n} a b", tokens=200)) for n in range(3)]
     await eventually(lambda: (found := report_of(world, busy)) and found.running + found.waiting == 3, what="reported")
-    replies = await asyncio.gather(*(world.ask(prompt=f"{n}?", tokens=2) for n in range(2)))
+    replies = await asyncio.gather(*(world.complete(prompt=f"{n}?", tokens=2) for n in range(2)))
     called = Counter(reply.headers[f"x-pdx-{role}"] for reply in replies)
     assert (called.total(), called[world.endpoint(busy).name]) == (2, 0)
     await asyncio.gather(*foreign)
@@ -95,5 +95,5 @@ async def test_an_engine_without_a_report_is_selected(make_world: MakeWorld) -> 
     world.gateway.load_poller.reports = LoadReports(others)
     world.gateway._publish_load()
     assert reports_of_worker(world).engines == others
-    called = Counter([(await world.ask()).headers["x-pdx-decode"] for _ in range(6)])
+    called = Counter([(await world.complete()).headers["x-pdx-decode"] for _ in range(6)])
     assert called[silent] == 3

@@ -21,7 +21,7 @@ def _by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 async def serve(world: World, count: int) -> None:
     """Send requests with new prompts, then poll the D's."""
     for number in range(count):
-        reply = await world.ask(prompt=f"{world.sent} {number} {PROMPT}")
+        reply = await world.complete(prompt=f"{world.sent} {number} {PROMPT}")
         assert reply.status == 200
     await world.gateway.transfer_share.poll_all()
 

@@ -18,13 +18,13 @@ RESTARTS = {"sim": {"lease_seconds": 2.0}, "deadlines": replace(SHORT, first_eve
 async def test_prefill_is_not_picked_before_its_pair(order: Order, make_world: MakeWorld) -> None:
     world = await make_world(order, p={"prefill_base_seconds": 0.4}, warm=False)
     await eventually(lambda: world.gateway.registry.snapshot.decode)
-    reply = await world.ask()
+    reply = await world.complete()
     assert reply.text == Shape().expected()
     assert await world.outcomes() == {"whole": 1}
     await world.warm()
     assert world.p.counts.prefills_finished == 1, "one pair warms it up"
     assert world.d.counts.prompt_tokens_external > 0
-    assert (await world.ask()).text == Shape().expected()
+    assert (await world.complete()).text == Shape().expected()
     assert await world.outcomes() == {"whole": 1, "split": 1}
 
 
@@ -38,7 +38,7 @@ async def test_prefill_waits_for_a_decode(order: Order, make_world: MakeWorld) -
     await eventually(lambda: "no connection" in str(world.endpoint(world.d).reason))
     world.d.faults.clear()
     await world.warm()
-    assert (await world.ask()).text == Shape().expected()
+    assert (await world.complete()).text == Shape().expected()
 
 
 @pytest.mark.parametrize("form", [Shape(), Shape(chat=True, stream=True)], ids=["text", "chat-stream"])
@@ -48,10 +48,10 @@ async def test_prefill_restarts(form: Shape, order: Order, make_world: MakeWorld
     world.allowed.stranded = not world.pull
     world.allowed.expired = True
     for _ in range(3):
-        assert (await world.ask(form)).text == form.expected()
+        assert (await world.complete(form)).text == form.expected()
     before = world.endpoint(world.p)
     await world.p.restart()
-    reply = await world.ask(form)
+    reply = await world.complete(form)
     assert (reply.status, reply.text) == (200, form.expected())
     await world.warm()
     after = world.endpoint(world.p)
@@ -60,7 +60,7 @@ async def test_prefill_restarts(form: Shape, order: Order, make_world: MakeWorld
         assert after.identity is not None
         assert after.identity.engine_id == world.p.engine_id
     split = (await world.outcomes())["split"]
-    assert (await world.ask(form)).text == form.expected()
+    assert (await world.complete(form)).text == form.expected()
     assert (await world.outcomes())["split"] == split + 1
 
 
@@ -71,7 +71,7 @@ async def test_an_engine_is_killed_amid_requests(role: Role, order: Order, make_
     world = await make_world(order, 2, 2, **slow, **RESTARTS)
     world.allowed.stranded = world.allowed.expired = True
     prompts = [f"{number} is a prompt" for number in range(16)]
-    tasks = [asyncio.create_task(world.ask(prompt=prompt)) for prompt in prompts]
+    tasks = [asyncio.create_task(world.complete(prompt=prompt)) for prompt in prompts]
     victim = world.p if role is Role.PREFILL else world.d
     await eventually(lambda: world.report["legs"].get(world.endpoint(victim).name, 0) >= 4)
     await victim.kill()
@@ -81,7 +81,7 @@ async def test_an_engine_is_killed_amid_requests(role: Role, order: Order, make_
     await eventually(lambda: not world.endpoint(victim).warm)
     await victim.restart()
     await world.warm()
-    replies = await asyncio.gather(*(world.ask(prompt=prompt) for prompt in prompts))
+    replies = await asyncio.gather(*(world.complete(prompt=prompt) for prompt in prompts))
     assert [reply.text for reply in replies] == [Shape().expected(prompt) for prompt in prompts]
 
 
@@ -89,9 +89,9 @@ async def test_decode_restarts(order: Order, shape: Shape, make_world: MakeWorld
     world = await make_world(order, **RESTARTS)
     world.allowed.expired = True
     for _ in range(3):
-        assert (await world.ask(shape)).text == shape.expected()
+        assert (await world.complete(shape)).text == shape.expected()
     await world.d.restart()
-    assert (await world.ask(shape)).text == shape.expected()
+    assert (await world.complete(shape)).text == shape.expected()
     assert (await world.outcomes()) == {"split": 4}
 
 
@@ -99,13 +99,13 @@ async def test_a_decode_that_dies_is_warmed_up_again(order: Order, make_world: M
     world = await make_world(order, sim={"lease_seconds": 1.0}, deadlines=SHORT)
     world.allowed.expired = world.pull
     await world.d.kill()
-    reply = await world.ask()
+    reply = await world.complete()
     assert (reply.status, reply.headers["retry-after"]) == (503, "1")
     assert (await world.call("GET", f"{world.url}/ready")).status == 503
     await world.d.restart()
     await world.warm()
     assert world.endpoint(world.d).generation == 2
-    assert (await world.ask()).text == Shape().expected()
+    assert (await world.complete()).text == Shape().expected()
 
 
 async def test_prefill_without_a_connector_stays_cold(order: Order, make_world: MakeWorld) -> None:
@@ -118,7 +118,7 @@ async def test_prefill_without_a_connector_stays_cold(order: Order, make_world: 
     described = (await world.state())["endpoints"][0]
     assert described["state"] == "Cold"
     assert "answered without kv_transfer_params: is its KV connector on?" in described["reason"]
-    assert (await world.ask()).text == Shape().expected()
+    assert (await world.complete()).text == Shape().expected()
     assert await world.outcomes() == {"whole": 1}
 
 
@@ -129,7 +129,7 @@ async def test_a_prefill_that_cannot_pair_leaves_decode_warm(make_world: MakeWor
     await eventually(lambda: world.endpoint(world.p).reason is not None)
     start = world.endpoint(world.d).generation
     for _ in range(5):
-        assert (await world.ask()).text == Shape().expected()
+        assert (await world.complete()).text == Shape().expected()
     await eventually(lambda: world.d.counts.load_failures > 2)
     assert world.endpoint(world.d).generation == start == 1
     assert world.endpoint(world.d).warm
@@ -142,7 +142,7 @@ async def test_decode_dies_while_prefill_is_warmed(order: Order, make_world: Mak
     await world.d.kill()
     await eventually(lambda: world.gateway.registry.snapshot.prefill, 10.0, "P is warmed up with the other D")
     assert not world.endpoint(world.d).warm
-    assert (await world.ask()).text == Shape().expected()
+    assert (await world.complete()).text == Shape().expected()
     await world.d.restart()
     await world.warm()
 
@@ -158,10 +158,10 @@ async def test_an_engine_that_comes_late(order: Order, make_world: MakeWorld) ->
     try:
         await world.start_gateway(warm=False)
         await eventually(lambda: world.gateway.registry.snapshot.decode)
-        assert (await world.ask()).text == Shape().expected()
+        assert (await world.complete()).text == Shape().expected()
         await p.restart()
         await world.warm()
-        assert (await world.ask()).text == Shape().expected()
+        assert (await world.complete()).text == Shape().expected()
         assert await world.outcomes() == {"whole": 1, "split": 1}
         await world.check()
     finally:
@@ -175,7 +175,7 @@ async def test_only_one_revision_pairs(order: Order, make_world: MakeWorld) -> N
     revisions = {spec.name: spec.revision for spec in specs}
     await world.start_gateway(endpoints=tuple(specs), debug_headers=True)
     for _ in range(10):
-        reply = await world.ask()
+        reply = await world.complete()
         assert reply.text == Shape().expected()
         assert revisions[reply.headers["x-pdx-prefill"]] == revisions[reply.headers["x-pdx-decode"]]
     assert await world.outcomes() == {"split": 10}

@@ -129,7 +129,9 @@ async def test_two_clients_with_one_id(order: Order, shape: Shape, make_world: M
     world = await make_world(order, p={"prefill_base_seconds": 0.02})
     _forget(world)
     prompts = [f"{number} {PROMPT}" for number in range(6)]
-    replies = await asyncio.gather(*(world.ask(shape, {"X-Request-Id": "same"}, prompt=prompt) for prompt in prompts))
+    replies = await asyncio.gather(
+        *(world.complete(shape, {"X-Request-Id": "same"}, prompt=prompt) for prompt in prompts)
+    )
     assert [reply.text for reply in replies] == [shape.expected(prompt) for prompt in prompts]
     assert {reply.headers["x-request-id"] for reply in replies} == {"same"}
     ids = [headers["x-request-id"] for _, _, headers in _seen(world)]
@@ -141,7 +143,7 @@ async def test_an_id_comes_back_with_every_answer(make_world: MakeWorld) -> None
     world = await make_world(Order.PREFILL_FIRST)
     mine = {"X-Request-Id": "mine"}
     assert (await world.post("/v1/completions", b"{", mine)).headers["x-request-id"] == "mine"
-    assert (await world.ask(Shape(), mine, tokens=0)).headers["x-request-id"] == "mine"
-    assert (await world.ask(Shape(stream=True), mine)).headers["x-request-id"] == "mine"
-    assert (await world.ask(Shape(), {"X-Request-Id": "x" * 5000})).headers["x-request-id"] == "x" * 256
-    assert "x-request-id" not in (await world.ask()).headers
+    assert (await world.complete(Shape(), mine, tokens=0)).headers["x-request-id"] == "mine"
+    assert (await world.complete(Shape(stream=True), mine)).headers["x-request-id"] == "mine"
+    assert (await world.complete(Shape(), {"X-Request-Id": "x" * 5000})).headers["x-request-id"] == "x" * 256
+    assert "x-request-id" not in (await world.complete()).headers

@@ -21,7 +21,7 @@ async def test_a_stream_cut_between_events_ends_with_an_error(
 ) -> None:
     world = await make_world(order, d={"decode_token_seconds": 0.002})
     world.fault(world.d, FaultKind.DIE_AFTER_EVENTS, events=events)
-    reply = await world.ask(stream, tokens=40)
+    reply = await world.complete(stream, tokens=40)
     assert not reply.cut
     assert reply.done
     *whole, last = reply.chunks
@@ -36,7 +36,7 @@ async def test_a_stream_cut_between_events_ends_with_an_error(
     assert await world.outcomes() == {"broken": 1}
     assert world.d.counts.legs["decode"] == 2  # the warm-up and this request
     await world.warm()
-    assert (await world.ask(stream)).text == stream.expected()
+    assert (await world.complete(stream)).text == stream.expected()
 
 
 @pytest.mark.parametrize("events", [2, 5])
@@ -45,7 +45,7 @@ async def test_a_stream_cut_inside_an_event_has_no_end(
 ) -> None:
     world = await make_world(order, d={"decode_token_seconds": 0.002})
     world.fault(world.d, FaultKind.DIE_IN_EVENT, events=events)
-    reply = await world.ask(stream, tokens=40)
+    reply = await world.complete(stream, tokens=40)
     assert reply.cut
     assert not reply.done
     assert await world.outcomes() == {"broken": 1}
@@ -54,7 +54,7 @@ async def test_a_stream_cut_inside_an_event_has_no_end(
 async def test_an_error_event_later_on_is_the_clients(order: Order, stream: Shape, make_world: MakeWorld) -> None:
     world = await make_world(order)
     world.fault(world.d, FaultKind.ERROR_EVENT, events=4)
-    reply = await world.ask(stream, tokens=40)
+    reply = await world.complete(stream, tokens=40)
     assert reply.done
     assert reply.chunks[-1]["error"]["code"] == 500
     assert world.d.counts.legs["decode"] == 2

@@ -99,12 +99,12 @@ async def test_health_and_ready(make_world: MakeWorld) -> None:
     assert (await world.call("GET", f"{world.url}/health")).status == 200
     reply = await world.call("GET", f"{world.url}/ready")
     assert (reply.status, reply.error["type"]) == (503, "ServiceUnavailableError")
-    reply = await world.ask()
+    reply = await world.complete()
     assert (reply.status, reply.headers["retry-after"]) == (503, "1")
     world.d.faults.clear()
     await world.warm()
     assert (await world.call("GET", f"{world.url}/ready")).status == 200
-    assert (await world.ask()).text == Shape().expected()
+    assert (await world.complete()).text == Shape().expected()
     assert await world.outcomes() == {"unavailable": 1, "split": 1}
 
 
@@ -159,10 +159,10 @@ async def test_expect_100_continue(make_world: MakeWorld) -> None:
 
 async def test_body_limit(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, limits=Limits(max_body_bytes=10_000))
-    reply = await world.ask(prompt="x" * 20_000)
+    reply = await world.complete(prompt="x" * 20_000)
     assert (reply.status, reply.error["code"], reply.error["type"]) == (413, 413, "Request Entity Too Large")
     assert reply.headers["connection"] == "close"
-    assert (await world.ask(prompt="x" * 9_000)).status == 200
+    assert (await world.complete(prompt="x" * 9_000)).status == 200
     assert await world.outcomes() == {"refused": 1, "split": 1}
 
 
@@ -170,7 +170,7 @@ async def test_large_prompt(order: Order, shape: Shape, make_world: MakeWorld) -
     big = {"max_model_len": 600_000, "num_blocks": 80_000, "prefill_token_seconds": 1e-8, "prefill_chunk": 1 << 20}
     world = await make_world(order, sim=big)
     prompt = "long " * 400_000
-    reply = await world.ask(shape, prompt=prompt)
+    reply = await world.complete(shape, prompt=prompt)
     assert (reply.status, reply.text) == (200, shape.expected(prompt))
     assert await world.outcomes() == {"split": 1}
 
@@ -180,7 +180,7 @@ LARGE = {"max_model_len": 80_000, "decode_token_seconds": 0.0}
 
 async def test_large_answer(order: Order, make_world: MakeWorld) -> None:
     world = await make_world(order, sim=LARGE)
-    reply = await world.ask(tokens=60_000)
+    reply = await world.complete(tokens=60_000)
     assert len(reply.raw) > 200_000
     assert reply.text == Shape().expected(tokens=60_000)
 
@@ -221,7 +221,7 @@ async def test_idle_connections_that_engines_close(order: Order, shape: Shape, m
     """Requests arrive while the engine closes idle connections: none fails."""
     world = await make_world(order, sim={"keepalive_seconds": 0.02})
     for number in range(30):
-        assert (await world.ask(shape)).text == shape.expected()
+        assert (await world.complete(shape)).text == shape.expected()
         await asyncio.sleep(0.015 + (number % 10) * 0.001)
     outcomes = await world.outcomes()
     assert outcomes.keys() <= {"split", "whole"}

@@ -286,7 +286,7 @@ async def test_a_connection_beyond_the_limit_gets_503(make_world: MakeWorld) -> 
     for each in (writer, idle):
         each.close()
     await eventually(lambda: world.worker._listener.room() == 2)
-    assert (await world.ask()).status == 200
+    assert (await world.complete()).status == 200
     assert idle_reader
 
 

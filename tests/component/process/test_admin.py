@@ -23,13 +23,13 @@ def _values(samples: Iterable[Sample], name: str) -> dict[str, float]:
 async def test_state_and_metrics_agree(order: Order, make_world: MakeWorld) -> None:
     world = await make_world(order, 1, 2)
     for _ in range(3):
-        await world.ask(Shape(stream=True))
-    await world.ask(tokens=0)
-    await world.ask(n=2)
+        await world.complete(Shape(stream=True))
+    await world.complete(tokens=0)
+    await world.complete(n=2)
     await world.post("/v1/completions", b"{")
     world.fault(world.p, FaultKind.DIE_BEFORE_HEAD, count=4)
     world.allowed.stranded = not world.pull
-    await world.ask()
+    await world.complete()
     await world.warm()
     state, samples = await world.state(), await _samples(world)
     assert {k: v for k, v in state["outcomes"].items() if v} == {
@@ -68,11 +68,11 @@ async def test_state_describes_endpoints(order: Order, make_world: MakeWorld) ->
 
 async def test_debug_headers_name_engines(order: Order, make_world: MakeWorld) -> None:
     world = await make_world(order, debug_headers=True)
-    reply = await world.ask(Shape(stream=True))
+    reply = await world.complete(Shape(stream=True))
     assert reply.headers["x-pdx-prefill"] == world.endpoint(world.p).name
     assert reply.headers["x-pdx-decode"] == world.endpoint(world.d).name
     assert "prefill;dur=" in reply.headers["server-timing"]
-    whole = await world.ask(n=2)
+    whole = await world.complete(n=2)
     assert "x-pdx-prefill" not in whole.headers
 
 

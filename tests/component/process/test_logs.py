@@ -41,8 +41,8 @@ async def test_a_request_that_is_fine_has_no_line(
     order: Order, make_world: MakeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = await make_world(order)
-    assert (await world.ask()).status == 200
-    assert (await world.ask(tokens=0)).status == 400  # the client's error
+    assert (await world.complete()).status == 200
+    assert (await world.complete(tokens=0)).status == 400  # the client's error
     assert (await world.post("/v1/completions", b"{")).status == 400
     assert lines(caplog) == []
 
@@ -51,7 +51,7 @@ async def test_a_slow_request_has_its_phases_and_legs(
     order: Order, make_world: MakeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = await make_world(order, logs=EVERY)
-    reply = await world.ask(headers={"X-Request-Id": "mine"})
+    reply = await world.complete(headers={"X-Request-Id": "mine"})
     await eventually(lambda: lines(caplog))
     (line,) = lines(caplog)
     names = [world.endpoint(engine).name for engine in (world.p, world.d)]
@@ -72,9 +72,9 @@ async def test_what_is_slow_is_the_beginning_of_an_answer(
 ) -> None:
     slow = {"decode_token_seconds": 0.05}
     world = await make_world(Order.PREFILL_FIRST, d=slow, logs=Logs(slow_seconds=1.5))
-    assert (await world.ask(Shape(stream=True), tokens=40)).done  # 2 s, but the first event comes at once
+    assert (await world.complete(Shape(stream=True), tokens=40)).done  # 2 s, but the first event comes at once
     assert lines(caplog) == []
-    assert (await world.ask(tokens=40)).status == 200
+    assert (await world.complete(tokens=40)).status == 200
     await eventually(lambda: lines(caplog))
     assert [line["message"] for line in lines(caplog)] == ["request was slow"]
 
@@ -86,7 +86,7 @@ async def test_a_failed_request_lists_its_attempts(
     world.allowed.stranded = world.allowed.expired = True
     for engine in world.engines:
         await engine.kill()
-    assert (await world.ask()).status == 503
+    assert (await world.complete()).status == 503
     await eventually(lambda: lines(caplog))
     (line,) = lines(caplog)
     assert (line["message"], line["outcome"]) == ("request failed", "unavailable")
@@ -101,7 +101,7 @@ async def test_a_failed_request_lists_its_attempts(
 async def test_a_stream_that_breaks_has_a_line(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
     world = await make_world(Order.PREFILL_FIRST)
     world.fault(world.d, FaultKind.DIE_AFTER_EVENTS, events=3)
-    await world.ask(Shape(stream=True), tokens=20)
+    await world.complete(Shape(stream=True), tokens=20)
     await eventually(lambda: lines(caplog))
     assert [(line["outcome"], len(line["legs"])) for line in lines(caplog)] == [("broken", 2)]
     await world.warm()
@@ -124,7 +124,7 @@ async def test_an_error_inside_is_an_outcome_of_its_own(
         raise KeyError("Tell-nobody-of-4711")
 
     monkeypatch.setattr(Leg, "first_event", fail_once)
-    reply = await world.ask(form)
+    reply = await world.complete(form)
     assert (reply.status, reply.error["code"], reply.error["type"]) == (500, 500, "InternalServerError")
     assert await world.outcomes() == {"internal": 1}
     (line,) = lines(caplog)
@@ -133,7 +133,7 @@ async def test_an_error_inside_is_an_outcome_of_its_own(
     assert {leg["role"] for leg in line["legs"]} >= {"decode"}
     assert "total_seconds" in line
     assert "4711" not in everything(caplog)
-    assert (await world.ask(form)).text == form.expected()
+    assert (await world.complete(form)).text == form.expected()
 
 
 async def test_an_error_inside_ps_leg_is_settled(
@@ -153,7 +153,7 @@ async def test_an_error_inside_ps_leg_is_settled(
         raise KeyError("Tell-nobody-of-4711")
 
     monkeypatch.setattr(ServingState, "send_prefill", fail_once)
-    reply = await asyncio.wait_for(world.ask(), 10.0)
+    reply = await asyncio.wait_for(world.complete(), 10.0)
     assert (reply.status, reply.error["type"]) == (500, "InternalServerError")
     assert await world.outcomes() == {"internal": 1}
     await eventually(lambda: sum(world.report["settlements"].values()) == 1, what="it is settled")
@@ -192,7 +192,7 @@ async def test_nothing_of_a_prompt_a_key_or_a_header_is_logged(
 
 async def test_a_client_id_is_cut_and_cleaned(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
     world = await make_world(Order.PREFILL_FIRST, logs=EVERY)
-    await world.ask(headers={"X-Request-Id": "a b\té" + "x" * 500})
+    await world.complete(headers={"X-Request-Id": "a b\té" + "x" * 500})
     await eventually(lambda: lines(caplog))
     (line,) = lines(caplog)
     assert line["client_id"].startswith("a?b?")
@@ -249,6 +249,6 @@ async def test_a_request_without_a_line_formats_nothing(make_world: MakeWorld) -
     """The log costs a request only a comparison with a number that the gateway has."""
     world = await make_world(Order.PREFILL_FIRST)
     del world.worker._gateway._log
-    assert (await world.ask()).status == 200
-    assert (await world.ask(n=2)).status == 200
-    assert (await world.ask(Shape(stream=True))).done
+    assert (await world.complete()).status == 200
+    assert (await world.complete(n=2)).status == 200
+    assert (await world.complete(Shape(stream=True))).done

@@ -37,7 +37,7 @@ async def page(world: World) -> dict[str, Series]:
 
 async def test_phases_choices_and_pieces(order: Order, make_world: MakeWorld) -> None:
     world = await make_world(order)
-    streamed, whole, alone = await world.ask(STREAM, tokens=20), await world.ask(), await world.ask(n=2)
+    streamed, whole, alone = await world.complete(STREAM, tokens=20), await world.complete(), await world.complete(n=2)
     assert {streamed.status, whole.status, alone.status} == {200}
     found = await page(world)
     assert found["pdx_phase_seconds_count"] == {
@@ -58,7 +58,7 @@ async def test_phases_choices_and_pieces(order: Order, make_world: MakeWorld) ->
 
 async def test_a_stream_is_counted_while_it_runs(order: Order, make_world: MakeWorld) -> None:
     world = await make_world(order, d={"decode_token_seconds": 0.01})
-    stream = asyncio.create_task(world.ask(STREAM, tokens=60))
+    stream = asyncio.create_task(world.complete(STREAM, tokens=60))
     await eventually(lambda: world.report["chunks"] > 5)
     assert not stream.done()
     found = await page(world)
@@ -69,7 +69,7 @@ async def test_a_stream_is_counted_while_it_runs(order: Order, make_world: MakeW
 async def test_the_wait_in_the_queue_is_part_of_the_first_token(make_world: MakeWorld) -> None:
     slow = {"decode_token_seconds": 0.01}
     world = await make_world(Order.PREFILL_FIRST, d=slow, limits=Limits(in_flight_per_decode=1))
-    await asyncio.gather(*(world.ask(STREAM, tokens=20) for _ in range(2)))
+    await asyncio.gather(*(world.complete(STREAM, tokens=20) for _ in range(2)))
     found = await page(world)
     sums = found["pdx_phase_seconds_sum"]
     assert found["pdx_phase_seconds_count"]["queue",] == 1
@@ -78,8 +78,8 @@ async def test_the_wait_in_the_queue_is_part_of_the_first_token(make_world: Make
 
 async def test_which_policy_decided(order: Order, make_world: MakeWorld) -> None:
     world = await make_world(order, choosing=Choosing(Policy.PREFIX_AFFINITY, Policy.SESSION_AFFINITY))
-    await world.ask()
-    await world.ask(headers={"x-session-id": "me"})
+    await world.complete()
+    await world.complete(headers={"x-session-id": "me"})
     assert (await page(world))["pdx_endpoint_selections_total"] == {
         ("PrefixAffinity", "prefill"): 2,
         ("SessionAffinity", "decode"): 1,
@@ -104,7 +104,7 @@ async def test_why_decode_prefilled(reason: str, make_world: MakeWorld) -> None:
     world.allowed.expired = True
     if kind is not None:
         world.fault(world.p, kind, **({"status": 400} if kind is FaultKind.STATUS else {}))
-    assert (await world.ask()).text == Shape().expected()
+    assert (await world.complete()).text == Shape().expected()
     assert await world.outcomes() == {"whole": 1}
     assert (await page(world))["pdx_local_prefills_total"] == {(reason,): 1}
     await world.warm()
@@ -114,7 +114,7 @@ async def test_the_last_attempt_is_a_local_prefill(make_world: MakeWorld) -> Non
     world = await make_world(Order.PREFILL_FIRST, 2, 1, retries=Retries(attempts=2))
     for prefill in world.prefill:
         world.fault(prefill, FaultKind.DIE_BEFORE_HEAD)
-    assert (await world.ask()).status == 200
+    assert (await world.complete()).status == 200
     found = await page(world)
     assert (found["pdx_local_prefills_total"], found["pdx_retries_total"]) == ({("failed",): 1}, {("lost",): 1})
 
@@ -122,10 +122,10 @@ async def test_the_last_attempt_is_a_local_prefill(make_world: MakeWorld) -> Non
 async def test_what_nobody_could_split_is_no_local_prefill(make_world: MakeWorld) -> None:
     """Not for clients that request it, for refusals that D repeats, or for aggregated engines."""
     world = await make_world(Order.PREFILL_FIRST)
-    assert (await world.ask(n=2)).status == 200
-    assert (await world.ask(tokens=0)).status == 400
+    assert (await world.complete(n=2)).status == 200
+    assert (await world.complete(tokens=0)).status == 400
     alone = await make_world(Order.PREFILL_FIRST, 0, 1, sim={"role": Role.AGGREGATED}, d={"role": Role.AGGREGATED})
-    assert (await alone.ask()).status == 200
+    assert (await alone.complete()).status == 200
     for each in (world, alone):
         assert (await page(each))["pdx_local_prefills_total"] == {}
 
@@ -133,10 +133,10 @@ async def test_what_nobody_could_split_is_no_local_prefill(make_world: MakeWorld
 async def test_kv_is_held_until_decode_has_it(order: Order, make_world: MakeWorld) -> None:
     world = await make_world(order, p={"transfer_seconds": 1.5}, d={"transfer_seconds": 1.5})
     name = world.endpoint(world.p).name
-    asked = [asyncio.create_task(world.ask(STREAM)) for _ in range(2)]
+    tasks = [asyncio.create_task(world.complete(STREAM)) for _ in range(2)]
     await eventually(lambda: world.report["held"] == {name: 2})
     assert (await page(world))["pdx_prefill_kv_pinned"] == {(name,): 2}
-    await asyncio.gather(*asked)
+    await asyncio.gather(*tasks)
     assert world.report["held"] == {}
 
 

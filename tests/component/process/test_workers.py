@@ -85,7 +85,7 @@ class Program:
                     return
                 await asyncio.sleep(0.02)
 
-    async def ask(self, shape: Shape) -> str:
+    async def complete(self, shape: Shape) -> str:
         reply = await self.world.call(
             "POST", f"http://{self.listen}{shape.path}", shape.body(), {"Connection": "close"}
         )
@@ -138,7 +138,7 @@ async def test_two_workers_share_the_port(order: Order, make_world: MakeWorld, p
     world = await make_world(order, gateway=False)
     program = await _start(programs, world, 2)
     shapes = [Shape(stream=bool(number % 2)) for number in range(24)]
-    texts = await asyncio.gather(*(program.ask(shape) for shape in shapes))
+    texts = await asyncio.gather(*(program.complete(shape) for shape in shapes))
     assert texts == [shape.expected() for shape in shapes]
     states = await asyncio.gather(*(program.state() for _ in range(3)))  # concurrent callers share one report
     for state in states:
@@ -152,7 +152,7 @@ async def test_two_workers_share_the_port(order: Order, make_world: MakeWorld, p
     await _replaced(program, first)
     assert second in program.workers()
     await _check_metrics(program)  # with the counts of the dead one
-    assert [await program.ask(Shape()) for _ in range(12)] == [Shape().expected()] * 12
+    assert [await program.complete(Shape()) for _ in range(12)] == [Shape().expected()] * 12
     program.child.send_signal(signal.SIGTERM)
     code, errors = await program.end()
     assert code == 0
@@ -180,7 +180,7 @@ async def test_all_processes_write_json(make_world: MakeWorld, programs: list[Pr
     world = await make_world(Order.PREFILL_FIRST, gateway=False)
     program = await _start(programs, world, 2, "--log-format=JSON", "--slow-seconds=0")
     for _ in range(4):
-        await program.ask(Shape())
+        await program.complete(Shape())
     await program.state()  # every worker answers it after its open work, so its lines are written
     victim = program.workers()[0]
     os.kill(victim, signal.SIGKILL)
@@ -232,7 +232,7 @@ async def test_two_workers_find_the_least_loaded(make_world: MakeWorld, programs
         "timeout": 0,
         "consecutive_errors": 0,
         "overridden": 0,
-    }, "both have told it"
+    }, "both have reported it"
     for writer in writers:
         writer.close()
 
@@ -270,7 +270,7 @@ async def test_a_worker_that_dies_cuts_its_streams(make_world: MakeWorld, progra
         assert not (await reader.read(-1)).endswith(b"0\r\n\r\n")
     await eventually(lambda: world.d.counts.aborted == 1 and not world.d.counts.running_now)
     await eventually(lambda: len(program.workers()) == 2, 10.0, "new workers")
-    assert await program.ask(Shape()) == Shape().expected()
+    assert await program.complete(Shape()) == Shape().expected()
     program.child.send_signal(signal.SIGTERM)
     assert (await program.end())[0] == 0
     writer.close()

@@ -15,7 +15,7 @@ from tests.component.harness import PROMPT, Shape
 async def test_the_text_equals_one_engines(order: Order, shape: Shape, make_world: MakeWorld) -> None:
     world = await make_world(order)
     before = world.d.counts.prompt_tokens_external
-    reply = await world.ask(shape, tokens=40)
+    reply = await world.complete(shape, tokens=40)
     assert (reply.status, reply.text) == (200, shape.expected(tokens=40))
     assert reply.text == (await world.direct(world.d, shape, tokens=40)).text
     assert world.d.counts.prompt_tokens_external - before >= len(tokenize(PROMPT))
@@ -26,7 +26,7 @@ async def test_the_text_equals_one_engines(order: Order, shape: Shape, make_worl
 async def test_concurrent_requests_get_their_own_answers(order: Order, shape: Shape, make_world: MakeWorld) -> None:
     world = await make_world(order, 2, 2, p={"jitter": 0.9, "prefill_base_seconds": 0.005})
     prompts = [f"{number} {PROMPT[: number * 13]}" for number in range(40)]
-    replies = await asyncio.gather(*(world.ask(shape, prompt=prompt) for prompt in prompts))
+    replies = await asyncio.gather(*(world.complete(shape, prompt=prompt) for prompt in prompts))
     assert [reply.text for reply in replies] == [shape.expected(prompt) for prompt in prompts]
     assert await world.outcomes() == {"split": 40}
     for engine in world.engines:
@@ -45,7 +45,7 @@ async def test_foreign_kv_is_detected(order: Order, shape: Shape, make_world: Ma
             return pin(seq)
 
         connector.finish = finish  # type: ignore[method-assign]
-    reply = await world.ask(shape)
+    reply = await world.complete(shape)
     assert reply.status == 200
     assert reply.text != shape.expected()
     assert world.d.counts.violations["foreign_kv"] == 1
@@ -54,7 +54,7 @@ async def test_foreign_kv_is_detected(order: Order, shape: Shape, make_world: Ma
 async def test_aggregated_serves_alone(shape: Shape, make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, 0, 2, d={"role": Role.AGGREGATED})
     for _ in range(4):
-        assert (await world.ask(shape)).text == shape.expected()
+        assert (await world.complete(shape)).text == shape.expected()
     assert await world.outcomes() == {"whole": 4}
     assert [engine.counts.legs[Leg.PLAIN] for engine in world.decode] == [3, 3]
 

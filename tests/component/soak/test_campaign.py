@@ -56,7 +56,7 @@ async def _one(world: World, number: int, rng: random.Random) -> str:
     prompt = f"{number} " + "x" * (long + rng.randrange(10, 2000))
     tokens = rng.randrange(1, 30)
     patience = rng.uniform(0.0, 0.16) if long or rng.random() < 0.5 else None
-    task = asyncio.create_task(world.ask(shape, prompt=prompt, tokens=tokens))
+    task = asyncio.create_task(world.complete(shape, prompt=prompt, tokens=tokens))
     done, _ = await asyncio.wait([task], timeout=patience)
     if not done:
         task.cancel()

@@ -55,7 +55,7 @@ async def test_every_pair_is_verified_without_client_requests(order: Order, make
     report = await world.gateway._report()
     assert not any(sum(phase["counts"]) for phase in report["phases"].values())
     assert not report["legs"]
-    assert (await world.ask()).text == Shape().expected()
+    assert (await world.complete()).text == Shape().expected()
     assert await world.outcomes() == {"split": 1}
 
 

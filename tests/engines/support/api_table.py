@@ -10,13 +10,13 @@ import pytest
 
 from tests.api_document import PATHS, Parameter, endpoints, parameters
 from tests.engines.conftest import Pair
-from tests.engines.support.harness import MODEL, Gateway, eventually, words
+from tests.engines.support.harness import MODEL, Gateway, eventually, make_prompt
 
 PARAMETERS: Final = parameters()
 ONE_TOKEN: Final = [300]
 """A prompt that vLLM counts as computed where it ends up, though it was fetched."""
 OF_ONE_ANSWER: Final = frozenset({"id", "created", "created_at", "system_fingerprint", "prompt_tokens_details"})
-"""Members that differ between two answers of one engine, name its configuration, or say what it had cached."""
+"""Members that differ between two answers of one engine, name its configuration, or report what it had cached."""
 WHOLE_BODIES: Final[dict[str, dict[str, Any]]] = {
     "/v1/chat/completions/batch": {
         "messages": [[{"role": "user", "content": "ba"}], [{"role": "user", "content": "de"}]],
@@ -41,10 +41,10 @@ class ApiTable:
     async def test_parameter(
         self, session: aiohttp.ClientSession, front: Gateway, pair: Pair, seed: int, row: Parameter
     ) -> None:
-        path, body = PATHS[row.kind], _body(row, words(3_000_000 + 1000 * (front.port % 1000) + seed, 30))
+        path, body = PATHS[row.kind], _body(row, make_prompt(3_000_000 + 1000 * (front.port % 1000) + seed, 30))
         before = pair.decode.external_tokens
-        status, headers, got = await _ask(session, front.url + path, body)
-        own_status, _, own = await _ask(session, pair.prefill.url + path, _cleaned(row, body))
+        status, headers, got = await _post(session, front.url + path, body)
+        own_status, _, own = await _post(session, pair.prefill.url + path, _cleaned(row, body))
         assert (own_status, status) == ((400, 400) if row.refused else (200, 200)), got
         assert _differences(own, got) == []
         assert "mine" not in json.dumps(got)
@@ -61,8 +61,8 @@ class ApiTable:
     ) -> None:
         body = {"model": MODEL, "temperature": 0, **WHOLE_BODIES.get(path, {"input": "ba"})}
         before = pair.decode.external_tokens
-        status, headers, got = await _ask(session, front.url + path, body)
-        own_status, _, own = await _ask(session, pair.prefill.url + path, body)
+        status, headers, got = await _post(session, front.url + path, body)
+        own_status, _, own = await _post(session, pair.prefill.url + path, body)
         assert (own_status, status) == ((200, 200) if path in WHOLE_BODIES else (404, 404))
         assert _differences(own, got) == []
         assert ("x-pdx-decode" in headers, "x-pdx-prefill" in headers) == (True, False)
@@ -78,14 +78,14 @@ def _body(row: Parameter, prompt: str) -> dict[str, Any]:
 
 
 def _cleaned(row: Parameter, body: dict[str, Any]) -> dict[str, Any]:
-    """What a single engine would be asked: it would believe what the gateway removes."""
+    """The body for a single engine, without the parameter that the gateway removes: an engine would obey it."""
     clean = copy.deepcopy(body)
     if row.verdict == "removed":
         del clean[row.name]
     return clean
 
 
-async def _ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> tuple[int, dict[str, str], Any]:
+async def _post(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> tuple[int, dict[str, str], Any]:
     async with session.post(url, json=body) as response:
         headers = {name.lower(): value for name, value in response.headers.items()}
         if response.content_type != "text/event-stream":

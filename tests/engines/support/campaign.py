@@ -1,4 +1,4 @@
-"""What is asked of real engines in every order: the checks that the tests of each wiring share."""
+"""The checks of real engines that the tests of each wiring share, in every order."""
 
 import asyncio
 import itertools
@@ -13,11 +13,11 @@ import aiohttp
 import pytest
 
 from pdx_api.names import Order
-from tests.engines.support.harness import Answer, Engine, Gateway, ask, eventually, gateway, words
+from tests.engines.support.harness import Answer, Engine, Gateway, complete, eventually, gateway, make_prompt
 
 LEASE_SECONDS = 30.0
 _ROUNDS = itertools.count()
-"""A test that is run again asks other prompts: engines that live on may have the first ones cached."""
+"""A test that runs again sends other prompts: engines that keep running may have the first ones cached."""
 AMID = 8
 """Requests of each gateway before an engine is killed: half of them are answered by then, half are not."""
 
@@ -39,7 +39,7 @@ async def revive(*engines: Engine) -> None:
             await asyncio.to_thread(engine.wait_until_healthy)
 
 
-def say(lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def print_lines(lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Show counts whether or not the test fails."""
     with capsys.disabled():
         sys.stdout.write("".join(f"\n{line}" for line in lines))
@@ -53,14 +53,14 @@ async def check_text_and_transfer(
     less the last `own` tokens, which D computes.
     """
     for number, (chat, stream) in enumerate([(c, s) for c in (False, True) for s in (False, True)]):
-        prompt = words(fresh() + 100 * front.port + number, 120)
+        prompt = make_prompt(fresh() + 100 * front.port + number, 120)
         body: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
         body |= {"max_tokens": 24, "stream": stream}
         if stream:
             body["stream_options"] = {"include_usage": True}
         before = decode.external_tokens
-        got = await ask(session, front.url, body)
-        alone = await ask(session, single.url, body)
+        got = await complete(session, front.url, body)
+        alone = await complete(session, single.url, body)
         assert got.status == 200
         assert got.complete
         assert len(alone.text) > 10, "a text that shows nothing proves nothing"
@@ -79,7 +79,7 @@ async def hang_up_at_random(session: aiohttp.ClientSession, front: Gateway, coun
 
     async def one(number: int) -> None:
         body = {
-            "prompt": words(1000 * seed + number, rng.randint(5, 300)),
+            "prompt": make_prompt(1000 * seed + number, rng.randint(5, 300)),
             "max_tokens": rng.randint(1, 60),
             "stream": rng.random() < 0.5,
         }
@@ -87,7 +87,7 @@ async def hang_up_at_random(session: aiohttp.ClientSession, front: Gateway, coun
         async with gate:
             try:
                 async with asyncio.timeout(patience):
-                    outcomes[(await ask(session, front.url, body)).status] += 1
+                    outcomes[(await complete(session, front.url, body)).status] += 1
             except TimeoutError:
                 outcomes["left"] += 1
 
@@ -113,12 +113,12 @@ async def check_settled(front: Gateway, prefill: Engine, decode: Engine, *, befo
 
 async def check_same_request_id(session: aiohttp.ClientSession, front: Gateway, single: Engine, decode: Engine) -> None:
     """Clients that send one X-Request-Id at the same time each get their own answer, over their own KV."""
-    prompts = [words(1_000_000 + 10 * front.port + number, 60 + number) for number in range(6)]
+    prompts = [make_prompt(1_000_000 + 10 * front.port + number, 60 + number) for number in range(6)]
     before = decode.external_tokens
     bodies = [{"prompt": prompt, "max_tokens": 16} for prompt in prompts]
-    alone = [(await ask(session, single.url, body)).text for body in bodies]
-    got = await asyncio.gather(*(ask(session, front.url, body, {"X-Request-Id": "the-same"}) for body in bodies))
-    assert len(set(alone)) == len(alone), "equal texts could not be told apart"
+    alone = [(await complete(session, single.url, body)).text for body in bodies]
+    got = await asyncio.gather(*(complete(session, front.url, body, {"X-Request-Id": "the-same"}) for body in bodies))
+    assert len(set(alone)) == len(alone), "equal texts cannot be distinguished"
     assert alone == [answer.text for answer in got]
     assert {"the-same"} == {answer.headers["x-request-id"] for answer in got}
     tokens = sum(answer.usage["prompt_tokens"] for answer in got)
@@ -132,8 +132,8 @@ class Fate:
     body: dict[str, Any]
     answer: Answer
 
-    def told_by(self, right: str) -> str:
-        """What became of it, in the words of docs/failures.md; AssertionError for what the matrix does not know."""
+    def judge(self, right: str) -> str:
+        """Return the outcome as docs/failures.md names it; AssertionError for an outcome that is not in it."""
         answer = self.answer
         if answer.status == 503:
             assert "retry-after" in answer.headers
@@ -160,28 +160,28 @@ async def survive(
         await asyncio.to_thread(victim.wait_until_healthy)
         back.set()
 
-    def ask_all(number: int, tokens: int) -> None:
+    def complete_all(number: int, tokens: int) -> None:
         for index, front in enumerate(fronts):
-            prompt = words(seed + 2000 * index + number, 80)
+            prompt = make_prompt(seed + 2000 * index + number, 80)
             body = {"prompt": prompt, "max_tokens": tokens, "stream": number % 2 == 0}
-            tasks[front].append(asyncio.create_task(_ask_or_lose(session, front, body)))
+            tasks[front].append(asyncio.create_task(_complete_or_lose(session, front, body)))
 
     for number in range(AMID):
-        ask_all(number, 12 if number < AMID // 2 else 200)
+        complete_all(number, 12 if number < AMID // 2 else 200)
         await asyncio.sleep(0.4 if number < AMID // 2 else 0.05)
     restarting = asyncio.create_task(restart())
     number = AMID
     while not back.is_set():
-        ask_all(number, 12)
+        complete_all(number, 12)
         number += 1
         await asyncio.sleep(0.6)
     await restarting
-    return {front: await asyncio.gather(*asked) for front, asked in tasks.items()}
+    return {front: await asyncio.gather(*started) for front, started in tasks.items()}
 
 
-async def _ask_or_lose(session: aiohttp.ClientSession, front: Gateway, body: dict[str, object]) -> Fate:
+async def _complete_or_lose(session: aiohttp.ClientSession, front: Gateway, body: dict[str, object]) -> Fate:
     try:
-        return Fate(body, await ask(session, front.url, body))
+        return Fate(body, await complete(session, front.url, body))
     except aiohttp.ClientError as error:
         return Fate(body, Answer(0, repr(error), {}, {}, complete=False))
 
@@ -198,9 +198,9 @@ async def check_kills(
     prefill, decode = pair
     for victim, other in ((prefill, decode), (decode, prefill)):
         fates = await survive(session, fronts, victim, seed)
-        for front, asked in fates.items():
-            rights = await _rights(session, other, [fate.body for fate in asked])
-            seen = Counter(fate.told_by(right) for fate, right in zip(asked, rights, strict=True))
+        for front, ended in fates.items():
+            rights = await _rights(session, other, [fate.body for fate in ended])
+            seen = Counter(fate.judge(right) for fate, right in zip(ended, rights, strict=True))
             assert seen["right"] > 0
             assert victim is decode or set(seen) == {"right"}, seen
             assert victim is prefill or seen["503"] > 0, seen
@@ -219,7 +219,7 @@ async def _rights(session: aiohttp.ClientSession, single: Engine, bodies: list[d
 
     async def right(body: dict[str, Any]) -> str:
         async with gate:
-            return (await ask(session, single.url, {**body, "stream": False, "cache_salt": "x"})).text
+            return (await complete(session, single.url, {**body, "stream": False, "cache_salt": "x"})).text
 
     return await asyncio.gather(*(right(body) for body in bodies))
 
@@ -228,22 +228,24 @@ async def check_kv_moves(session: aiohttp.ClientSession, front: Gateway, decode:
     """Once all engines are warm, a request's whole prompt comes through the connector."""
     await asyncio.to_thread(front.wait_until_warm)
     before = decode.external_tokens
-    got = await ask(session, front.url, {"prompt": words(seed, 80), "max_tokens": 4})
+    got = await complete(session, front.url, {"prompt": make_prompt(seed, 80), "max_tokens": 4})
     tokens = got.usage["prompt_tokens"]
     await eventually(lambda: decode.external_tokens - before == tokens, 5, "KV does not move again")
 
 
-async def check_canaries(session: aiohttp.ClientSession, order: Order, ends: tuple[Engine, Engine], logs: Path) -> None:
-    """A canary sees that D has not computed its prompt; of one that D gets alone it has computed all."""
+async def check_transfer_probes(
+    session: aiohttp.ClientSession, order: Order, ends: tuple[Engine, Engine], logs: Path
+) -> None:
+    """A transfer probe shows that D has not computed the prompt; a prompt that only D gets, D computes itself."""
     prefill, decode = ends
-    with gateway(order, [prefill], [decode], logs, canary_seconds=5) as front:
-        await eventually(lambda: front.told("/pdx/canary")["lastSuccess"], 30, "no canary has seen KV travel")
-        told = front.told("/pdx/canary")
-        assert told["finding"]["verdict"] == "verified", told
-        (seen,) = told["pairs"]
-        assert seen["outside"] >= seen["tokens"] - 1 > 150, told
+    with gateway(order, [prefill], [decode], logs, verification_period_seconds=5) as front:
+        await eventually(lambda: front.admin("/pdx/canary")["lastSuccess"], 30, "no transfer probe has seen KV move")
+        report = front.admin("/pdx/canary")
+        assert report["finding"]["verdict"] == "verified", report
+        (seen,) = report["pairs"]
+        assert seen["outside"] >= seen["tokens"] - 1 > 150, report
         assert not any(front.state()["outcomes"].values())
-    body = {"prompt": words(7_000_000 + front.port, 200), "max_tokens": 4}
+    body = {"prompt": make_prompt(7_000_000 + front.port, 200), "max_tokens": 4}
     for salt in ("one", "another"):
-        alone = await ask(session, decode.url, {**body, "cache_salt": salt})
+        alone = await complete(session, decode.url, {**body, "cache_salt": salt})
         assert alone.usage["prompt_tokens_details"]["cached_tokens"] == 0, "a salt keeps D's own cache out"

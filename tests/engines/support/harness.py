@@ -156,7 +156,7 @@ class SideProcess:
     service: SideService
     logs: Path
     services: "tuple[SideProcess, ...]" = ()
-    """Those that it is told of."""
+    """The side services whose addresses it receives."""
     process: subprocess.Popen[bytes] | None = None
     site: Site = field(init=False)
 
@@ -209,16 +209,16 @@ class Gateway:
     port: int = field(default_factory=free_port)
     admin_port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
-    canary_seconds: int = 0
-    """Tests count what engines are asked."""
+    verification_period_seconds: int = 0
+    """0: tests count the requests to engines, so no probe may add to them."""
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     @property
-    def asks(self) -> bool:
-        """Whether it asks for the identity of a P."""
+    def needs_identity_ports(self) -> bool:
+        """Whether it reads the identity of a P from the bootstrap port."""
         family = self.prefill[0].spec.connector.family(self.order)
         return isinstance(family, Push) and isinstance(family.identity, AtBootstrap)
 
@@ -231,7 +231,11 @@ class Gateway:
                 *("--decode", *(engine.url for engine in self.decode)),
                 *("--connector", self.prefill[0].spec.connector.name, "--order", self.order),
                 *("--protocol", self.prefill[0].spec.protocol),
-                *(("--identity-ports", *(str(engine.side_port) for engine in self.prefill)) if self.asks else ()),
+                *(
+                    ("--identity-ports", *(str(engine.side_port) for engine in self.prefill))
+                    if self.needs_identity_ports
+                    else ()
+                ),
             ]
         )
         with (self.logs / f"gateway-{self.order}.log").open("ab") as log:
@@ -239,7 +243,7 @@ class Gateway:
                 [
                     *(sys.executable, "-m", "pdx_cli", "gateway", "--debug-headers"),
                     *("--listen", f"127.0.0.1:{self.port}", "--admin", f"127.0.0.1:{self.admin_port}"),
-                    *("--verification-period-seconds", str(self.canary_seconds)),
+                    *("--verification-period-seconds", str(self.verification_period_seconds)),
                     *engines,
                 ],
                 stdin=subprocess.DEVNULL,
@@ -248,10 +252,10 @@ class Gateway:
             )
 
     def state(self) -> dict[str, Any]:
-        return self.told("/pdx/state")
+        return self.admin("/pdx/state")
 
-    def told(self, path: str) -> dict[str, Any]:
-        """What its admin port answers."""
+    def admin(self, path: str) -> dict[str, Any]:
+        """Return what its admin port answers."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}{path}", timeout=10) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
@@ -294,10 +298,10 @@ def gateway(
     decode: list[Engine],
     logs: Path,
     mode: Mode = Mode.DISAGGREGATED,
-    canary_seconds: int = 0,
+    verification_period_seconds: int = 0,
 ) -> Iterator[Gateway]:
     """A warm gateway in front of engines."""
-    front = Gateway(order, prefill, decode, mode, logs, canary_seconds=canary_seconds)
+    front = Gateway(order, prefill, decode, mode, logs, verification_period_seconds=verification_period_seconds)
     front.start()
     try:
         front.wait_until_warm()
@@ -317,10 +321,10 @@ class Answer:
     complete: bool = True
 
 
-async def ask(
+async def complete(
     session: aiohttp.ClientSession, url: str, body: dict[str, Any], headers: dict[str, str] | None = None
 ) -> Answer:
-    """One request for a completion or a chat, streamed or not as the body says."""
+    """One request for a completion or a chat, streamed if the body has `stream`."""
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
     async with session.post(url + path, json={"model": MODEL, "temperature": 0, **body}, headers=headers) as response:
         received = {name.lower(): value for name, value in response.headers.items()}
@@ -366,8 +370,8 @@ async def eventually(holds: Any, seconds: float, what: str) -> None:
         await asyncio.sleep(0.25)
 
 
-def words(seed: int, count: int) -> str:
-    """A prompt of its own for every seed."""
+def make_prompt(seed: int, count: int) -> str:
+    """Return a prompt that differs for every seed."""
     syllables = ("ba", "de", "fi", "go", "hu", "ka", "le", "mi", "no", "pu", "ra", "se", "ti", "vo", "zu")
     state = seed * 2654435761 % 2**32
     out = [f"prompt {seed}"]

@@ -15,7 +15,7 @@ import pytest
 from pdx_cli.main import main as pdx
 from tests.engines.conftest import Pair
 from tests.engines.support.campaign import hang_up_at_random
-from tests.engines.support.harness import Answer, Engine, Gateway, ask, eventually, words
+from tests.engines.support.harness import Answer, Engine, Gateway, complete, eventually, make_prompt
 from tests.engines.support.mooncake import libraries
 
 CHUNK: Final = 128
@@ -41,8 +41,8 @@ def environment(patch: pytest.MonkeyPatch) -> None:
 async def check(session: aiohttp.ClientSession, front: Gateway, pair: Pair, body: dict[str, Any]) -> bool:
     """P's own text, and every whole chunk from outside; False for a prompt that ends with a chunk."""
     before = pair.decode.external_tokens
-    got = await ask(session, front.url, body)
-    alone = await ask(session, pair.prefill.url, body)  # P has computed the prompt, and decodes over its own KV
+    got = await complete(session, front.url, body)
+    alone = await complete(session, pair.prefill.url, body)  # P has computed the prompt, and decodes over its own KV
     assert (got.status, got.complete, got.text) == (200, True, alone.text)
     assert len(alone.text) > 10, "a text that shows nothing proves nothing"
     moved = tokens(got) // CHUNK * CHUNK
@@ -58,7 +58,7 @@ async def check_shape(
 ) -> None:
     """A request of this shape, as `check` has it."""
     for number in seeds:
-        prompt = words(number, 120)
+        prompt = make_prompt(number, 120)
         body: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
         body |= {"max_tokens": 24, "stream": stream, **({"stream_options": {"include_usage": True}} if stream else {})}
         if await check(session, front, pair, body):
@@ -66,9 +66,9 @@ async def check_shape(
 
 
 async def check_alone(session: aiohttp.ClientSession, pair: Pair, prompt: str) -> None:
-    """What D is asked alone it computes: the counter counts nothing that has not come."""
+    """D computes a prompt that only D gets: the counter counts nothing that has not come."""
     before = pair.decode.metrics()
-    answer = await ask(session, pair.decode.url, {"prompt": prompt, "max_tokens": 8})
+    answer = await complete(session, pair.decode.url, {"prompt": prompt, "max_tokens": 8})
     after = pair.decode.metrics()
     assert after["external_kv_transfer"] == before["external_kv_transfer"]
     assert after["local_compute"] - before["local_compute"] == tokens(answer)
@@ -80,14 +80,14 @@ async def check_foreign(session: aiohttp.ClientSession, pair: Pair, prompt: str,
         patch.setattr("pdx_cli.commands.tiny_model.SEED", 1)
         assert pdx(["tiny-model", str(foreign)]) == 0
     body = {"prompt": prompt, "max_tokens": 24}
-    alone = await ask(session, pair.decode.url, {**body, "cache_salt": "alone"})
+    alone = await complete(session, pair.decode.url, {**body, "cache_salt": "alone"})
     await _take_weights(session, pair.prefill, foreign)
     try:
-        assert (await ask(session, pair.prefill.url, {**body, "max_tokens": 1})).status == 200
+        assert (await complete(session, pair.prefill.url, {**body, "max_tokens": 1})).status == 200
     finally:
         await _take_weights(session, pair.prefill, own)
     before = pair.decode.external_tokens
-    over_foreign = await ask(session, pair.decode.url, body)
+    over_foreign = await complete(session, pair.decode.url, body)
     await eventually(lambda: pair.decode.external_tokens > before, 5, "D has not taken P's KV")
     assert over_foreign.status == 200
     assert over_foreign.text != alone.text
@@ -104,15 +104,15 @@ async def check_hang_ups(session: aiohttp.ClientSession, front: Gateway, pair: P
     outcomes = await hang_up_at_random(session, front, 200, seed=next(seeds))
     assert outcomes["left"] > 20
     rng = random.Random(next(seeds))
-    prompts = [words(next(seeds), 400) for _ in range(20)]
+    prompts = [make_prompt(next(seeds), 400) for _ in range(20)]
     for prompt in prompts:
-        await ask(session, pair.prefill.url, {"prompt": prompt, "max_tokens": 1})
+        await complete(session, pair.prefill.url, {"prompt": prompt, "max_tokens": 1})
     before = pair.prefill.external_tokens
 
     async def leave(prompt: str) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(rng.uniform(0.0, 0.15)):
-                await ask(session, front.url, {"prompt": prompt, "max_tokens": 1})
+                await complete(session, front.url, {"prompt": prompt, "max_tokens": 1})
                 return False
         return True
 
@@ -125,7 +125,7 @@ async def check_hang_ups(session: aiohttp.ClientSession, front: Gateway, pair: P
         await eventually(lambda: not any(front.state()["inFlight"].values()), 15, "the gateway does not come to rest")
     assert left > 5
     assert pair.prefill.external_tokens > before, "P has loaded nothing, which proves nothing"
-    await check_serves(session, front, pair.prefill, words(next(seeds), 120))
+    await check_serves(session, front, pair.prefill, make_prompt(next(seeds), 120))
     await eventually(lambda: pair.prefill.kv_usage == 0 and pair.decode.kv_usage == 0, 5, "blocks are still held")
 
 
@@ -133,8 +133,8 @@ async def check_serves(session: aiohttp.ClientSession, front: Gateway, single: E
     """A single engine's text within a minute, wherever D's KV is from."""
     body = {"prompt": prompt, "max_tokens": 16}
     async with asyncio.timeout(60):
-        got = await ask(session, front.url, body)
-    assert (got.status, got.text) == (200, (await ask(session, single.url, body)).text)
+        got = await complete(session, front.url, body)
+    assert (got.status, got.text) == (200, (await complete(session, single.url, body)).text)
 
 
 async def check_moves_again(
@@ -144,7 +144,7 @@ async def check_moves_again(
     deadline = time.monotonic() + seconds
     for number in seeds:
         before = pair.decode.external_tokens
-        assert (await ask(session, front.url, {"prompt": words(number, 120), "max_tokens": 4})).status == 200
+        assert (await complete(session, front.url, {"prompt": make_prompt(number, 120), "max_tokens": 4})).status == 200
         if pair.decode.external_tokens > before:
             return
         assert time.monotonic() < deadline, "KV does not move again"

@@ -23,7 +23,7 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 
 
 def environment() -> dict[str, str]:
-    """What engines get so that they find the transfer engine's libraries; ImportError says what is missing."""
+    """What engines get so that they find the transfer engine's libraries; ImportError names what is missing."""
     if not (failure := _failure({})):
         return {}
     if "No module named" not in failure:

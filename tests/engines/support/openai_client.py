@@ -9,9 +9,9 @@ import openai
 import pytest
 
 from tests.engines.conftest import Pair
-from tests.engines.support.harness import MODEL, Gateway, words
+from tests.engines.support.harness import MODEL, Gateway, make_prompt
 
-MESSAGES: list[Any] = [{"role": "user", "content": words(9, 40)}]
+MESSAGES: list[Any] = [{"role": "user", "content": make_prompt(9, 40)}]
 TOOLS: list[Any] = [
     {
         "type": "function",
@@ -62,9 +62,9 @@ class OpenAIClient:
 
     @pytest.mark.parametrize("extra", CHAT_CASES)
     async def test_chat(self, client: openai.AsyncOpenAI, direct: openai.AsyncOpenAI, extra: dict[str, Any]) -> None:
-        asked = {"model": MODEL, "messages": MESSAGES, "max_tokens": 12, "temperature": 0, **extra}
-        got = await client.chat.completions.create(**asked)
-        own = await direct.chat.completions.create(**asked)
+        arguments = {"model": MODEL, "messages": MESSAGES, "max_tokens": 12, "temperature": 0, **extra}
+        got = await client.chat.completions.create(**arguments)
+        own = await direct.chat.completions.create(**arguments)
         assert [_choice(choice) for choice in own.choices] == [_choice(choice) for choice in got.choices]
         assert got.usage is not None
         assert own.usage is not None
@@ -74,7 +74,7 @@ class OpenAIClient:
         )
 
     async def test_chat_stream_with_usage(self, client: openai.AsyncOpenAI, direct: openai.AsyncOpenAI) -> None:
-        asked: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "model": MODEL,
             "messages": MESSAGES,
             "max_tokens": 12,
@@ -82,8 +82,8 @@ class OpenAIClient:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        got = [chunk async for chunk in await client.chat.completions.create(**asked)]
-        own = [chunk async for chunk in await direct.chat.completions.create(**asked)]
+        got = [chunk async for chunk in await client.chat.completions.create(**arguments)]
+        own = [chunk async for chunk in await direct.chat.completions.create(**arguments)]
         assert _streamed(own) == _streamed(got)
         assert got[-1].usage is not None
         assert got[-1].usage.completion_tokens == 12
@@ -91,40 +91,40 @@ class OpenAIClient:
     @pytest.mark.parametrize(
         "extra",
         [
-            pytest.param({"prompt": words(10, 40)}, id="plain"),
-            pytest.param({"prompt": words(10, 40), "n": 2, "temperature": 0.7, "seed": 3}, id="n"),
-            pytest.param({"prompt": [words(10, 40), words(11, 40)]}, id="two-prompts"),
+            pytest.param({"prompt": make_prompt(10, 40)}, id="plain"),
+            pytest.param({"prompt": make_prompt(10, 40), "n": 2, "temperature": 0.7, "seed": 3}, id="n"),
+            pytest.param({"prompt": [make_prompt(10, 40), make_prompt(11, 40)]}, id="two-prompts"),
             pytest.param({"prompt": [5, 6, 7, 8] * 40}, id="tokens"),
-            pytest.param({"prompt": words(10, 40), "logprobs": 2}, id="logprobs"),
-            pytest.param({"prompt": words(10, 40), "echo": True}, id="echo"),
+            pytest.param({"prompt": make_prompt(10, 40), "logprobs": 2}, id="logprobs"),
+            pytest.param({"prompt": make_prompt(10, 40), "echo": True}, id="echo"),
         ],
     )
     async def test_completion(
         self, client: openai.AsyncOpenAI, direct: openai.AsyncOpenAI, extra: dict[str, Any]
     ) -> None:
-        asked = {"model": MODEL, "max_tokens": 12, "temperature": 0, **extra}
-        got = await client.completions.create(**asked)
-        own = await direct.completions.create(**asked)
+        arguments = {"model": MODEL, "max_tokens": 12, "temperature": 0, **extra}
+        got = await client.completions.create(**arguments)
+        own = await direct.completions.create(**arguments)
         assert [choice.text for choice in own.choices] == [choice.text for choice in got.choices]
         assert [choice.finish_reason for choice in own.choices] == [choice.finish_reason for choice in got.choices]
 
     async def test_completion_stream(self, client: openai.AsyncOpenAI, direct: openai.AsyncOpenAI) -> None:
-        asked: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "model": MODEL,
-            "prompt": words(12, 60),
+            "prompt": make_prompt(12, 60),
             "max_tokens": 12,
             "temperature": 0,
             "stream": True,
         }
-        got = [chunk.choices[0].text async for chunk in await client.completions.create(**asked)]
-        own = [chunk.choices[0].text async for chunk in await direct.completions.create(**asked)]
+        got = [chunk.choices[0].text async for chunk in await client.completions.create(**arguments)]
+        own = [chunk.choices[0].text async for chunk in await direct.completions.create(**arguments)]
         assert "".join(own) == "".join(got)
 
     async def test_models(self, client: openai.AsyncOpenAI) -> None:
         assert [model.id async for model in client.models.list()] == [MODEL]
 
     @pytest.mark.parametrize(("path", "body"), MISTAKES)
-    async def test_a_mistake_gets_vllms_own_words(
+    async def test_a_mistake_gets_vllms_own_message(
         self, session: aiohttp.ClientSession, front: Gateway, pair: Pair, path: str, body: Any
     ) -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()

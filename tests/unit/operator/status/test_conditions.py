@@ -205,7 +205,7 @@ NOT_VERIFIED = TransferReport(
     ("transfer", "expected", "text"),
     [
         (TransferReport(), ("Unknown", "NotTriedYet"), "no gateway has reported a transfer probe yet"),
-        (TransferReport(unreachable=True), ("Unknown", "GatewayUnreachable"), "the admin port of no gateway"),
+        (TransferReport(unreachable=True), ("Unknown", "GatewayUnreachable"), "the admin port of any gateway"),
         (TransferReport(Finding(Verdict.UNKNOWN, "no pair")), ("Unknown", "NotTriedYet"), "no pair"),
         (NOT_VERIFIED, ("Unknown", "NotReported"), "--enable-prompt-tokens-details"),
         (ALL_WELL, ("True", "Verified"), "in 4 pairs of prefill and decode engines (all pairs); probed every 40 s"),
@@ -231,7 +231,7 @@ def test_the_result_of_transfer_probes(transfer: TransferReport, expected: tuple
         (deployment(routing={"canarySeconds": 0}), "SwitchedOff"),
     ],
 )
-def test_without_transfer_probes_the_condition_is_unknown(of: PDDeployment, reason: str) -> None:
+def test_without_transfer_probes_nothing_is_verified(of: PDDeployment, reason: str) -> None:
     before = build(facts(*PAIR, transfer=ALL_WELL), {}, NOW)
     after = build(facts(of=of), before, LATER)
     assert outcomes(after)["KVTransferVerified"] == ("Unknown", reason)

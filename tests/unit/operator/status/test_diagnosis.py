@@ -178,7 +178,7 @@ CRASH = waiting("CrashLoopBackOff", "back-off 5m0s restarting failed container=e
         pytest.param(
             pod(phase="Failed", reason="Evicted", message="The node was low on resource: memory. Threshold"),
             "Evicted",
-            "the prefill engine: its node has stopped it (Evicted): The node was low on resource: memory",
+            "the prefill engine: its node does not run it (Evicted): The node was low on resource: memory",
             id="evicted",
         ),
         pytest.param(
