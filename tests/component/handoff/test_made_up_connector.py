@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pdx_api.connectors.base import EngineWiring, SideService, Site
 from pdx_api.connectors.checks import Checks, number, without_flag
-from pdx_api.connectors.families import Family, Serial
+from pdx_api.connectors.families import Family, Pull
 from pdx_api.names import Order, Role
 from pdx_api.rule import Rule
 
@@ -42,7 +42,7 @@ class Pigeon:
         return {}
 
     def family(self, order: Order) -> Family:
-        return Serial({"do_remote_decode": True, "loft": "home"})
+        return Pull({"do_remote_decode": True, "loft": "home"})
 
 
 CONNECTOR: Final = Pigeon()

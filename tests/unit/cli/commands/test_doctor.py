@@ -30,6 +30,7 @@ def test_a_gateway_that_may_not_be_asked_is_not_wrong() -> None:
     assert found(gateways=(Gateway("qwen-gateway-1", None),)) == []
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize("command", ["doctor", "top"])
 @pytest.mark.parametrize(
     ("argv", "words"),

@@ -64,6 +64,7 @@ def test_status_without_a_single_run_ever(tmp_path: Path, capsys: pytest.Capture
     assert capsys.readouterr().out == "Nothing runs.\n"
 
 
+@pytest.mark.machine
 def test_status_of_a_run_whose_gateway_is_not_there_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = RunDirectory(tmp_path / "tiny")
     other = RunDirectory(tmp_path / "other")

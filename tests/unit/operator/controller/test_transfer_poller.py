@@ -126,6 +126,7 @@ async def stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
         await gateway.stop()
 
 
+@pytest.mark.machine
 async def test_a_verdict_wakes_the_loop_and_the_next_one_too(stage: Stage) -> None:
     gateway = await stage.add()
     assert stage.canaries.of(KEY) == Heard()
@@ -143,6 +144,7 @@ async def test_a_verdict_wakes_the_loop_and_the_next_one_too(stage: Stage) -> No
     assert stage.canaries.of(KEY) == Heard()
 
 
+@pytest.mark.machine
 async def test_several_gateways_are_one(stage: Stage) -> None:
     first, second = await stage.add(), await stage.add()
     first.finding = NOTHING
@@ -155,6 +157,7 @@ async def test_several_gateways_are_one(stage: Stage) -> None:
     await stage.heard(Heard(WELL))
 
 
+@pytest.mark.machine
 async def test_other_gateways_are_looked_for(stage: Stage) -> None:
     old = await stage.add()
     stage.canaries.follow(KEY, "a")
@@ -168,6 +171,7 @@ async def test_other_gateways_are_looked_for(stage: Stage) -> None:
     assert (stage.pods.lists, len(old.asked) >= 1) == (2, True)
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize("status", [404, 500])
 async def test_gateways_that_do_not_tell(stage: Stage, status: int) -> None:
     gateway = await stage.add()
