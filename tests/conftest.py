@@ -11,7 +11,16 @@ from pytest_timeout import Settings
 
 CLUSTERS_END_WITHIN: Final = 400.0
 """Seconds. The clusters of a worker end in the teardown of its last test, whatever that test is about."""
-FIRST: Final = ("engines", "node", "control plane", "component/soak", "charts", "boards/test_live", "boards/test_fires")
+FIRST: Final = (
+    "engines/nixl",
+    "node",
+    "engines/others",
+    "control plane",
+    "component/soak",
+    "charts",
+    "boards/test_live",
+    "boards/test_fires",
+)
 """The groups that take longest start first; everything else fills the workers beside and after them."""
 FIXTURE_GROUPS: Final = {
     "node_cluster": "node",
@@ -20,7 +29,7 @@ FIXTURE_GROUPS: Final = {
     "control_plane": "control plane",
     "simulated_cluster": "control plane",
 }
-FOLDER_GROUPS: Final = {"engines": "engines", "charts": "charts"}
+NIXL_FILES: Final = ("test_aggregated.py", "test_pull.py", "test_push.py", "test_up.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,11 +59,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def group_of(item: pytest.Item) -> str:
     """The tests of one group run one after the other, in one worker. Without a name a test may run anywhere.
 
-    There is one set of real engines at a time, and one cluster of each size: a group per shared resource.
+    There is a group for each shared resource: one cluster of each size, and one set of engines with NIXL at a time,
+    because an idle engine with NIXL keeps a core busy.
     """
     path = item.path.relative_to(Path(__file__).parent)
-    if path.parts[0] in FOLDER_GROUPS:
-        return FOLDER_GROUPS[path.parts[0]]
+    if path.parts[0] == "engines":
+        return "engines/nixl" if path.name in NIXL_FILES else "engines/others"
+    if path.parts[0] == "charts":
+        return "charts"
     for name in getattr(item, "fixturenames", ()):
         if name in FIXTURE_GROUPS:
             return FIXTURE_GROUPS[name]

@@ -30,7 +30,9 @@ MAY_GROW = 0.05
 @pytest.mark.parametrize(
     ("order", "workers", "soak"),
     [
-        *(pytest.param(order, 1 + (order is Order.DECODE_FIRST), False, marks=ALWAYS) for order in Order),
+        # Concurrent runs what DecodeFirst runs, but for when P's leg begins.
+        pytest.param(Order.PREFILL_FIRST, 1, False, marks=ALWAYS),
+        pytest.param(Order.DECODE_FIRST, 2, False, marks=ALWAYS),
         *(pytest.param(order, workers, True, marks=SOAK) for order in Order for workers in (1, 2)),
     ],
 )
@@ -68,7 +70,14 @@ async def _one(world: World, number: int, rng: random.Random) -> str:
 
 
 @pytest.mark.parametrize(
-    "requests", [pytest.param(2000, marks=ALWAYS), pytest.param(LONG, marks=SOAK)], ids=["short", "long"]
+    ("order", "requests"),
+    [
+        *(
+            pytest.param(order, 2000, marks=ALWAYS, id=f"{order}-short")
+            for order in (Order.PREFILL_FIRST, Order.CONCURRENT)
+        ),
+        *(pytest.param(order, LONG, marks=SOAK, id=f"{order}-long") for order in Order),
+    ],
 )
 async def test_hang_ups(order: Order, make_world: MakeWorld, requests: int) -> None:
     """Fewer than 1 in 500 finished prefills wait for their lease, and long prefills are stopped where that may be."""

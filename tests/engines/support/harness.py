@@ -30,6 +30,8 @@ from pdx_cli.local.ports import allocate
 
 ROOT = Path(__file__).parents[3]
 START_SECONDS = 240.0
+GIVES_WAY = ("nice", "-n", "10")
+"""Engines keep the cores busy for a long time, and the tests of other workers wait in real time."""
 MODEL = "tiny"
 
 
@@ -96,7 +98,7 @@ class Engine:
         environment["PATH"] = f"{bin_directory}:{environment['PATH']}"
         with (self.logs / f"{self.role}-{self.port}.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [str(bin_directory / "vllm"), *command.args],
+                [*GIVES_WAY, str(bin_directory / "vllm"), *command.args],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
