@@ -63,7 +63,9 @@ class PushConnector:
                 await self._greet(seq.params)
                 registered = True
                 self._waiting[seq.internal_id] = seq.params
-                await self._register(seq)
+                # As in vLLM, a request that ends meanwhile does not take its registration back.
+                if (sent := self._tasks.start(self._register(seq))) is not None:
+                    await asyncio.shield(sent)
             registered = True
             seq.digest = await arrival
         except asyncio.CancelledError:
@@ -84,7 +86,7 @@ class PushConnector:
 
     async def _register(self, seq: Sequence) -> None:
         settings = self._station.settings
-        with suppress(PeerRefusedError):
+        with suppress(PeerRefusedError, PeerUnreachableError):
             await self._station.call(
                 seq.params,
                 "register",
