@@ -18,6 +18,8 @@ TINY_MODEL := /tmp/pdx/models/tiny
 PACKAGES_FOR := PYTHONPATH=$(CURDIR)/cluster $(PYTHON) -m scripts.system_packages
 # Tests wait for most of their time, so there are more workers than cores. WORKERS=0 runs them one after the other.
 WORKERS ?= 4
+# The folders of the tests that are marked `alone`.
+ALONE := tests/component/soak
 TIMES := .cache/test-times.jsonl
 
 .PHONY: help
@@ -64,7 +66,11 @@ cluster-e2e: install-dev ## From nothing to real vLLM pods on a Kubernetes of it
 test: install-dev ## Run every test (a part this machine cannot run is skipped by name; CI=true makes that a failure)
 	@$(PACKAGES_FOR) test
 	@mkdir -p $(dir $(TIMES)) && rm -f $(TIMES)
-	@$(BIN)/pytest -n $(WORKERS) --times $(TIMES) $(ARGS)
+	@parallel=0; alone=0; \
+	$(BIN)/pytest -n $(WORKERS) -m 'not soak and not alone' --times $(TIMES) $(ARGS) || parallel=$$?; \
+	$(BIN)/pytest -m 'alone and not soak' --times $(TIMES) $(or $(ARGS),$(ALONE)) || alone=$$?; \
+	for code in $$parallel $$alone; do case $$code in 0 | 5) ;; *) exit $$code ;; esac; done; \
+	test $$((parallel + alone)) != 10 # pytest ends with 5 where it finds no test
 
 .PHONY: unit
 unit: install-dev ## Run every test that needs no socket and no process, within a minute

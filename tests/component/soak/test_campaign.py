@@ -120,6 +120,7 @@ async def test_hang_ups(order: Order, make_world: MakeWorld, requests: int) -> N
         record("hang-ups", {**told, "settlements": report["settlements"]})
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("order", "seconds"),
     [
