@@ -2,34 +2,40 @@
 
 import json
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from pytest_timeout import Settings
+from xdist.scheduler import LoadScopeScheduling
 
 CLUSTERS_END_WITHIN: Final = 400.0
 """Seconds. The clusters of a worker end in the teardown of its last test, whatever that test is about."""
-FIRST: Final = (
-    "engines/nixl",
-    "node",
-    "engines/others",
-    "control plane",
-    "component/soak",
-    "charts",
-    "boards/test_live",
-    "boards/test_fires",
-)
-"""The groups that take longest start first; everything else fills the workers beside and after them."""
-FIXTURE_GROUPS: Final = {
-    "node_cluster": "node",
-    "doomed": "node",
-    "images": "node",  # both build images in one store
-    "control_plane": "control plane",
-    "simulated_cluster": "control plane",
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "NIXL": ("engines/test_pull.py", "engines/test_push.py", "engines/test_up.py", "engines/test_aggregated.py"),
+    "node": (
+        *(
+            "cluster/test_broken_setups.py",
+            "cluster/test_connectors.py",
+            "cluster/test_down.py",
+            "cluster/test_node.py",
+        ),
+        *("cluster/test_pod_answers.py", "cluster/test_tiny.py"),
+        "images/",  # both build images in one store
+    ),
+    "engines": ("engines/",),
+    "control plane": ("cluster/",),
+    "campaigns": ("component/soak/",),
+    "charts": ("charts/",),
 }
-NIXL_FILES: Final = ("test_aggregated.py", "test_pull.py", "test_push.py", "test_up.py")
+"""Group -> the files of its tests, below tests/; the first that fits counts. The groups that take longest come first.
+
+There is a group for each shared resource: one cluster of each size, and one set of engines with NIXL at a time, because
+an idle engine with NIXL keeps a core busy.
+"""
+SHARES_FIXTURE: Final = frozenset({"component/test_failure_rows.py"})
+"""Files of component tests that share a costly fixture."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,8 +50,7 @@ class Times:
         self._path = path
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        name = report.nodeid.rpartition("@")[0] if "@" in report.nodeid.rpartition("]")[2] else report.nodeid
-        line = {"test": name, "phase": report.when, "start": report.start, "seconds": report.duration}
+        line = {"test": report.nodeid, "phase": report.when, "start": report.start, "seconds": report.duration}
         with self._path.open("a", encoding="utf-8") as out:
             out.write(json.dumps({**line, "outcome": report.outcome}) + "\n")
 
@@ -56,37 +61,36 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Times(Path(path)))
 
 
-def group_of(item: pytest.Item) -> str:
-    """The tests of one group run one after the other, in one worker. Without a name a test may run anywhere.
+def group_of(nodeid: str) -> str:
+    """The tests of one group run one after the other, in one worker. Most component tests are their own group."""
+    path = nodeid.partition("::")[0].removeprefix("tests/")
+    for group, places in GROUPS.items():
+        if path.startswith(places):
+            return group
+    return nodeid if path.startswith("component/") and path not in SHARES_FIXTURE else path
 
-    There is a group for each shared resource: one cluster of each size, and one set of engines with NIXL at a time,
-    because an idle engine with NIXL keeps a core busy.
-    """
-    path = item.path.relative_to(Path(__file__).parent)
-    if path.parts[0] == "engines":
-        return "engines/nixl" if path.name in NIXL_FILES else "engines/others"
-    if path.parts[0] == "charts":
-        return "charts"
-    for name in getattr(item, "fixturenames", ()):
-        if name in FIXTURE_GROUPS:
-            return FIXTURE_GROUPS[name]
-    alone = path.parts[0] == "component" and path.name != "test_failure_rows.py"
-    return "" if alone else str(path)
+
+class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
+    """pytest-xdist's own groups (`loadgroup`) need a private attribute that pytest 9.2 has removed."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:
+    """Give workers whole groups, in the order of the tests."""
+    return ByGroup(config, log)
 
 
 def _rank(item: pytest.Item) -> int:
-    group = group_of(item) or str(item.path.relative_to(Path(__file__).parent))
-    name = next((first for first in FIRST if group.startswith(first)), "")
-    return FIRST.index(name) if name else len(FIRST) + group.startswith("unit")
+    group = group_of(item.nodeid)
+    return list(GROUPS).index(group) if group in GROUPS else len(GROUPS) + ("tests/unit/" in item.nodeid)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
-    """Name each test's group and put the long groups first. xdist gives workers whole groups, in this order."""
-    for item in items:
-        if group := group_of(item):
-            item.add_marker(pytest.mark.xdist_group(group))
-    yield
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the groups that take longest first."""
     items.sort(key=_rank)
 
 
