@@ -25,7 +25,7 @@ print(json.dumps(imported))
 """
 UNCOMPILED = """
 import importlib, json, sys
-importlib.import_module(sys.argv[1] + ".main")
+importlib.import_module(sys.argv[1] + ".__main__")
 from pathlib import Path
 files = [module.__cached__ for module in sys.modules.values() if getattr(module, "__cached__", None)]
 print(json.dumps(sorted(file for file in files if not Path(file).exists())))

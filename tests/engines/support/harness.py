@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -39,11 +40,12 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """A port that was free a moment ago, out of the way of outgoing connections, and given to nobody else.
+    """A port that was free a moment ago, and given to nobody else. Two vLLM engines on one port would share it silently.
 
-    Two vLLM engines on one port would share it without a word.
+    It lies above the ports of outgoing connections: those below them go to what runs in other workers, while an engine
+    takes many seconds until it listens.
     """
-    port = allocate(1, taken=frozenset(_given))[0]
+    port = allocate(1, taken=frozenset(_given), choose=lambda _low, _high: random.randint(61_000, 65_000))[0]
     _given.add(port)
     return port
 
