@@ -40,7 +40,7 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """A port that was free a moment ago, and given to nobody else. Two vLLM engines on one port would share it silently.
+    """A port that was free a moment ago, given to nobody else: two vLLM engines on one port would share it silently.
 
     It lies above the ports of outgoing connections: those below them go to what runs in other workers, while an engine
     takes many seconds until it listens.
