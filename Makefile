@@ -15,6 +15,12 @@ PACKAGES := pdx_api pdx_cli pdx_cluster pdx_operator pdx_proxy pdx_sim
 # Needs nothing but Python's own library.
 CLUSTER := PYTHONPATH=$(CURDIR)/cluster $(PYTHON) -m pdx_cluster
 TINY_MODEL := /tmp/pdx/models/tiny
+PACKAGES_FOR := PYTHONPATH=$(CURDIR)/cluster $(PYTHON) -m scripts.system_packages
+# Tests wait for most of their time, so there are more workers than cores. WORKERS=0 runs them one after the other.
+WORKERS ?= 4
+# The folders of the tests that are marked `alone`.
+ALONE := tests/component/soak
+TIMES := .cache/test-times.jsonl
 
 .PHONY: help
 help: ## List the targets
@@ -39,6 +45,7 @@ run: install ## Serve a tiny model with one prefill and one decode engine and pr
 
 .PHONY: images
 images: ## Build the operator's and the gateway's images as archives in build/images (ARGS=--help lists the options)
+	@$(PACKAGES_FOR) images
 	@$(PYTHON) images/build.py --out build/images $(ARGS)
 
 .PHONY: cluster
@@ -51,12 +58,23 @@ cluster-down: ## End that Kubernetes and remove every trace of it, also after a 
 
 .PHONY: cluster-e2e
 cluster-e2e: install-dev ## From nothing to real vLLM pods on a Kubernetes of its own, and what was proved (ARGS=--keep: leave it)
+	@$(PACKAGES_FOR) test
 	@PYTHONPATH=$(CURDIR)/cluster $(BIN)/python -m tests.cluster.tiny $(ARGS)
 
 ##@ Develop
 .PHONY: test
 test: install-dev ## Run every test (a part this machine cannot run is skipped by name; CI=true makes that a failure)
-	@$(BIN)/pytest $(ARGS)
+	@$(PACKAGES_FOR) test
+	@mkdir -p $(dir $(TIMES)) && rm -f $(TIMES)
+	@parallel=0; alone=0; \
+	$(BIN)/pytest -n $(WORKERS) -m 'not soak and not alone' --times $(TIMES) $(ARGS) || parallel=$$?; \
+	$(BIN)/pytest -m 'alone and not soak' --times $(TIMES) $(or $(ARGS),$(ALONE)) || alone=$$?; \
+	for code in $$parallel $$alone; do case $$code in 0 | 5) ;; *) exit $$code ;; esac; done; \
+	test $$((parallel + alone)) != 10 # pytest ends with 5 where it finds no test
+
+.PHONY: unit
+unit: install-dev ## Run every test that needs no socket and no process, within a minute
+	@$(BIN)/pytest -n auto -m 'not machine' tests/unit $(ARGS)
 
 .PHONY: soak
 soak: install-dev ## Long fault campaigns and loads; results go to benchmarks/

@@ -1,43 +1,107 @@
-"""What holds for every test."""
+"""Rules for every test: which tests share one worker, how long the last one may take, and no skips under CI."""
 
+import json
 import os
-from collections.abc import Generator
-from typing import Final
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
-
-REAL_TIME = {
-    **dict.fromkeys(("tests/dashboards/", "tests/charts/", "tests/cluster/", "tests/component/", "tests/engines/"), 2),
-    **dict.fromkeys(("tests/images/", "tests/unit/operator/", "tests/unit/proxy/", "tests/unit/sim/"), 1),
-}
-"""How often tests whose pace is not their own are run again: engines, clusters, containers, sockets under load."""
-
+from pytest_timeout import Settings
+from xdist.scheduler import LoadScopeScheduling
 
 CLUSTERS_END_WITHIN: Final = 400.0
-"""Seconds. The clusters of a session end in the teardown of its last test, whatever that is about."""
+"""Seconds. The clusters of a worker end in the teardown of its last test, whatever that test is about."""
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "NIXL": ("engines/test_pull.py", "engines/test_push.py", "engines/test_up.py", "engines/test_aggregated.py"),
+    "node": (
+        *(
+            "cluster/test_broken_setups.py",
+            "cluster/test_connectors.py",
+            "cluster/test_down.py",
+            "cluster/test_node.py",
+        ),
+        *("cluster/test_pod_answers.py", "cluster/test_tiny.py"),
+        "images/",  # both build images in one store
+    ),
+    "engines": ("engines/",),
+    "control plane": ("cluster/",),
+    "campaigns": ("component/soak/",),
+    "charts": ("charts/",),
+}
+"""Group -> the files of its tests, below tests/; the first that fits counts. The groups that take longest come first.
+
+There is a group for each shared resource: one cluster of each size, and one set of engines with NIXL at a time, because
+an idle engine with NIXL keeps a core busy.
+"""
+SHARES_FIXTURE: Final = frozenset({"component/test_failure_rows.py"})
+"""Files of component tests that share a costly fixture."""
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Give the last test the time that the end of the clusters may take, unless it has more; a soak ends by itself."""
-    if not session.items:
-        return
-    last = session.items[-1]
-    own = last.get_closest_marker("timeout")
-    if not last.get_closest_marker("soak") and (own is None or own.args[0] < CLUSTERS_END_WITHIN):
-        last.add_marker(pytest.mark.timeout(CLUSTERS_END_WITHIN))
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--times FILE` adds a line of JSON for each phase of each test; `python -m scripts.test_times` reads them."""
+    parser.addoption("--times", metavar="FILE", help="append the duration of each phase of each test to FILE")
 
 
+class Times:
+    """Writes what each phase of a test has taken, in the process that all reports come to."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        line = {"test": report.nodeid, "phase": report.when, "start": report.start, "seconds": report.duration}
+        with self._path.open("a", encoding="utf-8") as out:
+            out.write(json.dumps({**line, "outcome": report.outcome}) + "\n")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = config.getoption("--times")
+    if path and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Times(Path(path)))
+
+
+def group_of(nodeid: str) -> str:
+    """The tests of one group run one after the other, in one worker. Most component tests are their own group."""
+    path = nodeid.partition("::")[0].removeprefix("tests/")
+    for group, places in GROUPS.items():
+        if path.startswith(places):
+            return group
+    return nodeid if path.startswith("component/") and path not in SHARES_FIXTURE else path
+
+
+class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
+    """pytest-xdist's own groups (`loadgroup`) need a private attribute that pytest 9.2 has removed."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:
+    """Give workers whole groups, in the order of the tests."""
+    return ByGroup(config, log)
+
+
+def _rank(item: pytest.Item) -> int:
+    group = group_of(item.nodeid)
+    return list(GROUPS).index(group) if group in GROUPS else len(GROUPS) + ("tests/unit/" in item.nodeid)
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test in real time that fails is run again, and the summary names it: a busy machine is no defect.
+    """Put the groups that take longest first."""
+    items.sort(key=_rank)
 
-    A soak is not: what it looks for is rare. A test that takes minutes says itself how often.
-    """
-    for item in items:
-        if item.get_closest_marker("soak") or item.get_closest_marker("flaky"):
-            continue
-        for folder, reruns in REAL_TIME.items():
-            if item.nodeid.startswith(folder):
-                item.add_marker(pytest.mark.flaky(reruns=reruns))
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Give the last test of a process the time that the end of its clusters may take."""
+    if nextitem is None and item.get_closest_marker("soak") is None:
+        hooks = item.config.pluginmanager.hook
+        hooks.pytest_timeout_cancel_timer(item=item)
+        settings = Settings(CLUSTERS_END_WITHIN, "signal", func_only=False, disable_debugger_detection=False)
+        hooks.pytest_timeout_set_timer(item=item, settings=settings)
 
 
 @pytest.hookimpl(wrapper=True)

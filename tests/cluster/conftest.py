@@ -3,6 +3,7 @@
 import contextlib
 import re
 import secrets
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,10 +29,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly:
         return
     used = {name for item in session.items if isinstance(item, pytest.Function) for name in item.fixturenames}
-    reporter = session.config.pluginmanager.getplugin("terminalreporter")
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+
+    def report(line: str) -> None:
+        with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
+            sys.stderr.write(f"{line}\n")  # a worker of pytest-xdist can write nowhere else
+
     with contextlib.suppress(ClusterError):  # the fixture skips or fails with the reason
-        for fixture in NEEDS.keys() & used:
-            kubernetes.cluster_programs(NEEDS[fixture], lambda line: reporter.write_line(line) if reporter else None)
+        for fixture in sorted(NEEDS.keys() & used):
+            kubernetes.cluster_programs(NEEDS[fixture], report)
 
 
 @contextlib.contextmanager

@@ -8,9 +8,10 @@ from tests.cluster.tiny.scene import Scene
 from tests.engines.support import mooncake
 
 
-@pytest.mark.flaky(reruns=1)
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", [*connectors.EXAMPLES, pytest.param("lmcache-p2p", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "name", ["lmcache", *(pytest.param(name, marks=pytest.mark.soak) for name in ("mooncake", "lmcache-p2p"))]
+)
 def test_an_example_moves_whole_prompts_and_leaves_nothing(name: str, served_cluster: Cluster, namespace: str) -> None:
     try:
         mooncake.libraries()

@@ -29,10 +29,10 @@ def traces(folder: Path, device: str) -> list[str]:
 
 
 @pytest.fixture
-def doomed(tmp_path: Path) -> Cluster:
-    """A cluster with a node and a running pod, for the test to end."""
+def doomed(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """A cluster with a node and a running pod, for the test to end. Kubelet's sockets need a short path."""
     try:
-        running = cluster.up(tmp_path / "state", print, with_node=True, bound=True)
+        running = cluster.up(tmp_path_factory.mktemp("down") / "state", print, with_node=True, bound=True)
     except MissingError as error:
         pytest.skip(f"no node: {error}")
     image = "pdx.local/pause:1"

@@ -6,11 +6,10 @@ from pdx_cluster.app.cluster import Cluster
 from tests.cluster.tiny import steps, verified
 from tests.cluster.tiny.scene import Scene
 
-SHORT = (verified.SIDE_CHANNEL, verified.CONNECTOR)
+SHORT = (verified.SIDE_CHANNEL,)
 """The others are for `make soak` and `make cluster-e2e`."""
 
 
-@pytest.mark.flaky(reruns=1)
 @pytest.mark.timeout(1200)
 def test_the_example_serves_and_reports_broken_transfers(served_cluster: Cluster, namespace: str) -> None:
     scene = Scene(served_cluster, namespace, print)

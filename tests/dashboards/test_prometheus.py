@@ -51,5 +51,5 @@ def test_a_cache_is_filled_once(monkeypatch: pytest.MonkeyPatch, cache: Path) ->
 
 def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch)
-    with pytest.raises(MissingError, match="Debian's package prometheus"):
+    with pytest.raises(MissingError, match="Debian package prometheus"):
         prometheus_programs()

@@ -98,7 +98,7 @@ def _moved(answer: Answer) -> int:
 async def _came(pair: Served, before: float, tokens: int) -> bool:
     """Whether D counts so many more tokens from outside."""
     try:
-        await eventually(lambda: pair.decode.external_tokens - before == tokens, 3, "they did not come")
+        await eventually(lambda: pair.decode.external_tokens - before == tokens, 20, "they did not come")
     except AssertionError:
         return False
     return True
@@ -131,7 +131,7 @@ async def test_foreign_kv_shows_in_the_text(session: aiohttp.ClientSession, pair
     keys: list[set[str]] = [set(pair.master_keys())]
     for prompt in prompts:
         assert (await complete(session, pair.prefill.url, {"prompt": prompt, "max_tokens": 1})).status == 200
-        await eventually(lambda: len(pair.master_keys()) > len(keys[-1]), 10, "P has not saved")
+        await eventually(lambda: len(pair.master_keys()) > len(keys[-1]), 30, "P has not saved")
         keys.append(set(pair.master_keys()))
     (own,), (foreign,) = keys[1] - keys[0], keys[2] - keys[1]
     command = [sys.executable, "-c", SWAP, pair.master_address, own, foreign]
@@ -170,7 +170,7 @@ async def test_a_dead_p_is_survived(session: aiohttp.ClientSession, front: Gatew
     body = {"prompt": make_prompt(fresh(), 160), "max_tokens": 16}
     stored = len(pair.master_keys())
     alone = await complete(session, pair.prefill.url, body)
-    await eventually(lambda: len(pair.master_keys()) > stored, 10, "P has not saved")
+    await eventually(lambda: len(pair.master_keys()) > stored, 30, "P has not saved")
     pair.prefill.kill()
     before = pair.decode.metrics()
     direct = await complete(session, pair.decode.url, body)

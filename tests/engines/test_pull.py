@@ -56,7 +56,7 @@ async def test_a_refused_leg_frees_prefill_only_after_a_first_transfer(
     assert pair.prefill.kv_usage > 0
     body = {"prompt": ".", "max_tokens": 2**31 - 1, "kv_transfer_params": params}
     assert (await complete(session, pair.decode.url, body)).status == 400
-    await eventually(lambda: pair.prefill.kv_usage == 0, 3, "the refusal has not freed P's blocks")
+    await eventually(lambda: pair.prefill.kv_usage == 0, 10, "the refusal has not freed P's blocks")
 
 
 async def test_transfer_probes_see_kv_move(session: aiohttp.ClientSession, pair: Pair) -> None:
@@ -82,11 +82,11 @@ async def test_long_prefills_are_stopped_when_their_clients_leave(
                 await complete(session, front.url, {"prompt": make_prompt(4000 + number, 1300), "max_tokens": 8})
 
     await asyncio.gather(*(leave(number) for number in range(40)))
-    await eventually(lambda: front.state()["inFlight"]["settling"] == 0, 10, "something is still being settled")
+    await eventually(lambda: front.state()["inFlight"]["settling"] == 0, 30, "something is still being settled")
     after = front.state()["settlements"]
     assert after["prefill_stopped"] - before["prefill_stopped"] >= 5
     assert after["lease"] == before["lease"]
-    await eventually(lambda: pair.prefill.metrics()["num_requests_running"] == 0, 1, "a prefill goes on")
+    await eventually(lambda: pair.prefill.metrics()["num_requests_running"] == 0, 3, "a prefill goes on")
     await eventually(lambda: pair.prefill.kv_usage == 0, 35, "P still holds blocks")
 
 

@@ -92,7 +92,9 @@ async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
     assert (got.status, got.complete, got.text) == (200, True, alone.text)
     assert len(alone.text) > 10, "a text that shows nothing proves nothing"
     assert _moved(got) > 0
-    await eventually(lambda: pair.decode.external_tokens - before == _moved(got), 5, "the prompt's blocks did not come")
+    await eventually(
+        lambda: pair.decode.external_tokens - before == _moved(got), 20, "the prompt's blocks did not come"
+    )
 
 
 async def test_foreign_kv_shows_in_the_text(
@@ -131,7 +133,7 @@ async def test_a_custom_pool_is_spoken_to_alike(
         before = pair.decode.external_tokens
         got = await complete(session, front.url, body)
         assert (got.status, got.text) == (200, alone.text)
-        await eventually(lambda: pair.decode.external_tokens - before == _moved(got), 5, "the blocks did not come")
+        await eventually(lambda: pair.decode.external_tokens - before == _moved(got), 20, "the blocks did not come")
         assert front.state()["outcomes"]["split"] == 1
 
 

@@ -6,6 +6,7 @@ from images.build import ROOT, project_version
 from tests.images.conftest import Image
 
 PROGRAMS = {"operator": "pdx_operator", "gateway": "pdx_proxy"}
+STARTS = {"operator": "pdx_operator.app.main", "gateway": "pdx_proxy.__main__"}
 LIMIT_BYTES = 120_000_000
 MODULES = ("pdx_api", "pydantic", "yaml", "aiohttp", "kubernetes.aio.dynamic", "prometheus_client")
 OPERATORS_ALONE = ("pdx_operator", "kopf")
@@ -25,7 +26,7 @@ print(json.dumps(imported))
 """
 UNCOMPILED = """
 import importlib, json, sys
-importlib.import_module(sys.argv[1] + ".main")
+importlib.import_module(sys.argv[1])
 from pathlib import Path
 files = [module.__cached__ for module in sys.modules.values() if getattr(module, "__cached__", None)]
 print(json.dumps(sorted(file for file in files if not Path(file).exists())))
@@ -83,6 +84,6 @@ def test_the_installed_version_is_the_checkouts(image: Image) -> None:
 
 
 def test_whatever_a_start_imports_is_compiled(image: Image) -> None:
-    done = image.run("python", "-c", UNCOMPILED, PROGRAMS[image.name])
+    done = image.run("python", "-c", UNCOMPILED, STARTS[image.name])
 
     assert json.loads(done.stdout) == [], done.stderr

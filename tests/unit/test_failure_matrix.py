@@ -1,7 +1,8 @@
-"""docs/failures.md is whole: each row has a test that exists, and what can fail has a row in every order and form."""
+"""docs/failures.md is complete: whatever can fail has a row in every order and form.
 
-import subprocess
-import sys
+That the test of each row exists is checked in component/test_failure_rows.py, which starts pytest.
+"""
+
 from itertools import product
 
 import pytest
@@ -22,24 +23,6 @@ SAME_AT_PREFILL = {FaultKind.DIE_AFTER_EVENTS, FaultKind.DIE_IN_EVENT}
 """A P's answer is no stream: these are then the same as DIE_AFTER_HEAD."""
 ONLY_AT_PREFILL = {FaultKind.NO_PARAMS}
 ONLY_IN_STREAMS = {FaultKind.DIE_AFTER_EVENTS, FaultKind.DIE_IN_EVENT}
-
-
-@pytest.fixture(scope="module")
-def collected() -> set[str]:
-    """Every test that pytest finds, below tests/."""
-    places = ["tests/component", "tests/unit/proxy"]
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *places]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
-    return {line.removeprefix("tests/") for line in found.splitlines() if "::" in line}
-
-
-def test_every_row_has_a_test(collected: set[str]) -> None:
-    assert sorted({case.test for case in CASES} - collected) == []
-
-
-def test_every_test_is_one_rows(collected: set[str]) -> None:
-    rows = {test for test in collected if test.startswith("component/handoff/test_failures.py::test_row[")}
-    assert rows == {case.test for case in CASES if case.row.runs}
 
 
 def test_the_document_shows_every_row() -> None:
@@ -98,7 +81,7 @@ def test_every_policy_has_a_row_for_every_reason() -> None:
     assert required - found == set()
 
 
-@pytest.mark.parametrize("outcome", set(Outcome) - {Outcome.REFUSED, Outcome.REFUSED_BY_ENGINE})
+@pytest.mark.parametrize("outcome", sorted(set(Outcome) - {Outcome.REFUSED, Outcome.REFUSED_BY_ENGINE}))
 def test_every_outcome_has_a_row_in_every_order(outcome: Outcome) -> None:
     assert {case.order for case in CASES if outcome in case.row.outcomes} >= set(PEERS)
 
@@ -123,7 +106,7 @@ def test_every_sight_is_some_rows() -> None:
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.breaks)
-def test_what_is_broken_on_purpose_is_there(mutation: Mutation, collected: set[str]) -> None:
+def test_what_is_broken_on_purpose_is_there(mutation: Mutation) -> None:
     """`make mutations` runs them; here they are only kept from going stale."""
     assert (PACKAGE / mutation.file).read_text().count(mutation.old) == 1
-    assert mutation.test in {case.test for case in CASES} & collected
+    assert mutation.test in {case.test for case in CASES}

@@ -137,7 +137,7 @@ FLAGS: Final[dict[str, tuple[Flag, ...]]] = {
              "P's answer to D's first event; the engines' kv_lease_duration must be longer"),
         Flag("--first-event-seconds", "deadlines", "first_event", _some_seconds, "S",
              "D's part of a request to its first event, or without a stream to its end"),
-        Flag("--idle-seconds", "deadlines", "idle", _some_seconds, "S", "the longest gap between two writes of an engine in a stream"),
+        Flag("--idle-seconds", "deadlines", "idle", _some_seconds, "S", "longest gap in an engine's stream"),
         Flag("--total-seconds", "deadlines", "total", _some_seconds, "S", "a whole request"),
     ),
     "limits of this gateway, shared by its workers": (

@@ -64,7 +64,9 @@ class PushConnector(PeerConnector):
                 await self._shake_hands(seq.params)
                 registered = True
                 self._waiting[seq.internal_id] = seq.params
-                await self._register(seq)
+                # As in vLLM, a request that ends meanwhile does not take its registration back.
+                if (sent := self._tasks.start(self._register(seq))) is not None:
+                    await asyncio.shield(sent)
             registered = True
             seq.digest = await write
         except asyncio.CancelledError:
@@ -85,7 +87,7 @@ class PushConnector(PeerConnector):
 
     async def _register(self, seq: Sequence) -> None:
         settings = self._station.settings
-        with suppress(PeerRefusedError):
+        with suppress(PeerRefusedError, PeerUnreachableError):
             await self._station.call(
                 seq.params,
                 "register",

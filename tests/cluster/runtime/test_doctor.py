@@ -216,8 +216,8 @@ def test_objects_and_rights_that_are_not_there(
 ) -> None:
     shown = run(control_plane, namespace, "nope")
     assert (shown.returncode, shown.stdout) == (2, "")
-    assert shown.stderr.startswith(f"pdx: There is no PDDeployment nope in namespace {namespace} (there: none)")
-    assert "there is none" in run(control_plane, namespace).stderr
+    assert shown.stderr.startswith(f"pdx: Namespace {namespace} has no PDDeployment nope (it has: none)")
+    assert "has none" in run(control_plane, namespace).stderr
     api.deploy(namespace)
     nobody = _user(control_plane, namespace, tmp_path, [])
     shown = run(control_plane, namespace, "m", "--kubeconfig", str(nobody))
@@ -256,7 +256,7 @@ def test_kubectl_runs_it_as_its_plugin(api: Api, namespace: str, control_plane: 
     for command in ("doctor", "top"):
         argv = [str(control_plane.plane.programs["kubectl"]), "pdx", command, "nope", "-n", namespace]
         shown = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=60)
-        assert "There is no PDDeployment nope" in shown.stderr, shown
+        assert "has no PDDeployment nope" in shown.stderr, shown
         assert shown.returncode == 2
 
 

@@ -119,6 +119,14 @@ def test_once_proves_a_custom_connector(family: str, up: Callable[..., Run]) -> 
     assert "  order      PrefillFirst (Custom)" in out
 
 
+def test_once_proves_that_kv_moved_with_mooncake(up: Callable[..., Run]) -> None:
+    run = up("--once", "--set", "spec.kvTransfer={connector: Mooncake}")
+    code, out, err = run.end()
+    assert (code, out.splitlines()[-1]) == (0, "KV moved: yes"), err
+    assert "(Mooncake)" in out
+    assert run.marked() == set()
+
+
 @pytest.mark.parametrize("connector", ["SharedStorage", "LMCache", "LMCacheP2P", "MooncakeStore"])
 def test_once_proves_that_kv_went_through_a_pool(connector: str, up: Callable[..., Run]) -> None:
     storage = "storage: {persistentVolumeClaim: {claimName: kv}}"

@@ -17,7 +17,7 @@ from tests.failure_matrix.row import MOONCAKE_ALL, Case, Client, Row, Strike, Wi
 from tests.failure_matrix.rows import rows
 
 TOKENS = 12
-LONGEST = 10.0
+LONGEST = 15.0
 """No row waits for a deadline of LONG."""
 CASES = [case for row in (*rows(), *mooncake_rows()) for case in row.cases()]
 

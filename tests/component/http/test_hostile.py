@@ -120,7 +120,7 @@ async def test_random_input(make_world: MakeWorld, caplog: pytest.LogCaptureFixt
     seed = int(os.environ.get("PDX_FUZZ_SEED", random.randrange(1 << 32)))
     print(f"PDX_FUZZ_SEED={seed}")  # noqa: T201 (shown when it fails)
     world = await _make(list(Order)[seed % len(Order)], make_world, caplog)
-    count = await _fuzz(world, seed, float(os.environ.get("PDX_FUZZ_SECONDS", "20")))
+    count = await _fuzz(world, seed, float(os.environ.get("PDX_FUZZ_SECONDS", "8")))
     print(f"{count} connections to each server")  # noqa: T201
     assert count >= 100
     await _finish(world, caplog)

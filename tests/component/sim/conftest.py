@@ -75,7 +75,7 @@ class Pair:
         return self.p.counts.blocks_held_now == 0 == self.d.counts.blocks_held_now
 
 
-async def until(condition: Callable[[], object], within: float = 3.0) -> None:
+async def until(condition: Callable[[], object], within: float = 15.0) -> None:
     """Await a condition; TimeoutError after `within` seconds."""
     async with asyncio.timeout(within):
         while not condition():  # noqa: ASYNC110

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -30,6 +31,8 @@ from pdx_cli.local.ports import allocate
 
 ROOT = Path(__file__).parents[3]
 START_SECONDS = 240.0
+GIVES_WAY = ("nice", "-n", "10")
+"""Engines keep the cores busy for a long time, and the tests of other workers wait in real time."""
 MODEL = "tiny"
 
 
@@ -37,11 +40,12 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """A port that was free a moment ago, out of the way of outgoing connections, and given to nobody else.
+    """A port that was free a moment ago, given to nobody else: two vLLM engines on one port would share it silently.
 
-    Two vLLM engines on one port would share it without a word.
+    It lies above the ports of outgoing connections: those below them go to what runs in other workers, while an engine
+    takes many seconds until it listens.
     """
-    port = allocate(1, taken=frozenset(_given))[0]
+    port = allocate(1, taken=frozenset(_given), choose=lambda _low, _high: random.randint(61_000, 65_000))[0]
     _given.add(port)
     return port
 
@@ -96,7 +100,7 @@ class Engine:
         environment["PATH"] = f"{bin_directory}:{environment['PATH']}"
         with (self.logs / f"{self.role}-{self.port}.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [str(bin_directory / "vllm"), *command.args],
+                [*GIVES_WAY, str(bin_directory / "vllm"), *command.args],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -26,6 +26,7 @@ def test_every_command_has_help_with_an_example(command: str, capsys: pytest.Cap
     assert "examples:" in out
 
 
+@pytest.mark.machine
 def test_help_names_every_command_and_imports_none() -> None:
     code = "import sys; from pdx_cli.main import main\ntry: main(['--help'])\nfinally: print(*sorted(sys.modules))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
@@ -62,6 +63,7 @@ def test_invalid_start_timeout(seconds: str, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == f"pdx up: {message}\n"
 
 
+@pytest.mark.machine
 def test_api_keys_of_a_cluster_are_not_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = ["--set", "spec.gateway.auth.secretRef.name=c", "--set", "spec.engine.apiKeySecretRef.name=e"]
     argv = ["up", TINY, "--engine", "sim", "--set", "spec.decode.replicas=0", "--run-dir", str(tmp_path), *keys]
@@ -77,6 +79,7 @@ def test_a_port_that_does_not_exist(port: str, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == f"pdx: Port {port} does not exist; write one from 1 to 65535.\n"
 
 
+@pytest.mark.machine
 def test_a_port_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with closing(socket.create_server((ports.HOST, 0))) as server:
         port = server.getsockname()[1]
@@ -97,6 +100,7 @@ def test_vllm_that_is_not_installed(capsys: pytest.CaptureFixture[str], monkeypa
     assert "`make install`" in capsys.readouterr().err
 
 
+@pytest.mark.machine
 def test_a_pool_without_engines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = str(ports.allocate(1)[0])
     argv = ["up", TINY, "--engine", "sim", "--set", "spec.decode.replicas=0", "--run-dir", str(tmp_path)]

@@ -28,6 +28,7 @@ def test_unreadable_gateway_is_no_finding() -> None:
     assert found(gateways=(Gateway("qwen-gateway-1", None),)) == []
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize("command", ["doctor", "top"])
 @pytest.mark.parametrize(
     ("argv", "part"),

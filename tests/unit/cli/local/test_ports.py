@@ -8,6 +8,8 @@ import pytest
 from pdx_cli.errors import CommandError
 from pdx_cli.local import ports
 
+pytestmark = pytest.mark.machine
+
 
 def test_ports_are_different_and_below_the_ephemeral_range() -> None:
     found = ports.allocate(50)

@@ -64,6 +64,7 @@ def test_status_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out == "Nothing runs.\n"
 
 
+@pytest.mark.machine
 def test_status_before_the_gateway_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = RunDirectory(tmp_path / "tiny")
     other = RunDirectory(tmp_path / "other")

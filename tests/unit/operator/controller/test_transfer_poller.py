@@ -126,6 +126,7 @@ async def setup(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Setup]:
         await gateway.stop()
 
 
+@pytest.mark.machine
 async def test_every_new_finding_notifies(setup: Setup) -> None:
     gateway = await setup.add()
     assert setup.poller.report(KEY) == TransferReport()
@@ -143,6 +144,7 @@ async def test_every_new_finding_notifies(setup: Setup) -> None:
     assert setup.poller.report(KEY) == TransferReport()
 
 
+@pytest.mark.machine
 async def test_several_gateways_are_one(setup: Setup) -> None:
     first, second = await setup.add(), await setup.add()
     first.finding = NOTHING
@@ -155,6 +157,7 @@ async def test_several_gateways_are_one(setup: Setup) -> None:
     await setup.receives(TransferReport(WELL))
 
 
+@pytest.mark.machine
 async def test_changed_gateways_are_listed_again(setup: Setup) -> None:
     old = await setup.add()
     setup.poller.follow(KEY, "a")
@@ -168,6 +171,7 @@ async def test_changed_gateways_are_listed_again(setup: Setup) -> None:
     assert (setup.pods.lists, len(old.requests) >= 1) == (2, True)
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize("status", [404, 500])
 async def test_unreachable_gateways(setup: Setup, status: int) -> None:
     gateway = await setup.add()

@@ -32,7 +32,7 @@ SPEC = EndpointSpec(
     Address("10.0.0.7", 8000), Role.PREFILL, "abc", "NIXL", Order.DECODE_FIRST, "tiny-prefill-abc-1", "u/c/1"
 )
 CUSTOM = {"pdx.dev/connector": "Custom", "pdx.dev/order": "PrefillFirst"}
-GONE = object()
+GONE = type("Gone", (), {"__repr__": lambda _: "gone"})()
 
 
 def changed(*changes: tuple[str, Any]) -> dict[str, Any]:
