@@ -13,26 +13,26 @@ from xdist.scheduler import LoadScopeScheduling
 CLUSTERS_END_WITHIN: Final = 400.0
 """Seconds. The clusters of a worker end in the teardown of its last test, whatever that test is about."""
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "NIXL": ("engines/test_pull.py", "engines/test_push.py", "engines/test_up.py", "engines/test_aggregated.py"),
-    "node": (
+    "engines and node": (
+        "engines/",
+        "images/",
         *(
-            "cluster/test_broken_setups.py",
-            "cluster/test_connectors.py",
-            "cluster/test_down.py",
             "cluster/test_node.py",
+            "cluster/test_down.py",
+            "cluster/test_pod_answers.py",
+            "cluster/test_broken_setups.py",
         ),
-        *("cluster/test_pod_answers.py", "cluster/test_tiny.py"),
-        "images/",  # both build images in one store
+        *("cluster/test_connectors.py", "cluster/test_tiny.py"),
     ),
-    "engines": ("engines/",),
     "control plane": ("cluster/",),
     "campaigns": ("component/soak/",),
     "charts": ("charts/",),
 }
-"""Group -> the files of its tests, below tests/; the first that fits counts. The groups that take longest come first.
+"""Group -> the files of its tests, below tests/; the first group that fits counts. The longest group comes first.
 
-There is a group for each shared resource: one cluster of each size, and one set of engines with NIXL at a time, because
-an idle engine with NIXL keeps a core busy.
+Real engines run in one group, one set at a time, those in pods too. The start of an engine takes a whole core, and so
+does an idle engine with NIXL. With two sets at once on two cores, a start exceeds its limit of four minutes. There is
+one cluster of each size.
 """
 SHARES_FIXTURE: Final = frozenset({"component/test_failure_rows.py"})
 """Files of component tests that share a costly fixture."""
@@ -83,9 +83,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:
     return ByGroup(config, log)
 
 
-def _rank(item: pytest.Item) -> int:
+def _rank(item: pytest.Item) -> tuple[int, int]:
+    """The place of a test in the run: its group, and its file's place within the group."""
     group = group_of(item.nodeid)
-    return list(GROUPS).index(group) if group in GROUPS else len(GROUPS) + ("tests/unit/" in item.nodeid)
+    if group not in GROUPS:
+        return len(GROUPS) + ("tests/unit/" in item.nodeid), 0
+    path = item.nodeid.removeprefix("tests/")
+    return list(GROUPS).index(group), next(i for i, place in enumerate(GROUPS[group]) if path.startswith(place))
 
 
 @pytest.hookimpl(trylast=True)
