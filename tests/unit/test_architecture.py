@@ -34,3 +34,17 @@ def test_the_list_has_every_docstring(checkout: Path) -> None:
 
     assert text.startswith(f"Prose.\n{BEGIN}\n### `pdx_proxy`\nThe gateway.\n")
     assert text.endswith("### `pdx_proxy.http`\nHTTP. Imports nothing.\n\n* `routes`: The paths.\n")
+
+
+def test_an_import_that_the_table_does_not_allow(checkout: Path) -> None:
+    (checkout / "proxy/pdx_proxy/http/routes.py").write_text("from pdx_proxy.payload.body import Body\n")
+    payload = checkout / "proxy/pdx_proxy/payload"
+    payload.mkdir()
+    (payload / "__init__.py").touch()
+    row = "`pdx_proxy` `pdx_proxy.payload`\n| `pdx_proxy.http` | routes | {} |\n"
+
+    assert list(problems(row.format("payload (only `Body`)"), checkout)) == []
+    assert list(problems(row.format("every package"), checkout)) == []
+    assert [line.split("`")[1::2] for line in problems(row.format("none"), checkout)] == [
+        ["pdx_proxy.http", "pdx_proxy.payload"]
+    ]

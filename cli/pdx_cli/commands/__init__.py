@@ -1,4 +1,4 @@
-"""One module per command, with `add_arguments(parser)` and `run(args)`; `pdx_cli.main` finds them by name.
+"""One module per command, with `add_arguments(parser)` and `run(args)`; `pdx_cli.main` lists them.
 
 A command may import every other package of the CLI, but no other command.
 """

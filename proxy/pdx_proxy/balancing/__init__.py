@@ -1,4 +1,5 @@
 """The choice of engines: load, policies, and what is counted about choices.
 
-`policies`, `pick` and `slow_start` are pure. Imports `endpoints` and everything below.
+`policies`, `pick`, `slow_start` and `load_reports` are pure.
+Imports `endpoints`, `payload`, `http`, `telemetry` and `config`.
 """

@@ -1,5 +1,5 @@
 """Health of endpoints: their state, ejection, warm-up, and what engines report on their metrics pages.
 
 Pure: `registry` (the state), `ejection` (the policy), `engine_metrics` (the pages). `warmup`, `load_poller` and
-`transfer_share` run tasks. May import engines, balancing, endpoints and what is below them; not serving or admission.
+`transfer_share` run tasks. Imports `engines`, `balancing`, `endpoints`, `http`, `telemetry` and `config`.
 """

@@ -1,4 +1,4 @@
 """The KV connectors: NIXL pull and push, Mooncake, a shared directory, and the channels between engines.
 
-Imports core and settings.
+Imports only `core`.
 """

@@ -11,7 +11,7 @@ from pdx_api.names import Order, Role
 from pdx_api.verification import Cause, Verdict
 from pdx_cli.main import main
 from pdx_proxy.config.settings import Verification
-from pdx_proxy.verification import prober, verdict
+from pdx_proxy.verification import prober, record
 from pdx_sim.core.counters import Violation
 from pdx_sim.settings import OnLoadFailure
 from tests.component.conftest import MakeWorld
@@ -24,7 +24,7 @@ ON: dict[str, Any] = {"verification": Verification(period_seconds=0.5)}
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prober, "PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(verdict, "_RETRY_SECONDS", 0.2)
+    monkeypatch.setattr(record, "_RETRY_SECONDS", 0.2)
 
 
 async def wait_for(world: World, expected: Verdict) -> None:
