@@ -97,7 +97,7 @@ async def _world(case: Case, make_world: MakeWorld, storage: Path) -> World:
         storage=storage if case.order is Wiring.POOL else None,
         connector=case.order.connector,
         sim={
-            "lease_seconds": 0.4 if row.lease else 30.0,
+            "lease_seconds": 30.0,
             "decoder_ttl_seconds": 0.6 if row.stranded and case.order in MOONCAKE_ALL else 480.0,
         },
         d={"decode_token_seconds": 0.002},
@@ -128,6 +128,9 @@ async def test_row(case: Case, make_world: MakeWorld, tmp_path: Path) -> None:
     for engine in struck:
         engine.faults.clear()
     await eventually(lambda: not any(world.report["inFlight"].values()), 5.0, "settled")
+    if row.lease:
+        for engine in world.engines:
+            engine.end_leases()
     _check_counters(row, world, before)
     legs = (_legs(world.prefill, Leg.PREFILL), _legs(world.decode, Leg.DECODE), _legs(world.decode, Leg.PLAIN))
     assert all(expected in (None, got) for expected, got in zip(row.legs, legs, strict=True)), legs
