@@ -21,6 +21,8 @@ WORKERS ?= 2
 # The folders of the tests that are marked `alone`.
 ALONE := tests/component/soak
 TIMES := .cache/test-times.jsonl
+# Tests start hundreds of Python processes: with this variable set, each would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## List the targets
@@ -153,5 +155,5 @@ $(VENV)/.installed-dev: requirements/dev.lock requirements/lmcache.lock requirem
 	@echo "Installing the development tools into $(VENV)"
 	@$(PIP) install -q --require-hashes --no-deps -r requirements/dev.lock
 	@$(PIP) install -q --require-hashes --no-deps -r requirements/lmcache.lock
-	@$(PIP) install -q --require-hashes --no-deps -r requirements/mooncake.lock
+	@$(PIP) install -q --require-hashes --no-deps --compile-bytecode -r requirements/mooncake.lock # compiles what is above, too
 	@touch $@

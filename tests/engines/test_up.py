@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.support.harness import GIVES_WAY, ROOT
+from tests.engines.support.harness import ROOT
 from tests.engines.support.mooncake import libraries
+from tests.engines.support.preloaded import NICENESS
 
 MOVED = "KV moved: yes"
 WITH_MOONCAKE = ("connectors/lmcache", "connectors/lmcache-p2p", "connectors/mooncake-store")
@@ -40,7 +41,17 @@ NONE = "KV moved: none, as expected in mode Aggregated"
 )
 def test_the_proof(tiny_model: Path, tmp_path: Path, example: str, setting: str, verdict: str) -> None:
     command = [
-        *(*GIVES_WAY, sys.executable, "-m", "pdx_cli", "up", str(ROOT / f"examples/{example}.yaml"), "--once"),
+        *(
+            "nice",
+            "-n",
+            str(NICENESS),
+            sys.executable,
+            "-m",
+            "pdx_cli",
+            "up",
+            str(ROOT / f"examples/{example}.yaml"),
+            "--once",
+        ),
         *("--set", f"spec.model.source.path={tiny_model}", "--set", setting, "--run-dir", str(tmp_path / "run")),
     ]
     env = {**os.environ, **(libraries() if example in WITH_MOONCAKE else {})}

@@ -34,7 +34,7 @@ def fresh() -> int:
 async def revive(*engines: Engine) -> None:
     """Start those that are dead, one after the other: a test that kills one may be run again."""
     for engine in engines:
-        if engine.process is None or engine.process.poll() is not None:
+        if engine.process is None or not engine.process.is_alive():
             engine.start()
             await asyncio.to_thread(engine.wait_until_healthy)
 

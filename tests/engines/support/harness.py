@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,10 @@ from pdx_api.render.engines import engine_command, pairing_revision, pool_bytes,
 from pdx_api.spec.parse import parse
 from pdx_api.spec.types import Spec
 from pdx_cli.local.ports import allocate
+from tests.engines.support import preloaded
 
 ROOT = Path(__file__).parents[3]
 START_SECONDS = 240.0
-GIVES_WAY = ("nice", "-n", "10")
-"""Engines keep the cores busy for a long time, and the tests of other workers wait in real time."""
 GIVES_WAY_TO_ENGINES = ("nice", "-n", "15")
 """An idle `lmcache server` of LMCacheP2P uses most of a core: measured 75 to 85 % each, while engines start."""
 MODEL = "tiny"
@@ -73,7 +73,7 @@ class Engine:
     storage: str = ""
     """Directory for KV that engines share by files."""
     services: "tuple[SideProcess, ...]" = ()
-    process: subprocess.Popen[bytes] | None = None
+    process: ForkServerProcess | None = None
     env: dict[str, str] = field(default_factory=dict)
     sockets: tempfile.TemporaryDirectory[str] | None = None
     """Where its sockets are: an engine that is killed removes none. Their paths may have 107 characters only."""
@@ -81,6 +81,10 @@ class Engine:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        return self.logs / f"{self.role}-{self.port}.log"
 
     def start(self) -> None:
         custom = self.spec.kv_transfer.custom
@@ -100,22 +104,13 @@ class Engine:
         self.sockets = tempfile.TemporaryDirectory(prefix="pdx-")
         environment = {**os.environ, "VLLM_RPC_BASE_PATH": self.sockets.name, **self.env, **dict(command.env)}
         environment["PATH"] = f"{bin_directory}:{environment['PATH']}"
-        with (self.logs / f"{self.role}-{self.port}.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [*GIVES_WAY, str(bin_directory / "vllm"), *command.args],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                # No session of its own: the kernel schedules sessions as groups, and busy loops starve their like.
-                process_group=0,
-            )
+        self.process = preloaded.start(command.args, environment, self.log)
 
     def wait_until_healthy(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             assert self.process is not None
-            assert self.process.poll() is None, self.log_tail()
+            assert self.process.is_alive(), self.log_tail()
             with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=5):
                 return
             time.sleep(0.5)
@@ -123,15 +118,16 @@ class Engine:
 
     def kill(self) -> None:
         """SIGKILL to the whole group, as the kernel's memory killer would, only more thorough."""
-        if self.process is not None:
+        if self.process is not None and self.process.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+            self.process.kill()  # it may not have made its group yet
+            self.process.join()
         if self.sockets is not None:
             self.sockets.cleanup()
 
     def log_tail(self) -> str:
-        return (self.logs / f"{self.role}-{self.port}.log").read_text(errors="replace")[-3000:]
+        return self.log.read_text(errors="replace")[-3000:]
 
     def metrics(self) -> dict[str, float]:
         """vLLM's series, each summed over its labels; prompt tokens by source under their source's name."""

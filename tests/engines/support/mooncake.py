@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.engines.support.harness import ROOT
-
+ROOT: Final = Path(__file__).parents[3]
 PLUGIN: Final = ROOT / "examples/connectors/cpu"
 """Lets vLLM's MooncakeConnector start without an accelerator."""
 PACKAGES: Final = ("libibverbs1", "librdmacm1", "libnl-3-200", "libnl-route-3-200")

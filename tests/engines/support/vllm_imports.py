@@ -1,0 +1,22 @@
+"""The imports of `vllm serve` and of its EngineCore, for preloaded.py."""
+
+from multiprocessing.context import BaseContext
+from typing import Any
+
+import vllm.entrypoints.cli.benchmark.main
+import vllm.entrypoints.cli.serve
+import vllm.entrypoints.openai.api_server
+import vllm.model_executor.models.llama
+import vllm.v1.engine.core
+import vllm.v1.engine.utils
+import vllm.v1.worker.cpu_model_runner
+import vllm.v1.worker.cpu_worker
+from vllm.entrypoints.cli.main import main
+
+__all__ = ["main", "start_processes_in"]
+
+
+def start_processes_in(context: BaseContext) -> None:
+    """Make vLLM start its EngineCore in a context of multiprocessing; the CPU platform insists on `spawn`."""
+    module: Any = vllm.v1.engine.utils
+    module.get_mp_context = lambda: context
