@@ -13,16 +13,10 @@ from xdist.scheduler import LoadScopeScheduling
 CLUSTERS_END_WITHIN: Final = 400.0
 """Seconds. The clusters of a worker end in the teardown of its last test, whatever that test is about."""
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "engines and node": (
-        "engines/",
-        "images/",
-        *(
-            "cluster/test_node.py",
-            "cluster/test_down.py",
-            "cluster/test_pod_answers.py",
-            "cluster/test_broken_setups.py",
-        ),
-        *("cluster/test_connectors.py", "cluster/test_tiny.py"),
+    "engines": ("engines/",),
+    "node": (
+        *("cluster/test_tiny.py", "cluster/test_connectors.py", "cluster/test_broken_setups.py"),
+        *("cluster/test_node.py", "cluster/test_down.py", "cluster/test_pod_answers.py", "images/"),
     ),
     "control plane": ("cluster/",),
     "campaigns": ("component/soak/",),
@@ -30,9 +24,8 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Group -> the files of its tests, below tests/; the first group that fits counts. The longest group comes first.
 
-Real engines run in one group, one set at a time, those in pods too. The start of an engine takes a whole core, and so
-does an idle engine with NIXL. With two sets at once on two cores, a start exceeds its limit of four minutes. There is
-one cluster of each size.
+There is one set of engines on the machine, one set in pods, and one cluster of each size. More at once would only slow
+each other down: an idle engine with NIXL uses most of a core.
 """
 SHARES_FIXTURE: Final = frozenset({"component/test_failure_rows.py"})
 """Files of component tests that share a costly fixture."""

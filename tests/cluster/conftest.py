@@ -75,9 +75,9 @@ def node_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield begun
 
 
-@pytest.fixture(scope="module")
-def served_cluster(node_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The cluster with the chart installed, for engines that are real vLLM; the chart goes after the file's tests."""
+@pytest.fixture(scope="session")
+def cluster_with_images(node_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """The cluster with the engine's, the operator's and the gateway's images."""
     pytest.importorskip("vllm", reason="vLLM is not installed")
     try:
         packages.require(packages.IMAGE_COMMANDS, print)
@@ -86,9 +86,15 @@ def served_cluster(node_cluster: Cluster, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("images")
     steps.prepare(folder)
     steps.load_images(node_cluster, folder)
-    steps.install(node_cluster, steps.FIRST)
-    yield node_cluster
-    node_cluster.helm("uninstall", steps.RELEASE, "--namespace", steps.SYSTEM, "--wait")
+    return node_cluster
+
+
+@pytest.fixture(scope="module")
+def served_cluster(cluster_with_images: Cluster) -> Iterator[Cluster]:
+    """The same with the chart installed, for engines that are real vLLM; the chart goes after the file's tests."""
+    steps.install(cluster_with_images, steps.FIRST)
+    yield cluster_with_images
+    cluster_with_images.helm("uninstall", steps.RELEASE, "--namespace", steps.SYSTEM, "--wait")
 
 
 @pytest.fixture

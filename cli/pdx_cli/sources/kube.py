@@ -6,11 +6,14 @@ block it. Without the right to port-forward, they are queried through the API se
 
 import asyncio
 import os
+import socket
 from pathlib import Path
 from typing import Final, Self
+from weakref import WeakSet
 
 import aiohttp
 import yaml
+from aiohttp import AddrInfoType
 from kubernetes.aio import client, config
 
 from pdx_cli.errors import CommandError
@@ -24,6 +27,8 @@ PROTOCOL: Final = "v4.channel.k8s.io"
 _DATA: Final = 0
 _ERROR: Final = 1
 ANSWER_SECONDS: Final = 10.0
+CLOSE_POLLS: Final = 100
+"""One second in all."""
 
 
 class PodAnswerError(Exception):
@@ -37,6 +42,14 @@ class PodAnswerError(Exception):
 
 class Kube(Cluster):
     """Requests to one API server; see `Cluster`."""
+
+    def __init__(self, api: client.ApiClient) -> None:
+        super().__init__(api, REQUESTS, lambda _verb, _status: None)
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._connector = aiohttp.TCPConnector(
+            limit=REQUESTS, ssl=api.rest_client.ssl_context, socket_factory=self._open_socket
+        )
+        api.configuration.client_session_kwargs["connector"] = self._connector
 
     @classmethod
     async def of(cls, kubeconfig: str | None, context: str | None) -> tuple[Self, str]:
@@ -56,9 +69,22 @@ class Kube(Cluster):
         settings.client_session_kwargs = {"trust_env": False}
         api = client.ApiClient(settings)
         api.user_agent = "pdx"
-        return cls(api, REQUESTS, lambda _verb, _status: None), (chosen.get("context") or {}).get(
-            "namespace", "default"
-        ) or "default"
+        return cls(api), (chosen.get("context") or {}).get("namespace", "default") or "default"
+
+    def _open_socket(self, address: AddrInfoType) -> socket.socket:
+        family, kind, protocol, _, _ = address
+        opened = socket.socket(family, kind, protocol)
+        self._sockets.add(opened)
+        return opened
+
+    async def close(self) -> None:
+        """Close every connection. Those with TLS take a round trip, and the event loop often ends right after this."""
+        await super().close()
+        await self._connector.close()
+        for _ in range(CLOSE_POLLS):
+            if all(opened.fileno() == -1 for opened in self._sockets):
+                return
+            await asyncio.sleep(0.01)
 
     async def lines(self, namespace: str, pod: str, container: str, *, count: int, seconds: int) -> str:
         """Return the newest lines that a running container logged within the last `seconds`."""

@@ -94,7 +94,15 @@ class PodApi:
                     raise _error(response.status, (await response.text())[:300])
             yield response
         finally:
-            response.close()
+            _abort(response)
+
+
+def _abort(response: aiohttp.ClientResponse) -> None:
+    """Close the connection at once, unless the answer is complete. TLS would first await the server's end."""
+    connection = response.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+    response.close()
 
 
 class Events:
