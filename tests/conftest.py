@@ -13,18 +13,18 @@ from xdist.scheduler import LoadScopeScheduling
 CLUSTERS_END_WITHIN: Final = 400.0
 """Seconds. The clusters of a worker end in the teardown of its last test, whatever that test is about."""
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "engines": ("engines/",),
-    "clusters": (
-        *("cluster/test_tiny.py", "cluster/test_connectors.py", "cluster/test_broken_setups.py"),
-        *("cluster/test_node.py", "cluster/test_down.py", "cluster/test_pod_answers.py", "cluster/"),
+    "engines and node": (
+        *("engines/", "images/", "cluster/test_tiny.py", "cluster/test_connectors.py", "cluster/test_broken_setups.py"),
+        *("cluster/test_node.py", "cluster/test_down.py", "cluster/test_pod_answers.py"),
     ),
+    "control plane": ("cluster/",),
     "campaigns": ("component/soak/",),
-    "charts": ("charts/", "images/"),
+    "charts": ("charts/",),
 }
 """Group -> the files of its tests, below tests/; the first group that fits counts. The longest group comes first.
 
-There is one set of engines on the machine, and one cluster of each size. More at once would only slow each other down:
-an idle engine with NIXL uses most of a core, and so does the start of a control plane.
+Real engines run in one group, one set at a time, those in pods too: an idle engine with NIXL keeps most of a core busy,
+and beside such a set the tests of engines in pods take four times as long. There is one cluster of each size.
 """
 SHARES_FIXTURE: Final = frozenset({"component/test_failure_rows.py"})
 """Files of component tests that share a costly fixture."""
