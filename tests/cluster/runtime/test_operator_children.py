@@ -18,6 +18,8 @@ from tests.cluster.runtime.harness import CHILDREN, SPEC, Api, Operator, Sampled
 SERVICE = KIND_OF["Service"]
 ACCOUNT = KIND_OF["ServiceAccount"]
 ROLE = KIND_OF["Role"]
+SOON = 20.0
+"""Times that of a Deployment; 7 were measured. Seven objects are written, after a snapshot of all children is read."""
 
 
 def test_an_object_becomes_children_that_it_owns(api: Api, operator: Operator, namespace: str) -> None:
@@ -36,26 +38,39 @@ def test_an_object_becomes_children_that_it_owns(api: Api, operator: Operator, n
 
 
 def test_children_exist_soon_after_apply(api: Api, operator: Operator, namespace: str) -> None:
-    # The machine may be busy with something else for a while: the best of three medians counts.
-    medians = []
-    for attempt in range(3):
-        times = sorted(_time_to_children(api, namespace, f"m{attempt}-{number}") for number in range(5))
-        medians.append(times[2])
-        if times[2] < 0.3:
-            return
-    pytest.fail(f"medians of {medians} s")
+    """Beside Kubernetes' own controller of Deployments: measured in turn, because the machine may be busy."""
+    pairs = [
+        (_time_to_children(api, namespace, number), _time_to_observed(api, namespace, number)) for number in range(7)
+    ]
+    ours, theirs = (sorted(times)[len(times) // 2] for times in zip(*pairs, strict=True))
+    assert ours < SOON * theirs, pairs
 
 
-def _time_to_children(api: Api, namespace: str, name: str) -> float:
+def _time_to_children(api: Api, namespace: str, number: int) -> float:
+    """Seconds until the Deployments and the objects beside them exist, which are made last."""
+    name = f"m{number}"
     began = time.monotonic()
     api.deploy(namespace, name)
-    # What is made last: the Deployments and what stands beside them.
     while len(_labelled(api, namespace, name)) < 6:
-        time.sleep(0.02)
+        time.sleep(0.01)
     taken = time.monotonic() - began
-    # Kubernetes is still busy with what came of it.
-    time.sleep(0.7)
+    time.sleep(0.7)  # Kubernetes is still busy with what came of it
     return taken
+
+
+def _time_to_observed(api: Api, namespace: str, number: int) -> float:
+    """Seconds until Kubernetes has observed a new Deployment."""
+    name = f"peer{number}"
+    labels = {"app": name}
+    containers = [{"name": "none", "image": "none.invalid/none:1"}]
+    template = {"metadata": {"labels": labels}, "spec": {"containers": containers}}
+    spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
+    began = time.monotonic()
+    api.create(DEPLOYMENT, namespace, body)
+    while "observedGeneration" not in (api.get(DEPLOYMENT, namespace, name) or {}).get("status", {}):
+        time.sleep(0.01)
+    return time.monotonic() - began
 
 
 def test_a_settled_object_costs_nothing(api: Api, operator: Operator, namespace: str, control_plane: Cluster) -> None:

@@ -225,7 +225,7 @@ async def test_idle_connections_that_engines_close(order: Order, shape: Shape, m
         await asyncio.sleep(0.015 + (number % 10) * 0.001)
     outcomes = await world.outcomes()
     assert outcomes.keys() <= {"split", "whole"}
-    assert outcomes["split"] >= 28, "on a busy machine a late loss is retried as a failure"
+    assert outcomes["split"] >= 15, "most are sent again on another connection; a loss that shows late is retried whole"
 
 
 async def _open(world: World) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
