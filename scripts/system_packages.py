@@ -1,7 +1,7 @@
 """Installs the Debian packages that images, clusters with a node, their tests and the benchmark need.
 
-`python -m scripts.system_packages images|test|bench`, with cluster/ on PYTHONPATH; Python's own library is enough. Only root
-can install. For others it names what is missing and succeeds: what needs it then fails, or is skipped by name.
+`python -m scripts.system_packages images|test|bench`, with cluster/ on PYTHONPATH; Python's own library is enough. Only
+root can install. For others it names what is missing and succeeds: what needs it then fails, or is skipped by name.
 """
 
 import sys

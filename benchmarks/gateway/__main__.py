@@ -178,6 +178,7 @@ def main() -> int:
 
 def count_instructions(arguments: argparse.Namespace) -> int:
     """The rows of instructions; status 1 if they cannot be counted, or differ too much between the runs."""
+    version = checkout_version()
     try:
         counts = instructions.count_all(arguments.only)
     except (cache.SetupError, instructions.CountError) as error:
@@ -189,10 +190,10 @@ def count_instructions(arguments: argparse.Namespace) -> int:
         progress(f"the runs differ by more than {instructions.SPREAD:.0%}")
     elif not arguments.keep and not arguments.only:
         today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        document = {"date": today, "machine": report.machine(), "version": checkout_version()}
+        document = {"date": today, "machine": report.machine(), "version": version}
         path = report.HERE / "results" / f"{today}-instructions.json"
         path.write_text(json.dumps({**document, "counts": instructions.as_json(counts)}, indent=1) + "\n")
-        report.write_instructions(today, document["version"], instructions.table(counts))
+        report.write_instructions(today, version, instructions.table(counts))
         progress(f"written: {path} and {report.HERE / 'README.md'}")
     return 0 if steady else 1
 
