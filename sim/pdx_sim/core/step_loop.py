@@ -151,7 +151,8 @@ class StepLoop:
         entry = self._entries.get(work.owner)
         if entry is None:
             return
-        own = round(tokens * work.prompt / work.prefill)
+        begin, end = (work.prompt * computed // work.prefill for computed in (work.computed, work.computed + tokens))
+        own = end - begin
         self._state.counts.prompt_tokens_local += own
         if entry.seq.disconnected_at is not None:
             self._state.counts.orphan_prefill_tokens += own
