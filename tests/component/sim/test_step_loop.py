@@ -1,7 +1,6 @@
 """The step loop over HTTP: queues, KV capacity, transfers, and what /metrics shows of them."""
 
 import asyncio
-from dataclasses import replace
 
 import aiohttp
 import pytest
@@ -12,6 +11,7 @@ from tests.component.sim.conftest import PROMPT, MakePair, Pair, hang_up, until
 
 EXPECTED = expected_text(tokenize(PROMPT), 5)
 STEPS = {"step_seconds": 1e-3, "step_sequence_seconds": 1e-5, "step_token_seconds": 1e-6}
+STEPPED = SimSettings(step_seconds=1e-3, step_sequence_seconds=1e-5, step_token_seconds=1e-6)
 BLOCKS = 44
 """Blocks of PROMPT."""
 
@@ -154,8 +154,7 @@ async def test_a_core_that_hangs_answers_http_and_progresses_when_it_resumes(
 
 
 async def test_a_hang_ends_by_itself() -> None:
-    settings = SimSettings(prefill_token_seconds=1e-6, **STEPS)
-    async with SimEngine(settings) as engine, aiohttp.ClientSession() as session:
+    async with SimEngine(STEPPED) as engine, aiohttp.ClientSession() as session:
         engine.faults.add(FaultKind.HANG_CORE, seconds=0.1)
         async with session.post(f"{engine.url}/v1/completions", json={"prompt": "x", "max_tokens": 1}) as response:
             assert response.status == 200
@@ -163,7 +162,7 @@ async def test_a_hang_ends_by_itself() -> None:
 
 
 async def test_an_engine_stops_and_restarts_while_its_core_hangs() -> None:
-    async with SimEngine(replace(SimSettings(), **STEPS)) as engine:
+    async with SimEngine(STEPPED) as engine:
         engine.faults.add(FaultKind.HANG_CORE)
         await engine.restart()
         assert not engine.core.hangs
