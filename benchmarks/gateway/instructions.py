@@ -1,8 +1,9 @@
 """Instructions per request, counted by callgrind: a number that a busy machine does not change.
 
 The gateway runs with one worker under valgrind's callgrind. A client sends sequential requests over one connection:
-1,000, then 3,000. The count of the 3,000 minus the count of the 1,000, divided by 2,000, is what one request costs,
-without start-up and without the counter's own overhead. Instructions of the kernel are not counted.
+1,000, then 3,000 (100 and 300 of the large ones). The count of the 3,000 minus the count of the 1,000, divided by
+2,000, is what one request costs, without start-up and without the counter's own overhead. Instructions of the kernel
+are not counted.
 """
 
 import json
@@ -23,14 +24,17 @@ from typing import Any, Final
 from benchmarks.gateway import cache, processes
 from benchmarks.gateway.gateways import CHECKOUT, PDX, PDX_PURE, Engines, Gateway
 
-_FEW: Final = 1000
-_MANY: Final = 3000
+_WARM: Final = 20
+"""Requests before the first count: they open connections and fill caches."""
 _RUNS: Final = 3
 _START_SECONDS: Final = 600.0
 _TIMEOUT: Final = 600.0
 """Seconds; callgrind makes everything about fifty times slower, and the machine may be busy."""
 SPREAD: Final = 0.02
 """The largest difference between two runs, as a share of their median."""
+_PATIENT: Final = [
+    part for name in ("connect", "prefill", "handoff", "first-event") for part in (f"--{name}-seconds", f"{_TIMEOUT:g}")
+]
 _BRACKETS: Final = 300
 _CHAT_BYTES: Final = 110_000
 
@@ -47,6 +51,9 @@ class Case:
     title: str
     path: str
     body: bytes
+    few: int = 1000
+    many: int = 3000
+    """Requests of the two counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +83,16 @@ def _completion(size: int) -> bytes:
 def _chat(messages: int) -> bytes:
     """A chat of about 110 kB in so many messages."""
     content = "x" * (_CHAT_BYTES // messages - 40)
-    turns = [{"role": "user", "content": content} for _ in range(messages)]
-    return json.dumps({"model": "bench", "messages": turns, "max_tokens": 16, "stream": False}).encode()
+    listed = [{"role": "user", "content": content} for _ in range(messages)]
+    return json.dumps({"model": "bench", "messages": listed, "max_tokens": 16, "stream": False}).encode()
 
 
 CASES: Final = (
     Case("completion", "completion, prompt of 4 kB", "/v1/completions", _completion(4096)),
-    Case("chat-text", "chat of 110 kB, one message", "/v1/chat/completions", _chat(1)),
-    Case("chat-brackets", f"chat of 110 kB, {_BRACKETS} brackets", "/v1/chat/completions", _chat(_BRACKETS - 2)),
+    Case("chat-text", "chat of 110 kB, one message", "/v1/chat/completions", _chat(1), 100, 300),
+    Case(
+        "chat-brackets", f"chat of 110 kB, {_BRACKETS} brackets", "/v1/chat/completions", _chat(_BRACKETS - 2), 100, 300
+    ),
 )
 """The last one's brackets: one for each message, one for their list, one for the body."""
 
@@ -158,20 +167,20 @@ def _start(gateway: Gateway, engines: Engines, cores: str, folder: Path) -> "sub
     command = gateway.command(engines, gateway.port, folder)
     valgrind = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={folder}/callgrind.out"]
     env = {**command.env, "PYTHONHASHSEED": "0"}
-    return processes.start([*valgrind, *command.line], cores, folder / "gateway.log", env, CHECKOUT)
+    return processes.start([*valgrind, *command.line, *_PATIENT], cores, folder / "gateway.log", env, CHECKOUT)
 
 
 def _count(case: Case, port: int, pid: int, folder: Path) -> float:
     head = f"POST {case.path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
     request = f"{head}Content-Length: {len(case.body)}\r\n\r\n".encode() + case.body
     with socket.create_connection(("127.0.0.1", port), _TIMEOUT) as client:
-        _send(client, request, _FEW)  # the first requests make connections and fill caches
+        _send(client, request, _WARM)
         _dump(pid, folder)
-        _send(client, request, _FEW)
+        _send(client, request, case.few)
         few = _dump(pid, folder)
-        _send(client, request, _MANY)
+        _send(client, request, case.many)
         many = _dump(pid, folder)
-    return (many - few) / (_MANY - _FEW)
+    return (many - few) / (case.many - case.few)
 
 
 def _send(client: socket.socket, request: bytes, times: int) -> None:

@@ -28,9 +28,9 @@ async def test_an_answer_to_a_silent_client_stays_in_the_engine() -> None:
 async def test_a_stopped_process_accepts_connections_and_answers_when_it_continues(unused_tcp_port: int) -> None:
     async with EngineProcess(replace(FAST, port=unused_tcp_port)) as engine, aiohttp.ClientSession() as session:
         engine.stop()
-        asked = asyncio.create_task(session.get(f"{engine.url}/health"))
+        pending = asyncio.create_task(session.get(f"{engine.url}/health"))
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(asked), 0.2)
+            await asyncio.wait_for(asyncio.shield(pending), 0.2)
         engine.resume()
-        async with await asked as response:
+        async with await pending as response:
             assert response.status == 200
