@@ -1,7 +1,7 @@
-"""Installs the Debian packages that images, clusters with a node and their tests need.
+"""Installs the Debian packages that images, clusters with a node, their tests and the benchmark need.
 
-`python -m scripts.system_packages images|test`, with cluster/ on PYTHONPATH; Python's own library is enough. Only root
-can install. For others it names what is missing and succeeds: what needs it then fails, or is skipped by name.
+`python -m scripts.system_packages images|test|bench`, with cluster/ on PYTHONPATH; Python's own library is enough. Only
+root can install. For others it names what is missing and succeeds: what needs it then fails, or is skipped by name.
 """
 
 import sys
@@ -12,11 +12,14 @@ from images.build import BuildError, find_builder
 from pdx_cluster.errors import ClusterError, MissingError
 from pdx_cluster.programs import packages
 
-PURPOSES: Final = ("images", "test")
+PURPOSES: Final = ("images", "test", "bench")
+_BENCH: Final = {"valgrind": "valgrind", "callgrind_control": "valgrind"}
 
 
 def needed(purpose: str) -> Mapping[str, str]:
     """Command -> package, for one purpose."""
+    if purpose == "bench":
+        return _BENCH
     if purpose == "test":  # the tests build with buildah, whatever else is there
         return {**packages.COMMANDS, **packages.IMAGE_COMMANDS}
     return packages.IMAGE_COMMANDS if _builds_with_buildah() else {}

@@ -93,12 +93,12 @@ def _pdx(workers: int, *, compiled: bool = True) -> Callable[[Engines, int, Path
         line += ["--verification-period-seconds", "0"]  # engines count what the load sends
         line += ["--max-in-flight-per-decode", "8192"]  # the peers have no limit, and 5000 streams are one load
         env = {"PYTHONPATH": str(cache.compile_gateway(CHECKOUT))} if compiled else {}
-        return Command(line, _checkout_version(), env)
+        return Command(line, checkout_version(), env)
 
     return command
 
 
-def _checkout_version() -> str:
+def checkout_version() -> str:
     found = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=CHECKOUT, capture_output=True, text=True, check=False
     )

@@ -15,6 +15,8 @@ from benchmarks.gateway.rows import Cell, Row, Verdict
 HERE: Final = Path(__file__).parent
 _BEGIN: Final = "<!-- begin of the table: written by the benchmark -->"
 _END: Final = "<!-- end of the table -->"
+_BEGIN_COUNTS: Final = "<!-- begin of the instructions: written by the benchmark -->"
+_END_COUNTS: Final = "<!-- end of the instructions -->"
 _QUIET: Final = 0.05
 """The share of the gateways' core above which the report mentions other processes."""
 _FULL: Final = 0.9
@@ -118,10 +120,20 @@ def write_readme(document: Mapping[str, Any], verdicts: Sequence[Verdict], plot:
         *(f"\nNot measured: {name}: {why}." for name, why in document["missing"].items()),
         *(f"\n{line}" for line in document["remarks"]),
     ]
-    text = "\n".join([_BEGIN, *notes, "", table(verdicts), "", f"![the same as a plot]({plot})", _END])
+    _replace(_BEGIN, "\n".join([*notes, "", table(verdicts), "", f"![the same as a plot]({plot})"]), _END)
+
+
+def write_instructions(date: str, version: str, table: str) -> None:
+    """Put the counts of instructions into the README, between their marks."""
+    found = machine()
+    notes = f"Counted on {date}: {found['cpu']}, Python {found['python']}; pdx {version}. Medians ± half of the spread."
+    _replace(_BEGIN_COUNTS, f"{notes}\n\n{table}", _END_COUNTS)
+
+
+def _replace(begin: str, text: str, end: str) -> None:
     path = HERE / "README.md"
-    before, rest = path.read_text().split(_BEGIN)
-    path.write_text(before + text + rest.split(_END)[1])
+    before, rest = path.read_text().split(begin)
+    path.write_text(f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}")
 
 
 def remarks(rounds: Sequence[Mapping[str, Mapping[str, Mapping[str, Any]]]]) -> list[str]:

@@ -18,11 +18,11 @@ from aiohttp import web
 from pdx_api.names import Role
 from pdx_sim.api.server import Api, Seen
 from pdx_sim.core.blocks import BlockPool
-from pdx_sim.core.counters import Counts
+from pdx_sim.core.counters import Counts, metrics_text
 from pdx_sim.core.engine_core import Core
 from pdx_sim.core.leases import Leases
 from pdx_sim.core.timings import Timings
-from pdx_sim.faults import Faults
+from pdx_sim.faults import FaultKind, Faults
 from pdx_sim.settings import SimSettings, TransferMode
 from pdx_sim.transfer.bootstrap import Bootstrap
 from pdx_sim.transfer.connector import KVConnector, Station
@@ -59,8 +59,9 @@ class SimEngine:
     def __init__(self, settings: SimSettings) -> None:
         self.settings = settings
         self.counts = Counts()
-        self.timings = Timings(settings.model)
-        self.faults = Faults(random.Random(settings.seed), self._refuse)  # noqa: S311 (a repeatable simulation)
+        self.timings = Timings(settings.model, settings.kv_bytes_per_token)
+        at_once = {FaultKind.REFUSE: self._refuse, FaultKind.HANG_CORE: self._hang}
+        self.faults = Faults(random.Random(settings.seed), at_once)  # noqa: S311 (a repeatable simulation)
         self.seen: deque[Seen] = deque(maxlen=settings.record)
         """The most recent generation requests, as they were received."""
         self.draining = False
@@ -72,6 +73,9 @@ class SimEngine:
         self._listener: asyncio.Server | None = None
         self._background: list[asyncio.Task[None]] = []
         self._reopening: asyncio.Task[None] | None = None
+        self._resuming: asyncio.TimerHandle | None = None
+        self.last_metrics = ""
+        """The page /metrics as it was when the core began to hang; empty while it runs."""
         self._renew()
 
     def _renew(self) -> None:
@@ -94,6 +98,7 @@ class SimEngine:
         self.core = Core(self.station, self.connector, random.Random(settings.seed))  # noqa: S311
         self.station.on_death = self.die
         self.core.wake()
+        self._hang(0.0)
         self.draining = self.dead = False
 
     def _shared_storage(self) -> Storage:
@@ -217,6 +222,7 @@ class SimEngine:
             "url": self.url,
             "side_channel": f"{self.settings.side_channel_host}:{self.side_channel_port}",
             "dead": self.dead,
+            "hangs": self.core.hangs,
             "draining": self.draining,
             "counts": self.counts.as_json(),
             "blocks": self.station.pool.owners,
@@ -231,6 +237,7 @@ class SimEngine:
 
     async def _end(self) -> None:
         self._runner = None
+        self._hang(0.0)
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -283,6 +290,24 @@ class SimEngine:
         self._reopening = None
         await self._listen()
 
+    def _hang(self, seconds: float) -> None:
+        """The core hangs for `seconds`; 0 ends it. Meanwhile /metrics shows what the core reported last."""
+        if self._resuming is not None:
+            self._resuming.cancel()
+            self._resuming = None
+        if not seconds:
+            self.last_metrics = ""
+            self.core.resume()
+            return
+        self.last_metrics = self.last_metrics or self.metrics()
+        self.core.hang()
+        self._resuming = asyncio.get_running_loop().call_later(seconds, self._hang, 0.0)
+
+    def metrics(self) -> str:
+        """The page /metrics."""
+        text = metrics_text(self.counts, self.settings.model, self.settings.num_blocks)
+        return self.last_metrics or text + self.timings.text()
+
     def _answer_peer(self, message: Message) -> Message:
         if message["engine_id"] != self.engine_id:
             if message["op"] == "handshake":
@@ -295,6 +320,8 @@ class SimEngine:
         interval = min(self.settings.lease_seconds / _TICKS_PER_LEASE, _LONGEST_TICK)
         while True:
             await asyncio.sleep(interval)
+            if self.core.hangs:
+                continue
             now = self.station.now()
             self._expire(now)
             self.connector.tick(now)

@@ -40,6 +40,11 @@ class FaultKind(StrEnum):
     """A stream's next event after `events` is an error, then [DONE]; an answer that is not streamed is a 500."""
     ABORT = "abort"
     """Answers 200 with finish_reason abort and no text, without work, as vLLM does while it shuts down."""
+    HANG_CORE = "hang_core"
+    """The engine core hangs for `seconds`, while HTTP answers: /health is 200, nothing progresses, and the metrics stay
+    as they are. Strikes when set, not by request."""
+    LONG_PREFILL = "long_prefill"
+    """The prefill of the request takes `seconds`, whatever its length."""
     SLOW = "slow"
     """Every simulated time of the request is multiplied by `factor`."""
 
@@ -57,7 +62,7 @@ class Fault:
     status: int = 500
     """For STATUS."""
     seconds: float = 3600.0
-    """For REFUSE and the HANG kinds."""
+    """For REFUSE, LONG_PREFILL and the HANG kinds."""
     events: int = 0
     """Events that are sent first, for the kinds that name them."""
     factor: float = 10.0
@@ -67,11 +72,12 @@ class Fault:
 class Faults:
     """The faults of one engine. The first that matches a request strikes it."""
 
-    __slots__ = ("_active", "_on_refuse", "_rng")
+    __slots__ = ("_active", "_at_once", "_rng")
 
-    def __init__(self, rng: random.Random, on_refuse: Callable[[float], None] = lambda _seconds: None) -> None:
+    def __init__(self, rng: random.Random, at_once: Mapping[FaultKind, Callable[[float], None]] | None = None) -> None:
         self._rng = rng
-        self._on_refuse = on_refuse
+        self._at_once = at_once or {}
+        """What strikes when it is set: called with its seconds; with 0 it ends."""
         self._active: list[Fault] = []
 
     @property
@@ -87,15 +93,16 @@ class Faults:
 
     def put(self, fault: Fault) -> None:
         """Add a fault."""
-        if fault.kind is FaultKind.REFUSE:
-            self._on_refuse(fault.seconds)
+        if fault.kind in self._at_once:
+            self._at_once[fault.kind](fault.seconds)
         else:
             self._active.append(fault)
 
     def clear(self) -> None:
-        """Remove every fault; a port that refuses connections opens again."""
+        """Remove every fault; a port that refuses connections opens again, and a core that hangs resumes."""
         self._active.clear()
-        self._on_refuse(0.0)
+        for strike in self._at_once.values():
+            strike(0.0)
 
     def take(self, leg: Leg) -> Fault | None:
         """The fault that strikes a request of this leg, if any. A fault that has struck `count` times is removed."""

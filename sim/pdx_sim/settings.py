@@ -53,6 +53,15 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "side_channel_seconds": _SECONDS,
     "side_channel_timeout": _SECONDS,
     "jitter": (0.0, 1.0),
+    "step_seconds": _SECONDS,
+    "step_sequence_seconds": _SECONDS,
+    "step_token_seconds": _SECONDS,
+    "max_num_batched_tokens": _COUNT,
+    "long_prefill_token_threshold": _AMOUNT,
+    "engine_gigabytes_per_second": _SECONDS,
+    "pair_gigabytes_per_second": _SECONDS,
+    "kv_bytes_per_token": _COUNT,
+    "sse_keep_alive_interval": _AMOUNT,
     "prefill_slots": _COUNT,
     "max_running": _COUNT,
     "num_blocks": _COUNT,
@@ -121,7 +130,7 @@ class SimSettings:
     decode_token_seconds: float = 1e-3
     """Seconds for each generated token of a sequence."""
     transfer_seconds: float = 0.0
-    """Seconds to move the KV of one request between engines."""
+    """Seconds to move the KV of one request between engines, in addition to its time on the links."""
     side_channel_seconds: float = 0.0
     """Seconds by which each message on the side channel is delayed."""
     side_channel_timeout: float = 5.0
@@ -131,9 +140,29 @@ class SimSettings:
     seed: int = 0
     """Seed of jitter and of faults with a probability."""
     prefill_slots: int = 4
-    """Prefills computed at a time; more wait."""
+    """Prefills computed at a time; more wait. The step loop has no such limit."""
     max_running: int = 256
-    """Sequences computed at a time (--max-num-seqs); more wait."""
+    """Sequences computed at a time (--max-num-seqs); more wait. vLLM's default for both roles, with less than 70 GiB of
+    GPU memory; it is 1024 on H100, H200 and larger (`profiles.default_max_num_seqs`)."""
+    step_seconds: float = 0.0
+    """Seconds of a step by itself. 0: no step loop, every sequence has the times above, whatever else runs. Otherwise
+    all sequences compute in common steps (`core.scheduler`), and the times of prefill and decode above do not count."""
+    step_sequence_seconds: float = 0.0
+    """Seconds that each running sequence adds to a step."""
+    step_token_seconds: float = 0.0
+    """Seconds that each prompt token adds to the step that computes it."""
+    max_num_batched_tokens: int = 2048
+    """Tokens that a step computes at most (--max-num-batched-tokens); running sequences go first."""
+    long_prefill_token_threshold: int = 0
+    """Tokens of one prefill in a step at most, unless it is the only request (--long-prefill-token-threshold). 0: no
+    limit."""
+    engine_gigabytes_per_second: float = 0.0
+    """Rate of the engine's link, which all its transfers of KV share. 0: unlimited."""
+    pair_gigabytes_per_second: float = 0.0
+    """Rate of the link to one peer, which the transfers with this peer share. 0: unlimited."""
+    kv_bytes_per_token: int = 128 << 10
+    """Bytes of one token's KV: by default those of a model of 8 billion parameters with grouped-query attention in 16
+    bits."""
     num_blocks: int = 16384
     """Number of KV blocks. A request waits while too few are free."""
     block_size: int = 16
@@ -148,6 +177,8 @@ class SimSettings:
     """Seconds until an idle client connection is closed (uvicorn's default)."""
     shutdown_seconds: float = 0.0
     """Seconds that a stop waits for open requests and pinned KV (--shutdown-timeout). 0 aborts them at once."""
+    sse_keep_alive_interval: int = 0
+    """Seconds after which an idle stream sends the comment `: keep-alive` (--sse-keep-alive-interval). 0: never."""
     prompt_tokens_details: bool = True
     """Reports in `usage` how many prompt tokens were not computed here (--enable-prompt-tokens-details)."""
     record: int = 256

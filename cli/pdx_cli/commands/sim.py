@@ -8,6 +8,7 @@ from pdx_api.connectors.nixl import SIDE_CHANNEL_PORT
 from pdx_api.names import ENGINE_PORT, Order, Role
 from pdx_cli.errors import CommandError
 from pdx_sim.main import run as run_sim
+from pdx_sim.profiles import PROFILES
 from pdx_sim.settings import OnLoadFailure, OutOfBoundsError, SimSettings
 
 BOTH: Final = "both"
@@ -25,6 +26,15 @@ OPTIONS: Final[dict[str, str]] = {
     "prefill_slots": "concurrent prefills",
     "decode_token_seconds": "time for each generated token",
     "transfer_seconds": "time to move the KV of one request",
+    "step_seconds": "time of a step; 0: no step loop, each sequence has its own times",
+    "step_sequence_seconds": "additional time of a step for each running sequence",
+    "step_token_seconds": "additional time of a step for each prompt token",
+    "max_num_batched_tokens": "tokens of a step at most",
+    "long_prefill_token_threshold": "tokens of one prefill in a step at most; 0: no limit",
+    "engine_gigabytes_per_second": "rate of the engine's link, which its transfers of KV share; 0: unlimited",
+    "pair_gigabytes_per_second": "rate of the link to one peer; 0: unlimited",
+    "kv_bytes_per_token": "bytes of one token's KV",
+    "sse_keep_alive_interval": "seconds after which an idle stream sends a comment; 0: never",
     "jitter": "share by which each time varies, 0 to 1",
     "seed": "seed of all random choices",
     "max_running": "concurrent sequences",
@@ -36,6 +46,11 @@ OPTIONS: Final[dict[str, str]] = {
 }
 """Field of SimSettings that is a plain flag -> help text."""
 
+_PROFILES: Final = "".join(
+    f"  {name}: {each.model}; {each.device}; measured {each.date}\n    source: {each.source}\n    {each.derivation}\n"
+    for name, each in PROFILES.items()
+)
+
 EPILOG: Final = f"""\
 examples:
   pdx sim --role aggregated
@@ -43,6 +58,8 @@ examples:
   pdx sim --listen 127.0.0.1:8002 --role decode --side-channel 127.0.0.1:5602
   pdx gateway --prefill http://127.0.0.1:8001 --decode http://127.0.0.1:8002
 
+Profiles (--profile): settings of the step loop from published measurements. Other flags overrule a profile.
+{_PROFILES}
 Role {BOTH} accepts prefill and decode legs. Both engines of a pair need the same --model and --order.
 
 Set faults while it runs with POST /sim/faults ([] clears them). GET /sim/state returns counts, blocks and faults:
@@ -84,13 +101,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=str(DEFAULTS.on_load_failure),
         help="what D does when KV does not arrive (default: %(default)s)",
     )
+    parser.add_argument(
+        "--profile", choices=list(PROFILES), help="settings of a published measurement, which other flags overrule"
+    )
     for field, meaning in OPTIONS.items():
         default = getattr(DEFAULTS, field)
         parser.add_argument(
-            f"--{field.replace('_', '-')}",
-            type=type(default),
-            default=default,
-            help=f"{meaning} (default: %(default)s)",
+            f"--{field.replace('_', '-')}", type=type(default), help=f"{meaning} (default: {default}, or the profile's)"
         )
     parser.epilog = EPILOG
 
@@ -104,7 +121,8 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
     """Return the simulator's settings from the flags; raises CommandError."""
     host, port = _address("--listen", args.listen)
     side_host, side_port = _address("--side-channel", args.side_channel)
-    plain: dict[str, Any] = {field: getattr(args, field) for field in OPTIONS}
+    plain: dict[str, Any] = {field: getattr(args, field) for field in OPTIONS if getattr(args, field) is not None}
+    profile = dict(PROFILES[args.profile].settings) if args.profile else {}
     try:
         return dataclasses.replace(
             DEFAULTS,
@@ -118,7 +136,7 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
             side_channel_host=side_host,
             side_channel_port=side_port,
             on_load_failure=OnLoadFailure(args.on_load_failure),
-            **plain,
+            **{**profile, **plain},
         )
     except OutOfBoundsError as error:
         raise CommandError(f"--{error.field.replace('_', '-')} {error.reason}.") from error

@@ -14,6 +14,8 @@ from pdx_sim.faults import Fault, FaultKind
 
 _DONE: Final = b"data: [DONE]\n\n"
 _STREAM_HEADERS: Final = {"Content-Type": "text/event-stream; charset=utf-8"}
+_KEEP_ALIVE: Final = b": keep-alive\n\n"
+"""vLLM: serve/utils/sse_keep_alive.py."""
 _BAD_EVENT: Final = b"data: {not json\n\n"
 _LOAD_ERROR: Final = APIError(500, "Internal server error", "InternalServerError")
 
@@ -79,16 +81,22 @@ async def _half(request: web.Request, body: bytes, fault: Fault) -> web.StreamRe
 
 
 async def deliver_stream(
-    request: web.Request, call: Call, choices: list[Choice], writer: Writer, fault: Fault | None
+    request: web.Request, call: Call, choices: list[Choice], writer: Writer, fault: Fault | None, keep_alive: float
 ) -> web.StreamResponse:
-    """Send the head, then one HTTP chunk for each event. The head is sent before any KV has arrived."""
+    """Send the head, then one HTTP chunk for each event. The head is sent before any KV has arrived.
+
+    A stream that is idle for `keep_alive` seconds sends a comment; 0: never.
+    """
     response = web.StreamResponse(headers=_STREAM_HEADERS)
     response.enable_chunked_encoding()
     await response.prepare(request)
     if fault is not None and fault.kind is FaultKind.DIE_AFTER_HEAD:
         await cut(request)
     sent = 0
-    async for content in _events(call, choices, writer):
+    async for content in _events(call, choices, writer, keep_alive):
+        if content is _KEEP_ALIVE:
+            await response.write(content)
+            continue
         if fault is not None and sent == fault.events:
             content = await _spoil(request, fault, content)
         await response.write(content)
@@ -117,7 +125,17 @@ async def _last(request: web.Request, content: bytes) -> None:
     await cut(request, b"%x\r\n" % len(content) + content + b"\r\n0\r\n\r\n")
 
 
-async def _events(call: Call, choices: list[Choice], writer: Writer) -> AsyncIterator[bytes]:
+async def _is_idle(changed: asyncio.Event, seconds: float) -> bool:
+    """Whether nothing changes for so many seconds; 0: wait for ever."""
+    try:
+        async with asyncio.timeout(seconds or None):
+            await changed.wait()
+    except TimeoutError:
+        return True
+    return False
+
+
+async def _events(call: Call, choices: list[Choice], writer: Writer, keep_alive: float) -> AsyncIterator[bytes]:
     changed = choices[0].seq.changed
     begun: set[int] = set()
     while not all(choice.ended for choice in choices):
@@ -137,7 +155,8 @@ async def _events(call: Call, choices: list[Choice], writer: Writer) -> AsyncIte
             if choice.seq.finish is not None and not choice.ended:
                 yield event(writer.ending(choice))
         if not changed.is_set() and not all(choice.ended for choice in choices):
-            await changed.wait()
+            while await _is_idle(changed, keep_alive):
+                yield _KEEP_ALIVE
     if call.include_usage:
         yield event(writer.closing(choices))
     yield _DONE

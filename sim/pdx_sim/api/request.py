@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from pdx_sim.api.members import ChatMembers, CompletionMembers, MemberError, read_members
 from pdx_sim.core.sequence import KVParams, Leg
 from pdx_sim.core.tokens import MAX_TOKEN, Tokens, chat_tokens, tokenize
 from pdx_sim.settings import SimSettings
@@ -104,13 +105,13 @@ def read_call(body: Mapping[str, Any], chat: bool, header_id: str | None, settin
     if body.get("stream_options") and not body.get("stream"):
         message = "Stream options can only be defined when `stream=True`. (parameter=stream_options)"
         raise APIError(400, message, param="stream_options")
+    members = _members(body, chat)
     prompts = (_chat_prompt(body),) if chat else _prompts(body["prompt"])
-    max_tokens = _max_tokens(body, chat, max(map(len, prompts)), settings.max_model_len)
-    min_tokens = _integer(body, "min_tokens", 0)
-    if min_tokens > max_tokens:
-        message = f"min_tokens must be less than or equal to max_tokens={max_tokens}, got {min_tokens}."
+    max_tokens = _max_tokens(members.answer_tokens, chat, max(map(len, prompts)), settings.max_model_len)
+    if members.min_tokens > max_tokens:
+        message = f"min_tokens must be less than or equal to max_tokens={max_tokens}, got {members.min_tokens}."
         raise APIError(400, message, param="min_tokens")
-    n = _integer(body, "n", 1)
+    n = 1 if members.n is None else members.n
     if n < 1:
         raise APIError(400, f"n must be at least 1, got {n}. (parameter=n, value={n})", param="n")
     params = body.get("kv_transfer_params")
@@ -119,14 +120,14 @@ def read_call(body: Mapping[str, Any], chat: bool, header_id: str | None, settin
         request_id=header_id or str(body.get("request_id") or uuid.uuid4().hex),
         prompts=prompts,
         max_tokens=max_tokens,
-        stream=bool(body.get("stream")),
-        include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
+        stream=bool(members.stream),
+        include_usage=members.include_usage,
         n=n,
-        echo=bool(body.get("echo")) and not chat,
-        logprobs=bool(body.get("logprobs")) or (not chat and body.get("logprobs") is not None),
-        ignore_eos=bool(body.get("ignore_eos")),
-        min_tokens=min_tokens,
-        return_token_ids=bool(body.get("return_token_ids")),
+        echo=bool(members.echo) and not chat,
+        logprobs=members.with_logprobs,
+        ignore_eos=members.ignore_eos,
+        min_tokens=members.min_tokens,
+        return_token_ids=bool(members.return_token_ids),
         leg=leg_of(body),
         params=params if isinstance(params, dict) else {},
     )
@@ -156,11 +157,7 @@ def _ids(item: object) -> Tokens:
     raise _invalid("string_type", "prompt", "Input should be a valid string")
 
 
-def _max_tokens(body: Mapping[str, Any], chat: bool, prompt_tokens: int, longest: int) -> int:
-    given = None
-    for name in ("max_completion_tokens", "max_tokens") if chat else ("max_tokens",):
-        if given is None and body.get(name) is not None:
-            given = _integer(body, name, 0)
+def _max_tokens(given: int | None, chat: bool, prompt_tokens: int, longest: int) -> int:
     rest = longest - prompt_tokens
     if given is not None and given < 1:
         message = f"max_tokens must be at least 1, got {given}. (parameter=max_tokens, value={given})"
@@ -183,13 +180,11 @@ def _max_tokens(body: Mapping[str, Any], chat: bool, prompt_tokens: int, longest
     return granted
 
 
-def _integer(body: Mapping[str, Any], name: str, default: int) -> int:
-    value = body.get(name)
-    if value is None:
-        return default
-    if type(value) is not int:
-        raise _invalid("int_parsing", name, "Input should be a valid integer")
-    return value
+def _members(body: Mapping[str, Any], chat: bool) -> CompletionMembers | ChatMembers:
+    try:
+        return read_members(body, chat)
+    except MemberError as error:
+        raise _invalid(error.kind, error.name, str(error)) from error
 
 
 def _invalid(kind: str, name: str, message: str) -> APIError:

@@ -14,7 +14,7 @@ from pdx_sim.api.answers import Choice, Writer
 from pdx_sim.api.delivery import ConnectionCutError, cut, deliver_stream, deliver_whole, json_answer
 from pdx_sim.api.legs import accepts, violations
 from pdx_sim.api.request import APIError, Call, decode_body, leg_of, read_call
-from pdx_sim.core.counters import Violation, metrics_text
+from pdx_sim.core.counters import Violation
 from pdx_sim.core.engine_core import Core
 from pdx_sim.core.sequence import Finish, Leg, Sequence
 from pdx_sim.core.tokens import chat_tokens, detokenize, digest_of, tokenize
@@ -68,6 +68,9 @@ class Host(Protocol):
     def state(self) -> dict[str, Any]:
         """The body of /sim/state."""
 
+    def metrics(self) -> str:
+        """The page /metrics."""
+
 
 class Api:
     """The routes of one start of an engine."""
@@ -120,9 +123,7 @@ class Api:
         return json_answer({"version": self._settings.version})
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        text = metrics_text(self._counts, self._settings.model, self._settings.num_blocks)
-        text += self._host.station.timings.text()
-        return web.Response(text=text, content_type="text/plain", charset="utf-8")
+        return web.Response(text=self._host.metrics(), content_type="text/plain", charset="utf-8")
 
     async def _models(self, request: web.Request) -> web.Response:
         name = self._settings.model
@@ -252,7 +253,6 @@ class Api:
 
     async def _answer(self, request: web.Request, call: Call, fault: Fault | None) -> web.StreamResponse:
         choices = self._choices(call, fault)
-        deliver = deliver_stream if call.stream else deliver_whole
         aborts = self._host.draining or (fault is not None and fault.kind is FaultKind.ABORT)
         for choice in choices:
             if aborts:
@@ -260,7 +260,11 @@ class Api:
             else:
                 self._host.core.start(choice.seq)
         try:
-            return await deliver(request, call, choices, self._writer(call), fault)
+            writer = self._writer(call)
+            if call.stream:
+                keep_alive = self._settings.sse_keep_alive_interval
+                return await deliver_stream(request, call, choices, writer, fault, keep_alive)
+            return await deliver_whole(request, call, choices, writer, fault)
         except ConnectionResetError as error:
             raise ConnectionCutError from error
         finally:
@@ -272,6 +276,7 @@ class Api:
 
     def _choices(self, call: Call, fault: Fault | None) -> list[Choice]:
         changed = asyncio.Event()
+        prefill_seconds = fault.seconds if fault is not None and fault.kind is FaultKind.LONG_PREFILL else 0.0
         slowness = fault.factor if fault is not None and fault.kind is FaultKind.SLOW else 1.0
         stops_at = 0 if call.ignore_eos else max(self._settings.answer_tokens, call.min_tokens)
         choices: list[Choice] = []
@@ -287,6 +292,7 @@ class Api:
                     params=call.params,
                     stops_at=stops_at if self._settings.answer_tokens else 0,
                     slowness=slowness,
+                    prefill_seconds=prefill_seconds,
                     changed=changed,
                 )
                 choices.append(Choice(len(choices), seq))

@@ -24,6 +24,12 @@ class KVMover(Protocol):
     def finds_by_prompt(self) -> bool:
         """True if KV is found by the prompt, so that every leg may load. False if only D legs load."""
 
+    def received(self, seq: Sequence) -> None:
+        """A sequence has arrived at the core. It may wait long before its load begins."""
+
+    def ended(self, seq: Sequence) -> None:
+        """A sequence has ended, in whatever way; its load may not have begun."""
+
     async def load(self, seq: Sequence) -> None:
         """Load KV into the sequence's blocks; set its digest, and `cached` if less than the whole prompt was loaded.
 

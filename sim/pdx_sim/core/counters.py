@@ -116,6 +116,8 @@ class Counts:
     """Prompt tokens computed after the client disconnected."""
     longest_orphan_seconds: float = 0.0
     """Longest time from a disconnect until the engine stopped the sequence."""
+    preemptions: int = 0
+    """Sequences that freed their blocks for others and computed again (step loop only)."""
     decode_blocks_lost: int = 0
     """Stranded blocks that were freed after decoder_ttl_seconds without a push."""
     running_now: int = 0
@@ -156,7 +158,7 @@ def metrics_text(counts: Counts, model: str, num_blocks: int) -> str:
         "nixl_num_kv_expired_reqs_total": counts.expired,
         "nixl_num_failed_transfers_total": counts.transfers_failed,
         "nixl_num_failed_notifications_total": counts.notices_lost,
-        "num_preemptions_total": 0,
+        "num_preemptions_total": counts.preemptions,
         "generation_tokens_total": counts.generation_tokens,
         "prompt_tokens_total": computed + external,
         "external_prefix_cache_queries_total": counts.prompt_tokens_queried,

@@ -44,6 +44,8 @@ class Sequence:
     """Tokens after which the answer ends by itself; 0: never."""
     slowness: float = 1.0
     """Factor on every simulated time."""
+    prefill_seconds: float = 0.0
+    """Seconds that its prefill takes, whatever its length; 0: as long as its tokens need."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever `produced` or `finish` changes; shared by the sequences of one request."""
     produced: int = 0
@@ -64,6 +66,8 @@ class Sequence:
     """When its latest token was generated."""
     waits: bool = True
     """Whether it waits for blocks, a slot or KV: then it can be cancelled at once, otherwise at the next step."""
+    load_begun: bool = False
+    """Whether the connector has begun to load its KV."""
     held: bool = False
     """Whether its blocks outlive it: pinned on P, or stranded on D."""
     task: asyncio.Task[None] | None = None

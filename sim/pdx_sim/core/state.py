@@ -32,6 +32,12 @@ class EngineState:
         """The engine's clock, in seconds."""
         return time.monotonic()
 
+    def count_blocks(self) -> None:
+        """Update the gauges of blocks."""
+        self.counts.blocks_held_now = self.pool.held
+        self.counts.blocks_pinned_now = self.leases.blocks
+        self.counts.blocks_stranded_now = sum(map(self.pool.of, self.stranded))
+
     def free(self, internal_id: str) -> int:
         """Free the blocks of a sequence; return their number."""
         blocks = self.pool.free(internal_id)

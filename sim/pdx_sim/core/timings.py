@@ -15,16 +15,18 @@ FIRST: Final = (
 BETWEEN: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 _TRANSFER: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 5)
 _BYTES: Final = tuple(2 ** (10 + power) for power in range(1, 25, 2))
-KV_BYTES_PER_TOKEN: Final = 128 << 10
-"""A model of 8 billion parameters with grouped-query attention in 16 bits."""
 
 
 class Timings:
     """Owner of one engine's histograms; names, labels and buckets are vLLM's."""
 
-    __slots__ = ("_between", "_bytes", "_decode", "_first", "_prefill", "_queue", "_registry", "_transfer", "_whole")
+    __slots__ = (
+        *("_between", "_bytes", "_decode", "_first", "_kv_bytes_per_token"),
+        *("_prefill", "_queue", "_registry", "_transfer", "_whole"),
+    )
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, kv_bytes_per_token: int) -> None:
+        self._kv_bytes_per_token = kv_bytes_per_token
         self._registry = CollectorRegistry()
 
         def histogram(name: str, text: str, buckets: Values[float]) -> Histogram:
@@ -60,7 +62,7 @@ class Timings:
     def moved(self, seconds: float, tokens: int) -> None:
         """The KV of this many tokens was read or written."""
         self._transfer.observe(seconds)
-        self._bytes.observe(tokens * KV_BYTES_PER_TOKEN)
+        self._bytes.observe(tokens * self._kv_bytes_per_token)
 
     def text(self) -> str:
         """All histograms in Prometheus' text format."""

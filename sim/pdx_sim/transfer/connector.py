@@ -1,12 +1,16 @@
 """What the connectors share: the engine's state with its side channel, and the interface towards engine and API."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pdx_sim.core.connector import KVMover
-from pdx_sim.core.sequence import KVParams, Sequence
+from pdx_sim.core.links import PIECES, Link
+from pdx_sim.core.sequence import KVParams, Leg, Sequence
 from pdx_sim.core.state import EngineState
-from pdx_sim.transfer.side_channel import Message, SideChannel
+from pdx_sim.transfer.side_channel import Message, PeerRefusedError, PeerUnreachableError, SideChannel
 
 
 @dataclass(slots=True, kw_only=True)
@@ -19,6 +23,45 @@ class Station(EngineState):
     channel: SideChannel = field(init=False)
     handshaken: set[str] = field(default_factory=set)
     """Engine ids of the peers that this engine has shaken hands with."""
+    link: Link | None = field(init=False)
+    """The engine's own link; None: unlimited."""
+    pair_links: dict[str, Link] = field(default_factory=dict)
+    """The link to each peer, by its engine id, on the side that drives the transfers."""
+
+    def __post_init__(self) -> None:
+        rate = self.settings.engine_gigabytes_per_second
+        self.link = Link(rate) if rate else None
+
+    async def move(self, tokens: int, peer: str = "", reserve: "Reserve | None" = None, slowness: float = 1.0) -> None:
+        """Take the time that the KV of this many tokens needs on this engine's link, the pair's and the peer's.
+
+        `reserve` sends a reservation to the peer; None: there is no peer. Raises PeerUnreachableError or
+        PeerRefusedError.
+        """
+        await asyncio.sleep(self.settings.transfer_seconds * slowness)
+        links = [link for link in (self.link, self._pair_link(peer)) if link is not None]
+        if not links:
+            return
+        size = tokens * self.settings.kv_bytes_per_token * slowness / PIECES
+        for _ in range(PIECES):
+            now = self.now()
+            ends = max(link.reserve(size, now) for link in links)
+            if reserve is not None and self.link is not None:
+                ends = max(ends, now + float((await reserve(size))["seconds"]))
+            await asyncio.sleep(max(0.0, ends - self.now()))
+
+    def _pair_link(self, peer: str) -> Link | None:
+        rate = self.settings.pair_gigabytes_per_second
+        if not rate or not peer:
+            return None
+        return self.pair_links.setdefault(peer, Link(rate))
+
+    def answer_reserve(self, message: Message) -> Message:
+        """Reserve a piece of a peer's transfer on this engine's link; answer how long it takes from now on."""
+        if self.link is None:
+            return {"seconds": 0.0}
+        now = self.now()
+        return {"seconds": self.link.reserve(float(message["bytes"]), now) - now}
 
     async def shake_hands(self, params: KVParams) -> None:
         """Shake hands with P unless done before. Raises PeerUnreachableError or PeerRefusedError."""
@@ -82,10 +125,20 @@ class Station(EngineState):
         }
 
 
+Reserve = Callable[[float], Awaitable[Message]]
+"""Sends the peer the bytes of a piece; returns its answer."""
+
+
 class PeerConnector:
     """Base of the connectors that move KV between peers: only D legs load, and nothing is saved."""
 
     finds_by_prompt = False
+
+    def received(self, seq: Sequence) -> None:
+        """Nothing, unless the connector renews leases."""
+
+    def ended(self, seq: Sequence) -> None:
+        """Nothing, unless the connector renews leases."""
 
     async def save(self, seq: Sequence) -> None:
         """Nothing: KV stays in P's blocks."""
@@ -105,3 +158,45 @@ class KVConnector(KVMover, Protocol):
 
     async def close(self) -> None:
         """Stop all background tasks without notifying peers."""
+
+
+class Heartbeats:
+    """D renews P's leases for its legs from their arrival until their KV has arrived, also while they are queued.
+
+    vLLM: nixl/base_scheduler.py `on_new_request`, base_worker.py `_send_heartbeats`. The first heartbeat to a peer only
+    shakes hands. P looks the id up that D's parameters name (`_handle_heartbeat`). In pull this is P's own id. In push
+    it is the transfer ID of both legs, which P does not find: the lease is not renewed.
+    """
+
+    _NEEDED = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port", "tp_size")
+    _SHARE_OF_LEASE = 6
+
+    def __init__(self, station: Station) -> None:
+        self._station = station
+        self._legs: dict[str, KVParams] = {}
+        """By D's internal id."""
+        self._next = 0.0
+
+    def add(self, seq: Sequence) -> None:
+        """A sequence has arrived. Only D legs whose parameters are complete are renewed."""
+        if seq.leg is Leg.DECODE and all(seq.params.get(name) is not None for name in self._NEEDED):
+            self._legs[seq.internal_id] = seq.params
+
+    def remove(self, internal_id: str) -> None:
+        """The KV of a leg has arrived, or the leg has ended."""
+        self._legs.pop(internal_id, None)
+
+    def due(self, now: float) -> list[KVParams]:
+        """Parameters of the legs whose leases are to be renewed now."""
+        if now < self._next:
+            return []
+        self._next = now + self._station.settings.lease_seconds / self._SHARE_OF_LEASE
+        return list(self._legs.values())
+
+    async def send(self, params: KVParams) -> None:
+        """Renew one lease."""
+        with suppress(PeerUnreachableError, PeerRefusedError):
+            if str(params["remote_engine_id"]) in self._station.handshaken:
+                await self._station.call(params, "heartbeat", request_id=params["remote_request_id"])
+            else:
+                await self._station.shake_hands(params)

@@ -13,7 +13,7 @@ from typing import Final
 from pdx_sim.core.connector import LoadError, StrandedError
 from pdx_sim.core.counters import Violation
 from pdx_sim.core.leases import PinnedPrefill
-from pdx_sim.core.sequence import KVParams, Sequence
+from pdx_sim.core.sequence import KVParams, Leg, Sequence
 from pdx_sim.core.tasks import Tasks
 from pdx_sim.core.tokens import Digest
 from pdx_sim.transfer.bootstrap import BootstrapError, find_worker
@@ -83,6 +83,11 @@ class MooncakeConnector(PeerConnector):
         finally:
             self._pending_writes.discard(seq.internal_id)
 
+    def ended(self, seq: Sequence) -> None:
+        """A D leg that ended in the queue releases P's KV, as in vLLM (`request_finished`)."""
+        if seq.leg is Leg.DECODE and not seq.load_begun:
+            self.refused(seq.params)
+
     def finish(self, seq: Sequence) -> bool:
         """Pin the KV, answer no parameters, and write if D waits already."""
         transfer_id = str(seq.params.get("transfer_id"))
@@ -117,6 +122,8 @@ class MooncakeConnector(PeerConnector):
                 self._complete(request_id, str(message["digest"]))
             case "fail":
                 self._complete(request_id, None)
+            case "reserve":
+                return self._station.answer_reserve(message)
             case op:
                 return {"error": f"no such op: {op}"}
         return {}
@@ -194,12 +201,22 @@ class MooncakeConnector(PeerConnector):
             self._tasks.start(self._fail(decode))
 
     async def _write(self, pinned: PinnedPrefill, decode: WaitingDecode) -> None:
-        await asyncio.sleep(self._station.settings.transfer_seconds)
-        if await self._send(decode, op="write", digest=pinned.digest):
+        if await self._move(pinned, decode) and await self._send(decode, op="write", digest=pinned.digest):
             if self._station.settle(pinned.internal_id) is not None:
                 self._station.counts.pushed += 1
         else:
             self._station.counts.push_failures += 1
+
+    async def _move(self, pinned: PinnedPrefill, decode: WaitingDecode) -> bool:
+        async def reserve(size: float) -> Message:
+            fields = {"op": "reserve", "engine_id": decode.engine_id, "bytes": size}
+            return await self._station.channel.call(decode.host, decode.port, fields)
+
+        try:
+            await self._station.move(pinned.tokens, decode.engine_id, reserve)
+        except (PeerUnreachableError, PeerRefusedError):
+            return False
+        return True
 
     async def _fail(self, decode: WaitingDecode) -> None:
         await self._send(decode, op="fail")

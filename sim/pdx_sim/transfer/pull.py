@@ -10,9 +10,9 @@ from contextlib import suppress
 from pdx_sim.core.connector import LoadError
 from pdx_sim.core.counters import Violation
 from pdx_sim.core.leases import Settled
-from pdx_sim.core.sequence import KVParams, Sequence
+from pdx_sim.core.sequence import KVParams, Leg, Sequence
 from pdx_sim.core.tasks import Tasks
-from pdx_sim.transfer.connector import PeerConnector, Station
+from pdx_sim.transfer.connector import Heartbeats, PeerConnector, Station
 from pdx_sim.transfer.side_channel import Message, PeerRefusedError, PeerUnreachableError
 
 _ADDRESS = ("remote_engine_id", "remote_host", "remote_port", "remote_request_id")
@@ -35,20 +35,27 @@ class PullConnector(PeerConnector):
     def __init__(self, station: Station) -> None:
         self._station = station
         self._tasks = Tasks()
-        self._waiting: dict[str, KVParams] = {}
-        """D legs whose KV has not arrived, by internal id: D renews P's lease for them."""
-        self._next_beat = 0.0
+        self._heartbeats = Heartbeats(station)
+
+    def received(self, seq: Sequence) -> None:
+        """Renew P's lease from now on, also while the leg is queued."""
+        self._heartbeats.add(seq)
+
+    def ended(self, seq: Sequence) -> None:
+        """A D leg that ended in the queue releases P's blocks, as in vLLM (pull_scheduler.py `request_finished`)."""
+        self._heartbeats.remove(seq.internal_id)
+        if seq.leg is Leg.DECODE and not seq.load_begun and is_complete(seq.params):
+            self._tasks.start(self._release(seq.params))
 
     async def load(self, seq: Sequence) -> None:
         """Read P's blocks. A D leg that is cancelled before it has read them releases them."""
         if not is_complete(seq.params):
             await asyncio.Event().wait()
-        self._waiting[seq.internal_id] = seq.params
         over = False
         try:
             await self._station.shake_hands(seq.params)
             began = self._station.now()
-            await asyncio.sleep(self._station.settings.transfer_seconds * seq.slowness)
+            await self._move(seq)
             answer = await self._station.call(seq.params, "pull", request_id=seq.params["remote_request_id"])
         except (PeerUnreachableError, PeerRefusedError) as error:
             over = True
@@ -58,11 +65,17 @@ class PullConnector(PeerConnector):
         else:
             over = True
         finally:
-            del self._waiting[seq.internal_id]
+            self._heartbeats.remove(seq.internal_id)
             if not over:
                 self._tasks.start(self._release(seq.params))
         self._station.timings.moved(self._station.now() - began, len(seq.prompt))
         seq.digest = str(answer["digest"])
+
+    async def _move(self, seq: Sequence) -> None:
+        async def reserve(size: float) -> Message:
+            return await self._station.call(seq.params, "reserve", bytes=size)
+
+        await self._station.move(len(seq.prompt), str(seq.params["remote_engine_id"]), reserve, seq.slowness)
 
     def finish(self, seq: Sequence) -> bool:
         """Pin the KV and answer the address of its blocks."""
@@ -93,15 +106,15 @@ class PullConnector(PeerConnector):
                 return {}
             case "heartbeat":
                 return self._station.answer_heartbeat(message)
+            case "reserve":
+                return self._station.answer_reserve(message)
             case op:
                 return {"error": f"no such op: {op}"}
 
     def tick(self, now: float) -> None:
         """Renew the leases of the D legs that wait."""
-        if now >= self._next_beat:
-            self._next_beat = now + self._station.settings.lease_seconds / 6
-            for params in self._waiting.values():
-                self._tasks.start(self._beat(params))
+        for params in self._heartbeats.due(now):
+            self._tasks.start(self._heartbeats.send(params))
 
     async def close(self) -> None:
         """Stop the notices and heartbeats under way."""
@@ -126,8 +139,3 @@ class PullConnector(PeerConnector):
         with suppress(PeerUnreachableError, PeerRefusedError):
             await self._station.shake_hands(params)
             await self._station.call(params, "release", request_id=params["remote_request_id"])
-
-    async def _beat(self, params: KVParams) -> None:
-        with suppress(PeerUnreachableError, PeerRefusedError):
-            if str(params["remote_engine_id"]) in self._station.handshaken:
-                await self._station.call(params, "heartbeat", request_id=params["remote_request_id"])

@@ -15,7 +15,7 @@ from pdx_sim.core.leases import PinnedPrefill
 from pdx_sim.core.sequence import KVParams, Sequence, push_id
 from pdx_sim.core.tasks import Tasks
 from pdx_sim.core.tokens import Digest
-from pdx_sim.transfer.connector import PeerConnector, Station
+from pdx_sim.transfer.connector import Heartbeats, PeerConnector, Station
 from pdx_sim.transfer.pending_writes import PendingWrites
 from pdx_sim.transfer.side_channel import Message, PeerRefusedError, PeerUnreachableError
 
@@ -51,9 +51,15 @@ class PushConnector(PeerConnector):
         self._used: set[str] = set()
         """P: push ids under which both legs have arrived."""
         self._pending_writes = PendingWrites()
-        self._waiting: dict[str, KVParams] = {}
-        """D: parameters of the legs that wait, for the heartbeat."""
-        self._next_beat = 0.0
+        self._heartbeats = Heartbeats(station)
+
+    def received(self, seq: Sequence) -> None:
+        """D sends heartbeats from now on. P does not find the transfer ID that they name, so nothing is renewed."""
+        self._heartbeats.add(seq)
+
+    def ended(self, seq: Sequence) -> None:
+        """No heartbeats any more. P is not notified of a D leg that ended in the queue (push_worker.py)."""
+        self._heartbeats.remove(seq.internal_id)
 
     async def load(self, seq: Sequence) -> None:
         """Register and wait for the write."""
@@ -63,7 +69,6 @@ class PushConnector(PeerConnector):
             with suppress(PeerUnreachableError):  # vLLM waits even if nothing listens on P's port
                 await self._shake_hands(seq.params)
                 registered = True
-                self._waiting[seq.internal_id] = seq.params
                 # As in vLLM, a request that ends meanwhile does not take its registration back.
                 if (sent := self._tasks.start(self._register(seq))) is not None:
                     await asyncio.shield(sent)
@@ -76,7 +81,7 @@ class PushConnector(PeerConnector):
             raise StrandedError(seq.internal_id) from None
         finally:
             self._pending_writes.discard(seq.internal_id)
-            self._waiting.pop(seq.internal_id, None)
+            self._heartbeats.remove(seq.internal_id)
 
     async def _shake_hands(self, params: KVParams) -> None:
         """Only a handshake shows that P has restarted: with an older one, D registers and waits in vain."""
@@ -126,16 +131,16 @@ class PushConnector(PeerConnector):
                 return self._answer_write(str(message["request_id"]), str(message["digest"]))
             case "heartbeat":
                 return self._station.answer_heartbeat(message)
+            case "reserve":
+                return self._station.answer_reserve(message)
             case op:
                 return {"error": f"no such op: {op}"}
 
     def tick(self, now: float) -> None:
         """Give up stranded blocks and renew leases."""
         self._station.give_up_stranded(now)
-        if now >= self._next_beat:
-            self._next_beat = now + self._station.settings.lease_seconds / 6
-            for params in self._waiting.values():
-                self._tasks.start(self._beat(params))
+        for params in self._heartbeats.due(now):
+            self._tasks.start(self._heartbeats.send(params))
 
     async def close(self) -> None:
         """Stop the writes and heartbeats under way."""
@@ -175,9 +180,14 @@ class PushConnector(PeerConnector):
             "request_id": registration.request_id,
             "digest": pinned.digest,
         }
+
+        async def reserve(size: float) -> Message:
+            fields = {"op": "reserve", "engine_id": registration.engine_id, "bytes": size}
+            return await self._station.channel.call(registration.host, registration.port, fields)
+
         began = self._station.now()
-        await asyncio.sleep(self._station.settings.transfer_seconds)
         try:
+            await self._station.move(pinned.tokens, registration.engine_id, reserve)
             await self._station.channel.call(registration.host, registration.port, message)
         except (PeerUnreachableError, PeerRefusedError):
             self._station.counts.push_failures += 1
@@ -191,7 +201,3 @@ class PushConnector(PeerConnector):
         if self._pending_writes.complete(request_id, digest) or self._station.free_stranded(request_id):
             return {}
         return {"error": f"no leg waits for {request_id}"}
-
-    async def _beat(self, params: KVParams) -> None:
-        with suppress(PeerUnreachableError, PeerRefusedError):
-            await self._station.call(params, "heartbeat", request_id=params["remote_request_id"])

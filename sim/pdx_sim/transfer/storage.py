@@ -92,13 +92,19 @@ class StorageConnector:
             self._station.counts.violate(Violation.READ_EARLY)
             self._station.on_death()
             raise LoadError(str(error)) from error
-        await asyncio.sleep(self._station.settings.transfer_seconds * seq.slowness)
+        await self._station.move(seq.cached, slowness=seq.slowness)
         if saved != digest_of(prefix):
             seq.digest = saved
 
     async def save(self, seq: Sequence) -> None:
         """Write the prompt's whole blocks."""
         await self._storage.save(seq.prompt, self._station.settings.transfer_seconds)
+
+    def received(self, seq: Sequence) -> None:
+        """Nothing: there are no leases."""
+
+    def ended(self, seq: Sequence) -> None:
+        """Nothing: no peer waits."""
 
     def finish(self, seq: Sequence) -> bool:
         """Count the prefill: its KV is in the directory, so its blocks are free."""

@@ -1,0 +1,39 @@
+"""`pdx sim`: settings from flags and profiles."""
+
+import argparse
+
+import pytest
+
+from pdx_cli.commands.sim import add_arguments, settings_of
+from pdx_cli.errors import CommandError
+from pdx_sim import PROFILES, SimSettings
+
+
+def settings(*flags: str) -> SimSettings:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return settings_of(parser.parse_args(["--role", "decode", *flags]))
+
+
+def test_without_flags_the_defaults_hold() -> None:
+    assert (settings().step_seconds, settings().max_running) == (0.0, 256)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_flag_overrules_a_profile(name: str) -> None:
+    found = settings("--profile", name, "--max-running", "7")
+    assert found.max_running == 7
+    assert found.step_token_seconds == PROFILES[name].settings["step_token_seconds"]
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_the_help_names_the_source_of_a_profile(name: str) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert PROFILES[name].source in str(parser.epilog)
+    assert PROFILES[name].derivation in str(parser.epilog)
+
+
+def test_a_value_out_of_bounds_names_its_flag() -> None:
+    with pytest.raises(CommandError, match="--max-num-batched-tokens is 0; write 1 or more"):
+        settings("--max-num-batched-tokens", "0")
