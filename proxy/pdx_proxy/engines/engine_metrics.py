@@ -80,7 +80,7 @@ def read_progress(page: bytes, rank: int | None = None) -> Progress | None:
 
     While a long prompt is prefilled in chunks, only the use of the KV cache changes from step to step: the tokens of a
     prompt are counted at its end, and a step without an output records no iteration (vLLM 0.32, `PrometheusStatLogger.
-    record` and `AsyncLLM._run_output_handler`; measured, see docs/failures.md).
+    record` and `AsyncLLM._run_output_handler`; measured, see docs/gateway.md).
     """
     labels = _labels(rank)
     names = (_RUNNING, _WAITING, _KV_USE, _PROMPTS, _GENERATION)

@@ -120,7 +120,7 @@ def test_a_prefill_whose_kv_cannot_be_used_ejects_no_decode() -> None:
 
 def test_a_decode_that_fails_with_every_prefill_is_at_fault() -> None:
     watched = Watched()
-    for prefill in (P1, P2, P1):
+    for prefill in (P1, P2, P1, P2, P1):
         watched.fail(prefill, D1)
     assert watched.suspects == [("h:3", Cause.CONSECUTIVE_ERRORS)]
 
