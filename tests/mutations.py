@@ -169,7 +169,7 @@ MUTATIONS: Final = (
         "balancing/pick.py",
         "d.role is _AGGREGATED or d.long_queue or",
         "d.role is _AGGREGATED or",
-        f"{_HUNG}a_decode_with_a_long_queue_gets_whole_requests",
+        f"{_HUNG}a_decode_with_a_long_queue_gets_whole_requests[Concurrent]",
     ),
     Mutation(
         "a D that queues the request has lost its blocks",

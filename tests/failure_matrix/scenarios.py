@@ -5,7 +5,7 @@ from typing import Final
 
 from pdx_proxy.http.upstream.failures import Reason
 from pdx_proxy.telemetry.counters import Outcome, Settlement, ShedReason
-from tests.failure_matrix.row import POLICIES, PULL, PUSH, STREAM, WHOLE, Client, Phase, Row, Wiring
+from tests.failure_matrix.row import POLICIES, PULL, PUSH, STREAM, WHOLE, Client, Phase, Row
 
 _LEFT: Final = {Outcome.CLIENT_LEFT: 1}
 _GONE: Final = "nothing: it has left"
@@ -152,7 +152,7 @@ def _deadlines() -> Iterator[Row]:
         Phase.DECODE,
         "P has answered, and D still queues the request when `handoff` passes",
         Client.RIGHT,
-        {Outcome.SPLIT: 1, Outcome.WHOLE: 1},
+        {Outcome.WHOLE: 1},
         {Reason.DEADLINE: 1},
         {Settlement.RELEASED: 1},
         orders=PUSH,
@@ -182,7 +182,6 @@ def _ejections() -> Iterator[Row]:
         Client.RIGHT,
         {Outcome.SPLIT: 1},
         {Reason.DEADLINE: 1},
-        orders=(*PULL, Wiring.CONCURRENT),
         streams=STREAM,
         engines="D is checked and stays in use; D whole or 2",
         test=_HUNG + "a_deadline_of_a_request_ejects_nothing[{order}]",
@@ -204,11 +203,11 @@ def _ejections() -> Iterator[Row]:
         "D's queue is longer than a push survives",
         Client.RIGHT,
         {Outcome.WHOLE: 1},
-        orders=(Wiring.CONCURRENT,),
+        orders=PUSH,
         streams=WHOLE,
         engines="D whole 1",
         counters="`pdx_local_prefills_total` long_queue 1",
-        test=_HUNG + "a_decode_with_a_long_queue_gets_whole_requests",
+        test=_HUNG + "a_decode_with_a_long_queue_gets_whole_requests[{order}]",
     )
     yield Row(
         "stalled",

@@ -35,9 +35,9 @@ class Deadlines(Part):
     handoff_seconds: Seconds = Field(
         default=int(defaults.HANDOFF_SECONDS),
         description="In push orders, from P's answer to D's first event, in seconds; then the request is retried. P "
-        f"pins its blocks {defaults.LEASE_MARGIN_SECONDS:g} s longer (kv_lease_duration), unless kvTransfer.config sets "
-        "that. In pull orders it only sets that lease, which D renews while the request is in its queue. A change of "
-        "this field makes a new revision, which replaces the engines.",
+        f"pins its blocks {defaults.LEASE_MARGIN_SECONDS:g} s longer (kv_lease_duration), unless kvTransfer.config "
+        "sets that. In pull orders it only sets that lease, which D renews while the request is in its queue. A change "
+        "of this field makes a new revision, which replaces the engines.",
     )
     first_event_seconds: Seconds = Field(
         default=int(defaults.FIRST_EVENT_SECONDS),
@@ -113,8 +113,8 @@ class Ejection(Part):
     stalled_seconds: SecondsOrNone = Field(
         default=int(defaults.STALLED_SECONDS),
         description="How long the running requests of an engine may make no progress, by its own metrics, until it is "
-        "ejected and probed. An engine that prefills whole prompts in one step (--no-enable-chunked-prefill) needs more "
-        "than its longest prefill. 0: no engine is.",
+        "ejected and probed. An engine that prefills whole prompts in one step (--no-enable-chunked-prefill) needs "
+        "more than its longest prefill. 0: no engine is.",
     )
 
 

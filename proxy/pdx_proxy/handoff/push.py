@@ -120,7 +120,8 @@ class _Attempt:
         self.prefill.conclude()
         if failure is self.prefill.failure:
             return self._fail_prefill(failure)
-        if failure is self.prefill.push_failure:
+        late = failure is self.prefill.push_failure
+        if late:
             push_settlement.give_up(self._transfer, self.prefill, self.decode_leg)
             observer.check(prefill)
         else:
@@ -130,7 +131,7 @@ class _Attempt:
             observer.suspect(prefill, failure)
             return HandoffFailure(prefill, failure, begun=sent)
         observer.decode_failed(prefill, decode, failure)
-        return HandoffFailure(decode, failure, begun=sent or self.prefill.task is not None)
+        return HandoffFailure(decode, failure, begun=sent or self.prefill.task is not None, whole=late)
 
     def _fail_prefill(self, failure: EngineFailure) -> Exception:
         push_settlement.after_prefill_failure(self._transfer, self.prefill, self.decode_leg, failure)

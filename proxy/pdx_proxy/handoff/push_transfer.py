@@ -87,8 +87,8 @@ class PushTransfer:
         """Whether no request at D waits for KV, so that D has allocated nothing for this push yet.
 
         Called while D still has its leg. D registers its blocks with P once it has scheduled the request, which then
-        waits for KV (`deferred`). The metrics do not show which request waits: a queue (`capacity`) beside one that waits
-        for KV leaves it open. It counts as queued then, because a lost block counts against D until it restarts.
+        waits for KV (`deferred`). The metrics do not show which request waits: a queue (`capacity`) beside one that
+        waits for KV leaves it open. It counts as queued then, because a loss counts against D until D restarts.
         """
         page = await page_of(self.engines, self.decode, "/metrics", _METRICS_SECONDS)
         waiting = read_waiting(page)

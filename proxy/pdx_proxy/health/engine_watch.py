@@ -1,4 +1,4 @@
-"""Reads the metrics of every warm engine: whether it works on its requests, and whether its queue is too long for a push.
+"""Reads every warm engine's metrics: whether it works on its requests, and whether its queue is too long for a push.
 
 One request to `/metrics` of each engine every ten seconds, for all workers of the gateway.
 """
@@ -16,9 +16,9 @@ from pdx_proxy.config.settings import Address
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.events import Cause, EndpointEvent, Suspect
 from pdx_proxy.endpoints.snapshot import Snapshot
+from pdx_proxy.engines.engine_metrics import read_finished, read_progress, read_waiting
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.probe import page_of
-from pdx_proxy.engines.engine_metrics import read_finished, read_progress, read_waiting
 from pdx_proxy.health.progress import Observed, QueueSample, observe, queue_seconds
 
 PAUSE_SECONDS: Final = 10.0

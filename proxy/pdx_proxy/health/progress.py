@@ -1,10 +1,10 @@
 """Whether an engine works on its requests, by its own metrics. Pure.
 
-Rule: requests run, and for `Health.stalled_seconds` neither their number, nor the queue, nor the use of the KV cache, nor
-a token counter has changed. vLLM's scheduler reports all of these after every step, so a frozen page means that no step
-has ended. A step is short with chunked prefill, which vLLM uses by default: at most `--max-num-batched-tokens` tokens.
-Nothing in the metrics shows progress within a step. An engine that prefills whole prompts in one step
-(`--no-enable-chunked-prefill`) therefore needs a limit longer than its longest prefill.
+Rule: requests run, and for `Health.stalled_seconds` neither their number, nor the queue, nor the use of the KV cache,
+nor a token counter has changed. vLLM's scheduler reports all of these after every step, so a frozen page means that no
+step has ended. A step is short with chunked prefill, which vLLM uses by default: it has at most
+`--max-num-batched-tokens` tokens. Nothing in the metrics shows progress within a step. An engine that prefills whole
+prompts in one step (`--no-enable-chunked-prefill`) therefore needs a limit longer than its longest prefill.
 """
 
 from dataclasses import dataclass

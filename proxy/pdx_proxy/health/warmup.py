@@ -12,12 +12,12 @@ from typing import Any, Final
 from pdx_api.names import Role
 from pdx_proxy.config.settings import EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint, State
-from pdx_proxy.endpoints.events import EndpointEvent, Suspect
+from pdx_proxy.endpoints.events import EndpointEvent, HealthCheckRequest, Suspect
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.probe import hand_over, serve, serve_any
 from pdx_proxy.health.health_checks import HealthChecks
 from pdx_proxy.health.registry import Actions, EndpointRegistry
-from pdx_proxy.http.upstream.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure
+from pdx_proxy.http.upstream.failures import BadAnswer, ConnectFailure, ConnectTimeout, DeadlineExceeded, EngineFailure
 
 _BODY: Final[Mapping[str, Any]] = {"prompt": "A first short prompt warms an engine up.", "max_tokens": 2}
 _FIRST_PAUSE: Final = 0.2
@@ -140,7 +140,9 @@ class WarmUp:
         try:
             probe = await hand_over(self._engines, prefill, decode, {**_BODY, "max_tokens": 1}, self._seconds)
         except EngineFailure as failure:
-            if failure.endpoint == decode.name and not isinstance(failure, BadAnswer | DeadlineExceeded):
-                self.on_event(Suspect(decode.name, decode.generation, str(failure)))
+            if failure.endpoint == decode.name and not isinstance(failure, BadAnswer):
+                waited = isinstance(failure, DeadlineExceeded | ConnectTimeout)
+                start = (decode.name, decode.generation)
+                self.on_event(HealthCheckRequest(*start) if waited else Suspect(*start, str(failure)))
             raise
         self._perform(self._registry.warm_up_succeeded(prefill, probe.identity, decode))

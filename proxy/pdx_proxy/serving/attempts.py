@@ -64,6 +64,8 @@ class Attempts:
                 continue
             except HandoffFailure as failure:
                 last = self._record(failure, call, avoid)
+                if failure.whole:
+                    call = call.whole()
                 if failure.endpoint is choice.prefill:
                     if on_prefill_failure is PrefillFailure.FAIL:
                         break

@@ -14,7 +14,7 @@ from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.events import Cause, EndpointEvent, HealthCheckRequest, Suspect
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.engines import Engines, create_engines
-from pdx_proxy.health import warmup
+from pdx_proxy.health import health_checks, warmup
 from pdx_proxy.health.engine_watch import EngineWatch
 from pdx_proxy.health.health_checks import HealthChecks, conclude
 from pdx_proxy.health.registry import EndpointRegistry
@@ -62,7 +62,8 @@ async def test_an_engine_that_answers_no_health_check_is_hung() -> None:
 
     async with listening(silent) as address:
         events = await _check(address, 0.05)
-    assert [(event.name, event.cause) for event in events if isinstance(event, Suspect)] == [(str(address), Cause.TIMEOUT)]
+    found = [(event.name, event.cause) for event in events if isinstance(event, Suspect)]
+    assert found == [(str(address), Cause.TIMEOUT)]
     assert connections >= 2, "each check has a connection of its own"
 
 
@@ -101,15 +102,22 @@ def test_conclusions(failure: EngineFailure, failed: int, cause: Cause | None) -
     assert (suspect and suspect.cause) == cause
 
 
-@pytest.mark.parametrize("order", [PULL, Order.CONCURRENT])
-async def test_a_deadline_of_a_request_ejects_nothing(order: Order, make_world: MakeWorld) -> None:
+async def test_a_deadline_of_a_request_ejects_nothing(
+    order: Order, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """D is slow to one request and answers its health check. It is the only D, and it stays in use."""
-    world = await make_world(order, deadlines=SHORT)
+    checked: list[str] = []
+
+    async def answers_health(_: Engines, endpoint: Endpoint, __: float) -> None:
+        checked.append(endpoint.name)
+
+    monkeypatch.setattr(health_checks, "answers_health", answers_health)
+    world = await make_world(order, deadlines=SHORT, sim={"lease_seconds": 0.5})
     world.allowed.stranded = world.allowed.expired = True
     world.fault(world.d, FaultKind.HANG_BEFORE_HEAD)
     shape = Shape(stream=True)
     assert (await world.complete(shape)).text == shape.expected()
-    await eventually(lambda: world.d.counts.requests["/health"], what="it is checked")
+    await eventually(lambda: world.endpoint(world.d).name in checked, what="it is checked")
     world.d.faults.clear()
     assert (await world.complete(shape)).text == shape.expected()
     assert all(world.endpoint(engine).generation == 1 for engine in world.engines)
@@ -129,7 +137,7 @@ async def test_streams_wait_in_the_queue_of_an_engine(make_world: MakeWorld) -> 
 
 async def test_a_hung_engine_lets_go_of_requests_that_wait(make_world: MakeWorld) -> None:
     """Without a stream they would wait for `total`."""
-    world = await make_world(PULL, 1, 2)
+    world = await make_world(PULL, 1, 2, sim={"lease_seconds": 0.5})
     world.allowed.expired = True
     for engine in world.decode:
         world.fault(engine, FaultKind.HANG_BEFORE_HEAD)
@@ -184,8 +192,9 @@ async def test_a_queue_that_is_longer_than_a_push_survives(order: Order, found: 
     assert queues == found, "25 s: 100 wait and 5 end each second; then 300 wait"
 
 
-async def test_a_decode_with_a_long_queue_gets_whole_requests(make_world: MakeWorld) -> None:
-    world = await make_world(Order.CONCURRENT)
+@pytest.mark.parametrize("push", [Order.DECODE_FIRST, Order.CONCURRENT])
+async def test_a_decode_with_a_long_queue_gets_whole_requests(push: Order, make_world: MakeWorld) -> None:
+    world = await make_world(push)
     world.gateway.warm_up.set_long_queue(world.endpoint(world.d), True)
     assert (await world.complete()).text == Shape().expected()
     assert await world.outcomes() == {"whole": 1}

@@ -40,7 +40,7 @@ async def test_a_push_is_not_lost_while_decode_queues_the_request(push: Order, m
     assert (await first).text == shape.expected(prompt, 50)
     assert second.text == shape.expected(prompt + "b", 4)
     assert "decode_lost" not in await world.settlements()
-    assert world.report["retries"] == {"deadline": 1}
+    assert world.report["retries"] == {"deadline": 1}, "then D alone"
     assert all(world.endpoint(engine).generation == 1 for engine in world.engines), "none is ejected"
 
 

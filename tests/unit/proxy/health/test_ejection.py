@@ -33,16 +33,21 @@ def test_an_ejected_endpoint_is_suspect_until_it_is_warmed_up(cause: Cause) -> N
     assert (decision.endpoint.ejections, decision.pause) == (int(inferred), FIRST_PAUSE if inferred else 0.0)
 
 
+def gone(port: int, cause: Cause) -> Endpoint:
+    """A D that is ejected."""
+    return replace(endpoint(port, state=State.SUSPECT), ejected_by=cause)
+
+
 OTHERS: list[tuple[str, list[Endpoint], bool]] = [
     ("alone", [], False),
     ("a warm D", [endpoint(2)], True),
     ("an aggregated engine", [endpoint(2, BOTH)], True),
     ("a cold D", [endpoint(2, state=State.COLD)], False),
     ("a P", [endpoint(2, P)], False),
-    ("one of three is ejected", [endpoint(2), replace(endpoint(3), ejected_by=INFERRED[0], warm_up_state=State.COLD)], False),
-    ("one of four is ejected", [*map(endpoint, (2, 3)), replace(endpoint(4), ejected_by=INFERRED[1], warm_up_state=State.SUSPECT)], True),
-    ("one of three is hung", [endpoint(2), replace(endpoint(3), ejected_by=Cause.STALLED, warm_up_state=State.SUSPECT)], True),
-]  # fmt: skip
+    ("one of three is ejected", [endpoint(2), gone(3, INFERRED[0])], False),
+    ("one of four is ejected", [endpoint(2), endpoint(3), gone(4, INFERRED[1])], True),
+    ("one of three is hung", [endpoint(2), gone(3, Cause.STALLED)], True),
+]
 
 
 @pytest.mark.parametrize("cause", INFERRED)
@@ -110,7 +115,7 @@ def test_over_any_sequence_inference_is_bounded(roles: list[Role], steps: list[t
 
 
 def test_panic_a_suspect_answers_while_none_is_warm() -> None:
-    """An engine ejected on evidence is still selected for whole requests if it was the last one that answers clients."""
+    """An engine ejected on evidence still gets whole requests if it was the last one that answers clients."""
     one = decide(endpoint(1), suspect(Cause.TIMEOUT), [endpoint(1)], NOW).endpoint
     assert Snapshot.of([one, endpoint(2, P)]).decode == (one,)
     assert not Snapshot.of([one, endpoint(2, P)]).peers
