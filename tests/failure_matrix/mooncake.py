@@ -178,13 +178,23 @@ def _decode_fails() -> Iterator[Row]:
         shared: dict[str, Any] = {"outcomes": SPLIT, "retries": {way.reason: 1}, "stranded": way is not _FULL}
         settled = _IN_VAIN if way.hangs else (Settlement.RELEASED,)
         streams = STREAM if number % 2 or way.hangs else WHOLE
-        form: dict[str, Any] = {"streams": STREAM} if way.hangs else {}
+        legs: tuple[int | None, int | None, int] = (None, 2, 0)
+        form: dict[str, Any] = {}
+        if way.hangs:  # the request would wait longer than a push survives
+            shared["outcomes"], legs, form = ALONE, (None, None, 1), {"streams": STREAM}
         yield _decode(
-            way, "-first", other, settled=settled, legs=(2, 2, 0), orders=MOONCAKE_P_FIRST, streams=streams, **shared
+            way,
+            "-first",
+            other,
+            settled=settled,
+            legs=legs if way.hangs else (2, 2, 0),
+            orders=MOONCAKE_P_FIRST,
+            streams=streams,
+            **shared,
         )
         failure_answer = _IN_VAIN if way.hangs else (*_FREED, None)
         yield _decode(
-            way, "-waits", other, settled=failure_answer, legs=(None, 2, 0), orders=MOONCAKE_D_WAITS, **shared, **form
+            way, "-waits", other, settled=failure_answer, legs=legs, orders=MOONCAKE_D_WAITS, **shared, **form
         )
     load = Way("load-fails", "could not load the KV", K.ERROR_EVENT, Reason.STATUS)
     for suffix, text, reason, streams in (
