@@ -16,6 +16,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = ROOT / "proxy/pdx_proxy"
 _ROW: Final = "component/handoff/test_failures.py::test_row"
+_HUNG: Final = "component/health/test_hung.py::test_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,69 @@ MUTATIONS: Final = (
         "self.engines.observer.lost_handoff(self.decode)",
         "pass",
         "component/handoff/test_endings.py::test_a_prefill_that_dies_for_good_is_counted_against_its_decode[text-DecodeFirst]",
+    ),
+    Mutation(
+        "a deadline of a request ejects its engine",
+        "engines/observer.py",
+        "if isinstance(failure, DeadlineExceeded | ConnectTimeout):",
+        "if False:",
+        f"{_HUNG}a_deadline_of_a_request_ejects_nothing[PrefillFirst]",
+    ),
+    Mutation(
+        "a wait in D's queue is a hand-off",
+        "handoff/pull.py",
+        "engines.deadlines.answer(stream=request.stream)",
+        "engines.deadlines.handoff",
+        f"{_HUNG}streams_wait_in_the_queue_of_an_engine",
+    ),
+    Mutation(
+        "a hung engine keeps the requests that wait for it",
+        "engines/engines.py",
+        "for address in hung.keys() - self.hung:",
+        "for address in ():",
+        f"{_HUNG}a_hung_engine_lets_go_of_requests_that_wait",
+    ),
+    Mutation(
+        "a push is sent to a D with a long queue",
+        "balancing/pick.py",
+        "d.role is _AGGREGATED or d.long_queue or",
+        "d.role is _AGGREGATED or",
+        f"{_HUNG}a_decode_with_a_long_queue_gets_whole_requests[Concurrent]",
+    ),
+    Mutation(
+        "a D that queues the request has lost its blocks",
+        "handoff/push_transfer.py",
+        "waiting.capacity > 0 or waiting.deferred == 0",
+        "False",
+        "component/process/test_watchdog.py::test_a_push_is_not_lost_while_decode_queues_the_request[Concurrent]",
+    ),
+    Mutation(
+        "a lack of progress ejects nobody",
+        "health/progress.py",
+        "now - self.since >= limit",
+        "False",
+        f"{_HUNG}an_engine_without_progress_is_stalled_and_a_long_prefill_is_not",
+    ),
+    Mutation(
+        "a prefill in chunks is no progress",
+        "engines/engine_metrics.py",
+        "names = (_RUNNING, _WAITING, _KV_USE, _PROMPTS, _GENERATION)",
+        "names = (_RUNNING, _WAITING, _WAITING, _PROMPTS, _GENERATION)",
+        f"{_HUNG}an_engine_without_progress_is_stalled_and_a_long_prefill_is_not",
+    ),
+    Mutation(
+        "inference ejects a whole role",
+        "health/ejection.py",
+        "if inference and not _may_infer(endpoint, everything):",
+        "if False:",
+        "unit/proxy/health/test_ejection.py::test_over_any_sequence_inference_is_bounded",
+    ),
+    Mutation(
+        "every error of a D counts against its P",
+        "engines/observer.py",
+        "if self._outliers.count(decode) <= 1:",
+        "if True:",
+        "unit/proxy/engines/test_observer.py::test_a_decode_that_fails_with_every_prefill_is_at_fault",
     ),
 )
 

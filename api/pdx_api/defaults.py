@@ -7,11 +7,12 @@ CONNECT_SECONDS: Final = 3.0
 PREFILL_SECONDS: Final = 300.0
 """The whole prefill leg. A prompt of a million tokens takes minutes."""
 HANDOFF_SECONDS: Final = 25.0
-"""From P's answer to D's first event. The lease is `LEASE_MARGIN_SECONDS` longer; after it P's blocks are free."""
+"""From P's answer until D has the KV. The lease is `LEASE_MARGIN_SECONDS` longer; after it P's blocks are free. In pull
+orders a D renews the lease while the request is in its queue; in push orders it does not."""
 LEASE_MARGIN_SECONDS: Final = 5.0
 """How much longer than the hand-off's deadline P pins blocks for D."""
 FIRST_EVENT_SECONDS: Final = 600.0
-"""The decode leg up to its first event, including the engine's queue; without streaming, the whole leg."""
+"""The decode leg of a stream up to its first event, including the engine's queue."""
 IDLE_SECONDS: Final = 300.0
 """Between two pieces of a stream. No engine decodes so slowly."""
 TOTAL_SECONDS: Final = 3600.0
@@ -38,6 +39,8 @@ BODY_BYTES: Final = 64 * 1024 * 1024
 SLOW_SECONDS: Final = 30.0
 """A request without an answer after this time is slow: engines prefill faster, and clients give up."""
 
+STALLED_SECONDS: Final = 30.0
+"""Running requests without any progress. One step of an engine with chunked prefill takes a few seconds at most."""
 CONSECUTIVE_ERRORS: Final = 5
 """Consecutive failures of an engine until it is ejected and probed."""
 SLOW_START_SECONDS: Final = 10.0

@@ -62,14 +62,16 @@ BOARD: Final = Board(
                 ),
                 Panel(
                     "Prefilled by D instead, by reason",
-                    "no_prefill: no P was ready. failed: the attempts with a P failed. refused: an engine answered a "
-                    "leg with a 4xx. no_kv: P answered without KV.",
+                    "no_prefill: no P was ready. long_queue: D's queue is longer than a push survives. failed: the "
+                    "attempts with a P failed. refused: an engine answered a leg with a 4xx. no_kv: P answered "
+                    "without KV.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_local_prefills_total", by="reason"), "{{reason}}"),),
                 ),
                 Panel(
                     "Ejections, by reason",
-                    "overridden: the endpoint failed too, but stays in use because no other can replace it.",
+                    "lost, timeout, stalled: the endpoint is gone or hung. overridden: the endpoint failed too, but "
+                    "stays in use, because half of its role is ejected or no other can replace it.",
                     Unit.EVENTS,
                     (Query(rate("pdx_ejections_total", by="reason"), "{{reason}}"),),
                 ),

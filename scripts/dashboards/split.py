@@ -114,7 +114,8 @@ BOARD: Final = Board(
                 ),
                 Panel(
                     "Why requests are not split",
-                    "path, parameters, short: the gateway does not split such requests. no_prefill: no P was ready.",
+                    "path, parameters, short: the gateway does not split such requests. no_prefill: no P was "
+                    "ready. long_queue: D's queue is longer than a push survives.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_not_split_total", by="reason"), "{{reason}}"),),
                 ),

@@ -43,7 +43,7 @@ _FULL: Final = next(way for way in IDLE_WAYS if way.id == "503")
 _LOST: Final = {Settlement.DECODE_LOST: 1}
 _RIGHT: Final = Client.RIGHT
 _FREED: Final = (Settlement.RELEASED, Settlement.FINISHED, Settlement.LEASE)
-_IN_VAIN: Final = (Settlement.DECODE_LOST, Settlement.FINISHED)
+_IN_VAIN: Final = (Settlement.DECODE_LOST, Settlement.FINISHED, Settlement.RELEASED, Settlement.LEASE)
 """A D that hangs may wait or not."""
 
 
@@ -177,13 +177,24 @@ def _decode_fails() -> Iterator[Row]:
         # Of a 503, D tells P, and whatever was begun is met: nothing may wait for a time-out.
         shared: dict[str, Any] = {"outcomes": SPLIT, "retries": {way.reason: 1}, "stranded": way is not _FULL}
         settled = _IN_VAIN if way.hangs else (Settlement.RELEASED,)
-        streams = STREAM if number % 2 else WHOLE
+        streams = STREAM if number % 2 or way.hangs else WHOLE
+        legs: tuple[int | None, int | None, int] = (None, 2, 0)
+        form: dict[str, Any] = {}
+        if way.hangs:  # the request would wait longer than a push survives
+            shared["outcomes"], legs, form = ALONE, (None, None, 1), {"streams": STREAM}
         yield _decode(
-            way, "-first", other, settled=settled, legs=(2, 2, 0), orders=MOONCAKE_P_FIRST, streams=streams, **shared
+            way,
+            "-first",
+            other,
+            settled=settled,
+            legs=legs if way.hangs else (2, 2, 0),
+            orders=MOONCAKE_P_FIRST,
+            streams=streams,
+            **shared,
         )
         failure_answer = _IN_VAIN if way.hangs else (*_FREED, None)
         yield _decode(
-            way, "-waits", other, settled=failure_answer, legs=(None, 2, 0), orders=MOONCAKE_D_WAITS, **shared
+            way, "-waits", other, settled=failure_answer, legs=legs, orders=MOONCAKE_D_WAITS, **shared, **form
         )
     load = Way("load-fails", "could not load the KV", K.ERROR_EVENT, Reason.STATUS)
     for suffix, text, reason, streams in (
@@ -268,6 +279,18 @@ def _expires() -> Iterator[Row]:
         hangs, "-expires-waits", text, Client.LATE, legs=(1, 1, 0), settled=_LOST, orders=MOONCAKE_D_WAITS, **late
     )
     yield _decode(hangs, "-expires", text, Client.LATE, legs=(1, 1, 0), settled=_FREED, orders=MOONCAKE_ALL, **late)
+    silent = Way("hangs-after-head", "hangs after its head", K.HANG_AFTER_HEAD, Reason.DEADLINE)
+    yield _decode(
+        silent,
+        "-expires",
+        text,
+        Client.LATE,
+        legs=(1, 1, 0),
+        settled=(*_FREED, None),
+        orders=MOONCAKE_P_FIRST,
+        streams=WHOLE,
+        **late,
+    )
 
 
 def mooncake_rows() -> tuple[Row, ...]:

@@ -237,13 +237,18 @@ def _decode_fails() -> Iterator[Row]:
     right, other = Client.RIGHT, "; another D does not"
     for way in DECODE_WAYS:
         shared: dict[str, Any] = {"outcomes": SPLIT, "retries": {way.reason: 1}}
+        if way.hangs:  # an answer without a stream may take as long as the whole request: see `_expires`
+            shared["streams"] = STREAM
         policies = POLICIES if way.id == "dies" else RETRY  # D's failures are retried whatever P's are
         yield _decode_row(
             way, "", other, right, settled=FREED, legs=(2, 2, 0), orders=PULL, policies=policies, **shared
         )
         yield _decode_row(way, "-pool", other, right, legs=(2, 2, 0), orders=POOL, **shared)
-        settled = (*ANY_SETTLED, Settlement.DECODE_LOST)
-        yield _decode_row(way, "-push", other, right, settled=settled, legs=(None, 2, 0), orders=PUSH, **shared)
+        shared["settled"] = (*ANY_SETTLED, Settlement.DECODE_LOST)
+        legs: tuple[int | None, int | None, int] = (None, 2, 0)
+        if way.hangs:  # the request would wait longer than a push survives
+            shared["outcomes"], legs = ALONE, (None, None, 1)
+        yield _decode_row(way, "-push", other, right, legs=legs, orders=PUSH, **shared)
     load = Way("load-fails", "could not load the KV", K.ERROR_EVENT, Reason.STATUS)
     for suffix, text, reason, streams in (
         ("", ": 500", Reason.STATUS, WHOLE),
@@ -374,6 +379,10 @@ def _expires() -> Iterator[Row]:
     expires: dict[str, Any] = {"legs": (1, 1, 0), "strike": decode, **hang}
     yield Row("decode-expires", Phase.DECODE, text, settled=ANY_SETTLED, **expires)
     yield Row("decode-expires-pool", Phase.DECODE, text, orders=POOL, **expires)
+    silent: dict[str, Any] = {**expires, "strike": Strike(Role.DECODE, K.HANG_AFTER_HEAD), "streams": WHOLE}
+    text = "D hangs after its head until the whole request's deadline passes"
+    yield Row("decode-expires-after-head", Phase.DECODE, text, settled=(*ANY_SETTLED, None), **silent)
+    yield Row("decode-expires-after-head-pool", Phase.DECODE, text, orders=POOL, **silent)
 
 
 def _nobody_ready() -> Iterator[Row]:

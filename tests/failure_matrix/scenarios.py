@@ -15,6 +15,8 @@ _CHANGING: Final = "component/health/test_changing_engines.py::test_"
 _OVER_HTTP: Final = "component/http/test_http.py::test_"
 _OVERLOAD: Final = "component/admission/test_overload.py::test_"
 _WATCHDOG: Final = "component/process/test_watchdog.py::test_"
+_HUNG: Final = "component/health/test_hung.py::test_"
+_HEALTH: Final = "component/health/test_health.py::test_"
 
 
 def _clients() -> Iterator[Row]:
@@ -142,19 +144,95 @@ def _deadlines() -> Iterator[Row]:
         {Settlement.DECODE_LOST: 1},
         orders=PUSH,
         streams=STREAM,
-        engines="D is closed; P is warmed anew",
+        engines="D is closed; both are checked, and neither is ejected",
         test=_WATCHDOG + "a_push_that_does_not_come_is_given_up[{order}]",
+    )
+    yield Row(
+        "push-queued",
+        Phase.DECODE,
+        "P has answered, and D still queues the request when `handoff` passes",
+        Client.RIGHT,
+        {Outcome.WHOLE: 1},
+        {Reason.DEADLINE: 1},
+        {Settlement.RELEASED: 1},
+        orders=PUSH,
+        streams=STREAM,
+        engines="D is closed, which loses no block; both are checked, and neither is ejected",
+        test=_WATCHDOG + "a_push_is_not_lost_while_decode_queues_the_request[{order}]",
     )
     yield Row(
         "push-late",
         Phase.DECODE,
         "P has answered and its push comes late. Without a stream it looks like a long answer",
-        "the right answer; another try after `first_event`",
+        "the right answer; 504 after `total`",
         {Outcome.SPLIT: 1},
         orders=PUSH,
         streams=WHOLE,
         engines="one leg each",
         test=_WATCHDOG + "without_a_stream_the_whole_answer_has_its_own_deadline[{order}]",
+    )
+
+
+def _ejections() -> Iterator[Row]:
+    """What ejects an engine, and what does not."""
+    yield Row(
+        "slow-to-one",
+        Phase.DECODE,
+        "the only D sends nothing to one request until a deadline, and answers its health check",
+        Client.RIGHT,
+        {Outcome.SPLIT: 1},
+        {Reason.DEADLINE: 1},
+        streams=STREAM,
+        engines="D is checked and stays in use; D whole or 2",
+        test=_HUNG + "a_deadline_of_a_request_ejects_nothing[{order}]",
+    )
+    yield Row(
+        "queued-at-decode",
+        Phase.DECODE,
+        "D queues the request for longer than `handoff`",
+        Client.RIGHT,
+        {Outcome.SPLIT: 1},
+        orders=PULL,
+        streams=STREAM,
+        engines="D renews P's lease; none is ejected",
+        test=_HUNG + "streams_wait_in_the_queue_of_an_engine",
+    )
+    yield Row(
+        "long-queue",
+        Phase.QUEUE,
+        "D's queue is longer than a push survives",
+        Client.RIGHT,
+        {Outcome.WHOLE: 1},
+        orders=PUSH,
+        streams=WHOLE,
+        engines="D whole 1",
+        counters="`pdx_local_prefills_total` long_queue 1",
+        test=_HUNG + "a_decode_with_a_long_queue_gets_whole_requests[{order}]",
+    )
+    yield Row(
+        "stalled",
+        Phase.DECODE,
+        "D's core hangs: requests run and make no progress; another D does not",
+        Client.RIGHT,
+        {Outcome.SPLIT: 1},
+        {Reason.LOST: 1},
+        orders=PULL,
+        streams=WHOLE,
+        engines="D is ejected and lets go of requests without a first event; P 2, D 2",
+        counters="`pdx_ejections_total` stalled 1",
+        test=_HUNG + "a_hung_engine_lets_go_of_requests_that_wait",
+    )
+    yield Row(
+        "decode-500-innocent-prefill",
+        Phase.DECODE,
+        "D answers 500 to a request that P has prefilled; another D does not",
+        Client.RIGHT,
+        {Outcome.SPLIT: 1},
+        {Reason.STATUS: 1},
+        orders=PULL,
+        streams=WHOLE,
+        engines="P is checked; none is ejected",
+        test=_HEALTH + "an_error_of_a_decode_does_not_eject_its_prefill",
     )
 
 
@@ -354,4 +432,4 @@ def _limits() -> Iterator[Row]:
 
 def scenarios() -> tuple[Row, ...]:
     """The rows that have tests of their own."""
-    return (*_clients(), *_deadlines(), *_deleted(), *_gateway(), *_limits())
+    return (*_clients(), *_deadlines(), *_ejections(), *_deleted(), *_gateway(), *_limits())

@@ -63,6 +63,7 @@ def _queue(routing: Routing, limits: GatewayLimits) -> Values:
 def _health(routing: Routing) -> Values:
     return {
         "--consecutive-errors": str(routing.ejection.consecutive_failures),
+        "--stalled-seconds": str(routing.ejection.stalled_seconds),
         "--slow-start-seconds": str(routing.slow_start_seconds),
         "--verification-period-seconds": str(routing.canary_seconds),
     }

@@ -34,14 +34,15 @@ class Deadlines(Part):
     )
     handoff_seconds: Seconds = Field(
         default=int(defaults.HANDOFF_SECONDS),
-        description="From P's answer to D's first event, in seconds; then the request is retried. P pins its blocks "
-        f"{defaults.LEASE_MARGIN_SECONDS:g} s longer (kv_lease_duration), unless kvTransfer.config sets that. A change "
+        description="In push orders, from P's answer to D's first event, in seconds; then the request is retried. P "
+        f"pins its blocks {defaults.LEASE_MARGIN_SECONDS:g} s longer (kv_lease_duration), unless kvTransfer.config "
+        "sets that. In pull orders it only sets that lease, which D renews while the request is in its queue. A change "
         "of this field makes a new revision, which replaces the engines.",
     )
     first_event_seconds: Seconds = Field(
         default=int(defaults.FIRST_EVENT_SECONDS),
-        description="The decode leg up to its first event, in seconds, including the engine's queue; without "
-        "streaming, the whole leg. Then the request is retried.",
+        description="The decode leg of a stream up to its first event, in seconds, including the engine's queue. Then "
+        "the request is retried. Without streaming, totalSeconds applies.",
     )
     idle_seconds: Seconds = Field(
         default=int(defaults.IDLE_SECONDS),
@@ -108,6 +109,12 @@ class Ejection(Part):
         default=defaults.CONSECUTIVE_ERRORS,
         description="Consecutive answers of 500 and above, except 503, that one worker receives until the engine is "
         "ejected and probed. A lost connection ejects at once; a 4xx never counts.",
+    )
+    stalled_seconds: SecondsOrNone = Field(
+        default=int(defaults.STALLED_SECONDS),
+        description="How long the running requests of an engine may make no progress, by its own metrics, until it is "
+        "ejected and probed. An engine that prefills whole prompts in one step (--no-enable-chunked-prefill) needs "
+        "more than its longest prefill. 0: no engine is.",
     )
 
 

@@ -84,7 +84,8 @@ class Chooser:
             if choice.prefill is not None:
                 self._prefill_choices[_LEAST if prefill is least else self._prefill_name] += 1
         if split and choice is not None and choice.prefill is None and choice.decode.role is Role.DECODE and not avoid:
-            self._counters.not_split[NotSplitReason.NO_PREFILL] += 1
+            reason = NotSplitReason.LONG_QUEUE if choice.decode.long_queue else NotSplitReason.NO_PREFILL
+            self._counters.not_split[reason] += 1
         return choice
 
     def _policy_for(self, name: PolicyName, role: Role) -> PolicyFor:

@@ -38,8 +38,8 @@ def pick(
 
     To split, a D whose revision has a P comes before a D whose revision has none, so a rollout is used as far as its
     pairs are complete. With several revisions the queue at their P counts as well. An aggregated engine is complete by
-    itself and never splits. `avoid` names endpoints that have failed this request; they are selected only when no other
-    is left. `cursor` alternates between equals.
+    itself and never splits; nor does a D whose queue is longer than a push survives. `avoid` names endpoints that have
+    failed this request; they are selected only when no other is left. `cursor` alternates between equals.
     """
     decodes, complete, peers = snapshot.decode, snapshot.complete, snapshot.peers
     if avoid:
@@ -51,9 +51,11 @@ def pick(
     if not split:
         return Choice(decode(decodes, load_of, cursor))
     d = decode(complete or decodes, load_of if len(peers) < 2 else _with_queue(load_of, peers), cursor)
-    if d.role is _AGGREGATED or d.revision not in peers:
+    if d.role is _AGGREGATED or d.long_queue or d.revision not in peers:
         return Choice(d)
-    return Choice(d, prefill(peers[d.revision], load_of, cursor))
+    # P's cursor moves one further each time that D's has gone round. With one cursor, equal numbers of both would
+    # always meet in the same pairs, and the first KV between the others would move under load.
+    return Choice(d, prefill(peers[d.revision], load_of, sum(divmod(cursor, len(decodes)))))
 
 
 def replacement_decode(snapshot: Snapshot, load_of: LoadOf, decode: Endpoint, *, cursor: int) -> Endpoint:

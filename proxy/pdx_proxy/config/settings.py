@@ -75,9 +75,9 @@ class Deadlines:
     prefill: float = defaults.PREFILL_SECONDS
     """P's whole leg."""
     handoff: float = defaults.HANDOFF_SECONDS
-    """From P's answer to D's first event."""
+    """In push orders, from P's answer to D's first event: P's lease ends soon after it, and D does not renew it."""
     first_event: float = defaults.FIRST_EVENT_SECONDS
-    """D's leg up to the first event of its body, queueing included; without a stream, up to its end."""
+    """D's leg up to the first event of its stream, D's queue included."""
     idle: float = defaults.IDLE_SECONDS
     """The longest gap between two writes of an engine in a stream."""
     total: float = defaults.TOTAL_SECONDS
@@ -92,6 +92,12 @@ class Deadlines:
     """
     warm_up: float = 60.0
     """One warm-up of an engine. Its first forward pass may compile."""
+    health_check: float = 2.0
+    """One health check: a GET of /health over a new connection."""
+
+    def answer(self, *, stream: bool) -> float:
+        """Return the limit of an answer up to what opens it: its first event or, without a stream, its end."""
+        return self.first_event if stream else self.total
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +149,8 @@ class Health:
     """Consecutive answers of 500 and above until it is ejected. A lost connection ejects it at once."""
     slow_start_seconds: float = defaults.SLOW_START_SECONDS
     """How long after its warm-up an engine gets less than its share, rising linearly. 0: no slow start."""
+    stalled_seconds: float = defaults.STALLED_SECONDS
+    """How long an engine's running requests may make no progress until it is ejected. 0: for ever."""
 
 
 @dataclass(frozen=True, slots=True)

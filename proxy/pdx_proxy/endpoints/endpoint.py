@@ -10,6 +10,7 @@ from pdx_api.connectors import family_of
 from pdx_api.connectors.families import Identity, Push
 from pdx_api.names import Order, Role
 from pdx_proxy.config.settings import Address, EndpointSpec
+from pdx_proxy.endpoints.events import HUNG, INFERENCE, Cause
 
 NO_SLOT: Final = -1
 _RANK_HEADER: Final = "X-data-parallel-rank"
@@ -23,7 +24,7 @@ class State(StrEnum):
     WARMING = "Warming"
     WARM = "Warm"
     SUSPECT = "Suspect"
-    """It was warm until it failed, other than by a deadline, and has not failed a warm-up since."""
+    """It was warm until it was ejected, and has not failed a warm-up since."""
     NOT_READY = "NotReady"
     """Its pod is not Ready."""
     LEAVING = "Leaving"
@@ -47,9 +48,13 @@ class Endpoint:
     warm_since: float = 0.0
     """When its last warm-up succeeded, in seconds of the gateway's clock."""
     ejections: int = 0
-    """Consecutive ejections for errors, each soon after a warm-up."""
+    """Consecutive ejections by inference, each soon after a warm-up."""
+    ejected_by: Cause | None = None
+    """Why it is ejected; None once a warm-up has succeeded."""
     lost: int = 0
     """Hand-offs that this D lost since the engine started. Their blocks are never freed."""
+    long_queue: bool = False
+    """Whether a request would wait in this D's queue for longer than a push survives. D then gets whole requests."""
     slot: int = NO_SLOT
     """Where the workers count its legs together."""
     name: str = field(init=False, repr=False, compare=False)
@@ -91,6 +96,16 @@ class Endpoint:
     def warm(self) -> bool:
         """Whether it may be selected."""
         return self.state is State.WARM
+
+    @property
+    def hung(self) -> bool:
+        """Whether it was ejected because it does not work on its requests."""
+        return self.ejected_by in HUNG
+
+    @property
+    def ejected_by_inference(self) -> bool:
+        """Whether it was ejected for what requests showed, without evidence about the engine itself."""
+        return self.ejected_by in INFERENCE
 
     @property
     def needs_warm_up(self) -> bool:

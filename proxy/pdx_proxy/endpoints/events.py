@@ -3,19 +3,30 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 
 class Cause(StrEnum):
     """Why an endpoint was ejected: a metric's label."""
 
     LOST = "lost"
-    """A connection or a hand-off was lost: the engine may have died or restarted."""
+    """A connection was lost or refused: the engine may have died or restarted."""
     TIMEOUT = "timeout"
-    """The engine sent nothing until a deadline."""
+    """The engine answered no health check."""
+    STALLED = "stalled"
+    """The engine's own metrics show running requests and no progress."""
     CONSECUTIVE_ERRORS = "consecutive_errors"
     """The engine answered, but too many consecutive answers reported an error."""
+    FAILED_HANDOFFS = "failed_handoffs"
+    """Too many consecutive hand-offs of a P failed at D's that had served others."""
     OVERRIDDEN = "overridden"
-    """Too many consecutive errors, but no other engine can do its work, so it was not ejected."""
+    """It would have been ejected by inference, but too many engines of its role are ejected, or it is the last one."""
+
+
+INFERENCE: Final = frozenset({Cause.CONSECUTIVE_ERRORS, Cause.FAILED_HANDOFFS})
+"""Causes that are concluded from requests. The others are evidence about the engine itself."""
+HUNG: Final = frozenset({Cause.TIMEOUT, Cause.STALLED})
+"""Causes that show that the engine does not work on its requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +41,20 @@ class Suspect:
 
 
 @dataclass(frozen=True, slots=True)
+class HealthCheckRequest:
+    """A request waited too long for an endpoint, or its hand-off failed. That shows nothing yet about the endpoint."""
+
+    name: str
+    generation: int
+    """The generation that the request used."""
+
+
+@dataclass(frozen=True, slots=True)
 class LostHandoff:
     """A D waits for a push that never comes. The blocks that it has allocated are never freed."""
 
     name: str
 
 
-EndpointEvent = Suspect | LostHandoff
+EndpointEvent = Suspect | HealthCheckRequest | LostHandoff
 EventSink = Callable[[EndpointEvent], None]

@@ -1,4 +1,4 @@
-"""Which engine a failed hand-off points to. Pure."""
+"""Which side of a hand-off a failure of D's leg points to. Pure."""
 
 from enum import Enum
 
@@ -8,18 +8,18 @@ _FULL = 503
 
 
 class Culprit(Enum):
-    """The engine that must be probed after D's leg of a hand-off failed."""
+    """The side that a failure of D's leg points to."""
 
     NONE = "none"
     """D is full."""
     DECODE = "decode"
-    """D was lost, hung or aborted the request."""
-    PREFILL = "prefill"
-    """D is alive and could not use P's KV: P may have restarted since its parameters were made."""
+    """D was lost, too slow, or aborted the request."""
+    EITHER = "either"
+    """D answered an error: D failed, or it could not use P's KV."""
 
 
 def attribute(failure: EngineFailure) -> Culprit:
-    """Attribute a failure of D's leg to an engine."""
+    """Attribute a failure of D's leg."""
     if not isinstance(failure, BadAnswer) or failure.reason is Reason.ABORT:
         return Culprit.DECODE
-    return Culprit.NONE if failure.status == _FULL else Culprit.PREFILL
+    return Culprit.NONE if failure.status == _FULL else Culprit.EITHER

@@ -27,7 +27,7 @@ async def query_identity(engines: Engines, endpoint: Endpoint, source: AtBootstr
         leg.send("GET", source.path, (), b"")
         answer = await leg.whole(_SECONDS)
     except ConnectFailure as failure:
-        raise ConnectFailure(endpoint.name, f"its {source.port}: {failure.detail}") from failure
+        raise type(failure)(endpoint.name, f"its {source.port}: {failure.detail}") from failure
     except EngineFailure as failure:
         raise LostConnection(endpoint.name, f"its {source.port}: {failure.detail}") from failure
     finally:

@@ -8,7 +8,7 @@ from math import inf
 
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.slow_start import effective_loads
-from pdx_proxy.config.settings import Deadlines, Settings
+from pdx_proxy.config.settings import Address, Deadlines, Settings
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.events import EventSink
 from pdx_proxy.endpoints.snapshot import Snapshot
@@ -16,6 +16,7 @@ from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.observer import EndpointObserver
 from pdx_proxy.engines.outlier_detection import OutlierDetector
 from pdx_proxy.http.upstream.connection_pool import ConnectionPool
+from pdx_proxy.http.upstream.failures import LostConnection
 
 
 @dataclass(slots=True)
@@ -32,6 +33,8 @@ class Engines:
     observer: EndpointObserver
     """Receives the reports of legs and hand-offs."""
     snapshot: Snapshot = field(default_factory=Snapshot)
+    hung: frozenset[Address] = frozenset()
+    """Addresses of engines that are ejected because they do not work on their requests."""
 
     @property
     def deadlines(self) -> Deadlines:
@@ -48,6 +51,11 @@ class Engines:
         self.observer.apply(snapshot)
         self.load.effective_loads = effective_loads(snapshot, self.settings.health.slow_start_seconds, self.clock())
         self.pool.keep({e.address for e in snapshot.everything}, self.settings.gone_seconds)
+        hung = {e.address: e for e in snapshot.everything if e.hung}
+        for address in hung.keys() - self.hung:
+            # A request without a stream would wait until its own deadline. Another engine may serve it.
+            self.pool.interrupt(address, LostConnection(hung[address].name, hung[address].reason or "hung"))
+        self.hung = frozenset(hung)
 
 
 def create_engines(settings: Settings, notify: EventSink, load: Load | None = None) -> Engines:

@@ -100,6 +100,10 @@ class Leg:
         address, name = self.endpoint.address, self.endpoint.name
         self._connection = self._pool.take(address, name) or await self._pool.connect(address, name)
 
+    async def connect_fresh(self) -> None:
+        """Open a connection of its own; raises ConnectFailure."""
+        self._connection = await self._pool.connect(self.endpoint.address, self.endpoint.name)
+
     def send(self, method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes) -> None:
         """Send the request. If the connection is already lost, the wait for the answer handles that."""
         endpoint = self.endpoint

@@ -1,24 +1,41 @@
-"""Reports of legs and hand-offs: counted as load, checked for consecutive errors, sent to the control side."""
+"""Reports of legs and hand-offs: counted as load, checked for consecutive failures, sent to the control side."""
+
+from typing import Final
 
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.endpoints.events import Cause, EventSink, LostHandoff, Suspect
+from pdx_proxy.endpoints.events import Cause, EventSink, HealthCheckRequest, LostHandoff, Suspect
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.attribution import Culprit, attribute
 from pdx_proxy.engines.leg import LegObserver
 from pdx_proxy.engines.outlier_detection import OutlierDetector
-from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure
+from pdx_proxy.http.upstream.failures import ConnectTimeout, DeadlineExceeded, EngineFailure
+
+Start = tuple[str, int]
+"""Name and generation of an endpoint."""
+_CHECK_PERIOD_SECONDS: Final = 1.0
+"""Between two requests of one worker for a health check of one endpoint."""
 
 
 class EndpointObserver(LegObserver):
     """One worker's view of how endpoints behave. It alone sends events of endpoints to the control side."""
 
-    __slots__ = ("_load", "_notify", "_outliers")
+    __slots__ = ("_checked", "_failed_with", "_failing", "_handoffs", "_load", "_lost", "_notify", "_outliers")
 
     def __init__(self, load: Load, outliers: OutlierDetector, notify: EventSink) -> None:
+        """`outliers` counts errors of engines. Failed hand-offs of P's are counted with the same limit."""
         self._load = load
         self._outliers = outliers
+        self._handoffs = OutlierDetector(outliers.limit, Cause.FAILED_HANDOFFS, "failed hand-offs")
         self._notify = notify
+        self._lost: set[Start] = set()
+        """Endpoints that were reported as lost. One report is enough, and all requests of a dead engine fail."""
+        self._checked: dict[Start, float] = {}
+        """When a health check of an endpoint was last requested."""
+        self._failed_with: dict[Start, Start] = {}
+        """The P of the last failed hand-off of each D."""
+        self._failing: set[Start] = set()
+        """P's whose last hand-off failed."""
 
     def acquire(self, endpoint: Endpoint) -> None:
         self._load.acquire(endpoint)
@@ -35,25 +52,68 @@ class EndpointObserver(LegObserver):
         if suspect is not None:
             self._notify(suspect)
 
-    def suspect(self, endpoint: Endpoint, why: EngineFailure | str) -> None:
-        """The endpoint may have died, restarted or hung: it must be warmed up again."""
-        cause = Cause.TIMEOUT if isinstance(why, DeadlineExceeded) else Cause.LOST
-        self._notify(Suspect(endpoint.name, endpoint.generation, str(why), cause))
+    def suspect(self, endpoint: Endpoint, failure: EngineFailure) -> None:
+        """The endpoint may have died or restarted. A wait that was too long shows that of no engine: it is checked."""
+        start = (endpoint.name, endpoint.generation)
+        if isinstance(failure, DeadlineExceeded | ConnectTimeout):
+            self.check(endpoint)
+        elif start not in self._lost:
+            self._lost.add(start)
+            self._notify(Suspect(*start, str(failure)))
+
+    def check(self, endpoint: Endpoint) -> None:
+        """Request a health check of the endpoint."""
+        start, now = (endpoint.name, endpoint.generation), self._load.clock()
+        last = self._checked.get(start)
+        if start not in self._lost and (last is None or now - last >= _CHECK_PERIOD_SECONDS):
+            self._checked[start] = now
+            self._notify(HealthCheckRequest(*start))
 
     def lost_handoff(self, decode: Endpoint) -> None:
         """The D waits for a push that never comes."""
         self._notify(LostHandoff(decode.name))
 
-    def decode_failed(self, snapshot: Snapshot, prefill: Endpoint, decode: Endpoint, failure: EngineFailure) -> None:
-        """D's leg of a hand-off failed: suspect the engine that the failure points to."""
+    def handed_over(self, prefill: Endpoint) -> None:
+        """A D has the P's KV."""
+        if self._failing:
+            self._failing.discard((prefill.name, prefill.generation))
+            self._handoffs.succeeded(prefill)
+
+    def handoff_failed(self, prefill: Endpoint, failure: EngineFailure) -> None:
+        """A hand-off of the P failed, and its D did not cause it."""
+        suspect = self._handoffs.failed(prefill, str(failure))
+        if suspect is not None:
+            self._notify(suspect)
+        self.check(prefill)
+
+    def decode_failed(self, prefill: Endpoint, decode: Endpoint, failure: EngineFailure) -> None:
+        """D's leg of a hand-off failed. Attribute it to P, D, or neither.
+
+        An error of D that is its first after a success counts against P too. Further ones with the same P do not count
+        against D unless P has handed over to another D meanwhile. So a P whose KV cannot be used ejects no D, and a D
+        that fails ejects no P.
+        """
         culprit = attribute(failure)
         if culprit is Culprit.DECODE:
             self.suspect(decode, failure)
-        elif culprit is Culprit.PREFILL:
-            if all(e.name != prefill.name or e.generation != prefill.generation for e in snapshot.prefill):
-                self._outliers.forgive(decode)  # P has been ejected before, so D's error is not its own
-            self.suspect(prefill, f"its hand-off failed at {failure}")
+        elif culprit is Culprit.EITHER:
+            start, peer = (decode.name, decode.generation), (prefill.name, prefill.generation)
+            same = self._failed_with.get(start) == peer and peer in self._failing
+            if same and self._outliers.count(decode) > 1:
+                self._outliers.forgive(decode)
+            self._failed_with[start] = peer
+            self._failing.add(peer)
+            if self._outliers.count(decode) <= 1:
+                self.handoff_failed(prefill, failure)
 
     def apply(self, snapshot: Snapshot) -> None:
         """Forget endpoints that are gone and generations that are over."""
-        self._outliers.keep({(e.name, e.generation) for e in snapshot.everything})
+        starts = {(e.name, e.generation) for e in snapshot.everything}
+        self._outliers.keep(starts)
+        self._handoffs.keep(starts)
+        self._lost &= starts
+        self._failing &= starts
+        if self._checked:
+            self._checked = {start: at for start, at in self._checked.items() if start in starts}
+        if self._failed_with:
+            self._failed_with = {start: peer for start, peer in self._failed_with.items() if start in starts}

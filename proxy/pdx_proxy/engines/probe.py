@@ -14,10 +14,14 @@ from pdx_proxy.engines.bootstrap import query_identity
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.transfer_params import NO_PARAMS, handed_over, identity_of, transfer_params
 from pdx_proxy.http.upstream.answer import Answer
-from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure, Reason
+from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, EngineFailure, Reason
 from pdx_proxy.payload.body import body_of, prefill_body
 
 PATH: Final = "/v1/completions"
+_POOLING_PATHS: Final = ("/pooling", "/v1/embeddings", "/classify")
+"""One of them exists for every pooling model (vLLM 0.32 entrypoints/pooling). Each accepts a text as `input`."""
+_UNSUPPORTED: Final = (404, 501)
+"""Statuses of a path that the model does not support: unregistered, or registered without a handler."""
 _FOR_CLIENTS: Final = "remote_prefill_cached_tokens"
 """How many prompt tokens P had cached. A D that receives it reports it as its usage, instead of the tokens from P."""
 
@@ -99,21 +103,66 @@ async def _prefill(
         leg.end()
 
 
+async def serve_any(engines: Engines, endpoint: Endpoint, body: Mapping[str, Any], seconds: float) -> None:
+    """Send a whole request to an engine of any kind of model; raises EngineFailure unless it answers 200.
+
+    An engine with a pooling model has no `/v1/completions`, and only those paths that its tasks support.
+    """
+    try:
+        await serve(engines, endpoint, body, seconds)
+        return
+    except BadAnswer as failure:
+        if failure.status not in _UNSUPPORTED:
+            raise
+        last = failure
+    for path in _POOLING_PATHS:
+        try:
+            await serve(engines, endpoint, {"input": body["prompt"]}, seconds, path=path)
+            return
+        except BadAnswer as failure:
+            last = failure
+    raise last
+
+
 async def serve(
-    engines: Engines, endpoint: Endpoint, body: Mapping[str, Any], seconds: float, request_id: str | None = None
+    engines: Engines,
+    endpoint: Endpoint,
+    body: Mapping[str, Any],
+    seconds: float,
+    request_id: str | None = None,
+    path: str = PATH,
 ) -> Answer:
     """Send a whole request to one engine; raises EngineFailure unless it answers 200."""
     leg = engines.leg(endpoint)
     try:
         await leg.connect()
         headers = (("X-Request-Id", request_id or engines.new_id()),)
-        leg.send("POST", PATH, headers, msgspec.json.encode(body))
+        leg.send("POST", path, headers, msgspec.json.encode(body))
         answer = await leg.first_event(seconds)
         if answer.status != 200:
             raise _failed(endpoint, answer)
         return answer
     finally:
         leg.end()
+
+
+async def answers_health(engines: Engines, endpoint: Endpoint, seconds: float) -> None:
+    """GET /health over a new connection; raises EngineFailure unless it is answered in time, and not with 5xx.
+
+    vLLM answers 503 when its EngineCore has died (entrypoints/serve/instrumentator/health.py).
+    """
+    leg = engines.leg(endpoint)
+    try:
+        async with asyncio.timeout(seconds):
+            await leg.connect_fresh()
+            leg.send("GET", "/health", (), b"")
+            answer = await leg.whole(seconds)
+    except TimeoutError:
+        raise DeadlineExceeded(endpoint.name, f"no answer from /health within {seconds:g} s") from None
+    finally:
+        leg.end()
+    if answer.status >= 500:
+        raise _failed(endpoint, answer)
 
 
 async def page_of(engines: Engines, endpoint: Endpoint, path: str, seconds: float) -> bytes:

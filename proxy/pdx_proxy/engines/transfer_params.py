@@ -13,7 +13,6 @@ from pdx_proxy.payload.prefill_answer import PREFILLED
 NO_PARAMS: Final = "answered without kv_transfer_params: is its KV connector on?"
 """Detail of the failure of a P that has no connector."""
 _ENDED: Final = b'"finish_reason":"length"'
-_NOTHING: Final = (Reason.STATUS, 502, b"")
 
 
 class LegRefused(Exception):  # noqa: N818 (the engine's refusal, not an error of the gateway)
@@ -22,6 +21,13 @@ class LegRefused(Exception):  # noqa: N818 (the engine's refusal, not an error o
     The request is then sent unmodified to D and D's answer returned, because a leg's error message may mention fields
     that the gateway added.
     """
+
+
+class NothingHandedOverError(BadAnswer):
+    """A P answered 200 and has nothing to hand over."""
+
+    def __init__(self, endpoint: str, detail: str) -> None:
+        super().__init__(endpoint, detail, Reason.STATUS, 502, b"")
 
 
 def transfer_params(endpoint: Endpoint, answer: Answer) -> dict[str, Any] | None:
@@ -51,10 +57,10 @@ def handed_over(endpoint: Endpoint, family: Push, answer: Answer) -> KVParams:
     params = transfer_params(endpoint, answer)
     if not isinstance(family.identity, InPrefillAnswer):
         if _ENDED not in answer.body:
-            raise BadAnswer(endpoint.name, "nothing to hand over: it has not ended by its length", *_NOTHING)
+            raise NothingHandedOverError(endpoint.name, "nothing to hand over: it has not ended by its length")
         return {}
     if params is None:
-        raise BadAnswer(endpoint.name, NO_PARAMS, *_NOTHING)
+        raise NothingHandedOverError(endpoint.name, NO_PARAMS)
     return params
 
 

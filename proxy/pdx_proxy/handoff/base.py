@@ -39,13 +39,15 @@ class Handoff:
 class HandoffFailure(Exception):  # noqa: N818 (a failure of engines, not an error of the gateway)
     """An attempt failed before the first event. Everything that it started is settled or being settled."""
 
-    def __init__(self, endpoint: Endpoint, cause: EngineFailure, *, begun: bool = True) -> None:
+    def __init__(self, endpoint: Endpoint, cause: EngineFailure, *, begun: bool = True, whole: bool = False) -> None:
         super().__init__(str(cause))
         self.endpoint = endpoint
         """The engine to avoid in the next attempt."""
         self.cause = cause
         self.begun = begun
         """Whether an engine has received anything of the request. If not, another attempt adds no load."""
+        self.whole = whole
+        """Whether the next attempt must not split: the request would wait longer than a push survives."""
 
 
 def has_answered(failure: Exception, statuses: Container[int]) -> bool:

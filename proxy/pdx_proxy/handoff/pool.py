@@ -51,7 +51,7 @@ async def _decode(serving: ServingState, leg: Leg, call: Call) -> None:
     try:
         await leg.connect()
         serving.send(leg, call, decode_body(call.request.body, None), engines.new_id())
-        await leg.first_event(engines.deadlines.first_event)
+        await leg.first_event(engines.deadlines.answer(stream=call.request.stream))
     except EngineFailure as failure:
         if not isinstance(failure, BadAnswer):
             engines.observer.suspect(leg.endpoint, failure)

@@ -53,6 +53,7 @@ async def hand_off(
         raise LegRefused
     serving.counters.unpin(prefill.name)
     serving.mark_handshake(prefill, decode)
+    engines.observer.handed_over(prefill)
     return Handoff(decode_leg, prefill, call.timeline.prefill, engines.clock() - finished)
 
 
@@ -65,12 +66,13 @@ async def _decode(
     try:
         await leg.connect()
         serving.send(leg, call, decode_body(request.body, params), engines.new_id())
-        await leg.first_event(engines.deadlines.handoff if request.stream else engines.deadlines.first_event)
+        # D may queue the leg: its heartbeats renew P's lease meanwhile.
+        await leg.first_event(engines.deadlines.answer(stream=request.stream))
     except EngineFailure as failure:
         leg.end()
         if params is not None:
             release(settlements, pair, params, request, failure, begun=leg.sent)
-            engines.observer.decode_failed(engines.snapshot, prefill, decode, failure)
+            engines.observer.decode_failed(prefill, decode, failure)
         elif not isinstance(failure, BadAnswer):
             engines.observer.suspect(decode, failure)
         raise HandoffFailure(decode, failure) from failure

@@ -12,9 +12,9 @@ from pdx_api.connectors.families import Push
 from pdx_api.names import Order
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.call import Call
-from pdx_proxy.engines.transfer_params import LegRefused
+from pdx_proxy.engines.transfer_params import LegRefused, NothingHandedOverError
 from pdx_proxy.handoff import push_settlement
-from pdx_proxy.handoff.base import FULL, Handoff, HandoffFailure, has_answered
+from pdx_proxy.handoff.base import Handoff, HandoffFailure, has_answered
 from pdx_proxy.handoff.push_prefill import PushPrefill
 from pdx_proxy.handoff.push_settlement import DecodeEnd, end_of_failure, end_of_refusal
 from pdx_proxy.handoff.push_transfer import PushTransfer
@@ -37,7 +37,8 @@ async def hand_off(
     began = serving.engines.clock()
     try:
         await attempt.begin(order)
-        answer = await attempt.decode_leg.first_event(serving.engines.deadlines.first_event)
+        seconds = serving.engines.deadlines.answer(stream=call.request.stream)
+        answer = await attempt.decode_leg.first_event(seconds)
     except EngineFailure as failure:
         raise attempt.fail(failure) from failure
     except (asyncio.CancelledError, Exception):  # mostly because the client has left
@@ -48,6 +49,7 @@ async def hand_off(
         raise LegRefused
     attempt.succeed()
     serving.mark_handshake(*pair)
+    serving.engines.observer.handed_over(pair[0])
     return Handoff(attempt.decode_leg, pair[0], attempt.prefill.seconds, serving.engines.clock() - began)
 
 
@@ -118,21 +120,26 @@ class _Attempt:
         self.prefill.conclude()
         if failure is self.prefill.failure:
             return self._fail_prefill(failure)
-        self.unwind(end_of_failure(failure))
+        late = failure is self.prefill.push_failure
+        if late:
+            push_settlement.give_up(self._transfer, self.prefill, self.decode_leg)
+            observer.check(prefill)
+        else:
+            self.unwind(end_of_failure(failure))
         sent = self.decode_leg.sent
         if failure.endpoint == prefill.name:
             observer.suspect(prefill, failure)
             return HandoffFailure(prefill, failure, begun=sent)
-        observer.decode_failed(self._engines.snapshot, prefill, decode, failure)
-        if isinstance(failure, DeadlineExceeded):
-            observer.suspect(prefill, f"its hand-off failed at {failure}")
-        return HandoffFailure(decode, failure, begun=sent or self.prefill.task is not None)
+        observer.decode_failed(prefill, decode, failure)
+        return HandoffFailure(decode, failure, begun=sent or self.prefill.task is not None, whole=late)
 
     def _fail_prefill(self, failure: EngineFailure) -> Exception:
         push_settlement.after_prefill_failure(self._transfer, self.prefill, self.decode_leg, failure)
         if isinstance(failure, BadAnswer) and 400 <= failure.status < 500:
             return LegRefused()
         prefill = self._transfer.prefill
-        if not has_answered(failure, (FULL,)):
+        if isinstance(failure, NothingHandedOverError):
+            self._engines.observer.handoff_failed(prefill, failure)
+        elif not has_answered(failure, range(500, 600)):  # the observer counts them
             self._engines.observer.suspect(prefill, failure)
         return HandoffFailure(prefill, failure, begun=self.decode_leg.sent or self.prefill.leg.sent)

@@ -64,6 +64,8 @@ class PushPrefill:
         """Returns P's parameters, or None after a failure. None until P's leg may be sent."""
         self.failure: Exception | None = None
         """A failure of P, or an error of the gateway itself."""
+        self.push_failure: DeadlineExceeded | None = None
+        """The failure of a D that shows no first event although P has finished. It may still queue the request."""
         self.seconds = 0.0
         self.transfer_since: float | None = None
         """Since when P has finished and D has its leg, so that KV may move."""
@@ -237,14 +239,21 @@ class PushPrefill:
             self._watch_decode()
 
     def _watch_decode(self) -> None:
-        """Fail the hand-off if P is lost or a streaming D shows no first event: D does not report a failed push."""
+        """Fail the hand-off if P is lost or a streaming D shows no first event: D does not report a failed push.
+
+        P's lease ends soon after the deadline. A D that has queued the request until then would wait for ever.
+        """
         if self._connection is not None:
             self._connection.on_lost.add(self._lose)
         if not self._request.stream:
             return
         seconds = self._engines.deadlines.handoff
-        failure = DeadlineExceeded(self._endpoint.name, f"its KV has not reached decode within {seconds:g} s")
-        self._watch = asyncio.get_running_loop().call_later(seconds, self._give_up, failure)
+        self._watch = asyncio.get_running_loop().call_later(seconds, self._miss_deadline, seconds)
+
+    def _miss_deadline(self, seconds: float) -> None:
+        decode = self._decode_leg.endpoint.name
+        self.push_failure = DeadlineExceeded(decode, f"no first event within {seconds:g} s of the end of the prefill")
+        self._decode_leg.interrupt(self.push_failure)
 
     def _lose(self) -> None:
         """P was lost after its answer. If its push had not finished, D would wait for ever."""

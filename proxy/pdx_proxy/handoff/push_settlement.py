@@ -80,11 +80,45 @@ def after_prefill_failure(
         decode_leg.clear_interruption()
         finish(transfer, prefill, decode_leg)
         return
-    sent = decode_leg.sent
-    decode_leg.end()
     prefill.unpin(expires=isinstance(failure, DeadlineExceeded))
-    if sent:
-        transfer.settlements.settle(transfer.substitute_prefill(failure))
+    if decode_leg.sent:
+        transfer.settlements.settle(_close_decode(transfer, failure, decode_leg.detach()))
+    else:
+        decode_leg.end()
+
+
+def give_up(transfer: PushTransfer, prefill: PushPrefill, decode_leg: Leg) -> None:
+    """P has finished, and D has shown no first event in time: it still queues the request, or the push failed."""
+    assert prefill.task is not None, "P has finished"
+    transfer.settlements.settle(_give_up(transfer, prefill, prefill.task, decode_leg.detach()))
+
+
+async def _close_decode(transfer: PushTransfer, failure: EngineFailure, decode_leg: Leg) -> Settlement:
+    """Close D, whose P has failed. Only a D that has scheduled the request holds blocks."""
+    try:
+        queued = await transfer.decode_only_queues()
+    finally:
+        decode_leg.end()
+    return Settlement.PREFILL_STOPPED if queued else await transfer.substitute_prefill(failure)
+
+
+async def _give_up(
+    transfer: PushTransfer, prefill: PushPrefill, task: "asyncio.Task[KVParams | None]", decode_leg: Leg
+) -> Settlement:
+    settlement = Settlement.LEASE
+    try:
+        try:
+            queued = await transfer.decode_only_queues()
+        finally:
+            decode_leg.end()
+        params = await task
+        if not queued or params is None:
+            settlement = transfer.report_lost()
+        else:
+            settlement = await transfer.free(params)
+    finally:
+        prefill.unpin(expires=settlement is not Settlement.RELEASED)
+    return settlement
 
 
 async def _finish(transfer: PushTransfer, prefill: PushPrefill, decode_leg: Leg) -> Settlement:
@@ -109,11 +143,12 @@ async def _finish_prefill(transfer: PushTransfer, prefill: PushPrefill, decode_l
         task = prefill.start()
     params = await task
     if params is None:
-        return await transfer.substitute_prefill(prefill.failure)
+        queued = await transfer.decode_only_queues()
+        return Settlement.PREFILL_STOPPED if queued else await transfer.substitute_prefill(prefill.failure)
     if await transfer.decode_has_kv(decode_leg):
         return Settlement.FINISHED
     if prefill.failure is not None:
-        return transfer.report_lost()
+        return Settlement.PREFILL_STOPPED if await transfer.decode_only_queues() else transfer.report_lost()
     return await transfer.free(params)
 
 

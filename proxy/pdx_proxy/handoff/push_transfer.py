@@ -5,7 +5,9 @@ from typing import Final
 from pdx_api.connectors.families import KVParams, Push, Settles
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.call import Call
+from pdx_proxy.engines.engine_metrics import read_waiting
 from pdx_proxy.engines.leg import Leg
+from pdx_proxy.engines.probe import page_of
 from pdx_proxy.engines.transfer_params import identity_of
 from pdx_proxy.handoff.base import FULL, REFUSED_MAX_TOKENS, has_answered, reached_engine
 from pdx_proxy.handoff.settlement import Settlements
@@ -15,6 +17,8 @@ from pdx_proxy.telemetry.counters import Settlement
 
 PUSH_SECONDS: Final = 0.1
 """How long a D without a stream gets, after P's end, to receive the KV."""
+_METRICS_SECONDS: Final = 1.0
+"""How long D may take to report what its requests wait for, before its leg is closed."""
 _NOT_BEGUN: Final = (*range(400, 500), FULL)
 """Statuses of a P whose engine did not receive the leg."""
 
@@ -78,6 +82,17 @@ class PushTransfer:
         status = await self.settlements.call(decode, self.request, body, self.id)
         freed = 400 <= status < 500 if self.by_prefill_leg else status == 200
         return Settlement.RELEASED if freed else Settlement.LEASE
+
+    async def decode_only_queues(self) -> bool:
+        """Whether no request at D waits for KV, so that D has allocated nothing for this push yet.
+
+        Called while D still has its leg. D registers its blocks with P once it has scheduled the request, which then
+        waits for KV (`deferred`). The metrics do not show which request waits: a queue (`capacity`) beside one that
+        waits for KV leaves it open. It counts as queued then, because a loss counts against D until D restarts.
+        """
+        page = await page_of(self.engines, self.decode, "/metrics", _METRICS_SECONDS)
+        waiting = read_waiting(page)
+        return waiting is not None and (waiting.capacity > 0 or waiting.deferred == 0)
 
     def report_lost(self) -> Settlement:
         """Report that D waits for a push that never comes."""

@@ -11,9 +11,9 @@ from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
 from pdx_proxy.config.settings import Address, Choosing
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
+from pdx_proxy.engines.engine_metrics import read_load
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.probe import page_of
-from pdx_proxy.health.engine_metrics import read_load
 
 PAUSE_SECONDS: Final = 1.0
 """Between two rounds, varied by a fifth so that several gateways do not poll at the same instant."""

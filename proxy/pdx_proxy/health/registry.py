@@ -9,7 +9,7 @@ from pdx_api.names import Role
 from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import EndpointSpec
 from pdx_proxy.endpoints.endpoint import NO_SLOT, Endpoint, State, by_rank, pairing
-from pdx_proxy.endpoints.events import Cause, EndpointEvent, LostHandoff, Suspect
+from pdx_proxy.endpoints.events import Cause, EndpointEvent, HealthCheckRequest, LostHandoff, Suspect
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.health import ejection
 
@@ -28,6 +28,8 @@ class Actions:
     """Endpoints whose warm-up must start, unless it runs."""
     pause: float = 0.0
     """Seconds before these warm-ups start."""
+    check: Endpoint | None = None
+    """The endpoint that must answer a health check."""
 
 
 class EndpointRegistry:
@@ -81,11 +83,15 @@ class EndpointRegistry:
         endpoint = self._endpoints.get(event.name)
         if endpoint is None:
             return Actions()
+        if isinstance(event, HealthCheckRequest):
+            return Actions(check=endpoint) if self._is_warm_start(endpoint, event) else Actions()
         if isinstance(event, LostHandoff):
             return self._put(endpoint, lost=endpoint.lost + 1)
-        if endpoint.warm_up_state is State.WARM and endpoint.generation == event.generation:
-            return self._eject(endpoint, event)
-        return Actions()
+        return self._eject(endpoint, event) if self._is_warm_start(endpoint, event) else Actions()
+
+    def set_long_queue(self, endpoint: Endpoint, long_queue: bool) -> Actions:
+        """The queue of a D is, or is no longer, too long for a push."""
+        return self._put(endpoint, long_queue=long_queue)
 
     def next_decode(self, prefill: Endpoint) -> Endpoint | None:
         """Return a warm D of the P's revision, each in turn; None if there is none."""
@@ -113,10 +119,15 @@ class EndpointRegistry:
         if decode is not None:
             self._handshaken |= {pairing(replace(endpoint, generation=generation), decode)}
         changes: dict[str, Any] = {"reason": None, "warm_since": self._clock(), "generation": generation}
+        changes["ejected_by"] = None
         if decode is not None:
             changes["identity"] = identity
         actions = self._put(endpoint, warm_up_state=State.WARM, **changes)
         return replace(actions, wake_prefills=endpoint.role is Role.DECODE)
+
+    def _is_warm_start(self, endpoint: Endpoint, event: Suspect | HealthCheckRequest) -> bool:
+        """Whether the event is about the endpoint as it is now, and not about an earlier start."""
+        return endpoint.warm_up_state is State.WARM and endpoint.generation == event.generation
 
     def _eject(self, endpoint: Endpoint, suspect: Suspect) -> Actions:
         decision = ejection.decide(endpoint, suspect, self._endpoints.values(), self._clock())

@@ -4,6 +4,7 @@ The first forward pass of an engine has risks: a D whose first work is decoding 
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -11,16 +12,18 @@ from typing import Any, Final
 from pdx_api.names import Role
 from pdx_proxy.config.settings import EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint, State
-from pdx_proxy.endpoints.events import EndpointEvent, Suspect
+from pdx_proxy.endpoints.events import EndpointEvent, HealthCheckRequest, Suspect
 from pdx_proxy.engines.engines import Engines
-from pdx_proxy.engines.probe import hand_over, serve
+from pdx_proxy.engines.probe import hand_over, serve, serve_any
+from pdx_proxy.health.health_checks import HealthChecks
 from pdx_proxy.health.registry import Actions, EndpointRegistry
-from pdx_proxy.http.upstream.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure
+from pdx_proxy.http.upstream.failures import BadAnswer, ConnectFailure, ConnectTimeout, DeadlineExceeded, EngineFailure
 
 _BODY: Final[Mapping[str, Any]] = {"prompt": "A first short prompt warms an engine up.", "max_tokens": 2}
 _FIRST_PAUSE: Final = 0.2
 _LONGEST_PAUSE: Final = 2.0
 _LONGEST_EJECTION: Final = 30.0
+_log: Final = logging.getLogger(__name__)
 
 
 class WarmUp:
@@ -45,13 +48,15 @@ class WarmUp:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._decode_warmed = asyncio.Event()
         self._seconds = engines.deadlines.warm_up
+        self._checks = HealthChecks(engines, self.on_event)
 
     def start(self) -> None:
         """Start to warm up every endpoint."""
         self._perform(self._registry.start())
 
     async def stop(self) -> None:
-        """End all warm-ups."""
+        """End all warm-ups and health checks."""
+        await self._checks.stop()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -65,6 +70,10 @@ class WarmUp:
         """Receive an event from a worker."""
         self._perform(self._registry.on_event(event))
 
+    def set_long_queue(self, endpoint: Endpoint, long_queue: bool) -> None:
+        """The queue of a D is, or is no longer, too long for a push."""
+        self._perform(self._registry.set_long_queue(endpoint, long_queue))
+
     def _perform(self, actions: Actions) -> None:
         for name in actions.cancel:
             task = self._tasks.pop(name, None)
@@ -72,6 +81,8 @@ class WarmUp:
                 task.cancel()
         if actions.publish:
             self._publish()
+        if actions.check is not None:
+            self._checks.start(actions.check)
         if actions.wake_prefills:
             self._decode_warmed.set()
             self._decode_warmed = asyncio.Event()
@@ -88,18 +99,25 @@ class WarmUp:
         pause = _FIRST_PAUSE
         while (endpoint := self._registry.endpoint(name)).warm_up_state is not State.WARM:
             try:
-                if endpoint.role is Role.PREFILL:
-                    await self._warm_prefill(endpoint)
-                else:
-                    async with self._slots:
-                        await serve(self._engines, endpoint, _BODY, self._seconds)
-                    self._perform(self._registry.warm_up_succeeded(endpoint))
+                await self._warm(endpoint)
+                continue
             except EngineFailure as failure:
-                down = isinstance(failure, ConnectFailure) and failure.endpoint == name
+                down = type(failure) is ConnectFailure and failure.endpoint == name
                 self._perform(self._registry.warm_up_failed(endpoint, str(failure), down=down))
-                await asyncio.sleep(pause * self._random.uniform(0.5, 1.5))
-                pause = min(pause * 2, _LONGEST_PAUSE)
+            except Exception as error:  # an endpoint without its warm-up would never return
+                _log.exception("The warm-up of %s failed.", name)
+                self._perform(self._registry.warm_up_failed(endpoint, f"internal error: {error!r}", down=False))
+            await asyncio.sleep(pause * self._random.uniform(0.5, 1.5))
+            pause = min(pause * 2, _LONGEST_PAUSE)
         del self._tasks[name]
+
+    async def _warm(self, endpoint: Endpoint) -> None:
+        if endpoint.role is Role.PREFILL:
+            await self._warm_prefill(endpoint)
+            return
+        async with self._slots:
+            await serve_any(self._engines, endpoint, _BODY, self._seconds)
+        self._perform(self._registry.warm_up_succeeded(endpoint))
 
     async def _warm_prefill(self, prefill: Endpoint) -> None:
         """Run one hand-off to a warm D of the P's revision. Without one, P serves alone first to save time later."""
@@ -122,7 +140,9 @@ class WarmUp:
         try:
             probe = await hand_over(self._engines, prefill, decode, {**_BODY, "max_tokens": 1}, self._seconds)
         except EngineFailure as failure:
-            if failure.endpoint == decode.name and not isinstance(failure, BadAnswer | DeadlineExceeded):
-                self.on_event(Suspect(decode.name, decode.generation, str(failure)))
+            if failure.endpoint == decode.name and not isinstance(failure, BadAnswer):
+                waited = isinstance(failure, DeadlineExceeded | ConnectTimeout)
+                start = (decode.name, decode.generation)
+                self.on_event(HealthCheckRequest(*start) if waited else Suspect(*start, str(failure)))
             raise
         self._perform(self._registry.warm_up_succeeded(prefill, probe.identity, decode))

@@ -11,6 +11,7 @@ from pdx_proxy.config.settings import Settings
 from pdx_proxy.discovery.pod_watcher import Discovery, log_warning
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.engines import create_engines
+from pdx_proxy.health.engine_watch import EngineWatch
 from pdx_proxy.health.load_poller import LoadPoller
 from pdx_proxy.health.registry import EndpointRegistry
 from pdx_proxy.health.transfer_share import TransferShare
@@ -35,6 +36,9 @@ class Control:
         self._table = LoadTable(settings.workers) if settings.workers > 1 else None
         self.registry = EndpointRegistry(settings.endpoints, self._engines.clock, self._table)
         self.warm_up = WarmUp(self._engines, self.registry, self._publish)
+        self.engine_watch = EngineWatch(
+            self._engines, self._snapshot, self.warm_up.on_event, self.warm_up.set_long_queue
+        )
         self.load_poller = LoadPoller(self._engines, self._snapshot, self._publish_load)
         self.prober = TransferProber(self._engines, self._snapshot)
         self.transfer_share = TransferShare(self._engines, self._snapshot, self._worker_report)
@@ -63,6 +67,7 @@ class Control:
         control._keyring.start()
         control._publish()
         control.warm_up.start()
+        control.engine_watch.start()
         control.load_poller.start()
         control.prober.start()
         control.transfer_share.start()
@@ -87,6 +92,7 @@ class Control:
             self.discovery.cancel()
             await asyncio.wait([self.discovery])
         await self.warm_up.stop()
+        await self.engine_watch.stop()
         await self.load_poller.stop()
         self._keyring.stop()
         self._engines.pool.close()

@@ -64,6 +64,8 @@ class Attempts:
                 continue
             except HandoffFailure as failure:
                 last = self._record(failure, call, avoid)
+                if failure.whole:
+                    call = call.whole()
                 if failure.endpoint is choice.prefill:
                     if on_prefill_failure is PrefillFailure.FAIL:
                         break
@@ -107,7 +109,8 @@ class Attempts:
             await leg.connect()
             body = decode_body(call.request.body, None) if method == "POST" else b""
             self._serving.send(leg, call, body, self._engines.new_id(), method)
-            await leg.first_event(self._engines.deadlines.first_event)
+            deadlines = self._engines.deadlines
+            await leg.first_event(deadlines.answer(stream=call.request.stream or method == "GET"))
         except EngineFailure as failure:
             leg.end()
             if not isinstance(failure, BadAnswer):
@@ -130,4 +133,6 @@ def _why_local(choice: Choice, split: bool, refused: bool, failed: bool) -> Loca
         return LocalPrefillReason.NOTHING
     if refused:
         return LocalPrefillReason.REFUSED
-    return LocalPrefillReason.NO_PREFILL if split and not failed else LocalPrefillReason.FAILED
+    if failed or not split:
+        return LocalPrefillReason.FAILED
+    return LocalPrefillReason.LONG_QUEUE if choice.decode.long_queue else LocalPrefillReason.NO_PREFILL

@@ -82,6 +82,8 @@ class NotSplitReason(StrEnum):
     """Its prompt is short by the estimate."""
     NO_PREFILL = "no_prefill"
     """No P was ready for it."""
+    LONG_QUEUE = "long_queue"
+    """D's queue is longer than a push survives."""
 
 
 class LocalPrefillReason(StrEnum):
@@ -91,6 +93,8 @@ class LocalPrefillReason(StrEnum):
     """No P of a revision with a D was ready."""
     FAILED = "failed"
     """An earlier attempt with a P failed."""
+    LONG_QUEUE = "long_queue"
+    """D's queue is longer than a push survives."""
     REFUSED = "refused"
     """An engine answered a leg with 4xx, for example because the prompt is too long for P."""
     NOTHING = "no_kv"

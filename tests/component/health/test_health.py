@@ -8,11 +8,17 @@ import pytest
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Health
 from pdx_proxy.endpoints.endpoint import State
+from pdx_proxy.endpoints.events import Cause
 from pdx_sim import FaultKind, SimEngine
 from tests.component.conftest import MakeWorld
 from tests.component.harness import SHORT, Shape, World, eventually
 
 PULL = Order.PREFILL_FIRST
+
+
+def ejections(**counts: int) -> dict[str, int]:
+    """The ejections by cause."""
+    return {**dict.fromkeys(map(str, Cause), 0), **counts}
 
 
 async def _described(world: World, engine: SimEngine) -> dict[str, Any]:
@@ -40,7 +46,7 @@ async def test_consecutive_failures_eject_an_engine(kind: FaultKind, make_world:
     described = await _described(world, world.d)
     assert (described["state"], described["ejections"]) == ("Suspect", 1)
     assert described["reason"].startswith("3 consecutive errors, the last: ")
-    assert (await world.state())["ejections"] == {"lost": 0, "timeout": 0, "consecutive_errors": 1, "overridden": 0}
+    assert (await world.state())["ejections"] == ejections(consecutive_errors=1)
     assert await _metric(world, 'pdx_ejections_total{reason="consecutive_errors"}') == "1.0"
     for _ in range(6):
         assert (await world.complete(form)).text == form.expected()
@@ -75,11 +81,11 @@ async def test_refusals_and_a_full_queue_do_not_count(status: int, make_world: M
     while world.d.faults.active:
         await world.complete()
     assert all(world.endpoint(engine).generation == 1 for engine in world.decode)
-    assert (await world.state())["ejections"] == {"lost": 0, "timeout": 0, "consecutive_errors": 0, "overridden": 0}
+    assert (await world.state())["ejections"] == ejections()
 
 
-async def test_a_decode_is_not_ejected_for_a_prefill_that_died(make_world: MakeWorld) -> None:
-    """D's answer 500 to hand-offs of one P. The first makes P suspect; the others do not count against D."""
+async def test_a_decode_is_not_ejected_for_a_prefill_whose_kv_cannot_be_used(make_world: MakeWorld) -> None:
+    """D's answer 500 to hand-offs of one P. They count against D once, and P is the last one, so nothing is ejected."""
     slow = {"prefill_base_seconds": 0.2, "prefill_slots": 8}
     world = await make_world(PULL, 1, 2, p=slow, sim={"lease_seconds": 0.5}, health=Health(consecutive_errors=3))
     world.allowed.expired = True
@@ -88,7 +94,21 @@ async def test_a_decode_is_not_ejected_for_a_prefill_that_died(make_world: MakeW
     replies = await asyncio.gather(*(world.complete() for _ in range(8)))
     assert [reply.text for reply in replies] == [Shape().expected()] * 8
     assert sum(engine.counts.faults["status"] for engine in world.decode) >= 7
-    assert (await world.state())["ejections"] == {"lost": 1, "timeout": 0, "consecutive_errors": 0, "overridden": 0}
+    found = (await world.state())["ejections"]
+    assert found == ejections(overridden=found["overridden"])
+    assert found["overridden"] >= 1
+    assert all(world.endpoint(engine).generation == 1 for engine in world.engines)
+
+
+async def test_an_error_of_a_decode_does_not_eject_its_prefill(make_world: MakeWorld) -> None:
+    """A client finds a request that D answers with 500 and P does not."""
+    world = await make_world(PULL, 2, 2, sim={"lease_seconds": 0.5}, health=Health(consecutive_errors=5))
+    world.allowed.expired = True
+    world.fault(world.d, FaultKind.STATUS, count=2)
+    while world.d.faults.active:
+        assert (await world.complete()).text == Shape().expected()
+    assert (await world.state())["ejections"] == ejections()
+    assert all(world.endpoint(engine).generation == 1 for engine in world.engines)
 
 
 async def test_a_success_resets_the_count(make_world: MakeWorld) -> None:
@@ -96,7 +116,7 @@ async def test_a_success_resets_the_count(make_world: MakeWorld) -> None:
     for _ in range(4):
         world.d.faults.add(FaultKind.STATUS, count=2)
         assert (await world.complete()).text == Shape().expected()
-    assert (await world.state())["ejections"] == {"lost": 0, "timeout": 0, "consecutive_errors": 0, "overridden": 0}
+    assert (await world.state())["ejections"] == ejections()
 
 
 async def test_the_last_engine_is_not_ejected(make_world: MakeWorld) -> None:
@@ -107,7 +127,7 @@ async def test_the_last_engine_is_not_ejected(make_world: MakeWorld) -> None:
         statuses.add((await world.complete()).status)
         assert world.endpoint(world.d).warm
     assert 500 in statuses, "the engine's own error"
-    assert (await world.state())["ejections"] == {"lost": 0, "timeout": 0, "consecutive_errors": 0, "overridden": 3}
+    assert (await world.state())["ejections"] == ejections(overridden=3)
     assert (await world.complete()).text == Shape().expected()
 
 
@@ -117,7 +137,7 @@ async def test_a_prefill_is_ejected_only_with_a_substitute(make_world: MakeWorld
         world.fault(engine, FaultKind.STATUS, count=2)
     while any(engine.faults.active for engine in world.prefill):
         assert (await world.complete()).text == Shape().expected()
-    assert (await world.state())["ejections"] == {"lost": 0, "timeout": 0, "consecutive_errors": 1, "overridden": 1}
+    assert (await world.state())["ejections"] == ejections(consecutive_errors=1, overridden=1)
     await world.warm()
 
 

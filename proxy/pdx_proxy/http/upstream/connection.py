@@ -146,6 +146,11 @@ class Connection:
         return self.answer.size
 
     @property
+    def relaying(self) -> bool:
+        """Whether the answer goes to a client."""
+        return self._sink is not None
+
+    @property
     def complete(self) -> bool:
         """Whether the answer is complete."""
         return self.answer.complete

@@ -7,7 +7,7 @@ from typing import cast
 
 from pdx_proxy.config.settings import Address
 from pdx_proxy.http.upstream.connection import Connection
-from pdx_proxy.http.upstream.failures import ConnectFailure
+from pdx_proxy.http.upstream.failures import ConnectFailure, ConnectTimeout, EngineFailure
 
 
 class ConnectionPool:
@@ -46,8 +46,10 @@ class ConnectionPool:
                 await self._loop.create_connection(
                     lambda: cast("asyncio.Protocol", connection), address.host, address.port
                 )
-        except (OSError, TimeoutError) as error:
-            raise ConnectFailure(name, f"no connection: {str(error) or 'timed out'}") from error
+        except TimeoutError as error:
+            raise ConnectTimeout(name, f"no connection: {str(error) or 'timed out'}") from error
+        except OSError as error:
+            raise ConnectFailure(name, f"no connection: {error}") from error
         connection.address = address
         connection.on_closed = self._all.discard
         if connection.lost is None:  # a connection can be lost before `on_closed` is set
@@ -80,6 +82,11 @@ class ConnectionPool:
         if address in self._gone:
             for connection in [c for c in self._all if c.address == address and c.lost is None]:
                 connection.abort(ConnectionResetError("its pod is gone"))
+
+    def interrupt(self, address: Address, failure: EngineFailure) -> None:
+        """End every wait for a first event from this address with a failure. Answers that are relayed go on."""
+        for connection in [c for c in self._all if c.address == address and not c.relaying and not c.complete]:
+            connection.interrupt(failure)
 
     def close(self) -> None:
         """Close idle connections."""

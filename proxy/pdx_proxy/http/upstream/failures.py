@@ -2,6 +2,7 @@
 
 EngineFailure
 ├── ConnectFailure    the engine could not be reached; nothing was sent
+│   └── ConnectTimeout    it did not refuse the connection either
 ├── LostConnection    the connection ended, or received bytes that are not HTTP, before the answer was complete
 ├── DeadlineExceeded  a wait exceeded its deadline
 └── BadAnswer         an answer that reports a failure of the engine: 5xx, an error event, an unexpected abort
@@ -36,6 +37,10 @@ class ConnectFailure(EngineFailure):
     """Nothing was sent: a retry at this engine or another one is always safe."""
 
     reason = Reason.CONNECT
+
+
+class ConnectTimeout(ConnectFailure):
+    """The engine neither accepted nor refused the connection: it is busy, hung or unreachable."""
 
 
 class LostConnection(EngineFailure):

@@ -21,7 +21,7 @@ from tests.pddeployments import FULL, changed
 
 IN_CLUSTER = ["--deployment", "tiny", "--namespace", "models"]
 
-INTERNAL = {"deadlines": {"settle", "nearly_done", "warm_up"}}
+INTERNAL = {"deadlines": {"settle", "nearly_done", "warm_up", "health_check"}}
 """Settings without a flag."""
 
 Path = str
@@ -49,6 +49,7 @@ TABLE: dict[Path, tuple[object, str, str, object]] = {
     "spec.gateway.logs.format": ("JSON", "logs", "format", LogFormat.JSON),
     "spec.gateway.logs.slowSeconds": (0, "logs", "slow_seconds", 0.0),
     "spec.routing.ejection.consecutiveFailures": (2, "health", "consecutive_errors", 2),
+    "spec.routing.ejection.stalledSeconds": (300, "health", "stalled_seconds", 300.0),
     "spec.routing.slowStartSeconds": (0, "health", "slow_start_seconds", 0.0),
     "spec.routing.canarySeconds": (0, "verification", "period_seconds", 0.0),
 }

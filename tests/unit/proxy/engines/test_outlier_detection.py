@@ -64,8 +64,8 @@ FAILURES: list[tuple[EngineFailure, Culprit]] = [
     (DeadlineExceeded("h:2", "late"), Culprit.DECODE),
     (BadAnswer("h:2", "aborted", Reason.ABORT, 503, b""), Culprit.DECODE),
     (BadAnswer("h:2", "full", Reason.STATUS, 503, b""), Culprit.NONE),
-    (BadAnswer("h:2", "status 500", Reason.STATUS, 500, b""), Culprit.PREFILL),
-    (BadAnswer("h:2", "error event", Reason.ERROR_EVENT, 500, b""), Culprit.PREFILL),
+    (BadAnswer("h:2", "status 500", Reason.STATUS, 500, b""), Culprit.EITHER),
+    (BadAnswer("h:2", "error event", Reason.ERROR_EVENT, 500, b""), Culprit.EITHER),
 ]
 
 

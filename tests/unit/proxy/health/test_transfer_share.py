@@ -1,6 +1,6 @@
 """The prompt tokens of the last half minute."""
 
-from pdx_proxy.health.engine_metrics import PromptTokens
+from pdx_proxy.engines.engine_metrics import PromptTokens
 from pdx_proxy.health.transfer_share import Counts, Recent, append, difference
 
 

@@ -13,9 +13,37 @@ from pdx_proxy.balancing.load_reports import LoadReport
 _RUNNING: Final = b"\nvllm:num_requests_running{"
 _WAITING: Final = b"\nvllm:num_requests_waiting{"
 _KV_USE: Final = b"\nvllm:kv_cache_usage_perc{"
+_CAPACITY: Final = b'reason="capacity"'
+_DEFERRED: Final = b'reason="deferred"'
+_WAITING_BY_REASON: Final = b"\nvllm:num_requests_waiting_by_reason{"
+_FINISHED: Final = b"\nvllm:request_success_total{"
+_PROMPTS: Final = b"\nvllm:prompt_tokens_total{"
+_GENERATION: Final = b"\nvllm:generation_tokens_total{"
 _PROMPT_TOKENS: Final = b"\nvllm:prompt_tokens_by_source_total{"
 _REMOTE: Final = b'source="external_kv_transfer"'
 _COMPUTED: Final = b'source="local_compute"'
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What shows whether an engine works on its requests."""
+
+    running: float
+    """Requests that are being computed. Those that wait for a slot or for KV do not run."""
+    waiting: float
+    kv_use: float
+    prompt_tokens: float
+    generation_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The requests that wait in an engine, by what they wait for."""
+
+    capacity: float
+    """They wait for a free sequence or for free blocks: the queue."""
+    deferred: float
+    """They have their blocks and wait for KV, or for something else that is not the engine's capacity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +73,37 @@ def read_prompt_tokens(page: bytes, rank: int | None = None) -> PromptTokens | N
     if not remote or not all(map(isfinite, total)):
         return None
     return PromptTokens(sum(total), sum(remote), sum(_values(page, _PROMPT_TOKENS, _COMPUTED, *labels)))
+
+
+def read_progress(page: bytes, rank: int | None = None) -> Progress | None:
+    """Read the progress of an engine, or of one of its ranks; None unless the page has all of it.
+
+    While a long prompt is prefilled in chunks, only the use of the KV cache changes from step to step: the tokens of a
+    prompt are counted at its end, and a step without an output records no iteration (vLLM 0.32, `PrometheusStatLogger.
+    record` and `AsyncLLM._run_output_handler`; measured, see docs/gateway.md).
+    """
+    labels = _labels(rank)
+    names = (_RUNNING, _WAITING, _KV_USE, _PROMPTS, _GENERATION)
+    values = [list(_values(page, name, *labels)) for name in names]
+    if not all(values) or not all(isfinite(value) for each in values for value in each):
+        return None
+    return Progress(*map(sum, values))
+
+
+def read_waiting(page: bytes, rank: int | None = None) -> Waiting | None:
+    """Read the waiting requests of an engine, or of one of its ranks; None unless the page has both kinds."""
+    labels = _labels(rank)
+    capacity = list(_values(page, _WAITING_BY_REASON, _CAPACITY, *labels))
+    deferred = list(_values(page, _WAITING_BY_REASON, _DEFERRED, *labels))
+    if not (capacity and deferred) or not all(map(isfinite, (*capacity, *deferred))):
+        return None
+    return Waiting(sum(capacity), sum(deferred))
+
+
+def read_finished(page: bytes, rank: int | None = None) -> float | None:
+    """Read how many requests have ended since the engine started; None unless the page has it."""
+    finished = list(_values(page, _FINISHED, *_labels(rank)))
+    return sum(finished) if finished and all(map(isfinite, finished)) else None
 
 
 def _labels(rank: int | None) -> tuple[bytes, ...]:

@@ -3,7 +3,7 @@
 import pytest
 
 from pdx_proxy.balancing.load_reports import LoadReport
-from pdx_proxy.health.engine_metrics import PromptTokens, read_load, read_prompt_tokens
+from pdx_proxy.engines.engine_metrics import PromptTokens, read_load, read_prompt_tokens
 
 LOAD_PAGE = b"""\
 # HELP vllm:num_requests_running Number of requests in model execution batches.

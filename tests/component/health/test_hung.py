@@ -1,0 +1,261 @@
+"""What ejects an engine as hung, and what does not: health checks, progress, long queues; and how a warm-up goes on."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pdx_api.names import Order, Role
+from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec, Health, Settings
+from pdx_proxy.endpoints.endpoint import Endpoint, State
+from pdx_proxy.endpoints.events import Cause, EndpointEvent, HealthCheckRequest, Suspect
+from pdx_proxy.endpoints.snapshot import Snapshot
+from pdx_proxy.engines.engines import Engines, create_engines
+from pdx_proxy.health import health_checks, warmup
+from pdx_proxy.health.engine_watch import EngineWatch
+from pdx_proxy.health.health_checks import HealthChecks, conclude
+from pdx_proxy.health.registry import EndpointRegistry
+from pdx_proxy.http.upstream.failures import ConnectFailure, ConnectTimeout, DeadlineExceeded, EngineFailure
+from pdx_sim import FaultKind
+from tests.component.conftest import MakeWorld
+from tests.component.harness import SHORT, Shape, eventually
+
+PULL = Order.PREFILL_FIRST
+Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def listening(handle: Handle) -> AsyncIterator[Address]:
+    """A server of one test."""
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    async with server:
+        yield Address(*server.sockets[0].getsockname()[:2])
+
+
+def engine_at(address: Address) -> Endpoint:
+    return Endpoint(EndpointSpec(address, Role.DECODE), State.WARM, generation=1)
+
+
+async def _check(address: Address, seconds: float) -> list[EndpointEvent]:
+    """The events of one health check."""
+    events: list[EndpointEvent] = []
+    engines = create_engines(Settings(deadlines=Deadlines(health_check=seconds)), lambda _: None)
+    checks = HealthChecks(engines, events.append)
+    checks.start(engine_at(address))
+    checks.start(engine_at(address))  # one runs already
+    await asyncio.gather(*checks._tasks.values())
+    engines.pool.close()
+    return events
+
+
+async def test_an_engine_that_answers_no_health_check_is_hung() -> None:
+    connections = 0
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.read()
+        writer.close()
+
+    async with listening(silent) as address:
+        events = await _check(address, 0.05)
+    found = [(event.name, event.cause) for event in events if isinstance(event, Suspect)]
+    assert found == [(str(address), Cause.TIMEOUT)]
+    assert connections >= 2, "each check has a connection of its own"
+
+
+@pytest.mark.parametrize(("status", "cause"), [(200, None), (404, None), (503, Cause.TIMEOUT)])
+async def test_an_answer_shows_that_it_lives_unless_it_reports_its_death(status: int, cause: Cause | None) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {status} X\r\ncontent-length: 0\r\n\r\n".encode())
+        writer.close()
+
+    async with listening(answer) as address:
+        events = await _check(address, 20.0)
+    assert [event.cause for event in events if isinstance(event, Suspect)] == ([cause] if cause else [])
+
+
+async def test_an_engine_that_refuses_the_check_is_lost() -> None:
+    async with listening(lambda _reader, _writer: asyncio.sleep(0)) as address:
+        pass
+    events = await _check(address, 20.0)
+    assert [event.cause for event in events if isinstance(event, Suspect)] == [Cause.LOST]
+
+
+CONCLUSIONS: list[tuple[EngineFailure, int, Cause | None]] = [
+    (DeadlineExceeded("d", "late"), 0, None),
+    (DeadlineExceeded("d", "late"), 1, None),
+    (DeadlineExceeded("d", "late"), 2, Cause.TIMEOUT),
+    (ConnectTimeout("d", "no connection"), 1, None),
+    (ConnectTimeout("d", "no connection"), 2, Cause.TIMEOUT),
+    (ConnectFailure("d", "refused"), 0, Cause.LOST),
+]
+
+
+@pytest.mark.parametrize(("failure", "failed", "cause"), CONCLUSIONS)
+def test_conclusions(failure: EngineFailure, failed: int, cause: Cause | None) -> None:
+    suspect = conclude(engine_at(Address("d", 1)), failure, failed)
+    assert (suspect and suspect.cause) == cause
+
+
+async def test_a_deadline_of_a_request_ejects_nothing(
+    order: Order, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D is slow to one request and answers its health check. It is the only D, and it stays in use."""
+    checked: list[str] = []
+
+    async def answers_health(_: Engines, endpoint: Endpoint, __: float) -> None:
+        checked.append(endpoint.name)
+
+    monkeypatch.setattr(health_checks, "answers_health", answers_health)
+    world = await make_world(order, deadlines=SHORT, sim={"lease_seconds": 0.5})
+    world.allowed.stranded = world.allowed.expired = True
+    world.fault(world.d, FaultKind.HANG_BEFORE_HEAD)
+    shape = Shape(stream=True)
+    assert (await world.complete(shape)).text == shape.expected()
+    await eventually(lambda: world.endpoint(world.d).name in checked, what="it is checked")
+    world.d.faults.clear()
+    assert (await world.complete(shape)).text == shape.expected()
+    assert all(world.endpoint(engine).generation == 1 for engine in world.engines)
+    assert not any((await world.state())["ejections"].values())
+
+
+async def test_streams_wait_in_the_queue_of_an_engine(make_world: MakeWorld) -> None:
+    """One sequence at a time at the only D: the last stream waits far longer than `handoff`, and all are answered."""
+    deadlines = replace(SHORT, prefill=30.0, handoff=0.1, first_event=30.0)
+    world = await make_world(PULL, d={"max_running": 1, "decode_token_seconds": 0.02}, deadlines=deadlines)
+    shape = Shape(stream=True)
+    replies = await asyncio.gather(*(world.complete(shape, prompt=f"{n} " * 50, tokens=10) for n in range(6)))
+    assert [reply.text for reply in replies] == [shape.expected(f"{n} " * 50, 10) for n in range(6)]
+    assert (await world.outcomes()) == {"split": 6}
+    assert not any((await world.state())["ejections"].values())
+
+
+async def test_a_hung_engine_lets_go_of_requests_that_wait(make_world: MakeWorld) -> None:
+    """Without a stream they would wait for `total`."""
+    world = await make_world(PULL, 1, 2, sim={"lease_seconds": 0.5})
+    world.allowed.expired = True
+    for engine in world.decode:
+        world.fault(engine, FaultKind.HANG_BEFORE_HEAD)
+    request = asyncio.create_task(world.complete())
+    await eventually(lambda: any(engine.counts.faults["hang_before_head"] for engine in world.decode))
+    hung = next(engine for engine in world.decode if engine.counts.faults["hang_before_head"])
+    for engine in world.decode:
+        engine.faults.clear()
+    world.gateway.warm_up.on_event(Suspect(world.endpoint(hung).name, 1, "no progress", Cause.STALLED))
+    assert (await request).text == Shape().expected()
+    assert world.report["retries"] == {"lost": 1}
+    await world.warm()
+
+
+def page(running: int = 1, kv_use: float = 0.5, waiting: int = 0, finished: int = 0) -> bytes:
+    return f"""
+vllm:num_requests_running{{engine="0"}} {running}
+vllm:num_requests_waiting{{engine="0"}} {waiting}
+vllm:num_requests_waiting_by_reason{{engine="0",reason="capacity"}} {waiting}
+vllm:num_requests_waiting_by_reason{{engine="0",reason="deferred"}} 0
+vllm:kv_cache_usage_perc{{engine="0"}} {kv_use}
+vllm:prompt_tokens_total{{engine="0"}} 0
+vllm:generation_tokens_total{{engine="0"}} 0
+vllm:request_success_total{{engine="0",finished_reason="stop"}} {finished}
+""".encode()
+
+
+def _watch(engines: Engines, events: list[EndpointEvent], queues: list[bool]) -> EngineWatch:
+    return EngineWatch(engines, Snapshot, events.append, lambda _, long: queues.append(long))
+
+
+async def test_an_engine_without_progress_is_stalled_and_a_long_prefill_is_not() -> None:
+    engines = create_engines(Settings(health=Health(stalled_seconds=30.0)), lambda _: None)
+    events: list[EndpointEvent] = []
+    watch, hung, busy = _watch(engines, events, []), engine_at(Address("d", 1)), engine_at(Address("p", 2))
+    for now in range(0, 130, 10):
+        watch.read(busy, page(kv_use=now / 1000), now)
+    assert not events, "a prefill of two minutes"
+    for now in (0, 10, 20, 30):
+        watch.read(hung, page(), now)
+    assert events == [Suspect("d:1", 1, "1 requests run and have made no progress for 30 s", Cause.STALLED)]
+
+
+@pytest.mark.parametrize(("order", "found"), [(Order.CONCURRENT, [False, False, True]), (PULL, [])])
+async def test_a_queue_that_is_longer_than_a_push_survives(order: Order, found: list[bool]) -> None:
+    engines = create_engines(Settings(), lambda _: None)
+    queues: list[bool] = []
+    decode = Endpoint(EndpointSpec(Address("d", 1), Role.DECODE, order=order), State.WARM, generation=1)
+    watch = _watch(engines, [], queues)
+    for now, (waiting, finished) in enumerate([(100, 0), (100, 50), (300, 100)]):
+        watch.read(decode, page(waiting=waiting, finished=finished), 10.0 * now)
+    assert queues == found, "25 s: 100 wait and 5 end each second; then 300 wait"
+
+
+@pytest.mark.parametrize("push", [Order.DECODE_FIRST, Order.CONCURRENT])
+async def test_a_decode_with_a_long_queue_gets_whole_requests(push: Order, make_world: MakeWorld) -> None:
+    world = await make_world(push)
+    world.gateway.warm_up.set_long_queue(world.endpoint(world.d), True)
+    assert (await world.complete()).text == Shape().expected()
+    assert await world.outcomes() == {"whole": 1}
+    assert world.report["localPrefills"]["long_queue"] == world.report["notSplit"]["long_queue"] == 1
+    world.gateway.warm_up.set_long_queue(world.endpoint(world.d), False)
+    assert (await world.complete()).text == Shape().expected()
+    assert await world.outcomes() == {"whole": 1, "split": 1}
+
+
+@pytest.mark.parametrize("supported", ["/v1/completions", "/pooling", "/v1/embeddings"])
+async def test_an_engine_with_a_pooling_model_is_warmed_up(supported: str) -> None:
+    paths: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        paths.append(head.split()[1].decode())
+        status = "200 OK" if paths[-1] == supported else "404 Not Found"
+        writer.write(f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{{}}".encode())
+        await writer.drain()
+        writer.close()
+
+    async with listening(answer) as address, _warming(address) as (registry, name):
+        await eventually(lambda: registry.endpoint(name).warm)
+    assert paths == ["/v1/completions", "/pooling", "/v1/embeddings"][: len(paths)]
+    assert paths[-1] == supported
+
+
+@asynccontextmanager
+async def _warming(address: Address) -> AsyncIterator[tuple[EndpointRegistry, str]]:
+    """A warm-up of one engine."""
+    engines = create_engines(Settings(), lambda _: None)
+    registry = EndpointRegistry([EndpointSpec(address, Role.DECODE)], engines.clock)
+    warm_up = warmup.WarmUp(engines, registry, lambda: None)
+    warm_up.start()
+    try:
+        yield registry, str(address)
+    finally:
+        await warm_up.stop()
+        engines.pool.close()
+
+
+async def test_an_error_of_the_gateway_does_not_end_a_warm_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = 0
+
+    async def serve_any(*_: Any) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise RuntimeError("a defect")
+
+    monkeypatch.setattr(warmup, "serve_any", serve_any)
+    async with _warming(Address("d", 1)) as (registry, name):
+        await eventually(lambda: registry.endpoint(name).warm)
+    assert tries == 2
+    assert "The warm-up of d:1 failed." in caplog.text
+
+
+def test_a_check_is_requested_of_the_present_start_only() -> None:
+    registry = EndpointRegistry([EndpointSpec(Address("d", 1), Role.DECODE)], clock=lambda: 0.0)
+    registry.warm_up_succeeded(registry.endpoint("d:1"))
+    assert registry.on_event(HealthCheckRequest("d:1", 1)).check == registry.endpoint("d:1")
+    assert registry.on_event(HealthCheckRequest("d:1", 0)).check is None
