@@ -47,7 +47,7 @@ class Engines:
         self.snapshot = snapshot
         self.observer.apply(snapshot)
         self.load.effective_loads = effective_loads(snapshot, self.settings.health.slow_start_seconds, self.clock())
-        self.pool.keep({e.address for e in snapshot.everything}, self.settings.gone_seconds)
+        self.pool.keep({e.address: e.spec.pod for e in snapshot.everything}, self.settings.gone_seconds)
 
 
 def create_engines(settings: Settings, notify: EventSink, load: Load | None = None) -> Engines:

@@ -56,4 +56,5 @@ class EndpointObserver(LegObserver):
 
     def apply(self, snapshot: Snapshot) -> None:
         """Forget endpoints that are gone and generations that are over."""
-        self._outliers.keep({(e.name, e.generation) for e in snapshot.everything})
+        if self._outliers.counts:
+            self._outliers.keep({(e.name, e.generation) for e in snapshot.everything})
