@@ -15,6 +15,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = ROOT / "proxy/pdx_proxy"
+_SUPERVISION: Final = "component/process/test_supervision.py::test_"
 _ROW: Final = "component/handoff/test_failures.py::test_row"
 
 
@@ -141,6 +142,41 @@ MUTATIONS: Final = (
         "self.engines.observer.lost_handoff(self.decode)",
         "pass",
         "component/handoff/test_endings.py::test_a_prefill_that_dies_for_good_is_counted_against_its_decode[text-DecodeFirst]",
+    ),
+    Mutation(
+        "a stopped worker is kept",
+        "process/liveness.py",
+        '_STOPPED: Final = "Tt"',
+        '_STOPPED: Final = "!"',
+        f"{_SUPERVISION}a_stopped_worker_is_replaced",
+    ),
+    Mutation(
+        "a worker that spins is kept",
+        "process/liveness.py",
+        "if self.total >= limits.silent and self.cpu >= limits.cpu:",
+        "if False:",
+        f"{_SUPERVISION}a_worker_that_spins_is_replaced",
+    ),
+    Mutation(
+        "a gateway without workers is ready",
+        "process/admin.py",
+        "if not serving:",
+        "if False:",
+        f"{_SUPERVISION}all_workers_dead_and_no_start_succeeds",
+    ),
+    Mutation(
+        "a start that fails is the last one",
+        "process/supervisor.py",
+        "except Exception as error:  # whatever it is",
+        "except ZeroDivisionError as error:  # whatever it is",
+        f"{_SUPERVISION}an_error_of_any_kind_starts_the_worker_again",
+    ),
+    Mutation(
+        "the accept queue is reset at the end",
+        "http/downstream/listener.py",
+        "lambda: not has_backlog(sock),",
+        "lambda: True,",
+        f"{_SUPERVISION}connections_in_the_backlog_are_served",
     ),
 )
 

@@ -8,7 +8,6 @@ from operator import attrgetter
 from pdx_api.names import Role
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 
-
 Pairing = tuple[str, int, str, int]
 """A P and a D, each with its generation: see `pairing`."""
 
@@ -30,9 +29,7 @@ class Snapshot:
     """Pairs that exchanged KV during warm-up: see `pairing`."""
 
     @classmethod
-    def of(
-        cls, endpoints: Iterable[Endpoint], handshaken: frozenset[Pairing] = frozenset()
-    ) -> "Snapshot":
+    def of(cls, endpoints: Iterable[Endpoint], handshaken: frozenset[Pairing] = frozenset()) -> "Snapshot":
         """Sort endpoints by what they may be selected for."""
         everything = tuple(endpoints)
         warm = [e for e in everything if e.warm]

@@ -1,7 +1,5 @@
 """The pairs that have exchanged KV, indexed by engine."""
 
-from collections.abc import Iterable
-
 from pdx_proxy.endpoints.snapshot import Pairing
 
 Generation = tuple[str, int]
@@ -31,13 +29,13 @@ class Handshakes:
             prefill.add(pair)
             decode.add(pair)
 
-    def apply(self, began: Iterable[Generation], ended: Iterable[Generation]) -> None:
-        """Begin generations, and forget the pairs of those that are over."""
-        for generation in ended:
-            for pair in self._of.pop(generation, ()):
+    def apply(self, current: set[Generation]) -> None:
+        """Receive the generations in force, and forget the pairs of those that are over."""
+        for generation in self._of.keys() - current:
+            for pair in self._of.pop(generation):
                 self.pairs.discard(pair)
                 other = self._of.get(pair[2:] if pair[:2] == generation else pair[:2])
                 if other is not None:
                     other.discard(pair)
-        for generation in began:
-            self._of.setdefault(generation, set())
+        for generation in current - self._of.keys():
+            self._of[generation] = set()

@@ -37,11 +37,8 @@ class ServingState:
 
     def apply(self, snapshot: Snapshot) -> None:
         """Put a snapshot in force and forget pairs of engines that are gone or have restarted."""
-        before = self.engines.snapshot
-        old = {(e.name, e.generation) for e in before.everything}
-        new = {(e.name, e.generation) for e in snapshot.everything}
-        self.handshakes.apply(new - old, old - new)
-        for pair in snapshot.handshaken - before.handshaken:
+        self.handshakes.apply({(e.name, e.generation) for e in snapshot.everything})
+        for pair in snapshot.handshaken - self.engines.snapshot.handshaken:
             self.handshakes.add(pair)
         self.engines.apply(snapshot)
 

@@ -1,4 +1,4 @@
-"""Heartbeats of workers in memory that they share with the control process, and what the kernel reports about a worker."""
+"""Heartbeats of workers, in memory that they share with the control process, and the kernel's data about a worker."""
 
 import asyncio
 import mmap

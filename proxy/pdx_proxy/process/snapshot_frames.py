@@ -7,8 +7,8 @@ from pdx_proxy.process.channel import encode
 class SnapshotFrames:
     """Owner of the latest snapshot as workers receive it.
 
-    A frame contains only what has changed since the snapshot that a worker has, and is encoded once for all workers that
-    have the same one.
+    A frame contains only what has changed since the snapshot that a worker has, and is encoded once for all workers
+    that have the same one.
     """
 
     def __init__(self) -> None:

@@ -44,7 +44,7 @@ async def _work(listener_fd: int, channel_fd: int, load_fd: int, heartbeat_fd: i
             worker.drain()
         elif isinstance(message, ReportRequest):
             channel.send(encode(Report(worker.report())))
-    await worker.stop(lambda: channel.send(encode(ListenerClosed())))
+    await worker.stop(lambda: channel.send(encode(ListenerClosed())) if snapshot is not None else None)
     channel.close()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import json
 import os
 import signal
 import socket
@@ -19,7 +20,6 @@ from tests.component.conftest import MakeWorld
 from tests.component.harness import Shape, World, eventually, request_of
 from tests.component.process.test_workers import Program, programs  # noqa: F401 (a fixture)
 
-ONCE = {"Connection": "close"}
 SPIN = """
 import signal
 
@@ -56,15 +56,32 @@ async def start(make_world: MakeWorld) -> World:
     return world
 
 
+def refuses(host: str, port: int) -> bool:
+    """Whether no socket listens. The kernel drops the SYN of a socket that is about to be closed."""
+    with socket.socket() as client:
+        client.settimeout(0.05)
+        try:
+            client.connect((host, port))
+        except ConnectionRefusedError:
+            return True
+        except TimeoutError:
+            pass
+    return False
+
+
 async def ready(world: World) -> tuple[int, str]:
     reply = await world.call("GET", f"{world.admin}/readyz")
     return reply.status, reply.raw.decode()
 
 
 async def serves(world: World, requests: int = 8) -> None:
-    """Both workers get some of the connections, most likely."""
-    replies = await asyncio.gather(*(world.complete(headers=ONCE) for _ in range(requests)))
-    assert [reply.text for reply in replies] == [Shape().expected()] * requests
+    """Clients get their answers, however long a worker's successor takes. Most likely each worker gets some of them."""
+    clients = [await world.raw(Shape().body(), head="Connection: close\r\n") for _ in range(requests)]
+    for reader, writer in clients:
+        answer = await reader.read(-1)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["choices"][0]["text"] == Shape().expected()
+        writer.close()
 
 
 async def test_a_stopped_worker_is_replaced(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
@@ -115,10 +132,7 @@ async def test_all_workers_dead_and_no_start_succeeds(
     assert await ready(world) == (503, "no worker serves")
     assert (await reader.read(-1)).startswith(b"HTTP/1.1 503 ")
     writer.close()
-    with pytest.raises(ConnectionRefusedError):
-        for _ in range(500):
-            (await asyncio.open_connection(host, port))[1].close()
-            await asyncio.sleep(0.02)
+    await eventually(lambda: refuses(host, port), 60.0, "new connections are refused")
     assert await ready(world) == (503, "no worker serves")
     assert "a worker failed: BlockingIOError" in caplog.text
     monkeypatch.setattr(WorkerSupervisor, "_spawn", spawn)
@@ -242,3 +256,45 @@ async def test_no_connection_is_reset_while_the_gateway_ends(
     await asyncio.gather(*clients)
     assert set(results) <= {"200", "503", "refused"}, results
     assert results["refused"] == 8
+
+
+async def test_a_worker_serves_only_after_its_first_snapshot(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its listening socket has connections at once, and would answer them that no engine is ready."""
+    publish = WorkerSupervisor.publish
+    monkeypatch.setattr(WorkerSupervisor, "publish", lambda _: None)
+    world = await make_world(Order.PREFILL_FIRST, workers=2)
+    workers = workers_of(world)
+    served = asyncio.create_task(serves(world))
+    async with asyncio.timeout(60):
+        while not all(each.last for each in workers._supervisors):  # each reads its messages
+            await workers.report()
+    assert workers.serving == 0
+    assert await ready(world) == (503, "no worker serves")
+    monkeypatch.setattr(WorkerSupervisor, "publish", publish)
+    for each in workers._supervisors:
+        each.publish()
+    await eventually(lambda: workers.serving == 2, 60.0, "both serve")
+    await served
+
+
+async def test_a_worker_that_ends_during_a_report_is_counted_once(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await start(make_world)
+    await serves(world, 16)
+    workers = workers_of(world)
+    first, pid = workers._supervisors[0], pids()[0]
+    refresh = first.refresh
+
+    async def end_after_it() -> None:
+        await refresh()
+        os.kill(pid, signal.SIGKILL)
+        await eventually(lambda: first.last is None, 60.0, "it has ended")
+
+    monkeypatch.setattr(first, "refresh", end_after_it)
+    counts = [(await workers.report())["outcomes"]["split"]]
+    monkeypatch.setattr(first, "refresh", refresh)
+    counts.append((await workers.report())["outcomes"]["split"])
+    assert counts == [16, 16]

@@ -31,9 +31,7 @@ def refuse_handshakes(sock: socket.socket) -> None:
     program = b"".join(struct.pack("HBBI", *step) for step in _NO_SYN)
     buffer = ctypes.create_string_buffer(program)
     with contextlib.suppress(OSError):
-        sock.setsockopt(
-            socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(_NO_SYN), ctypes.addressof(buffer))
-        )
+        sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(_NO_SYN), ctypes.addressof(buffer)))
 
 
 def has_backlog(sock: socket.socket) -> bool:
@@ -44,5 +42,5 @@ def has_backlog(sock: socket.socket) -> bool:
 
 
 def unread_bytes(fd: int) -> int:
-    """Return how many bytes of a connection wait in the kernel. It would reset a connection that is closed with some."""
+    """Return how many bytes of a connection wait in the kernel, which resets a connection that is closed with some."""
     return int(struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0])

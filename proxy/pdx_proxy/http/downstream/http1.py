@@ -164,7 +164,9 @@ class Http1Connection:
     def is_expectant(self, since: float) -> bool:
         """Whether a request may be on its way: bytes of it have arrived, or the connection was made after `since`."""
         transport = self._transport
-        if transport is None or transport.is_closing() or self._lingers or self.task is not None:
+        if transport is None:  # it has been accepted, but not made
+            return True
+        if transport.is_closing() or self._lingers or self.task is not None:
             return False
         if self._ahead or (not self.path and self._since >= since):
             return True

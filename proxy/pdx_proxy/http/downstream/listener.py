@@ -93,9 +93,9 @@ class Listener:
         if self._sock is not None and self._server is not None:
             refuse_handshakes(self._sock)
             await asyncio.sleep(handshake_seconds)
-            ends = self._loop.time() + _FIRST_REQUEST_SECONDS  # a kernel without filters has new connections for ever
-            while has_backlog(self._sock) and self._loop.time() < ends:
-                await asyncio.sleep(0)
+            sock, ends = self._sock, self._loop.time() + _FIRST_REQUEST_SECONDS  # without filters it may be never
+            await self._until(lambda: not has_backlog(sock), ends, 0.0)
+            await asyncio.sleep(0)  # asyncio's own loop creates a connection in the turn after it has accepted it
             self._server.close()
         for connection in list(self._connections):
             connection.stop(self._closed_at)
@@ -108,16 +108,19 @@ class Listener:
         tasks = [connection.task for connection in self._connections if connection.task is not None]
         left = max(ends - self._loop.time(), 0.0)
         await asyncio.gather(self._finish(tasks, left), self._fallback.shutdown(left))
-        while (self._connections or self._fallback.open) and self._loop.time() < ends:
-            await asyncio.sleep(_POLL_SECONDS)
+        await self._until(lambda: not self._connections and not self._fallback.open, ends)
         self._sweeper.cancel()
 
     async def _first_requests(self, ends: float) -> None:
         """Wait until no connection may be about to begin its first request. Answer those whose head is incomplete."""
-        while self._loop.time() < ends and any(c.is_expectant(self._closed_at) for c in self._connections):
-            await asyncio.sleep(_POLL_SECONDS)
+        await self._until(lambda: not any(c.is_expectant(self._closed_at) for c in self._connections), ends)
         for connection in list(self._connections):
             connection.stop(inf)
+
+    async def _until(self, condition: Callable[[], bool], ends: float, pause: float = _POLL_SECONDS) -> None:
+        """Wait for a condition, at most until `ends`. It is polled, because the kernel reports no event for it."""
+        while not condition() and self._loop.time() < ends:  # noqa: ASYNC110
+            await asyncio.sleep(pause)
 
     async def _finish(self, tasks: "list[asyncio.Task[None]]", seconds: float) -> None:
         if not tasks:

@@ -142,8 +142,13 @@ async def test_a_change_costs_its_own_connections(pool: ConnectionPool, monkeypa
             await pool.connect(address, "e")
     reads: list[Connection] = []
     lost = Connection.__dict__["lost"]
-    counted = property(lambda self: (reads.append(self), lost.__get__(self))[1], lambda self, value: lost.__set__(self, value))
-    monkeypatch.setattr(Connection, "lost", counted)
+
+    def read(connection: Connection) -> Exception | None:
+        reads.append(connection)
+        found: Exception | None = lost.__get__(connection)
+        return found
+
+    monkeypatch.setattr(Connection, "lost", property(read, lost.__set__))
     pool.keep(dict(OTHERS), 30)
     assert not reads
     gone = next(iter(OTHERS))
