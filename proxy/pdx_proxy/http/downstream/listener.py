@@ -90,13 +90,14 @@ class Listener:
         """
         self.stopping = True
         self._closed_at = self._loop.time()
-        if self._sock is not None and self._server is not None:
+        server, self._server = self._server, None
+        if self._sock is not None and server is not None:
             refuse_handshakes(self._sock)
             await asyncio.sleep(handshake_seconds)
             sock, ends = self._sock, self._loop.time() + _FIRST_REQUEST_SECONDS  # without filters it may be never
             await self._until(lambda: not has_backlog(sock), ends, 0.0)
             await asyncio.sleep(0)  # asyncio's own loop creates a connection in the turn after it has accepted it
-            self._server.close()
+            server.close()
         for connection in list(self._connections):
             connection.stop(self._closed_at)
 

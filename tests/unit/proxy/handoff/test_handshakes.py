@@ -27,7 +27,7 @@ def all_pairs() -> Handshakes:
     handshakes = Handshakes()
     handshakes.apply({*PREFILLS, *DECODES})
     for prefill, decode in product(PREFILLS, DECODES):
-        handshakes.add(Pair((*prefill, *decode)))  # type: ignore[arg-type]
+        handshakes.add(Pair((*prefill, *decode)))
     return handshakes
 
 
