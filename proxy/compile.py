@@ -34,6 +34,7 @@ HOT: Final = (
     "engines/outlier_detection",
     "engines/transfer_params",
     "handoff/base",
+    "handoff/handshakes",
     "handoff/pool",
     "handoff/prefill_first",
     "handoff/prefill_first_settlement",

@@ -15,6 +15,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = ROOT / "proxy/pdx_proxy"
+_SUPERVISION: Final = "component/process/test_supervision.py::test_"
 _ROW: Final = "component/handoff/test_failures.py::test_row"
 _HUNG: Final = "component/health/test_hung.py::test_"
 
@@ -205,6 +206,41 @@ MUTATIONS: Final = (
         "if self._outliers.count(decode) <= 1:",
         "if True:",
         "unit/proxy/engines/test_observer.py::test_a_decode_that_fails_with_every_prefill_is_at_fault",
+    ),
+    Mutation(
+        "a stopped worker is kept",
+        "process/liveness.py",
+        '_STOPPED: Final = "Tt"',
+        '_STOPPED: Final = "!"',
+        f"{_SUPERVISION}a_stopped_worker_is_replaced",
+    ),
+    Mutation(
+        "a worker that spins is kept",
+        "process/liveness.py",
+        "if self.total >= limits.silent and self.cpu >= limits.cpu:",
+        "if False:",
+        f"{_SUPERVISION}a_worker_that_spins_is_replaced",
+    ),
+    Mutation(
+        "a gateway without workers is ready",
+        "process/admin.py",
+        "if not serving:",
+        "if False:",
+        f"{_SUPERVISION}all_workers_dead_and_no_start_succeeds",
+    ),
+    Mutation(
+        "a start that fails is the last one",
+        "process/supervisor.py",
+        "except Exception as error:  # whatever it is",
+        "except ZeroDivisionError as error:  # whatever it is",
+        f"{_SUPERVISION}an_error_of_any_kind_starts_the_worker_again",
+    ),
+    Mutation(
+        "the accept queue is reset at the end",
+        "http/downstream/listener.py",
+        "lambda: not has_backlog(sock),",
+        "lambda: True,",
+        f"{_SUPERVISION}connections_in_the_backlog_are_served",
     ),
 )
 

@@ -172,7 +172,14 @@ class World:
         specs = [spec_of(engine, self.order) for engine in self.engines]
         free = Address("127.0.0.1", 0)
         quiet = Verification(period_seconds=0)  # tests count the requests to engines
-        return Settings(**{"listen": free, "admin": free, "endpoints": tuple(specs), "verification": quiet, **more})
+        base = {
+            "listen": free,
+            "admin": free,
+            "endpoints": tuple(specs),
+            "verification": quiet,
+            "handshake_seconds": 0.0,
+        }
+        return Settings(**{**base, **more})
 
     async def start_gateway(self, *, warm: bool = True, discovery: Discovery | None = None, **more: Any) -> Self:
         self.control = await Control.start(self.settings(**more), discovery)

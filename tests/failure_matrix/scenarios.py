@@ -14,6 +14,7 @@ _ENDINGS: Final = "component/handoff/test_endings.py::test_"
 _CHANGING: Final = "component/health/test_changing_engines.py::test_"
 _OVER_HTTP: Final = "component/http/test_http.py::test_"
 _OVERLOAD: Final = "component/admission/test_overload.py::test_"
+_SUPERVISION: Final = "component/process/test_supervision.py::test_"
 _WATCHDOG: Final = "component/process/test_watchdog.py::test_"
 _HUNG: Final = "component/health/test_hung.py::test_"
 _HEALTH: Final = "component/health/test_health.py::test_"
@@ -326,6 +327,73 @@ def _deleted() -> Iterator[Row]:
     )
 
 
+def _workers() -> Iterator[Row]:
+    """Workers that do not serve. The rows are about requests that no worker has read."""
+    for id_, text, client, engines, test in (
+        (
+            "worker-stopped",
+            "a worker is stopped by a signal",
+            Client.RIGHT,
+            "one leg each, after another worker has taken its place",
+            "a_stopped_worker_is_replaced",
+        ),
+        (
+            "worker-spins",
+            "a worker computes and serves nothing",
+            Client.RIGHT,
+            "one leg each, after another worker has taken its place",
+            "a_worker_that_spins_is_replaced",
+        ),
+        (
+            "workers-dead",
+            "all workers are dead, and none can be started: `/readyz` answers 503",
+            "503 with `Retry-After`, or a refused connection",
+            "nothing",
+            "all_workers_dead_and_no_start_succeeds",
+        ),
+        (
+            "worker-start-fails",
+            "a worker ends, and its next start fails",
+            Client.RIGHT,
+            "nothing; the start is repeated",
+            "an_error_of_any_kind_starts_the_worker_again",
+        ),
+        (
+            "backlog",
+            "SIGTERM, while its connection waits to be accepted",
+            Client.RIGHT,
+            "one leg each",
+            "connections_in_the_backlog_are_served",
+        ),
+        (
+            "shutdown-head",
+            "SIGTERM, after a part of its head",
+            Client.UNAVAILABLE,
+            "nothing",
+            "an_incomplete_head_is_answered",
+        ),
+        (
+            "shutdown-connections",
+            "SIGTERM, while clients connect to several workers",
+            "the right answer, 503, or a refused connection; never a reset",
+            "one leg each, or nothing",
+            "no_connection_is_reset_while_the_gateway_ends",
+        ),
+    ):
+        yield Row(
+            id_,
+            Phase.QUEUE,
+            text,
+            client,
+            {Outcome.SPLIT: 1} if client is Client.RIGHT else {},
+            orders=PULL,
+            streams=WHOLE,
+            engines=engines,
+            counters="" if client is Client.RIGHT else "none",
+            test=_SUPERVISION + test,
+        )
+
+
 def _gateway() -> Iterator[Row]:
     """The gateway itself."""
     for streams, client in ((STREAM, Client.EVENT), (WHOLE, "its connection closed")):
@@ -359,6 +427,7 @@ def _gateway() -> Iterator[Row]:
         counters="none: they die with it",
         test="component/process/test_workers.py::test_a_worker_that_dies_cuts_its_streams",
     )
+    yield from _workers()
     yield Row(
         "budget",
         Phase.PREFILL,

@@ -213,6 +213,8 @@ class Settings:
     """How long after an engine's pod is gone its open legs are cut: a lost node closes no connection."""
     drain_seconds: float = 0.0
     """How long after SIGTERM clients are served while /readyz answers 503: load balancers react late."""
+    handshake_seconds: float = 0.25
+    """How long after the drain connections are accepted whose handshake had begun: a round trip of the network."""
     shutdown_seconds: float = 30.0
     """How long open requests may take after the drain."""
     debug_headers: bool = False

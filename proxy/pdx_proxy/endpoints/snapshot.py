@@ -8,6 +8,9 @@ from operator import attrgetter
 from pdx_api.names import Role
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 
+Pairing = tuple[str, int, str, int]
+"""A P and a D, each with its generation: see `pairing`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -22,13 +25,11 @@ class Snapshot:
     peers: Mapping[str, tuple[Endpoint, ...]] = field(default_factory=dict)
     """The warm prefill engines by revision. Empty while the engines of `decode` are suspect."""
     everything: tuple[Endpoint, ...] = ()
-    handshaken: frozenset[tuple[str, int, str, int]] = frozenset()
+    handshaken: frozenset[Pairing] = frozenset()
     """Pairs that exchanged KV during warm-up: see `pairing`."""
 
     @classmethod
-    def of(
-        cls, endpoints: Iterable[Endpoint], handshaken: frozenset[tuple[str, int, str, int]] = frozenset()
-    ) -> "Snapshot":
+    def of(cls, endpoints: Iterable[Endpoint], handshaken: frozenset[Pairing] = frozenset()) -> "Snapshot":
         """Sort endpoints by what they may be selected for."""
         everything = tuple(endpoints)
         warm = [e for e in everything if e.warm]
@@ -48,3 +49,36 @@ class Snapshot:
             everything=everything,
             handshaken=handshaken,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotChange:
+    """The difference between two snapshots: what a process that has the first one needs to have the second."""
+
+    changed: tuple[Endpoint, ...] = ()
+    """Endpoints that are new or differ."""
+    gone: tuple[str, ...] = ()
+    """Names of the endpoints that are gone."""
+    handshaken: frozenset[Pairing] = frozenset()
+    """Pairs that were added."""
+    forgotten: frozenset[Pairing] = frozenset()
+    """Pairs that were removed."""
+
+    @classmethod
+    def between(cls, before: Snapshot, after: Snapshot) -> "SnapshotChange":
+        """Compare endpoints by identity: an endpoint that has not changed is the same object in both snapshots."""
+        left = {e.name: e for e in before.everything}
+        return cls(
+            changed=tuple(e for e in after.everything if left.pop(e.name, None) is not e),
+            gone=tuple(left),
+            handshaken=after.handshaken - before.handshaken,
+            forgotten=before.handshaken - after.handshaken,
+        )
+
+    def apply_to(self, before: Snapshot) -> Snapshot:
+        """Return the second snapshot. Endpoints that have not changed stay the same objects."""
+        endpoints = {e.name: e for e in before.everything}
+        for name in self.gone:
+            del endpoints[name]
+        endpoints.update((e.name, e) for e in self.changed)
+        return Snapshot.of(endpoints.values(), (before.handshaken - self.forgotten) | self.handshaken)

@@ -50,7 +50,7 @@ class Engines:
         self.snapshot = snapshot
         self.observer.apply(snapshot)
         self.load.effective_loads = effective_loads(snapshot, self.settings.health.slow_start_seconds, self.clock())
-        self.pool.keep({e.address for e in snapshot.everything}, self.settings.gone_seconds)
+        self.pool.keep({e.address: e.spec.pod for e in snapshot.everything}, self.settings.gone_seconds)
         hung = {e.address: e for e in snapshot.everything if e.hung}
         for address in hung.keys() - self.hung:
             # A request without a stream would wait until its own deadline. Another engine may serve it.

@@ -108,6 +108,9 @@ class EndpointObserver(LegObserver):
 
     def apply(self, snapshot: Snapshot) -> None:
         """Forget endpoints that are gone and generations that are over."""
+        counts = self._outliers.counts or self._handoffs.counts
+        if not (counts or self._lost or self._failing or self._checked or self._failed_with):
+            return
         starts = {(e.name, e.generation) for e in snapshot.everything}
         self._outliers.keep(starts)
         self._handoffs.keep(starts)

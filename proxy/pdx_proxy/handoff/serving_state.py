@@ -11,6 +11,7 @@ from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.call import Call
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.leg import Leg
+from pdx_proxy.handoff.handshakes import Handshakes
 from pdx_proxy.telemetry.counters import Counters, Phase
 
 _TO_PREFILL: Final = Phase.TO_PREFILL.value
@@ -22,7 +23,7 @@ class ServingState:
 
     engines: Engines
     counters: Counters = field(default_factory=Counters)
-    handshaken: set[tuple[str, int, str, int]] = field(default_factory=set)
+    handshakes: Handshakes = field(default_factory=Handshakes)
     """Pairs that have exchanged KV in this generation of both."""
     load_reports: LoadReports = field(default_factory=LoadReports)
     """The engines' latest load reports; empty unless a policy needs them."""
@@ -36,8 +37,9 @@ class ServingState:
 
     def apply(self, snapshot: Snapshot) -> None:
         """Put a snapshot in force and forget pairs of engines that are gone or have restarted."""
-        starts = {(e.name, e.generation) for e in snapshot.everything}
-        self.handshaken = {key for key in self.handshaken if {key[:2], key[2:]} <= starts} | set(snapshot.handshaken)
+        self.handshakes.apply({(e.name, e.generation) for e in snapshot.everything})
+        for pair in snapshot.handshaken - self.engines.snapshot.handshaken:
+            self.handshakes.add(pair)
         self.engines.apply(snapshot)
 
     def apply_load(self, reports: LoadReports) -> None:
@@ -69,8 +71,8 @@ class ServingState:
 
     def mark_handshake(self, prefill: Endpoint, decode: Endpoint) -> None:
         """Record that KV has moved between the two."""
-        self.handshaken.add(pairing(prefill, decode))
+        self.handshakes.add(pairing(prefill, decode))
 
     def has_handshake(self, prefill: Endpoint, decode: Endpoint) -> bool:
         """Whether KV has moved between the two in this generation of both."""
-        return pairing(prefill, decode) in self.handshaken
+        return pairing(prefill, decode) in self.handshakes.pairs

@@ -4,6 +4,7 @@ The operator reads the finding of the transfer probes there.
 """
 
 from collections.abc import Awaitable, Callable
+from math import inf
 from typing import Any
 
 from aiohttp import web
@@ -22,17 +23,39 @@ GetReport = Callable[[], Awaitable[dict[str, Any]]]
 """Returns the sum of the workers' reports (see `Counters.report`)."""
 
 
+def why_not_ready(snapshot: Snapshot, *, draining: bool, serving: int) -> str | None:
+    """Return why the gateway must get no clients; None if it can serve them. `serving` is the number of workers."""
+    if draining:
+        return "draining"
+    if not serving:
+        return "no worker serves"
+    return None if snapshot.decode else "no engine that can answer is warm"
+
+
+def read_wait(text: str) -> float:
+    """Return the seconds that a query writes; raises ValueError."""
+    seconds = float(text)
+    if not 0 <= seconds < inf:  # NaN too
+        raise ValueError(text)
+    return seconds
+
+
 def create_admin(
-    settings: Settings, snapshot: GetSnapshot, report: GetReport, draining: Callable[[], bool], prober: TransferProber
+    settings: Settings,
+    snapshot: GetSnapshot,
+    report: GetReport,
+    draining: Callable[[], bool],
+    serving: Callable[[], int],
+    prober: TransferProber,
 ) -> web.Application:
-    """Create the admin application."""
+    """Create the admin application. `serving` returns the number of workers that serve clients."""
 
     async def metrics(_: web.Request) -> web.Response:
         page = render(await report(), snapshot().everything)
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def state(_: web.Request) -> web.Response:
-        described = describe(settings, snapshot(), await report())
+        described = describe(settings, snapshot(), await report(), serving())
         return web.json_response({**described, "kvTransfer": prober.finding.as_json()})
 
     async def pairs(_: web.Request) -> web.Response:
@@ -40,16 +63,16 @@ def create_admin(
 
     async def finding(request: web.Request) -> web.Response:
         try:
-            wait = float(request.query.get("wait", "0"))
+            wait = read_wait(request.query.get("wait", "0"))
         except ValueError:
-            raise web.HTTPBadRequest(text="write wait as seconds") from None
+            raise web.HTTPBadRequest(text="write wait as seconds, 0 or more") from None
         return web.json_response(await prober.wait_for_change(request.query.get("after", ""), wait))
 
     async def alive(_: web.Request) -> web.Response:
         return web.Response()
 
     async def ready(_: web.Request) -> web.Response:
-        why_not = "draining" if draining() else None if snapshot().decode else "no engine that can answer is warm"
+        why_not = why_not_ready(snapshot(), draining=draining(), serving=serving())
         return web.Response(status=503 if why_not else 200, text=why_not)
 
     app = web.Application()
@@ -63,7 +86,7 @@ def create_admin(
     return app
 
 
-def describe(settings: Settings, snapshot: Snapshot, report: dict[str, Any]) -> dict[str, Any]:
+def describe(settings: Settings, snapshot: Snapshot, report: dict[str, Any], serving: int) -> dict[str, Any]:
     """Return the gateway's state as JSON values."""
     legs = report["legs"]
     in_flight = {
@@ -72,9 +95,10 @@ def describe(settings: Settings, snapshot: Snapshot, report: dict[str, Any]) -> 
         "decode": sum(legs.get(e.name, 0) for e in snapshot.everything if e.role is not Role.PREFILL),
     }
     return {
-        "ready": bool(snapshot.decode),
+        "ready": why_not_ready(snapshot, draining=False, serving=serving) is None,
         "mode": mode_of(snapshot),
         "workers": settings.workers,
+        "workersServing": serving,
         "endpoints": [_describe_endpoint(endpoint, legs.get(endpoint.name, 0)) for endpoint in snapshot.everything],
         "inFlight": in_flight,
         "outcomes": report["outcomes"],

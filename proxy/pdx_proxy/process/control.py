@@ -51,16 +51,26 @@ class Control:
 
     @classmethod
     async def start(cls, settings: Settings, discovery: Discovery | None = None) -> "Control":
-        """Bind both ports, start the workers, start to discover and warm up engines; raises OSError."""
+        """Bind both ports, start the workers, start to discover and warm up engines.
+
+        Raises ListenError, and OSError if the system grants no memory, file or process.
+        """
         control = cls(settings)
         admin = bind(settings.admin, shared=False)
         try:
             control._workers = workers = await control._start_workers()
-        except OSError:
+        except BaseException:
             admin.close()
             raise
         control.listen, control.admin = workers.address, address_of(admin)
-        app = create_admin(settings, control._snapshot, control._report, lambda: control.draining, control.prober)
+        app = create_admin(
+            settings,
+            snapshot=control._snapshot,
+            report=control._report,
+            draining=lambda: control.draining,
+            serving=lambda: workers.serving,
+            prober=control.prober,
+        )
         control._runner = web.AppRunner(app, access_log=None)
         await control._runner.setup()
         await web.SockSite(control._runner, admin).start()

@@ -13,13 +13,15 @@ from pdx_proxy.discovery.pod_watcher import Discovery, DiscoveryError, log_warni
 from pdx_proxy.http.downstream.listener import raise_file_limit
 from pdx_proxy.process.control import Control
 from pdx_proxy.process.worker import keep_memory, spare_collector
+from pdx_proxy.process.workers import ListenError
 from pdx_proxy.telemetry.access_log import configure_logs
 
 
 def run(settings: Settings, discovery: Discovery | None = None) -> int:
     """Serve until SIGTERM or SIGINT and return the exit code.
 
-    1: a port is taken, or discovery cannot start. 2: a key file is wrong. One line on stderr gives the reason.
+    1: a port is taken, discovery cannot start, or the system refuses something. 2: a key file is wrong. One line on
+    stderr gives the reason.
     """
     try:
         configure_logs(settings)
@@ -29,9 +31,11 @@ def run(settings: Settings, discovery: Discovery | None = None) -> int:
     except KeyFileError as error:
         log_warning(str(error).removesuffix("."))
         return 2
+    except ListenError as error:
+        log_warning(str(error))
+        return 1
     except OSError as error:
-        where = error.filename or f"{settings.listen} or {settings.admin}"
-        log_warning(f"cannot listen on {where}: {error.strerror}")
+        log_warning(f"the gateway failed: {error}")
         return 1
 
 

@@ -6,7 +6,7 @@ import gc
 import os
 import socket
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from pdx_proxy.admission.admission import Admission, WorkerLimits
 from pdx_proxy.admission.api_keys import Keyring
@@ -67,13 +67,11 @@ class Worker:
         self._keyring = Keyring(settings.keys, self._engines.pool, lambda _: None)
         self._gateway = Gateway(self._serving, self._settlements, self._admission, self._keyring, cursor)
         self._listener = Listener(self._gateway.serve, max_body_bytes=settings.limits.max_body_bytes)
-        self._server: asyncio.Server | None = None
 
     async def start(self, sock: socket.socket) -> None:
         """Serve a bound socket."""
         self._keyring.start()
-        factory = cast("Callable[[], asyncio.Protocol]", self._listener)
-        self._server = await asyncio.get_running_loop().create_server(factory, sock=sock, backlog=1024)
+        await self._listener.start(sock)
 
     def apply(self, snapshot: Snapshot) -> None:
         """Put a snapshot in force."""
@@ -92,14 +90,16 @@ class Worker:
         """Serve on, and let clients connect to other gateways."""
         self._gateway.draining = True
 
-    async def stop(self) -> None:
-        """Accept no connection, finish open requests and settlements, all within the shutdown deadline."""
-        if self._server is not None:
-            self._server.close()
-        self._listener.stop()
+    async def stop(self, listener_closed: Callable[[], None] = lambda: None) -> None:
+        """Accept no new connection, finish open requests and settlements, all within the shutdown deadline.
+
+        `listener_closed` is called as soon as the listening socket has no connection left to accept.
+        """
         loop, seconds = asyncio.get_running_loop(), self._settings.shutdown_seconds
         ends = loop.time() + seconds
-        await self._listener.finish(seconds)
+        await self._listener.close(min(self._settings.handshake_seconds, seconds))
+        listener_closed()
+        await self._listener.finish(max(ends - loop.time(), 0.0))
         try:
             async with asyncio.timeout_at(max(ends, loop.time() + _LAST_SECONDS)):
                 await self._settlements.drain()

@@ -10,12 +10,13 @@ from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import Address, Settings
 from pdx_proxy.endpoints.events import EventSink
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.process.channel import Drain
-from pdx_proxy.process.supervisor import WorkerSupervisor
+from pdx_proxy.http.downstream.listener import BACKLOG
+from pdx_proxy.process.channel import Drain, encode
+from pdx_proxy.process.heartbeats import HeartbeatTable
+from pdx_proxy.process.snapshot_frames import SnapshotFrames
+from pdx_proxy.process.supervisor import WorkerContext, WorkerSupervisor
 from pdx_proxy.process.worker import Worker
 from pdx_proxy.telemetry.counters import add_reports
-
-_BACKLOG: Final = 1024
 
 
 class Workers(Protocol):
@@ -24,6 +25,10 @@ class Workers(Protocol):
     @property
     def address(self) -> Address:
         """Where clients are served, with the port in force."""
+
+    @property
+    def serving(self) -> int:
+        """The number of workers that serve clients."""
 
     def apply(self, snapshot: Snapshot) -> None:
         """Put a snapshot in force in every worker."""
@@ -41,20 +46,27 @@ class Workers(Protocol):
         """Let every worker finish its open requests, then end it."""
 
 
+class ListenError(Exception):
+    """An address cannot be served. The text is one sentence for the user, without its period."""
+
+
 def bind(address: Address, *, shared: bool) -> socket.socket:
-    """Return a bound socket; raises OSError. `shared` lets other sockets of this user bind the same port."""
-    family, kind, proto, _, where = socket.getaddrinfo(
-        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    sock = socket.socket(family, kind, proto)
+    """Return a bound socket; raises ListenError. `shared` lets other sockets of this user bind the same port."""
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        sock.bind(where)
+        family, kind, proto, _, where = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, proto)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            sock.bind(where)
+        except OSError:
+            sock.close()
+            raise
     except OSError as error:
-        sock.close()
-        raise OSError(error.errno, error.strerror, str(address)) from error
+        raise ListenError(f"cannot listen on {address}: {error.strerror}") from error
     sock.setblocking(False)
     return sock
 
@@ -68,13 +80,15 @@ def address_of(sock: socket.socket) -> Address:
 class LocalWorkers:
     """One worker in this process."""
 
+    serving: Final = 1
+
     def __init__(self, worker: Worker, address: Address) -> None:
         self._worker = worker
         self.address = address
 
     @classmethod
     async def start(cls, settings: Settings, notify: EventSink) -> "LocalWorkers":
-        """Serve the port from this process; raises OSError if it is taken."""
+        """Serve the port from this process; raises ListenError."""
         sock = bind(settings.listen, shared=False)
         address = address_of(sock)
         worker = Worker(settings, notify)
@@ -103,54 +117,71 @@ class ProcessWorkers:
     def __init__(self, settings: Settings, notify: EventSink, table: LoadTable) -> None:
         with bind(settings.listen, shared=False) as sock:
             self.address = address_of(sock)
-        self._settings = settings
+        self._settings_frame = encode(settings)
         self._table = table
         self._ended_reports: list[dict[str, Any]] = []
-        self._snapshot = Snapshot()
-        self._load_reports: LoadReports | None = None
-        """The newest; None before the first, so that a worker counts its choices under the policy that it applies."""
+        self._snapshots = SnapshotFrames()
+        self._load_frame: bytes | None = None
+        """The newest reports; None before the first, so that a worker counts its choices under its own policy."""
         self._draining = False
         self._stopping = False
-        sockets = [bind(self.address, shared=True) for _ in range(settings.workers)]
-        for sock in sockets:
-            # Listen at once: /readyz may succeed before a worker has started, and its clients must not be refused.
-            sock.listen(_BACKLOG)
-        self._supervisors = [
-            WorkerSupervisor(
-                *(number, sock, table.fd), first_messages=self._first_messages, notify=notify, ended=self._add_ended
-            )
-            for number, sock in enumerate(sockets)
-        ]
+        self._heartbeats = HeartbeatTable(settings.workers)
+        context = WorkerContext(
+            load_fd=table.fd,
+            heartbeats=self._heartbeats,
+            bind=self._listen,
+            first_frames=self._first_frames,
+            snapshots=self._snapshots,
+            notify=notify,
+            ended=self._add_ended,
+        )
+        # Listen at once: clients that come before a worker has started wait for it.
+        sockets = [self._listen() for _ in range(settings.workers)]
+        self._supervisors = [WorkerSupervisor(number, sock, context) for number, sock in enumerate(sockets)]
+
+    @property
+    def serving(self) -> int:
+        return sum(supervisor.serves for supervisor in self._supervisors)
 
     def apply(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-        self._send(snapshot)
+        self._snapshots.put(snapshot)
+        for supervisor in self._running:
+            supervisor.publish()
 
     def apply_load(self, reports: LoadReports) -> None:
-        self._load_reports = reports
-        self._send(reports)
+        self._load_frame = frame = encode(reports)
+        for supervisor in self._running:
+            supervisor.send_latest("load", frame)
 
     async def report(self) -> dict[str, Any]:
-        reports = await asyncio.gather(*(supervisor.report() for supervisor in self._supervisors))
-        return add_reports([*self._ended_reports, *(report for report in reports if report is not None)])
+        await asyncio.gather(*(supervisor.refresh() for supervisor in self._supervisors))
+        # Read together, without waiting in between: a process that ends meanwhile is counted exactly once.
+        running = [supervisor.last for supervisor in self._supervisors if supervisor.last is not None]
+        return add_reports([*self._ended_reports, *running])
 
     def drain(self) -> None:
         self._draining = True
-        self._send(Drain())
+        for supervisor in self._running:
+            supervisor.send(encode(Drain()))
 
     async def stop(self) -> None:
         self._stopping = True
         await asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors))
+        self._heartbeats.close()
 
-    def _send(self, message: object) -> None:
-        if not self._stopping:
-            for supervisor in self._supervisors:
-                supervisor.send(message)
+    @property
+    def _running(self) -> list[WorkerSupervisor]:
+        return [] if self._stopping else self._supervisors
 
-    def _first_messages(self) -> Iterable[object]:
-        reports = (self._load_reports,) if self._load_reports is not None else ()
-        drain = (Drain(),) if self._draining else ()
-        return (self._settings, self._snapshot, *reports, *drain)
+    def _listen(self) -> socket.socket:
+        sock = bind(self.address, shared=True)
+        sock.listen(BACKLOG)
+        return sock
+
+    def _first_frames(self) -> Iterable[bytes]:
+        load = (self._load_frame,) if self._load_frame is not None else ()
+        drain = (encode(Drain()),) if self._draining else ()
+        return (self._settings_frame, *load, *drain)
 
     def _add_ended(self, number: int, report: dict[str, Any] | None) -> None:
         """Keep the counts of a process that has ended; it has nothing in flight."""

@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import floor
 from typing import Any, Final, Protocol
 
 from pdx_api.names import Policy
@@ -16,6 +17,7 @@ BUCKETS: Final[tuple[float, ...]] = (
 
 The type has no fixed length: otherwise the compiler builds a new tuple of twenty floats at every use (0.1 µs).
 """
+_PARTS: Final = 1 << 20
 
 
 class Outcome(StrEnum):
@@ -221,10 +223,18 @@ class Counters:
             "chunks": self.chunks + sum(relay.relayed_chunks for relay in self.relays),
             "held": dict(self.pinned),
             "retriesRefused": self.retries_refused,
-            "phases": {name: {"counts": h.counts, "total": h.total} for name, h in self.phases.items()},
+            "phases": {name: {"counts": h.counts, "total": _exact(h.total)} for name, h in self.phases.items()},
             "inFlight": {"requests": self.requests_in_flight, "queued": self.queued, "settling": self.settling},
             "legs": dict(legs),
         }
+
+
+def _exact(seconds: float) -> float:
+    """Round down to a multiple of 2**-20 s, about 1 us. Sums of such numbers are exact in any order.
+
+    Otherwise a sum over workers could decrease by its last bit, which Prometheus takes for a restart.
+    """
+    return floor(seconds * _PARTS) / _PARTS
 
 
 def add_reports(reports: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -97,10 +97,8 @@ async def test_workers_agree_on_the_engine_of_a_session(make_world: MakeWorld) -
     assert list(engines_of(replies, "x-pdx-decode").values()) == [24]
     workers = world.gateway._workers
     assert isinstance(workers, ProcessWorkers)
-    shares = [
-        (report or {})["affinity"]["decode"]["kept"]
-        for report in [await each.report() for each in workers._supervisors]
-    ]
+    await workers.report()
+    shares = [(each.last or {})["affinity"]["decode"]["kept"] for each in workers._supervisors]
     assert sum(shares) == 24
     assert all(shares), "so many connections reach both workers"
 

@@ -196,9 +196,19 @@ class FallbackServer(web.Server):
                 written._keep_alive = True
             return written
 
+        self.open: set[RequestHandler] = set()
+        """Connections whose last bytes may not have been sent."""
         self._options: dict[str, Any] = {"access_log": None, "keepalive_timeout": _IDLE_SECONDS}
         self._max_body_bytes = max_body_bytes
         super().__init__(serve, handler_cancellation=True, request_factory=self._request, **self._options)
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        self.open.add(handler)
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        self.open.discard(handler)
 
     def __call__(self) -> RequestHandler:
         protocol = _Protocol(self, loop=self._loop, **self._options)

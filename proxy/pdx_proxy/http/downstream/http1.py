@@ -10,8 +10,10 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Final, Protocol, cast
 
+from pdx_proxy.http.downstream.closing import unread_bytes
 from pdx_proxy.http.downstream.exchange import Handler, Pausable, answer
 from pdx_proxy.http.downstream.head import read_head
 from pdx_proxy.http.downstream.transport import body_seconds, cut, peer_of
@@ -159,11 +161,30 @@ class Http1Connection:
 
     # the connection, as the listener sees it
 
-    def stop(self) -> None:
-        """Accept no further request."""
+    def is_expectant(self, since: float) -> bool:
+        """Whether a request may be on its way: bytes of it have arrived, or the connection was made after `since`."""
+        transport = self._transport
+        if transport is None:  # it has been accepted, but not made
+            return True
+        if transport.is_closing() or self._lingers or self.task is not None:
+            return False
+        if self._ahead or (not self.path and self._since >= since):
+            return True
+        sock = transport.get_extra_info("socket")
+        return sock is not None and unread_bytes(sock.fileno()) > 0
+
+    def stop(self, since: float) -> None:
+        """Accept no further request, except one that may be on its way (see `is_expectant`)."""
         self.closes = True
-        if self.task is None and self._transport is not None:
-            self._transport.close()
+        transport = self._transport
+        if transport is None or self._lingers or self.task is not None:
+            return
+        if not self.is_expectant(since):
+            transport.close()
+        elif since == inf:
+            answer(self, 503, unavailable_body("The service is shutting down."), {"retry-after": "1"})
+            self._missing = _MAX_AHEAD_BYTES
+            self._linger(transport)
 
     def sweep(self, now: float) -> None:
         """Close the connection of a client that is too slow or idle."""

@@ -3,8 +3,12 @@
 import asyncio
 import contextlib
 import resource
-from typing import Final
+import socket
+from collections.abc import Callable
+from math import inf
+from typing import Final, cast
 
+from pdx_proxy.http.downstream.closing import has_backlog, refuse_handshakes
 from pdx_proxy.http.downstream.exchange import Handler
 from pdx_proxy.http.downstream.fallback import FallbackServer
 from pdx_proxy.http.downstream.http1 import Http1Connection
@@ -13,6 +17,11 @@ _SWEEP_SECONDS: Final = 5.0
 """How often idle and slow clients are closed: one timer for all connections."""
 _FILES_PER_CLIENT: Final = 3
 """A client's connection, and for its request one to a P and one to a D."""
+BACKLOG: Final = 1024
+"""Connections that wait to be accepted."""
+_FIRST_REQUEST_SECONDS: Final = 1.0
+"""How long a connection that was accepted at the end may take to send its first request."""
+_POLL_SECONDS: Final = 0.01
 _OTHER_FILES: Final = 64
 """Listeners, channels, logs, and warm-ups."""
 
@@ -30,9 +39,9 @@ def most_connections(files: int) -> int:
 
 
 class Listener:
-    """The protocol factory of the serving port, and the owner of its connections.
+    """The owner of a listening socket and its connections, and their protocol factory.
 
-    The handler is cancelled when its client disconnects.
+    The handler is cancelled when its client disconnects. Call `start`, `close` and `finish` in this order.
     """
 
     def __init__(self, handler: Handler, *, max_body_bytes: int) -> None:
@@ -40,6 +49,9 @@ class Listener:
         self._fallback = FallbackServer(handler, max_body_bytes=max_body_bytes)
         self._connections: set[Http1Connection] = set()
         self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
+        self._sock: socket.socket | None = None
+        self._server: asyncio.Server | None = None
+        self._closed_at = 0.0
         self.handle: Handler = handler
         self.max_body_bytes = max_body_bytes
         self.stopping = False
@@ -63,18 +75,53 @@ class Listener:
         self._connections.discard(connection)
         return self._fallback()
 
-    def stop(self) -> None:
-        """Accept no further request; close idle connections."""
+    async def start(self, sock: socket.socket) -> None:
+        """Accept the connections of a bound socket, and own the socket."""
+        factory = cast("Callable[[], asyncio.Protocol]", self)
+        self._sock = sock
+        self._server = await self._loop.create_server(factory, sock=sock, backlog=BACKLOG)
+
+    async def close(self, handshake_seconds: float) -> None:
+        """Accept the connections whose handshake has begun, and no further one. Close idle connections.
+
+        A handshake is complete within one round trip: `handshake_seconds`. From here on every answer closes its
+        connection. A connection on which bytes of a request have arrived stays open for its answer, and so does a new
+        one for a moment (see `finish`): none is reset without an answer.
+        """
         self.stopping = True
-        self._sweeper.cancel()
+        self._closed_at = self._loop.time()
+        server, self._server = self._server, None
+        if self._sock is not None and server is not None:
+            refuse_handshakes(self._sock)
+            await asyncio.sleep(handshake_seconds)
+            sock, ends = self._sock, self._loop.time() + _FIRST_REQUEST_SECONDS  # without filters it may be never
+            await self._until(lambda: not has_backlog(sock), ends, 0.0)
+            await asyncio.sleep(0)  # asyncio's own loop creates a connection in the turn after it has accepted it
+            server.close()
         for connection in list(self._connections):
-            connection.stop()
-        self._fallback.pre_shutdown()
+            connection.stop(self._closed_at)
 
     async def finish(self, seconds: float) -> None:
-        """Wait up to `seconds` for open requests, then cancel them."""
+        """Wait up to `seconds` for open requests and for clients that still read, then cancel the requests."""
+        ends = self._loop.time() + seconds
+        await self._first_requests(min(ends, self._loop.time() + _FIRST_REQUEST_SECONDS))
+        self._fallback.pre_shutdown()
         tasks = [connection.task for connection in self._connections if connection.task is not None]
-        await asyncio.gather(self._finish(tasks, seconds), self._fallback.shutdown(seconds))
+        left = max(ends - self._loop.time(), 0.0)
+        await asyncio.gather(self._finish(tasks, left), self._fallback.shutdown(left))
+        await self._until(lambda: not self._connections and not self._fallback.open, ends)
+        self._sweeper.cancel()
+
+    async def _first_requests(self, ends: float) -> None:
+        """Wait until no connection may be about to begin its first request. Answer those whose head is incomplete."""
+        await self._until(lambda: not any(c.is_expectant(self._closed_at) for c in self._connections), ends)
+        for connection in list(self._connections):
+            connection.stop(inf)
+
+    async def _until(self, condition: Callable[[], bool], ends: float, pause: float = _POLL_SECONDS) -> None:
+        """Wait for a condition, at most until `ends`. It is polled, because the kernel reports no event for it."""
+        while not condition() and self._loop.time() < ends:  # noqa: ASYNC110
+            await asyncio.sleep(pause)
 
     async def _finish(self, tasks: "list[asyncio.Task[None]]", seconds: float) -> None:
         if not tasks:

@@ -2,12 +2,23 @@
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import cast
 
 from pdx_proxy.config.settings import Address
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.failures import ConnectFailure, ConnectTimeout, EngineFailure
+
+
+class Departed:
+    """The connections to an engine that is gone."""
+
+    __slots__ = ("connections", "timer")
+
+    def __init__(self, connections: set[Connection]) -> None:
+        self.connections = connections
+        self.timer: asyncio.TimerHandle | None = None
+        """Cuts them."""
 
 
 class ConnectionPool:
@@ -16,10 +27,14 @@ class ConnectionPool:
     def __init__(self, *, idle_seconds: float, connect_seconds: float) -> None:
         self._idle: dict[Address, deque[Connection]] = defaultdict(deque)
         """By address. The connection that was used last is at the end."""
-        self._all: set[Connection] = set()
-        """All open connections, in the pool or not."""
-        self._gone: set[Address] = set()
-        """Addresses of removed engines to which connections are still open."""
+        self._open: dict[Address, set[Connection]] = {}
+        """By address, the open connections to the engine that is there, in the pool or not."""
+        self._present: Mapping[Address, str] = {}
+        """See `keep`."""
+        self._others: set[Address] = set()
+        """Addresses in `_open` that are not in `_present`."""
+        self._departed: dict[tuple[Address, str], Departed] = {}
+        """Connections to engines that are gone, until they are cut: by address and pod."""
         self.authorization = ""
         """The header line with the engines' API key, or empty."""
         self._idle_seconds = idle_seconds
@@ -28,7 +43,9 @@ class ConnectionPool:
 
     def take(self, address: Address, name: str) -> Connection | None:
         """An idle connection to the address, if there is one. `name` is the endpoint's, for error messages."""
-        idle = self._idle[address]
+        idle = self._idle.get(address)
+        if idle is None:
+            return None
         oldest = self._loop.time() - self._idle_seconds
         while idle:
             connection = idle.pop()
@@ -51,14 +68,17 @@ class ConnectionPool:
         except OSError as error:
             raise ConnectFailure(name, f"no connection: {error}") from error
         connection.address = address
-        connection.on_closed = self._all.discard
+        connections = self._open.setdefault(address, set())
+        if address not in self._present:
+            self._others.add(address)
+        connection.on_closed = connections.discard
         if connection.lost is None:  # a connection can be lost before `on_closed` is set
-            self._all.add(connection)
+            connections.add(connection)
         return connection
 
     def give(self, connection: Connection) -> None:
         """Take a connection back. It is used again if its exchange ended cleanly, else closed."""
-        if not connection.reusable or connection.address in self._gone:
+        if not connection.reusable or connection not in self._open.get(connection.address, ()):
             connection.close()
             return
         connection.rest()
@@ -68,20 +88,60 @@ class ConnectionPool:
             idle.popleft().close()
         idle.append(connection)
 
-    def keep(self, present: Collection[Address], cut_seconds: float) -> None:
-        """Close idle connections to engines that are not present; cut open ones after `cut_seconds`."""
-        for address in [address for address in self._idle if address not in present]:
-            for connection in self._idle.pop(address):
-                connection.close()
-        gone = {c.address for c in self._all if c.address not in present and c.lost is None}
-        for address in gone - self._gone:
-            self._loop.call_later(cut_seconds, self._cut, address)
-        self._gone = gone
+    def keep(self, present: Mapping[Address, str], cut_seconds: float) -> None:
+        """Receive the addresses of all engines, each with its pod.
 
-    def _cut(self, address: Address) -> None:
-        if address in self._gone:
-            for connection in [c for c in self._all if c.address == address and c.lost is None]:
-                connection.abort(ConnectionResetError("its pod is gone"))
+        Idle connections to every other engine are closed. Open ones are cut after `cut_seconds`, unless the same pod is
+        back by then: another pod with the same address has connections of its own. A container that restarts in its pod
+        keeps its connections, because the kernel of its node has ended the old ones. The cost depends on the addresses
+        that change and on their connections.
+        """
+        before = self._present
+        if present == before and not self._others:
+            return
+        self._present = present
+        for address in self._others:
+            if address not in present:
+                self._retire(address, "", cut_seconds)
+        self._others.clear()
+        for address, pod in before.items():
+            if present.get(address) != pod:
+                self._retire(address, pod, cut_seconds)
+        for address, pod in present.items():
+            if self._departed and before.get(address) != pod:
+                self._restore(address, pod)
+
+    def _retire(self, address: Address, pod: str, cut_seconds: float) -> None:
+        """The engine is gone. Its open connections may be used until they end or are cut."""
+        for connection in self._idle.pop(address, ()):
+            connection.close()
+        connections = {c for c in self._open.pop(address, ()) if c.lost is None}
+        if not connections:
+            return
+        departed = Departed(connections)
+        for connection in connections:
+            connection.on_closed = connections.discard
+        key = (address, pod)
+        departed.timer = self._loop.call_later(cut_seconds, self._cut, key, departed)
+        self._departed[key] = departed
+
+    def _restore(self, address: Address, pod: str) -> None:
+        """The engine is back: its connections are not cut."""
+        departed = self._departed.pop((address, pod), None)
+        if departed is None:
+            return
+        if departed.timer is not None:
+            departed.timer.cancel()
+        connections = self._open.setdefault(address, set())
+        connections |= departed.connections
+        for connection in departed.connections:
+            connection.on_closed = connections.discard
+
+    def _cut(self, key: tuple[Address, str], departed: Departed) -> None:
+        if self._departed.get(key) is departed:
+            del self._departed[key]
+        for connection in list(departed.connections):
+            connection.abort(ConnectionResetError("its pod is gone"))
 
     def interrupt(self, address: Address, failure: EngineFailure) -> None:
         """End every wait for a first event from this address with a failure. Answers that are relayed go on."""

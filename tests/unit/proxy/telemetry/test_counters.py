@@ -31,3 +31,17 @@ def test_reports_add_up(workers: list[list[Outcome]]) -> None:
     assert sum(total["retries"].values()) == len(every)
     assert total["inFlight"]["requests"] == len(workers)
     assert total["legs"] == ({"d": 2 * len(workers)} if workers else {})
+
+
+@given(st.permutations(range(5)), st.lists(st.floats(0, 1e6), min_size=5, max_size=5))
+def test_sums_of_seconds_are_equal_in_any_order(order: list[int], seconds: list[float]) -> None:
+    """Otherwise a sum could decrease when a worker ends and its report moves to another place."""
+    reports = []
+    for each in seconds:
+        counters = Counters()
+        counters.phases["total"].observe(each)
+        reports.append(counters.report({}))
+    total = add_reports(reports)["phases"]["total"]["total"]
+    moved = [reports[number] for number in order]
+    assert add_reports([add_reports(moved[:2]), *moved[2:]])["phases"]["total"]["total"] == total
+    assert sum(seconds) - 1e-5 < total <= sum(seconds) + 1e-5

@@ -1,0 +1,41 @@
+"""The pairs that have exchanged KV, indexed by engine."""
+
+from pdx_proxy.endpoints.snapshot import Pairing
+
+Generation = tuple[str, int]
+"""An endpoint's name and generation."""
+
+
+class Handshakes:
+    """Pairs that have exchanged KV in this generation of both. Contains no pair of an earlier generation.
+
+    The cost of `apply` depends on the generations that begin and end, not on the number of pairs.
+    """
+
+    __slots__ = ("_of", "pairs")
+
+    def __init__(self) -> None:
+        self.pairs: set[Pairing] = set()
+        self._of: dict[Generation, set[Pairing]] = {}
+        """The pairs of each generation in force."""
+
+    def add(self, pair: Pairing) -> None:
+        """Record a pair, unless a generation of it is over."""
+        if pair in self.pairs:
+            return
+        prefill, decode = self._of.get(pair[:2]), self._of.get(pair[2:])
+        if prefill is not None and decode is not None:
+            self.pairs.add(pair)
+            prefill.add(pair)
+            decode.add(pair)
+
+    def apply(self, current: set[Generation]) -> None:
+        """Receive the generations in force, and forget the pairs of those that are over."""
+        for generation in self._of.keys() - current:
+            for pair in self._of.pop(generation):
+                self.pairs.discard(pair)
+                other = self._of.get(pair[2:] if pair[:2] == generation else pair[:2])
+                if other is not None:
+                    other.discard(pair)
+        for generation in current - self._of.keys():
+            self._of[generation] = set()
