@@ -115,7 +115,13 @@ async def test_short_prompts_are_served_by_d_alone(make_world: MakeWorld, order:
     replies.append(await world.complete(CHAT, prompt="A short question?"))
     assert engines_of(replies, "x-pdx-prefill") == {"none": 3}
     assert world.p.counts.legs.total() == prefills
-    assert {**world.report["notSplit"]} == {"path": 0, "parameters": 0, "short": 3, "no_prefill": 0}
+    assert {**world.report["notSplit"]} == {
+        "path": 0,
+        "parameters": 0,
+        "short": 3,
+        "no_prefill": 0,
+        "long_queue": 0,
+    }
     replies = [await world.post("/v1/completions", {"model": "sim", "max_tokens": 4, **body}) for body in LONG]
     replies.append(await world.complete(CHAT))
     assert engines_of(replies, "x-pdx-prefill")["none"] == 0
@@ -136,5 +142,6 @@ async def test_what_is_not_split_is_counted_on_the_metrics_page(make_world: Make
         'pdx_not_split_total{reason="parameters"}': "1.0",
         'pdx_not_split_total{reason="short"}': "0.0",
         'pdx_not_split_total{reason="no_prefill"}': "1.0",
+        'pdx_not_split_total{reason="long_queue"}': "0.0",
     }, "the request whose P was lost was meant to be split"
     assert 'pdx_affinity_selections_total{result="kept",role="prefill"} 0.0' in page

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pdx_api.defaults import CONSECUTIVE_ERRORS
 from pdx_api.names import Order, Role
 from pdx_cli.commands.gateway import add_arguments, settings_of
 from pdx_cli.errors import CommandError
@@ -74,10 +75,10 @@ async def test_a_failure_of_one_rank_is_its_own(push: Order, ranked: Ranked) -> 
     world, _ = await ranked(push)
     await eventually(lambda: len(world.gateway.registry.snapshot.prefill) == 2)
     world.allowed.stranded = True
-    world.fault(world.p, FaultKind.STATUS, count=2)
+    world.fault(world.p, FaultKind.STATUS, count=CONSECUTIVE_ERRORS)
     while world.p.faults.active:
         assert (await world.complete()).text == Shape().expected()
-    await eventually(lambda: len(world.gateway.registry.snapshot.prefill) == 2)
+    await eventually(lambda: world.gateway.registry.snapshot.prefill[0].generation == 2)
     assert [e.generation for e in world.gateway.registry.snapshot.prefill] == [2, 1]
 
 
