@@ -223,6 +223,35 @@ def _ejections() -> Iterator[Row]:
         counters="`pdx_ejections_total` stalled 1",
         test=_HUNG + "a_hung_engine_lets_go_of_requests_that_wait",
     )
+    unit = "unit/proxy/"
+    for id_, fails, engines, test in (
+        (
+            "failing-role",
+            "engines of one role answer 5xx, or hand-offs fail at them",
+            "at most half of the role is ejected, and never the last one",
+            f"{unit}health/test_ejection.py::test_over_any_sequence_inference_is_bounded",
+        ),
+        (
+            "failing-decode",
+            "D answers 500 to the hand-offs of every P",
+            "D is ejected if another can replace it; no P is",
+            f"{unit}engines/test_observer.py::test_a_decode_that_fails_with_every_prefill_is_at_fault",
+        ),
+    ):
+        yield Row(
+            id_, Phase.DECODE, fails, Client.ENGINES, {Outcome.UNAVAILABLE: 1}, orders=PULL, engines=engines, test=test
+        )
+    yield Row(
+        "long-prefill",
+        Phase.PREFILL,
+        "P computes one prompt for two minutes",
+        Client.RIGHT,
+        {Outcome.SPLIT: 1},
+        orders=PULL,
+        streams=WHOLE,
+        engines="P's metrics show progress with every chunk; it is not ejected",
+        test=_HUNG + "an_engine_without_progress_is_stalled_and_a_long_prefill_is_not",
+    )
     yield Row(
         "decode-500-innocent-prefill",
         Phase.DECODE,

@@ -231,6 +231,8 @@ async def test_two_workers_find_the_least_loaded(make_world: MakeWorld, programs
         "lost": 1,
         "timeout": 0,
         "consecutive_errors": 0,
+        "stalled": 0,
+        "failed_handoffs": 0,
         "overridden": 0,
     }, "both have reported it"
     for writer in writers:
