@@ -144,9 +144,13 @@ class ConnectionPool:
             connection.abort(ConnectionResetError("its pod is gone"))
 
     def interrupt(self, address: Address, failure: EngineFailure) -> None:
-        """End every wait for a first event from this address with a failure. Answers that are relayed go on."""
-        for connection in [c for c in self._all if c.address == address and not c.relaying and not c.complete]:
-            connection.interrupt(failure)
+        """End every wait for a first event from the engine at this address with a failure.
+
+        Answers that are relayed go on. Connections to an engine that had the address before end when they are cut.
+        """
+        for connection in list(self._open.get(address, ())):
+            if not connection.relaying and not connection.complete:
+                connection.interrupt(failure)
 
     def close(self) -> None:
         """Close idle connections."""
