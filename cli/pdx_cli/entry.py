@@ -3,7 +3,7 @@
 Imports nothing but a built-in module before it sets the disposition; `import signal` would run Python code.
 """
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 
 
 def _end_silently() -> None:

@@ -1,7 +1,7 @@
 """Signals: an interrupt ends a command at once and without a traceback, unless the command has something to release.
 
-SIGINT has its default disposition while a command has nothing to release, also during imports. A KeyboardInterrupt could
-be raised anywhere instead: in an import's callback, or at exit, where Python prints it and goes on.
+SIGINT has its default disposition while a command has nothing to release, also during imports. A KeyboardInterrupt
+could be raised anywhere instead: in an import's callback, or at exit, where Python prints it and goes on.
 """
 
 import os

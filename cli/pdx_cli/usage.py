@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import IO, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from pdx_cli.errors import ExitCode
 
@@ -21,7 +21,7 @@ class Parser(argparse.ArgumentParser):
         """Print the error on stderr and exit with 2."""
         self.exit(ExitCode.INVALID, f"{self.prog}: {sentence(message)}\n")
 
-    def _print_message(self, message: str, file: IO[str] | None = None) -> None:
+    def _print_message(self, message: str, file: Any = None) -> None:
         """Write the help; unlike argparse, let a full disk or a closed pipe be an error."""
         if message:
             (file or sys.stderr).write(message)

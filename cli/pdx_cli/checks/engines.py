@@ -22,8 +22,8 @@ def starting_run(observation: Observation) -> Iterator[Finding]:
     """A `pdx up` is not serving yet. Until it is, engines and gateway that do not answer are no finding."""
     if (starting := observation.starting) is not None and not observation.dead:
         sentence = (
-            f"`pdx up` has been starting for {starting.seconds} s: {starting.healthy} of {starting.engines} engines are "
-            "healthy"
+            f"`pdx up` has been starting for {starting.seconds} s: {starting.healthy} of {starting.engines} engines "
+            "are healthy"
         )
         yield Finding(Severity.WAIT, "Starting", sentence, "Wait; `pdx up` itself reports an engine that fails.")
 
@@ -62,8 +62,8 @@ def connector_off(engine: str, evidence: str, *, is_local: bool) -> Finding:
     undo = (
         "start it again with that flag."
         if is_local
-        else "find what rewrites its pod (a policy, a webhook) or what its image does with arguments, undo changes of the "
-        "engines' Deployment, and delete the pod."
+        else "find what rewrites its pod (a policy, a webhook) or what its image does with arguments, undo changes of "
+        "the engines' Deployment, and delete the pod."
     )
     return wrong(
         Cause.NO_CONNECTOR,

@@ -24,10 +24,10 @@ _OPEN_PORTS: Final = (
 )
 
 _OPEN_PORTS_HERE: Final = (
-    "Each engine opens further ports for KV (NIXL's side channel is 5600 by default, and two engines on one machine need "
-    "two): check that both processes listen, that VLLM_NIXL_SIDE_CHANNEL_HOST is an address of this machine, and that no "
-    "firewall blocks its loopback. If KV goes through a store, check that both reach it. If the problem stays then, "
-    "restart D: NIXL does not restore a connection that it has lost."
+    "Each engine opens further ports for KV (NIXL's side channel is 5600 by default, and two engines on one machine "
+    "need two): check that both processes listen, that VLLM_NIXL_SIDE_CHANNEL_HOST is an address of this machine, and "
+    "that no firewall blocks its loopback. If KV goes through a store, check that both reach it. If the problem stays "
+    "then, restart D: NIXL does not restore a connection that it has lost."
 )
 
 

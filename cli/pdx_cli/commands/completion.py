@@ -153,7 +153,7 @@ if [[ $funcstack[1] == _pdx ]]; then _pdx "$@"; else compdef _pdx pdx; fi
 def _zsh_arguments(command: Command) -> str:
     specs = []
     for flag in command.flags:
-        text = flag.help.translate(str.maketrans({"[": "(", "]": ")", ":": ",", "`": "'"}))
+        text = flag.help.translate(str.maketrans("[]:`", "(),'"))
         value = "" if flag.values is None else f":value:{_zsh_values(flag.values)}"
         specs += [shlex.quote(f"*{name}[{text}]{value}") for name in flag.names]
     if command.argument is not None:

@@ -57,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=usage.directory,
         metavar="DIR",
-        help="write a support bundle into a new directory: state, conditions, events, logs, metrics and versions, without "
-        "keys, tokens, prompts and answers",
+        help="write a support bundle into a new directory: state, conditions, events, logs, metrics and versions, "
+        "without keys, tokens, prompts and answers",
     )
     parser.epilog = target.epilog(parser, EPILOG)
 
@@ -147,11 +147,9 @@ def _extent(observation: Observation) -> str:
     if observation.namespace is None:
         return f"{_count(len(observation.gateways), 'gateway')} and {_count(len(observation.engines), 'engine')}"
     gateways = sum(gateway.state is not None for gateway in observation.gateways)
-    return (
-        f"the object, {_count(len(observation.pools), 'Deployment')} of engines, {_count(len(observation.pods), 'pod')}, "
-        f"{_count(len(observation.events), 'warning')}, {_count(gateways, 'gateway')} and "
-        f"{_count(len(observation.engines), 'running engine')}"
-    )
+    pools, pods = _count(len(observation.pools), "Deployment"), _count(len(observation.pods), "pod")
+    events, running = _count(len(observation.events), "warning"), _count(len(observation.engines), "running engine")
+    return f"the object, {pools} of engines, {pods}, {events}, {_count(gateways, 'gateway')} and {running}"
 
 
 def _count(number: int, noun: str) -> str:

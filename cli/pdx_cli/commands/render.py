@@ -26,7 +26,8 @@ examples:
   kubectl get pdd qwen -o yaml | pdx render -
   pdx render examples/qwen.yaml -o name
 
-The gateway's image is that of the Helm chart; if you have built another, name it with --gateway-image. The output names Secrets (tokens, API keys) but does not contain them: create them before you apply it."""
+The gateway's image is that of the Helm chart; if you have built another, name it with --gateway-image.
+The output names Secrets (tokens, API keys) but does not contain them: create them before you apply it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +66,7 @@ def _in_namespace(deployment: PDDeployment, namespace: str | None) -> PDDeployme
     return deployment.model_copy(update={"metadata": metadata})
 
 
-def _manifests(deployment: PDDeployment, args: argparse.Namespace) -> list[Manifest]:
+def _manifests(deployment: PDDeployment, args: argparse.Namespace) -> tuple[Manifest, ...]:
     try:
         return children(deployment, pairing_revision(deployment.spec), uid=None, gateway_image=args.gateway_image)
     except OverlayError as error:

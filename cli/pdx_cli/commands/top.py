@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def _print_updates(chosen: Local | InCluster, args: argparse.Namespace) -> None:
     async with sampler_of(chosen, time.monotonic) as sampler:
-        async for shown in _updates(sampler, chosen, args.interval):
+        async for shown in _updates(sampler, chosen, args.interval, once=args.once):
             if args.format == "text":
                 _print_page(_page(sampler, shown, args, _width()))
             else:
@@ -109,12 +109,20 @@ def _width() -> int:
     return os.get_terminal_size(1).columns if sys.stdout.isatty() else PIPE_WIDTH
 
 
-async def _updates(sampler: Sampler, chosen: Local | InCluster, interval: float) -> AsyncIterator[Figures]:
-    """Yield the figures of each interval. A gateway that starts is awaited; a later failure ends the command."""
+async def _updates(
+    sampler: Sampler, chosen: Local | InCluster, interval: float, *, once: bool
+) -> AsyncIterator[Figures]:
+    """Yield the figures of each interval. A gateway that starts is awaited; a later failure is reported and retried."""
     before = await _first_sample(sampler, chosen, interval)
     while True:
         await asyncio.sleep(interval)
-        now = await sampler.sample()
+        try:
+            now = await sampler.sample()
+        except CommandError as error:
+            if once:
+                raise
+            print(f"pdx: {error} Retrying.", file=sys.stderr, flush=True)
+            continue
         yield figures(before, now, sampler.names)
         before = now
 

@@ -1,4 +1,4 @@
-"""The figures of a deployment as lines: state and problems first, then load and latency, engines, pairs, phases. Pure."""
+"""The figures of a deployment as lines: state and problems first, then latency, engines, pairs, phases. Pure."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -105,7 +105,8 @@ def problems(shown: Figures) -> Iterator[str]:
             yield f"{each.name} does not answer ({each.silent}); the gateway still reports {each.state}"
     broken = [pair for pair in shown.unverified if pair.verdict == "broken"]
     if broken:
-        yield f"KV does not move in {len(broken)} of {len(shown.pairs)} pairs: {_pair_name(broken[0])}: {broken[0].detail}"
+        first = broken[0]
+        yield f"KV does not move in {len(broken)} of {len(shown.pairs)} pairs: {_pair_name(first)}: {first.detail}"
     stale = [pair for pair in shown.unverified if pair.stale]
     if stale:
         oldest = max(pair.age for pair in stale)

@@ -56,6 +56,7 @@ def read(file: Path) -> list[Document]:
     try:
         while loader.check_node():
             node = loader.get_node()
+            assert node is not None, "check_node has found one"
             if duplicates := list(_duplicates(node)):
                 raise InputError(*_listed(name, duplicates))
             if _size(node, {}) > MAX_VALUES:

@@ -17,6 +17,8 @@ STALE_PERIODS: Final = 2
 PHASES: Final = "pdx_phase_seconds_bucket"
 _STATES: Final = ("Warm", "Warming", "Suspect", "Cold", "NotReady", "Leaving")
 
+_NO_LOAD: Final = LoadFigures()
+
 Buckets = Mapping[float, float]
 """Upper bound in seconds -> number of requests that took at most that long."""
 
@@ -71,7 +73,7 @@ class EndpointFigures:
     reason: str
     legs: int
     """Requests of the gateways that it has not answered."""
-    load: LoadFigures = LoadFigures()
+    load: LoadFigures = _NO_LOAD
     silent: str = ""
     """Why its /metrics did not answer; empty if they did, or were not read."""
 
@@ -273,7 +275,7 @@ def _rank(state: str) -> int:
 def _pairs(readings: Sequence[Reading]) -> tuple[PairFigures, ...]:
     """Return each pair once, from the gateway that probed it last."""
     found: dict[tuple[str, str], PairFigures] = {}
-    for page, pair in ((page, pair) for page in _probes(readings) for pair in page.get("pairs") or ()):
+    for page, pair in ((probes, each) for probes in _probes(readings) for each in probes.get("pairs") or ()):
         period = float(page.get("seconds") or 0)
         tokens = pair.get("tokens") or 0
         figure = PairFigures(

@@ -19,19 +19,11 @@ _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _HARMLESS: Final = re.compile(r"ref$|^automountServiceAccountToken$", re.IGNORECASE)
 """Names that contain such a word and refer to a secret without its value."""
 _TEXT_NAMES: Final = frozenset(
-    (
-        "prompt",
-        "prompts",
-        "prompt_token_ids",
-        "prompt_embeds",
-        "messages",
-        "content",
-        "input",
-        "inputs",
-        "text",
-        "suffix",
-    )
-    + ("completion", "reasoning_content", "output_text", "generated_text", "instructions", "documents", "query", "user")
+    {
+        *("prompt", "prompts", "prompt_token_ids", "prompt_embeds", "messages", "content"),
+        *("input", "inputs", "text", "suffix", "completion", "reasoning_content"),
+        *("output_text", "generated_text", "instructions", "documents", "query", "user"),
+    }
 )
 """Names of fields with text of users or of the model, in OpenAI's API and in vLLM's logs."""
 
