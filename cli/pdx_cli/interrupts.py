@@ -25,7 +25,7 @@ def handled(on_signal: OnSignal) -> Iterator[None]:
 
     former = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     for number in STOP_SIGNALS:
-        if former[number] is not signal.SIG_IGN:  # `nohup`, and jobs in the background, ignore some
+        if number != signal.SIGHUP or former[number] is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
             signal.signal(number, handle)
     try:
         yield
