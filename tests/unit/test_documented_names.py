@@ -22,6 +22,7 @@ from tests.unit.test_metric_tables import PROGRAMS
 
 DOCS = sorted(path for path in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"] if path.name != "glossary.md")
 DASHBOARDS = sorted((ROOT / "charts" / "pdx").rglob("dashboards/*.json"))
+PACKAGES = ("pdx_api", "pdx_cli", "pdx_cluster", "pdx_operator", "pdx_proxy", "pdx_sim")
 CODE = ("api", "cli", "operator", "proxy", "sim")
 
 EXTERNAL_FLAGS = {
@@ -151,7 +152,7 @@ def named_metrics(text: str) -> set[str]:
         name
         for name in re.findall(r"(?<![\w/.-])pdx_[a-z_]+[a-z](?![\w/.(-])", text)
         # Prometheus' names of Kubernetes' labels are `…_pdx_dev_…`.
-        if not name.startswith("pdx_dev_") and name not in ("pdx_api", "pdx_cli", "pdx_cluster", "pdx_operator", "pdx_proxy", "pdx_sim")
+        if not name.startswith("pdx_dev_") and name not in PACKAGES
     }
 
 
@@ -178,7 +179,8 @@ def words_of_the_code() -> set[str]:
 
 
 KUBERNETES = {
-    *("ConfigMapNotFound", "ContainerCreating", "ClusterRole", "ClusterRoleBinding", "ConfigMap", "CrashLoopBackOff", "ServiceMonitor", "PodMonitor"),
+    *("ConfigMapNotFound", "ContainerCreating", "ClusterRole", "ClusterRoleBinding", "ConfigMap"),
+    *("CrashLoopBackOff", "ServiceMonitor", "PodMonitor"),
     *("PrometheusRule", "ImagePullBackOff", "ErrImagePull", "LimitRange", "ResourceQuota", "StorageClass"),
     *("HorizontalPodAutoscaler", "ReadWriteMany", "ReadOnlyMany", "PersistentVolumeClaim", "OOMKilled"),
     *("SecurityContextConstraints", "AuthorizationPolicy", "PeerAuthentication", "DestinationRule", "ServiceAccount"),

@@ -91,7 +91,7 @@ def up(tmp_path: Path) -> Iterator[Callable[..., Run]]:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _eventually(condition: Callable[[], bool]) -> bool:
+def eventually(condition: Callable[[], bool]) -> bool:
     deadline = time.monotonic() + SECONDS
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -183,9 +183,9 @@ def test_nothing_survives_a_killed_pdx_up(moment: str, up: Callable[..., Run]) -
     if moment == "serving":
         run.lines_until("Ctrl-C stops everything")
     else:
-        assert _eventually(lambda: (run.logs / "prefill-0.log").exists())
+        assert eventually(lambda: (run.logs / "prefill-0.log").exists())
     run.process.kill()
-    assert _eventually(lambda: run.marked() == set())
+    assert eventually(lambda: run.marked() == set())
     assert run.status() == []
 
 
@@ -229,7 +229,7 @@ def test_the_serving_port_in_use(up: Callable[..., Run]) -> None:
 
 def test_a_second_run_of_the_same_name(up: Callable[..., Run]) -> None:
     first = up()
-    assert _eventually(lambda: (first.logs / "prefill-0.log").exists())
+    assert eventually(lambda: (first.logs / "prefill-0.log").exists())
     code, out, err = up().end()
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith("pdx: tiny already runs in ")
