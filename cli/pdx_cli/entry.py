@@ -13,6 +13,8 @@ def _end_silently() -> None:
 
 
 _end_silently()
+# A program that starts this one may block SIGINT until here, so that Python's own start is not interrupted either.
+_signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGINT,))
 
 
 def pdx(prog: str = "pdx") -> int:

@@ -10,15 +10,15 @@ SOURCES: Final = """\
 RUN, WAIT   vllm:num_requests_running, vllm:num_requests_waiting of each engine
 KV          vllm:kv_cache_usage_perc: the share of its KV blocks in use
 IN/S, OUT/S vllm:prompt_tokens_total, vllm:generation_tokens_total, per second
-TTFT        pdx_phase_seconds{phase="first_token"} of the gateways, with the queue
+TTFT        pdx_phase_seconds{phase="first_token"} of the gateways, with queue
 TPOT        vllm:request_time_per_output_token_seconds, else
             vllm:inter_token_latency_seconds: mean of the requests that ended
-REMOTE      vllm:prompt_tokens_by_source_total{source="external_kv_transfer"} / all
+REMOTE      vllm:prompt_tokens_by_source_total, source external_kv_transfer
 phases      pdx_phase_seconds; pairs: /pdx/canary of the gateways"""
 """Where each figure comes from, in lines of at most 80 characters."""
 
 HELP: Final = f"""\
-q, Ctrl-C   end                       s, S        sort by the next, previous column
+q, Ctrl-C   end                       s, S        next, previous order
 ↑ ↓ k j     scroll by a line          PgUp PgDn   scroll by a page
 Home, End   first, last line          space       update now
 ?           this help; any key closes it

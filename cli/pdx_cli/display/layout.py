@@ -79,6 +79,8 @@ def _title(title: Title, shown: Figures, width: int) -> Line:
     wiring = f"  {shown.mode} {shown.wiring}".rstrip()
     right = f"{title.time}  every {title.interval:g} s"
     left = f"{title.name} ({title.location})"
+    if len(left) + len(wiring) + len(right) + 2 > width:
+        right = title.time
     gap = max(2, width - len(left) - len(wiring) - len(right))
     return line((left, Style.BOLD), wiring, " " * gap, (right, Style.DIM))
 
@@ -89,8 +91,15 @@ def _status(shown: Figures) -> Line:
     if shown.ready and (shown.unhealthy or shown.unverified or shown.silent or shown.ready < shown.gateways):
         word, style = "DEGRADED", Style.YELLOW
     engines = f"{serving} of {len(shown.endpoints)} engines, {shown.ready} of {shown.gateways} gateways ready"
-    kv = shown.kv.removesuffix(" by transfer probes")
-    return line((word, style), f"  {engines}{f'  {kv}' if kv else ''}")
+    return line((word, style), f"  {engines}", *_kv(shown))
+
+
+def _kv(shown: Figures) -> Iterator[str]:
+    good = sum(pair.is_verified for pair in shown.pairs)
+    if good:
+        yield f"  KV verified in {good} of {len(shown.pairs)} pairs"
+    elif shown.kv:
+        yield f"  {shown.kv.removesuffix(' by transfer probes')}"
 
 
 def problems(shown: Figures) -> Iterator[str]:
@@ -102,7 +111,7 @@ def problems(shown: Figures) -> Iterator[str]:
         if each.state != WARM:
             yield f"{each.name} is {each.state}{f': {each.reason}' if each.reason else ''}"
         else:
-            yield f"{each.name} does not answer ({each.silent}); the gateway still reports {each.state}"
+            yield f"{each.name} {each.silent}; the gateway still reports {each.state}"
     broken = [pair for pair in shown.unverified if pair.verdict == "broken"]
     if broken:
         first = broken[0]
@@ -231,10 +240,12 @@ def _pairs(shown: Figures, width: int) -> Iterator[Line]:
     yield Line()
     if good:
         remote = min((pair.remote for pair in good if pair.remote is not None), default=None)
-        least = f", at least {percent(remote)} of the prompt remote" if remote is not None else ""
+        least = f", remote {percent(remote)} or more" if remote is not None else ""
         age = max(pair.age for pair in good)
-        text = f"{len(good)} of {len(shown.pairs)} pairs verified, the oldest probe {age:.0f} s ago{least}"
+        text = f"{len(good)} of {len(shown.pairs)} pairs verified, oldest probe {age:.0f} s ago{least}"
         yield line(("Pairs     ", Style.DIM), text)
+    if down := sum(pair.is_down for pair in shown.pairs):
+        yield line(f"          {down} of {len(shown.pairs)} pairs have an engine that does not serve")
     for pair in shown.unverified:
         verdict = f"{pair.verdict}, {pair.age:.0f} s ago{' (stale)' if pair.stale else ''}"
         style = Style.BAD if pair.verdict == "broken" else Style.YELLOW

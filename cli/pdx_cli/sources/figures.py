@@ -98,10 +98,13 @@ class PairFigures:
     stale: bool = False
     """Whether the probe is older than two periods, so that its verdict is not current."""
 
+    is_down: bool = False
+    """Whether one of its engines does not serve, so that it is not probed."""
+
     @property
     def is_verified(self) -> bool:
         """Whether KV moved within the last periods."""
-        return self.verdict == "verified" and not self.stale
+        return self.verdict == "verified" and not self.stale and not self.is_down
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +136,8 @@ class Figures:
 
     @property
     def unverified(self) -> tuple[PairFigures, ...]:
-        """The pairs whose last probe failed or is old."""
-        return tuple(each for each in self.pairs if not each.is_verified)
+        """The pairs of serving engines whose last probe failed or is old."""
+        return tuple(each for each in self.pairs if not each.is_verified and not each.is_down)
 
     def phase(self, name: str) -> PhaseFigures | None:
         """Return one phase; None if no request had it."""
@@ -153,6 +156,8 @@ def figures(before: Sample | None, now: Sample, names: Mapping[str, str] = Mappi
         replace(p, prefill=names.get(p.prefill, p.prefill), decode=names.get(p.decode, p.decode))
         for p in _pairs(now.readings)
     )
+    down = {each.name for each in endpoints if not each.is_healthy}
+    pairs = tuple(replace(p, is_down=bool({p.prefill, p.decode} & down)) for p in pairs)
     wirings = {f"{e.get('connector')} {e.get('order')}" for s in states for e in s["endpoints"] if e.get("connector")}
     return Figures(
         mode=next((str(state["mode"]) for state in states if state.get("mode")), "no engines"),

@@ -95,7 +95,7 @@ class LocalSampler:
         try:
             return read_load(await self.client.text(url, seconds=ENGINE_SECONDS), endpoint.get("rank"))
         except AnswerError as error:
-            raise _NoAnswerError(str(error).partition("did not answer: ")[2] or str(error)) from error
+            raise _NoAnswerError(str(error).removeprefix(f"{url} ")) from error
 
 
 @dataclass(slots=True)

@@ -171,7 +171,7 @@ async def test_an_engine_of_another_order(make_world: MakeWorld) -> None:
 async def test_a_run_that_starts_is_no_alarm(tmp_path: Path) -> None:
     run = Run(tmp_path, "--set", "spec.prefill.replicas=2")
     try:
-        assert await asyncio.to_thread(eventually, (run.logs / "prefill-0.log").exists)
+        assert await asyncio.to_thread(eventually, (run.logs.parent / "state.json").exists)
         os.kill(run.process.pid, signal.SIGSTOP)  # it stays in its start
         code, out, _ = await pdx("doctor", "--json", env=run.env)
         (finding,) = json.loads(out)["findings"]

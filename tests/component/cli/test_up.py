@@ -195,7 +195,7 @@ def test_an_engine_that_dies_during_start(up: Callable[..., Run]) -> None:
     code, out, err = run.end()
     assert (code, out) == (1, "")
     message = next(line for line in err.splitlines() if line.startswith("pdx: "))
-    assert "-0 exited with code 1; " in message
+    assert "-0 exited with code 2; " in message
     assert message.endswith("-0.log ends with:")
     assert err.splitlines()[-1].startswith("    pdx: num_blocks * block_size must hold")
     assert run.marked() == set()
@@ -208,7 +208,7 @@ def test_an_engine_that_dies_while_serving(up: Callable[..., Run]) -> None:
     os.killpg(next(p["pid"] for p in status["processes"] if p["name"] == "decode-0"), signal.SIGKILL)
     code, _, err = run.end()
     assert code == 1
-    assert "pdx: decode-0 was killed by signal 9 (SIGKILL); " in err
+    assert "pdx: decode-0 was killed by signal 9 (SIGKILL) (if nobody killed it, the kernel may have run out of " in err
     assert run.marked() == set()
 
 

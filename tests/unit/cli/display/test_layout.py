@@ -46,7 +46,11 @@ HEALTHY = Figures(
 BROKEN = replace(
     HEALTHY,
     endpoints=(*ENGINES[:2], engine("prefill-2", "prefill", "Suspect", "connection refused"), *ENGINES[3:]),
-    pairs=(pair("prefill-2", "decode-0", "broken", detail="PortsBlocked: no token came"), *PAIRS[:6]),
+    pairs=(
+        pair("prefill-1", "decode-0", "broken", detail="PortsBlocked: no token came"),
+        *PAIRS[:4],
+        *(pair("prefill-2", f"decode-{d}", is_down=True) for d in range(2)),
+    ),
     kv="KV DOES NOT MOVE between 1 of 9 pairs",
 )
 
@@ -70,9 +74,9 @@ def test_no_line_is_longer_than_the_screen(width: int) -> None:
 def test_state_and_problems_come_first() -> None:
     lines = text(page(TITLE, BROKEN, 80))
     assert lines[0].startswith("qwen (namespace llm)  Disaggregated NIXL PrefillFirst")
-    assert lines[1] == "DEGRADED  5 of 6 engines, 1 of 1 gateways ready  KV DOES NOT MOVE between 1 of …"
+    assert lines[1] == "DEGRADED  5 of 6 engines, 1 of 1 gateways ready  KV verified in 4 of 7 pairs"
     assert lines[2] == "✗ prefill-2 is Suspect: connection refused"
-    assert lines[3].startswith("✗ KV does not move in 1 of 7 pairs: prefill-2 → decode-0: PortsBlocked")
+    assert lines[3].startswith("✗ KV does not move in 1 of 7 pairs: prefill-1 → decode-0: PortsBlocked")
     head = next(i for i, each in enumerate(lines) if each.startswith("ENGINE"))
     assert lines[head + 1].startswith("prefill-2"), "the engine that does not serve"
 
@@ -80,18 +84,29 @@ def test_state_and_problems_come_first() -> None:
 def test_everything_that_matters_fits_on_80_by_24() -> None:
     shown = [each.text for each in screen(View(), page(TITLE, BROKEN, 80), 80, 24)]
     assert len(shown) == 24
-    for part in ("DEGRADED", "TTFT p50 12 ms", "TPOT", "prefill-2", "decode-2", "6 of 7 pairs verified", "q quit"):
+    for part in (
+        "DEGRADED",
+        "TTFT p50 12 ms",
+        "TPOT",
+        "prefill-2",
+        "decode-2",
+        "4 of 7 pairs verified",
+        "2 of 7 pairs have an engine that does not serve",
+        "q quit",
+    ):
         assert any(part in each for each in shown), part
 
 
 def test_verified_pairs_are_one_line() -> None:
     lines = [each for each in text(page(TITLE, HEALTHY, 80)) if "→" in each or "pairs" in each.lower()]
     assert len(lines) == 2, "the status and the pairs"
-    assert "9 of 9 pairs verified, the oldest probe 7 s ago" in lines[1]
+    assert "9 of 9 pairs verified, oldest probe 7 s ago, remote 100% or more" in lines[1]
 
 
 def test_a_healthy_deployment_is_ok_and_has_no_problem() -> None:
-    assert text(page(TITLE, HEALTHY, 80))[1].startswith("OK  6 of 6 engines, 1 of 1 gateways ready  KV moves: 9 of 9")
+    assert text(page(TITLE, HEALTHY, 80))[1].startswith(
+        "OK  6 of 6 engines, 1 of 1 gateways ready  KV verified in 9 of 9"
+    )
     assert list(problems(HEALTHY)) == []
 
 
@@ -103,8 +118,8 @@ def test_a_healthy_deployment_is_ok_and_has_no_problem() -> None:
         ({"problems": {"shed: full": (1.5, 4)}}, "shed: full: 1.5/s"),
         ({"pairs": (pair("p", "d", stale=True, age=99.0),)}, "1 of 1 pairs were not probed for up to 99 s"),
         (
-            {"endpoints": (replace(engine("d"), silent="no answer within 1.5 s"),)},
-            "d does not answer (no answer within 1.5 s); the gateway still reports Warm",
+            {"endpoints": (replace(engine("d"), silent="did not answer within 1.5 s"),)},
+            "d did not answer within 1.5 s; the gateway still reports Warm",
         ),
     ],
 )
@@ -171,6 +186,7 @@ def test_a_screen_fills_its_lines(height: int) -> None:
 
 
 def test_the_help_names_the_source_of_every_figure() -> None:
+    assert all(len(each) <= 80 for each in keys.HELP.splitlines())
     for metric in (
         "vllm:kv_cache_usage_perc",
         "vllm:num_requests_waiting",
