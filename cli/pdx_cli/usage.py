@@ -36,7 +36,7 @@ def sentence(message: str) -> str:
     if missing := message.partition("the following arguments are required: ")[2]:
         verb = "are" if "," in missing else "is"
         return f"{missing} {verb} missing; --help shows the usage."
-    return message if message.endswith((".", "?")) else f"{message}."
+    return ended(message)
 
 
 def _about(name: str, text: str) -> str:
@@ -49,7 +49,12 @@ def _about(name: str, text: str) -> str:
         return f"{what} is {found[1]!r}; {suggestion(found[1], choices) or options}"
     if text.startswith("expected"):
         return f"{name} needs a value."
-    return f"{name}: {text}" if text.endswith((".", "?")) else f"{name}: {text}."
+    return ended(f"{name}: {text}")
+
+
+def ended(text: str) -> str:
+    """Return the text with a full stop, unless it ends with one or with a question mark."""
+    return text if text.endswith((".", "?")) else f"{text}."
 
 
 def suggestion(given: str, choices: Iterable[str]) -> str:

@@ -64,8 +64,8 @@ def fields() -> set[str]:
 def is_field(path: str) -> bool:
     """Whether a path is a field, or lies within one that holds anything, or is its end after the name of a parent."""
     steps = [re.sub(r"\[.*\]$", "", step) for step in path.split(".")]
-    for known in fields():
-        pattern = known.split(".")
+    for path_of_field in fields():
+        pattern = path_of_field.split(".")
         if pattern[-1] == "**" and steps[: len(pattern) - 1] == pattern[:-1]:
             return True
         if len(pattern) == len(steps) and all(a in ("*", b) for a, b in zip(pattern, steps, strict=True)):

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from pdx_api.connectors import CONNECTORS, choose
 from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, Order, Role
+from pdx_cli import usage
 from pdx_cli.errors import InputError
 from pdx_proxy.config.flags import FlagsError, add_flags, with_flags
 from pdx_proxy.config.settings import MAX_WORKERS, Address, EndpointSpec, Settings, parse_address
@@ -123,7 +124,7 @@ def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
     try:
         connector, order = choose(args.connector, Order(args.order) if args.order else None, args.protocol)
     except ValueError as error:
-        raise InputError(f"{error}.") from error
+        raise InputError(usage.ended(str(error))) from error
     if args.prefill_ranks < 1:
         raise InputError(f"--prefill-ranks is {args.prefill_ranks}; write 1 or more.")
     identity_ports = _identity_ports(args)

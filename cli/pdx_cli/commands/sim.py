@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from pdx_api.connectors.nixl import SIDE_CHANNEL_PORT
 from pdx_api.names import ENGINE_PORT, Order, Role
+from pdx_cli import usage
 from pdx_cli.errors import InputError
 from pdx_sim.main import run as run_sim
 from pdx_sim.settings import OnLoadFailure, OutOfBoundsError, SimSettings
@@ -126,7 +127,7 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
     except OutOfBoundsError as error:
         raise InputError(f"--{error.field.replace('_', '-')} {error.reason}.") from error
     except ValueError as error:
-        raise InputError(f"{error}.") from error
+        raise InputError(usage.ended(str(error))) from error
 
 
 def _address(flag: str, text: str) -> tuple[str, int]:
