@@ -166,7 +166,7 @@ def test_every_metric_exists(page: Path | str) -> None:
 
 
 @cache
-def words_of_the_code() -> set[str]:
+def strings_of_the_code() -> set[str]:
     """Every word in CamelCase in a string of the programs: conditions, reasons, causes, values of fields."""
     found = {*CONNECTORS, *re.findall(r"alert: (\w+)", rules_file())}
     for path in (path for folder in CODE for path in (ROOT / folder).rglob("*.py")):
@@ -193,4 +193,4 @@ REASONED = ("operator.md", "doctor.md", "observability.md")
 def test_every_condition_and_reason_exists(page: Path) -> None:
     spans = re.findall(r"`([^`\n]+)`", page.read_text())
     named = {word for span in spans for word in re.findall(r"(?<![\w/.-])(?:[A-Z]+[a-z]+){2,}(?![\w/.(-])", span)}
-    assert not named - words_of_the_code() - KUBERNETES
+    assert not named - strings_of_the_code() - KUBERNETES

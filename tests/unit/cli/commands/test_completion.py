@@ -36,7 +36,7 @@ def test_the_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
 
 @pytest.mark.machine
 @pytest.mark.parametrize(
-    ("words", "completed"),
+    ("typed", "completed"),
     [
         ("pdx u", {"up"}),
         ("pdx ", {*COMMANDS, "--help", "--version"}),
@@ -48,11 +48,11 @@ def test_the_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
         ("pdx render tin", {"tiny-cpu.yaml"}),
     ],
 )
-def test_bash_completes(words: str, completed: set[str], tmp_path: Path) -> None:
+def test_bash_completes(typed: str, completed: set[str], tmp_path: Path) -> None:
     (tmp_path / "tiny-cpu.yaml").touch()
     (tmp_path / "script").write_text(script("bash", PARSER))
-    typed = " ".join(f"'{word}'" for word in words.split(" "))
-    state = f"COMP_WORDS=({typed}); COMP_CWORD={len(words.split(' ')) - 1}"
+    parts = [f"'{part}'" for part in typed.split(" ")]
+    state = f"COMP_WORDS=({' '.join(parts)}); COMP_CWORD={len(parts) - 1}"
     code = f"source ./script; {state}; _pdx; printf '%s\\n' ${{COMPREPLY[@]}}"
     ended = subprocess.run(["bash", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert set(ended.stdout.split()) == completed
