@@ -244,7 +244,7 @@ def _pairs(shown: Figures, width: int) -> Iterator[Line]:
         age = max(pair.age for pair in good)
         text = f"{len(good)} of {len(shown.pairs)} pairs verified, oldest probe {age:.0f} s ago{least}"
         yield line(("Pairs     ", Style.DIM), text)
-    if down := sum(pair.is_down for pair in shown.pairs):
+    if down := sum(pair.is_down and pair.verdict != "broken" for pair in shown.pairs):
         yield line(f"          {down} of {len(shown.pairs)} pairs have an engine that does not serve")
     for pair in shown.unverified:
         verdict = f"{pair.verdict}, {pair.age:.0f} s ago{' (stale)' if pair.stale else ''}"

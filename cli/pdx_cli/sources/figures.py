@@ -136,8 +136,8 @@ class Figures:
 
     @property
     def unverified(self) -> tuple[PairFigures, ...]:
-        """The pairs of serving engines whose last probe failed or is old."""
-        return tuple(each for each in self.pairs if not each.is_verified and not each.is_down)
+        """The pairs whose last probe failed, and those of serving engines whose last probe is old."""
+        return tuple(p for p in self.pairs if p.verdict == "broken" or not (p.is_verified or p.is_down))
 
     def phase(self, name: str) -> PhaseFigures | None:
         """Return one phase; None if no request had it."""
