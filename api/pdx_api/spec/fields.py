@@ -1,7 +1,7 @@
 """The base of the types: parts and bounded scalars."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Final, Self
@@ -60,6 +60,15 @@ def with_keys(pattern: str, longest: int, message: str) -> Rule:
     )
 
 
+class BrokenRulesError(ValueError):
+    """A part breaks some of its rules."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = tuple(reasons)
+        """The messages of these rules."""
+
+
 class Part(BaseModel):
     """A part of the object: camelCase in YAML, frozen, without further fields. null means absent."""
 
@@ -79,8 +88,9 @@ class Part(BaseModel):
 
     @model_validator(mode="after")
     def _fulfils_its_rules(self) -> Self:
-        for rule in self.rules:
-            rule.check(self)
+        broken = [rule.message for rule in self.rules if not rule.holds(self)]
+        if broken:
+            raise BrokenRulesError(broken)
         return self
 
     @classmethod

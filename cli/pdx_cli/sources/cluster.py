@@ -28,6 +28,8 @@ class ClusterObserver:
     """Observes one PDDeployment."""
 
     access: ObjectAccess
+    complete: bool = False
+    """Whether to read everything, for a support bundle."""
 
     async def observe(self, now: Callable[[], datetime]) -> Observation:
         """Read everything; raises CommandError with code 2 if the object itself cannot be read."""
@@ -43,7 +45,7 @@ class ClusterObserver:
             self._secrets(deployment),
             self._rights(deployment),
         )
-        views, reader = tuple(pod_view(pod) for pod in pods), PodReader(access)
+        views, reader = tuple(pod_view(pod) for pod in pods), PodReader(access, self.complete)
         logs, gateways, engines = await asyncio.gather(
             reader.ended_logs(views), reader.gateways(pods), reader.engines(pods, deployments)
         )

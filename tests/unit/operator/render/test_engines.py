@@ -263,7 +263,7 @@ def test_render_reports_a_wrong_overlay(tmp_path: Path, capsys: pytest.CaptureFi
     file = tmp_path / "wrong.yaml"
     overlay = "{spec: {containers: [{name: engine, env: [{name: POD_IP, value: x}]}]}}"
     file.write_text(next(path for path in EXAMPLES if path.name == "qwen.yaml").read_text())
-    assert main(["render", str(file), "--set", f"spec.decode.podTemplate={overlay}"]) == 1
+    assert main(["render", str(file), "--set", f"spec.decode.podTemplate={overlay}"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert "spec.decode.podTemplate.spec.containers[engine].env may not change POD_IP" in err
