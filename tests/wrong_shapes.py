@@ -205,7 +205,8 @@ NONEXISTENT: Final[list[tuple[str, object, str, str]]] = [
      "spec.gateway.auth.secretName does not exist; did you mean secretRef?"),
     ("spec.engine.env", {"A": "1"}, "spec.engine.env.A", "spec.engine.env is {A: '1'}; write a list."),
     ("spec.engine.env", [{"name": "A", "value": "1", "valueFrom": {}}], "spec.engine.env[0].valueFrom",
-     "spec.engine.env[0].valueFrom is not supported here; write the variable in spec.prefill.podTemplate and spec.decode.podTemplate, in the container engine."),
+     "spec.engine.env[0].valueFrom is not supported here; write the variable in spec.prefill.podTemplate and "
+     "spec.decode.podTemplate, in the container engine."),
     ("spec.decode.resources.claims", [], "spec.decode.resources.claims",
      "spec.decode.resources.claims does not exist; did you mean limits?"),
     ("spec.decode.podTemplate", {"metadata": {"name": "x"}}, "spec.decode.podTemplate.metadata.name",
