@@ -14,7 +14,7 @@ from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.errors import ClusterError
 from pdx_operator.plan.drift import differs
 from pdx_operator.plan.pinned_template import pinned, scale_only, with_hash
-from pdx_operator.render.children import children
+from pdx_operator.render.children import Installation, children
 from pdx_operator.render.merge_keys import POD_TEMPLATE, UNIONS
 from pdx_operator.render.overlay import overlaid
 from tests.unit.operator.render.test_golden import SPECS
@@ -28,7 +28,7 @@ def _stamped_children(spec: Path, namespace: str) -> list[Manifest]:
     body["metadata"]["namespace"] = namespace
     # No owner: there is none here, and Kubernetes collects what has lost its owner.
     deployment = parse(body)
-    made = children(deployment, pairing_revision(deployment.spec), uid=None, gateway_image="pdx-gateway:1")
+    made = children(deployment, pairing_revision(deployment.spec), Installation("pdx-gateway:1"), uid=None)
     return [with_hash(child) for child in made]
 
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from pdx_api.names import API_VERSION, KIND
+from pdx_api.spec.fields import model_of
 from pdx_api.spec.types import PDDeployment
 
 
@@ -15,8 +16,12 @@ class InvalidDeploymentError(ValueError):
     """The object is invalid. The text is one sentence for the user."""
 
 
-def parse(body: object) -> PDDeployment:
-    """Parse a PDDeployment. Raises InvalidDeploymentError for the first error."""
+def parse(body: object, *, tolerant: bool = False) -> PDDeployment:
+    """Parse a PDDeployment. Raises InvalidDeploymentError for the first error.
+
+    A field that does not exist is an error for people. `tolerant` ignores it, for programs: an object in a cluster
+    contains the defaults of a CRD that may be newer than the program, and the API server has checked its fields.
+    """
     if not isinstance(body, Mapping):
         raise InvalidDeploymentError(
             "This is not a PDDeployment: write a mapping with apiVersion, kind, metadata and spec."
@@ -27,9 +32,31 @@ def parse(body: object) -> PDDeployment:
     if "status" in body:
         body = {key: value for key, value in body.items() if key != "status"}
     try:
-        return PDDeployment.model_validate(body)
+        return _validated(body, tolerant=tolerant)
     except ValidationError as error:
         raise InvalidDeploymentError(_sentence(error.errors(include_url=False)[0])) from error
+
+
+def _validated(body: Mapping[str, Any], *, tolerant: bool) -> PDDeployment:
+    while True:
+        try:
+            return PDDeployment.model_validate(body)
+        except ValidationError as error:
+            extra = [each["loc"] for each in error.errors(include_url=False) if each["type"] == "extra_forbidden"]
+            if not tolerant or not extra:
+                raise
+            for path in extra:
+                body = _without(body, path)
+
+
+def _without(value: Any, path: Sequence[int | str]) -> Any:
+    """A copy of a value without the field at this path."""
+    step, further = path[0], path[1:]
+    if isinstance(step, int):
+        return [_without(entry, further) if i == step else entry for i, entry in enumerate(value)]
+    if not further:
+        return {key: entry for key, entry in value.items() if key != step}
+    return {**value, step: _without(value[step], further)}
 
 
 def _sentence(error: ErrorDetails) -> str:
@@ -65,12 +92,7 @@ def _fields_at(path: Sequence[int | str]) -> list[str]:
     for step in path:
         if isinstance(step, int) or model is None:
             continue
-        model = next((_model_of(f.annotation) for f in model.model_fields.values() if f.alias == step), None)
+        model = next((model_of(f.annotation) for f in model.model_fields.values() if f.alias == step), None)
     if model is None:
         return []
     return [str(field.alias or name) for name, field in model.model_fields.items()]
-
-
-def _model_of(annotation: Any) -> type[BaseModel] | None:
-    candidates = [annotation, *getattr(annotation, "__args__", ())]
-    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)

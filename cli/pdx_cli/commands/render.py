@@ -11,7 +11,7 @@ from pdx_api.names import ANNOTATION_INPUTS, ANNOTATION_TEMPLATE
 from pdx_api.render.engines import pairing_revision
 from pdx_cli.errors import CommandError
 from pdx_cli.inputs import document
-from pdx_operator.render.children import children
+from pdx_operator.render.children import Installation, children
 from pdx_operator.render.objects import DEFAULT_NAMESPACE, Manifest
 from pdx_operator.render.overlay import OverlayError
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         deployment = deployment.model_copy(update={"metadata": metadata})
     try:
         revision = pairing_revision(deployment.spec)
-        manifests = children(deployment, revision, uid=None, gateway_image=args.gateway_image)
+        manifests = children(deployment, revision, Installation(args.gateway_image), uid=None)
     except OverlayError as error:
         raise CommandError(f"{args.file}: {error}.") from error
     print(to_yaml(manifests), end="")

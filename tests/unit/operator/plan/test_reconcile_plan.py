@@ -10,6 +10,7 @@ from pdx_operator.kube.resources import ChildKey, Snapshot
 from pdx_operator.plan.operations import Apply
 from pdx_operator.plan.ownership import Ownership, ownership
 from pdx_operator.plan.reconcile_plan import Plan, plan
+from pdx_operator.render.children import Installation
 
 Body = dict[str, Any]
 
@@ -22,7 +23,7 @@ BODY: Body = {
 
 
 def _plan(body: Body, children: dict[ChildKey, Body] | None = None) -> Plan:
-    return plan(Snapshot(body, children or {}), gateway_image="gateway:1")
+    return plan(Snapshot(body, children or {}), Installation("gateway:1"))
 
 
 def _applied(step: Plan, children: dict[ChildKey, Body] | None = None) -> dict[ChildKey, Body]:

@@ -17,6 +17,7 @@ from pdx_operator.kube.client import Cluster
 from pdx_operator.kube.resources import ChildKey, Key, Kind, Snapshot
 from pdx_operator.observed.transfer_report import TransferReport
 from pdx_operator.plan.reconcile_plan import Plan, plan
+from pdx_operator.render.children import Installation
 from pdx_operator.status.conditions import build, transitions
 from pdx_operator.status.facts import facts_of
 
@@ -51,7 +52,7 @@ QUOTA = (
 
 
 def _plan(body: Body, children: dict[ChildKey, Body]) -> Plan:
-    return plan(Snapshot(body, children), gateway_image="gateway:1")
+    return plan(Snapshot(body, children), Installation("gateway:1"))
 
 
 def _serving(connector: str) -> tuple[Body, dict[ChildKey, Body]]:
