@@ -38,6 +38,6 @@ def claim_on(body: Body, own: str) -> Claimed:
         return Claimed(Claim.FOREIGN, desired, by_annotation=True)
     if holder == own:
         return Claimed(Claim.OURS, own)
-    if not holder or desired == own:
+    if not holder or (desired and desired == own):
         return Claimed(Claim.FREE)
     return Claimed(Claim.FOREIGN, holder)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pdx_api.names import LABEL_REVISION, LABEL_ROLE, LABEL_SERVICE, engines_name, gateway_name, services_policy_name
+from pdx_api.render.engines import wiring_number
 from pdx_api.spec.parse import InvalidDeploymentError, parse
 from pdx_api.spec.types import PDDeployment
 from pdx_operator.kube.resources import DEPLOYMENT, OBJECT_BYTES, TOO_LARGE, Body, ChildKey, Snapshot, is_terminating
@@ -114,7 +115,7 @@ def _desired(
             spec = {**manifest["spec"], "replicas": rollout.replicas[revision, role]}
             yield key, pinned({**manifest, "spec": spec}, live.get(key))
         elif is_side_service(manifest):
-            yield key, _pinned_service(manifest, live.get(key), live)
+            yield key, _pinned_service(manifest, live, wiring_number(deployment.spec))
         else:
             yield key, manifest
     # Of older revisions only the replicas change.
@@ -124,12 +125,13 @@ def _desired(
             yield key, scale_only(live[key], replicas)
 
 
-def _pinned_service(manifest: Manifest, body: Body | None, live: _Bodies) -> Manifest:
+def _pinned_service(manifest: Manifest, live: _Bodies, wiring: int) -> Manifest:
     """A side service's object as the engines of its revision expect it: with the template and ports in force."""
-    if manifest["kind"] == DEPLOYMENT.name:
+    key = _key(manifest)
+    body, deployment = live.get(key), live.get(ChildKey(DEPLOYMENT.name, key.name))
+    if key.kind == DEPLOYMENT.name:
         return pinned(manifest, body)
-    deployment = live.get(ChildKey(DEPLOYMENT.name, manifest["metadata"]["name"]))
-    if body is None or deployment is None or wiring_of(deployment) == wiring_of(manifest):
+    if body is None or deployment is None or wiring_of(deployment) == wiring:
         return manifest
     return {**manifest, "spec": {**manifest["spec"], "ports": body["spec"]["ports"]}}
 

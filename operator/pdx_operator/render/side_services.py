@@ -58,7 +58,7 @@ def service_manifests(spec: Spec, owner: Owner, revision: str) -> tuple[Manifest
         manifest
         for service in side_services(spec)
         if not service.is_sidecar
-        for manifest in (_service(spec, owner, service, revision), _deployment(spec, owner, service, revision))
+        for manifest in (_service(owner, service, revision), _deployment(spec, owner, service, revision))
     )
 
 
@@ -82,12 +82,12 @@ def _labels(owner: Owner, service: SideService, revision: str) -> dict[str, str]
     return {LABEL_DEPLOYMENT: owner.name, LABEL_SERVICE: service.name, LABEL_REVISION: revision}
 
 
-def _service(spec: Spec, owner: Owner, service: SideService, revision: str) -> Manifest:
+def _service(owner: Owner, service: SideService, revision: str) -> Manifest:
     labels = _labels(owner, service, revision)
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": metadata(owner, service_name(owner.name, service.name, revision), labels, _annotations(spec)),
+        "metadata": metadata(owner, service_name(owner.name, service.name, revision), labels),
         "spec": {
             "selector": labels,
             "ports": [{"name": name, "port": port, "targetPort": name} for name, port in service.ports.items()],
