@@ -17,6 +17,11 @@ class RoleKind(StrEnum):
     """In namespaced installs."""
 
 
+def binding_names(gateway: str) -> tuple[str, ...]:
+    """The possible names of a gateway's binding to the chart's role."""
+    return tuple(f"{gateway}-{kind.lower()}" for kind in RoleKind)
+
+
 def gateway_rbac(owner: Owner, role: RoleKind | None) -> tuple[Manifest, ...]:
     """The gateway may list and watch the pods of its namespace, and nothing else.
 

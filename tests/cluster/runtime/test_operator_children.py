@@ -17,7 +17,7 @@ from tests.cluster.runtime.harness import CHILDREN, SPEC, Api, Operator, Sampled
 
 SERVICE = KIND_OF["Service"]
 ACCOUNT = KIND_OF["ServiceAccount"]
-ROLE = KIND_OF["Role"]
+BINDING = KIND_OF["RoleBinding"]
 
 
 def test_an_object_becomes_children_that_it_owns(api: Api, operator: Operator, namespace: str) -> None:
@@ -89,7 +89,7 @@ def test_an_edited_child_is_put_back_and_foreign_fields_stay(api: Api, operator:
     engine = next(name for kind, name in before if kind == "Deployment" and "decode" in name)
     api.patch(DEPLOYMENT, namespace, engine, {"spec": {"replicas": 7}})
     api.patch(SERVICE, namespace, "m-gateway", {"spec": {"selector": {"app": "other"}}})
-    api.patch(ROLE, namespace, "m-gateway", {"rules": []})
+    api.patch(BINDING, namespace, "m-gateway-role", {"subjects": []})
     eventually(lambda: essence(api.children(namespace)) == before, what="as before")
 
     notes = {"metadata": {"annotations": {"example.com/note": "mine"}, "labels": {"team": "a"}}}

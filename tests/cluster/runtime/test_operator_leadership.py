@@ -55,7 +55,7 @@ def _killed(api: Api, start_operator: StartOperator, namespace: str, *, kills: i
     phases = list(PHASES.values())
     with kubelets(api, namespace):
         for kill in range(kills):
-            leader = eventually(lambda: _leader(operators), within=60, what="a leader")
+            leader = eventually(partial(_leader, operators), within=60, what="a leader")
             standby = next(operator for operator in operators if operator is not leader)
             change = phases[kill] if kill < len(phases) else {"engine": {"maxModelLen": 1024 + kill}}
             if change is None:

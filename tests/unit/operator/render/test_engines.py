@@ -274,7 +274,7 @@ def test_every_example_renders(example: Path, mode: Mode, capsys: pytest.Capture
     documents = list(yaml.safe_load_all(out))
     # Deployment, Service and NetworkPolicy of its side service.
     served = 3 * example.stem.startswith(("lmcache", "mooncake-store"))
-    assert len(documents) == (14 + served if mode is Mode.DISAGGREGATED else 11)
+    assert len(documents) == (12 + served if mode is Mode.DISAGGREGATED else 10)
     assert {document["metadata"]["namespace"] for document in documents} == {"llm"}
     assert "&id" not in out, "aliases are YAML, but nobody expects them in manifests"
 
