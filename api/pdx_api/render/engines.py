@@ -156,7 +156,7 @@ def service_inputs(spec: Spec, service: SideService) -> dict[str, Any]:
             "blockSize": spec.engine.block_size,
             "env": [stated(variable) for variable in spec.engine.env],
         },
-        "poolBytes": pool_bytes(spec),
+        **({"poolBytes": pool_bytes(spec)} if service.holds_pool else {}),
         "podTemplate": overlay.overlay() if overlay else {},
     }
 

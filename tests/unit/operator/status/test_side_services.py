@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
@@ -83,9 +84,9 @@ class _Api:
     requests: int = 0
     written: list[Status] = field(default_factory=list)
 
-    async def list(self, kind: Kind, namespace: str, **query: str) -> Body:
+    async def pages(self, kind: Kind, namespace: str, **query: str) -> AsyncIterator[Body]:
         self.requests += 1
-        return {"items": self.pods}
+        yield {"items": self.pods}
 
     async def log(self, *args: object, **kwargs: object) -> str:
         return ""
