@@ -27,7 +27,10 @@ _RELIST_SECONDS: Final = 5.0
 """Between kopf's list and ours."""
 _UNREADABLE_SECONDS: Final = 15.0
 """Between two attempts to read a namespace that cannot be read."""
-_SYNC_SECONDS: Final = 0.1
+_SYNC_SECONDS: Final = 0.5
+"""Between two lists until everything that they contain is in the cache."""
+_LONGEST_DELAY: Final = 5.0
+"""Between two starts of kopf."""
 
 log = logging.getLogger(__name__)
 
@@ -50,14 +53,21 @@ class ObjectWatch:
         self._namespaces = tuple(namespaces)
         self._begin = begin
         self._end = end
-        self._backoff = Backoff(0.5, 30.0, random)
+        self._backoff = Backoff(0.5, _LONGEST_DELAY, random)
         self._relisted = asyncio.Event()
+        self._restart = asyncio.Event()
         self._readable: tuple[str | None, ...] = ()
-        self._behind: dict[Key, int] = {}
+        self._reported: set[str | None] = set()
+        self._versions: dict[str | None, int] = {}
+        self._behind: dict[str | None, dict[Key, int]] = {}
+        self._missed: dict[str | None, bool] = {}
         self.synced: set[str | None] = set()
         """Namespaces whose objects are all in the cache."""
-        self.is_stuck = False
+
+    @property
+    def is_stuck(self) -> bool:
         """Whether kopf's watch has missed a change that a list showed long ago."""
+        return any(self._missed.values())
 
     @property
     def unreadable(self) -> frozenset[str | None]:
@@ -69,8 +79,8 @@ class ObjectWatch:
         while not stop.is_set():
             self._readable = await self._probe()
             if self._readable:
-                restart = asyncio.Event()
-                if await self._watch(stop, restart) and not restart.is_set():
+                self._restart.clear()
+                if await self._watch(stop) and not self._restart.is_set():
                     return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._backoff.next()):
@@ -78,16 +88,22 @@ class ObjectWatch:
 
     async def sweep(self) -> None:
         """Compare the cache with lists, again and again. Never returns."""
+        periodic = False
         while True:
+            self._relisted.clear()
             for namespace in self._readable:
                 with contextlib.suppress(ApiError):
-                    await self._compare(namespace, periodic=not self._relisted.is_set())
-            self._relisted.clear()
-            pending = len(self.synced) < len(self._readable)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_SYNC_SECONDS if pending else _SWEEP_SECONDS):
+                    await self._compare(namespace, periodic=periodic)
+            if not self.synced.issuperset(self._readable or [""]):
+                await asyncio.sleep(_SYNC_SECONDS)
+                continue
+            try:
+                async with asyncio.timeout(_SWEEP_SECONDS):
                     await self._relisted.wait()
-                    await asyncio.sleep(_RELIST_SECONDS)
+                periodic = False
+                await asyncio.sleep(_RELIST_SECONDS)
+            except TimeoutError:
+                periodic = True
 
     async def _probe(self) -> tuple[str | None, ...]:
         """The namespaces that can be read now."""
@@ -96,13 +112,16 @@ class ObjectWatch:
             try:
                 await self._cluster.list(PDDEPLOYMENT, namespace, limit="1")
             except ApiError as error:
-                log.warning("PDDeployments in %s cannot be read yet: %s", namespace or "all namespaces", error)
+                level = logging.DEBUG if namespace in self._reported else logging.WARNING
+                log.log(level, "PDDeployments in %s cannot be read yet: %s", namespace or "all namespaces", error)
+                self._reported.add(namespace)
             else:
+                self._reported.discard(namespace)
                 found.append(namespace)
         return tuple(found)
 
-    async def _watch(self, stop: asyncio.Event, restart: asyncio.Event) -> bool:
-        """Run kopf once; False if it failed. `restart` is set when another namespace can be read."""
+    async def _watch(self, stop: asyncio.Event) -> bool:
+        """Run kopf once; False if it failed."""
         registry = kopf.OperatorRegistry()
         kopf.on.login(registry=registry)(_login)
         kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(self.on_event)
@@ -114,7 +133,7 @@ class ObjectWatch:
             await self._end()
 
         kopf.on.cleanup(registry=registry)(on_cleanup)
-        waits = asyncio.create_task(self._until_end(stop, ending, restart), name="end of kopf")
+        waits = asyncio.create_task(self._until_end(stop, ending), name="end of kopf")
         self._begin()
         try:
             await kopf.operator(
@@ -133,14 +152,14 @@ class ObjectWatch:
             await self._end()
         return True
 
-    async def _until_end(self, stop: asyncio.Event, ending: asyncio.Event, restart: asyncio.Event) -> None:
-        while not stop.is_set():
+    async def _until_end(self, stop: asyncio.Event, ending: asyncio.Event) -> None:
+        """Set `ending` when the operator stops, or when kopf must be started again."""
+        while not stop.is_set() and not self._restart.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_UNREADABLE_SECONDS):
                     await stop.wait()
             if self.unreadable and set(await self._probe()) & self.unreadable:
-                restart.set()
-                break
+                self._restart.set()
         ending.set()
 
     async def on_event(self, event: Any, **_: Any) -> None:
@@ -156,6 +175,9 @@ class ObjectWatch:
         self._cache.upsert_object(body, listed=self._cache.writes if event["type"] is None else None)
 
     async def _compare(self, namespace: str | None, *, periodic: bool) -> None:
+        """List the metadata of the objects, remove what is gone, and find out what kopf has missed."""
+        keys = tuple(self._cache.keys())
+        before = {key: self._cache.version_of(key) for key in keys if namespace in (None, key.namespace)}
         existing: dict[Key, int] = {}
         version = 0
         async for page in self._cluster.pages(PDDEPLOYMENT, namespace, metadata_only=True):
@@ -163,13 +185,18 @@ class ObjectWatch:
                 metadata = body["metadata"]
                 existing[Key(metadata["namespace"], metadata["name"])] = int(metadata["resourceVersion"])
             version = int(page["metadata"]["resourceVersion"])
-        self._cache.retain_objects(namespace, existing, version)
+        self._cache.remove_objects({key: seen for key, seen in before.items() if key not in existing})
+        if version < self._versions.get(namespace, 0):
+            # The API server's storage has been restored from a backup: kopf's watch waits for a future version.
+            self._restart.set()
+        self._versions[namespace] = version
         if all(key in self._cache for key in existing):
             self.synced.add(namespace)
-        if periodic and namespace in self.synced:
-            missed = [k for k, seen in self._behind.items() if k in existing and self._cache.version_of(k) < seen]
-            self.is_stuck = bool(missed)
-            self._behind = {key: seen for key, seen in existing.items() if self._cache.version_of(key) < seen}
+        behind = {key: seen for key, seen in existing.items() if self._cache.version_of(key) < seen}
+        if periodic:
+            earlier = self._behind.get(namespace, {})
+            self._missed[namespace] = any(self._cache.version_of(key) < earlier.get(key, 0) for key in behind)
+            self._behind[namespace] = behind
 
 
 def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:

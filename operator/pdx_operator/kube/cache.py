@@ -7,7 +7,7 @@ sees the operator's own writes; an older version that a watch delivers later is 
 
 import json
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Self
@@ -173,10 +173,11 @@ class Cache:
         for where, child in gone:
             self.delete_child(where, child)
 
-    def retain_objects(self, namespace: str | None, existing: Collection[Key], version: int) -> None:
-        """Remove all PDDeployments that a complete list of this version does not contain, unless they are younger."""
-        for key, record in list(self._objects.items()):
-            if namespace in (None, key.namespace) and key not in existing and record.version <= version:
+    def remove_objects(self, gone: Mapping[Key, int]) -> None:
+        """Remove PDDeployments, by key and the version that they had before a list without them began."""
+        for key, version in gone.items():
+            record = self._objects.get(key)
+            if record is not None and record.version == version:
                 self.delete_object(key, record.uid)
 
     def version_of(self, key: Key) -> int:

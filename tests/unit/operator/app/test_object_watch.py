@@ -23,6 +23,7 @@ class _Cluster:
     def __init__(self) -> None:
         self.objects: dict[Key, int] = {}
         self.forbidden: set[str | None] = set()
+        self.version = 100
 
     async def list(self, kind: Kind, namespace: str | None, **query: str) -> dict[str, Any]:
         if namespace in self.forbidden:
@@ -32,7 +33,7 @@ class _Cluster:
             for key, version in self.objects.items()
             if namespace in (None, key.namespace) and kind.plural == "pddeployments"
         ]
-        return {"items": items, "metadata": {"resourceVersion": "100"}}
+        return {"items": items, "metadata": {"resourceVersion": str(self.version)}}
 
     async def pages(
         self, kind: Kind, namespace: str | None, *, metadata_only: bool = False, **query: str
@@ -126,6 +127,24 @@ async def test_a_watch_that_misses_a_change_twice_is_stuck(monkeypatch: pytest.M
     await setup.watch.on_event({"type": "MODIFIED", "object": _body("m", 7)})
     await setup.watch._compare(None, periodic=True)
     assert [*stuck, setup.watch.is_stuck] == [False, True, False]
+
+
+async def test_a_restored_storage_starts_kopf_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup, runs = _Setup(None), []
+    monkeypatch.setattr(object_watch, "_UNREADABLE_SECONDS", 0.01)
+
+    async def operator(**options: Any) -> None:
+        runs.append(options)
+        if len(runs) == 1:
+            await setup.watch._compare(None, periodic=True)
+            setup.cluster.version = 50
+            await setup.watch._compare(None, periodic=True)
+            await options["stop_flag"].wait()
+
+    monkeypatch.setattr(kopf, "operator", operator)
+    async with asyncio.timeout(20):
+        await setup.watch.run(asyncio.Event())
+    assert len(runs) == 2
 
 
 async def test_an_unreadable_namespace_stops_only_itself() -> None:

@@ -135,10 +135,9 @@ def test_a_list_does_not_undo_a_write_that_it_has_not_seen(notified_cache: Notif
 
 
 def test_a_list_removes_objects_that_no_event_reported(notified_cache: Notified) -> None:
-    notified_cache.cache.retain_objects("elsewhere", set(), 99)
-    notified_cache.cache.retain_objects(None, set(), 0)
+    notified_cache.cache.remove_objects({KEY: 0, Key("ns", "other"): 1})
     assert KEY in notified_cache.cache, "an object that is younger than the list stays"
-    notified_cache.cache.retain_objects(None, set(), 99)
+    notified_cache.cache.remove_objects({KEY: 1})
     assert KEY not in notified_cache.cache
 
 
