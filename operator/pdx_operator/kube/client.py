@@ -144,7 +144,8 @@ class Cluster:
             full = {**query, "limit": str(limit), **further}
             accept = _METADATA_LIST if metadata_only else "application/json"
             page, size = await self._sized("GET", kind.path(namespace), full, accept=accept)
-            yield page
+            # An empty list of metadata has null in place of items.
+            yield {**page, "items": page.get("items") or []}
             token = page["metadata"].get("continue") or ""
             if not token:
                 return

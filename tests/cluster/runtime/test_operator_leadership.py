@@ -18,8 +18,15 @@ PHASES: dict[str, dict[str, Any] | None] = {
 }
 
 
-def _flags(namespace: str, lease: str) -> tuple[str, ...]:
-    own = ("--own-namespace", SYSTEM, "--lease-name", f"{lease}-{namespace}"[:63].strip("-"), "--lease-seconds", "4")
+def _flags(namespace: str, lease: str, seconds: str = "15") -> tuple[str, ...]:
+    own = (
+        "--own-namespace",
+        SYSTEM,
+        "--lease-name",
+        f"{lease}-{namespace}"[:63].strip("-"),
+        "--lease-seconds",
+        seconds,
+    )
     return ("--namespace", namespace, *own)
 
 
@@ -50,7 +57,7 @@ def test_fifty_kills_of_the_leader(api: Api, start_operator: StartOperator, name
 
 
 def _killed(api: Api, start_operator: StartOperator, namespace: str, *, kills: int, seed: int) -> None:
-    chance, flags, name = random.Random(seed), _flags(namespace, "pdx"), "m"
+    chance, flags, name = random.Random(seed), _flags(namespace, "pdx", "6"), "m"
     operators = [start_operator(*flags), start_operator(*flags)]
     phases = list(PHASES.values())
     with kubelets(api, namespace):

@@ -105,8 +105,8 @@ class _Pages(Cluster):
         self.limits.append(int(query["limit"]))
         begin = int(query.get("continue", 0))
         items = list(range(begin, min(self.objects, begin + self.limits[-1])))
-        token = str(items[-1] + 1) if items[-1] + 1 < self.objects else ""
-        return {"items": items, "metadata": {"continue": token}}, self.size * len(items)
+        token = str(items[-1] + 1) if items and items[-1] + 1 < self.objects else ""
+        return {"items": items or None, "metadata": {"continue": token}}, self.size * len(items)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +117,10 @@ async def test_pages_are_short_while_objects_are_large(size: int, limits: list[i
     found = [item async for page in cluster.pages(POD, None) for item in page["items"]]
     assert found == list(range(500))
     assert cluster.limits[: len(limits)] == limits
+
+
+async def test_an_empty_list_has_a_page() -> None:
+    assert [page["items"] async for page in _Pages(0, 1).pages(POD, None, metadata_only=True)] == [[]]
 
 
 @pytest.mark.parametrize("holds", [True, False])
