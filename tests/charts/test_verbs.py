@@ -92,6 +92,7 @@ def test_the_operator_uses_every_verb_that_it_may_use_and_no_other(
         return set(recorded.read_text().split("\n")[:-1])
 
     _make_each_kind(api, namespace, gateway_name("taken"), {})
+    _make_each_kind(api, namespace, f"{gateway_name('taken')}-clusterrole", {})
     api.deploy(namespace, "taken")
     owner = {"apiVersion": API_VERSION, "kind": KIND, "name": "m", "uid": api.deploy(namespace)["metadata"]["uid"]}
     eventually(lambda: len(api.children(namespace)) == CHILDREN, what="created")
