@@ -98,6 +98,14 @@ class Part(BaseModel):
         return with_rules(handler.resolve_ref_schema(handler(schema)), *cls.rules)
 
 
+def model_of(annotation: Any) -> type[BaseModel] | None:
+    """The model in a field's annotation, also within a list, an optional or an annotated type."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    inner = (model_of(argument) for argument in getattr(annotation, "__args__", ()))
+    return next((model for model in inner if model is not None), None)
+
+
 def without_null(value: Any) -> Any:
     """A map without null entries, as the API server stores it."""
     if not isinstance(value, Mapping):

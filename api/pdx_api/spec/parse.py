@@ -1,7 +1,8 @@
 """Parse a mapping into a PDDeployment, or into one sentence for each error, with the correction."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -28,10 +29,13 @@ class InvalidDeploymentError(ValueError):
         """Every error, in the order of the object's fields; never empty."""
 
 
-def parse(body: object) -> PDDeployment:
+def parse(body: object, *, tolerant: bool = False) -> PDDeployment:
     """Parse a PDDeployment. Raises InvalidDeploymentError with every error.
 
     A rule between fields is checked only if each of these fields is valid.
+
+    A field that does not exist is an error for people. `tolerant` ignores it, for programs: an object in a cluster
+    contains the defaults of a CRD that may be newer than the program, and the API server has checked its fields.
     """
     if not isinstance(body, Mapping):
         text = "This is not a PDDeployment: write a mapping with apiVersion, kind, metadata and spec."
@@ -41,10 +45,32 @@ def parse(body: object) -> PDDeployment:
     if "status" in body:
         body = {key: value for key, value in body.items() if key != "status"}
     try:
-        return PDDeployment.model_validate(body)
+        return _validated(body, tolerant=tolerant)
     except ValidationError as error:
         found = [each for one in error.errors(include_url=False) for each in sentences(one, PDDeployment)]
         raise InvalidDeploymentError(*_without_consequences(found)) from error
+
+
+def _validated(body: Mapping[str, Any], *, tolerant: bool) -> PDDeployment:
+    while True:
+        try:
+            return PDDeployment.model_validate(body)
+        except ValidationError as error:
+            extra = [each["loc"] for each in error.errors(include_url=False) if each["type"] == "extra_forbidden"]
+            if not tolerant or not extra:
+                raise
+            for path in extra:
+                body = _without(body, path)
+
+
+def _without(value: Any, path: Sequence[int | str]) -> Any:
+    """A copy of a value without the field at this path."""
+    step, further = path[0], path[1:]
+    if isinstance(step, int):
+        return [_without(entry, further) if i == step else entry for i, entry in enumerate(value)]
+    if not further:
+        return {key: entry for key, entry in value.items() if key != step}
+    return {**value, step: _without(value[step], further)}
 
 
 def _wrong_type(body: Mapping[str, object]) -> list[Problem]:

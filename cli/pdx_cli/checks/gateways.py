@@ -31,8 +31,8 @@ def gateways_without_endpoints(observation: Observation) -> Iterator[Finding]:
                 "NoEndpoints",
                 f"{len(ready)} engines are ready, but the gateway {gateway.name} has no endpoint: it cannot list the "
                 "pods of its namespace, or their labels or annotations were changed",
-                f"kubectl logs {gateway.name} shows which; the right to list pods is in the Role and RoleBinding "
-                "that have the same name as the gateway's Deployment.",
+                f"kubectl logs {gateway.name} shows which; the right to list pods is in the RoleBinding of the "
+                "gateway's ServiceAccount.",
             )
 
 

@@ -14,7 +14,7 @@ from pdx_api.spec.types import PDDeployment
 from pdx_api.version import pdx_version
 from pdx_cli.errors import InputError
 from pdx_cli.inputs import document, formats, names
-from pdx_operator.render.children import children
+from pdx_operator.render.children import Installation, children
 from pdx_operator.render.objects import DEFAULT_NAMESPACE, Manifest
 from pdx_operator.render.overlay import OverlayError
 
@@ -68,7 +68,8 @@ def _in_namespace(deployment: PDDeployment, namespace: str | None) -> PDDeployme
 
 def _manifests(deployment: PDDeployment, args: argparse.Namespace) -> tuple[Manifest, ...]:
     try:
-        return children(deployment, pairing_revision(deployment.spec), uid=None, gateway_image=args.gateway_image)
+        revision = pairing_revision(deployment.spec)
+        return children(deployment, revision, Installation(args.gateway_image), uid=None)
     except OverlayError as error:
         raise InputError(f"{args.file}: {error}.") from error
 

@@ -173,10 +173,10 @@ def test_an_operator_that_has_ended(api: Api, operator: Operator, namespace: str
 
 def test_a_gateway_without_its_rights(api: Api, operator: Operator, namespace: str, doctor: Doctor) -> None:
     api.deploy(namespace)
-    eventually(lambda: api.get(KIND_OF["RoleBinding"], namespace, "m-gateway"), what="a RoleBinding")
+    eventually(lambda: api.get(KIND_OF["RoleBinding"], namespace, "m-gateway-role"), what="a RoleBinding")
     eventually(lambda: api.status(namespace), what="a status")
     operator.kill()
-    api.delete(KIND_OF["RoleBinding"], namespace, "m-gateway")
+    api.delete(KIND_OF["RoleBinding"], namespace, "m-gateway-role")
     finding = named(doctor, "GatewayRights")
     assert "RoleBinding m-gateway is missing" in finding.sentence
     assert f"--as=system:serviceaccount:{namespace}:m-gateway" in finding.remedy

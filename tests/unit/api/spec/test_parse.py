@@ -377,3 +377,28 @@ def test_wiring_of_mooncake() -> None:
         "kv_connector_extra_config": {"mooncake_protocol": "tcp", "a": 1},
     }
     assert wiring.env == {"VLLM_MOONCAKE_BOOTSTRAP_PORT": "7"}
+
+
+def test_programs_ignore_fields_of_a_newer_crd() -> None:
+    newer = changed("spec.gateway", {"compression": {"level": 3}, "workers": 2})
+    newer["spec"] |= {"newer": [1]}
+    newer["spec"]["engine"] = {"env": [{"name": "A", "value": "b", "from": "c"}]}
+    with pytest.raises(InvalidDeploymentError, match="does not exist"):
+        parse(newer)
+    found = parse(newer, tolerant=True).spec
+    assert (found.gateway.workers, found.engine.env[0].value) == (2, "b")
+    assert pairing_revision(found) == pairing_revision(spec("engine", {"env": [{"name": "A", "value": "b"}]}))
+
+
+def test_programs_still_refuse_values_that_they_do_not_have() -> None:
+    body = changed("spec.kvTransfer", {"connector": "NextYears", "newer": 1})
+    with pytest.raises(InvalidDeploymentError, match="this connector does not exist"):
+        parse(body, tolerant=True)
+
+
+def test_tolerance_keeps_free_form_fields() -> None:
+    overlay = {"spec": {"tolerations": [{"key": "a"}], "containers": [{"name": "x", "anything": 1}]}}
+    found = parse(changed("spec.prefill.podTemplate", overlay), tolerant=True).spec
+    assert found.prefill is not None
+    assert found.prefill.pod_template is not None
+    assert found.prefill.pod_template.overlay() == overlay
