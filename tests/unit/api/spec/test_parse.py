@@ -392,7 +392,7 @@ def test_programs_ignore_fields_of_a_newer_crd() -> None:
 
 def test_programs_still_refuse_values_that_they_do_not_have() -> None:
     body = changed("spec.kvTransfer", {"connector": "NextYears", "newer": 1})
-    with pytest.raises(InvalidDeploymentError, match="this connector does not exist"):
+    with pytest.raises(InvalidDeploymentError, match="which does not exist; write one of"):
         parse(body, tolerant=True)
 
 
