@@ -165,6 +165,11 @@ _PIPELINE = "NIXL supports one pipeline stage on D; leave out --pipeline-paralle
 
 _CONTEXT = f"NIXL push supports no decode context parallelism; leave out --decode-context-parallel-size in {_ANYWHERE}"
 
+_RANK = (
+    "D must be sent the rank of P that pushes, and a PDDeployment does not give the gateway the ranks of its engines; "
+    f"leave out --data-parallel-size in {_ANYWHERE}"
+)
+
 _ONE_DEVICE = "SharedStorage supports only one device; leave out "
 
 _RANKS = (
@@ -226,6 +231,11 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec", {**_PAIRS, "kvTransfer": {"order": "Concurrent"}, "engine": {"args": ["-dcp=2"]}}, "spec", _CONTEXT),
     ("spec", {**_PAIRS, "kvTransfer": {"order": "DecodeFirst"},
               "prefill": {"args": ["--decode-context-parallel-size", "2"]}}, "spec", _CONTEXT),
+    ("spec", {**_PAIRS, "kvTransfer": {"order": "Concurrent"}, "prefill": {"args": ["--data-parallel-size=8"]}},
+     "spec", _RANK),
+    ("spec", {**_PAIRS, "kvTransfer": {"order": "DecodeFirst"}, "engine": {"args": ["-dp", "2"]}}, "spec", _RANK),
+    ("spec", {**_PAIRS, "kvTransfer": {"connector": "Mooncake"}, "decode": {"args": ["--data_parallel_size_local=2"]}},
+     "spec", _RANK),
     ("spec", {**_PAIRS, "kvTransfer": _SHARED, "prefill": {"args": ["--pipeline-parallel-size", "2"]}}, "spec",
      f"{_ONE_DEVICE}--pipeline-parallel-size in {_ANYWHERE}"),
     ("spec", {**_PAIRS, "kvTransfer": _SHARED, "decode": {"args": ["-dcp", "2"]}}, "spec",

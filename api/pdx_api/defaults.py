@@ -2,6 +2,9 @@
 
 from typing import Final
 
+GATEWAY_REPOSITORY: Final = "pdx/gateway"
+"""Image of the gateway without its tag, which is PDX's version: what `make images` builds and the chart names."""
+
 CONNECT_SECONDS: Final = 3.0
 """To connect to an engine. Engines of one cluster answer in milliseconds."""
 PREFILL_SECONDS: Final = 300.0

@@ -36,6 +36,13 @@ ANNOTATION_TEMPLATE: Final = f"{GROUP}/template"
 ANNOTATION_APPLIED: Final = f"{GROUP}/applied"
 """Annotation: hash of the manifest that the operator applied."""
 
+ANNOTATION_WIRING: Final = f"{GROUP}/wiring"
+"""Annotation: the wiring number of the connector; engines with different numbers never pair. Absent: 1."""
+ANNOTATION_OPERATOR: Final = f"{GROUP}/operator"
+"""Annotation of a PDDeployment: the operator that shall write it, as NAMESPACE/NAME of its Lease."""
+GATEWAY_ROLE: Final = "pdx-gateway"
+"""The chart's ClusterRole (in a namespaced install: a Role) with the permissions of gateways."""
+
 ENGINE_CONTAINER: Final = "engine"
 """Name of the container that runs vLLM in an engine's pod."""
 GATEWAY_CONTAINER: Final = "gateway"
@@ -140,7 +147,7 @@ class ConditionType(StrEnum):
 
 
 def engines_name(deployment: str, role: Role, revision: str) -> str:
-    """Name of the Deployment and of the headless Service of one role in one revision."""
+    """Name of the Deployment of one role in one revision."""
     return f"{deployment}-{role}-{revision}"
 
 

@@ -12,6 +12,12 @@ LONGEST_WAIT: Final = 60.0
 """Longest value of `wait`, in seconds."""
 
 
+_MAX_TEXT: Final = 512
+"""Characters kept of a text."""
+_MAX_BROKEN: Final = 16
+_MAX_PAIRS: Final = 10**9
+
+
 class Verdict(StrEnum):
     """Whether KV moves within a pair, or within all pairs."""
 
@@ -105,13 +111,20 @@ class Finding:
 
     @classmethod
     def read(cls, body: Mapping[str, Any]) -> Self:
-        """Reverse `as_json`; raises KeyError, TypeError or ValueError for anything else."""
+        """Reverse `as_json`; raises KeyError, TypeError or ValueError for anything else.
+
+        A gateway is not trusted: texts, counts and the number of pairs are cut.
+        """
         broken = tuple(
-            Broken(str(each["prefill"]), str(each["decode"]), str(each["seen"]), Cause(each["cause"]))
-            for each in body["broken"]
+            Broken(_cut(each["prefill"]), _cut(each["decode"]), _cut(each["seen"]), Cause(each["cause"]))
+            for each in body["broken"][:_MAX_BROKEN]
         )
-        counts = {name: int(body[name]) for name in ("pairs", "possible", "broken_pairs")}
-        return cls(verdict=Verdict(body["verdict"]), why=str(body["why"]), broken=broken, **counts)
+        counts = {name: min(int(body[name]), _MAX_PAIRS) for name in ("pairs", "possible", "broken_pairs")}
+        return cls(verdict=Verdict(body["verdict"]), why=_cut(body["why"]), broken=broken, **counts)
+
+
+def _cut(text: object) -> str:
+    return str(text)[:_MAX_TEXT]
 
 
 def combined(findings: Iterable[Finding]) -> Finding | None:

@@ -2,6 +2,6 @@
 
 import sys
 
-from pdx_cli.main import main
+from pdx_cli.entry import pdx
 
-sys.exit(main())
+sys.exit(pdx())

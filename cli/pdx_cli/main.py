@@ -5,19 +5,23 @@ that `pdx --help` is fast.
 """
 
 import argparse
+import contextlib
+import errno
+import functools
 import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final, NoReturn
+from typing import Final
 
 from pdx_api.version import pdx_version
-from pdx_cli.errors import CommandError
+from pdx_cli.errors import EXIT_CODES, CommandError, ExitCode
+from pdx_cli.usage import Parser, check_extra
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "up": ("pdx_cli.commands.up", "Run a PDDeployment as local processes and prove that KV moves."),
     "status": ("pdx_cli.commands.status", "Show what `pdx up` runs on this machine."),
-    "top": ("pdx_cli.commands.top", "Watch a deployment live: engines, pairs, phases, outcomes."),
+    "top": ("pdx_cli.commands.top", "Watch a deployment live: engines, load, latency, pairs."),
     "doctor": ("pdx_cli.commands.doctor", "Report what is wrong with a deployment, and what to do."),
     "render": ("pdx_cli.commands.render", "Print what the operator would apply to a cluster, as YAML."),
     "gateway": ("pdx_cli.commands.gateway", "Run only the gateway, in front of engines that already run."),
@@ -26,10 +30,14 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "pdx_cli.commands.tiny_model",
         "Create a tiny model with random weights, to try PDX without a download.",
     ),
+    "completion": ("pdx_cli.commands.completion", "Print the completion of a shell: bash, zsh or fish."),
 }
 """Name of a command -> its module and its help text."""
 
-EPILOG: Final = """\
+PLUGIN_COMMANDS: Final = ("top", "doctor", "render")
+"""The commands of `kubectl pdx`: those that concern a cluster."""
+
+EPILOG: Final = f"""\
 examples:
   pdx tiny-model /tmp/pdx/models/tiny      create the model for the next example
   pdx up examples/tiny-cpu.yaml            serve it with one prefill and one decode engine
@@ -38,55 +46,91 @@ examples:
   pdx render examples/qwen.yaml            print the objects for a cluster
   pdx doctor qwen -n llm                   find what is wrong with it there
 
+{EXIT_CODES}
+
 Run `pdx COMMAND --help` for the flags of a command."""
 
+PLUGIN_EPILOG: Final = f"""\
+examples:
+  kubectl pdx doctor qwen -n llm           find what is wrong with a PDDeployment
+  kubectl pdx top qwen -n llm              watch its engines, load and latency
+  kubectl pdx render qwen.yaml | kubectl diff -f -
+                                           compare a file with the cluster
 
-def plugin() -> int:
-    """Run as `kubectl pdx`: kubectl runs the program kubectl-pdx on PATH."""
-    return main(prog="kubectl pdx")
+The plugin always inspects the cluster of your kubeconfig, as kubectl does. The commands for this machine (up, status,
+gateway, sim, tiny-model) are in the program `pdx`.
+
+{EXIT_CODES}
+
+Run `kubectl pdx COMMAND --help` for the flags of a command. To list objects: kubectl get pdd."""
+
+_OUTPUT_ERRORS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+"""Errors of a stream that has no file name: the output cannot be written."""
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "pdx") -> int:
     """Run one command and return the exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
-    parser, chosen = _parser(args, prog)
-    parsed = parser.parse_args(args, argparse.Namespace(plugin=prog != "pdx"))
-    assert chosen is not None, "argparse refuses a missing command"
     try:
-        return int(importlib.import_module(COMMANDS[chosen][0]).run(parsed))
+        try:
+            return _run(args, prog)
+        finally:  # argparse's help ends with SystemExit
+            sys.stdout.flush()
     except CommandError as error:
-        print(f"pdx: {error}", file=sys.stderr)
+        print(f"{prog}: {error}", file=sys.stderr)
         for line in error.details:
             print(f"    {line}", file=sys.stderr)
         return error.code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader has closed the pipe (`pdx render … | head`). Python flushes stdout again at exit, which would fail.
+        # The reader has closed the pipe (`pdx render … | head`).
+        _discard_output()
+        return ExitCode.FAILED
+    except OSError as error:
+        if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
+            raise
+        _discard_output()
+        print(f"{prog}: The output cannot be written: {error.strerror}.", file=sys.stderr)
+        return ExitCode.FAILED
+
+
+def _run(args: Sequence[str], prog: str) -> int:
+    parser, chosen = parser_of(args, prog)
+    whole = functools.partial(parser_of, (), prog, complete=True)
+    namespace = argparse.Namespace(plugin=prog != "pdx", whole_parser=lambda: whole()[0])
+    parsed, extra = parser.parse_known_args(args, namespace)
+    assert chosen is not None, "argparse refuses a missing command"
+    check_extra(parser, chosen, extra)
+    return int(importlib.import_module(COMMANDS[chosen][0]).run(parsed))
+
+
+def _discard_output() -> None:
+    """Point stdout at nothing: Python flushes it again at exit, which would fail."""
+    with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
 
 
-class Parser(argparse.ArgumentParser):
-    """Reports a usage error in one sentence, without the list of all flags."""
+def parser_of(args: Sequence[str], prog: str, *, complete: bool = False) -> tuple[Parser, str | None]:
+    """Return the parser and the name of the command on the command line.
 
-    def error(self, message: str) -> NoReturn:
-        """Print the error on stderr and exit with 2."""
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
-def _parser(args: Sequence[str], prog: str) -> tuple[argparse.ArgumentParser, str | None]:
+    The parsers of other commands have no arguments, unless `complete`.
+    """
+    plugin = prog != "pdx"
     parser = Parser(
         prog=prog,
         description="PDX serves large language models with vLLM's prefill and decode on different engines.",
-        epilog=EPILOG,
+        epilog=PLUGIN_EPILOG if plugin else EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{prog} {pdx_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = next((arg for arg in args if not arg.startswith("-")), None)
-    for name, (module, summary) in COMMANDS.items():
+    if plugin and chosen in COMMANDS and chosen not in PLUGIN_COMMANDS:
+        parser.error(f"`{chosen}` works on this machine, not in a cluster; run `pdx {chosen}`")
+    for name in PLUGIN_COMMANDS if plugin else COMMANDS:
+        module, summary = COMMANDS[name]
         command = commands.add_parser(
             name,
             help=summary,
@@ -94,6 +138,7 @@ def _parser(args: Sequence[str], prog: str) -> tuple[argparse.ArgumentParser, st
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        if name == chosen:
+        if complete or name == chosen:
             importlib.import_module(module).add_arguments(command)
+            command.epilog = f"{command.epilog or ''}\n\n{EXIT_CODES}"
     return parser, chosen

@@ -25,5 +25,7 @@ async def _serve(settings: SimSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    async with SimEngine(settings):
+    async with SimEngine(settings) as engine:
+        sys.stdout.write(f"pdx sim: serving on http://{settings.host}:{engine.port}\n")
+        sys.stdout.flush()
         await stopped.wait()

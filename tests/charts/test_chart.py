@@ -30,7 +30,7 @@ from tests.charts.chart import (
 
 NAMESPACED = GOLDEN / "namespaced.values.yaml"
 REFUSED = [
-    ("operator.replicas=2", "at '/operator': additional properties 'replicas' not allowed"),
+    ("operator.replica=2", "at '/operator': additional properties 'replica' not allowed"),
     ("installCRDs=true", "at '': additional properties 'installCRDs' not allowed"),
     ("operator.image.pullPolicy=Sometimes", "value must be one of 'Always', 'IfNotPresent', 'Never'"),
     ("operator.image.repository=x:1", "at '/operator/image/repository': 'x:1' does not match pattern"),
@@ -179,7 +179,8 @@ def test_the_rights_granted_are_those_the_operator_uses(chart: Chart) -> None:
             assert spelt not in granted, "a resource is named once"
             granted[spelt] = tuple(sorted(rule["verbs"]))
 
-    assert granted == {resource: tuple(sorted(verbs)) for resource, verbs in ACCESS.items()}
+    bound = {"clusterroles.rbac.authorization.k8s.io": ("bind",)}
+    assert granted == {resource: tuple(sorted(verbs)) for resource, verbs in ACCESS.items()} | bound
 
 
 def test_a_namespaced_operator_has_no_right_in_the_cluster(chart: Chart) -> None:
@@ -188,9 +189,16 @@ def test_a_namespaced_operator_has_no_right_in_the_cluster(chart: Chart) -> None
     roles = [body for body in objects if body["kind"] == "Role"]
 
     assert not {body["kind"] for body in objects} & {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
-    assert [role["metadata"]["namespace"] for role in roles] == ["team-a", "team-b"]
-    cluster_role = next(body for body in everywhere if body["metadata"]["name"] == "pdx-operator" and "rules" in body)
-    assert all(role["rules"] == cluster_role["rules"] for role in roles)
+    places = {(role["metadata"]["name"], role["metadata"]["namespace"]) for role in roles}
+    own = {("pdx-lease", NAMESPACE), ("pdx-lease-get", NAMESPACE)}
+    assert places == own | {(name, team) for name in ("pdx-operator", "pdx-gateway") for team in ("team-a", "team-b")}
+    for name in ("pdx-operator", "pdx-gateway"):
+        everywhere_rules = next(
+            body["rules"] for body in everywhere if body["metadata"]["name"] == name and "rules" in body
+        )
+        # It may bind the Role of its namespace instead of the ClusterRole.
+        expected = json.loads(json.dumps(everywhere_rules).replace('"clusterroles"', '"roles"'))
+        assert all(role["rules"] == expected for role in roles if role["metadata"]["name"] == name)
 
 
 def test_the_crd_is_the_checkouts_kept_on_uninstall(chart: Chart) -> None:

@@ -25,6 +25,11 @@ FORBIDDEN = [
     ("delete", "pddeployments.pdx.dev"),
     ("create", "clusterroles.rbac.authorization.k8s.io"),
     ("bind", "roles.rbac.authorization.k8s.io"),
+    ("bind", "clusterroles.rbac.authorization.k8s.io"),
+    ("create", "roles.rbac.authorization.k8s.io"),
+    ("patch", "roles.rbac.authorization.k8s.io"),
+    ("watch", "pods"),
+    ("update", "leases.coordination.k8s.io"),
     ("escalate", "roles.rbac.authorization.k8s.io"),
     ("impersonate", "serviceaccounts"),
     ("create", "serviceaccounts/token"),
@@ -84,13 +89,14 @@ def test_a_namespaced_operator_may_work_in_its_namespaces_alone(cluster: Cluster
 
 def test_the_operator_may_give_gateways_pods_to_read_and_nothing_more(cluster: Cluster, namespace: str) -> None:
     install(cluster)
-    create = ("create", "role", "--namespace", namespace, "--as", ACCOUNT, "--verb=list,watch")
+    identity = ("--namespace", namespace, "--as", ACCOUNT)
+    bind = ("create", "rolebinding", *identity, f"--serviceaccount={namespace}:m-gateway")
 
-    cluster.kubectl(*create, "--resource=pods", "tiny-gateway")
+    cluster.kubectl(*bind, "--clusterrole=pdx-gateway", "m-gateway-clusterrole")
     with pytest.raises(ClusterError, match="attempting to grant RBAC permissions not currently held"):
-        cluster.kubectl(*create, "--verb=get", "--resource=pods", "nosy")
-    with pytest.raises(ClusterError, match="attempting to grant RBAC permissions not currently held"):
-        cluster.kubectl(*create, "--resource=secrets", "thief")
+        cluster.kubectl(*bind, "--clusterrole=view", "nosy")
+    with pytest.raises(ClusterError, match="cannot create resource"):
+        cluster.kubectl("create", "role", *identity, "--verb=list", "--resource=pods", "own")
 
 
 @pytest.mark.parametrize(("role", "may"), [("view", (True, False)), ("edit", (True, True)), ("admin", (True, True))])

@@ -36,6 +36,7 @@ def operator() -> str:
     progressing = {"type": "Progressing", "status": "True", "lastTransitionTime": "2001-01-01T00:00:00Z"}
     summary = ObjectSummary.of({"metadata": {"generation": 1}, "status": {"conditions": [progressing]}})
     metrics.add_objects(lambda: {"ns/m": summary})
+    metrics.add_states(lambda: {"ns": True}, lambda: True)
     metrics.count_reconcile("ok", 0.1)
     metrics.count_request("GET", 200)
     return metrics.render().decode()

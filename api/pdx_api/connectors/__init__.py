@@ -3,16 +3,18 @@
 Imports the top-level modules of pdx_api only. No other package names a connector, except `spec.custom`.
 """
 
+import difflib
 import importlib
 import pkgutil
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
-from pdx_api.connectors.base import Connector
+from pdx_api.connectors.base import Connector, Site
 from pdx_api.connectors.custom import Custom
 from pdx_api.connectors.families import AtBootstrap, Family, Push
-from pdx_api.names import Order
+from pdx_api.names import Order, Role
 
 DEFAULT: Final = "NIXL"
 
@@ -56,7 +58,7 @@ def choose(connector: str, order: Order | None, protocol: str = "") -> tuple[Con
     """
     found = CONNECTORS.get(connector)
     if found is None:
-        raise ValueError(f"connector {connector!r} does not exist; write one of: {', '.join(CONNECTORS)}")
+        raise ValueError(f"connector {connector!r} does not exist; {connector_hint(connector).removesuffix('.')}")
     if protocol and isinstance(found, Custom):
         found = found.with_protocol(protocol)
     if order is None:
@@ -64,6 +66,33 @@ def choose(connector: str, order: Order | None, protocol: str = "") -> tuple[Con
     if order not in found.orders:
         raise ValueError(f"connector {connector} has no order {order}; write one of: {', '.join(found.orders)}")
     return found, order
+
+
+def connector_hint(given: str) -> str:
+    """The connector to write instead of a name that does not exist, as the end of a sentence."""
+    for name, orders in _classes().get(given.lower(), {}).items():
+        suffix = "" if CONNECTORS[name].orders[0] in orders else f" with order {' or '.join(orders)}"
+        return f"that is a class of vLLM, for which you write {name}{suffix}."
+    short = re.sub(r"connector(v\d+)?$", "", given.lower())
+    by_lower = {name.lower(): name for name in CONNECTORS}
+    near = difflib.get_close_matches(short, by_lower, n=1)
+    if near:
+        return f"did you mean {by_lower[near[0]]}?"
+    return f"write one of: {', '.join(CONNECTORS)}."
+
+
+@lru_cache
+def _classes() -> dict[str, dict[str, list[Order]]]:
+    """vLLM's connector class, in lower case -> each connector that uses it, with the orders in which it does."""
+    found: dict[str, dict[str, list[Order]]] = {}
+    for connector in CONNECTORS.values():
+        services = {each.name: Site("h", each.ports) for each in connector.services}
+        site = Site("h", connector.port_names, "/s", None, services, "/f", 1)
+        for order in connector.orders if not isinstance(connector, Custom) else ():
+            wiring = connector.engine(Role.PREFILL, order, site, {})
+            names = found.setdefault(str(wiring.kv_transfer_config["kv_connector"]).lower(), {})
+            names.setdefault(connector.name, []).append(order)
+    return found
 
 
 @lru_cache

@@ -103,6 +103,11 @@ class Connector(Protocol):
     def recomputes(self) -> bool:
         """Whether D computes KV that does not arrive, whatever `spec.kvTransfer.onLoadFailure` is."""
 
+    @property
+    def wiring(self) -> int:
+        """The number of its wiring: one more with each change after which P and D, or an engine and its side services,
+        of the two versions do not work together. Engines with different numbers never pair."""
+
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """Wiring of one engine. `config` is `lease_config`, overridden by the user's `spec.kvTransfer.config`."""
 

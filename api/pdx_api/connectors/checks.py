@@ -16,6 +16,17 @@ PIPELINE: Final = ("--pipeline-parallel-size", "-pp")
 DECODE_CONTEXT: Final = ("--decode-context-parallel-size", "-dcp")
 PREFILL_CONTEXT: Final = ("--prefill-context-parallel-size", "-pcp")
 
+DATA_PARALLEL: Final = (
+    *("--data-parallel-size", "-dp", "--data-parallel-size-local", "-dpl", "--data-parallel-rank", "-dpn"),
+    *("--data-parallel-start-rank", "-dpr", "--data-parallel-address", "-dpa", "--data-parallel-rpc-port", "-dpp"),
+    *("--data-parallel-backend", "-dpb", "--data-parallel-hybrid-lb", "-dph", "--data-parallel-external-lb", "-dpe"),
+    *("--data-parallel-multi-port-external-lb", "-dpm"),
+)
+"""vLLM 0.32 `engine/arg_utils.py`."""
+DATA_PARALLEL_PUSH: Final = (
+    "D must be sent the rank of P that pushes, and a PDDeployment does not give the gateway the ranks of its engines"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:

@@ -59,6 +59,7 @@ class Custom:
     services: tuple[SideService, ...] = ()
     checks: Checks = _CHECKS
     recomputes: bool = False
+    wiring: int = 1
     class_name: str = ""
     """vLLM's kv_connector; empty in the gateway, which needs only the protocol."""
     module_path: str | None = None

@@ -85,6 +85,7 @@ class LMCache:
     )
     checks: Checks = _CHECKS
     recomputes: bool = True
+    wiring: int = 1
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """See `engine_of`."""

@@ -80,6 +80,7 @@ class LMCacheP2P:
     )
     checks: Checks = _CHECKS
     recomputes: bool = True
+    wiring: int = 1
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """An engine uses the server in its own pod only."""

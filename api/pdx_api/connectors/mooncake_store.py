@@ -139,6 +139,7 @@ class MooncakeStore:
     )
     checks: Checks = _CHECKS
     recomputes: bool = True
+    wiring: int = 1
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """D recomputes a prompt whose load fails.

@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pdx_api.connectors.base import KV_ROLES, EngineWiring, SideService, Site
-from pdx_api.connectors.checks import DECODE, DECODE_CONTEXT, PIPELINE, PREFILL_CONTEXT, Checks, number, without_flag
+from pdx_api.connectors.checks import (
+    DATA_PARALLEL,
+    DATA_PARALLEL_PUSH,
+    DECODE,
+    DECODE_CONTEXT,
+    PIPELINE,
+    PREFILL_CONTEXT,
+    Checks,
+    number,
+    without_flag,
+)
 from pdx_api.connectors.families import Family, Identity, InPrefillAnswer, KVParams, Pull, Push, Settles
 from pdx_api.defaults import LEASE_MARGIN_SECONDS
 from pdx_api.names import Order, Role
@@ -87,6 +97,7 @@ _CHECKS: Final = Checks(
             "NIXL push supports no decode context parallelism",
             orders=(Order.DECODE_FIRST, Order.CONCURRENT),
         ),
+        without_flag(DATA_PARALLEL, DATA_PARALLEL_PUSH, orders=(Order.DECODE_FIRST, Order.CONCURRENT)),
     ),
 )
 
@@ -101,6 +112,7 @@ class Nixl:
     services: tuple[SideService, ...] = ()
     checks: Checks = _CHECKS
     recomputes: bool = False
+    wiring: int = 1
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """The side channel binds the address that it sends to peers: the pod's, never a wildcard."""

@@ -73,6 +73,7 @@ class SharedStorage:
     services: tuple[SideService, ...] = ()
     checks: Checks = _CHECKS
     recomputes: bool = False
+    wiring: int = 1
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         """Both roles save and look up, whatever their kv_role is.

@@ -10,8 +10,9 @@ from pydantic import BaseModel
 
 from pdx_api.connectors.base import EngineWiring, SideService, Site
 from pdx_api.defaults import HANDOFF_SECONDS, LEASE_MARGIN_SECONDS, POOL_GIB
-from pdx_api.names import Mode, Role
+from pdx_api.names import ENGINE_CONTAINER, Mode, Role
 from pdx_api.quantities import quantity
+from pdx_api.rules.spec_rules import SHARED_VARIABLES
 from pdx_api.spec.types import Pool, Spec
 
 _SEARCH_PATH: Final = "PYTHONPATH"
@@ -83,25 +84,52 @@ def pool_bytes(spec: Spec) -> int:
     return int(found) if found is not None else POOL_GIB * 2**30
 
 
-def pairing_revision(spec: Spec) -> str:
+def wiring_number(spec: Spec) -> int:
+    """The wiring number of the spec's connector; 1 without one."""
+    return 1 if spec.mode is Mode.AGGREGATED else spec.connector.wiring
+
+
+def pairing_revision(spec: Spec, *, wiring: int | None = None, overlays: bool = True) -> str:
     """Hash of everything that must be equal on P and D: engines of two revisions never pair.
 
     vLLM compares version, model string, dtype, KV layout and transfer mode at its handshake
     (`kv_connector/v1/nixl/metadata.py`). The hash also contains what vLLM needs to be equal and does not compare.
 
-    A spec keeps its revision when PDX is upgraded: see `stated`.
+    A spec keeps its revision when PDX is upgraded: see `stated`. `wiring` is the wiring number of the engines; None:
+    this version's. Without `overlays` it is the hash of PDX 0.1.0, which omits what a `podTemplate` changes.
     """
+    number = wiring_number(spec) if wiring is None else wiring
     pairing: dict[str, Any] = {
         "mode": spec.mode,
         "model": stated(spec.model, without=("token_secret_ref", "cache")),
         "engine": stated(spec.engine, without=("image_pull_policy", "shutdown_seconds", "api_key_secret_ref")),
         "pools": {
-            role: stated(pool, without=("replicas", "resources", "pod_template", "disruption"))
+            role: {
+                **stated(pool, without=("replicas", "resources", "pod_template", "disruption")),
+                **(_pairing_overlay(pool) if overlays else {}),
+            }
             for role, pool in spec.pools().items()
         },
         "kvTransfer": _kv_transfer(spec),
+        **({"wiring": number} if number > 1 else {}),
     }
     return hashlib.sha256(json.dumps(pairing, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def _pairing_overlay(pool: Pool) -> dict[str, Any]:
+    """What the overlay changes of the engine's image and of the variables that P and D must share."""
+    overlay = (pool.pod_template.overlay() if pool.pod_template else {}).get("spec") or {}
+    engine: dict[str, Any] = next(
+        (each for each in overlay.get("containers") or () if each.get("name") == ENGINE_CONTAINER), {}
+    )
+    env = engine.get("env")
+    variables = [each for each in (env if isinstance(env, list) else ()) if _is_shared(each)]
+    found = {"image": engine.get("image"), "env": variables}
+    return {"podTemplate": {name: value for name, value in found.items() if value}} if any(found.values()) else {}
+
+
+def _is_shared(variable: Any) -> bool:
+    return isinstance(variable, dict) and variable.get("name") in SHARED_VARIABLES
 
 
 def engine_inputs(spec: Spec, role: Role) -> dict[str, Any]:
@@ -114,6 +142,22 @@ def engine_inputs(spec: Spec, role: Role) -> dict[str, Any]:
         "podTemplate": pool.pod_template.overlay() if pool.pod_template else {},
         "kvTransfer": {**_kv_transfer(spec), **_pool_of(spec, role)},
         **_sidecar_pool(spec),
+    }
+
+
+def service_inputs(spec: Spec, service: SideService) -> dict[str, Any]:
+    """Everything in the spec that the pod of a side service depends on."""
+    overlay = spec.kv_transfer.pod_template
+    return {
+        "name": service.name,
+        "engine": {
+            "image": spec.engine.image,
+            "imagePullPolicy": spec.engine.image_pull_policy,
+            "blockSize": spec.engine.block_size,
+            "env": [stated(variable) for variable in spec.engine.env],
+        },
+        **({"poolBytes": pool_bytes(spec)} if service.holds_pool else {}),
+        "podTemplate": overlay.overlay() if overlay else {},
     }
 
 

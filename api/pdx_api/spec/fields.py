@@ -1,7 +1,7 @@
 """The base of the types: parts and bounded scalars."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Final, Self
@@ -60,6 +60,15 @@ def with_keys(pattern: str, longest: int, message: str) -> Rule:
     )
 
 
+class BrokenRulesError(ValueError):
+    """A part breaks some of its rules."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = tuple(reasons)
+        """The messages of these rules."""
+
+
 class Part(BaseModel):
     """A part of the object: camelCase in YAML, frozen, without further fields. null means absent."""
 
@@ -79,13 +88,22 @@ class Part(BaseModel):
 
     @model_validator(mode="after")
     def _fulfils_its_rules(self) -> Self:
-        for rule in self.rules:
-            rule.check(self)
+        broken = [rule.message for rule in self.rules if not rule.holds(self)]
+        if broken:
+            raise BrokenRulesError(broken)
         return self
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return with_rules(handler.resolve_ref_schema(handler(schema)), *cls.rules)
+
+
+def model_of(annotation: Any) -> type[BaseModel] | None:
+    """The model in a field's annotation, also within a list, an optional or an annotated type."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    inner = (model_of(argument) for argument in getattr(annotation, "__args__", ()))
+    return next((model for model in inner if model is not None), None)
 
 
 def without_null(value: Any) -> Any:

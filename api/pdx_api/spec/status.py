@@ -1,13 +1,22 @@
 """The status of a PDDeployment, which the operator writes."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints, computed_field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, computed_field
 
-from pdx_api.names import ConditionType, Mode, Order
-from pdx_api.spec.fields import ListMap, Part
+from pdx_api.spec.fields import ListMap, Part, model_of
 
 Count = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
+ConditionName = Annotated[
+    str,
+    StringConstraints(
+        max_length=316,
+        pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+        r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
+    ),
+]
+"""The pattern of Kubernetes' metav1.Condition: other writers and later versions add types of their own."""
 Short = Annotated[str, StringConstraints(max_length=512)]
 Time = Annotated[str, StringConstraints(max_length=32), Field(json_schema_extra={"format": "date-time"})]
 Generation = Annotated[int, Field(strict=True, ge=0, json_schema_extra={"format": "int64"})]
@@ -43,7 +52,7 @@ class PoolStatus(StatusPart):
 class Condition(StatusPart):
     """One condition of the object, as in Kubernetes."""
 
-    type: ConditionType = Field(description="Type of the condition.")
+    type: ConditionName = Field(description="Type of the condition.")
     status: Literal["True", "False", "Unknown"] = Field(description="Whether the condition is true.")
     reason: Annotated[str, StringConstraints(min_length=1, max_length=1024)] = Field(
         description="The reason, as one word for programs."
@@ -61,10 +70,15 @@ class Status(StatusPart):
     observed_generation: Generation | None = Field(
         default=None, description="Generation of the spec that this status describes."
     )
+    operator: Short | None = Field(
+        default=None,
+        description="The operator that writes this object, as NAMESPACE/NAME of its Lease. The annotation "
+        "pdx.dev/operator gives the object to another one.",
+    )
     url: Short | None = Field(default=None, description="URL of the gateway inside the cluster.")
-    mode: Mode | None = Field(default=None, description="The mode in force.")
+    mode: Short | None = Field(default=None, description="The mode in force.")
     connector: Short | None = Field(default=None, description="The connector in force; none in mode Aggregated.")
-    order: Order | None = Field(default=None, description="The order in force; none in mode Aggregated.")
+    order: Short | None = Field(default=None, description="The order in force; none in mode Aggregated.")
     image: Short | None = Field(default=None, description="The engines' image in force.")
     revision: Short | None = Field(
         default=None, description="Hash of everything that must be equal on P and D. Only engines of one revision pair."
@@ -76,3 +90,23 @@ class Status(StatusPart):
     conditions: Annotated[list[Condition], Field(max_length=16), ListMap("type")] | None = Field(
         default=None, description="The conditions: Ready, Progressing, Degraded, KVTransferVerified."
     )
+
+
+def declared(status: Mapping[str, Any]) -> dict[str, Any]:
+    """A status without the fields that this version does not have."""
+    return _declared(Status, status)
+
+
+def _declared(model: type[BaseModel], value: Mapping[str, Any]) -> dict[str, Any]:
+    annotations = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+    names = {*annotations, *(field.alias or name for name, field in model.model_computed_fields.items())}
+    return {name: _inner(annotations.get(name), entry) for name, entry in value.items() if name in names}
+
+
+def _inner(annotation: Any, value: Any) -> Any:
+    model = model_of(annotation)
+    if model is None:
+        return value
+    if isinstance(value, Mapping):
+        return _declared(model, value)
+    return [_inner(model, entry) for entry in value] if isinstance(value, list) else value

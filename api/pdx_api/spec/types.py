@@ -243,7 +243,8 @@ class Observability(Part):
 
     scrape_from: Annotated[list[ScrapeSource], Field(max_length=16)] = Field(
         default=[],
-        description="Further pods that may reach the metrics ports of engines and gateway.",
+        description="Further pods that may reach the metrics ports of engines and gateway. An engine answers metrics "
+        "on the port of its inference API, so these pods may also send it requests.",
     )
 
 

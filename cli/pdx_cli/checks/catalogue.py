@@ -18,6 +18,7 @@ from pdx_cli.checks.engines import (
     changed_arguments,
     ended_processes,
     missing_connector,
+    starting_run,
     unequal_pairs,
     unhealthy_engines,
 )
@@ -42,6 +43,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     stuck_rollout,
     warning_events,
     ready_condition,
+    starting_run,
     ended_processes,
     missing_connector,
     unequal_pairs,

@@ -148,7 +148,7 @@ def gateway_rights(observation: Observation) -> Iterator[Finding]:
     """The gateway cannot list the pods of its namespace."""
     name = gateway_name(observation.name)
     remedy = (
-        f"The operator creates and restores ServiceAccount, Role and RoleBinding {name}: check that it runs, and find "
+        f"The operator creates and restores ServiceAccount {name} and its RoleBinding: check that it runs, and find "
         f"what removes them. To verify: kubectl auth can-i list pods -n {observation.namespace} "
         f"--as=system:serviceaccount:{observation.namespace}:{name}."
     )
@@ -158,7 +158,7 @@ def gateway_rights(observation: Observation) -> Iterator[Finding]:
             "GatewayRights", f"The gateway may not list pods, so it finds no engine: {missing} is missing", remedy
         )
     elif observation.rights.lists is False:
-        yield wrong("GatewayRights", f"The Role {name} does not let the gateway list and watch pods", remedy)
+        yield wrong("GatewayRights", "The Role of the gateway does not let it list and watch pods", remedy)
     else:
         yield from _rights_by_log(observation, remedy)
 

@@ -7,7 +7,7 @@ from typing import Final
 from pdx_api.names import Mode, Role
 from pdx_api.verification import Cause
 from pdx_cli.checks.arguments import KV_FLAG, flag, flags_of, model_argument
-from pdx_cli.checks.findings import Finding, listed, shortened, wrong
+from pdx_cli.checks.findings import Finding, Severity, listed, log_of, shortened, wrong
 from pdx_cli.sources.observation import Engine, Observation
 
 PAIRED_FLAGS: Final = {
@@ -18,28 +18,38 @@ PAIRED_FLAGS: Final = {
 """Flag of vLLM that must be equal on P and D -> wording, and the cause if it is not."""
 
 
+def starting_run(observation: Observation) -> Iterator[Finding]:
+    """A `pdx up` is not serving yet. Until it is, engines and gateway that do not answer are no finding."""
+    if (starting := observation.starting) is not None and not observation.dead:
+        sentence = (
+            f"`pdx up` has been starting for {starting.seconds} s: {starting.healthy} of {starting.engines} engines "
+            "are healthy"
+        )
+        yield Finding(Severity.WAIT, "Starting", sentence, "Wait; `pdx up` itself reports an engine that fails.")
+
+
 def ended_processes(observation: Observation) -> Iterator[Finding]:
     """A process of a `pdx up` has ended."""
-    for name in observation.dead:
-        yield wrong(
-            "ProcessEnded", f"The process {name} has ended", "Read its log (pdx status), and start pdx up again."
-        )
+    for process in observation.dead:
+        remedy = f"{log_of(process.log_source, process.log)}\nThen start `pdx up` again."
+        yield wrong("ProcessEnded", f"The process {process.name} has ended", remedy)
 
 
 def unhealthy_engines(observation: Observation) -> Iterator[Finding]:
     """A running engine's /health fails."""
     unready = {pod.name for pod in observation.pods if not pod.ready}
     for engine in observation.engines:
-        if engine.problem and engine.name not in unready:
+        if engine.problem and engine.name not in unready and observation.starting is None:
             sentence = f"The {engine.role} engine {engine.name} is not healthy: {shortened(engine.problem)}"
-            yield wrong("EngineUnhealthy", sentence, "Read its log.")
+            yield wrong("EngineUnhealthy", sentence, log_of(engine.log_source, engine.log))
 
 
 def missing_connector(observation: Observation) -> Iterator[Finding]:
     """A P or D runs without its connector."""
     for engine in observation.engines:
         if lacks_connector(engine) and observation.mode is Mode.DISAGGREGATED:
-            yield connector_off(f"{engine.role} engine {engine.name}", f"its command line has no {KV_FLAG}")
+            who = f"{engine.role} engine {engine.name}"
+            yield connector_off(who, f"its command line has no {KV_FLAG}", is_local=observation.is_local)
 
 
 def lacks_connector(engine: Engine) -> bool:
@@ -47,13 +57,18 @@ def lacks_connector(engine: Engine) -> bool:
     return bool(engine.args) and engine.role is not Role.AGGREGATED and flag(engine.args, KV_FLAG) is None
 
 
-def connector_off(engine: str, evidence: str) -> Finding:
+def connector_off(engine: str, evidence: str, *, is_local: bool) -> Finding:
     """Return the finding of an engine without a connector."""
+    undo = (
+        "start it again with that flag."
+        if is_local
+        else "find what rewrites its pod (a policy, a webhook) or what its image does with arguments, undo changes of "
+        "the engines' Deployment, and delete the pod."
+    )
     return wrong(
         Cause.NO_CONNECTOR,
         f"The {engine} runs without a KV connector ({evidence}), so decode engines compute every prompt again",
-        f"It needs {KV_FLAG} as `pdx render` prints it: find what rewrites its pod (a policy, a webhook) or what "
-        "its image does with arguments, undo changes of the engines' Deployment, and delete the pod.",
+        f"It needs {KV_FLAG} as `pdx render` prints it: {undo}",
     )
 
 

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Final
 
 from pdx_cli.sources.observation import Observation
+from pdx_operator.observed import engine_log
 
 MAX_QUOTE: Final = 300
 """Characters of a log line or a reason that a sentence quotes."""
@@ -69,6 +70,13 @@ def shortened(text: str, limit: int = MAX_QUOTE) -> str:
     """Return the text as one line of at most `limit` characters."""
     line = " ".join(text.split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def log_of(source: str, log: str) -> str:
+    """Return where the log of a process is, and its last error, as a remedy."""
+    line = shortened(engine_log.read(log).line)
+    place = f"Its log: {source}" if source else "Read its log where you started it"
+    return f"{place}\nIts last error: {line}" if line else place
 
 
 def capitalized(text: str) -> str:

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pdx_api.names import Mode, Role
+from pdx_api.names import ENGINE_PORT, Mode, Role
 from pdx_cli.checks.engines import connector_off, lacks_connector
-from pdx_cli.checks.findings import Finding, Severity, shortened, wrong
-from pdx_cli.checks.transfer import MIN_SPLIT, OPEN_PORTS, outcomes_of
+from pdx_cli.checks.findings import Finding, Severity, log_of, shortened, wrong
+from pdx_cli.checks.transfer import MIN_SPLIT, open_ports, outcomes_of
 from pdx_cli.sources.observation import Body, Observation
 
 _TEMPORARY: Final = r"waits for|no decode|has restarted|not been warmed"
@@ -17,8 +17,8 @@ _TEMPORARY: Final = r"waits for|no decode|has restarted|not been warmed"
 def silent_gateways(observation: Observation) -> Iterator[Finding]:
     """A running gateway's admin port does not answer."""
     for gateway in observation.gateways:
-        if gateway.state is None and gateway.problem:
-            remedy = "Read its log." if observation.namespace is None else f"See kubectl logs {gateway.name}."
+        if gateway.state is None and gateway.problem and observation.starting is None:
+            remedy = log_of(gateway.log_source, gateway.log)
             yield wrong("GatewaySilent", f"The gateway {gateway.name} does not answer: {gateway.problem}", remedy)
 
 
@@ -31,14 +31,16 @@ def gateways_without_endpoints(observation: Observation) -> Iterator[Finding]:
                 "NoEndpoints",
                 f"{len(ready)} engines are ready, but the gateway {gateway.name} has no endpoint: it cannot list the "
                 "pods of its namespace, or their labels or annotations were changed",
-                f"kubectl logs {gateway.name} shows which; the right to list pods is in the Role and RoleBinding "
-                "that have the same name as the gateway's Deployment.",
+                f"kubectl logs {gateway.name} shows which; the right to list pods is in the RoleBinding of the "
+                "gateway's ServiceAccount.",
             )
 
 
 def unused_endpoints(observation: Observation) -> Iterator[Finding]:
     """A gateway does not use an engine; its reason is in its state."""
-    unready = {pod.name for pod in observation.pods if not pod.ready}
+    if observation.starting is not None:
+        return
+    unready = {pod.name for pod in observation.pods if not pod.ready} | observation.down
     bare = {engine.name for engine in observation.engines if lacks_connector(engine)}
     reported: set[str] = set()
     for endpoint in observation.endpoints:
@@ -46,33 +48,54 @@ def unused_endpoints(observation: Observation) -> Iterator[Finding]:
         if endpoint.get("state") == "Warm" or not reason or name in (reported | unready | bare):
             continue
         reported.add(name)
-        finding = _unused(endpoint, name, reason)
+        finding = _unused(observation, endpoint, name, reason)
         if finding is not None:
             yield finding
 
 
-def _unused(endpoint: Body, name: str, reason: str) -> Finding | None:
+def _unused(observation: Observation, endpoint: Body, name: str, reason: str) -> Finding | None:
     role = endpoint.get("role")
+    log = next((log_of(e.log_source, e.log) for e in observation.engines if e.name == name), log_of("", ""))
     if "without kv_transfer_params" in reason:
-        return connector_off(f"{role} engine {name}", "it answers a hand-off without KV parameters")
+        return connector_off(
+            f"{role} engine {name}", "it answers a hand-off without KV parameters", is_local=observation.is_local
+        )
     if re.search(_TEMPORARY, reason):
         return None
     peer = reason.partition(": ")[0]
     why = shortened(reason)
     if role == Role.PREFILL and ": " in reason and peer not in (name, endpoint.get("name")):
+        if {peer, _name_of(observation, peer)} & observation.down:
+            return None
         sentence = f"No hand-off succeeds from the prefill engine {name} to the decode engine {peer}: {why}"
-        return wrong("HandoffFails", sentence, OPEN_PORTS)
+        return wrong("HandoffFails", sentence, _handoff_remedy(observation, endpoint, reason))
     sentence = f"The gateway does not use the {role} engine {name}: {why}"
     if re.search(r"\b401\b|Unauthorized", reason):
         remedy = "Gateway and engine have different API keys: restart the one that has read the older Secret."
         return wrong("EngineKeyRefused", sentence, remedy)
     if re.search(r"connect|refused|unreachable|timed out", reason, re.IGNORECASE):
-        remedy = (
-            "Check that the engine runs (its log), and that no NetworkPolicy or service mesh blocks the gateway from "
-            "its port 8000."
-        )
-        return wrong("EngineNotReached", sentence, remedy)
-    return wrong("EngineLeftOut", sentence, "Read the engine's log.")
+        blocked = f"no NetworkPolicy or service mesh blocks the gateway from its port {ENGINE_PORT}"
+        if observation.is_local:
+            blocked = f"the gateway reaches {endpoint.get('url') or name} from where it runs"
+        return wrong("EngineNotReached", sentence, f"The engine answers here: check that {blocked}.\n{log}")
+    return wrong("EngineLeftOut", sentence, log)
+
+
+def _handoff_remedy(observation: Observation, endpoint: Body, reason: str) -> str:
+    """An engine that answers an error is reached, so the wiring comes before the network."""
+    ports = open_ports(observation)
+    if not re.search(r"status 5\d\d|answered 5\d\d", reason):
+        return ports
+    wiring = f"{endpoint.get('connector')} with order {endpoint.get('order')}"
+    return (
+        f"The engine answered, so it is reached. Check that both engines were started for {wiring}, as the gateway "
+        f"expects: an engine of another order answers so too. Otherwise: {ports[:1].lower()}{ports[1:]}"
+    )
+
+
+def _name_of(observation: Observation, peer: str) -> str:
+    """Return the doctor's name of an endpoint that the gateway calls `peer`."""
+    return next((_name(e) for e in observation.endpoints if peer == e.get("name")), peer)
 
 
 def unsplit_requests(observation: Observation) -> Iterator[Finding]:

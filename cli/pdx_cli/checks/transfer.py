@@ -16,12 +16,25 @@ MIN_TOKENS: Final = 1000
 """Split requests, and prompt tokens computed by decode engines, before missing KV is a finding."""
 LARGEST_BLOCK: Final = 128
 """Tokens. If D's own prefix cache has a prompt, D still computes the last block that is not full."""
-OPEN_PORTS: Final = (
+_OPEN_PORTS: Final = (
     "Let engine pods reach each other on every port (NIXL's side channel is 5600): check NetworkPolicies, firewalls "
     "between nodes, and VLLM_NIXL_SIDE_CHANNEL_HOST, which must be the pod's own address. If KV goes through a "
     "store, check that both reach it. If the problem stays then, delete D's pod: NIXL does not restore a connection "
     "that it has lost."
 )
+
+_OPEN_PORTS_HERE: Final = (
+    "Each engine opens further ports for KV (NIXL's side channel is 5600 by default, and two engines on one machine "
+    "need two): check that both processes listen, that VLLM_NIXL_SIDE_CHANNEL_HOST is an address of this machine, and "
+    "that no firewall blocks its loopback. If KV goes through a store, check that both reach it. If the problem stays "
+    "then, restart D: NIXL does not restore a connection that it has lost."
+)
+
+
+def open_ports(observation: Observation) -> str:
+    """Return the remedy for engines that do not reach each other, where they run."""
+    return _OPEN_PORTS_HERE if observation.is_local else _OPEN_PORTS
+
 
 # vllm distributed/kv_transfer/kv_connector/v1/nixl/{base,pull,push}_worker.py
 _KV_ARRIVED: Final = r"compatibility check passed|Num successful transfers=[1-9]"
@@ -37,7 +50,7 @@ _KV_FAILED: Final = (
         Cause.PORTS,
         r"failure_type.{1,4}(push_|push_reg_)?handshake(_setup)?_failed|transfer failure: (push_|push_reg_)?handshake",
         "gets no answer from its peer's side channel",
-        OPEN_PORTS,
+        "",
     ),
     (
         Cause.TRANSFER,
@@ -47,7 +60,7 @@ _KV_FAILED: Final = (
         "UCX_NET_DEVICES, and for RDMA the memlock limit.",
     ),
 )
-"""Cause, pattern of a log line, what the engine does, remedy."""
+"""Cause, pattern of a log line, what the engine does, remedy (empty: `open_ports`)."""
 _NOT_VERIFIABLE: Final = ("Aggregated", "SwitchedOff", "NotTriedYet")
 """Reasons of the condition KVTransferVerified=Unknown that need no note."""
 
@@ -63,7 +76,7 @@ def failed_transfers(observation: Observation) -> Iterator[Finding]:
             if line is not None:
                 where = _peer(engine) if cause is Cause.PORTS else ""
                 sentence = f"The {engine.role} engine {engine.name} {problem}{where}; its log: "
-                yield wrong(cause, f"{sentence}{engine_log.read(line).line}", remedy)
+                yield wrong(cause, f"{sentence}{engine_log.read(line).line}", remedy or open_ports(observation))
                 break
 
 
@@ -93,7 +106,7 @@ def failed_verification(observation: Observation) -> Iterator[Finding]:
     for gateway in observation.gateways:
         result = _result(gateway)
         for pair in result.broken:
-            if result.verdict is Verdict.BROKEN:
+            if result.verdict is Verdict.BROKEN and not {pair.prefill, pair.decode} & observation.down:
                 sentence = f"Transfer probes fail: KV does not move from {pair.prefill} to {pair.decode}: {pair.seen}"
                 yield wrong(pair.cause, sentence, f"Likely: {ADVICE[pair.cause]}.")
 

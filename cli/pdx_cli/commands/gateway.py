@@ -6,7 +6,8 @@ from urllib.parse import urlsplit
 
 from pdx_api.connectors import CONNECTORS, choose
 from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, Order, Role
-from pdx_cli.errors import CommandError
+from pdx_cli import usage
+from pdx_cli.errors import InputError
 from pdx_proxy.config.flags import FlagsError, add_flags, with_flags
 from pdx_proxy.config.settings import MAX_WORKERS, Address, EndpointSpec, Settings, parse_address
 from pdx_proxy.process.main import run as run_gateway
@@ -94,12 +95,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
-    """Return the gateway's settings from the flags; raises CommandError."""
+    """Return the gateway's settings from the flags; raises InputError."""
     if args.workers < 1 or args.workers > MAX_WORKERS:
-        raise CommandError(f"--workers is {args.workers}; write a number from 1 to {MAX_WORKERS}.")
+        raise InputError(f"--workers is {args.workers}; write a number from 1 to {MAX_WORKERS}.")
     admin = args.admin or f"127.0.0.1:{ADMIN_PORT}"
     if admin == args.listen:
-        raise CommandError(f"--listen and --admin are both {admin}; name two addresses.")
+        raise InputError(f"--listen and --admin are both {admin}; name two addresses.")
     settings = Settings(
         listen=_address("--listen", args.listen),
         admin=_address("--admin", admin),
@@ -110,22 +111,22 @@ def settings_of(args: argparse.Namespace) -> Settings:
     try:
         return with_flags(settings, args)
     except FlagsError as error:
-        raise CommandError(f"{error}.") from error
+        raise InputError(f"{error}.") from error
 
 
 def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
     if args.aggregated and (args.prefill or args.decode):
-        raise CommandError("--aggregated excludes --prefill and --decode; remove them.")
+        raise InputError("--aggregated excludes --prefill and --decode; remove them.")
     if not args.aggregated and not (args.prefill and args.decode):
-        raise CommandError("The gateway needs engines: write --prefill URL and --decode URL, or --aggregated URL.")
+        raise InputError("The gateway needs engines: write --prefill URL and --decode URL, or --aggregated URL.")
     if args.order is not None and args.order not in list(Order):
-        raise CommandError(f"--order {args.order} does not exist; write one of: {', '.join(Order)}.")
+        raise InputError(f"--order {args.order} does not exist; write one of: {', '.join(Order)}.")
     try:
         connector, order = choose(args.connector, Order(args.order) if args.order else None, args.protocol)
     except ValueError as error:
-        raise CommandError(f"{error}.") from error
+        raise InputError(usage.ended(str(error))) from error
     if args.prefill_ranks < 1:
-        raise CommandError(f"--prefill-ranks is {args.prefill_ranks}; write 1 or more.")
+        raise InputError(f"--prefill-ranks is {args.prefill_ranks}; write 1 or more.")
     identity_ports = _identity_ports(args)
     ranks = {Role.PREFILL: args.prefill_ranks}
     by_role = {Role.PREFILL: args.prefill, Role.DECODE: args.decode, Role.AGGREGATED: args.aggregated}
@@ -145,7 +146,7 @@ def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
     names = [spec.name for spec in specs]
     for name in names:
         if names.count(name) > 1:
-            raise CommandError(f"{name} is given twice; give every engine once, in one role.")
+            raise InputError(f"{name} is given twice; give every engine once, in one role.")
     return specs
 
 
@@ -153,10 +154,10 @@ def _identity_ports(args: argparse.Namespace) -> dict[str, int]:
     """Return the ports by URL of the prefill engine."""
     ports = args.identity_ports
     if ports and len(ports) != len(args.prefill):
-        raise CommandError(f"--identity-ports has {len(ports)} ports; write one for each engine of --prefill.")
+        raise InputError(f"--identity-ports has {len(ports)} ports; write one for each engine of --prefill.")
     for port in ports:
         if not 0 < port < 65536:
-            raise CommandError(f"--identity-ports: {port} is not a port; write a number from 1 to 65535.")
+            raise InputError(f"--identity-ports: {port} is not a port; write a number from 1 to 65535.")
     return dict(zip(args.prefill, ports, strict=False))
 
 
@@ -171,12 +172,12 @@ def _url(text: str) -> Address:
     return Address(host, port)
 
 
-def _invalid_url(text: str) -> CommandError:
-    return CommandError(f"{text} is not the URL of an engine; write http://HOST:PORT.")
+def _invalid_url(text: str) -> InputError:
+    return InputError(f"{text} is not the URL of an engine; write http://HOST:PORT.")
 
 
 def _address(flag: str, text: str) -> Address:
     try:
         return parse_address(text)
     except ValueError as error:
-        raise CommandError(f"{flag} {error}.") from error
+        raise InputError(f"{flag} {error}.") from error

@@ -1,26 +1,32 @@
 """`pdx render`: the objects that the operator applies for a PDDeployment, without its own annotations."""
 
 import argparse
+import json
 from collections.abc import Iterable
-from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
+from pdx_api.defaults import GATEWAY_REPOSITORY
 from pdx_api.names import ANNOTATION_INPUTS, ANNOTATION_TEMPLATE
 from pdx_api.render.engines import pairing_revision
-from pdx_cli.errors import CommandError
-from pdx_cli.inputs import document
-from pdx_operator.render.children import children
+from pdx_api.spec.types import PDDeployment
+from pdx_api.version import pdx_version
+from pdx_cli.errors import InputError
+from pdx_cli.inputs import document, formats, names
+from pdx_operator.render.children import Installation, children
 from pdx_operator.render.objects import DEFAULT_NAMESPACE, Manifest
 from pdx_operator.render.overlay import OverlayError
 
-EPILOG = """\
+EPILOG: Final = """\
 examples:
   pdx render examples/qwen.yaml
   pdx render examples/qwen.yaml --set spec.mode=Aggregated
   pdx render examples/qwen.yaml --namespace llm | kubectl diff -f -
+  kubectl get pdd qwen -o yaml | pdx render -
+  pdx render examples/qwen.yaml -o name
 
+The gateway's image is that of the Helm chart; if you have built another, name it with --gateway-image.
 The output names Secrets (tokens, API keys) but does not contain them: create them before you apply it."""
 
 
@@ -31,36 +37,64 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-n",
         "--namespace",
         metavar="NAME",
+        type=names.namespace,
         help=f"namespace, if FILE has none (default: {DEFAULT_NAMESPACE})",
     )
     parser.add_argument(
         "--gateway-image",
         metavar="IMAGE",
-        default=f"pdx-gateway:{version('pdx-serving')}",
-        help="image of the gateway, if spec.gateway.image is not set (default: %(default)s)",
+        type=names.image,
+        default=f"{GATEWAY_REPOSITORY}:{pdx_version()}",
+        help="image of the gateway, if spec.gateway.image is not set (default: the chart's, %(default)s)",
     )
-    parser.epilog = EPILOG
+    formats.add_arguments(parser, "yaml", "json", "name")
+    parser.epilog = EPILOG.replace("  pdx ", f"  {parser.prog.removesuffix(' render')} ")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the manifests as YAML documents."""
-    deployment = document.load(args.file, args.assignments)
-    if args.namespace and deployment.metadata.namespace is None:
-        metadata = deployment.metadata.model_copy(update={"namespace": args.namespace})
-        deployment = deployment.model_copy(update={"metadata": metadata})
+    """Print the manifests of every PDDeployment in FILE."""
+    deployments = document.load_all(args.file, args.assignments, args.name)
+    manifests = [each for d in deployments for each in _manifests(_in_namespace(d, args.namespace), args)]
+    print(_PRINTED[args.format](manifests), end="")
+    return 0
+
+
+def _in_namespace(deployment: PDDeployment, namespace: str | None) -> PDDeployment:
+    if not namespace or deployment.metadata.namespace is not None:
+        return deployment
+    metadata = deployment.metadata.model_copy(update={"namespace": namespace})
+    return deployment.model_copy(update={"metadata": metadata})
+
+
+def _manifests(deployment: PDDeployment, args: argparse.Namespace) -> tuple[Manifest, ...]:
     try:
         revision = pairing_revision(deployment.spec)
-        manifests = children(deployment, revision, uid=None, gateway_image=args.gateway_image)
+        return children(deployment, revision, Installation(args.gateway_image), uid=None)
     except OverlayError as error:
-        raise CommandError(f"{args.file}: {error}.") from error
-    print(to_yaml(manifests), end="")
-    return 0
+        raise InputError(f"{args.file}: {error}.") from error
 
 
 def to_yaml(manifests: Iterable[Manifest]) -> str:
     """Return the manifests as one text of several YAML documents."""
     printed = (_without_records(manifest) for manifest in manifests)
     return yaml.dump_all(printed, Dumper=_Dumper, sort_keys=False, width=120)
+
+
+def to_json(manifests: Iterable[Manifest]) -> str:
+    """Return the manifests as one List, as `kubectl get -o json` prints several objects."""
+    items = [_without_records(manifest) for manifest in manifests]
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2, ensure_ascii=False) + "\n"
+
+
+def to_names(manifests: Iterable[Manifest]) -> str:
+    """Return one line for each manifest, as `kubectl get -o name` prints it: `deployment.apps/qwen-gateway`."""
+    return "".join(f"{_resource(manifest)}/{manifest['metadata']['name']}\n" for manifest in manifests)
+
+
+def _resource(manifest: Manifest) -> str:
+    group = str(manifest["apiVersion"]).rpartition("/")[0]
+    kind = str(manifest["kind"]).lower()
+    return f"{kind}.{group}" if group else kind
 
 
 class _Dumper(yaml.SafeDumper):
@@ -76,3 +110,6 @@ def _without_records(manifest: Manifest) -> Manifest:
     kept = {key: value for key, value in annotations.items() if key not in (ANNOTATION_INPUTS, ANNOTATION_TEMPLATE)}
     metadata = {key: value for key, value in manifest["metadata"].items() if key != "annotations"}
     return {**manifest, "metadata": {**metadata, **({"annotations": kept} if kept else {})}}
+
+
+_PRINTED: Final = {"yaml": to_yaml, "json": to_json, "name": to_names}

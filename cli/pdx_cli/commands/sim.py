@@ -6,10 +6,13 @@ from typing import Any, Final
 
 from pdx_api.connectors.nixl import SIDE_CHANNEL_PORT
 from pdx_api.names import ENGINE_PORT, Order, Role
-from pdx_cli.errors import CommandError
+from pdx_cli import usage
+from pdx_cli.errors import InputError
 from pdx_sim.main import run as run_sim
 from pdx_sim.profiles import PROFILES
 from pdx_sim.settings import OnLoadFailure, OutOfBoundsError, SimSettings
+
+_METAVARS: Final = {int: "N", float: "NUMBER", str: "TEXT"}
 
 BOTH: Final = "both"
 
@@ -107,7 +110,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for field, meaning in OPTIONS.items():
         default = getattr(DEFAULTS, field)
         parser.add_argument(
-            f"--{field.replace('_', '-')}", type=type(default), help=f"{meaning} (default: {default}, or the profile's)"
+            f"--{field.replace('_', '-')}",
+            type=type(default),
+            metavar=_METAVARS[type(default)],
+            help=f"{meaning} (default: {default}, or the profile's)",
         )
     parser.epilog = EPILOG
 
@@ -118,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def settings_of(args: argparse.Namespace) -> SimSettings:
-    """Return the simulator's settings from the flags; raises CommandError."""
+    """Return the simulator's settings from the flags; raises InputError."""
     host, port = _address("--listen", args.listen)
     side_host, side_port = _address("--side-channel", args.side_channel)
     plain: dict[str, Any] = {field: getattr(args, field) for field in OPTIONS if getattr(args, field) is not None}
@@ -139,13 +145,13 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
             **{**profile, **plain},
         )
     except OutOfBoundsError as error:
-        raise CommandError(f"--{error.field.replace('_', '-')} {error.reason}.") from error
+        raise InputError(f"--{error.field.replace('_', '-')} {error.reason}.") from error
     except ValueError as error:
-        raise CommandError(f"{error}.") from error
+        raise InputError(usage.ended(str(error))) from error
 
 
 def _address(flag: str, text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise CommandError(f"{flag} {text} is not an address; write HOST:PORT, for example 127.0.0.1:{ENGINE_PORT}.")
+        raise InputError(f"{flag} {text} is not an address; write HOST:PORT, for example 127.0.0.1:{ENGINE_PORT}.")
     return host.strip("[]"), int(port)

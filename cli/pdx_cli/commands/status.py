@@ -3,11 +3,9 @@
 import argparse
 import asyncio
 import dataclasses
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
@@ -16,15 +14,18 @@ from rich.text import Text
 
 from pdx_api.names import Mode
 from pdx_api.verification import Finding, Verdict
+from pdx_cli import usage
+from pdx_cli.inputs import formats
 from pdx_cli.runs import reaper
-from pdx_cli.runs.run_record import Process, Run, default_root, live_runs
+from pdx_cli.runs.run_record import Process, Run, default_root, directories, live_runs
 from pdx_cli.sources.answers import STATE_PATH
 from pdx_cli.sources.client import AnswerError, Client
 
 EPILOG: Final = """\
 examples:
   pdx status
-  pdx status --json | jq '.[].endpoint'"""
+  pdx status -o json | jq '.[].endpoint'
+  pdx status -o name"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +60,10 @@ class Report:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `pdx status`."""
-    parser.add_argument("--json", action="store_true", help="print a JSON list with one entry for each run")
+    formats.add_arguments(parser, "text", "json", "yaml", "name")
     parser.add_argument(
         "--run-dir",
-        type=Path,
+        type=usage.directory,
         default=default_root(),
         metavar="DIR",
         help="directory of a run, or parent of several (default: %(default)s)",
@@ -73,10 +74,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the running `pdx up`s, and remove the records of ended ones."""
     reports = asyncio.run(_reports(live_runs(args.run_dir)))
-    if args.json:
-        print(json.dumps([report.as_json() for report in reports], indent=2))
+    if args.format == "name":
+        print("".join(f"{report.run.name}\n" for report in reports), end="")
+    elif args.format != "text":
+        print(formats.printed([report.as_json() for report in reports], args.format), end="")
     elif not reports:
-        print("Nothing runs.")
+        print("Nothing runs; start a deployment with `pdx up FILE`.")
+        for directory in directories(args.run_dir, ended=True):
+            print(f"The logs of the last run are in {directory.logs}.")
     else:
         for report in reports:
             _print(report)

@@ -5,15 +5,18 @@ mean equal KV.
 """
 
 import argparse
+import importlib
 import json
 import os
+import secrets
 import shutil
-import tempfile
+import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-from pdx_cli.errors import CommandError
+from pdx_cli import interrupts, usage
+from pdx_cli.errors import CommandError, InputError
 
 EPILOG: Final = """\
 examples:
@@ -39,7 +42,9 @@ CHAT_TEMPLATE: Final = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `pdx tiny-model`."""
-    parser.add_argument("directory", metavar="DIR", type=Path, help="directory for the model; must be new or empty")
+    parser.add_argument(
+        "directory", metavar="DIR", type=usage.directory, help="directory for the model; must be new or empty"
+    )
     parser.epilog = EPILOG
 
 
@@ -47,29 +52,43 @@ def run(args: argparse.Namespace) -> int:
     """Create the model in a temporary directory and move it to its place when it is complete."""
     target: Path = args.directory.absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise CommandError(f"{target} exists already; remove it, or name another directory.")
+        raise InputError(f"{target} exists already; remove it, or name another directory.")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        incomplete = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-        try:
-            _make(incomplete)
-            _make_readable(incomplete)
-            incomplete.replace(target)
-        finally:
-            shutil.rmtree(incomplete, ignore_errors=True)
+        _import_libraries()
+        incomplete = target.parent / f".{target.name}.{secrets.token_hex(4)}"
+        with interrupts.handled(lambda number: _abandon(incomplete, number)):
+            _write(incomplete, target)
     except OSError as error:
         raise CommandError(f"{target} cannot be written: {error.strerror}.") from error
     print(f"The tiny model is in {target}")
     return 0
 
 
-def _make(directory: Path) -> None:
+def _import_libraries() -> None:
+    """Import what takes seconds before there is a directory to remove."""
     # Transformers reads these variables at import.
     os.environ.update({"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"})
     try:
-        _make_weights(directory, silent=_make_tokenizer(directory))
+        for name in ("tokenizers", "torch", "transformers"):
+            importlib.import_module(name)
     except ImportError as error:
         raise CommandError(f"{error.name} is not installed; run `make install`.") from error
+
+
+def _write(incomplete: Path, target: Path) -> None:
+    try:
+        incomplete.mkdir()
+        _make_weights(incomplete, silent=_make_tokenizer(incomplete))
+        _make_readable(incomplete)
+        incomplete.replace(target)
+    finally:
+        shutil.rmtree(incomplete, ignore_errors=True)
+
+
+def _abandon(incomplete: Path, number: signal.Signals) -> NoReturn:
+    shutil.rmtree(incomplete, ignore_errors=True)
+    interrupts.end_by(number)
 
 
 def _make_weights(directory: Path, silent: list[int]) -> None:

@@ -2,37 +2,44 @@
 
 import argparse
 import asyncio
+import contextlib
+import dataclasses
+import json
 import math
+import os
+import signal
+import sys
 import time
-from typing import Final
+from collections.abc import AsyncIterator
+from typing import Any, Final
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
-
+from pdx_cli import interrupts, usage
+from pdx_cli.display import keys
+from pdx_cli.display.layout import Page, Sort, Title, page, problems
+from pdx_cli.display.lines import Line
+from pdx_cli.display.terminal import Terminal, encodable, is_coloured, is_interactive
 from pdx_cli.errors import CommandError
-from pdx_cli.inputs import target
-from pdx_cli.sources.figures import QUANTILES, Figures, figures
+from pdx_cli.inputs import formats, target
+from pdx_cli.inputs.target import InCluster, Local
+from pdx_cli.sources.figures import Figures, Sample, figures
 from pdx_cli.sources.sampling import Sampler, sampler_of
 
 EPILOG: Final = f"""\
 examples:
   pdx top                            what `pdx up` runs here
   pdx top qwen -n llm
-  kubectl pdx top qwen -n llm --interval 5
+  pdx top qwen -n llm --interval 5 --sort kv
   pdx top --admin http://127.0.0.1:9090 --once
+  pdx top qwen -n llm --once -o json | jq .ttftSeconds
 
-{target.WHERE}
+figures and the metrics that they come from:
+{keys.SOURCES}
 
-Phases cover the requests that ended since the last update. `remote` is the share of a decode engine's prompt tokens
-that came through the connector. Ctrl-C ends it."""
+In a terminal, q ends it and ? shows the keys. In a pipe, and with TERM=dumb, it prints one update after another; with
+-o json, one JSON object on a line. NO_COLOR switches colours off."""
 
-SHORTEST: Final = 0.1
-LONGEST: Final = 3600.0
-MAX_PAIRS: Final = 12
-"""Rows of pairs; broken pairs come first."""
-_STYLES: Final = {"Warm": "green", "Warming": "yellow", "Suspect": "yellow", "verified": "green", "broken": "bold red"}
+PIPE_WIDTH: Final = 120
+"""Columns of an update that is not written to a terminal."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,137 +48,222 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="print the figures of one interval and end")
     parser.add_argument(
         "--interval",
-        type=_seconds,
+        type=usage.seconds(0.1, 3600),
         default=2.0,
         metavar="SECONDS",
         help="time between two updates (default: %(default)g)",
     )
-    parser.epilog = EPILOG
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not SHORTEST <= value <= LONGEST:
-        raise argparse.ArgumentTypeError(f"{text} is not a time; write seconds from {SHORTEST:g} to {LONGEST:g}")
-    return value
+    parser.add_argument(
+        "--sort",
+        choices=[str(sort) for sort in Sort],
+        default=str(Sort.STATE),
+        help="order of the engines; state: those that do not serve first (default: %(default)s)",
+    )
+    formats.add_arguments(parser, "text", "json", "yaml")
+    parser.epilog = target.epilog(parser, EPILOG)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show figures until Ctrl-C, or once."""
-    try:
-        asyncio.run(_watch(args))
-    except KeyboardInterrupt:
+    """Show figures until q or Ctrl-C, or once."""
+    chosen = target.target_of(args)
+    if args.once or args.format != "text" or not is_interactive(os.environ):
+        asyncio.run(_print_updates(chosen, args))
         return 0
+    screen = LiveScreen(Terminal(coloured=is_coloured(os.environ)), args)
+    with interrupts.handled(screen.on_signal):
+        screen.terminal.enter()
+        try:
+            asyncio.run(screen.watch(chosen))
+        finally:
+            screen.terminal.leave()
     return 0
 
 
-async def _watch(args: argparse.Namespace) -> None:
-    async with sampler_of(target.target_of(args), time.monotonic) as sampler:
-        before = await sampler.sample()
-        if args.once:
-            await asyncio.sleep(args.interval)
-            console = Console(highlight=False)
-            # In a pipe, the columns must stay whole.
-            console = console if console.is_terminal else Console(highlight=False, width=200)
-            console.print(screen(sampler, figures(before, await sampler.sample(), sampler.names)))
-            return
-        with Live(
-            screen(sampler, figures(None, before, sampler.names)), auto_refresh=False, screen=Console().is_terminal
-        ) as live:
-            while True:
-                await asyncio.sleep(args.interval)
+async def _print_updates(chosen: Local | InCluster, args: argparse.Namespace) -> None:
+    async with sampler_of(chosen, time.monotonic) as sampler:
+        async for shown in _updates(sampler, chosen, args.interval, once=args.once):
+            if args.format == "text":
+                _print_page(_page(sampler, shown, args, _width()))
+            else:
+                _print_object(as_json(sampler, shown), args)
+            if args.once:
+                return
+
+
+def _print_page(shown: Page) -> None:
+    styled = is_interactive(os.environ)
+    for each in (*shown.head, *shown.body, Line()):
+        print(encodable(each.ansi(styled=styled, coloured=is_coloured(os.environ))))
+    sys.stdout.flush()
+
+
+def _print_object(report: dict[str, Any], args: argparse.Namespace) -> None:
+    if args.format == "json" and not args.once:
+        print(json.dumps(report, ensure_ascii=False), flush=True)
+        return
+    separator = "---\n" if args.format == "yaml" and not args.once else ""
+    print(f"{separator}{formats.printed(report, args.format)}", end="", flush=True)
+
+
+def _width() -> int:
+    return os.get_terminal_size(1).columns if sys.stdout.isatty() else PIPE_WIDTH
+
+
+async def _updates(
+    sampler: Sampler, chosen: Local | InCluster, interval: float, *, once: bool
+) -> AsyncIterator[Figures]:
+    """Yield the figures of each interval. A gateway that starts is awaited; a later failure is reported and retried."""
+    before = await _first_sample(sampler, chosen, interval)
+    while True:
+        await asyncio.sleep(interval)
+        try:
+            now = await sampler.sample()
+        except CommandError as error:
+            if once:
+                raise
+            print(f"pdx: {error} Retrying.", file=sys.stderr, flush=True)
+            continue
+        yield figures(before, now, sampler.names)
+        before = now
+
+
+async def _first_sample(sampler: Sampler, chosen: Local | InCluster, interval: float) -> Sample:
+    reported = False
+    while True:
+        try:
+            return await sampler.sample()
+        except CommandError:
+            if not _is_starting(chosen):
+                raise
+        if not reported:
+            print("`pdx up` is starting; waiting for its gateway.", file=sys.stderr, flush=True)
+            reported = True
+        await asyncio.sleep(interval)
+
+
+def _is_starting(chosen: Local | InCluster) -> bool:
+    """Whether a `pdx up` that has not served yet still runs."""
+    if not isinstance(chosen, Local) or chosen.run is None or chosen.run.serving:
+        return False
+    with contextlib.suppress(OSError):
+        os.kill(chosen.run.pid, 0)
+        return True
+    return False
+
+
+def _page(sampler: Sampler, shown: Figures, args: argparse.Namespace, width: int, sort: Sort | None = None) -> Page:
+    title = Title(sampler.name, sampler.location, time.strftime("%H:%M:%S"), args.interval)
+    return page(title, shown, width, sort or Sort(args.sort))
+
+
+class LiveScreen:
+    """The state of `pdx top` in a terminal. Keys, signals and samples arrive as events in one queue."""
+
+    def __init__(self, terminal: Terminal, args: argparse.Namespace) -> None:
+        self.terminal = terminal
+        self._args = args
+        self._view = keys.View(Sort(args.sort))
+        self._shown: Figures | None = None
+        self._message = "connecting"
+        self._events: asyncio.Queue[str | Figures | Exception] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped = False
+        self._refresh = asyncio.Event()
+
+    def on_signal(self, _: signal.Signals) -> None:
+        """Stop, whatever the command does."""
+        self._stopped = True
+        if self._loop is not None and self._events is not None:
+            self._loop.call_soon_threadsafe(self._events.put_nowait, "q")
+
+    async def watch(self, chosen: Local | InCluster) -> None:
+        """Show updates until q or a signal; raises CommandError if the deployment cannot be found."""
+        self._events, self._loop = asyncio.Queue(), asyncio.get_running_loop()
+        events = self._events
+        with self.terminal.watched(self._on_keys, lambda: events.put_nowait("resize")):
+            async with sampler_of(chosen, time.monotonic) as sampler:
+                sampling = asyncio.create_task(self._sample(sampler))
                 try:
-                    now = await sampler.sample()
-                except CommandError as error:
-                    live.update(Group(Text(str(error), "red"), Text("Retrying.", "dim")), refresh=True)
-                    continue
-                live.update(screen(sampler, figures(before, now, sampler.names)), refresh=True)
+                    await self._show(sampler, events)
+                finally:
+                    sampling.cancel()
+                    await asyncio.gather(sampling, return_exceptions=True)
+
+    async def _show(self, sampler: Sampler, events: "asyncio.Queue[str | Figures | Exception]") -> None:
+        while not self._stopped:
+            shown = self._draw(sampler)
+            event = await events.get()
+            if isinstance(event, Figures):
+                self._shown, self._message = event, ""
+            elif isinstance(event, CommandError):
+                self._message = f"{event} Retrying."
+            elif isinstance(event, Exception):
+                raise event
+            elif event == "q" and not self._view.is_help:
+                return
+            elif event == " ":
+                self._refresh.set()
+            elif event != "resize":
+                height = self.terminal.size[1]
+                view = keys.fitted(self._view, shown, height)
+                self._view = keys.pressed(view, event, keys.body_lines(shown, height))
+
+    def _draw(self, sampler: Sampler) -> Page:
+        width, height = self.terminal.size
+        shown = Page((), ())
+        if self._shown is not None:
+            shown = _page(sampler, self._shown, self._args, width, self._view.sort)
+        self.terminal.draw(keys.screen(self._view, shown, width, height, self._message))
+        return shown
+
+    def _on_keys(self, data: bytes) -> None:
+        assert self._events is not None, "keys are read while the queue exists"
+        for key in keys.read_keys(data) if data else ["q"]:  # no data: the terminal is gone
+            self._events.put_nowait(key)
+
+    async def _sample(self, sampler: Sampler) -> None:
+        """Put the figures of each interval into the queue, or why there are none."""
+        assert self._events is not None, "sampling starts after the queue exists"
+        before: Sample | None = None
+        while True:
+            try:
+                now = await sampler.sample()
+                self._events.put_nowait(figures(before, now, sampler.names))
                 before = now
+            except Exception as error:
+                self._events.put_nowait(error)
+            self._refresh.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._refresh.wait(), self._args.interval)
 
 
-def screen(sampler: Sampler, shown: Figures) -> RenderableType:
-    """Lay out the figures."""
-    parts: list[RenderableType] = [_head(sampler, shown), Text(), _requests(shown), Text(), _phases(shown), Text()]
-    parts.append(_endpoints(shown))
-    if shown.pairs:
-        parts += [Text(), _pairs(shown)]
-    return Group(*parts)
+def as_json(sampler: Sampler, shown: Figures) -> dict[str, Any]:
+    """Return the figures for programs: seconds, shares from 0 to 1, null where a figure is unknown."""
+    first = shown.phase("first_token")
+    quantiles = first.quantiles if first else (math.nan,) * 3
+    report = {
+        "name": sampler.name,
+        "location": sampler.location,
+        "mode": shown.mode,
+        "wiring": shown.wiring,
+        "gateways": {"ready": shown.ready, "total": shown.gateways},
+        "problems": list(problems(shown)),
+        "inFlight": dict(shown.in_flight),
+        "seconds": shown.seconds,
+        "requests": {name: {"perSecond": rate, "total": total} for name, (rate, total) in shown.outcomes.items()},
+        "failures": {name: {"perSecond": rate, "total": total} for name, (rate, total) in shown.problems.items()},
+        "ttftSeconds": dict(zip(("p50", "p90", "p99"), quantiles, strict=True)),
+        "phases": [dataclasses.asdict(phase) for phase in shown.phases],
+        "engines": [{**dataclasses.asdict(each), "healthy": each.is_healthy} for each in shown.endpoints],
+        "pairs": [{**dataclasses.asdict(pair), "verified": pair.is_verified} for pair in shown.pairs],
+    }
+    finite: dict[str, Any] = _without_nan(report)
+    return finite
 
 
-def _head(sampler: Sampler, shown: Figures) -> Text:
-    flight = ", ".join(f"{count} {name}" for name, count in shown.in_flight.items())
-    style = "bold red" if "NOT" in shown.kv else "green" if "verified by" in shown.kv else "yellow"
-    return Text.assemble(
-        (f"{sampler.name} ({sampler.location})  {shown.mode}  {shown.wiring}\n", "bold"),
-        (f"{shown.ready} of {shown.gateways} gateways ready", "" if shown.ready else "bold red"),
-        f"; in flight: {flight or 'nothing'}",
-        (f"\n{shown.kv}" if shown.kv else "", style),
-        *((f"\n{each}", "red") for each in shown.silent),
-    )
-
-
-def _requests(shown: Figures) -> Table:
-    table = _table("outcome", "per s", "total")
-    rows = [(name, *counts) for name, counts in (*shown.outcomes.items(), *shown.problems.items()) if counts[1]]
-    for name, rate, total in rows:
-        table.add_row(name, f"{rate:.1f}" if shown.seconds else "", str(total))
-    if not rows:
-        table.add_row("no request yet", "", "")
-    return table
-
-
-def _phases(shown: Figures) -> Table:
-    table = _table("phase", "per s", *(f"p{100 * share:g}" for share in QUANTILES))
-    for phase in shown.phases:
-        rate = f"{phase.rate:.1f}" if shown.seconds else ""
-        table.add_row(phase.name, rate, *(duration(value) for value in phase.quantiles))
-    return table
-
-
-def _endpoints(shown: Figures) -> Table:
-    table = _table("engine", "role", "revision", "legs", "remote", "state", right=("legs", "remote"))
-    for each in shown.endpoints:
-        state = Text(each.state, _STYLES.get(each.state, "red"))
-        if each.reason:
-            state.append(f": {each.reason}", "dim")
-        table.add_row(each.name, each.role, each.revision, str(each.legs), percent(each.remote), state)
-    return table
-
-
-def _pairs(shown: Figures) -> Table:
-    table = _table("pair", "probe", "remote", "age", "phases", right=("remote", "age"))
-    for each in shown.pairs[:MAX_PAIRS]:
-        verdict = Text(each.verdict, _STYLES.get(each.verdict, "yellow"))
-        if each.detail:
-            verdict.append(f": {each.detail}", "dim")
-        times = ", ".join(f"{name} {duration(seconds)}" for name, seconds in each.seconds.items())
-        row = (f"{each.prefill} → {each.decode}", verdict, percent(each.remote), f"{each.age:.0f} s", times)
-        table.add_row(*row)
-    if len(shown.pairs) > MAX_PAIRS:
-        table.add_row(f"and {len(shown.pairs) - MAX_PAIRS} more", "", "", "", "")
-    return table
-
-
-def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2), show_edge=False)
-    for number, column in enumerate(columns):
-        to_right = column in right if right else number > 0
-        table.add_column(column, header_style="dim", justify="right" if to_right else "left", overflow="fold")
-    return table
-
-
-def duration(seconds: float) -> str:
-    """Format with three digits and a unit; a dash for NaN."""
-    if math.isnan(seconds):
-        return "-"
-    if seconds < 1:
-        return f"{1000 * seconds:.3g} ms"
-    return f"{seconds:.3g} s"
-
-
-def percent(share: float | None) -> str:
-    """Format a share as a percentage; a dash for None."""
-    return "-" if share is None else f"{100 * share:.0f} %"
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

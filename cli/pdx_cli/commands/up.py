@@ -3,26 +3,27 @@
 import argparse
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pdx_api.names import GATEWAY_PORT
-from pdx_api.spec.types import Spec
+from pdx_api.spec.types import PDDeployment, Spec
+from pdx_cli import interrupts, usage
 from pdx_cli.inputs import document
 from pdx_cli.local import ports
 from pdx_cli.local.layout import EngineKind, lay_out
 from pdx_cli.local.processes import Processes
-from pdx_cli.local.requirements import check_vllm
+from pdx_cli.local.requirements import check_count, check_vllm, default_limit
 from pdx_cli.local.session import Session
 from pdx_cli.runs.run_record import RunDirectory, default_root
 
 Result = TypeVar("Result")
 
-STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 START_SECONDS: Final = 600.0
 MAX_START_SECONDS: Final = 24 * 3600.0
 
@@ -33,17 +34,10 @@ examples:
   pdx up examples/tiny-cpu.yaml --set spec.kvTransfer.order=DecodeFirst
   pdx up examples/tiny-cpu.yaml --set spec.mode=Aggregated      one pool, for comparison
   pdx up examples/tiny-cpu.yaml --engine sim                    no vLLM, no model
+  cat examples/tiny-cpu.yaml | pdx up - --engine sim
 
-Ctrl-C stops every process; a second Ctrl-C kills those that still run.
-Exit code: 0 if --once proved that KV moves, or after Ctrl-C while serving; 1 if something failed."""
-
-
-class Interrupted(Exception):  # noqa: N818 - not an error
-    """A signal stops the run."""
-
-    def __init__(self, number: signal.Signals) -> None:
-        super().__init__(number.name)
-        self.number = number
+Ctrl-C stops every process; a second Ctrl-C kills those that still run. The exit code is 0 if --once proved that KV
+moves, and after Ctrl-C while serving."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     document.add_arguments(parser)
     parser.add_argument("--once", action="store_true", help="print the proof and stop")
     parser.add_argument(
-        "--port", type=int, default=GATEWAY_PORT, help="the gateway's port on 127.0.0.1 (default: %(default)s)"
+        "--port",
+        type=usage.port,
+        default=GATEWAY_PORT,
+        metavar="PORT",
+        help="the gateway's port on 127.0.0.1 (default: %(default)s)",
     )
     parser.add_argument(
         "--engine",
@@ -61,42 +59,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--run-dir",
-        type=Path,
+        type=usage.directory,
         metavar="DIR",
         help=f"directory for logs and state (default: {default_root()}/<name of the object>)",
     )
     parser.add_argument(
         "--start-timeout",
-        type=_start_seconds,
+        type=usage.seconds(0, MAX_START_SECONDS),
         default=START_SECONDS,
         metavar="SECONDS",
         help="time for the engines to load (default: %(default)g)",
     )
+    parser.add_argument(
+        "--max-engines",
+        type=int,
+        default=default_limit(os.cpu_count()),
+        metavar="N",
+        help="refuse to start more engines than this on this machine (default: 4 for each core, %(default)s here)",
+    )
     parser.epilog = EPILOG
-
-
-def _start_seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= MAX_START_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text} is not a time; write seconds from 0 to {MAX_START_SECONDS:g}")
-    return value
 
 
 def run(args: argparse.Namespace) -> int:
     """Check everything that can be checked before the start, then run until the end."""
-    deployment = document.load(args.file, args.assignments)
+    deployment = document.load(args.file, args.assignments, args.name)
     kind = EngineKind(args.engine)
-    ports.check_number(args.port)
+    check_count(deployment.spec, args.max_engines)
     if kind is EngineKind.VLLM:
         check_vllm(deployment.spec)
     if fields := _key_secrets(deployment.spec):
         print(f"{fields} a Secret of a cluster: this run checks no API keys.", file=sys.stderr, flush=True)
     name = deployment.metadata.name
     directory = RunDirectory(args.run_dir.absolute() if args.run_dir else default_root() / name)
-    with directory.held(name):
+    stop = StopRequest()
+    with interrupts.handled(stop.on_signal):
+        return _run_in(directory, deployment, kind, args, stop)
+
+
+def _run_in(
+    directory: RunDirectory, deployment: PDDeployment, kind: EngineKind, args: argparse.Namespace, stop: "StopRequest"
+) -> int:
+    """Acquire the directories and processes of the run, and release them."""
+    with directory.held(deployment.metadata.name):
         ports.check_free(args.port)
         admin = ports.adjacent(args.port)
         taken = frozenset({args.port, admin})
@@ -115,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
                 allocate=lambda count: ports.allocate(count, taken=taken),
             )
             session = Session(deployment, kind, layout, directory, processes, Path(sockets), args.start_timeout)
-            return _run(session, once=args.once)
+            return _run(session, stop, once=args.once)
 
 
 def _key_secrets(spec: Spec) -> str:
@@ -125,42 +129,62 @@ def _key_secrets(spec: Spec) -> str:
     return f"{' and '.join(named)} {'names' if len(named) == 1 else 'each name'}" if named else ""
 
 
-def _run(session: Session, *, once: bool) -> int:
+class StopRequest:
+    """The signals that have arrived. The first one stops the run wherever it is; a later one kills the processes."""
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._work: asyncio.Task[Any] | None = None
+        self._processes: Processes | None = None
+
+    def on_signal(self, number: signal.Signals) -> None:
+        """Handle a signal in the main thread, between two instructions."""
+        first = self.received is None
+        self.received = self.received or number
+        if self._loop is None:
+            return
+        if first and self._work is not None:
+            self._loop.call_soon_threadsafe(self._work.cancel)
+        elif self._processes is not None:
+            self._processes.kill()
+
+    def attach(self, work: "asyncio.Task[Any]", processes: Processes) -> None:
+        """Cancel the work at the first signal, which may have arrived before."""
+        self._loop, self._work, self._processes = asyncio.get_running_loop(), work, processes
+        if self.received is not None:
+            work.cancel()
+
+    def finish(self) -> None:
+        """From here on a signal kills the processes, which are being stopped."""
+        self._work = None
+
+    def detach(self) -> None:
+        """The processes have ended and the loop is about to close."""
+        self._loop = None
+
+
+def _run(session: Session, stop: StopRequest, *, once: bool) -> int:
+    work = session.prove() if once else session.serve()
     try:
-        proof = asyncio.run(_supervised(session.prove() if once else session.serve(), session.processes))
-    except Interrupted as interrupted:
-        return 0 if session.serving else 128 + interrupted.number
+        proof = asyncio.run(_supervised(work, session.processes, stop))
+    except asyncio.CancelledError:
+        assert stop.received is not None, "nothing else cancels the run"
+        return 0 if session.serving else 128 + stop.received
     print(f"\n{proof}", flush=True)
     return 0 if proof.proven else 1
 
 
-async def _supervised(work: Coroutine[Any, Any, Result], processes: Processes) -> Result:
-    """Do the work, and stop all processes when it ends or a signal arrives. A signal during the stop kills them."""
-    task = asyncio.ensure_future(work)
-    received: list[signal.Signals] = []
-    stopping = False
-
-    def on_signal(number: signal.Signals) -> None:
-        if stopping or received:
-            processes.kill()
-            return
-        received.append(number)
-        task.cancel()
-
-    _handle_signals(on_signal)
+async def _supervised(work: Coroutine[Any, Any, Result], processes: Processes, stop: StopRequest) -> Result:
+    """Do the work, and stop all processes when it ends or a signal arrives."""
+    task = asyncio.create_task(work)
+    stop.attach(task, processes)
     try:
         return await task
     except asyncio.CancelledError:
-        if not received:
-            raise
         print("Stopping", file=sys.stderr, flush=True)
-        raise Interrupted(received[0]) from None
+        raise
     finally:
-        stopping = True
+        stop.finish()
         await processes.stop()
-
-
-def _handle_signals(handler: Callable[[signal.Signals], None]) -> None:
-    loop = asyncio.get_running_loop()
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, handler, number)
+        stop.detach()

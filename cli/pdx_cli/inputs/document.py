@@ -1,64 +1,194 @@
-"""The PDDeployment that a command works on: a file, with the changes of `--set`."""
+"""The PDDeployment that a command works on: from a file or stdin, with the changes of `--set`."""
 
 import argparse
 import copy
-import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from pdx_api.spec.parse import InvalidDeploymentError, parse
+from pdx_api.names import API_VERSION, KIND
+from pdx_api.spec.messages import shown
+from pdx_api.spec.parse import InvalidDeploymentError, Problem, parse
 from pdx_api.spec.types import PDDeployment
-from pdx_cli.errors import CommandError
+from pdx_cli.errors import InputError
+from pdx_cli.inputs.names import IMAGE_RULE, NAMESPACE_RULE, is_image, is_namespace
+from pdx_cli.inputs.yaml_source import STDIN, Document, position, read
 
 _CODE_DIRECTORY: Final = ("spec", "kvTransfer", "custom", "code", "directory")
+_CHECKED: Final[tuple[tuple[tuple[str, ...], Callable[[str], bool], str], ...]] = (
+    (("metadata", "namespace"), is_namespace, NAMESPACE_RULE),
+    (("spec", "engine", "image"), is_image, IMAGE_RULE),
+    (("spec", "gateway", "image"), is_image, IMAGE_RULE),
+)
+"""Field, its check, and what to write: what the schema leaves to Kubernetes."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of every command that reads a PDDeployment."""
-    parser.add_argument("file", metavar="FILE", type=Path, help="YAML file with one PDDeployment")
+    parser.add_argument(
+        "file", metavar="FILE", type=_file, help="YAML file with a PDDeployment; other objects are skipped; -: stdin"
+    )
+    parser.add_argument("--name", metavar="NAME", help="the PDDeployment of this name, if FILE has several")
     parser.add_argument(
         "--set",
         dest="assignments",
         metavar="PATH=VALUE",
         action="append",
         default=[],
-        help="change one field, for example spec.kvTransfer.order=DecodeFirst (VALUE is YAML; repeatable)",
+        help="change one field, for example spec.kvTransfer.order=DecodeFirst or spec.engine.args[0]=--seed=1 "
+        "(VALUE is YAML; null removes the field; repeatable)",
     )
 
 
-def load(file: Path, assignments: Sequence[str]) -> PDDeployment:
-    """Read the file, apply the assignments in their order, and parse.
+def _file(text: str) -> Path:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the value is empty; name a YAML file, or - for stdin")
+    return Path(text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Assignment:
+    """One `--set PATH=VALUE`."""
+
+    path: tuple[int | str, ...]
+    text: str
+    """As the user wrote it."""
+    value: Any
+
+
+def load(file: Path, assignments: Sequence[str], name: str | None = None) -> PDDeployment:
+    """Read the only PDDeployment of a file, or that of a name; raises InputError with every error."""
+    found = load_all(file, assignments, name)
+    if len(found) > 1:
+        names = ", ".join(each.metadata.name for each in found)
+        raise InputError(f"{_source(file)} has {len(found)} PDDeployments; select one with --name: {names}.")
+    return found[0]
+
+
+def load_all(file: Path, assignments: Sequence[str], name: str | None = None) -> list[PDDeployment]:
+    """Read all PDDeployments of a file, or only that of a name, and apply the assignments in their order.
 
     A relative directory in the file starts from the file's directory, in an assignment from the working directory.
     """
-    body = _with_absolute_code(_read(file), file.absolute().parent)
-    for assignment in assignments:
-        body = assign(body, assignment)
-    try:
-        return parse(body)
-    except InvalidDeploymentError as error:
-        raise CommandError(f"{file}: {error}") from error
+    documents = _selected(read(file), _source(file), name)
+    base = Path.cwd() if file == STDIN else file.absolute().parent
+    changes = [_parsed(assignment) for assignment in assignments]
+    found, problems = [], list[tuple[int, str]]()
+    for document in documents:
+        body = _with_absolute_code(document.body, base)
+        for change in changes:
+            body = _assigned(body, change)
+        try:
+            found.append(_checked(body))
+        except InvalidDeploymentError as error:
+            problems += (_located(problem, document, changes) for problem in error.problems)
+    if problems:
+        lines = tuple(text for _, text in sorted(problems, key=lambda problem: problem[0]))
+        raise InputError(*(lines if len(lines) == 1 else (f"{_source(file)} has {len(lines)} errors:", lines)))
+    return found
 
 
 def assign(body: Any, assignment: str) -> Any:
     """Return a copy of the body with one `path=value` applied; missing mappings on the path are created."""
+    return _assigned(body, _parsed(assignment))
+
+
+def _source(file: Path) -> str:
+    return "stdin" if file == STDIN else str(file)
+
+
+def _selected(documents: Sequence[Document], source: str, name: str | None) -> list[Document]:
+    """Return the documents that are PDDeployments; raises InputError if there is none."""
+    if not documents:
+        raise InputError(f"{source} contains no document; write a PDDeployment.")
+    # A single document is parsed whatever it is: its errors explain best what is wrong.
+    found = [each for each in documents if _is_ours(each.body)] if len(documents) > 1 else list(documents)
+    if not found:
+        raise InputError(f"{source} contains no {KIND} ({API_VERSION}), only {_kinds(documents)}.")
+    if name is None:
+        return found
+    names = [_name(each.body) for each in found]
+    if name not in names:
+        raise InputError(f"{source} has no {KIND} named {name}; it has: {', '.join(names)}.")
+    return [found[names.index(name)]]
+
+
+def _is_ours(body: Any) -> bool:
+    if not isinstance(body, dict):
+        return False
+    group = str(body.get("apiVersion", "")).partition("/")[0]
+    return body.get("kind") == KIND or group == API_VERSION.partition("/")[0]
+
+
+def _name(body: Any) -> str:
+    metadata = body.get("metadata") if isinstance(body, dict) else None
+    return str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
+
+
+def _kinds(documents: Iterable[Document]) -> str:
+    kinds = [
+        str(d.body.get("kind") or "a mapping without kind") if isinstance(d.body, dict) else "text" for d in documents
+    ]
+    return ", ".join(dict.fromkeys(kinds))
+
+
+def _checked(body: Any) -> PDDeployment:
+    """Parse a body, and check what the schema leaves to Kubernetes; raises InvalidDeploymentError."""
+    further = list(_names_and_images(body))
+    try:
+        deployment = parse(body)
+    except InvalidDeploymentError as error:
+        paths = {problem.path for problem in error.problems}
+        raise InvalidDeploymentError(*error.problems, *(each for each in further if each.path not in paths)) from error
+    if further:
+        raise InvalidDeploymentError(*further)
+    return deployment
+
+
+def _names_and_images(body: Any) -> Iterator[Problem]:
+    for path, holds, rule in _CHECKED:
+        value = body
+        for step in path:
+            value = value.get(step) if isinstance(value, dict) else None
+        if isinstance(value, str) and value and not holds(value):
+            yield Problem(path, f"{'.'.join(path)} is {shown(value)}; write {rule}.")
+        elif value == "" and path[0] == "metadata":
+            yield Problem(path, f"{'.'.join(path)} is empty; write {rule}, or leave it out.")
+
+
+def _located(problem: Problem, document: Document, changes: Sequence[_Assignment]) -> tuple[int, str]:
+    """Return the line where the user wrote the field, 0 for a flag, and the problem with this place."""
+    for change in reversed(changes):
+        if problem.path and change.path == problem.path[: len(change.path)]:
+            return 0, f"--set: {problem.sentence}"
+    line = document.line(problem.path)
+    return line, f"{document.name}:{line}: {problem.sentence}"
+
+
+def _parsed(assignment: str) -> _Assignment:
     path, equals, text = assignment.partition("=")
-    steps = path.strip().split(".")
+    steps = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
     if not equals or not all(steps):
-        raise CommandError(f"--set {assignment!r} is not PATH=VALUE; write for example spec.decode.replicas=2.")
+        raise InputError(f"--set {assignment!r} is not PATH=VALUE; write for example spec.decode.replicas=2.")
+    if not text.strip():
+        raise InputError(f"--set {path}: the value is empty; write null to remove the field, or '\"\"' for empty text.")
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise CommandError(f"--set {path}: {text!r} is not a YAML value{_position(error)}.") from error
-    changed = copy.deepcopy(body)
-    node = changed
-    for depth, step in enumerate(steps):
-        key = _key(node, step, ".".join(steps[:depth]) or "the document", path)
-        if depth == len(steps) - 1:
-            node[key] = value
+        raise InputError(f"--set {path}: {text!r} is not a YAML value{position(error)}.") from error
+    return _Assignment(tuple(int(s) if s.isdecimal() else s for s in steps), path.strip(), value)
+
+
+def _assigned(body: Any, change: _Assignment) -> Any:
+    node = changed = copy.deepcopy(body)
+    for depth, step in enumerate(change.path):
+        key = _key(node, step, change.path[:depth], change.text)
+        if depth == len(change.path) - 1:
+            node[key] = change.value
         elif isinstance(node, list) or node.get(key) is not None:
             node = node[key]
         else:
@@ -74,43 +204,16 @@ def _with_absolute_code(body: Any, base: Path) -> Any:
     directory = inner.get(_CODE_DIRECTORY[-1]) if isinstance(inner, dict) else None
     if not isinstance(directory, str):
         return body
-    return assign(body, f"{'.'.join(_CODE_DIRECTORY)}={json.dumps(str(base / directory))}")
+    return _assigned(body, _Assignment(_CODE_DIRECTORY, ".".join(_CODE_DIRECTORY), str(base / directory)))
 
 
-def _key(node: Any, step: str, where: str, path: str) -> str | int:
-    """Return the step as a key of a mapping or an index of a list; `where` is the path of the node."""
+def _key(node: Any, step: int | str, parents: Sequence[int | str], path: str) -> str | int:
+    """Return the step as a key of a mapping or an index of a list; `parents` is the path of the node."""
+    where = ".".join(map(str, parents)) or "the document"
     if isinstance(node, dict):
-        return step
+        return str(step)
     if not isinstance(node, list):
-        raise CommandError(f"--set {path}: {where} is {node!r:.40}, which has no fields.")
-    if not step.isdecimal() or int(step) >= len(node):
-        raise CommandError(f"--set {path}: {where} is a list with {len(node)} entries and has no entry {step}.")
-    return int(step)
-
-
-def _read(file: Path) -> Any:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise CommandError(f"{file} does not exist.") from error
-    except IsADirectoryError as error:
-        raise CommandError(f"{file} is a directory; name a YAML file with one PDDeployment.") from error
-    except UnicodeDecodeError as error:
-        raise CommandError(f"{file} is not a text file.") from error
-    except OSError as error:
-        raise CommandError(f"{file} cannot be read: {error.strerror}.") from error
-    try:
-        documents = [document for document in yaml.safe_load_all(text) if document is not None]
-    except yaml.YAMLError as error:
-        raise CommandError(f"{file} is not YAML{_position(error)}.") from error
-    if len(documents) != 1:
-        count = "no document" if not documents else f"{len(documents)} documents"
-        raise CommandError(f"{file} contains {count}; write a file with one PDDeployment.")
-    return documents[0]
-
-
-def _position(error: yaml.YAMLError) -> str:
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return ""
-    mark = error.problem_mark
-    return f": line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+        raise InputError(f"--set {path}: {where} is {shown(node)}, which has no fields.")
+    if not isinstance(step, int) or step >= len(node):
+        raise InputError(f"--set {path}: {where} is a list with {len(node)} entries and has no entry {step}.")
+    return step

@@ -1,19 +1,36 @@
 """The deployment that a command inspects: one in a cluster, or one that runs on this machine."""
 
 import argparse
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from pdx_cli.errors import CommandError
+from pdx_cli.errors import CommandError, InputError
+from pdx_cli.inputs.names import namespace
 from pdx_cli.runs.run_record import Run, default_root, live_runs
+from pdx_cli.usage import directory
 
 WHERE: Final = """\
 Without a flag that selects a location, the command inspects what `pdx up` runs on this machine: the run of that name,
 or, without a name, the only run. If there is none, it inspects the cluster of your kubeconfig.
 `kubectl pdx` always inspects the cluster."""
+
+
+_PLUGIN_WHERE: Final = "It inspects the cluster of your kubeconfig, as kubectl does."
+
+
+def epilog(parser: argparse.ArgumentParser, text: str) -> str:
+    """Return the end of a command's help. `kubectl pdx` shows only examples of a cluster, with its own name."""
+    if not parser.prog.startswith("kubectl"):
+        return f"{text}\n\n{WHERE}"
+    paragraphs = [part.splitlines() for part in text.split("\n\n")]
+    here = re.compile(r"--admin|--local|here$|^ {20,}")
+    lines = [line.replace("  pdx ", "  kubectl pdx ") for line in paragraphs[0] if not here.search(line)]
+    return "\n\n".join(["\n".join(lines), *("\n".join(part) for part in paragraphs[1:]), _PLUGIN_WHERE])
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +62,20 @@ class InCluster:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of every command that inspects one deployment."""
+    """Add the flags of every command that inspects one deployment. `kubectl pdx` has none of this machine."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="name of the PDDeployment (default: the only one)")
     cluster = parser.add_argument_group("in a cluster")
-    cluster.add_argument("-n", "--namespace", metavar="NAME", help="namespace (default: the context's)")
+    cluster.add_argument("-n", "--namespace", metavar="NAME", type=namespace, help="namespace (default: the context's)")
     cluster.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig (default: KUBECONFIG, then ~/.kube/config)")
     cluster.add_argument("--context", metavar="NAME", help="context of the kubeconfig (default: the current one)")
+    parser.set_defaults(local=False, admin=None, run_dir=None)
+    if parser.prog.startswith("kubectl"):
+        return
     here = parser.add_argument_group("on this machine")
     here.add_argument("--local", action="store_true", help="only what `pdx up` runs here, never a cluster")
     here.add_argument("--admin", metavar="URL", help="a gateway's admin port, for example http://127.0.0.1:9090")
     here.add_argument(
-        "--run-dir", type=Path, metavar="DIR", help=f"parent of the run directories (default: {default_root()})"
+        "--run-dir", type=directory, metavar="DIR", help=f"parent of the run directories (default: {default_root()})"
     )
 
 
@@ -76,8 +96,19 @@ def target_of(args: argparse.Namespace) -> Local | InCluster:
             return found
         if here_flags:
             what = f"No `pdx up` named {args.name} runs" if args.name else "No `pdx up` runs"
-            raise CommandError(f"{what} on this machine; `pdx status` lists what runs.", code=2)
+            raise InputError(f"{what} on this machine; start one with `pdx up FILE`.")
+        if not cluster_flags and not has_kubeconfig():
+            what = f"No local run named {args.name} was found" if args.name else "No local run was found"
+            raise InputError(
+                f"{what}, and no kubeconfig: start one with `pdx up FILE`, or name a cluster with --kubeconfig."
+            )
     return InCluster(args.name, args.namespace, args.kubeconfig, args.context)
+
+
+def has_kubeconfig() -> bool:
+    """Whether a cluster is configured, as kubectl looks for it."""
+    paths = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    return any(Path(file).expanduser().is_file() for file in paths.split(os.pathsep) if file)
 
 
 def local_of(runs: Sequence[Run], name: str | None) -> Local | None:

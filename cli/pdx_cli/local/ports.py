@@ -25,12 +25,6 @@ def is_free(port: int) -> bool:
         return True
 
 
-def check_number(port: int) -> None:
-    """Refuse a number that is not a port."""
-    if not 1 <= port <= 65535:
-        raise CommandError(f"Port {port} does not exist; write one from 1 to 65535.")
-
-
 def check_free(port: int) -> None:
     """Refuse a serving port that cannot be bound."""
     if not is_free(port):

@@ -51,7 +51,9 @@ class Child:
         """Return the error for the user, after the child has exited."""
         last = tail(self.log, LAST_LINES)
         shown = f"{self.log} ends with:" if last else f"{self.log} is empty."
-        return CommandError(f"{self.name} {_ending(self.process.returncode)}; {shown}", last)
+        killed = self.process.returncode == -signal.SIGKILL
+        hint = " (if nobody killed it, the kernel may have run out of memory: see dmesg)" if killed else ""
+        return CommandError(f"{self.name} {_ending(self.process.returncode)}{hint}; {shown}", last)
 
 
 class Processes:

@@ -3,12 +3,31 @@
 import os
 import shutil
 from pathlib import Path
+from typing import Final
 
 from pdx_api.names import Mode
 from pdx_api.render.engines import side_services
 from pdx_api.spec.types import Spec
-from pdx_cli.errors import CommandError
+from pdx_cli.errors import CommandError, InputError
 from pdx_cli.local.layout import environment
+
+LEAST_LIMIT: Final = 16
+"""Engines that any machine may start: simulated ones are small."""
+
+
+def default_limit(cores: int | None) -> int:
+    """Return how many engines a machine with so many cores starts at most."""
+    return max(LEAST_LIMIT, 4 * (cores or 1))
+
+
+def check_count(spec: Spec, limit: int) -> None:
+    """Refuse more engines than the machine can run: each is at least one process."""
+    count = sum(pool.replicas for pool in spec.pools().values())
+    if count > limit:
+        raise InputError(
+            f"This deployment has {count} engines, and `pdx up` starts at most {limit} on this machine; lower "
+            f"{' and '.join(f'spec.{role}.replicas' for role in spec.pools())}, or raise --max-engines."
+        )
 
 
 def check_vllm(spec: Spec) -> None:

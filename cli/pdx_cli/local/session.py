@@ -62,6 +62,7 @@ class Session:
         """Start everything, print how to use it, and stay until cancelled or until an engine or the gateway ends."""
         proof = await self.prove()
         self.serving = True
+        self.directory.write(self._record())
         print(f"\nEndpoint\n  {self.layout.gateway.url}/v1\n\nTry\n  {self._curl()}\n\n{proof}\n", flush=True)
         print(f"Logs are in {self.directory.logs}. Ctrl-C stops everything.", flush=True)
         await self.processes.guard(asyncio.Event().wait())
@@ -106,6 +107,8 @@ class Session:
             endpoint=self.layout.gateway.url,
             admin=self.layout.admin.url,
             processes=tuple(Process(c.name, c.pid, urls[c.name], str(c.log)) for c in self.processes.children),
+            serving=self.serving,
+            engines=len(self.layout.engines),
         )
 
 

@@ -21,6 +21,8 @@ from pdx_cli.sources.client import AnswerError, Client
 PAUSE_SECONDS: Final = 0.2
 PLAIN_SECONDS: Final = 10.0
 """Without a terminal, an unchanged state is printed again after this time."""
+LAST_LINES: Final = 15
+"""Lines that are printed from the log of a program that is late."""
 WARM_SECONDS: Final = 120.0
 """Limit for the gateway's warm-up of all engines; an engine's first forward pass may compile."""
 
@@ -71,10 +73,9 @@ async def healthy(client: Client, engines: Sequence[Program], logs: RunDirectory
             return
         if now > limit:
             late = next(engine for engine in engines if engine.name not in done)
-            log = logs.log(late.name)
-            raise CommandError(
-                f"{late.name} was not healthy after {limit:g} s (--start-timeout); {log} ends with:", tail(log, 15)
-            )
+            last = tail(logs.log(late.name), LAST_LINES)
+            ending = f"{logs.log(late.name)} {'ends with:' if last else 'is empty.'}"
+            raise CommandError(f"{late.name} was not healthy after {limit:g} s (--start-timeout); {ending}", last)
         await asyncio.sleep(PAUSE_SECONDS)
 
 

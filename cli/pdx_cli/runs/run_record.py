@@ -51,6 +51,10 @@ class Run:
     admin: str
     """Base URL of the gateway's /metrics and /pdx/state."""
     processes: tuple[Process, ...]
+    serving: bool = False
+    """Whether the endpoint has been proved and printed; False while it starts."""
+    engines: int = 0
+    """How many engines it starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +129,11 @@ def default_root() -> Path:
     return (Path(state) if state else Path.home() / ".local" / "state") / "pdx"
 
 
-def directories(root: Path) -> list[RunDirectory]:
-    """Return every run directory in a root, or the root itself if it is one."""
+def directories(root: Path, *, ended: bool = False) -> list[RunDirectory]:
+    """Return every run directory in a root, or the root itself if it is one; if `ended`, those of ended runs."""
     candidates = [root, *sorted(root.iterdir())] if root.is_dir() else []
+    if ended:
+        return [RunDirectory(p) for p in candidates if (p / LOGS).is_dir() and not (p / STATE).is_file()]
     return [RunDirectory(path) for path in candidates if (path / STATE).is_file()]
 
 

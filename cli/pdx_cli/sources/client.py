@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -73,10 +74,23 @@ class Client:
         except TimeoutError as error:
             raise AnswerError(f"{url} did not answer within {seconds:g} s") from error
         except (aiohttp.ClientError, OSError, UnicodeDecodeError) as error:
-            raise AnswerError(f"{url} did not answer: {error}") from error
+            raise AnswerError(f"{url} did not answer: {_reason(error)}") from error
         if response.status != 200:
             raise AnswerError(f"{url} answered {response.status}: {' '.join(text.split())[:200]}")
         return text, {name.lower(): value for name, value in response.headers.items()}
+
+
+def _reason(error: Exception) -> str:
+    """Return why a request failed, without the client library's details."""
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "its host name cannot be resolved"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "it closed the connection without an answer"
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _parsed(url: str, text: str) -> Any:

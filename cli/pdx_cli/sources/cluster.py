@@ -1,10 +1,10 @@
 """Observes a PDDeployment in a cluster: its objects, its pods, and the operator."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal
 
 from pdx_api.names import LABEL_DEPLOYMENT, ROLE_GATEWAY, gateway_name
 from pdx_api.spec.parse import InvalidDeploymentError, parse
@@ -16,6 +16,7 @@ from pdx_cli.sources.pods import PodReader
 from pdx_operator.kube.client import ApiError, MissingError
 from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, POD, Kind
 from pdx_operator.observed.workloads import observe_gateway, observe_pool, pod_view
+from pdx_operator.render.rbac import binding_names
 
 EVENT: Final = Kind("v1", "Event", "events")
 """In the core group, which the cluster role `view` includes."""
@@ -28,6 +29,8 @@ class ClusterObserver:
     """Observes one PDDeployment."""
 
     access: ObjectAccess
+    complete: bool = False
+    """Whether to read everything, for a support bundle."""
 
     async def observe(self, now: Callable[[], datetime]) -> Observation:
         """Read everything; raises CommandError with code 2 if the object itself cannot be read."""
@@ -43,7 +46,7 @@ class ClusterObserver:
             self._secrets(deployment),
             self._rights(deployment),
         )
-        views, reader = tuple(pod_view(pod) for pod in pods), PodReader(access)
+        views, reader = tuple(pod_view(pod) for pod in pods), PodReader(access, self.complete)
         logs, gateways, engines = await asyncio.gather(
             reader.ended_logs(views), reader.gateways(pods), reader.engines(pods, deployments)
         )
@@ -106,23 +109,34 @@ class ClusterObserver:
     async def _rights(self, deployment: PDDeployment | None) -> Rights:
         if deployment is None:
             return Rights()
-        access, name = self.access, gateway_name(self.access.name)
+        name = gateway_name(self.access.name)
         missing = []
-        role: Body | None = None
-        for kind in ("ServiceAccount", "Role", "RoleBinding"):
-            try:
-                found = await access.kube.get(KIND_OF[kind], access.namespace, name)
-            except MissingError:
-                missing.append(f"{kind} {name}")
-            except ApiError:
-                continue
-            else:
-                role = found if kind == "Role" else role
-        return Rights(tuple(missing), None if role is None else lists_pods(role))
+        if await self._child("ServiceAccount", name) is False:
+            missing.append(f"ServiceAccount {name}")
+        # The name of the binding depends on the operator's installation; PDX 0.1.0 gave it the gateway's name.
+        bindings = [await self._child("RoleBinding", each) for each in (*binding_names(name), name)]
+        binding = next((found for found in bindings if isinstance(found, Mapping)), None)
+        if binding is None:
+            missing += [f"RoleBinding {name}"] if all(found is False for found in bindings) else []
+            return Rights(tuple(missing))
+        reference = binding.get("roleRef") or {}
+        role = await self._child("Role", reference.get("name", "")) if reference.get("kind") == "Role" else None
+        if role is False:
+            missing.append(f"Role {reference['name']}")
+        return Rights(tuple(missing), lists_pods(role) if isinstance(role, Mapping) else None)
+
+    async def _child(self, kind: str, name: str) -> Body | Literal[False] | None:
+        """An object of the namespace; False if it does not exist, None if it cannot be read."""
+        try:
+            return await self.access.kube.get(KIND_OF[kind], self.access.namespace, name)
+        except MissingError:
+            return False
+        except ApiError:
+            return None
 
 
 def _parse(body: Body) -> PDDeployment | None:
     try:
-        return parse(body)
+        return parse(body, tolerant=True)
     except InvalidDeploymentError:
         return None

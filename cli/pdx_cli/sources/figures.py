@@ -8,11 +8,16 @@ from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from pdx_cli.sources.observation import Body, Tokens
+from pdx_cli.sources.engine_load import EngineLoad, LoadFigures, compared
+from pdx_cli.sources.observation import Body
 
 QUANTILES: Final = (0.5, 0.9, 0.99)
+WARM: Final = "Warm"
+STALE_PERIODS: Final = 2
 PHASES: Final = "pdx_phase_seconds_bucket"
 _STATES: Final = ("Warm", "Warming", "Suspect", "Cold", "NotReady", "Leaving")
+
+_NO_LOAD: Final = LoadFigures()
 
 Buckets = Mapping[float, float]
 """Upper bound in seconds -> number of requests that took at most that long."""
@@ -39,8 +44,10 @@ class Sample:
     readings: tuple[Reading, ...] = ()
     silent: tuple[str, ...] = ()
     """Gateways that did not answer, each with the reason."""
-    tokens: Mapping[str, Tokens] = field(default_factory=dict)
-    """Prompt tokens of decode engines, by endpoint."""
+    loads: Mapping[str, EngineLoad] = field(default_factory=dict)
+    """Load of engines, by endpoint."""
+    unanswered: Mapping[str, str] = field(default_factory=dict)
+    """Endpoints whose /metrics did not answer, each with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +72,15 @@ class EndpointFigures:
     """The worst state that a gateway reports."""
     reason: str
     legs: int
-    remote: float | None
-    """Share of its prompt tokens that came through the connector, 0 to 1; None if it has no counters."""
+    """Requests of the gateways that it has not answered."""
+    load: LoadFigures = _NO_LOAD
+    silent: str = ""
+    """Why its /metrics did not answer; empty if they did, or were not read."""
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the gateways use it and it answers."""
+        return self.state == WARM and not self.silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +95,16 @@ class PairFigures:
     seconds: Mapping[str, float]
     age: float
     detail: str
+    stale: bool = False
+    """Whether the probe is older than two periods, so that its verdict is not current."""
+
+    is_down: bool = False
+    """Whether one of its engines does not serve, so that it is not probed."""
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether KV moved within the last periods."""
+        return self.verdict == "verified" and not self.stale and not self.is_down
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +129,20 @@ class Figures:
     kv: str
     """Summary of the transfer probes; empty if there are none."""
 
+    @property
+    def unhealthy(self) -> tuple[EndpointFigures, ...]:
+        """The engines that do not serve."""
+        return tuple(each for each in self.endpoints if not each.is_healthy)
+
+    @property
+    def unverified(self) -> tuple[PairFigures, ...]:
+        """The pairs whose last probe failed, and those of serving engines whose last probe is old."""
+        return tuple(p for p in self.pairs if p.verdict == "broken" or not (p.is_verified or p.is_down))
+
+    def phase(self, name: str) -> PhaseFigures | None:
+        """Return one phase; None if no request had it."""
+        return next((phase for phase in self.phases if phase.name == name), None)
+
 
 def figures(before: Sample | None, now: Sample, names: Mapping[str, str] = MappingProxyType({})) -> Figures:
     """Compare two samples; without the first, there are totals and no rates.
@@ -113,11 +151,13 @@ def figures(before: Sample | None, now: Sample, names: Mapping[str, str] = Mappi
     """
     states = [reading.state for reading in now.readings]
     seconds = now.at - before.at if before else 0.0
-    endpoints = tuple(replace(e, name=names.get(e.name, e.name)) for e in _endpoints(before, now))
+    endpoints = tuple(replace(e, name=names.get(e.name, e.name)) for e in _endpoints(before, now, seconds))
     pairs = tuple(
         replace(p, prefill=names.get(p.prefill, p.prefill), decode=names.get(p.decode, p.decode))
         for p in _pairs(now.readings)
     )
+    down = {each.name for each in endpoints if not each.is_healthy}
+    pairs = tuple(replace(p, is_down=bool({p.prefill, p.decode} & down)) for p in pairs)
     wirings = {f"{e.get('connector')} {e.get('order')}" for s in states for e in s["endpoints"] if e.get("connector")}
     return Figures(
         mode=next((str(state["mode"]) for state in states if state.get("mode")), "no engines"),
@@ -209,7 +249,7 @@ def _phases(before: Sample | None, now: Sample, seconds: float) -> tuple[PhaseFi
     )
 
 
-def _endpoints(before: Sample | None, now: Sample) -> tuple[EndpointFigures, ...]:
+def _endpoints(before: Sample | None, now: Sample, seconds: float) -> tuple[EndpointFigures, ...]:
     by_name: dict[str, list[Body]] = {}
     for reading in now.readings:
         for endpoint in reading.state["endpoints"]:
@@ -225,7 +265,8 @@ def _endpoints(before: Sample | None, now: Sample) -> tuple[EndpointFigures, ...
                 state=str(worst["state"]),
                 reason=str(worst.get("reason") or ""),
                 legs=sum(int(view["inFlight"]) for view in views),
-                remote=_remote_share(before.tokens.get(name) if before else None, now.tokens.get(name)),
+                load=compared(before.loads.get(name) if before else None, now.loads.get(name), seconds),
+                silent=now.unanswered.get(name, ""),
             )
         )
     order = ("prefill", "decode", "aggregated")
@@ -236,20 +277,11 @@ def _rank(state: str) -> int:
     return _STATES.index(state) if state in _STATES else len(_STATES)
 
 
-def _remote_share(then: Tokens | None, now: Tokens | None) -> float | None:
-    """Return the share between the samples, or since the engine's start if it had no prompt between them."""
-    if now is None:
-        return None
-    prompt, external = now.prompt, now.external
-    if then is not None and now.prompt > then.prompt:
-        prompt, external = now.prompt - then.prompt, now.external - then.external
-    return external / prompt if prompt else None
-
-
 def _pairs(readings: Sequence[Reading]) -> tuple[PairFigures, ...]:
     """Return each pair once, from the gateway that probed it last."""
     found: dict[tuple[str, str], PairFigures] = {}
-    for pair in (pair for reading in readings for pair in (reading.verification or {}).get("pairs") or ()):
+    for page, pair in ((probes, each) for probes in _probes(readings) for each in probes.get("pairs") or ()):
+        period = float(page.get("seconds") or 0)
         tokens = pair.get("tokens") or 0
         figure = PairFigures(
             prefill=str(pair["prefill"]),
@@ -259,6 +291,7 @@ def _pairs(readings: Sequence[Reading]) -> tuple[PairFigures, ...]:
             seconds=pair.get("seconds") or {},
             age=float(pair.get("ageSeconds") or 0),
             detail=": ".join(str(pair[key]) for key in ("cause", "seen") if pair.get(key)),
+            stale=bool(period) and float(pair.get("ageSeconds") or 0) > STALE_PERIODS * period,
         )
         other = found.get((figure.prefill, figure.decode))
         if other is None or figure.age < other.age:
@@ -266,9 +299,12 @@ def _pairs(readings: Sequence[Reading]) -> tuple[PairFigures, ...]:
     return tuple(sorted(found.values(), key=lambda p: (p.verdict == "verified", p.prefill, p.decode)))
 
 
+def _probes(readings: Sequence[Reading]) -> list[Body]:
+    return [reading.verification for reading in readings if reading.verification]
+
+
 def _summary(readings: Sequence[Reading]) -> str:
-    pages = (reading.verification for reading in readings)
-    findings = [page["finding"] for page in pages if page and "finding" in page]
+    findings = [page["finding"] for page in _probes(readings) if "finding" in page]
     if not findings:
         return ""
     order = ("broken", "verified", "unknown")

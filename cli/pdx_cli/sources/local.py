@@ -13,10 +13,10 @@ from pdx_cli.errors import CommandError
 from pdx_cli.inputs.target import Local
 from pdx_cli.runs import reaper
 from pdx_cli.runs.logs import tail
-from pdx_cli.runs.run_record import Process
+from pdx_cli.runs.run_record import Process, Run
 from pdx_cli.sources.answers import STATE_PATH, VERIFICATION_PATH, model_of, parsed, tokens_of, version_of
 from pdx_cli.sources.client import AnswerError, Client
-from pdx_cli.sources.observation import Body, Engine, Gateway, Observation
+from pdx_cli.sources.observation import Body, EndedProcess, Engine, Gateway, Observation, Starting
 
 LOG_LINES: Final = 400
 RECENT: Final = timedelta(minutes=10)
@@ -39,17 +39,36 @@ async def observe(local: Local, client: Client, now: Callable[[], datetime]) -> 
     urls = {**{url: None for url, p in processes.items() if p.name != "gateway"}, **endpoints}
     engines = await asyncio.gather(*(_engine(client, url, e, processes.get(url), now()) for url, e in urls.items()))
     verification = await _verification(local, client)
-    dead = tuple(p.name for p in processes.values() if not reaper.has_members(p.pid))
-    gateway = Gateway("gateway", _with_process_names(state, processes), problem, verification)
+    ended = [process for process in processes.values() if not reaper.has_members(process.pid)]
+    dead = {process.name for process in ended}
+    gateway = await _gateway(local, client, _with_process_names(state, processes), problem, verification)
+    found = tuple(engine for engine in engines if engine is not None and engine.name not in dead)
     mode = (state or {}).get("mode") or (local.run.mode if local.run else None)
     return Observation(
         name=local.name,
         now=now(),
         mode=Mode(mode) if mode else None,
         gateways=(gateway,) if "gateway" not in dead else (),
-        engines=tuple(engine for engine in engines if engine is not None and engine.name not in dead),
-        dead=dead,
+        engines=found,
+        dead=tuple(EndedProcess(p.name, _log(p, now()), p.log) for p in ended),
+        starting=_starting(local.run, found, now()),
     )
+
+
+def _starting(run: Run | None, engines: Sequence[Engine], now: datetime) -> Starting | None:
+    if run is None or run.serving:
+        return None
+    healthy = sum(not engine.problem for engine in engines)
+    return Starting(max(0, int(now.timestamp() - run.started)), healthy, max(run.engines, len(engines)))
+
+
+async def _gateway(
+    local: Local, client: Client, state: Body | None, problem: str, verification: Body | None
+) -> Gateway:
+    process = next((p for p in local.run.processes if p.name == "gateway"), None) if local.run else None
+    metrics = (await _text(client, f"{local.admin}/metrics")).decode(errors="replace")
+    log = "\n".join(tail(Path(process.log), LOG_LINES)) if process else ""
+    return Gateway("gateway", state, problem, verification, log, process.log if process else "", metrics)
 
 
 async def _verification(local: Local, client: Client) -> Body | None:
@@ -68,8 +87,9 @@ async def _engine(
         return None
     name = process.name if process else str((endpoint or {}).get("name") or url)
     args = _vllm_args(process.pid) if process else ()
-    log = _recent(tail(Path(process.log), LOG_LINES), now) if process else ""
-    engine = Engine(name, role, str((endpoint or {}).get("revision") or ""), args, log=log)
+    log, source = (_log(process, now), process.log) if process else ("", "")
+    revision = str((endpoint or {}).get("revision") or "")
+    engine = Engine(name, role, revision, args, log=log, log_source=source)
     try:
         await client.text(f"{url}/health", seconds=_QUERY_SECONDS)
     except AnswerError as error:
@@ -77,7 +97,12 @@ async def _engine(
     version, models, metrics = await asyncio.gather(
         *(_text(client, f"{url}{path}") for path in ("/version", "/v1/models", "/metrics"))
     )
-    return replace(engine, version=version_of(version), model=model_of(models), tokens=tokens_of(metrics))
+    page = metrics.decode(errors="replace")
+    return replace(engine, version=version_of(version), model=model_of(models), tokens=tokens_of(metrics), metrics=page)
+
+
+def _log(process: Process, now: datetime) -> str:
+    return _recent(tail(Path(process.log), LOG_LINES), now)
 
 
 async def _text(client: Client, url: str) -> bytes:

@@ -26,6 +26,10 @@ class Gateway:
     """Its /pdx/canary; None if it has none."""
     log: str = ""
     """The end of its log; empty if it was not read."""
+    log_source: str = ""
+    """Where a person reads the whole log: a path, or a command. Empty if it is not known."""
+    metrics: str = ""
+    """Its /metrics; empty if they were not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,30 @@ class Engine:
     tokens: Tokens | None = None
     log: str = ""
     """The last minutes of its log."""
+    log_source: str = ""
+    """Where a person reads the whole log: a path, or a command. Empty if it is not known."""
+    metrics: str = ""
+    """Its /metrics; empty if they were not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedProcess:
+    """A process of a `pdx up` that has ended."""
+
+    name: str
+    log: str = ""
+    log_source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """A `pdx up` that is not serving yet."""
+
+    seconds: int
+    """Since its start."""
+    healthy: int
+    """Engines whose /health answers."""
+    engines: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +158,21 @@ class Observation:
     events: tuple[WarningEvent, ...] = ()
     gateways: tuple[Gateway, ...] = ()
     engines: tuple[Engine, ...] = ()
-    dead: tuple[str, ...] = ()
-    """Processes of a `pdx up` that have ended."""
+    dead: tuple[EndedProcess, ...] = ()
+    starting: Starting | None = None
+    """None: nothing starts on this machine."""
     unseen: tuple[str, ...] = ()
     """What could not be read, each with the reason."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it runs on this machine, without pods."""
+        return self.namespace is None
+
+    @property
+    def down(self) -> frozenset[str]:
+        """Engines that do not answer, or whose process has ended: what other checks see of them is a consequence."""
+        return frozenset(e.name for e in self.engines if e.problem) | frozenset(p.name for p in self.dead)
 
     @property
     def status(self) -> Body:

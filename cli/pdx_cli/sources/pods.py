@@ -27,6 +27,8 @@ class PodReader:
     """Queries the running pods of one PDDeployment."""
 
     access: ObjectAccess
+    complete: bool = False
+    """Whether to read everything, for a support bundle, and not only what the checks need."""
 
     async def ended_logs(self, pods: tuple[PodView, ...]) -> dict[str, str]:
         """Return the logs of containers that failed, by pod."""
@@ -52,10 +54,18 @@ class PodReader:
                 problem = str(error)
             else:
                 self.access.unseen["the state of gateways"] = str(error)
-        if state and state.get("endpoints"):
-            return Gateway(pod, state, verification=await self._verification(pod))
-        log = kube.log(namespace, pod, GATEWAY_CONTAINER, previous=False)
-        return Gateway(pod, state, problem, log=await self.access.read("the gateway's log", log, ""))
+        verification = await self._verification(pod) if state and state.get("endpoints") else None
+        log, metrics = "", b""
+        if verification is None or self.complete:
+            lines = kube.log(namespace, pod, GATEWAY_CONTAINER, previous=False)
+            log = await self.access.read("the gateway's log", lines, "")
+        if self.complete:
+            metrics = await _or_empty(kube.query_pod(namespace, pod, ADMIN_PORT, "/metrics"))
+        source = self._log_command(pod, GATEWAY_CONTAINER)
+        return Gateway(pod, state, problem, verification, log, source, metrics.decode(errors="replace"))
+
+    def _log_command(self, pod: str, container: str) -> str:
+        return f"kubectl logs -n {self.access.namespace} {pod} -c {container}"
 
     async def _verification(self, pod: str) -> Body | None:
         query = self.access.kube.query_pod(self.access.namespace, pod, ADMIN_PORT, VERIFICATION_PATH)
@@ -79,7 +89,8 @@ class PodReader:
         )
         log, answers = await asyncio.gather(self.access.read("the engines' logs", lines, ""), self._answers(name))
         args = vllm_args(pod.get("spec") or {})
-        return Engine(name, Role(role), revision, args, rendered, log=log, **answers)
+        source = self._log_command(name, ENGINE_CONTAINER)
+        return Engine(name, Role(role), revision, args, rendered, log=log, log_source=source, **answers)
 
     async def _answers(self, pod: str) -> Mapping[str, Any]:
         """Return what the engine reports, as fields of `Engine`."""
@@ -97,7 +108,13 @@ class PodReader:
         version, models, metrics = await asyncio.gather(
             *(_or_empty(query(path)) for path in ("/version", "/v1/models", "/metrics"))
         )
-        return {"version": version_of(version), "model": model_of(models), "tokens": tokens_of(metrics)}
+        page = metrics.decode(errors="replace")
+        return {
+            "version": version_of(version),
+            "model": model_of(models),
+            "tokens": tokens_of(metrics),
+            "metrics": page,
+        }
 
 
 def _first_of_each_group(pods: Sequence[Body]) -> list[Body]:

@@ -1,4 +1,4 @@
-"""Samples of a deployment's gateways and decode engines for `pdx top`, on this machine or in a cluster."""
+"""Samples of a deployment's gateways and engines for `pdx top`, on this machine or in a cluster."""
 
 import asyncio
 import json
@@ -8,20 +8,26 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-from pdx_api.names import ADMIN_PORT, LABEL_DEPLOYMENT, LABEL_ROLE, ROLE_GATEWAY, Role
+from pdx_api.names import ADMIN_PORT, LABEL_DEPLOYMENT, LABEL_ROLE, ROLE_GATEWAY
 from pdx_cli.errors import CommandError
 from pdx_cli.inputs.target import InCluster, Local
 from pdx_cli.sources.access import ObjectAccess, sole_name, unreadable
-from pdx_cli.sources.answers import STATE_PATH, VERIFICATION_PATH, tokens_of
+from pdx_cli.sources.answers import STATE_PATH, VERIFICATION_PATH
 from pdx_cli.sources.client import AnswerError, Client
+from pdx_cli.sources.engine_load import EngineLoad, read_load
 from pdx_cli.sources.figures import Reading, Sample, read_phases
 from pdx_cli.sources.kube import Kube, PodAnswerError
-from pdx_cli.sources.observation import Body, Tokens
+from pdx_cli.sources.observation import Body
 from pdx_operator.kube.client import ApiError
 from pdx_operator.kube.resources import POD
 
-MAX_ENGINES: Final = 32
-"""Decode engines whose counters one sample reads."""
+MAX_ENGINES: Final = 64
+"""Engines whose counters one sample reads."""
+ENGINE_SECONDS: Final = 1.5
+"""Limit for an engine's /metrics: an engine that hangs must not delay the others' figures."""
+
+Loads = dict[str, EngineLoad]
+Unanswered = dict[str, str]
 
 Query = Callable[[str], Awaitable[str]]
 """Reads a path of one gateway's admin port; raises _NoAnswerError."""
@@ -75,9 +81,8 @@ class LocalSampler:
             reading = await _reading("gateway", self._query)
         except _NoAnswerError as error:
             raise CommandError(f"The gateway cannot be queried: {error}.", code=2) from error
-        decodes = _decodes([reading])
-        counts = await asyncio.gather(*(self._tokens(str(endpoint["url"])) for endpoint in decodes.values()))
-        return Sample(self.clock(), (reading,), tokens=_counted(zip(decodes, counts, strict=True)))
+        loads, unanswered = await _loads([reading], self._load)
+        return Sample(self.clock(), (reading,), loads=loads, unanswered=unanswered)
 
     async def _query(self, path: str) -> str:
         try:
@@ -85,11 +90,12 @@ class LocalSampler:
         except AnswerError as error:
             raise _NoAnswerError(str(error)) from error
 
-    async def _tokens(self, url: str) -> Tokens | None:
+    async def _load(self, endpoint: Body) -> EngineLoad | None:
+        url = f"{str(endpoint['url']).rstrip('/')}/metrics"
         try:
-            return tokens_of((await self.client.text(f"{url.rstrip('/')}/metrics")).encode())
-        except AnswerError:
-            return None
+            return read_load(await self.client.text(url, seconds=ENGINE_SECONDS), endpoint.get("rank"))
+        except AnswerError as error:
+            raise _NoAnswerError(str(error).removeprefix(f"{url} ")) from error
 
 
 @dataclass(slots=True)
@@ -124,10 +130,9 @@ class ClusterSampler:
         names = sorted(p["metadata"]["name"] for p in pods if (p.get("status") or {}).get("phase") == "Running")
         answers = await asyncio.gather(*(self._read(name) for name in names))
         readings = tuple(answer for answer in answers if isinstance(answer, Reading))
-        decodes = _decodes(readings)
-        counts = await asyncio.gather(*(self._tokens(endpoint) for endpoint in decodes.values()))
+        loads, unanswered = await _loads(readings, self._load)
         silent = tuple(answer for answer in answers if isinstance(answer, str))
-        return Sample(self.clock(), readings, silent, _counted(zip(decodes, counts, strict=True)))
+        return Sample(self.clock(), readings, silent, loads, unanswered)
 
     async def _read(self, pod: str) -> Reading | str:
         """Return the reading, or the reason why there is none."""
@@ -144,14 +149,17 @@ class ClusterSampler:
         except _NoAnswerError as error:
             return f"{pod}: {error}"
 
-    async def _tokens(self, endpoint: Body) -> Tokens | None:
+    async def _load(self, endpoint: Body) -> EngineLoad | None:
         port = urlsplit(str(endpoint["url"])).port
         if not endpoint.get("pod") or port is None:
             return None
         try:
-            return tokens_of(await self.access.kube.query_pod(self.access.namespace, endpoint["pod"], port, "/metrics"))
-        except PodAnswerError:
+            page = await self.access.kube.query_pod(self.access.namespace, endpoint["pod"], port, "/metrics")
+        except PodAnswerError as error:
+            if error.reached:
+                raise _NoAnswerError(str(error)) from error
             return None
+        return read_load(page.decode(errors="replace"), endpoint.get("rank"))
 
 
 @asynccontextmanager
@@ -183,10 +191,19 @@ async def _reading(name: str, query: Query) -> Reading:
         raise _NoAnswerError("this is not the admin port of a PDX gateway") from error
 
 
-def _decodes(readings: Iterable[Reading]) -> Mapping[str, Body]:
-    found = {e["name"]: e for reading in readings for e in reading.state["endpoints"] if e["role"] == Role.DECODE}
-    return dict(sorted(found.items())[:MAX_ENGINES])
-
-
-def _counted(tokens: Iterable[tuple[str, Tokens | None]]) -> dict[str, Tokens]:
-    return {name: count for name, count in tokens if count is not None}
+async def _loads(
+    readings: Iterable[Reading], read: Callable[[Body], Awaitable[EngineLoad | None]]
+) -> tuple[Loads, Unanswered]:
+    """Read the load of every engine, by endpoint, and why engines did not answer."""
+    found = {str(e["name"]): e for reading in readings for e in reading.state["endpoints"]}
+    names = sorted(found)[:MAX_ENGINES]
+    answers = await asyncio.gather(*(read(found[name]) for name in names), return_exceptions=True)
+    loads, unanswered = Loads(), Unanswered()
+    for name, answer in zip(names, answers, strict=True):
+        if isinstance(answer, EngineLoad):
+            loads[name] = answer
+        elif isinstance(answer, _NoAnswerError):
+            unanswered[name] = str(answer)
+        elif isinstance(answer, BaseException):
+            raise answer
+    return loads, unanswered

@@ -10,14 +10,18 @@ from pdx_operator.app.metrics import Metrics
 
 
 @asynccontextmanager
-async def serving(port: int, is_ready: Callable[[], bool], metrics: Metrics) -> AsyncIterator[None]:
+async def serving(
+    port: int, is_alive: Callable[[], bool], is_ready: Callable[[], bool], metrics: Metrics
+) -> AsyncIterator[None]:
     """Serve the endpoints inside a `with` block; with port 0 serve nothing. Raises OSError."""
     if not port:
         yield
         return
 
     async def live(_: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+        if is_alive():
+            return web.Response(text="ok\n")
+        return web.Response(status=503, text="a watch has been silent for too long\n")
 
     async def ready(_: web.Request) -> web.Response:
         if is_ready():

@@ -49,6 +49,11 @@ class Metrics:
             ["verb", "code"],
             registry=self._registry,
         )
+        self._conflicts = Counter(
+            "pdx_operator_ownership_conflicts",
+            "PDDeployments of the operator's scope that another operator was found to hold.",
+            registry=self._registry,
+        )
         build = Gauge(
             "pdx_operator_build_info", "1, with the version of the operator.", ["version"], registry=self._registry
         )
@@ -59,6 +64,14 @@ class Metrics:
     def add_objects(self, summaries: Summaries) -> None:
         """Add metrics of objects; `summaries` is called whenever the metrics are read."""
         self._registry.register(_Objects(summaries, self._now))
+
+    def add_states(self, namespaces: Callable[[], Mapping[str, bool | None]], leads: Callable[[], bool]) -> None:
+        """Add metrics of namespaces and of the Lease; both functions are called whenever the metrics are read."""
+        self._registry.register(_States(namespaces, leads))
+
+    def count_conflict(self) -> None:
+        """Count a PDDeployment that another operator holds."""
+        self._conflicts.inc()
 
     def count_reconcile(self, result: str, seconds: float) -> None:
         """Count a reconcile."""
@@ -72,6 +85,29 @@ class Metrics:
     def render(self) -> bytes:
         """All metrics as text."""
         return generate_latest(self._registry)
+
+
+class _States:
+    """Metrics of the operator's state, computed when they are read."""
+
+    def __init__(self, namespaces: Callable[[], Mapping[str, bool | None]], leads: Callable[[], bool]) -> None:
+        self._namespaces = namespaces
+        self._leads = leads
+
+    def collect(self) -> Iterable[Metric]:
+        yield GaugeMetricFamily(
+            "pdx_operator_leading",
+            "1 while this operator works: it holds the Lease, or needs none.",
+            value=self._leads(),
+        )
+        family = GaugeMetricFamily(
+            "pdx_operator_namespace_synced",
+            "1 once a watched namespace has been read; 0 before, or if it cannot be read. Empty: all namespaces.",
+            labels=["namespace"],
+        )
+        for namespace, state in self._namespaces().items():
+            family.add_metric([namespace], bool(state))
+        yield family
 
 
 class _Objects:

@@ -11,18 +11,24 @@ ACCESS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "pddeployments.pdx.dev": ("get", "list", "watch"),
         "pddeployments.pdx.dev/status": ("patch",),
         "deployments.apps": _CHILD,
+        "replicasets.apps": ("get",),
         "services": _CHILD,
         "serviceaccounts": _CHILD,
-        "roles.rbac.authorization.k8s.io": _CHILD,
+        # PDX 0.1.0 created a Role for each gateway.
+        "roles.rbac.authorization.k8s.io": ("delete", "list", "watch"),
         "rolebindings.rbac.authorization.k8s.io": _CHILD,
         "poddisruptionbudgets.policy": _CHILD,
         "networkpolicies.networking.k8s.io": _CHILD,
-        # RBAC only lets an account grant permissions that it has, and the gateway's Role contains list and watch.
-        "pods": ("list", "watch"),
+        "pods": ("list",),
         "pods/log": ("get",),
         "events.events.k8s.io": ("create",),
     }
 )
-"""Verbs by resource, written as `resource[.group][/subresource]`."""
-GRANTED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({"pods": ("watch",)})
-"""Permissions that the operator only needs to grant them to gateways."""
+"""Verbs by resource, written as `resource[.group][/subresource]`, in the namespaces of PDDeployments.
+
+In addition it may `bind` the role `names.GATEWAY_ROLE`: a ClusterRole, or in a namespaced install a Role.
+"""
+OWN_ACCESS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"leases.coordination.k8s.io": ("create", "get", "update")}
+)
+"""The same, in the operator's own namespace."""

@@ -12,10 +12,15 @@ class Settings:
 
     gateway_image: str
     """Image of gateways whose spec names none."""
+    gateway_pull_secrets: tuple[str, ...] = ()
+    """Pull secrets of that image."""
     operator_namespace: str = ""
     """Namespace of the operator's own pod: gateways accept its requests to their admin port. Empty: not in a pod."""
     namespaces: tuple[str, ...] = ()
     """Namespaces whose objects it reconciles; empty: all."""
+    lease_name: str = ""
+    """The Lease of this installation, in the operator's own namespace."""
+    lease_seconds: int = 15
     health_port: int = 8081
     """Port of /healthz, /readyz and /metrics; 0: none."""
     log_format: LogFormat = LogFormat.TEXT
@@ -26,3 +31,8 @@ class Settings:
     requests: int = 32
     """Concurrent requests to the API server, not counting watches."""
     intervals: Intervals = field(default_factory=Intervals)
+
+    @property
+    def operator_name(self) -> str:
+        """NAMESPACE/NAME of the Lease; empty without one: outside a pod the operator works at once."""
+        return f"{self.operator_namespace}/{self.lease_name}" if self.operator_namespace and self.lease_name else ""

@@ -120,8 +120,11 @@ class Applier:
 
     async def _delete(self, delete: Delete) -> Delete:
         kind = KIND_OF[delete.key.kind]
-        await self._cluster.delete(kind, self._key.namespace, delete.key.name, uid=delete.uid)
-        self._cache.delete_child(self._key.namespace, delete.key, delete.uid, own=True)
+        await self._cluster.delete(
+            kind, self._key.namespace, delete.key.name, uid=delete.uid, foreground=delete.foreground
+        )
+        if not delete.foreground:
+            self._cache.delete_child(self._key.namespace, delete.key, delete.uid, own=True)
         return delete
 
 

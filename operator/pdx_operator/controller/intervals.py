@@ -15,6 +15,8 @@ class Intervals:
     inspect: float = 10.0
     """Before the pods of an unready object are listed; doubles up to `inspect_max` while nothing changes."""
     inspect_max: float = 60.0
+    foreign: float = 30.0
+    """Before the claim of another operator on an object is checked again."""
     retry: float = 0.5
     """Before a failed reconcile is repeated; doubles up to `retry_max`, and varies by half each time."""
     retry_max: float = 60.0

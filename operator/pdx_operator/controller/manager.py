@@ -15,6 +15,10 @@ class Manager:
         self._reconcilers: dict[Key, tuple[Reconciler, asyncio.Task[None]]] = {}
         self._stopped = False
 
+    def start(self) -> None:
+        """Accept objects again after `stop`."""
+        self._stopped = False
+
     def enqueue(self, key: Key, spec_changed: bool, *, exists: bool) -> None:
         """Reconcile an object that has changed."""
         entry = self._reconcilers.get(key)

@@ -11,7 +11,7 @@ from pdx_api.names import LABEL_DEPLOYMENT
 from pdx_operator.controller.intervals import Intervals
 from pdx_operator.kube.client import ApiError, Cluster, UnavailableError
 from pdx_operator.kube.resources import POD, Key
-from pdx_operator.observed.workloads import ObservedPool, ObservedService, PodInspection, pod_view
+from pdx_operator.observed.workloads import ObservedPool, ObservedService, PodInspection, PodView, pod_view
 from pdx_operator.plan.reconcile_plan import Plan
 from pdx_operator.status.diagnosis import ContainerLog, logs_to_read
 
@@ -63,11 +63,14 @@ class PodInspector:
         return self._last, self._due - self._clock()
 
     async def _list(self) -> PodInspection:
-        # The API server answers version 0 from its cache, which is recent enough here. It then ignores a limit.
-        query = {"labelSelector": f"{LABEL_DEPLOYMENT}={self._key.name}", "resourceVersion": "0"}
+        found: list[PodView] = []
         async with self._slots:
-            found = await self._cluster.list(POD, self._key.namespace, **query)
-            pods = tuple(pod_view(pod) for pod in found["items"][:_MAX_PODS])
+            selector = f"{LABEL_DEPLOYMENT}={self._key.name}"
+            async for page in self._cluster.pages(POD, self._key.namespace, labelSelector=selector):
+                found += (pod_view(pod) for pod in page["items"])
+                if len(found) >= _MAX_PODS:
+                    break
+            pods = tuple(found[:_MAX_PODS])
             restarts = {(pod.name, c.name): c.restarts for pod in pods for c in pod.containers}
             previous, self._logs = self._logs, {}
             logs = {}

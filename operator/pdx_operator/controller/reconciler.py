@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -11,6 +11,8 @@ from typing import Any, Final
 from pdx_api.names import Mode
 from pdx_api.spec.types import PDDeployment
 from pdx_operator.controller.applier import Applier, ApplyResult
+from pdx_operator.controller.claims import Claims
+from pdx_operator.controller.crd_check import CRDCheck
 from pdx_operator.controller.intervals import Intervals
 from pdx_operator.controller.pod_inspector import PodInspector
 from pdx_operator.controller.status_writer import StatusWriter
@@ -21,7 +23,9 @@ from pdx_operator.kube.cache import Cache
 from pdx_operator.kube.client import ApiError, Cluster, ConflictError, MissingError, UnavailableError
 from pdx_operator.kube.event_recorder import Event, EventRecorder
 from pdx_operator.kube.resources import PDDEPLOYMENT, ChildKey, Key, Snapshot, is_terminating
+from pdx_operator.plan.claim import Claim, claim_on
 from pdx_operator.plan.reconcile_plan import Plan, plan
+from pdx_operator.render.children import Installation
 from pdx_operator.status import conditions
 from pdx_operator.status.facts import facts_of
 
@@ -41,16 +45,16 @@ class Context:
     transfer_poller: TransferPoller
     count_reconcile: Callable[[str, float], None]
     """Called after each reconcile with its result (ok, failed or fault) and its duration in seconds."""
-    gateway_image: str
-    """Image of gateways whose spec names none."""
-    operator_namespace: str
+    installation: Installation
+    claims: Claims
+    crd_check: CRDCheck
     intervals: Intervals
     reconciles: asyncio.Semaphore
     """Bounds concurrent reconciles."""
     pod_lists: asyncio.Semaphore
     """Bounds concurrent lists of pods."""
-    synced: asyncio.Event
-    """Set once the cache contains everything that exists."""
+    ready: Callable[[str], Awaitable[None]]
+    """Returns once this operator may work in a namespace: it leads, and the cache contains all children."""
     now: Callable[[], datetime]
     clock: Callable[[], float]
     """Monotonic, in seconds."""
@@ -83,7 +87,7 @@ class Reconciler:
 
     async def run(self) -> None:
         """Reconcile until the object is gone."""
-        await self._context.synced.wait()
+        await self._context.ready(self._key.namespace)
         while True:
             self._changed.clear()
             self._spec_changed.clear()
@@ -91,6 +95,7 @@ class Reconciler:
                 delay = await self._reconcile_guarded()
             if delay is None and self._key not in self._context.cache:
                 self._context.transfer_poller.forget(self._key)
+                self._context.claims.forget(self._key)
                 return
             await self._wait(delay)
 
@@ -144,6 +149,15 @@ class Reconciler:
         # Kubernetes deletes the children of a deleted object.
         if snapshot is None or is_terminating(snapshot.body):
             return None
+        if context.crd_check.missing:
+            await self._report_crd(snapshot, context.crd_check.missing)
+            return None
+        match await context.claims.claim_on(self._key, snapshot.body):
+            case Claim.FOREIGN:
+                context.transfer_poller.forget(self._key)
+                return context.intervals.foreign
+            case Claim.FREE:
+                return await self._claim(snapshot)
         filtered, result = self._plan(snapshot), ApplyResult()
         if filtered.plan.has_writes:
             if not await self._is_current(snapshot):
@@ -158,6 +172,29 @@ class Reconciler:
                 return None
             filtered = self._plan(snapshot)
         return await self._report(snapshot, filtered, result)
+
+    async def _claim(self, snapshot: Snapshot) -> float:
+        """Become the operator of an object, before anything else is written, unless it has changed meanwhile."""
+        context, metadata = self._context, snapshot.body["metadata"]
+        status = {**(snapshot.body.get("status") or {}), "operator": context.claims.own}
+        try:
+            body = await context.cluster.apply_status(
+                *self._key, uid=metadata["uid"], status=status, version=metadata["resourceVersion"]
+            )
+        except ConflictError:
+            await self._is_current(snapshot)
+        else:
+            context.cache.upsert_object(body, own=True)
+        return 0.0
+
+    async def _report_crd(self, snapshot: Snapshot, missing: Sequence[str]) -> None:
+        """Report that the CRD is too old, and do nothing else."""
+        context, metadata = self._context, snapshot.body["metadata"]
+        status = conditions.crd_too_old(
+            missing, snapshot.body.get("status") or {}, metadata["generation"], context.now()
+        )
+        if not await self._status_writer.write(snapshot, status):
+            self._record_transitions(snapshot, status)
 
     async def _report(self, snapshot: Snapshot, filtered: FilteredPlan, result: ApplyResult) -> float | None:
         """Write the status. Returns the seconds until the next reconcile."""
@@ -195,18 +232,24 @@ class Reconciler:
     def _poll_transfer(self, current: Plan) -> None:
         """Poll the gateways for the results of transfer probes while there are any."""
         gateway, deployment = current.workloads.gateway, current.deployment
-        if gateway is not None and gateway.ready and deployment is not None and _probes_transfer(deployment):
+        if (
+            gateway is not None
+            and gateway.ready
+            and gateway.uid
+            and deployment is not None
+            and _probes_transfer(deployment)
+        ):
             self._context.transfer_poller.follow(self._key, gateway)
         else:
             self._context.transfer_poller.forget(self._key)
 
     def _plan(self, snapshot: Snapshot) -> FilteredPlan:
         context = self._context
-        new = plan(snapshot, gateway_image=context.gateway_image, operator_namespace=context.operator_namespace)
+        new = plan(snapshot, context.installation)
         return self._write_backoff.filter(new, snapshot.body["metadata"]["generation"])
 
     async def _is_current(self, snapshot: Snapshot) -> bool:
-        """Whether the API server still has this object and this spec: otherwise nothing is written."""
+        """Whether the API server still has this spec for this operator: otherwise nothing is written."""
         context, cached = self._context, snapshot.body["metadata"]
         try:
             body = await context.cluster.get(PDDEPLOYMENT, self._key.namespace, self._key.name)
@@ -216,6 +259,8 @@ class Reconciler:
         context.cache.upsert_object(body, own=True)
         metadata = body["metadata"]
         if metadata["uid"] != cached["uid"] or is_terminating(body):
+            return False
+        if claim_on(body, context.claims.own).claim is Claim.FOREIGN:
             return False
         return bool(metadata["generation"] == cached["generation"])
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pdx_api.spec.status import declared
 from pdx_operator.controller.intervals import Intervals
 from pdx_operator.kube.cache import Cache
 from pdx_operator.kube.client import Cluster
@@ -45,10 +46,13 @@ class StatusWriter:
 
 
 def _differs(desired: Status, live: Status) -> bool:
-    """Whether the status differs, apart from conditions of other writers."""
+    """Whether the status differs, apart from conditions of other writers and fields of other versions.
+
+    A newer CRD may fill in defaults of fields that this version does not write.
+    """
     ours = {condition["type"] for condition in desired.get("conditions") or ()}
     kept = [condition for condition in live.get("conditions") or () if condition["type"] in ours]
-    return {**live, "conditions": kept} != {**desired, "conditions": list(desired.get("conditions") or ())}
+    return declared({**live, "conditions": kept}) != {**desired, "conditions": list(desired.get("conditions") or ())}
 
 
 def _essence(status: Status) -> object:

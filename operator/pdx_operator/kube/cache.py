@@ -7,16 +7,33 @@ sees the operator's own writes; an older version that a watch delivers later is 
 
 import json
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from pdx_api.names import LABEL_DEPLOYMENT
-from pdx_operator.kube.resources import DEPLOYMENT, Body, ChildKey, Key, Kind, Snapshot
+from pdx_api.names import GROUP, KIND, LABEL_DEPLOYMENT
+from pdx_operator.kube.resources import (
+    DEPLOYMENT,
+    OBJECT_BYTES,
+    TOO_LARGE,
+    Body,
+    ChildKey,
+    Key,
+    Kind,
+    Snapshot,
+    controller_of,
+)
 
 _UNREAD: Final = ("managedFields", "selfLink")
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+
+_CHILD_BYTES: Final = 2**20
+_FOREIGN_BYTES: Final = 32 * 1024
+_IDENTITY: Final = (
+    *("name", "namespace", "uid", "resourceVersion", "generation", "deletionTimestamp", "creationTimestamp"),
+    *("labels", "ownerReferences"),
+)
 
 _Location = tuple[str, ChildKey]
 """A child's namespace, and its key."""
@@ -30,13 +47,18 @@ class Record:
     version: int
     generation: int
     packed: bytes
+    write: int = 0
+    """The number of the operator's own write that returned this version; 0 for a version from a list or a watch."""
 
     @classmethod
-    def of(cls, body: Body) -> Self:
+    def of(cls, body: Body, write: int = 0) -> Self:
         """Pack an object. Its kind decides whether its status is kept."""
         metadata = body["metadata"]
-        packed = zlib.compress(json.dumps(trimmed(body), separators=(",", ":")).encode(), 1)
-        return cls(metadata["uid"], int(metadata["resourceVersion"]), metadata.get("generation", 0), packed)
+        text = _text(trimmed(body))
+        if len(text) > _limit(body):
+            text = _text(_stub(body, len(text)))
+        packed = zlib.compress(text, 1)
+        return cls(metadata["uid"], int(metadata["resourceVersion"]), metadata.get("generation", 0), packed, write)
 
     def body(self) -> dict[str, Any]:
         """Unpack the object."""
@@ -45,6 +67,16 @@ class Record:
     def supersedes(self, other: "Record | None") -> bool:
         """Whether this version is newer. Versions are numbers that grow over all objects of a cluster."""
         return other is None or self.version > other.version
+
+    def replaces(self, other: "Record | None", listed: int | None) -> bool:
+        """Whether this version takes the place of another one.
+
+        A list that began after own write number `listed` shows the present, also if its versions are older: then the
+        storage of the API server has been restored from a backup.
+        """
+        if listed is None or other is None or other.write > listed:
+            return self.supersedes(other)
+        return self.version != other.version
 
 
 class Cache:
@@ -64,6 +96,8 @@ class Cache:
         self._objects: dict[Key, Record] = {}
         self._children: dict[Key, dict[ChildKey, Record]] = {}
         self._owners: dict[_Location, Key] = {}
+        self.writes = 0
+        """Own writes so far."""
 
     def __repr__(self) -> str:
         children = sum(map(len, self._children.values()))
@@ -80,11 +114,14 @@ class Cache:
         children = {child: record.body() for child, record in self._children.get(key, {}).items()}
         return Snapshot(record.body(), MappingProxyType(children))
 
-    def upsert_object(self, body: Body, *, own: bool = False) -> None:
-        """Store a PDDeployment from a watch, or (`own`) from the API server's answer to the operator."""
-        key, record = Key(body["metadata"]["namespace"], body["metadata"]["name"]), Record.of(body)
+    def upsert_object(self, body: Body, *, own: bool = False, listed: int | None = None) -> None:
+        """Store a PDDeployment from a watch, or (`own`) from the API server's answer to the operator.
+
+        `listed`: from a list; the number of own writes when it began.
+        """
+        key, record = Key(body["metadata"]["namespace"], body["metadata"]["name"]), self._record(body, own)
         previous = self._objects.get(key)
-        if record.supersedes(previous):
+        if record.replaces(previous, listed):
             self._objects[key] = record
             self._observe(key, body)
             # The answer to the operator's own write may be the first to show a new spec from a user.
@@ -101,8 +138,8 @@ class Cache:
             self._observe(key, None)
             self._notify(key, True)
 
-    def upsert_child(self, kind: Kind, body: Body, *, own: bool = False) -> None:
-        """Store a child from a watch, or (`own`) from the API server's answer to the operator."""
+    def upsert_child(self, kind: Kind, body: Body, *, own: bool = False, listed: int | None = None) -> None:
+        """Store a child; `own` and `listed` as for `upsert_object`."""
         metadata = body["metadata"]
         name = (metadata.get("labels") or {}).get(LABEL_DEPLOYMENT, "")
         key, child = Key(metadata["namespace"], name), ChildKey(kind.name, metadata["name"])
@@ -111,8 +148,8 @@ class Cache:
         if previous_owner != key:
             self._remove(location)
             self._notify(previous_owner, False)
-        record = Record.of({**body, "kind": kind.name})
-        if record.supersedes(self._children.get(key, {}).get(child)):
+        record = self._record({**body, "kind": kind.name}, own)
+        if record.replaces(self._children.get(key, {}).get(child), listed):
             self._owners[location] = key
             self._children.setdefault(key, {})[child] = record
             self._notify_unless(own, key)
@@ -136,9 +173,25 @@ class Cache:
         for where, child in gone:
             self.delete_child(where, child)
 
+    def remove_objects(self, gone: Mapping[Key, int]) -> None:
+        """Remove PDDeployments, by key and the version that they had before a list without them began."""
+        for key, version in gone.items():
+            record = self._objects.get(key)
+            if record is not None and record.version == version:
+                self.delete_object(key, record.uid)
+
+    def version_of(self, key: Key) -> int:
+        """The resource version of a PDDeployment; 0 when it is not cached."""
+        record = self._objects.get(key)
+        return record.version if record is not None else 0
+
     def keys(self) -> Collection[Key]:
         """Every PDDeployment."""
         return self._objects.keys()
+
+    def _record(self, body: Body, own: bool) -> Record:
+        self.writes += own
+        return Record.of(body, self.writes if own else 0)
 
     def _remove(self, location: _Location) -> None:
         key = self._owners.pop(location)
@@ -151,6 +204,26 @@ class Cache:
         """Report a change of something else than the spec, unless the operator itself has made it."""
         if not own:
             self._notify(key, False)
+
+
+def _text(body: Body) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def _limit(body: Body) -> int:
+    """Bytes up to which an object is kept. Children of nobody are only kept so that their names are not taken."""
+    if body.get("kind") == KIND:
+        return OBJECT_BYTES
+    return _CHILD_BYTES if controller_of(body).get("kind") == KIND else _FOREIGN_BYTES
+
+
+def _stub(body: Body, size: int) -> dict[str, Any]:
+    """The identity of an object that is too large to be kept, and the status of a PDDeployment."""
+    metadata = {name: body["metadata"][name] for name in _IDENTITY if name in body["metadata"]}
+    labels = {name: text for name, text in (metadata.get("labels") or {}).items() if name.startswith(f"{GROUP}/")}
+    status = {"status": body["status"]} if body.get("kind") == KIND and "status" in body else {}
+    kind = {name: body[name] for name in ("apiVersion", "kind") if name in body}
+    return {**kind, "metadata": {**metadata, "labels": labels}, "spec": {}, TOO_LARGE: size, **status}
 
 
 def trimmed(body: Body) -> dict[str, Any]:

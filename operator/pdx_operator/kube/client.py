@@ -28,6 +28,12 @@ WATCH_SECONDS: Final = 300
 """Seconds after which the API server ends a watch. It may send nothing until then."""
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 """TCP keep-alive: a watch whose peer has vanished fails after 25 s."""
+_METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_FIRST_PAGE: Final = 25
+_MAX_PAGE: Final = 200
+"""Objects of one page of a list."""
+_PAGE_BYTES: Final = 2 * 2**20
+"""Bytes of a page above which the next one is shorter."""
 _LOG_LINES: Final = 150
 _LOG_BYTES: Final = 32_768
 CUT: Final = 1000
@@ -80,6 +86,8 @@ class Cluster:
         self._api = api
         self._slots = asyncio.Semaphore(requests)
         self._count = count
+        self.fence: Callable[[], bool] = lambda: True
+        """Whether this operator may write now. Writes of the Lease itself are not fenced."""
 
     @classmethod
     async def connect(cls, requests: int, watches: int, count: Callable[[str, int], None]) -> Self:
@@ -100,7 +108,7 @@ class Cluster:
         # Otherwise every request reads ~/.netrc and the proxy settings, in a thread.
         settings.client_session_kwargs = {"trust_env": False}
         api = client.ApiClient(settings)
-        api.user_agent = FIELD_MANAGER
+        api.user_agent = f"{FIELD_MANAGER} ({socket.gethostname()}-{os.getpid()})"
         return cls(api, requests, count)
 
     async def close(self) -> None:
@@ -122,6 +130,26 @@ class Cluster:
     async def list(self, kind: Kind, namespace: str | None, **query: str) -> Json:
         """List the objects of a kind."""
         return await self._request("GET", kind.path(namespace), query)
+
+    async def pages(
+        self, kind: Kind, namespace: str | None, *, metadata_only: bool = False, **query: str
+    ) -> AsyncIterator[Json]:
+        """List the objects of a kind, page by page.
+
+        Users choose the size of objects, so the first page is short, and further ones grow while their bytes are few.
+        """
+        limit, token = _FIRST_PAGE, ""
+        while True:
+            further = {"continue": token} if token else {}
+            full = {**query, "limit": str(limit), **further}
+            accept = _METADATA_LIST if metadata_only else "application/json"
+            page, size = await self._sized("GET", kind.path(namespace), full, accept=accept)
+            # An empty list of metadata has null in place of items.
+            yield {**page, "items": page.get("items") or []}
+            token = page["metadata"].get("continue") or ""
+            if not token:
+                return
+            limit = min(_MAX_PAGE, 2 * limit) if size < _PAGE_BYTES else max(1, limit // 2)
 
     async def apply(
         self,
@@ -150,12 +178,15 @@ class Cluster:
             content="application/apply-patch+yaml",
         )
 
-    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> None:
-        """Delete one object and its dependents, unless it is gone or another object has its name."""
+    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str, foreground: bool = False) -> None:
+        """Delete one object and its dependents, unless it is gone or another object has its name.
+
+        In the foreground it exists, terminating, until its dependents are gone.
+        """
         body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
-            "propagationPolicy": "Background",
+            "propagationPolicy": "Foreground" if foreground else "Background",
             "preconditions": {"uid": uid},
         }
         try:
@@ -163,19 +194,34 @@ class Cluster:
         except (MissingError, ConflictError):
             return
 
-    async def apply_status(self, namespace: str, name: str, *, uid: str, status: Json) -> Json:
-        """Write the status of a PDDeployment. Conditions of other writers stay."""
+    async def apply_status(self, namespace: str, name: str, *, uid: str, status: Json, version: str = "") -> Json:
+        """Write the status of a PDDeployment. Conditions of other writers stay.
+
+        With `version` it raises ConflictError if the object has another one.
+        """
         manifest = {
             "apiVersion": PDDEPLOYMENT.api_version,
             "kind": PDDEPLOYMENT.name,
-            "metadata": {"namespace": namespace, "name": name},
+            "metadata": {
+                "namespace": namespace,
+                "name": name,
+                **({"resourceVersion": version} if version else {}),
+            },
             "status": status,
         }
         return await self.apply(PDDEPLOYMENT, manifest, uid=uid, subresource="status")
 
-    async def create(self, kind: Kind, namespace: str, body: Json) -> None:
+    async def create(self, kind: Kind, namespace: str, body: Json, *, fenced: bool = True) -> None:
         """Create one object."""
-        await self._request("POST", kind.path(namespace), body=body)
+        await self._request("POST", kind.path(namespace), body=body, fenced=fenced)
+
+    async def replace(self, kind: Kind, namespace: str, name: str, body: Json, *, fenced: bool = True) -> None:
+        """Replace one object; raises ConflictError if it has another version than the body."""
+        await self._request("PUT", kind.path(namespace, name), body=body, fenced=fenced)
+
+    async def document(self, path: str) -> Json:
+        """Read a document that is no object."""
+        return await self._request("GET", path)
 
     async def log(self, namespace: str, pod: str, container: str, *, previous: bool) -> str:
         """The end of a container's log, or of its previous run's log."""
@@ -203,9 +249,26 @@ class Cluster:
         body: Json | None = None,
         content: str = "application/json",
         accept: str = "application/json",
+        fenced: bool = True,
     ) -> Json:
+        if fenced and method != "GET" and not self.fence():
+            raise UnavailableError("This operator does not hold its Lease")
+        return (await self._sized(method, path, query, body=body, content=content, accept=accept))[0]
+
+    async def _sized(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        body: Json | None = None,
+        content: str = "application/json",
+        accept: str = "application/json",
+    ) -> tuple[Json, int]:
+        """Send one request; returns the answer and its bytes."""
         async with self._slots, self._open(method, path, query, body=body, content=content, accept=accept) as answer:
-            return json.loads(await answer.read())  # type: ignore[no-any-return]
+            text = await answer.read()
+            return json.loads(text), len(text)
 
     @asynccontextmanager
     async def _open(

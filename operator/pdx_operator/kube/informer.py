@@ -9,11 +9,9 @@ from typing import Any, Final
 from pdx_api.names import LABEL_DEPLOYMENT
 from pdx_operator.kube.backoff import Backoff
 from pdx_operator.kube.cache import Cache
-from pdx_operator.kube.client import ApiError, Cluster, UnavailableError, error_of
+from pdx_operator.kube.client import ApiError, Cluster, MissingError, RefusedError, UnavailableError, error_of
 from pdx_operator.kube.resources import ChildKey, Kind
 
-_PAGE: Final = 200
-"""Objects of one list request: bounds memory while thousands are listed."""
 _SHORT_WATCH_SECONDS: Final = 2.0
 """A watch that ends sooner is reopened with a delay."""
 _BURST: Final = 20
@@ -26,22 +24,37 @@ class Informer:
     """One kind of children, in one namespace or in the whole cluster (None)."""
 
     def __init__(
-        self, cluster: Cluster, cache: Cache, kind: Kind, namespace: str | None, random: Callable[[], float]
+        self,
+        cluster: Cluster,
+        cache: Cache,
+        kind: Kind,
+        namespace: str | None,
+        random: Callable[[], float],
+        clock: Callable[[], float],
     ) -> None:
         self._cluster = cluster
         self._cache = cache
         self._kind = kind
         self._namespace = namespace
         self._backoff = Backoff(0.2, 15.0, random)
+        self._clock = clock
         self._version = ""
         """The version to watch from; empty: list first."""
+        self.last_active = clock()
+        """When the API server last answered a list or a watch, or sent an event; a bookmark comes every minute."""
+        self.refused = False
+        """Whether the operator may not read these objects."""
         self.synced = asyncio.Event()
         """Set once the cache contains every child that existed when the operator started."""
 
     async def run(self) -> None:
         """Never returns. After any error it continues the watch, or lists again."""
+        check = False
         while True:
             try:
+                if check and self._version and await self._is_restored():
+                    self._version = ""
+                check = False
                 if not self._version:
                     await self._list()
                 began = asyncio.get_running_loop().time()
@@ -49,6 +62,10 @@ class Informer:
                 if asyncio.get_running_loop().time() - began < _SHORT_WATCH_SECONDS:
                     await asyncio.sleep(self._backoff.next())
             except ApiError as error:
+                check = True
+                self.refused = isinstance(error, RefusedError | MissingError)
+                if error.status:
+                    self._active()
                 if not isinstance(error, UnavailableError):
                     self._version = ""
                 delay = max(self._backoff.next(), getattr(error, "after", 0.0))
@@ -58,20 +75,25 @@ class Informer:
     async def _list(self) -> None:
         """Read every child, and the version to watch from."""
         existing: set[tuple[str, str]] = set()
-        page: dict[str, Any] = {"metadata": {"continue": ""}}
-        while True:
-            query = {"labelSelector": LABEL_DEPLOYMENT, "limit": str(_PAGE)}
-            if token := page["metadata"].get("continue"):
-                query["continue"] = token
-            page = await self._cluster.list(self._kind, self._namespace, **query)
+        began, version = self._cache.writes, ""
+        async for page in self._cluster.pages(self._kind, self._namespace, labelSelector=LABEL_DEPLOYMENT):
             for body in page["items"]:
                 existing.add((body["metadata"]["namespace"], body["metadata"]["name"]))
-                self._cache.upsert_child(self._kind, body)
-            if not page["metadata"].get("continue"):
-                break
+                self._cache.upsert_child(self._kind, body, listed=began)
+            version = str(page["metadata"]["resourceVersion"])
         self._cache.retain_children(self._kind, self._namespace, existing)
+        self._version = version
+        self.refused = False
+        self._active()
         self.synced.set()
-        self._version = str(page["metadata"]["resourceVersion"])
+
+    async def _is_restored(self) -> bool:
+        """Whether the API server's versions are older than ours: its storage has been restored from a backup."""
+        page = await self._cluster.list(self._kind, self._namespace, labelSelector=LABEL_DEPLOYMENT, limit="1")
+        return int(page["metadata"]["resourceVersion"]) < int(self._version)
+
+    def _active(self) -> None:
+        self.last_active = self._clock()
 
     async def _watch(self) -> None:
         """Watch until the connection ends. The next watch continues from the last version received.
@@ -81,9 +103,11 @@ class Informer:
         selector = {"labelSelector": LABEL_DEPLOYMENT, "resourceVersion": self._version}
         count = 0
         async with self._cluster.watch(self._kind, self._namespace, **selector) as lines:
+            self._active()
             async for line in lines:
                 if not line.endswith(b"\n"):
                     break
+                self._active()
                 self._on_event(json.loads(line))
                 count += 1
                 if count == 1:

@@ -60,6 +60,8 @@ class Snapshot:
 
 PDDEPLOYMENT: Final = Kind(API_VERSION, KIND, PLURAL)
 POD: Final = Kind("v1", "Pod", "pods")
+REPLICA_SET: Final = Kind("apps/v1", "ReplicaSet", "replicasets")
+LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
 EVENT: Final = Kind("events.k8s.io/v1", "Event", "events")
 DEPLOYMENT: Final = Kind("apps/v1", "Deployment", "deployments")
 
@@ -73,9 +75,20 @@ CHILD_KINDS: Final = (
     Kind("v1", "Service", "services", first=True),
     DEPLOYMENT,
 )
-"""The kinds that the operator creates."""
+"""The kinds of children. PDX 0.1.0 created a Role for each gateway; this version deletes them."""
+
+OBJECT_BYTES: Final = 256 * 1024
+"""Largest PDDeployment that is reconciled. Tenants share the operator's memory."""
+TOO_LARGE: Final = "pdxTooLarge"
+"""Key of a cached object that is too large to be kept: its size in bytes."""
 
 KIND_OF: Final = {kind.name: kind for kind in CHILD_KINDS}
+
+
+def controller_of(body: Body) -> Body:
+    """The owner reference of an object's controller; empty without one."""
+    owners = body["metadata"].get("ownerReferences") or ()
+    return next((reference for reference in owners if reference.get("controller")), {})
 
 
 def is_terminating(body: Body) -> bool:

@@ -49,6 +49,8 @@ class ObservedGateway:
     ready: int
     settled: bool
     failure: str = ""
+    uid: str = ""
+    """Of the Deployment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,7 @@ def observe_gateway(deployment: Body) -> ObservedGateway:
         ready=status.get("availableReplicas") or 0,
         settled=_settled(deployment),
         failure=_failure(status),
+        uid=(deployment.get("metadata") or {}).get("uid") or "",
     )
 
 

@@ -41,6 +41,8 @@ class Delete:
 
     key: ChildKey
     uid: str
+    foreground: bool = False
+    """The object exists until its dependents are gone."""
 
     @property
     def desired(self) -> str:

@@ -3,7 +3,7 @@
 from enum import Enum, auto
 
 from pdx_api.names import GROUP, KIND, LABEL_DEPLOYMENT
-from pdx_operator.kube.resources import Body
+from pdx_operator.kube.resources import Body, controller_of
 
 
 class Ownership(Enum):
@@ -19,8 +19,8 @@ class Ownership(Enum):
 
 def ownership(metadata: Body, name: str, uid: str) -> Ownership:
     """The owner of the object with this metadata, for the PDDeployment with this name and uid."""
-    owner = next((ref for ref in metadata.get("ownerReferences") or () if ref.get("controller")), None)
-    if owner is None:
+    owner = controller_of({"metadata": metadata})
+    if not owner:
         ours = (metadata.get("labels") or {}).get(LABEL_DEPLOYMENT) == name
         return Ownership.ORPHAN if ours else Ownership.FOREIGN
     if owner["uid"] == uid:

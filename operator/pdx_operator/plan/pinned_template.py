@@ -5,12 +5,16 @@ records it). While the inputs are equal, that template is applied again, even if
 another one: an upgrade of the operator restarts no engine.
 """
 
-import json
-from collections.abc import Mapping
-
-from pdx_api.names import ANNOTATION_APPLIED, ANNOTATION_INPUTS, ANNOTATION_TEMPLATE, GROUP, LABEL_MANAGED_BY
+from pdx_api.names import (
+    ANNOTATION_APPLIED,
+    ANNOTATION_INPUTS,
+    ANNOTATION_TEMPLATE,
+    ANNOTATION_WIRING,
+    GROUP,
+    LABEL_MANAGED_BY,
+)
 from pdx_operator.kube.resources import Body
-from pdx_operator.render.objects import Manifest, annotations_of, digest, with_annotations
+from pdx_operator.render.objects import Manifest, annotations_of, digest, recorded_template, with_annotations
 
 _KEPT = ("strategy", "minReadySeconds", "progressDeadlineSeconds", "revisionHistoryLimit")
 """Fields of a Deployment's spec that a scale-only manifest repeats."""
@@ -21,11 +25,16 @@ def pinned(rendered: Manifest, live: Body | None) -> Manifest:
     desired, stored = annotations_of(rendered), annotations_of(live)
     if ANNOTATION_INPUTS not in desired or desired[ANNOTATION_INPUTS] != stored.get(ANNOTATION_INPUTS):
         return rendered
-    template = _template(stored)
+    template = recorded_template(stored)
+    if template is None and ANNOTATION_TEMPLATE not in stored and live is not None:
+        # It is too large for an annotation.
+        template = live["spec"]["template"]
     if template is None:
         return rendered
-    spec = {**rendered["spec"], "template": template}
-    return with_annotations({**rendered, "spec": spec}, {ANNOTATION_TEMPLATE: stored[ANNOTATION_TEMPLATE]})
+    kept = {name: stored[name] for name in (ANNOTATION_TEMPLATE, ANNOTATION_WIRING) if name in stored}
+    others = {name: text for name, text in desired.items() if name not in (ANNOTATION_TEMPLATE, ANNOTATION_WIRING)}
+    metadata = {**rendered["metadata"], "annotations": {**others, **kept}}
+    return {**rendered, "metadata": metadata, "spec": {**rendered["spec"], "template": template}}
 
 
 def scale_only(live: Body, replicas: int) -> Manifest:
@@ -52,7 +61,7 @@ def scale_only(live: Body, replicas: int) -> Manifest:
             "replicas": replicas,
             **{field: spec[field] for field in _KEPT if field in spec},
             "selector": spec["selector"],
-            "template": _template(annotations) or spec["template"],
+            "template": recorded_template(annotations) or spec["template"],
         },
     }
 
@@ -60,11 +69,3 @@ def scale_only(live: Body, replicas: int) -> Manifest:
 def with_hash(manifest: Manifest) -> Manifest:
     """The manifest with its own hash: a live object with another hash was applied from another manifest."""
     return with_annotations(manifest, {ANNOTATION_APPLIED: digest(manifest)})
-
-
-def _template(annotations: Mapping[str, str]) -> Manifest | None:
-    try:
-        template = json.loads(annotations.get(ANNOTATION_TEMPLATE, ""))
-    except ValueError:
-        return None
-    return template if isinstance(template, dict) and "spec" in template else None

@@ -7,18 +7,19 @@ label of a child is adopted, as after a restore from a backup.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pdx_api.names import LABEL_REVISION, LABEL_SERVICE, engines_name, gateway_name, services_policy_name
-from pdx_api.render.engines import pairing_revision
+from pdx_api.names import LABEL_REVISION, LABEL_ROLE, LABEL_SERVICE, engines_name, gateway_name, services_policy_name
+from pdx_api.render.engines import wiring_number
 from pdx_api.spec.parse import InvalidDeploymentError, parse
 from pdx_api.spec.types import PDDeployment
-from pdx_operator.kube.resources import DEPLOYMENT, Body, ChildKey, Snapshot, is_terminating
+from pdx_operator.kube.resources import DEPLOYMENT, OBJECT_BYTES, TOO_LARGE, Body, ChildKey, Snapshot, is_terminating
 from pdx_operator.observed.workloads import ObservedPool, Workloads, observe
 from pdx_operator.plan.drift import differs
 from pdx_operator.plan.operations import Apply, Delete
 from pdx_operator.plan.ownership import Ownership, ownership
 from pdx_operator.plan.pinned_template import pinned, scale_only, with_hash
+from pdx_operator.plan.revision import is_side_service, revision_in_force, wiring_of
 from pdx_operator.plan.rollout import Budget, RolloutPlan, plan_rollout
-from pdx_operator.render.children import children
+from pdx_operator.render.children import Installation, children
 from pdx_operator.render.objects import Manifest
 from pdx_operator.render.overlay import OverlayError
 
@@ -59,23 +60,22 @@ class Plan:
         return not (complete and all(service.ready >= service.replicas for service in self.workloads.services))
 
 
-def plan(snapshot: Snapshot, *, gateway_image: str, operator_namespace: str = "") -> Plan:
+def plan(snapshot: Snapshot, installation: Installation) -> Plan:
     """The writes that follow from a snapshot."""
-    uid = snapshot.body["metadata"]["uid"]
-    try:
-        deployment = parse(snapshot.body)
-        revision = pairing_revision(deployment.spec)
-        rendered = {
-            _key(manifest): manifest
-            for manifest in children(
-                deployment, revision, uid=uid, gateway_image=gateway_image, operator_namespace=operator_namespace
-            )
-        }
-    except (InvalidDeploymentError, OverlayError) as error:
-        return Plan(None, invalid=str(error))
-    name = deployment.metadata.name
+    if (size := snapshot.body.get(TOO_LARGE)) is not None:
+        most = OBJECT_BYTES // 1024
+        return Plan(None, invalid=f"the object has {size // 1024} KiB; write one of at most {most} KiB")
+    metadata = snapshot.body["metadata"]
+    name, uid = metadata["name"], metadata["uid"]
     owners = {key: ownership(body["metadata"], name, uid) for key, body in snapshot.children.items()}
     live = {k: body for k, body in snapshot.children.items() if owners[k] in (Ownership.OURS, Ownership.ORPHAN)}
+    try:
+        deployment = parse(snapshot.body, tolerant=True)
+        revision = revision_in_force(deployment.spec, name, live)
+        manifests = children(deployment, revision, installation, uid=uid)
+    except (InvalidDeploymentError, OverlayError) as error:
+        return Plan(None, invalid=str(error))
+    rendered = {_key(manifest): manifest for manifest in manifests}
     workloads = observe(live, gateway_name(name))
     rollout = _rollout(deployment, revision, workloads)
     desired = dict(_desired(deployment, rendered, live, workloads, rollout))
@@ -114,6 +114,8 @@ def _desired(
         if key.kind == DEPLOYMENT.name and (role := roles.get(key.name)) is not None:
             spec = {**manifest["spec"], "replicas": rollout.replicas[revision, role]}
             yield key, pinned({**manifest, "spec": spec}, live.get(key))
+        elif is_side_service(manifest):
+            yield key, _pinned_service(manifest, live, wiring_number(deployment.spec))
         else:
             yield key, manifest
     # Of older revisions only the replicas change.
@@ -123,9 +125,24 @@ def _desired(
             yield key, scale_only(live[key], replicas)
 
 
+def _pinned_service(manifest: Manifest, live: _Bodies, wiring: int) -> Manifest:
+    """A side service's object as the engines of its revision expect it: with the template and ports in force."""
+    key = _key(manifest)
+    body, deployment = live.get(key), live.get(ChildKey(DEPLOYMENT.name, key.name))
+    if key.kind == DEPLOYMENT.name:
+        return pinned(manifest, body)
+    if body is None or deployment is None or wiring_of(deployment) == wiring:
+        return manifest
+    return {**manifest, "spec": {**manifest["spec"], "ports": body["spec"]["ports"]}}
+
+
 def _kept(name: str, live: _Bodies, workloads: Workloads, rollout: RolloutPlan) -> Iterator[ChildKey]:
-    """Deployments and Services of revisions that have engines left, with their side services and network policy."""
-    revisions = {revision for revision, _ in rollout.replicas}
+    """Deployments of revisions that have engines left, and their side services with Services and network policy.
+
+    The Deployment of an engine exists until its last pod is gone (it is deleted in the foreground), and so do the side
+    services of its revision.
+    """
+    revisions = {pool.revision for pool in workloads.pools.values()} | {revision for revision, _ in rollout.replicas}
     names = {pool.name for pool in workloads.pools.values() if _is_planned(pool, rollout)}
     for key, body in live.items():
         if key.kind not in (DEPLOYMENT.name, "Service"):
@@ -157,4 +174,5 @@ def _applies(desired: _Manifests, live: _Bodies, blocked: set[ChildKey]) -> Iter
 def _deletes(bodies: _Bodies) -> Iterator[Delete]:
     for key, body in bodies.items():
         if not is_terminating(body):
-            yield Delete(key, body["metadata"]["uid"])
+            engines = LABEL_ROLE in (body["metadata"].get("labels") or {}) and key.kind == DEPLOYMENT.name
+            yield Delete(key, body["metadata"]["uid"], foreground=engines)

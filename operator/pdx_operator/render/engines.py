@@ -1,4 +1,4 @@
-"""The engines' manifests: one Deployment and one headless Service for each role and revision.
+"""The engines' manifests: one Deployment for each role and revision.
 
 `pdx_api.render.engines` provides the command lines, as it does for `pdx up`.
 """
@@ -11,10 +11,9 @@ from pdx_api.connectors.base import Site
 from pdx_api.names import (
     ANNOTATION_CONNECTOR,
     ANNOTATION_FILE,
-    ANNOTATION_INPUTS,
     ANNOTATION_ORDER,
     ANNOTATION_PROTOCOL,
-    ANNOTATION_TEMPLATE,
+    ANNOTATION_WIRING,
     CODE_MOUNT,
     ENGINE_CONTAINER,
     ENGINE_PORT,
@@ -28,7 +27,8 @@ from pdx_api.names import (
     Role,
     engines_name,
 )
-from pdx_api.render.engines import EngineCommand, engine_command, engine_inputs, pool_bytes
+from pdx_api.render.engines import EngineCommand, engine_command, engine_inputs, pool_bytes, wiring_number
+from pdx_api.rules.spec_rules import SHARED_VARIABLES
 from pdx_api.spec.kv_transfer import KVStorage
 from pdx_api.spec.types import Pool, Rollout, Spec
 from pdx_operator.render.objects import (
@@ -37,16 +37,14 @@ from pdx_operator.render.objects import (
     Manifest,
     Owner,
     address_variable,
-    canonical,
-    digest,
     grace_seconds,
     metadata,
     resources,
     spread,
     with_address,
-    with_annotations,
+    with_template,
 )
-from pdx_operator.render.overlay import overlaid
+from pdx_operator.render.overlay import OverlayError, overlaid
 from pdx_operator.render.side_services import service_sites, sidecars
 from pdx_operator.render.spec_fields import field_of
 from pdx_operator.render.storage import engine_env, engine_mounts, engine_volumes
@@ -64,18 +62,30 @@ PROGRESS_SECONDS: Final = STARTUP_SECONDS + 600
 
 
 def engine_manifests(spec: Spec, owner: Owner, revision: str) -> tuple[Manifest, ...]:
-    """The engines' Services and Deployments in the revision of this spec, role by role.
+    """The engines' Deployments in this revision of the spec, role by role.
 
     Raises OverlayError for a `podTemplate` that cannot be applied.
     """
-    return tuple(
-        manifest
-        for role, pool in spec.pools().items()
-        for manifest in (
-            engine_service(spec, owner, role, revision),
-            engine_deployment(spec, owner, role, pool, revision),
-        )
-    )
+    deployments = {role: engine_deployment(spec, owner, role, pool, revision) for role, pool in spec.pools().items()}
+    _check_shared(deployments)
+    return tuple(deployments.values())
+
+
+def _check_shared(deployments: Mapping[Role, Manifest]) -> None:
+    """Refuse overlays that give P and D different values of a variable that both must share."""
+    found = [_shared_variables(deployment) for deployment in deployments.values()]
+    for name in SHARED_VARIABLES:
+        if any(each.get(name) != found[0].get(name) for each in found):
+            raise OverlayError(
+                f"podTemplate of {' and '.join(deployments)} differ in {name}, which P and D must share; "
+                "write it in engine.env"
+            )
+
+
+def _shared_variables(deployment: Manifest) -> dict[str, Any]:
+    containers = deployment["spec"]["template"]["spec"]["containers"]
+    engine = next(container for container in containers if container["name"] == ENGINE_CONTAINER)
+    return {each["name"]: each for each in engine.get("env", ()) if each["name"] in SHARED_VARIABLES}
 
 
 def engine_deployment(spec: Spec, owner: Owner, role: Role, pool: Pool, revision: str) -> Manifest:
@@ -96,21 +106,6 @@ def engine_deployment(spec: Spec, owner: Owner, role: Role, pool: Pool, revision
         },
     }
     return record_template(manifest, spec, role)
-
-
-def engine_service(spec: Spec, owner: Owner, role: Role, revision: str) -> Manifest:
-    """A headless Service, which gives DNS names to the engines of one role."""
-    labels = _labels(owner, role, revision)
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": metadata(owner, engines_name(owner.name, role, revision), labels, _annotations(spec)),
-        "spec": {
-            "clusterIP": "None",
-            "selector": labels,
-            "ports": [{"name": name, "port": port, "targetPort": name} for name, port in _ports(spec).items()],
-        },
-    }
 
 
 def pod_template(spec: Spec, role: Role, pool: Pool, labels: Mapping[str, str]) -> Manifest:
@@ -148,11 +143,7 @@ def pod_template(spec: Spec, role: Role, pool: Pool, labels: Mapping[str, str]) 
 
 def record_template(deployment: Manifest, spec: Spec, role: Role) -> Manifest:
     """Record the pod template and the hash of its inputs in annotations (`plan.pinned_template` reads them)."""
-    record = {
-        ANNOTATION_INPUTS: digest(engine_inputs(spec, role)),
-        ANNOTATION_TEMPLATE: canonical(deployment["spec"]["template"]),
-    }
-    return with_annotations(deployment, record)
+    return with_template(deployment, engine_inputs(spec, role))
 
 
 def _labels(owner: Owner, role: Role, revision: str) -> dict[str, str]:
@@ -163,6 +154,8 @@ def _annotations(spec: Spec) -> dict[str, str]:
     if spec.mode is Mode.AGGREGATED:
         return {}
     wiring = {ANNOTATION_CONNECTOR: spec.connector.name, ANNOTATION_ORDER: str(spec.order)}
+    if (number := wiring_number(spec)) > 1:
+        wiring[ANNOTATION_WIRING] = str(number)
     return {**wiring, ANNOTATION_PROTOCOL: spec.protocol} if spec.protocol else wiring
 
 
@@ -228,7 +221,7 @@ def _container(spec: Spec, pool: Pool, command: EngineCommand) -> Manifest:
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
         "resources": resources(pool.resources),
         "volumeMounts": engine_mounts(spec.model, _storage(spec), _code(spec), dict(command.files)),
-        "securityContext": _security(pool),
+        "securityContext": _security(),
         # Writes the cause of a crash into the pod's status.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
@@ -242,17 +235,13 @@ def _env(spec: Spec, wired: Mapping[str, str]) -> list[Manifest]:
     return [address_variable(), *ours, *users]
 
 
-def _security(pool: Pool) -> dict[str, Any]:
+def _security() -> dict[str, Any]:
     """The root file system stays writable, because libraries that compile kernels at run time write next to their code.
 
-    RDMA pins memory. Linux grants the capability for that to root only. Another user, as here, may pin as much as the
-    node's memlock limit allows; with an overlay that sets runAsUser: 0 there is no limit.
+    RDMA pins memory, as much as the node's memlock limit allows. IPC_LOCK lifts the limit for root only, so an engine
+    gets it by an overlay that also sets runAsUser: 0.
     """
-    rdma = any(name.startswith("rdma/") for name in pool.resources.limits)
-    return {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"], **({"add": ["IPC_LOCK"]} if rdma else {})},
-    }
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 def _probes() -> Manifest:

@@ -1,5 +1,6 @@
 """The gateway's manifests: its Deployment, and the Service for clients."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,11 +33,20 @@ USER_ID: Final = 65532
 """User of the gateway's image."""
 _MODE: Final = 0o440
 """Mode of the files with keys; the pod's fsGroup owns them."""
+_DRAIN_SECONDS: Final = 600
+"""How long a gateway that is replaced may finish open requests: an upgrade replaces gateways, and answers of reasoning
+models take minutes. A gateway without requests ends at once."""
+_REQUESTS: Final = {"cpu": "100m", "memory": "512Mi"}
+"""Requests of a gateway without `resources`. Without any the pod is BestEffort: the first to be evicted, and refused
+where a quota counts requests."""
 _ANY: Final = "0.0.0.0"  # noqa: S104
 
 
-def gateway_deployment(spec: Spec, owner: Owner, image: str) -> Manifest:
-    """The Deployment; `image` is used if the spec names none. Raises OverlayError for a wrong `podTemplate`."""
+def gateway_deployment(spec: Spec, owner: Owner, image: str, pull_secrets: Sequence[str] = ()) -> Manifest:
+    """The Deployment; `image` and its pull secrets are used if the spec names no image.
+
+    Raises OverlayError for a wrong `podTemplate`.
+    """
     gateway, labels = spec.gateway, gateway_labels(owner)
     # The autoscaler writes the replicas.
     replicas = {} if gateway.autoscaled else {"replicas": gateway.replicas}
@@ -49,7 +59,7 @@ def gateway_deployment(spec: Spec, owner: Owner, image: str) -> Manifest:
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
             "revisionHistoryLimit": 1,
             "selector": {"matchLabels": labels},
-            "template": _pod_template(spec, owner, image),
+            "template": _pod_template(spec, owner, image, pull_secrets),
         },
     }
 
@@ -69,8 +79,9 @@ def gateway_service(spec: Spec, owner: Owner) -> Manifest:
     }
 
 
-def _pod_template(spec: Spec, owner: Owner, image: str) -> Manifest:
+def _pod_template(spec: Spec, owner: Owner, image: str, pull_secrets: Sequence[str]) -> Manifest:
     gateway, labels = spec.gateway, gateway_labels(owner)
+    secrets = [] if gateway.image else [{"name": name} for name in pull_secrets]
     template = {
         "metadata": {"labels": labels},
         "spec": {
@@ -86,7 +97,8 @@ def _pod_template(spec: Spec, owner: Owner, image: str) -> Manifest:
                 "fsGroup": USER_ID,
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
-            "terminationGracePeriodSeconds": grace_seconds(spec.engine.shutdown_seconds),
+            **({"imagePullSecrets": secrets} if secrets else {}),
+            "terminationGracePeriodSeconds": grace_seconds(_drain_seconds(spec)),
             "topologySpreadConstraints": spread(labels),
         },
     }
@@ -108,8 +120,7 @@ def _container(spec: Spec, owner: Owner, image: str) -> Manifest:
             f"--workers={spec.gateway.workers}",
             # In place of a preStop hook: while it drains, /readyz answers 503.
             f"--drain-seconds={PRE_STOP_SECONDS}",
-            # The gateway does not cut off a request that its engine may still finish.
-            f"--shutdown-seconds={spec.engine.shutdown_seconds}",
+            f"--shutdown-seconds={_drain_seconds(spec)}",
             *gateway_flags(spec),
             *(f"{keys.flag}={keys.file}" for keys in _keys(spec)),
         ],
@@ -119,7 +130,7 @@ def _container(spec: Spec, owner: Owner, image: str) -> Manifest:
         ],
         "livenessProbe": {**_probe("/healthz"), "periodSeconds": 10, "failureThreshold": 6},
         "readinessProbe": {**_probe("/readyz"), "periodSeconds": 2, "failureThreshold": 2},
-        "resources": resources(spec.gateway.resources),
+        "resources": resources(spec.gateway.resources) or {"requests": dict(_REQUESTS)},
         "volumeMounts": [
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
             *(keys.mount() for keys in _keys(spec)),
@@ -131,6 +142,11 @@ def _container(spec: Spec, owner: Owner, image: str) -> Manifest:
         },
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
+
+
+def _drain_seconds(spec: Spec) -> int:
+    """At least as long as an engine may need to finish a request."""
+    return max(_DRAIN_SECONDS, spec.engine.shutdown_seconds)
 
 
 @dataclass(frozen=True, slots=True)

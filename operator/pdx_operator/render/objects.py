@@ -1,15 +1,30 @@
 """The parts that all children of a PDDeployment share: names, labels, owner, pod settings, hashes of manifests."""
 
+import base64
 import hashlib
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pdx_api.names import API_VERSION, KIND, LABEL_DEPLOYMENT, LABEL_MANAGED_BY, LABEL_ROLE, MANAGED_BY, ROLE_GATEWAY
+from pdx_api.names import (
+    ANNOTATION_INPUTS,
+    ANNOTATION_TEMPLATE,
+    API_VERSION,
+    KIND,
+    LABEL_DEPLOYMENT,
+    LABEL_MANAGED_BY,
+    LABEL_ROLE,
+    MANAGED_BY,
+    ROLE_GATEWAY,
+)
 from pdx_api.spec.types import PDDeployment, Resources
 
 Manifest = dict[str, Any]
+
+_PLAIN_BYTES: Final = 96 * 1024
+_PACKED_BYTES: Final = 192 * 1024
 
 DEFAULT_NAMESPACE: Final = "default"
 PRE_STOP_SECONDS: Final = 5
@@ -100,6 +115,37 @@ def with_annotations(manifest: Manifest, annotations: Mapping[str, str]) -> Mani
     """The manifest with additional annotations."""
     metadata = {**manifest["metadata"], "annotations": {**annotations_of(manifest), **annotations}}
     return {**manifest, "metadata": metadata}
+
+
+def with_template(deployment: Manifest, inputs: object) -> Manifest:
+    """Record the pod template and the hash of its inputs in annotations (`plan.pinned_template` reads them).
+
+    The API server allows 256 KiB of annotations. A template that is too large even when it is compressed is not
+    recorded: then the one in the live object stays in force.
+    """
+    template = _recorded(canonical(deployment["spec"]["template"]))
+    record = {ANNOTATION_INPUTS: digest(inputs), **({ANNOTATION_TEMPLATE: template} if template else {})}
+    return with_annotations(deployment, record)
+
+
+def _recorded(template: str) -> str:
+    """PDX 0.1.0 reads only the plain form."""
+    if len(template.encode()) <= _PLAIN_BYTES:
+        return template
+    packed = base64.b64encode(zlib.compress(template.encode(), 9)).decode()
+    return packed if len(packed) <= _PACKED_BYTES else ""
+
+
+def recorded_template(annotations: Mapping[str, str]) -> Manifest | None:
+    """The pod template that `with_template` has recorded; None if there is none, or if it is unreadable."""
+    text = annotations.get(ANNOTATION_TEMPLATE, "")
+    try:
+        if text and not text.startswith("{"):
+            text = zlib.decompress(base64.b64decode(text, validate=True)).decode()
+        template = json.loads(text)
+    except (ValueError, zlib.error):
+        return None
+    return template if isinstance(template, dict) and "spec" in template else None
 
 
 def canonical(value: object) -> str:

@@ -7,8 +7,15 @@ their KV.
 from typing import Any, Final
 
 from pdx_api.connectors.base import SideService, Site
-from pdx_api.names import LABEL_DEPLOYMENT, LABEL_REVISION, LABEL_SERVICE, SERVICE_CONTAINER, service_name
-from pdx_api.render.engines import pool_bytes, service_command, side_services
+from pdx_api.names import (
+    ANNOTATION_WIRING,
+    LABEL_DEPLOYMENT,
+    LABEL_REVISION,
+    LABEL_SERVICE,
+    SERVICE_CONTAINER,
+    service_name,
+)
+from pdx_api.render.engines import pool_bytes, service_command, service_inputs, side_services, wiring_number
 from pdx_api.spec.types import Spec
 from pdx_operator.render.objects import (
     POD_IP,
@@ -19,6 +26,7 @@ from pdx_operator.render.objects import (
     literal,
     metadata,
     with_address,
+    with_template,
 )
 from pdx_operator.render.overlay import overlaid
 
@@ -103,10 +111,10 @@ def _deployment(spec: Spec, owner: Owner, service: SideService, revision: str) -
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
     }
-    return {
+    deployment = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": metadata(owner, service_name(owner.name, service.name, revision), labels),
+        "metadata": metadata(owner, service_name(owner.name, service.name, revision), labels, _annotations(spec)),
         "spec": {
             "replicas": 1,
             # Two pods at a time would hold half of the KV each.
@@ -116,6 +124,12 @@ def _deployment(spec: Spec, owner: Owner, service: SideService, revision: str) -
             "template": _overlaid(spec, {"metadata": {"labels": labels}, "spec": pod}),
         },
     }
+    return with_template(deployment, service_inputs(spec, service))
+
+
+def _annotations(spec: Spec) -> dict[str, str]:
+    number = wiring_number(spec)
+    return {ANNOTATION_WIRING: str(number)} if number > 1 else {}
 
 
 def _overlaid(spec: Spec, template: Manifest) -> Manifest:

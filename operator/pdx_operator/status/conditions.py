@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from pdx_api.names import ConditionType, Mode, Role, gateway_name
-from pdx_api.spec.status import Condition, GatewayStatus, PoolStatus, Status
+from pdx_api.spec.status import Condition, GatewayStatus, PoolStatus, Status, StatusPart
 from pdx_api.spec.types import PDDeployment
 from pdx_api.verification import Finding, Verdict
 from pdx_operator.observed.workloads import ObservedGateway, ObservedPool
@@ -17,6 +17,7 @@ from pdx_operator.plan.rollout import Phase
 from pdx_operator.render.spec_fields import field_of
 from pdx_operator.status.facts import Facts
 
+CRD_TOO_OLD: Final = "CRDTooOld"
 INVALID: Final = "InvalidSpec"
 SERVING: Final = "Serving"
 NOTHING_FOUND: Final = "NothingFound"
@@ -56,7 +57,19 @@ def build(facts: Facts, old: Mapping[str, Any], now: datetime) -> dict[str, Any]
     if facts.deployment is None or facts.rollout is None:
         # With an invalid spec the children stay as they are, and so does the rest of the status.
         return {**old, **_dump(Status(observed_generation=facts.generation, conditions=conditions))}
-    return _dump(_status(facts, facts.deployment, facts.rollout.revision, conditions))
+    status = _status(facts, facts.deployment, facts.rollout.revision, conditions)
+    return _dump(status.model_copy(update={"operator": old.get("operator")}))
+
+
+def crd_too_old(missing: Sequence[str], old: Mapping[str, Any], generation: int, now: datetime) -> dict[str, Any]:
+    """The status while the CRD lacks fields: only Degraded changes, and all of it is in the CRD of PDX 0.1.0."""
+    text = (
+        f"the CRD lacks {', '.join(missing[:3])}{' and more' if missing[3:] else ''}; apply the CRD of the operator's "
+    )
+    outcome = _Outcome(True, CRD_TOO_OLD, f"{text}version; until then the operator changes nothing")
+    degraded = _dump(_dated(ConditionType.DEGRADED, outcome, generation, old, now))
+    others = [each for each in old.get("conditions") or () if each["type"] != ConditionType.DEGRADED]
+    return {**old, "conditions": [*others, degraded]}
 
 
 def transitions(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Transition]:
@@ -255,5 +268,5 @@ def _condition(status: Mapping[str, Any], kind: ConditionType) -> _Condition:
     return next((condition for condition in conditions if condition["type"] == kind), {})
 
 
-def _dump(status: Status) -> dict[str, Any]:
+def _dump(status: StatusPart) -> dict[str, Any]:
     return status.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlencode
 
-from pdx_api.names import API_VERSION, KIND, LABEL_DEPLOYMENT
+from pdx_api.names import API_VERSION, GATEWAY_ROLE, KIND, LABEL_DEPLOYMENT
 from pdx_cluster.app.cluster import Cluster
-from pdx_operator.app.permissions import ACCESS
+from pdx_operator.app.permissions import ACCESS, OWN_ACCESS
 from pdx_operator.kube.resources import CHILD_KINDS, PDDEPLOYMENT, POD, Kind
 
 Body = dict[str, Any]
@@ -38,7 +38,7 @@ SPEC: Body = {
 # TLS connections are closed by the end of the process.
 _WARNINGS = ("-W", "error", "-W", "ignore::ResourceWarning")
 _REQUESTS = "pdx_operator_api_requests_total{"
-CHILDREN = 14
+CHILDREN = 11
 """Of an object with SPEC."""
 
 
@@ -333,19 +333,24 @@ def uninstall(cluster: Cluster) -> None:
 
 def revoke(cluster: Cluster) -> None:
     """Without what `grant` has made: the chart's objects have these names, and Helm takes none that it has not made."""
-    names = (f"clusterrolebinding/{OPERATOR}", f"clusterrole/{OPERATOR}", f"serviceaccount/{OPERATOR}")
+    roles = (f"clusterrolebinding/{OPERATOR}", f"clusterrole/{OPERATOR}", f"clusterrole/{GATEWAY_ROLE}")
+    names = (*roles, f"serviceaccount/{OPERATOR}")
     cluster.kubectl("delete", *names, "--namespace", SYSTEM, "--ignore-not-found", "--wait")
 
 
 def grant(cluster: Cluster, folder: Path) -> Path:
     """The kubeconfig of a service account whose rights are those of `ACCESS`."""
     metadata = {"name": OPERATOR, "namespace": SYSTEM}
-    rules = [_rule(resource, verbs) for resource, verbs in ACCESS.items()]
+    rules = [_rule(resource, verbs) for resource, verbs in (*ACCESS.items(), *OWN_ACCESS.items())]
     rbac = "rbac.authorization.k8s.io"
+    names = {"resourceNames": [GATEWAY_ROLE], "verbs": ["bind"]}
+    rules.append({"apiGroups": [rbac], "resources": ["clusterroles", "roles"], **names})
+    gateways = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
     objects = [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}},
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
         {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", "metadata": {"name": OPERATOR}, "rules": rules},
+        {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", "metadata": {"name": GATEWAY_ROLE}, "rules": gateways},
         {
             "apiVersion": f"{rbac}/v1",
             "kind": "ClusterRoleBinding",

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pdx_api.names import ENGINE_CONTAINER, LABEL_ROLE
+from pdx_api.names import ENGINE_CONTAINER, GATEWAY_ROLE, LABEL_ROLE
 from pdx_cli.checks.catalogue import CHECKS
 from pdx_cli.checks.findings import Finding, examine
 from pdx_cli.commands.doctor import inspect
@@ -84,6 +84,9 @@ def run(cluster: Cluster, namespace: str, *argv: str) -> "subprocess.CompletedPr
 def test_a_healthy_object_gives_no_finding(
     api: Api, operator: Operator, namespace: str, control_plane: Cluster
 ) -> None:
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
+    role = {"apiVersion": f"{GROUP}/v1", "kind": "Role", "metadata": {"name": GATEWAY_ROLE}, "rules": rules}
+    api.create(KIND_OF["Role"], namespace, role)  # the chart's
     with kubelets(api, namespace):
         api.deploy(namespace)
         eventually(lambda: api.is_ready(namespace), what="ready")
@@ -173,10 +176,10 @@ def test_an_operator_that_has_ended(api: Api, operator: Operator, namespace: str
 
 def test_a_gateway_without_its_rights(api: Api, operator: Operator, namespace: str, doctor: Doctor) -> None:
     api.deploy(namespace)
-    eventually(lambda: api.get(KIND_OF["RoleBinding"], namespace, "m-gateway"), what="a RoleBinding")
+    eventually(lambda: api.get(KIND_OF["RoleBinding"], namespace, "m-gateway-role"), what="a RoleBinding")
     eventually(lambda: api.status(namespace), what="a status")
     operator.kill()
-    api.delete(KIND_OF["RoleBinding"], namespace, "m-gateway")
+    api.delete(KIND_OF["RoleBinding"], namespace, "m-gateway-role")
     finding = named(doctor, "GatewayRights")
     assert "RoleBinding m-gateway is missing" in finding.sentence
     assert f"--as=system:serviceaccount:{namespace}:m-gateway" in finding.remedy
@@ -245,7 +248,7 @@ def test_objects_and_rights_that_are_not_there(
 
 def test_kubectl_runs_it_as_its_plugin(api: Api, namespace: str, control_plane: Cluster, tmp_path: Path) -> None:
     program = tmp_path / "kubectl-pdx"
-    program.write_text(f"#!{sys.executable}\nimport sys\nfrom pdx_cli.main import plugin\nsys.exit(plugin())\n")
+    program.write_text(f"#!{sys.executable}\nimport sys\nfrom pdx_cli.entry import plugin\nsys.exit(plugin())\n")
     program.chmod(0o755)
     env = {
         **os.environ,

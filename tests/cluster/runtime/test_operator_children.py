@@ -17,7 +17,7 @@ from tests.cluster.runtime.harness import CHILDREN, SPEC, Api, Operator, Sampled
 
 SERVICE = KIND_OF["Service"]
 ACCOUNT = KIND_OF["ServiceAccount"]
-ROLE = KIND_OF["Role"]
+BINDING = KIND_OF["RoleBinding"]
 SOON = 20.0
 """Times that of a Deployment; 7 were measured. Seven objects are written, after a snapshot of all children is read."""
 
@@ -104,7 +104,7 @@ def test_an_edited_child_is_put_back_and_foreign_fields_stay(api: Api, operator:
     engine = next(name for kind, name in before if kind == "Deployment" and "decode" in name)
     api.patch(DEPLOYMENT, namespace, engine, {"spec": {"replicas": 7}})
     api.patch(SERVICE, namespace, "m-gateway", {"spec": {"selector": {"app": "other"}}})
-    api.patch(ROLE, namespace, "m-gateway", {"rules": []})
+    api.patch(BINDING, namespace, "m-gateway-role", {"subjects": []})
     eventually(lambda: essence(api.children(namespace)) == before, what="as before")
 
     notes = {"metadata": {"annotations": {"example.com/note": "mine"}, "labels": {"team": "a"}}}

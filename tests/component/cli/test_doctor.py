@@ -14,13 +14,13 @@ import pytest
 
 from pdx_api.names import Order, Role
 from pdx_cli.checks.catalogue import CHECKS
-from pdx_cli.checks.findings import Finding, examine
+from pdx_cli.checks.findings import Finding, Severity, examine
 from pdx_cli.commands.doctor import inspect
 from pdx_cli.inputs.target import Local
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_sim import SimEngine
 from pdx_sim.settings import OnLoadFailure
-from tests.component.cli.test_up import Run
+from tests.component.cli.test_up import Run, eventually
 from tests.component.conftest import MakeWorld
 from tests.component.harness import FAST, PROMPT, World
 
@@ -68,7 +68,7 @@ async def test_a_healthy_gateway_gives_no_finding(make_world: MakeWorld) -> None
     code, out, err = await pdx("doctor", "--admin", world.admin)
     assert (code, err) == (0, "")
     assert "nothing is wrong." in out.splitlines()[0]
-    assert "Inspected 1 gateways and 3 engines." in out
+    assert "Inspected 1 gateway and 3 engines." in out
 
 
 async def test_top_once_shows_what_happens(make_world: MakeWorld) -> None:
@@ -82,16 +82,16 @@ async def test_top_once_shows_what_happens(make_world: MakeWorld) -> None:
     code, out, err = shown.result()
     assert (code, err) == (0, "")
     lines = rows(out)
-    assert "Disaggregated  NIXL Concurrent" in out
+    assert "Disaggregated NIXL Concurrent" in out
     assert "1 of 1 gateways ready" in out
     assert float(lines["split"][1]) > 0, "a rate"
     assert int(lines["split"][2]) >= 4
     assert lines["total"][2] != "-", "percentiles of what happened between the samples"
     for engine in world.engines:
         row = lines[world.endpoint(engine).name]
-        assert row[1] == engine.settings.role
-        assert row[-1] == "Warm"
-    assert "%" in lines[world.endpoint(world.d).name], "the share of remote tokens"
+        assert row[1:3] == [engine.settings.role, "Warm"]
+        assert row[5].endswith("%"), "the share of KV blocks in use"
+    assert lines[world.endpoint(world.d).name][-1].endswith("%"), "the share of remote tokens"
 
 
 async def test_a_side_channel_that_does_not_answer(make_world: MakeWorld) -> None:
@@ -150,10 +150,40 @@ async def test_an_engine_that_is_gone(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST)
     await world.d.stop()
     await world.complete()
-    finding = await wait_for(world, "EngineNotReached")
-    assert world.endpoint(world.d).name in finding.sentence
-    assert "EngineUnhealthy" in await findings(world)
+    finding = await wait_for(world, "EngineUnhealthy")
+    assert f"{world.endpoint(world.d).name} is not healthy: " in finding.sentence
+    assert finding.sentence.endswith("did not answer: connection refused"), finding.sentence
+    found = await findings(world)
+    assert [each.cause for each in found.values() if each.severity is Severity.WRONG] == ["EngineUnhealthy"]
+    assert "pod" not in f"{finding.sentence} {finding.remedy}"
     await _settle(world)
+
+
+async def test_an_engine_of_another_order(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, p={"order": Order.CONCURRENT}, gateway=False)
+    await world.start_gateway(warm=False)
+    finding = await wait_for(world, "HandoffFails")
+    assert "were started for NIXL with order PrefillFirst" in finding.remedy, finding
+    assert "pod" not in finding.remedy
+    await _settle(world)
+
+
+async def test_a_run_that_starts_is_no_alarm(tmp_path: Path) -> None:
+    run = Run(tmp_path, "--set", "spec.prefill.replicas=2")
+    try:
+        assert await asyncio.to_thread(eventually, (run.logs.parent / "state.json").exists)
+        os.kill(run.process.pid, signal.SIGSTOP)  # it stays in its start
+        code, out, _ = await pdx("doctor", "--json", env=run.env)
+        (finding,) = json.loads(out)["findings"]
+        assert (code, finding["severity"], finding["cause"]) == (1, "wait", "Starting")
+        assert "of 3 engines" in finding["sentence"]
+    finally:
+        os.kill(run.process.pid, signal.SIGCONT)
+        run.process.kill()
+        run.process.communicate()
+        for pid in run.marked():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 async def _settle(world: World) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pdx_cli.commands.up import Interrupted, _supervised
+from pdx_cli import interrupts
+from pdx_cli.commands.up import StopRequest, _supervised
 from pdx_cli.errors import CommandError
 from pdx_cli.local.processes import Child, Processes
 from pdx_cli.runs import reaper
@@ -72,10 +73,29 @@ async def test_a_second_signal_kills_at_once(patient: Processes, tmp_path: Path)
         loop.call_later(0.3, os.kill, os.getpid(), signal.SIGINT)
         await asyncio.Event().wait()
 
-    with pytest.raises(Interrupted) as interrupted:
-        await asyncio.wait_for(_supervised(work(), patient), LONG / 20)
-    assert interrupted.value.number is signal.SIGINT
+    stop = StopRequest()
+    supervised = asyncio.ensure_future(_supervised(work(), patient, stop))
+    with interrupts.handled(stop.on_signal):
+        done, _ = await asyncio.wait([supervised], timeout=LONG / 20)
+    assert done
+    assert supervised.cancelled()
+    assert stop.received is signal.SIGINT
     assert patient.children == []
+
+
+async def test_a_signal_before_the_start_stops_the_work(patient: Processes) -> None:
+    stop = StopRequest()
+    stop.on_signal(signal.SIGTERM)
+    started: list[bool] = []
+
+    async def work() -> None:
+        started.append(True)
+        await asyncio.Event().wait()
+
+    with pytest.raises(asyncio.CancelledError):
+        await _supervised(work(), patient, stop)
+    assert not started
+    assert stop.received is signal.SIGTERM
 
 
 async def test_a_failure_stops_everything(patient: Processes, tmp_path: Path) -> None:
@@ -86,7 +106,7 @@ async def test_a_failure_stops_everything(patient: Processes, tmp_path: Path) ->
         raise CommandError("Broken.")
 
     with pytest.raises(CommandError, match=r"Broken\."):
-        await _supervised(work(), patient)
+        await _supervised(work(), patient, StopRequest())
     assert not reaper.has_members(pids[0])
 
 

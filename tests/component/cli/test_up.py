@@ -91,7 +91,7 @@ def up(tmp_path: Path) -> Iterator[Callable[..., Run]]:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _eventually(condition: Callable[[], bool]) -> bool:
+def eventually(condition: Callable[[], bool]) -> bool:
     deadline = time.monotonic() + SECONDS
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -183,9 +183,9 @@ def test_nothing_survives_a_killed_pdx_up(moment: str, up: Callable[..., Run]) -
     if moment == "serving":
         run.lines_until("Ctrl-C stops everything")
     else:
-        assert _eventually(lambda: (run.logs / "prefill-0.log").exists())
+        assert eventually(lambda: (run.logs / "prefill-0.log").exists())
     run.process.kill()
-    assert _eventually(lambda: run.marked() == set())
+    assert eventually(lambda: run.marked() == set())
     assert run.status() == []
 
 
@@ -195,7 +195,7 @@ def test_an_engine_that_dies_during_start(up: Callable[..., Run]) -> None:
     code, out, err = run.end()
     assert (code, out) == (1, "")
     message = next(line for line in err.splitlines() if line.startswith("pdx: "))
-    assert "-0 exited with code 1; " in message
+    assert "-0 exited with code 2; " in message
     assert message.endswith("-0.log ends with:")
     assert err.splitlines()[-1].startswith("    pdx: num_blocks * block_size must hold")
     assert run.marked() == set()
@@ -208,7 +208,7 @@ def test_an_engine_that_dies_while_serving(up: Callable[..., Run]) -> None:
     os.killpg(next(p["pid"] for p in status["processes"] if p["name"] == "decode-0"), signal.SIGKILL)
     code, _, err = run.end()
     assert code == 1
-    assert "pdx: decode-0 was killed by signal 9 (SIGKILL); " in err
+    assert "pdx: decode-0 was killed by signal 9 (SIGKILL) (if nobody killed it, the kernel may have run out of " in err
     assert run.marked() == set()
 
 
@@ -229,7 +229,7 @@ def test_the_serving_port_in_use(up: Callable[..., Run]) -> None:
 
 def test_a_second_run_of_the_same_name(up: Callable[..., Run]) -> None:
     first = up()
-    assert _eventually(lambda: (first.logs / "prefill-0.log").exists())
+    assert eventually(lambda: (first.logs / "prefill-0.log").exists())
     code, out, err = up().end()
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith("pdx: tiny already runs in ")

@@ -13,7 +13,7 @@ from pdx_api.names import Order, Role
 from pdx_api.render.engines import engine_command, pairing_revision
 from pdx_api.spec.parse import InvalidDeploymentError, parse
 from pdx_api.spec.schema import object_schema
-from pdx_operator.render.children import children
+from pdx_operator.render.children import Installation, children
 from pdx_proxy.config.settings import EndpointSpec
 from pdx_proxy.discovery.pods import read_pod
 from pdx_sim import SimSettings
@@ -45,7 +45,7 @@ def rendered() -> EndpointSpec:
     assert "PigeonConnector" in " ".join(command.args)
     assert '"wing_beats": 5' in " ".join(command.args)
     assert dict(command.env)["PIGEON_LOFT"] == "7"
-    made = children(deployment, pairing_revision(deployment.spec), uid=None, gateway_image="gateway")
+    made = children(deployment, pairing_revision(deployment.spec), Installation("gateway"), uid=None)
     template = next(
         m["spec"]["template"] for m in made if m["kind"] == "Deployment" and "prefill" in m["metadata"]["name"]
     )

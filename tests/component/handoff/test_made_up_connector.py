@@ -34,6 +34,7 @@ class Pigeon:
     services: tuple[SideService, ...] = ()
     checks: Checks = _CHECKS
     recomputes: bool = False
+    wiring: int = 1
 
     def engine(self, role: Role, order: Order, site: Site, config: Mapping[str, Any]) -> EngineWiring:
         wired = {"kv_connector": "PigeonConnector", "kv_role": "kv_both", "kv_connector_extra_config": dict(config)}

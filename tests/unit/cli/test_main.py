@@ -1,6 +1,7 @@
 """The command line: help, version, and errors before anything starts."""
 
 import importlib.util
+import json
 import socket
 import subprocess
 import sys
@@ -8,9 +9,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import yaml
 
+from pdx_cli.errors import EXIT_CODES
 from pdx_cli.local import ports
-from pdx_cli.main import COMMANDS, main
+from pdx_cli.local.requirements import default_limit
+from pdx_cli.main import COMMANDS, PLUGIN_COMMANDS, main
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 TINY = str(EXAMPLES / "tiny-cpu.yaml")
@@ -59,7 +63,7 @@ def test_invalid_start_timeout(seconds: str, capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit) as ended:
         main(["up", TINY, "--start-timeout", seconds])
     assert ended.value.code == 2
-    message = f"argument --start-timeout: {seconds} is not a time; write seconds from 0 to 86400"
+    message = f"--start-timeout: {seconds} is not a time; write seconds from 0 to 86400."
     assert capsys.readouterr().err == f"pdx up: {message}\n"
 
 
@@ -73,10 +77,12 @@ def test_api_keys_of_a_cluster_are_not_checked(tmp_path: Path, capsys: pytest.Ca
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("port", ["0", "-1", "65536"])
+@pytest.mark.parametrize("port", ["0", "-1", "65536", "abc", ""])
 def test_a_port_that_does_not_exist(port: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["up", TINY, "--engine", "sim", "--port", port]) == 1
-    assert capsys.readouterr().err == f"pdx: Port {port} does not exist; write one from 1 to 65535.\n"
+    with pytest.raises(SystemExit) as ended:
+        main(["up", TINY, "--engine", "sim", f"--port={port}"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"pdx up: --port: {port} is not a port; write a number from 1 to 65535.\n"
 
 
 @pytest.mark.machine
@@ -116,7 +122,7 @@ def test_a_run_directory_that_cannot_be_made(tmp_path: Path, capsys: pytest.Capt
 
 def test_tiny_model_keeps_existing_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").touch()
-    assert main(["tiny-model", str(tmp_path)]) == 1
+    assert main(["tiny-model", str(tmp_path)]) == 2
     assert "exists already" in capsys.readouterr().err
 
 
@@ -135,5 +141,95 @@ def test_tiny_model_keeps_existing_files(tmp_path: Path, capsys: pytest.CaptureF
     ],
 )
 def test_sim_rejects_invalid_values(flags: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sim", "--role", "both", *flags.split()]) == 1
+    assert main(["sim", "--role", "both", *flags.split()]) == 2
     assert capsys.readouterr().err == f"pdx: {message}\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "error"),
+    [
+        ("upp", "pdx: the command is 'upp'; did you mean up?"),
+        ("frobnicate", "pdx: the command is 'frobnicate'; write one of: up, status, top, "),
+        ("up FILE --engin sim", "pdx up: --engin does not exist; did you mean --engine?"),
+        ("up FILE more", "pdx up: 'more' is one argument too many; --help shows the usage."),
+        ("up FILE --engine tgi", "pdx up: --engine is 'tgi'; write one of: vllm, sim."),
+        ("up FILE --engine SIM", "pdx up: --engine is 'SIM'; did you mean sim?"),
+        ("up FILE --max-engines many", "pdx up: --max-engines is 'many'; write a whole number."),
+        ("sim --role both --jitter x", "pdx sim: --jitter is 'x'; write a number."),
+        ("up FILE --port", "pdx up: --port needs a value."),
+        ("up", "pdx up: FILE is missing; --help shows the usage."),
+        (
+            "render FILE --namespace Bad_NS",
+            "pdx render: --namespace: 'Bad_NS' is not valid; write at most 63 lower-case",
+        ),
+        ("render FILE --gateway-image=", "pdx render: --gateway-image: '' is not valid; write an image as NAME:TAG"),
+        ("up FILE --run-dir=", "pdx up: --run-dir: the value is empty; name a directory."),
+        ("status --run-dir=", "pdx status: --run-dir: the value is empty; name a directory."),
+        ("top --run-dir=", "pdx top: --run-dir: the value is empty; name a directory."),
+        ("doctor --output=", "pdx doctor: --output: the value is empty; name a directory."),
+    ],
+)
+def test_a_usage_error_is_one_sentence(argv: str, error: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([TINY if arg == "FILE" else arg for arg in argv.split()])
+    assert ended.value.code == 2
+    message = capsys.readouterr().err
+    assert message.startswith(error)
+    assert message.count("\n") == 1
+
+
+def test_too_many_engines_for_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["up", TINY, "--engine", "sim", "--set", "spec.prefill.replicas=1000"]
+    assert main([*argv, "--max-engines", "20"]) == 2
+    assert "has 1001 engines, and `pdx up` starts at most 20 on this machine; lower spec" in capsys.readouterr().err
+    assert default_limit(2) == 16
+    assert default_limit(64) == 256
+
+
+def test_render_prints_the_image_of_the_chart(capsys: pytest.CaptureFixture[str]) -> None:
+    chart = EXAMPLES.parent / "charts" / "pdx"
+    values, about = (yaml.safe_load((chart / name).read_text()) for name in ("values.yaml", "Chart.yaml"))
+    image = values["gateway"]["image"]
+    assert main(["render", TINY, "-o", "json"]) == 0
+    items = json.loads(capsys.readouterr().out)["items"]
+    gateway = next(i for i in items if i["kind"] == "Deployment" and i["metadata"]["name"] == "tiny-gateway")
+    (container,) = gateway["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"{image['repository']}:{image.get('tag') or about['appVersion']}"
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("argv", [["--help"], ["render", TINY], ["render", TINY, "-o", "name"]])
+def test_a_full_disk(argv: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-P", "-m", "pdx_cli", *argv], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == "pdx: The output cannot be written: No space left on device.\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_states_the_exit_codes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in ([], [command]):
+        with pytest.raises(SystemExit):
+            main([*argv, "--help"])
+        assert EXIT_CODES in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in PLUGIN_COMMANDS)])
+def test_the_help_of_the_plugin_refers_to_kubectl(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*command, "--help"], prog="kubectl pdx")
+    out = capsys.readouterr().out
+    examples = [line for line in out[out.index("examples:") :].splitlines() if line.startswith("  ") and "pdx " in line]
+    assert examples
+    assert all("kubectl" in line for line in examples), examples
+    assert "--admin" not in out
+    assert "--run-dir" not in out
+
+
+def test_the_plugin_has_no_local_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["up", TINY], prog="kubectl pdx")
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "kubectl pdx: `up` works on this machine, not in a cluster; run `pdx up`.\n"

@@ -1,5 +1,6 @@
 """`parse`: for an invalid PDDeployment, one sentence with the correction; and what a valid one becomes."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pdx_api.connectors.base import Site
 from pdx_api.connectors.families import AtBootstrap, InPrefillAnswer, Pool, Pull, Push
 from pdx_api.names import Mode, Order, Role
 from pdx_api.render.engines import engine_command, pairing_revision, service_command, side_services
+from pdx_api.spec.messages import written
 from pdx_api.spec.parse import InvalidDeploymentError, parse
 from pdx_api.spec.types import PDDeployment, Spec
 from tests.broken_rules import RULES
@@ -30,7 +32,7 @@ def spec(path: str = "", value: object = None) -> Spec:
 NO_OBJECT: list[tuple[str, object, str]] = [
     ("apiVersion", "v1", "apiVersion is 'v1'; write apiVersion: pdx.dev/v1alpha1."),
     ("kind", "Pod", "kind is 'Pod'; write kind: PDDeployment."),
-    ("kind", GONE, "kind is None; write kind: PDDeployment."),
+    ("kind", GONE, "kind is missing; write kind: PDDeployment."),
     ("metadata", GONE, "metadata is missing."),
 ]
 WRONG = [
@@ -56,9 +58,12 @@ def test_an_error_is_one_sentence(path: str, value: object, sentence: str) -> No
 
 @pytest.mark.parametrize(("path", "value", "field", "expected"), RULES)
 def test_a_broken_rule_names_its_field(path: str, value: object, field: str, expected: str) -> None:
-    """Unlike the API server, `parse` writes list indices and keys after a dot, and no field before a rule of spec."""
+    """Unlike the API server, `parse` writes keys after a dot, and no field before a rule of spec."""
     text = sentence_about(path, value)
-    place = field.replace("[", ".").replace("]", "")
+    place = re.sub(r"\[([^0-9\]][^\]]*)\]", r".\1", field)
+    if field == "spec.kvTransfer.connector":  # the hint depends on the value
+        assert text.startswith(f"{place} is '{value}', which does not exist; ")
+        return
     assert text.endswith(f"{expected}.")
     assert text.startswith(place) or (field == "spec" and text == f"{expected}.")
 
@@ -74,6 +79,81 @@ def test_mooncake_store_saves_for_a_multiple_of_both(prefill: int, decode: int, 
 def test_a_body_that_is_no_mapping(body: object) -> None:
     with pytest.raises(InvalidDeploymentError, match="This is not a PDDeployment"):
         parse(body)
+
+
+SEVERAL: dict[str, Any] = {
+    **GOOD,
+    "metadata": {"name": "Qwen"},
+    "spec": {
+        "model": {"name": "m"},
+        "replicas": 2,
+        "prefill": {"replicas": None, "nodeSelector": {}},
+        "decode": {"args": ["--seed", 1], "parallelism": {"tensor": "two"}},
+        "engine": {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]},
+        "kvTransfer": {"connector": "nixlconnector", "order": "prefillfirst"},
+    },
+}
+
+
+def test_every_error_is_reported_with_its_path() -> None:
+    with pytest.raises(InvalidDeploymentError) as raised:
+        parse(SEVERAL)
+    found = {written(problem.path): problem.sentence for problem in raised.value.problems}
+    assert str(raised.value) in found.values()
+    assert set(found) == {
+        "metadata.name",
+        "spec.replicas",
+        "spec.prefill.nodeSelector",
+        "spec.decode.args[1]",
+        "spec.decode.parallelism.tensor",
+        "spec.engine.env[0].valueFrom",
+        "spec.kvTransfer.connector",
+        "spec.kvTransfer.order",
+    }
+    assert "spec.prefill.podTemplate, in spec" in found["spec.prefill.nodeSelector"]
+    assert "write spec.prefill.replicas and spec.decode.replicas" in found["spec.replicas"]
+    assert "podTemplate" in found["spec.engine.env[0].valueFrom"]
+
+
+def test_every_broken_rule_of_a_part_is_reported() -> None:
+    body = changed("spec", {"model": {"name": "m"}, "mode": "Disaggregated"})
+    with pytest.raises(InvalidDeploymentError) as raised:
+        parse(body)
+    text = " ".join(problem.sentence for problem in raised.value.problems)
+    assert "needs spec.prefill" in text
+    assert "needs spec.decode" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("NixlConnector", "that is a class of vLLM, for which you write NIXL."),
+        (
+            "NixlPushConnector",
+            "that is a class of vLLM, for which you write NIXL with order DecodeFirst or Concurrent.",
+        ),
+        ("ExampleConnector", "that is a class of vLLM, for which you write SharedStorage."),
+        ("LMCacheConnectorV1", "did you mean LMCache?"),
+        ("nixl", "did you mean NIXL?"),
+        ("Foo", "write one of: NIXL, "),
+    ],
+)
+def test_a_connector_that_does_not_exist(name: str, hint: str) -> None:
+    text = sentence_about("spec.kvTransfer.connector", name)
+    assert text.startswith(f"spec.kvTransfer.connector is '{name}', which does not exist; {hint}")
+
+
+@pytest.mark.parametrize("value", [None, True, {"a": None}, [True], 1.5, "x" * 400])
+@pytest.mark.parametrize("path", ["spec.decode.replicas", "spec.mode", "spec.engine.args", "spec.model", "kind"])
+def test_no_word_of_python(path: str, value: object) -> None:
+    try:
+        parse(changed(path, value))
+    except InvalidDeploymentError as error:
+        text = str(error)
+    else:
+        return
+    assert not re.search(r"\b(None|True|False|integer|string|dictionary|NoneType)\b", text), text
+    assert len(text) < 200
 
 
 LEAVES: st.SearchStrategy[object] = (
@@ -297,3 +377,28 @@ def test_wiring_of_mooncake() -> None:
         "kv_connector_extra_config": {"mooncake_protocol": "tcp", "a": 1},
     }
     assert wiring.env == {"VLLM_MOONCAKE_BOOTSTRAP_PORT": "7"}
+
+
+def test_programs_ignore_fields_of_a_newer_crd() -> None:
+    newer = changed("spec.gateway", {"compression": {"level": 3}, "workers": 2})
+    newer["spec"] |= {"newer": [1]}
+    newer["spec"]["engine"] = {"env": [{"name": "A", "value": "b", "from": "c"}]}
+    with pytest.raises(InvalidDeploymentError, match="does not exist"):
+        parse(newer)
+    found = parse(newer, tolerant=True).spec
+    assert (found.gateway.workers, found.engine.env[0].value) == (2, "b")
+    assert pairing_revision(found) == pairing_revision(spec("engine", {"env": [{"name": "A", "value": "b"}]}))
+
+
+def test_programs_still_refuse_values_that_they_do_not_have() -> None:
+    body = changed("spec.kvTransfer", {"connector": "NextYears", "newer": 1})
+    with pytest.raises(InvalidDeploymentError, match="which does not exist; write one of"):
+        parse(body, tolerant=True)
+
+
+def test_tolerance_keeps_free_form_fields() -> None:
+    overlay = {"spec": {"tolerations": [{"key": "a"}], "containers": [{"name": "x", "anything": 1}]}}
+    found = parse(changed("spec.prefill.podTemplate", overlay), tolerant=True).spec
+    assert found.prefill is not None
+    assert found.prefill.pod_template is not None
+    assert found.prefill.pod_template.overlay() == overlay

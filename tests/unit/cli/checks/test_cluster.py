@@ -82,7 +82,7 @@ SETUPS: list[Any] = [
         id="a gateway without rights, by its log",
     ),
     pytest.param(
-        {"rights": Rights(lists=False)}, "GatewayRights", ["Role qwen-gateway does not let"], id="a Role that was cut"
+        {"rights": Rights(lists=False)}, "GatewayRights", ["Role of the gateway does not let"], id="a Role that was cut"
     ),
     pytest.param(
         {

@@ -1,13 +1,15 @@
 """`--set`, and every error of FILE."""
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pdx_api.names import Order
-from pdx_cli.errors import CommandError
+from pdx_cli.errors import ExitCode, InputError
 from pdx_cli.inputs.document import assign, load
+from pdx_cli.inputs.names import is_image, is_namespace
 from pdx_cli.main import main
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "tiny-cpu.yaml"
@@ -18,7 +20,8 @@ EXAMPLE = Path(__file__).parents[4] / "examples" / "tiny-cpu.yaml"
     [
         ("spec.a=2", {"spec": {"a": 2, "list": [{"x": 1}]}}),
         ("spec.b=true", {"spec": {"a": 1, "list": [{"x": 1}], "b": True}}),
-        ("spec.b=", {"spec": {"a": 1, "list": [{"x": 1}], "b": None}}),
+        ("spec.b=null", {"spec": {"a": 1, "list": [{"x": 1}], "b": None}}),
+        ("spec.list[0].x=7", {"spec": {"a": 1, "list": [{"x": 7}]}}),
         ("spec.b=x=y", {"spec": {"a": 1, "list": [{"x": 1}], "b": "x=y"}}),
         ("spec.list.0.x=7", {"spec": {"a": 1, "list": [{"x": 7}]}}),
         ("spec.deep.er=[1, 2]", {"spec": {"a": 1, "list": [{"x": 1}], "deep": {"er": [1, 2]}}}),
@@ -49,6 +52,7 @@ def test_later_assignments_win() -> None:
         ("=1", "--set '=1' is not PATH=VALUE; write for example spec.decode.replicas=2."),
         ("spec..a=1", "--set 'spec..a=1' is not PATH=VALUE; write for example spec.decode.replicas=2."),
         ("spec.a=[1", "is not a YAML value"),
+        ("spec.prefill.replicas=", "--set spec.prefill.replicas: the value is empty; write null to remove the field"),
         ("spec.model.name.first=x", "--set spec.model.name.first: spec.model.name is 'tiny', which has no fields."),
         (
             "spec.engine.args.7=x",
@@ -56,25 +60,40 @@ def test_later_assignments_win() -> None:
         ),
         ("spec.decode.replica=2", "spec.decode.replica does not exist; did you mean replicas?"),
         ("spec.kvTransfer.order=Sideways", "order"),
-        ("spec.kvTransfer.connector=Nope", "this connector does not exist; write one of: NIXL, "),
+        (
+            "spec.kvTransfer.connector=Nope",
+            "--set: spec.kvTransfer.connector is 'Nope', which does not exist; write one ",
+        ),
+        ("spec.kvTransfer.connector=NixlConnector", "that is a class of vLLM, for which you write NIXL."),
     ],
 )
 def test_a_wrong_assignment_is_one_sentence(assignment: str, sentence: str) -> None:
-    with pytest.raises(CommandError) as raised:
+    with pytest.raises(InputError) as raised:
         load(EXAMPLE, [assignment])
     assert sentence in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+ALIAS_BOMB = b"".join(
+    b"a%d: &a%d [%s]\n" % (i, i, b", ".join([b"*a%d" % (i - 1) if i else b"x"] * 9)) for i in range(9)
+)
 
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
         (b"", "contains no document"),
-        (b"a: 1\n---\nb: 2\n", "contains 2 documents"),
+        (b"kind: Pod\n---\nkind: Service\n", "contains no PDDeployment (pdx.dev/v1alpha1), only Pod, Service."),
         (b"a: [1\n", "is not YAML: line 2, column 1"),
         (b"\xff\xfe\x00", "is not a text file"),
         (b"just text\n", "This is not a PDDeployment"),
-        (b"apiVersion: v1\nkind: Pod\n", "apiVersion is 'v1'; write apiVersion: pdx.dev/v1alpha1."),
+        (b"apiVersion: v1\nkind: Pod\n", ":2: This is a Pod (v1), not a PDDeployment (pdx.dev/v1alpha1)."),
+        (b"kind: PDDeployment\nkind: Pod\n", ":2: the key kind appears twice, first on line 1; write it once."),
+        (b"spec: {a: 1, a: 1}\n", ":1: the key a appears twice, first on line 1; write it once."),
+        (b"a: 2026-13-40\n", "is not YAML that can be read: month must be in 1..12"),
+        (b"a:\n\tb: 1\n", "use spaces, no tabs."),
+        (b"&a [*a]\n", "expands to more than 100000 values; write it without anchors."),
+        (ALIAS_BOMB, "expands to more than 100000 values; write it without anchors."),
     ],
 )
 @pytest.mark.parametrize("command", ["up", "render"])
@@ -83,17 +102,17 @@ def test_a_wrong_file_is_one_sentence(
 ) -> None:
     file = tmp_path / "deployment.yaml"
     file.write_bytes(content)
-    assert main([command, str(file)]) == 1
+    assert main([command, str(file)]) == ExitCode.INVALID
     _is_one_sentence(capsys, sentence)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["up", str(tmp_path / "nope.yaml")]) == 1
+    assert main(["up", str(tmp_path / "nope.yaml")]) == 2
     _is_one_sentence(capsys, "nope.yaml does not exist.")
 
 
 def test_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["up", str(tmp_path)]) == 1
+    assert main(["up", str(tmp_path)]) == 2
     _is_one_sentence(capsys, "is a directory")
 
 
@@ -103,8 +122,8 @@ def test_a_file_that_may_not_be_read(
     def refuse(*_: object, **__: object) -> str:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_text", refuse)  # root, as which tests may run, reads everything
-    assert main(["up", str(tmp_path / "secret.yaml")]) == 1
+    monkeypatch.setattr(Path, "read_bytes", refuse)  # root, as which tests may run, reads everything
+    assert main(["up", str(tmp_path / "secret.yaml")]) == 2
     _is_one_sentence(capsys, "secret.yaml cannot be read: Permission denied.")
 
 
@@ -114,3 +133,121 @@ def _is_one_sentence(capsys: pytest.CaptureFixture[str], part: str) -> None:
     assert part in err
     assert err.startswith("pdx: ")
     assert err.count("\n") == 1
+
+
+WRONG = """\
+apiVersion: pdx.dev/v1alpha1
+kind: PDDeployment
+metadata:
+  name: Tiny
+  namespace: Bad NS
+spec:
+  model: {name: tiny}
+  replicas: 2
+  prefill:
+    replcas: 3
+  decode: {replicas: -1}
+  engine:
+    image: "not an image"
+    env:
+      - name: A
+        valueFrom:
+          secretKeyRef: {name: s, key: k}
+    args:
+      - --seed=1
+      - 7
+"""
+LINES = {
+    4: "metadata.name is 'Tiny': write",
+    5: "metadata.namespace is 'Bad NS'; write at most 63",
+    8: "spec.replicas does not exist; write spec.prefill.replicas",
+    10: "spec.prefill.replcas does not exist; did you mean replicas?",
+    11: "spec.decode.replicas is -1; write 0 or more.",
+    13: "spec.engine.image is 'not an image'; write an image",
+    16: "spec.engine.env[0].valueFrom is not supported here; write the variable in spec.prefill.podTemplate",
+    20: "spec.engine.args[1] is 7; write a text, in quotes.",
+}
+
+
+def test_every_error_has_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(WRONG)
+    assert main(["render", str(file), "--set", "spec.kvTransfer.order=prefillfirst"]) == 2
+    head, flag, *lines = capsys.readouterr().err.splitlines()
+    assert head == f"pdx: {file} has 9 errors:"
+    assert flag.startswith("    --set: spec.kvTransfer.order is 'prefillfirst'; write one of: PrefillFirst")
+    assert flag.endswith("did you mean PrefillFirst?")
+    for text, (number, expected) in zip(lines, LINES.items(), strict=True):
+        assert text.startswith(f"    {file}:{number}: {expected}"), text
+
+
+def test_a_line_in_a_later_document(tmp_path: Path) -> None:
+    file = tmp_path / "all.yaml"
+    file.write_text(f"kind: Namespace\n---\n{EXAMPLE.read_text()}\nspek: {{}}\n")
+    with pytest.raises(InputError, match=rf"{file}:\d+: spek does not exist; did you mean spec\?"):
+        load(file, [])
+
+
+def test_other_objects_are_skipped(tmp_path: Path) -> None:
+    file = tmp_path / "all.yaml"
+    file.write_text(f"apiVersion: v1\nkind: Namespace\n---\n{EXAMPLE.read_text()}\n---\nkind: Secret\n")
+    assert load(file, []).metadata.name == "tiny"
+
+
+def test_several_deployments_are_selected_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "all.yaml"
+    second = EXAMPLE.read_text().replace("name: tiny", "name: other", 1)
+    file.write_text(f"{EXAMPLE.read_text()}\n---\n{second}")
+    with pytest.raises(InputError, match="has 2 PDDeployments; select one with --name: tiny, other"):
+        load(file, [])
+    assert load(file, [], "other").metadata.name == "other"
+    with pytest.raises(InputError, match="has no PDDeployment named nope; it has: tiny, other"):
+        load(file, [], "nope")
+    assert main(["render", str(file), "-o", "name"]) == 0
+    names = capsys.readouterr().out.split()
+    assert {"service/tiny-gateway", "service/other-gateway"} <= set(names)
+
+
+def test_a_list_of_kubectl(tmp_path: Path) -> None:
+    file = tmp_path / "list.yaml"
+    items = "\n".join(f"  {line}" for line in EXAMPLE.read_text().splitlines()).lstrip()
+    file.write_text(f"apiVersion: v1\nkind: List\nitems:\n- {items}\n")
+    assert load(file, []).metadata.name == "tiny"
+    file.write_text(file.read_text() + "  spek: {}\n")
+    with pytest.raises(InputError, match=rf"{file}:{len(file.read_text().splitlines())}: spek does not exist"):
+        load(file, [])
+
+
+@pytest.mark.parametrize("command", [["render"], ["up", "--engine", "sim"]])
+def test_stdin(command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    text = EXAMPLE.read_text().replace("replicas:", "replcas:", 1)
+    line = next(number for number, each in enumerate(text.splitlines(), 1) if "replcas" in each)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert main([*command, "-"]) == 2
+    assert capsys.readouterr().err.startswith(f"pdx: stdin:{line}: spec.")
+
+
+@pytest.mark.parametrize(
+    ("text", "valid"),
+    [
+        ("pdx/gateway:0.1.0", True),
+        ("registry.example:5000/a/b__c@sha256:" + 64 * "a", True),
+        ("[2001:db8::1]:5000/a:b", True),
+        ("", False),
+        ("A/B", False),
+        ("a b", False),
+        ("a:", False),
+        ("a/", False),
+        ("http://registry.example/a", False),
+    ],
+)
+def test_images(text: str, valid: bool) -> None:
+    assert is_image(text) is valid
+
+
+@pytest.mark.parametrize(
+    ("text", "valid"),
+    [("llm", True), ("a" * 63, True), ("a" * 64, False), ("Bad NS", False), ("-a", False), ("", False)],
+)
+def test_namespaces(text: str, valid: bool) -> None:
+    assert is_namespace(text) is valid

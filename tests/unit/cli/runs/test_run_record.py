@@ -55,13 +55,15 @@ def test_status_removes_the_record_of_an_ended_run(
         pass
     directory.write(RUN)
     assert main(["status"]) == 0
-    assert capsys.readouterr().out == "Nothing runs.\n"
+    assert capsys.readouterr().out == (
+        f"Nothing runs; start a deployment with `pdx up FILE`.\nThe logs of the last run are in {directory.logs}.\n"
+    )
     assert not (directory.path / STATE).exists()
 
 
 def test_status_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--run-dir", str(tmp_path / "nothing")]) == 0
-    assert capsys.readouterr().out == "Nothing runs.\n"
+    assert capsys.readouterr().out == "Nothing runs; start a deployment with `pdx up FILE`.\n"
 
 
 @pytest.mark.machine

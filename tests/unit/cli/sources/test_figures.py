@@ -1,13 +1,11 @@
 """Two samples of gateways -> the figures of `pdx top`."""
 
-import io
 import math
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from pdx_cli.commands.top import duration, percent, screen
+from pdx_cli.sources.engine_load import EngineLoad
 from pdx_cli.sources.figures import Reading, Sample, figures, quantile, read_phases
 from pdx_cli.sources.observation import Tokens
 
@@ -105,10 +103,10 @@ def test_several_gateways_are_summed() -> None:
 )
 def test_remote_share(then: Tokens | None, now: Tokens | None, share: float | None) -> None:
     def sample(at: float, tokens: Tokens | None) -> Sample:
-        return Sample(at, (reading(),), tokens={"d": tokens} if tokens else {})
+        return Sample(at, (reading(),), loads={"d": EngineLoad(tokens=tokens)} if tokens else {})
 
     shown = figures(sample(0.0, then), sample(1.0, now))
-    assert {e.name: e.remote for e in shown.endpoints} == {"p": None, "d": share}
+    assert {e.name: e.load.remote for e in shown.endpoints} == {"p": None, "d": share}
 
 
 def verification(verdict: str, age: int, **finding: Any) -> dict[str, Any]:
@@ -128,33 +126,15 @@ def test_the_gateway_that_probed_last_decides() -> None:
     assert shown.kv == "KV DOES NOT MOVE between 1 of 1 pairs", "one gateway reports it broken"
 
 
-class Here:
-    """A sampler for a screen."""
-
-    name, location = "qwen", "namespace llm"
-
-
-def test_screen() -> None:
-    page = verification("broken", 50, broken_pairs=1, possible=2)
-    before = Sample(0.0, (reading(split=10, phases=read_phases(PAGE)),))
-    now = Sample(2.0, (reading(split=30, verification=page, phases=read_phases(PAGE)),), ("h: no answer",))
-    out = io.StringIO()
-    shown = figures(before, now, {"p": "prefill-0", "d": "decode-0"})
-    Console(file=out, width=160).print(screen(Here(), shown))  # type: ignore[arg-type]
-    text = out.getvalue()
-    for part in (
-        "qwen (namespace llm)  Disaggregated  NIXL PrefillFirst",
-        "1 of 2 gateways ready; in flight: 1 requests",
-        "KV DOES NOT MOVE between 1 of 2 pairs",
-        "h: no answer",
-        "10.0       30",
-        "prefill-0 → decode-0",
-        "broken: PortsBlocked: no token came",
-        "96 %",
-    ):
-        assert part in text, text
+def test_an_old_probe_is_stale() -> None:
+    fresh = {**verification("verified", 79, pairs=1, possible=1), "seconds": 40}
+    stale = {**verification("verified", 81, pairs=1, possible=1), "seconds": 40}
+    assert figures(None, Sample(0.0, (reading(verification=fresh),))).unverified == ()
+    (pair,) = figures(None, Sample(0.0, (reading(verification=stale),))).unverified
+    assert pair.stale
 
 
-def test_formats() -> None:
-    assert [duration(s) for s in (0.00123, 0.5, 12.345, math.nan)] == ["1.23 ms", "500 ms", "12.3 s", "-"]
-    assert [percent(s) for s in (0.96, None)] == ["96 %", "-"]
+def test_an_engine_that_hangs_is_unhealthy_before_the_gateway_ejects_it() -> None:
+    shown = figures(None, Sample(0.0, (reading(),), unanswered={"p": "no answer within 1.5 s"}))
+    (engine,) = shown.unhealthy
+    assert (engine.name, engine.state, engine.silent) == ("p", "Warm", "no answer within 1.5 s")

@@ -44,6 +44,10 @@ async def test_conditions_are_written_at_once_and_counts_later() -> None:
     live["status"] = {**live["status"], "conditions": [*live["status"]["conditions"], {"type": "KVTransferVerified"}]}
     assert await write_status(_status("True", 2)) == 0
     assert len(written) == 3
+    # So are fields that a newer CRD fills in.
+    live["status"] = {**_status("True", 2), "newer": {}, "prefill": {"ready": 2, "newer": 1}}
+    assert await write_status(_status("True", 2)) == 0
+    assert len(written) == 3
 
 
 def _status(ready: str, count: int) -> dict[str, Any]:

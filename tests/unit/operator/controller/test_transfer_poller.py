@@ -1,20 +1,20 @@
 """Polls of stub admin servers for the results of transfer probes."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, cast
 
 import pytest
 from aiohttp import web
 
-from pdx_api.names import GATEWAY_CONTAINER, PORT_ADMIN
 from pdx_api.verification import VERDICT_PATH, Broken, Cause, Finding, Verdict, combined
 from pdx_operator.controller import transfer_poller
 from pdx_operator.controller.transfer_poller import TransferPoller, admin_url
 from pdx_operator.kube.client import Cluster, UnavailableError
 from pdx_operator.kube.resources import Key
 from pdx_operator.observed.transfer_report import TransferReport
+from pdx_operator.observed.workloads import ObservedGateway
 from tests.component.harness import eventually
 
 KEY = Key("ns", "m")
@@ -26,13 +26,16 @@ NOTHING = Finding(Verdict.UNKNOWN, "not yet")
 class Gateway:
     """An admin port that answers long polls as a gateway does."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "127.0.0.1", port: int = 0) -> None:
+        self.address = address
+        self.port = port
         self.finding = WELL
         self.version = 0
+        self.answer: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None
+        """In place of a finding."""
         self.requests: list[str] = []
         self.status = 200
         self.changed = asyncio.Event()
-        self.port = 0
         self._runner = web.AppRunner(self._app(), shutdown_timeout=0.1)
 
     def _app(self) -> web.Application:
@@ -42,15 +45,17 @@ class Gateway:
 
     async def start(self) -> None:
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, self.address, self.port)
         await site.start()
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
         await self._runner.cleanup()
 
-    async def _answer(self, request: web.Request) -> web.Response:
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(request.query["after"])
+        if self.answer is not None:
+            return await self.answer(request)
         if self.status != 200:
             return web.Response(status=self.status)
         if request.query["after"] == str(self.version):
@@ -72,21 +77,33 @@ class Pods:
         self.lists = 0
         self.unavailable = False
 
-    async def list(self, kind: object, namespace: str, **query: str) -> dict[str, Any]:
+    async def pages(self, kind: object, namespace: str, **query: str) -> AsyncIterator[dict[str, Any]]:
         assert (namespace, query["labelSelector"]) == ("ns", "pdx.dev/deployment=m,pdx.dev/role=gateway")
         self.lists += 1
         if self.unavailable:
             raise UnavailableError("unavailable")
-        return {"items": self.items}
+        yield {"items": self.items}
+
+    async def head(self, kind: object, namespace: str, name: str) -> dict[str, Any] | None:
+        """ReplicaSets; their Deployments have the uid that follows `of-` in their names."""
+        if "-of-" not in name:
+            return None
+        owner = {"kind": "Deployment", "uid": name.rpartition("-of-")[2], "controller": True}
+        return {"metadata": {"uid": f"uid of {name}", "ownerReferences": [owner]}}
 
 
-def pod(port: int, ready: str = "True", **metadata: Any) -> dict[str, Any]:
-    ports = [{"name": PORT_ADMIN, "containerPort": port}]
+def pod(
+    address: str = "127.0.0.1", ready: str = "True", *, owner: str = "m-gateway-1-of-u", **metadata: Any
+) -> dict[str, Any]:
+    reference = {"kind": "ReplicaSet", "name": owner, "uid": f"uid of {owner}", "controller": True}
     return {
-        "metadata": metadata,
-        "spec": {"containers": [{"name": GATEWAY_CONTAINER, "ports": ports}]},
-        "status": {"podIP": "127.0.0.1", "conditions": [{"type": "Ready", "status": ready}]},
+        "metadata": {"ownerReferences": [reference], **metadata},
+        "status": {"podIP": address, "conditions": [{"type": "Ready", "status": ready}]},
     }
+
+
+def followed(ready: int = 1) -> ObservedGateway:
+    return ObservedGateway(replicas=1, ready=ready, settled=True, uid="u")
 
 
 class Setup:
@@ -94,6 +111,7 @@ class Setup:
         self.gateways: list[Gateway] = []
         self.pods = Pods()
         self.notified = asyncio.Event()
+        self.port = 0
         self.poller = TransferPoller(cast("Cluster", self.pods), self._notify, lambda: 0.5)
 
     def _notify(self, key: Key) -> None:
@@ -101,10 +119,14 @@ class Setup:
         self.notified.set()
 
     async def add(self) -> Gateway:
-        gateway = Gateway()
+        """A gateway with an address of its own, and the one port of all gateways."""
+        gateway = Gateway(f"127.0.0.{len(self.gateways) + 1}", self.port)
         await gateway.start()
+        if not self.port:
+            self.port = gateway.port
+            self.poller = TransferPoller(cast("Cluster", self.pods), self._notify, lambda: 0.5, port=self.port)
         self.gateways.append(gateway)
-        self.pods.items.append(pod(gateway.port))
+        self.pods.items.append(pod(gateway.address))
         return gateway
 
     async def receives(self, expected: TransferReport) -> None:
@@ -130,7 +152,7 @@ async def setup(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Setup]:
 async def test_every_new_finding_notifies(setup: Setup) -> None:
     gateway = await setup.add()
     assert setup.poller.report(KEY) == TransferReport()
-    setup.poller.follow(KEY, "a")
+    setup.poller.follow(KEY, followed())
     await setup.receives(TransferReport(WELL))
     gateway.publish(BROKEN)
     await setup.receives(TransferReport(BROKEN))
@@ -148,7 +170,7 @@ async def test_every_new_finding_notifies(setup: Setup) -> None:
 async def test_several_gateways_are_one(setup: Setup) -> None:
     first, second = await setup.add(), await setup.add()
     first.finding = NOTHING
-    setup.poller.follow(KEY, "a")
+    setup.poller.follow(KEY, followed())
     await setup.receives(TransferReport(WELL))
     first.publish(BROKEN)
     await setup.receives(TransferReport(BROKEN))
@@ -160,14 +182,14 @@ async def test_several_gateways_are_one(setup: Setup) -> None:
 @pytest.mark.machine
 async def test_changed_gateways_are_listed_again(setup: Setup) -> None:
     old = await setup.add()
-    setup.poller.follow(KEY, "a")
+    setup.poller.follow(KEY, followed())
     await setup.receives(TransferReport(WELL))
     setup.pods.items.clear()
     new = await setup.add()
     new.finding = BROKEN
-    setup.poller.follow(KEY, "b")
+    setup.poller.follow(KEY, followed(2))
     await setup.receives(TransferReport(BROKEN))
-    setup.poller.follow(KEY, "b")
+    setup.poller.follow(KEY, followed(2))
     assert (setup.pods.lists, len(old.requests) >= 1) == (2, True)
 
 
@@ -176,15 +198,72 @@ async def test_changed_gateways_are_listed_again(setup: Setup) -> None:
 async def test_unreachable_gateways(setup: Setup, status: int) -> None:
     gateway = await setup.add()
     gateway.status = status
-    setup.poller.follow(KEY, "a")
+    setup.poller.follow(KEY, followed())
     await setup.receives(TransferReport(unreachable=True))
     gateway.status = 200
     await setup.receives(TransferReport(WELL))
 
 
+async def _redirected(request: web.Request) -> web.StreamResponse:
+    raise web.HTTPFound(f"http://127.0.0.2:{request.url.port}{VERDICT_PATH}?after=&wait=1")
+
+
+async def _endless(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    with suppress(OSError):
+        while True:
+            await response.write(b" " * 65536)
+    return response
+
+
+async def _deep(request: web.Request) -> web.StreamResponse:
+    return web.Response(text='{"stamp": 1, "finding": ' + "[" * 20_000)
+
+
+async def _strange(request: web.Request) -> web.StreamResponse:
+    return web.json_response({"stamp": "1", "finding": {**WELL.as_json(), "broken": [None], "pairs": "x"}})
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("answer", [_redirected, _endless, _deep, _strange])
+async def test_a_hostile_gateway_is_unreachable_and_polled_again(
+    setup: Setup, answer: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> None:
+    gateway = await setup.add()
+    elsewhere = await setup.add()
+    setup.pods.items.pop()
+    gateway.answer = answer
+    setup.poller.follow(KEY, followed())
+    await setup.receives(TransferReport(unreachable=True))
+    assert not elsewhere.requests, "no redirect is followed"
+    gateway.answer = None
+    await setup.receives(TransferReport(WELL))
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(
+    "owner", ["m-gateway-1-of-another", "m-gateway-unknown", "another-1-of-u"], ids=["owner", "missing", "name"]
+)
+async def test_only_pods_of_the_own_gateway_are_polled(setup: Setup, owner: str) -> None:
+    gateway, foreign = await setup.add(), await setup.add()
+    setup.pods.items[1] = pod(foreign.address, owner=owner)
+    setup.pods.items.append(pod(foreign.address) | {"metadata": {}})
+    setup.poller.follow(KEY, followed())
+    await setup.receives(TransferReport(WELL))
+    assert gateway.requests
+    assert not foreign.requests
+
+
+def test_texts_of_a_finding_are_bounded() -> None:
+    broken = {"prefill": "p" * 9999, "decode": "d" * 9999, "seen": "s" * 9999, "cause": Cause.PORTS}
+    body = {**WELL.as_json(), "broken": [broken] * 99, "why": "w" * 9999, "pairs": 10**30}
+    assert len(repr(Finding.read(body))) < 40_000
+
+
 async def test_no_gateway_is_found(setup: Setup) -> None:
     setup.pods.unavailable = True
-    setup.poller.follow(KEY, "a")
+    setup.poller.follow(KEY, followed())
     await eventually(lambda: setup.pods.lists)
     assert setup.poller.report(KEY) == TransferReport(), "without the API server nothing is known of gateways"
     setup.pods.unavailable = False
@@ -194,10 +273,11 @@ async def test_no_gateway_is_found(setup: Setup) -> None:
 @pytest.mark.parametrize(
     ("found", "url"),
     [
-        (pod(9090), f"http://127.0.0.1:9090{VERDICT_PATH}"),
-        (pod(9090, "False"), None),
-        (pod(9090, deletionTimestamp="now"), None),
-        (pod(9090) | {"status": {}}, None),
+        (pod(), f"http://127.0.0.1:9090{VERDICT_PATH}"),
+        (pod("::1"), f"http://[::1]:9090{VERDICT_PATH}"),
+        (pod(ready="False"), None),
+        (pod(deletionTimestamp="now"), None),
+        (pod() | {"status": {}}, None),
     ],
 )
 def test_admin_url(found: dict[str, Any], url: str | None) -> None:

@@ -1,12 +1,15 @@
 """The cache: its contents after watches and own writes, and its notifications."""
 
+import random
 from typing import Any
 
 import pytest
 
 from pdx_api.names import API_VERSION, KIND, LABEL_DEPLOYMENT
-from pdx_operator.kube.cache import Cache, trimmed
+from pdx_operator.kube.cache import Cache, Record, trimmed
 from pdx_operator.kube.resources import KIND_OF, ChildKey, Key
+from pdx_operator.plan.reconcile_plan import plan
+from pdx_operator.render.children import Installation
 
 KEY = Key("ns", "m")
 DEPLOYMENT, SERVICE = KIND_OF["Deployment"], KIND_OF["Service"]
@@ -104,6 +107,52 @@ def test_deleting_a_previous_object_keeps_the_present_one(notified_cache: Notifi
     assert KEY not in notified_cache.cache
     assert notified_cache.since() == [(KEY, True)]
     assert notified_cache.cache.snapshot(KEY) is None
+
+
+def test_a_list_replaces_newer_versions_after_a_restore(notified_cache: Notified) -> None:
+    cache = notified_cache.cache
+    cache.upsert_child(SERVICE, _child("s", version=9, spec={"x": "new"}))
+    cache.upsert_object(_object(version=9, spec={"x": "new"}))
+    cache.upsert_child(SERVICE, _child("s", version=3, spec={"x": "old"}))
+    snapshot = cache.snapshot(KEY)
+    assert snapshot is not None
+    assert snapshot.children[ChildKey("Service", "s")]["spec"] == {"x": "new"}, "a watch never goes back"
+    cache.upsert_child(SERVICE, _child("s", version=3, spec={"x": "old"}), listed=cache.writes)
+    cache.upsert_object(_object(version=3, spec={"x": "old"}), listed=cache.writes)
+    snapshot = cache.snapshot(KEY)
+    assert snapshot is not None
+    assert (snapshot.children[ChildKey("Service", "s")]["spec"], snapshot.body["spec"]) == ({"x": "old"}, {"x": "old"})
+
+
+def test_a_list_does_not_undo_a_write_that_it_has_not_seen(notified_cache: Notified) -> None:
+    cache = notified_cache.cache
+    began = cache.writes
+    cache.upsert_child(SERVICE, _child("s", version=9, spec={"x": "written"}), own=True)
+    cache.upsert_child(SERVICE, _child("s", version=3, spec={"x": "old"}), listed=began)
+    snapshot = cache.snapshot(KEY)
+    assert snapshot is not None
+    assert snapshot.children[ChildKey("Service", "s")]["spec"] == {"x": "written"}
+
+
+def test_a_list_removes_objects_that_no_event_reported(notified_cache: Notified) -> None:
+    notified_cache.cache.remove_objects({KEY: 0, Key("ns", "other"): 1})
+    assert KEY in notified_cache.cache, "an object that is younger than the list stays"
+    notified_cache.cache.remove_objects({KEY: 1})
+    assert KEY not in notified_cache.cache
+
+
+def test_large_objects_are_not_kept() -> None:
+    noise = random.Random(1).randbytes(2**20).hex()
+    cache = Cache(lambda key, spec_changed: None)
+    large = Record.of(_object(version=1, spec={"noise": noise}, status={"url": "u"}))
+    assert len(large.packed) < 2000
+    assert (large.body()["pdxTooLarge"] > 2**20, large.body()["status"]) == (True, {"url": "u"})
+    assert len(Record.of({**_child("s", version=1, spec={"noise": noise}), "kind": "Service"}).packed) < 2000
+    assert len(Record.of(_object(version=1, spec={"noise": noise[: 2**17]})).packed) > 2**16
+    cache.upsert_object(_object(version=1, spec={"noise": noise}))
+    snapshot = cache.snapshot(KEY)
+    assert snapshot is not None
+    assert "write one of at most 256 KiB" in plan(snapshot, Installation("g")).invalid
 
 
 def test_a_list_removes_missing_children(notified_cache: Notified) -> None:

@@ -1,5 +1,6 @@
 """The API client: errors, paths, and the choice of the kubeconfig."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -86,3 +87,65 @@ async def test_kubeconfig_precedes_the_service_account(
     connected = await Cluster.connect(1, 1, lambda verb, code: None)
     await connected.close()
     assert used == expected
+
+
+class _Pages(Cluster):
+    """A cluster whose objects have the same size."""
+
+    def __init__(self, objects: int, size: int) -> None:
+        super().__init__(None, 1, lambda verb, code: None)  # type: ignore[arg-type]
+        self.objects = objects
+        self.size = size
+        self.limits: list[int] = []
+
+    async def _sized(
+        self, method: str, path: str, query: Mapping[str, str] | None = None, **options: Any
+    ) -> tuple[dict[str, Any], int]:
+        assert query is not None
+        self.limits.append(int(query["limit"]))
+        begin = int(query.get("continue", 0))
+        items = list(range(begin, min(self.objects, begin + self.limits[-1])))
+        token = str(items[-1] + 1) if items and items[-1] + 1 < self.objects else ""
+        return {"items": items or None, "metadata": {"continue": token}}, self.size * len(items)
+
+
+@pytest.mark.parametrize(
+    ("size", "limits"), [(1000, [25, 50, 100, 200]), (2**20, [25, 12, 6, 3, 1])], ids=["small", "large"]
+)
+async def test_pages_are_short_while_objects_are_large(size: int, limits: list[int]) -> None:
+    cluster = _Pages(500, size)
+    found = [item async for page in cluster.pages(POD, None) for item in page["items"]]
+    assert found == list(range(500))
+    assert cluster.limits[: len(limits)] == limits
+
+
+async def test_an_empty_list_has_a_page() -> None:
+    assert [page["items"] async for page in _Pages(0, 1).pages(POD, None, metadata_only=True)] == [[]]
+
+
+@pytest.mark.parametrize("holds", [True, False])
+async def test_an_operator_without_its_lease_writes_nothing(holds: bool) -> None:
+    cluster = _Pages(1, 1)
+    cluster.fence = lambda: holds
+    sent: list[str] = []
+
+    async def send(method: str, *_: Any, **__: Any) -> tuple[dict[str, Any], int]:
+        sent.append(method)
+        return {}, 0
+
+    cluster._sized = send  # type: ignore[method-assign]
+    manifest = {"metadata": {"namespace": "ns", "name": "x"}}
+    await cluster.get(POD, "ns", "p")
+    for write in (
+        lambda: cluster.apply(POD, manifest, uid=None),
+        lambda: cluster.delete(POD, "ns", "p", uid="u"),
+        lambda: cluster.create(EVENT, "ns", manifest),
+        lambda: cluster.apply_status("ns", "m", uid="u", status={}),
+    ):
+        if holds:
+            await write()
+        else:
+            with pytest.raises(UnavailableError, match="does not hold its Lease"):
+                await write()
+    await cluster.create(EVENT, "ns", manifest, fenced=False)
+    assert sent == ["GET", *(["PATCH", "DELETE", "POST", "PATCH"] if holds else []), "POST"]

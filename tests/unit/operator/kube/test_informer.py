@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -9,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from pdx_operator.kube.cache import Cache
-from pdx_operator.kube.client import Cluster
+from pdx_operator.kube.client import Cluster, RefusedError
 from pdx_operator.kube.informer import Informer
 from pdx_operator.kube.resources import KIND_OF, Kind
 
@@ -22,11 +23,18 @@ class _Cluster:
     def __init__(self, *events: dict[str, Any]) -> None:
         self.events = events
         self.lists = 0
+        self.present = "7"
+        """The version of the API server."""
+        self.later = ""
+        """Its version after the first list."""
         self.versions: list[str] = []
 
     async def list(self, kind: Kind, namespace: str | None, **query: str) -> dict[str, Any]:
+        return {"items": [], "metadata": {"resourceVersion": self.later or self.present}}
+
+    async def pages(self, kind: Kind, namespace: str | None, **query: str) -> AsyncIterator[dict[str, Any]]:
         self.lists += 1
-        return {"items": [], "metadata": {"resourceVersion": "7"}}
+        yield {"items": [], "metadata": {"resourceVersion": self.present}}
 
     @asynccontextmanager
     async def watch(self, kind: Kind, namespace: str | None, **query: str) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -44,7 +52,8 @@ def _error(code: int) -> dict[str, Any]:
 
 
 async def _run(cluster: _Cluster, seconds: float) -> None:
-    informer = Informer(cast("Cluster", cluster), Cache(lambda key, spec_changed: None), SERVICE, None, lambda: 0.5)
+    cache = Cache(lambda key, spec_changed: None)
+    informer = Informer(cast("Cluster", cluster), cache, SERVICE, None, lambda: 0.5, time.monotonic)
     task = asyncio.create_task(informer.run())
     await asyncio.sleep(seconds)
     assert not task.done()
@@ -61,6 +70,7 @@ async def test_an_error_event_is_retried(code: int, lists: int) -> None:
 
 async def test_a_watch_continues_from_the_last_version() -> None:
     cluster = _Cluster({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}}, _error(500))
+    cluster.later = "9"
     await _run(cluster, 0.5)
     assert cluster.lists == 1
     # An event in between resets the delay.
@@ -71,3 +81,32 @@ async def test_a_short_watch_is_reopened_with_a_delay() -> None:
     cluster = _Cluster()
     await _run(cluster, 0.4)
     assert cluster.versions == ["7", "7"]
+
+
+async def test_everything_is_listed_again_after_a_restore() -> None:
+    cluster = _Cluster({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}}, _error(500))
+    cluster.present = "8"
+    await _run(cluster, 0.5)
+    # The API server's present version 8 is older than 9: its storage has been restored from a backup.
+    assert cluster.lists >= 2
+    assert set(cluster.versions) == {"8"}
+
+
+class _Refusing(_Cluster):
+    async def pages(self, kind: Kind, namespace: str | None, **query: str) -> AsyncIterator[dict[str, Any]]:
+        raise RefusedError("forbidden", status=403)
+        yield {}
+
+
+async def test_an_answer_is_activity_also_if_it_is_a_refusal() -> None:
+    now = [0.0]
+    cache = Cache(lambda key, spec_changed: None)
+    informer = Informer(cast("Cluster", _Refusing()), cache, SERVICE, "ns", lambda: 0.5, lambda: now[0])
+    now[0] = 50.0
+    task = asyncio.create_task(informer.run())
+    async with asyncio.timeout(10):
+        while not informer.refused:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert informer.last_active == 50.0
+    assert not informer.synced.is_set()
+    task.cancel()

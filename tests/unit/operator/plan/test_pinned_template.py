@@ -2,6 +2,7 @@
 
 import copy
 import json
+import random
 from typing import Any
 
 import pytest
@@ -114,14 +115,28 @@ def test_a_new_deployment_is_applied_as_rendered(live: dict[str, Any] | None) ->
     assert pinned(rendered, live) is rendered
 
 
-@pytest.mark.parametrize("stored", [None, "", "{", "[]", "{}"])
-def test_an_unreadable_stored_template_is_replaced(stored: str | None) -> None:
+@pytest.mark.parametrize("stored", ["", "{", "[]", "{}", "eJw=", "!"])
+def test_an_unreadable_stored_template_is_replaced(stored: str) -> None:
     live = _by_an_older_operator(_engines())
     live["metadata"]["annotations"][TEMPLATE] = stored
-    if stored is None:
-        del live["metadata"]["annotations"][TEMPLATE]
     rendered = _engines()
     assert pinned(rendered, live) is rendered
+
+
+@pytest.mark.parametrize("noise", [False, True], ids=["compressible", "random"])
+def test_annotations_of_a_large_object_stay_within_the_limit(noise: bool) -> None:
+    chance = random.Random(1)
+    value = [chance.randbytes(4000).hex() if noise else "x" * 8000 for _ in range(64)]
+    env = [{"name": f"V{i}", "value": text} for i, text in enumerate(value)]
+    rendered = with_hash(_engines(engine={"env": env}))
+    size = sum(len(name) + len(text) for name, text in rendered["metadata"]["annotations"].items())
+    assert size < 262_144, "the API server refuses more"
+    live = copy.deepcopy(rendered)
+    live["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1
+    kept = pinned(_engines(engine={"env": env}), live)["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert kept == (1 if noise else 75), "a template that is too large to be recorded is taken from the live object"
+    other = pinned(_engines(engine={"env": env, "shutdownSeconds": 5}), live)
+    assert other["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 20
 
 
 def test_a_child_without_inputs_is_applied_as_rendered() -> None:

@@ -10,6 +10,7 @@ from pdx_operator.kube.resources import ChildKey, Snapshot
 from pdx_operator.plan.operations import Apply
 from pdx_operator.plan.ownership import Ownership, ownership
 from pdx_operator.plan.reconcile_plan import Plan, plan
+from pdx_operator.render.children import Installation
 
 Body = dict[str, Any]
 
@@ -22,7 +23,7 @@ BODY: Body = {
 
 
 def _plan(body: Body, children: dict[ChildKey, Body] | None = None) -> Plan:
-    return plan(Snapshot(body, children or {}), gateway_image="gateway:1")
+    return plan(Snapshot(body, children or {}), Installation("gateway:1"))
 
 
 def _applied(step: Plan, children: dict[ChildKey, Body] | None = None) -> dict[ChildKey, Body]:
@@ -65,6 +66,14 @@ def test_a_settled_object_needs_no_writes(settled: dict[ChildKey, Body]) -> None
     assert not _plan(BODY, _ready(settled)).awaits_pods
 
 
+def test_fields_of_a_newer_crd_are_ignored(settled: dict[ChildKey, Body]) -> None:
+    newer = copy.deepcopy(BODY)
+    newer["spec"] |= {"newer": {"a": 1}, "gateway": {"compression": True}}
+    newer["spec"]["prefill"]["newer"] = "x"
+    step = _plan(newer, settled)
+    assert (step.invalid, step.has_writes) == ("", False)
+
+
 def test_every_new_child_has_no_uid() -> None:
     step = _plan(BODY)
     assert step.has_writes
@@ -97,7 +106,9 @@ def test_an_older_revision_keeps_its_services_until_its_pods_are_gone(settled: d
         if key.kind == "Deployment":
             live[key]["spec"]["replicas"] = 0
             live[key]["status"] = {"observedGeneration": 1}
-    assert {delete.key for delete in _plan(body, live).deletes} == old
+    deletes = _plan(body, live).deletes
+    assert {delete.key for delete in deletes} == old
+    assert all(delete.foreground for delete in deletes), "a Deployment exists until its last pod is gone"
 
 
 def test_side_services_of_an_older_revision_stay_as_long_as_its_engines() -> None:
@@ -112,8 +123,16 @@ def test_side_services_of_an_older_revision_stay_as_long_as_its_engines() -> Non
         if key.kind == "Deployment" and key in settled and key not in servers and "-gateway" not in key.name:
             live[key]["spec"]["replicas"] = 0
             live[key]["status"] = {"observedGeneration": 1}
-    removed = {delete.key for delete in _plan(BODY, live).deletes}
-    assert removed >= {*servers, ChildKey("NetworkPolicy", "m-services")}
+    step = _plan(BODY, live)
+    removed = {delete.key for delete in step.deletes}
+    assert removed
+    assert not removed & {*servers, ChildKey("NetworkPolicy", "m-services")}
+    for key in removed:
+        live[key]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert not _plan(BODY, live).deletes, "engines drain, and their side services serve"
+    for key in removed:
+        del live[key]
+    assert {delete.key for delete in _plan(BODY, live).deletes} == {*servers, ChildKey("NetworkPolicy", "m-services")}
 
 
 def test_only_our_own_stray_children_are_deleted(settled: dict[ChildKey, Body]) -> None:
@@ -161,7 +180,7 @@ def test_an_orphan_with_our_label_is_adopted(settled: dict[ChildKey, Body]) -> N
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        pytest.param(_with(colour={}), "colour", id="unknown field"),
+        pytest.param(_with(decode={"replicas": -1}), "replicas", id="wrong value"),
         pytest.param(
             _with(prefill={"podTemplate": {"spec": {"containers": [{"name": "engine", "args": ["x"]}]}}}),
             "args",

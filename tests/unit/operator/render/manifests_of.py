@@ -5,7 +5,7 @@ from typing import Any
 from pdx_api.render.engines import pairing_revision
 from pdx_api.spec.parse import parse
 from pdx_api.spec.types import PDDeployment
-from pdx_operator.render.children import children
+from pdx_operator.render.children import Installation, children
 
 Manifest = dict[str, Any]
 Manifests = dict[tuple[str, str], dict[str, Any]]
@@ -20,8 +20,8 @@ def deployment_of(**spec: Any) -> PDDeployment:
 
 def manifests_of(deployment: PDDeployment, uid: str | None = "7", **options: Any) -> tuple[Manifest, ...]:
     """All children of a PDDeployment, in the revision of its spec."""
-    options = {"gateway_image": "pdx-gateway:1", **options}
-    return children(deployment, pairing_revision(deployment.spec), uid=uid, **options)
+    installation = Installation(**{"gateway_image": "pdx-gateway:1", **options})
+    return children(deployment, pairing_revision(deployment.spec), installation, uid=uid)
 
 
 def children_of(deployment: PDDeployment) -> Manifests:

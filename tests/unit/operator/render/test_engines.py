@@ -30,9 +30,7 @@ def test_the_children_of_an_object() -> None:
     assert list(rendered()) == [
         ("NetworkPolicy", "engines"),
         ("NetworkPolicy", "gateway"),
-        ("Service", "prefill"),
         ("Deployment", "prefill"),
-        ("Service", "decode"),
         ("Deployment", "decode"),
         ("ServiceAccount", "gateway"),
         ("Role", "gateway"),
@@ -65,16 +63,15 @@ def test_selectors_match_one_role_and_revision() -> None:
     deployment = deployment_of()
     created = children_of(deployment)
     for role in ("prefill", "decode"):
-        engines, service = created["Deployment", role], created["Service", role]
+        engines = created["Deployment", role]
         labels = {
             "pdx.dev/deployment": "qwen",
             "pdx.dev/role": role,
             "pdx.dev/revision": pairing_revision(deployment.spec),
         }
         template = engines["spec"]["template"]["metadata"]
-        assert engines["spec"]["selector"]["matchLabels"] == template["labels"] == service["spec"]["selector"] == labels
+        assert engines["spec"]["selector"]["matchLabels"] == template["labels"] == labels
         assert template["annotations"] == {"pdx.dev/connector": "NIXL", "pdx.dev/order": "PrefillFirst"}
-        assert service["spec"]["clusterIP"] == "None"
 
 
 def test_a_connector_of_the_users_own_brings_its_code_and_its_protocol() -> None:
@@ -104,7 +101,6 @@ def test_replicas_resources_ports_and_probes() -> None:
     assert container["resources"] == {"limits": {"nvidia.com/gpu": 1}}
     ports = {"http": ENGINE_PORT, "side-channel": 5600}
     assert {port["name"]: port["containerPort"] for port in container["ports"]} == ports
-    assert {port["name"]: port["port"] for port in created["Service", "decode"]["spec"]["ports"]} == ports
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"] == {"path": "/health", "port": "http"}
     startup = container["startupProbe"]
@@ -146,7 +142,7 @@ def test_aggregated_is_one_pool_without_connector() -> None:
     assert engines["spec"]["replicas"] == 3
     assert engines["spec"]["template"]["metadata"]["annotations"] == {}
     assert "--kv-transfer-config" not in container_of(engines)["args"]
-    assert [port["name"] for port in created["Service", "aggregated"]["spec"]["ports"]] == ["http"]
+    assert [port["name"] for port in container_of(engines)["ports"]] == ["http"]
     assert ("PodDisruptionBudget", "aggregated") in created
     assert ("Deployment", "prefill") not in created
 
@@ -155,11 +151,13 @@ def test_aggregated_is_one_pool_without_connector() -> None:
 def test_the_grace_period_covers_serving_on_and_open_requests(seconds: int, grace: int) -> None:
     created = rendered(engine={"shutdownSeconds": seconds})
     engines, gateway = created["Deployment", "decode"], created["Deployment", "gateway"]
-    assert {pod_of(pods)["terminationGracePeriodSeconds"] for pods in (engines, gateway)} == {grace}
+    assert pod_of(engines)["terminationGracePeriodSeconds"] == grace
+    # A gateway that is replaced by an upgrade finishes answers that take minutes.
+    assert pod_of(gateway)["terminationGracePeriodSeconds"] == max(615, grace)
     assert container_of(engines)["lifecycle"] == {"preStop": {"sleep": {"seconds": 5}}}
     args = container_of(engines)["args"]
     assert (args[args.index("--shutdown-timeout") + 1] if "--shutdown-timeout" in args else "0") == str(seconds)
-    assert {"--drain-seconds=5", f"--shutdown-seconds={seconds}"} <= set(container_of(gateway)["args"])
+    assert {"--drain-seconds=5", f"--shutdown-seconds={max(600, seconds)}"} <= set(container_of(gateway)["args"])
 
 
 def test_an_engine_pod_may_do_little() -> None:
@@ -188,11 +186,39 @@ def test_the_users_environment_wins_over_pdx_s_places() -> None:
     assert env_of(rendered(engine={"env": env})["Deployment", "decode"])["HF_HOME"] == "/cache"
 
 
-def test_rdma_brings_the_right_to_pin_memory() -> None:
-    pool = {"resources": {"limits": {"rdma/hca_shared_devices_a": 1}}}
-    created = rendered(prefill=pool)
-    assert container_of(created["Deployment", "prefill"])["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
-    assert "add" not in container_of(created["Deployment", "decode"])["securityContext"]["capabilities"]
+def test_rdma_adds_no_capability_that_only_root_can_use() -> None:
+    created = rendered(prefill={"resources": {"limits": {"rdma/hca_shared_devices_a": 1}}})
+    assert container_of(created["Deployment", "prefill"])["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+_SEED = {"name": "PYTHONHASHSEED", "value": "7"}
+
+
+def _overlay(**engine: Any) -> dict[str, Any]:
+    return {"podTemplate": {"spec": {"containers": [{"name": "engine", **engine}]}}}
+
+
+@pytest.mark.parametrize(
+    ("overlay", "pairs"),
+    [
+        (_overlay(image="other:1"), False),
+        (_overlay(env=[_SEED]), False),
+        (_overlay(env=[{"name": "PYTHONHASHSEED", "$patch": "delete"}]), False),
+        (_overlay(env=[{"name": "OTHER", "value": "1"}]), True),
+        ({"podTemplate": {"spec": {"nodeSelector": {"a": "b"}}}}, True),
+    ],
+    ids=["image", "variable", "deleted variable", "other variable", "other field"],
+)
+def test_an_overlay_that_changes_what_a_pair_shares_is_a_new_revision(overlay: dict[str, Any], pairs: bool) -> None:
+    plain, changed = deployment_of().spec, deployment_of(prefill=overlay, decode=overlay).spec
+    assert (pairing_revision(plain) == pairing_revision(changed)) is pairs
+    assert pairing_revision(changed, overlays=False) == pairing_revision(plain)
+
+
+def test_overlays_may_not_give_the_two_sides_different_shared_variables() -> None:
+    rendered(prefill=_overlay(env=[_SEED]), decode=_overlay(env=[_SEED]))
+    with pytest.raises(OverlayError, match="podTemplate of prefill and decode differ in PYTHONHASHSEED"):
+        rendered(prefill=_overlay(env=[_SEED]))
 
 
 def test_a_model_from_a_volume_is_mounted_read_only_and_named_by_its_path() -> None:
@@ -248,7 +274,7 @@ def test_every_example_renders(example: Path, mode: Mode, capsys: pytest.Capture
     documents = list(yaml.safe_load_all(out))
     # Deployment, Service and NetworkPolicy of its side service.
     served = 3 * example.stem.startswith(("lmcache", "mooncake-store"))
-    assert len(documents) == (14 + served if mode is Mode.DISAGGREGATED else 11)
+    assert len(documents) == (12 + served if mode is Mode.DISAGGREGATED else 10)
     assert {document["metadata"]["namespace"] for document in documents} == {"llm"}
     assert "&id" not in out, "aliases are YAML, but nobody expects them in manifests"
 
@@ -263,7 +289,7 @@ def test_render_reports_a_wrong_overlay(tmp_path: Path, capsys: pytest.CaptureFi
     file = tmp_path / "wrong.yaml"
     overlay = "{spec: {containers: [{name: engine, env: [{name: POD_IP, value: x}]}]}}"
     file.write_text(next(path for path in EXAMPLES if path.name == "qwen.yaml").read_text())
-    assert main(["render", str(file), "--set", f"spec.decode.podTemplate={overlay}"]) == 1
+    assert main(["render", str(file), "--set", f"spec.decode.podTemplate={overlay}"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert "spec.decode.podTemplate.spec.containers[engine].env may not change POD_IP" in err

@@ -1,8 +1,11 @@
 """Manifests of the gateway, and network policies."""
 
+from typing import Any
+
 import pytest
 
 from pdx_api.names import ENGINE_PORT, OPERATOR_LABELS
+from pdx_operator.render.rbac import RoleKind
 from pdx_proxy.__main__ import create_parser
 from tests.unit.operator.render.manifests_of import (
     container_of,
@@ -87,12 +90,32 @@ def test_a_gateway_pod_may_read_pods_and_write_nothing() -> None:
     assert pod["securityContext"]["runAsUser"] == 65532
     account = created["ServiceAccount", "gateway"]
     assert pod["serviceAccountName"] == account["metadata"]["name"]
+    assert container["resources"] == {"requests": {"cpu": "100m", "memory": "512Mi"}}, "not BestEffort"
     binding = created["RoleBinding", "gateway"]
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account["metadata"]["name"], "namespace": "llm"}]
     assert binding["roleRef"]["name"] == created["Role", "gateway"]["metadata"]["name"]
     assert created["Role", "gateway"]["rules"] == [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
     ]
+
+
+@pytest.mark.parametrize("kind", list(RoleKind))
+def test_an_operator_binds_the_role_of_its_chart(kind: RoleKind) -> None:
+    created = manifests_of(deployment_of(), gateway_role=kind)
+    assert not [each for each in created if each["kind"] == "Role"]
+    (binding,) = (each for each in created if each["kind"] == "RoleBinding")
+    assert binding["metadata"]["name"] == f"qwen-gateway-{kind.lower()}"
+    assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) == (kind, "pdx-gateway")
+
+
+def test_pull_secrets_of_the_default_image() -> None:
+    def secrets(**spec: Any) -> object:
+        created = manifests_of(deployment_of(**spec), gateway_pull_secrets=("mirror",))
+        (gateway,) = (m for m in created if (m["kind"], m["metadata"]["name"]) == ("Deployment", "qwen-gateway"))
+        return pod_of(gateway).get("imagePullSecrets")
+
+    assert secrets() == [{"name": "mirror"}]
+    assert secrets(gateway={"image": "mine:1"}) is None
 
 
 def test_clients_reach_the_gateway_by_its_service() -> None:

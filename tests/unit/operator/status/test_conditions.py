@@ -15,7 +15,7 @@ from pdx_operator.kube.resources import ChildKey
 from pdx_operator.observed.transfer_report import TransferReport
 from pdx_operator.observed.workloads import ObservedGateway, ObservedPool
 from pdx_operator.plan.rollout import Budget, plan_rollout
-from pdx_operator.status.conditions import Transition, build, transitions
+from pdx_operator.status.conditions import Transition, build, crd_too_old, transitions
 from pdx_operator.status.diagnosis import Diagnosis
 from pdx_operator.status.facts import Facts
 from pdx_operator.status.problems import rejected_child
@@ -298,3 +298,18 @@ def test_a_rejected_child_has_a_cause() -> None:
         "ChildRefused",
         "the API server refuses Deployment x-gateway: Deployment is invalid",
     )
+
+
+def test_a_crd_that_is_too_old_changes_one_condition() -> None:
+    ready = {"type": "Ready", "status": "True", "reason": "Serving", "message": "m", "observedGeneration": 1}
+    old = {"observedGeneration": 1, "url": "u", "conditions": [ready]}
+    missing = (".status.operator", ".spec.a", ".spec.b", ".spec.c")
+    status = crd_too_old(missing, old, 2, NOW)
+    assert {**status, "conditions": []} == {**old, "conditions": []}
+    kept, degraded = status["conditions"]
+    assert kept == ready
+    assert (degraded["type"], degraded["status"], degraded["reason"]) == ("Degraded", "True", "CRDTooOld")
+    assert degraded["message"].startswith("the CRD lacks .status.operator, .spec.a, .spec.b and more; apply the CRD")
+    assert crd_too_old(missing, status, 2, NOW) == status
+    (transition,) = transitions(old, status)
+    assert (transition.reason, transition.warning) == ("CRDTooOld", True)

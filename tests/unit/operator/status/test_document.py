@@ -27,6 +27,7 @@ PARTS = {
 }
 """Reasons that are composed, and their values."""
 NAMED = {"INVALID": conditions.INVALID, "SERVING": conditions.SERVING, "NOTHING_FOUND": conditions.NOTHING_FOUND}
+NAMED |= {"CRD_TOO_OLD": conditions.CRD_TOO_OLD}
 PASSED_ON = {"facts.rollout.phase", "failing.reason", "failure.reason", "facts.problems[0].reason", "old['reason']"}
 PASSED_ON |= {"cause.reason", "reason", "now['reason']", "change.reason", "broken.cause"}
 """Expressions whose reason is written elsewhere."""
@@ -73,14 +74,14 @@ def test_every_reason_is_explained_and_no_other() -> None:
     outcomes = reasons(conditions, "_Outcome")
     found = {failure.reason for failure in engine_log.FAILURES}
     found |= reasons(problems, "Diagnosis") | reasons(diagnosis, "Diagnosis") | reasons(diagnosis, "_found")
-    found |= {conditions.NOTHING_FOUND, conditions.INVALID}
+    found |= {conditions.NOTHING_FOUND, conditions.INVALID, conditions.CRD_TOO_OLD}
 
     assert table("reason of `Degraded`") == found
     assert table("reason of `Progressing`") == {*Phase, "GatewayStarting", conditions.INVALID}
     ready = table("reason of `Ready`")
     proof = table("reason of `KVTransferVerified`")
     assert proof >= set(Cause)
-    others = table("reason of `Progressing`") | {conditions.NOTHING_FOUND}
+    others = table("reason of `Progressing`") | {conditions.NOTHING_FOUND, conditions.CRD_TOO_OLD}
     assert ready | others | proof == outcomes | set(Phase) | set(Cause)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
@@ -17,6 +18,7 @@ from pdx_operator.kube.client import Cluster
 from pdx_operator.kube.resources import ChildKey, Key, Kind, Snapshot
 from pdx_operator.observed.transfer_report import TransferReport
 from pdx_operator.plan.reconcile_plan import Plan, plan
+from pdx_operator.render.children import Installation
 from pdx_operator.status.conditions import build, transitions
 from pdx_operator.status.facts import facts_of
 
@@ -51,7 +53,7 @@ QUOTA = (
 
 
 def _plan(body: Body, children: dict[ChildKey, Body]) -> Plan:
-    return plan(Snapshot(body, children), gateway_image="gateway:1")
+    return plan(Snapshot(body, children), Installation("gateway:1"))
 
 
 def _serving(connector: str) -> tuple[Body, dict[ChildKey, Body]]:
@@ -82,9 +84,9 @@ class _Api:
     requests: int = 0
     written: list[Status] = field(default_factory=list)
 
-    async def list(self, kind: Kind, namespace: str, **query: str) -> Body:
+    async def pages(self, kind: Kind, namespace: str, **query: str) -> AsyncIterator[Body]:
         self.requests += 1
-        return {"items": self.pods}
+        yield {"items": self.pods}
 
     async def log(self, *args: object, **kwargs: object) -> str:
         return ""

@@ -1,0 +1,198 @@
+"""pydantic's errors as sentences: paths as users write them, YAML's words, and the correction. Pure."""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from pdx_api.connectors import connector_hint
+
+Path = tuple[int | str, ...]
+MAX_QUOTE: Final = 80
+"""Characters of a value that a sentence quotes."""
+
+_IN_POD_TEMPLATE: Final = {
+    **dict.fromkeys(("nodeSelector", "tolerations", "affinity", "volumes", "imagePullSecrets", "securityContext")),
+    **dict.fromkeys(("serviceAccountName", "priorityClassName", "topologySpreadConstraints", "runtimeClassName")),
+    **dict.fromkeys(("hostNetwork", "schedulerName", "containers", "initContainers", "terminationGracePeriodSeconds")),
+}
+_IN_CONTAINER: Final = ("envFrom", "volumeMounts", "command", "livenessProbe", "readinessProbe", "startupProbe")
+_ELSEWHERE: Final[dict[tuple[str, str], str]] = {
+    ("spec", "replicas"): "write spec.prefill.replicas and spec.decode.replicas",
+    ("spec", "image"): "write spec.engine.image",
+    ("spec", "args"): "write spec.engine.args for both roles, or args of one role",
+    ("spec", "env"): "write spec.engine.env for both roles, or env of one role",
+    ("spec", "connector"): "write spec.kvTransfer.connector",
+    ("spec", "order"): "write spec.kvTransfer.order",
+    ("spec", "template"): "write podTemplate of a role, for example spec.decode.podTemplate",
+    ("spec", "resources"): "write resources of a role, for example spec.decode.resources",
+}
+"""(parent, field) of other kinds of objects -> what a PDDeployment has instead."""
+
+
+def sentences(error: ErrorDetails, model: type[BaseModel]) -> Iterator[tuple[Path, str]]:
+    """Yield each problem that one of pydantic's errors contains: its path and its sentence."""
+    path = tuple(error["loc"])
+    if error["type"] == "value_error":
+        reasons = getattr(error["ctx"]["error"], "reasons", None) or (str(error["ctx"]["error"]),)
+        for reason in reasons:
+            yield path, _broken_rule(path, error["input"], reason)
+    else:
+        yield path, _sentence(error, path, model)
+
+
+def written(path: Sequence[int | str]) -> str:
+    """Return the path as users write it: `spec.engine.args[0]`."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
+    return text
+
+
+def shown(value: object) -> str:
+    """Return a value as it stands in YAML, in at most MAX_QUOTE characters."""
+    if isinstance(value, str):
+        text = value if len(value) <= MAX_QUOTE else f"{value[: MAX_QUOTE - 1]}…"
+        return f"'{text}'"
+    text = ""
+    for piece in _flow(value):
+        text += piece
+        if len(text) > MAX_QUOTE:  # a value may be far larger than what is quoted of it
+            return f"{text[: MAX_QUOTE - 1]}…"
+    return text
+
+
+def _flow(value: object) -> Iterator[str]:
+    """Yield the pieces of a value in YAML's flow style."""
+    if isinstance(value, Mapping):
+        yield "{"
+        for number, (key, entry) in enumerate(value.items()):
+            yield f"{', ' if number else ''}{key}: "
+            yield from _flow(entry)
+        yield "}"
+    elif isinstance(value, list | tuple):
+        yield "["
+        for number, entry in enumerate(value):
+            yield ", " if number else ""
+            yield from _flow(entry)
+        yield "]"
+    elif isinstance(value, str):
+        yield f"'{value}'"
+    else:
+        yield "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def did_you_mean(given: str, choices: Sequence[str]) -> str:
+    """Return `did you mean X?` for the nearest choice, whatever the case of letters; empty if none is near."""
+    by_lower = {choice.lower(): choice for choice in choices}
+    near = difflib.get_close_matches(given.lower(), by_lower, n=1)
+    return f"did you mean {by_lower[near[0]]}?" if near else ""
+
+
+def _broken_rule(path: Path, value: object, reason: str) -> str:
+    if len(path) < 2:
+        return f"{reason}."
+    if path[-2:] == ("kvTransfer", "connector") and isinstance(value, str):
+        hint = connector_hint(value)
+        return f"{written(path)} is {shown(value)}, which does not exist; {hint}"
+    if isinstance(value, str | int | float):
+        return f"{written(path)} is {shown(value)}: {reason}."
+    return f"{written(path)}: {reason}."
+
+
+def _sentence(error: ErrorDetails, path: Path, model: type[BaseModel]) -> str:
+    where, given, context = written(path), shown(error["input"]), error.get("ctx") or {}
+    match error["type"]:
+        case "extra_forbidden":
+            return f"{where} {_nonexistent(path, model)}"
+        case "missing":
+            return f"{where} is missing."
+        case "too_long" | "string_too_long":
+            unit = "entries" if error["type"] == "too_long" else "characters"
+            return f"{where} is too long; write at most {context['max_length']} {unit}."
+        case "string_too_short" | "too_short":
+            return f"{where} is empty; write a value, or leave it out."
+        case "enum" | "literal_error":
+            choices = _choices(str(context["expected"]))
+            hint = did_you_mean(error["input"], choices) if isinstance(error["input"], str) else ""
+            options = f"write one of: {', '.join(choices)}"
+            return f"{where} is {given}; {options}; {hint}" if hint else f"{where} is {given}; {options}."
+        case "greater_than_equal" | "greater_than" | "less_than_equal" | "less_than" as kind:
+            return f"{where} is {given}; write {_bound(kind, context)}."
+    expected = _EXPECTED.get(error["type"])
+    if expected is None:
+        return f"{where} is {given}: {error['msg'][0].lower()}{error['msg'][1:]}."
+    return f"{where} is {given}; write {expected}."
+
+
+_EXPECTED: Final = {
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "dict_type": "a mapping",
+    "mapping_type": "a mapping",
+    "list_type": "a list",
+    "string_type": "a text, in quotes",
+    "string_sub_type": "a text, in quotes",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "a number"),
+}
+"""Type of pydantic's error -> what to write."""
+
+
+def _bound(kind: str, context: Mapping[str, Any]) -> str:
+    low = kind.startswith("greater")
+    limit = next(iter(context.values()))
+    inclusive = kind.endswith("_equal")
+    if inclusive:
+        return f"{limit} or {'more' if low else 'less'}"
+    return f"{'more' if low else 'less'} than {limit}"
+
+
+def _choices(expected: str) -> list[str]:
+    """Return the choices in pydantic's text `'A', 'B' or 'C'`."""
+    return [choice.strip().strip("'") for choice in expected.replace(" or ", ", ").split(",")]
+
+
+def _nonexistent(path: Path, model: type[BaseModel]) -> str:
+    """Return what is wrong with a field that does not exist, and the field to write instead."""
+    field, parent = str(path[-1]), path[:-1]
+    fields = _fields_at(parent, model)
+    if instead := _ELSEWHERE.get((str(parent[-1]) if parent else "", field)):
+        return f"does not exist; {instead}."
+    if field == "valueFrom":
+        where = "spec.prefill.podTemplate and spec.decode.podTemplate"
+        return f"is not supported here; write the variable in {where}, in the container engine."
+    owner = str(parent[1]) if len(parent) > 1 and parent[0] == "spec" else ""
+    has_template = owner in ("prefill", "decode", "aggregated", "gateway")
+    template = f"spec.{owner}.podTemplate" if has_template else "podTemplate of prefill and decode"
+    if field in _IN_CONTAINER:
+        container = "gateway" if owner == "gateway" else "engine"
+        return f"does not exist; write it in {template}, in spec.containers, for the container {container}."
+    if field in _IN_POD_TEMPLATE:
+        return f"does not exist; write it in {template}, in spec."
+    if hint := did_you_mean(field, fields):
+        return f"does not exist; {hint}"
+    return f"does not exist; write one of: {', '.join(fields)}."
+
+
+def _fields_at(path: Sequence[int | str], root: type[BaseModel]) -> list[str]:
+    model: type[BaseModel] | None = root
+    for step in path:
+        if isinstance(step, int) or model is None:
+            continue
+        model = next((_model_of(f.annotation) for f in model.model_fields.values() if f.alias == step), None)
+    if model is None:
+        return []
+    return [str(field.alias or name) for name, field in model.model_fields.items()]
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    """Return the model of a field's type, also within a list, an option or annotations."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    inner = (_model_of(each) for each in getattr(annotation, "__args__", ()) if each is not annotation)
+    return next((found for found in inner if found is not None), None)

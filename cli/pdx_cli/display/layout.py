@@ -1,0 +1,275 @@
+"""The figures of a deployment as lines: state and problems first, then latency, engines, pairs, phases. Pure."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from pdx_cli.display.lines import Line, Style, count, duration, line, percent, shortened
+from pdx_cli.sources.figures import QUANTILES, WARM, EndpointFigures, Figures, PairFigures
+
+MAX_PROBLEMS: Final = 4
+"""Lines of problems above the engines; the engines' rows show the others."""
+WIDE: Final = 100
+"""Columns from which roles are written out and the reasons have a column."""
+FIRST_TOKEN: Final = "first_token"  # noqa: S105 - the name of a phase
+_ROLES: Final = ("prefill", "decode", "aggregated")
+
+
+class Sort(StrEnum):
+    """By which column the engines are sorted."""
+
+    STATE = "state"
+    NAME = "name"
+    KV = "kv"
+    QUEUE = "queue"
+    OUTPUT = "output"
+
+
+_KEYS: Final[dict[Sort, Callable[[EndpointFigures], float]]] = {
+    Sort.STATE: lambda each: each.is_healthy,
+    Sort.NAME: lambda _: 0,
+    Sort.KV: lambda each: -(each.load.kv_usage or 0.0),
+    Sort.QUEUE: lambda each: -((each.load.waiting or 0) * 10_000 + (each.load.running or 0)),
+    Sort.OUTPUT: lambda each: -(each.load.output_rate or 0.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Title:
+    """What stands at the top of the screen."""
+
+    name: str
+    location: str
+    """Where the deployment runs."""
+    time: str
+    """Of the last update, for people."""
+    interval: float
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The lines of one update."""
+
+    head: tuple[Line, ...]
+    """Stays on the screen; its last line names the columns of the engines."""
+    body: tuple[Line, ...]
+    """Scrolls."""
+
+
+def page(title: Title, shown: Figures, width: int, sort: Sort = Sort.STATE) -> Page:
+    """Lay out the figures in so many columns."""
+    columns = _columns(shown, width, title.name)
+    head = (_title(title, shown, width), _status(shown), *_problem_lines(shown), *_figures(shown), columns.head())
+    body = (*map(columns.row, ranked(shown.endpoints, sort)), *_pairs(shown, width), *_phases(shown), *_outcomes(shown))
+    return Page(tuple(each.cut(width) for each in head), tuple(each.cut(width) for each in body))
+
+
+def ranked(endpoints: Sequence[EndpointFigures], sort: Sort) -> list[EndpointFigures]:
+    """Sort the engines; equal ones by role and name."""
+
+    def key(each: EndpointFigures) -> tuple[float, int, str]:
+        role = _ROLES.index(each.role) if each.role in _ROLES else len(_ROLES)
+        return _KEYS[sort](each), 0 if sort is Sort.NAME else role, each.name
+
+    return sorted(endpoints, key=key)
+
+
+def _title(title: Title, shown: Figures, width: int) -> Line:
+    wiring = f"  {shown.mode} {shown.wiring}".rstrip()
+    right = f"{title.time}  every {title.interval:g} s"
+    left = f"{title.name} ({title.location})"
+    if len(left) + len(wiring) + len(right) + 2 > width:
+        right = title.time
+    gap = max(2, width - len(left) - len(wiring) - len(right))
+    return line((left, Style.BOLD), wiring, " " * gap, (right, Style.DIM))
+
+
+def _status(shown: Figures) -> Line:
+    serving = len(shown.endpoints) - len(shown.unhealthy)
+    word, style = ("DOWN", Style.BAD) if not shown.ready else ("OK", Style.GREEN)
+    if shown.ready and (shown.unhealthy or shown.unverified or shown.silent or shown.ready < shown.gateways):
+        word, style = "DEGRADED", Style.YELLOW
+    engines = f"{serving} of {len(shown.endpoints)} engines, {shown.ready} of {shown.gateways} gateways ready"
+    return line((word, style), f"  {engines}", *_kv(shown))
+
+
+def _kv(shown: Figures) -> Iterator[str]:
+    good = sum(pair.is_verified for pair in shown.pairs)
+    if good:
+        yield f"  KV verified in {good} of {len(shown.pairs)} pairs"
+    elif shown.kv:
+        yield f"  {shown.kv.removesuffix(' by transfer probes')}"
+
+
+def problems(shown: Figures) -> Iterator[str]:
+    """Yield what is wrong, the worst first."""
+    yield from (f"gateway {each}" for each in shown.silent)
+    if not shown.ready:
+        yield "no gateway is ready: clients receive 503"
+    for each in shown.unhealthy:
+        if each.state != WARM:
+            yield f"{each.name} is {each.state}{f': {each.reason}' if each.reason else ''}"
+        else:
+            yield f"{each.name} {each.silent}; the gateway still reports {each.state}"
+    broken = [pair for pair in shown.unverified if pair.verdict == "broken"]
+    if broken:
+        first = broken[0]
+        yield f"KV does not move in {len(broken)} of {len(shown.pairs)} pairs: {_pair_name(first)}: {first.detail}"
+    stale = [pair for pair in shown.unverified if pair.stale]
+    if stale:
+        oldest = max(pair.age for pair in stale)
+        yield f"{len(stale)} of {len(shown.pairs)} pairs were not probed for up to {oldest:.0f} s"
+    for name, (rate, _) in shown.problems.items():
+        if rate > 0 and not name.startswith("settled"):
+            yield f"{name}: {rate:.1f}/s"
+
+
+def _problem_lines(shown: Figures) -> Iterator[Line]:
+    found = list(problems(shown))
+    for text in found[:MAX_PROBLEMS]:
+        yield line(("✗ ", Style.BAD), (" ".join(text.split()), Style.RED))
+    if len(found) > MAX_PROBLEMS:
+        yield line((f"  and {len(found) - MAX_PROBLEMS} more problems", Style.RED))
+
+
+def _figures(shown: Figures) -> Iterator[Line]:
+    rates = "  ".join(f"{name} {rate:.1f}/s" for name, (rate, total) in shown.outcomes.items() if total)
+    flight = ", ".join(f"{number} {name}" for name, number in shown.in_flight.items() if number)
+    yield line(("Requests  ", Style.DIM), rates or "none yet", ("   in flight ", Style.DIM), flight or "none")
+    first = shown.phase(FIRST_TOKEN)
+    ttft = (
+        "  ".join(f"p{100 * q:g} {duration(v)}" for q, v in zip(QUANTILES, first.quantiles, strict=True))
+        if first
+        else "-"
+    )
+    decodes = [e.load for e in shown.endpoints if e.role != "prefill"]
+    timed = [load.tpot for load in decodes if load.tpot is not None]
+    tpot = duration(sum(timed) / len(timed)) if timed else "-"
+    yield line(("Latency   ", Style.DIM), f"TTFT {ttft}", ("   TPOT ", Style.DIM), tpot)
+    # A prompt counts on the engine that computes it; a D counts those that came through the connector again.
+    sources = [e.load for e in shown.endpoints if e.role == "prefill"] or decodes
+    prompt = _sum(load.prompt_rate for load in sources)
+    output = _sum(load.output_rate for load in decodes)
+    yield line(("Tokens    ", Style.DIM), f"prompt {count(prompt)}/s  output {count(output)}/s")
+
+
+def _sum(values: Iterator[float | None] | Sequence[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
+    return sum(found) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    title: str
+    width: int
+    text: Callable[[EndpointFigures], str]
+    left: bool = False
+
+
+_NUMBERS: Final = (
+    _Column("RUN", 4, lambda e: count(e.load.running)),
+    _Column("WAIT", 4, lambda e: count(e.load.waiting)),
+    _Column("KV", 4, lambda e: percent(e.load.kv_usage)),
+    _Column("OUT/S", 6, lambda e: count(e.load.output_rate)),
+    _Column("IN/S", 6, lambda e: count(e.load.prompt_rate)),
+    _Column("TPOT", 7, lambda e: duration(e.load.tpot)),
+    _Column("REMOTE", 6, lambda e: percent(e.load.remote) if e.role == "decode" else "-"),
+)
+"""In the order in which a narrow screen keeps them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    name_width: int
+    shown: tuple[_Column, ...]
+    prefix: str
+    """Of the names of all pods, which is not repeated in the rows."""
+
+    def head(self) -> Line:
+        titles = [("ENGINE".ljust(self.name_width)), *(_fitted(c, c.title) for c in self.shown)]
+        return line((" ".join(titles), Style.BAR))
+
+    def row(self, each: EndpointFigures) -> Line:
+        name = shortened(each.name.removeprefix(self.prefix), self.name_width).ljust(self.name_width)
+        pieces = [(f"{name} ", Style.BOLD if not each.is_healthy else Style.PLAIN)]
+        for column in self.shown:
+            style = _state_style(each) if column.title == "STATE" else Style.PLAIN
+            pieces.append((f"{_fitted(column, column.text(each))} ", style))
+        return Line(tuple(pieces))
+
+
+def _columns(shown: Figures, width: int, name: str) -> _Columns:
+    wide = width >= WIDE
+    role = _Column("ROLE", 10 if wide else 4, lambda e: e.role if wide else e.role[:1].upper(), left=True)
+    state = _Column("STATE", 9, lambda e: e.state if e.state != WARM or not e.silent else "Silent", left=True)
+    prefix = f"{name}-" if shown.endpoints and all(e.name.startswith(f"{name}-") for e in shown.endpoints) else ""
+    longest = max((len(e.name) - len(prefix) for e in shown.endpoints), default=0)
+    columns, left = [role, state], width - role.width - state.width - 2
+    needed = max(6, min(longest, 24, left // 2))
+    for column in _NUMBERS:
+        if left - column.width - 1 >= needed + 1:
+            columns.append(column)
+            left -= column.width + 1
+    name_width = max(needed, min(longest, left - 1))
+    if wide and (rest := left - name_width - 2) >= 12:
+        columns.append(_Column("REASON", rest, lambda e: e.reason or e.silent, left=True))
+    return _Columns(name_width, tuple(columns), prefix)
+
+
+def _fitted(column: _Column, text: str) -> str:
+    cut = text if len(text) <= column.width else f"{text[: column.width - 1]}…"
+    return cut.ljust(column.width) if column.left else cut.rjust(column.width)
+
+
+def _state_style(each: EndpointFigures) -> Style:
+    if each.is_healthy:
+        return Style.GREEN
+    return Style.YELLOW if each.state == "Warming" else Style.BAD
+
+
+def _pair_name(pair: PairFigures) -> str:
+    return f"{pair.prefill} → {pair.decode}"
+
+
+def _pairs(shown: Figures, width: int) -> Iterator[Line]:
+    """Yield the pairs that are not verified, and one line for the others."""
+    if not shown.pairs:
+        return
+    good = [pair for pair in shown.pairs if pair.is_verified]
+    yield Line()
+    if good:
+        remote = min((pair.remote for pair in good if pair.remote is not None), default=None)
+        least = f", remote {percent(remote)} or more" if remote is not None else ""
+        age = max(pair.age for pair in good)
+        text = f"{len(good)} of {len(shown.pairs)} pairs verified, oldest probe {age:.0f} s ago{least}"
+        yield line(("Pairs     ", Style.DIM), text)
+    if down := sum(pair.is_down and pair.verdict != "broken" for pair in shown.pairs):
+        yield line(f"          {down} of {len(shown.pairs)} pairs have an engine that does not serve")
+    for pair in shown.unverified:
+        verdict = f"{pair.verdict}, {pair.age:.0f} s ago{' (stale)' if pair.stale else ''}"
+        style = Style.BAD if pair.verdict == "broken" else Style.YELLOW
+        yield line(f"  {_pair_name(pair)}  ", (verdict, style), f": {pair.detail}" if pair.detail else "").cut(width)
+
+
+def _phases(shown: Figures) -> Iterator[Line]:
+    if not shown.phases:
+        return
+    heads = "".join(f"{f'p{100 * share:g}':>10}" for share in QUANTILES)
+    yield Line()
+    yield line((f"{'PHASE':<14}{'PER S':>8}{heads}", Style.BAR))
+    for phase in shown.phases:
+        values = "".join(f"{duration(value):>10}" for value in phase.quantiles)
+        rate = f"{phase.rate:.1f}" if shown.seconds else "-"
+        yield line(f"{phase.name:<14}{rate:>8}{values}")
+
+
+def _outcomes(shown: Figures) -> Iterator[Line]:
+    rows = [(name, *counts) for name, counts in (*shown.outcomes.items(), *shown.problems.items()) if counts[1]]
+    yield Line()
+    yield line((f"{'OUTCOME':<32}{'PER S':>8}{'TOTAL':>10}", Style.BAR))
+    for name, rate, total in rows:
+        per_second = f"{rate:.1f}" if shown.seconds else "-"
+        yield line(f"{name:<32}{per_second:>8}{total:>10}")
+    if not rows:
+        yield line("no request yet")

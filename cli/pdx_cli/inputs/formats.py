@@ -1,0 +1,28 @@
+"""The formats in which a command prints its result: `-o json`, `-o yaml`, `-o name`."""
+
+import argparse
+import json
+from typing import Any
+
+import yaml
+
+
+def add_arguments(parser: argparse.ArgumentParser, *formats: str) -> None:
+    """Add `-o FORMAT`, with the first format as its default, and `--json`."""
+    parser.add_argument(
+        "-o",
+        "--format",
+        choices=formats,
+        default=formats[0],
+        help=f"format of the result: {', '.join(formats)} (default: %(default)s)",
+    )
+    if "json" in formats:
+        parser.add_argument("--json", dest="format", action="store_const", const="json", help="the same as -o json")
+
+
+def printed(value: Any, form: str) -> str:
+    """Return a value of JSON's types in the format."""
+    if form == "yaml":
+        plain = json.loads(json.dumps(value, default=str))
+        return yaml.safe_dump(plain, sort_keys=False, width=120, allow_unicode=True)
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"

@@ -1,0 +1,151 @@
+"""YAML with positions: the documents of a file or of stdin, and the line of each field.
+
+Refuses duplicate keys, as the API server does; YAML's own loader would keep the last one.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from pdx_cli.errors import InputError
+
+STDIN: Final = Path("-")
+MAX_VALUES: Final = 100_000
+"""Values of one document, with each use of an anchor counted."""
+_MERGE: Final = "tag:yaml.org,2002:merge"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document of a source."""
+
+    name: str
+    """Of the source, for messages: the file's path, or `stdin`."""
+    body: Any
+    node: yaml.Node
+
+    def line(self, path: Sequence[int | str]) -> int:
+        """Return the line of a field, from 1; of its nearest parent if it is missing."""
+        node, line = self.node, self.node.start_mark.line
+        for step in path:
+            found = _child(node, step)
+            if found is None:
+                break
+            node, line = found
+        return line + 1
+
+    def entries(self) -> "list[Document]":
+        """Return the objects of a List, as `kubectl get` prints several objects; otherwise the document itself."""
+        body = self.body
+        if not (isinstance(body, dict) and body.get("kind") == "List" and isinstance(body.get("items"), list)):
+            return [self]
+        items = _child(self.node, "items")
+        nodes = items[0].value if items is not None and isinstance(items[0], yaml.SequenceNode) else ()
+        return [Document(self.name, item, node) for item, node in zip(body["items"], nodes, strict=False)]
+
+
+def read(file: Path) -> list[Document]:
+    """Return the documents that are not empty; raises InputError."""
+    name = "stdin" if file == STDIN else str(file)
+    loader = yaml.SafeLoader(_text(file, name))
+    documents = []
+    try:
+        while loader.check_node():
+            node = loader.get_node()
+            assert node is not None, "check_node has found one"
+            if duplicates := list(_duplicates(node)):
+                raise InputError(*_listed(name, duplicates))
+            if _size(node, {}) > MAX_VALUES:
+                raise InputError(f"{name} expands to more than {MAX_VALUES} values; write it without anchors.")
+            body = loader.construct_document(node)
+            if body is not None:
+                documents += Document(name, body, node).entries()
+    except yaml.YAMLError as error:
+        raise InputError(f"{name} is not YAML{position(error)}.") from error
+    except (ValueError, RecursionError) as error:  # for example a date that does not exist
+        raise InputError(f"{name} is not YAML that can be read: {' '.join(str(error).split())}.") from error
+    finally:
+        loader.dispose()
+    return documents
+
+
+def position(error: yaml.YAMLError) -> str:
+    """Return where and why a text is not YAML; empty if the error does not say."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return ""
+    mark = error.problem_mark
+    hint = "; use spaces, no tabs" if "'\\t'" in str(error.problem) else ""
+    return f": line {mark.line + 1}, column {mark.column + 1}: {error.problem}{hint}"
+
+
+def _text(file: Path, name: str) -> str:
+    try:
+        data = sys.stdin.buffer.read() if file == STDIN else file.read_bytes()
+        return data.decode("utf-8-sig")
+    except FileNotFoundError as error:
+        hint = "; a URL is not read: pipe it, for example `curl -s URL | pdx render -`" if ":/" in name else ""
+        raise InputError(f"{name} does not exist{hint}.") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{name} is a directory; name a YAML file with a PDDeployment.") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name} is not a text file.") from error
+    except OSError as error:
+        raise InputError(f"{name} cannot be read: {error.strerror}.") from error
+
+
+def _listed(name: str, duplicates: Sequence[tuple[str, int, int]]) -> tuple[str, tuple[str, ...]]:
+    lines = tuple(
+        f"{name}:{line}: the key {key} appears twice, first on line {first}; write it once."
+        for key, first, line in duplicates
+    )
+    return (lines[0], ()) if len(lines) == 1 else (f"{name} has {len(lines)} errors:", lines)
+
+
+def _duplicates(root: yaml.Node) -> Iterator[tuple[str, int, int]]:
+    """Yield each key that a mapping has twice: the key, and both lines. An anchored node is visited once."""
+    seen: set[int] = set()
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            lines: dict[tuple[str, str], int] = {}
+            for key, value in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
+                    line, name = key.start_mark.line + 1, (key.tag, key.value)
+                    if name in lines:
+                        yield key.value, lines[name], line
+                    else:
+                        lines[name] = line
+                pending.append(value)
+        elif isinstance(node, yaml.SequenceNode):
+            pending.extend(node.value)
+
+
+def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """Return how many values a node has; a node that contains itself has too many."""
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    if id(node) not in sizes:
+        sizes[id(node)] = MAX_VALUES + 1  # while it is counted
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ((value,) for value in node.value)
+        sizes[id(node)] = 1 + sum(_size(each, sizes) for pair in pairs for each in pair)
+    return sizes[id(node)]
+
+
+def _child(node: yaml.Node, step: int | str) -> tuple[yaml.Node, int] | None:
+    """Return a field's value and the line on which it starts: that of its key, or of a list's entry."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in reversed(node.value):
+            if isinstance(key, yaml.ScalarNode) and key.value == str(step):
+                return value, key.start_mark.line
+    elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+        entry = node.value[step]
+        return entry, entry.start_mark.line
+    return None

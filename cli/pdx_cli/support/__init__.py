@@ -1,0 +1,4 @@
+"""The support bundle of `pdx doctor --output`: an observation becomes files without secrets and prompts. Pure.
+
+Imports `sources.observation` and `checks.findings`.
+"""

@@ -1,0 +1,141 @@
+"""PDX 0.1.0 in a process of its own, and the version after this one."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from pdx_api.connectors import CONNECTORS
+from pdx_api.names import API_VERSION, KIND
+from pdx_api.spec.schema import object_schema
+from pdx_operator.kube.resources import ChildKey, Snapshot
+from pdx_operator.plan.reconcile_plan import Plan, plan
+from pdx_operator.render.children import Installation
+from tests.component.skew.record import WHEEL
+
+Body = dict[str, Any]
+Live = dict[ChildKey, Body]
+
+_PROGRAM: Final = """
+import json, sys
+from pdx_api.parse import parse
+from pdx_api.schema import object_schema
+from pdx_operator.decide import decide
+from pdx_operator.store import ChildKey, Snapshot
+from pdx_proxy.__main__ import create_parser
+from pdx_proxy.pods import read_pod
+
+def decided(body, live):
+    children = {ChildKey(*key): child for key, child in live}
+    decision = decide(Snapshot(body, children), gateway_image="gateway:1")
+    return {
+        "invalid": decision.invalid,
+        "applies": [change.manifest for change in decision.changes],
+        "deletes": [list(removal.key) for removal in decision.removals],
+    }
+
+def flags(args):
+    try:
+        create_parser().parse_args(args)
+    except Exception as error:
+        return str(error)
+    except SystemExit as error:
+        return str(error.code)
+    return ""
+
+found = []
+for name, arguments in json.load(sys.stdin):
+    if name == "decide":
+        found.append(decided(*arguments))
+    elif name == "read_pod":
+        endpoint = read_pod(*arguments)
+        fields = ("role", "revision", "connector", "order")
+        found.append({field: str(getattr(endpoint, field, None)) for field in fields})
+    elif name == "flags":
+        found.append(flags(*arguments))
+    elif name == "parse":
+        found.append(parse(*arguments).metadata.name)
+    else:
+        found.append(object_schema())
+json.dump(found, sys.stdout)
+"""
+
+
+def previous(*calls: tuple[str, *tuple[Any, ...]]) -> list[Any]:
+    """The results of functions of PDX 0.1.0."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM],
+        input=json.dumps([[name, arguments] for name, *arguments in calls]),
+        env={**os.environ, "PYTHONPATH": str(WHEEL)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    results: list[Any] = json.loads(done.stdout)
+    return results
+
+
+def body_of(spec: Body) -> Body:
+    """A PDDeployment with this spec."""
+    metadata = {"name": "m", "namespace": "ns", "uid": "u", "generation": 1, "resourceVersion": "1"}
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
+
+
+def planned(spec: Body, live: Live | None = None) -> Plan:
+    """The plan of this version."""
+    return plan(Snapshot(body_of(spec), live or {}), Installation("gateway:1"))
+
+
+def settled(manifests: list[Body]) -> Live:
+    """The children once all pods serve."""
+    live: Live = {}
+    for manifest in manifests:
+        body = copy.deepcopy(manifest)
+        key = ChildKey(body["kind"], body["metadata"]["name"])
+        body["metadata"]["uid"] = f"uid of {key}"
+        if key.kind == "Deployment":
+            n = body["spec"]["replicas"]
+            body["status"] = {"observedGeneration": 1, "replicas": n, "updatedReplicas": n, "availableReplicas": n}
+        live[key] = body
+    return live
+
+
+def entries(live: Live) -> list[Any]:
+    """Children as JSON for `previous`."""
+    return [[list(key), body] for key, body in live.items()]
+
+
+def pods_of(manifests: list[Body]) -> list[Body]:
+    """A serving pod of each engine Deployment."""
+    templates = [m["spec"]["template"] for m in manifests if m["kind"] == "Deployment"]
+    engines = [t for t in templates if t["metadata"]["labels"].get("pdx.dev/role") in ("prefill", "decode")]
+    status = {"phase": "Running", "podIP": "10.0.0.7"}
+    return [{**t, "metadata": {**t["metadata"], "name": "p", "uid": "u"}, "status": status} for t in engines]
+
+
+def arguments_of_gateway(manifests: list[Body]) -> list[str]:
+    """The command line of the gateway."""
+    (gateway,) = (m for m in manifests if (m["kind"], m["metadata"]["name"]) == ("Deployment", "m-gateway"))
+    args: list[str] = gateway["spec"]["template"]["spec"]["containers"][0]["args"]
+    return args
+
+
+def next_schema() -> Body:
+    """The CRD of the version after this one: one more defaulted field, status field and condition type."""
+    schema = copy.deepcopy(object_schema())
+    parts = schema["properties"]
+    parts["spec"]["properties"]["gateway"]["properties"]["compression"] = {"type": "boolean", "default": True}
+    parts["status"]["properties"]["newer"] = {"type": "string"}
+    return schema
+
+
+def use_next_wiring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on as the version after this one, with the next wiring number of each connector."""
+    for name, connector in list(CONNECTORS.items()):
+        monkeypatch.setitem(CONNECTORS, name, replace(connector, wiring=connector.wiring + 1))  # type: ignore[type-var]

@@ -1,0 +1,212 @@
+"""The screen of `pdx top` at several widths, and its keys."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pdx_cli.display import keys
+from pdx_cli.display.keys import View, fitted, pressed, read_keys, screen
+from pdx_cli.display.layout import Page, Sort, Title, page, problems, ranked
+from pdx_cli.display.lines import Line, Style, count, duration, line, percent, shortened
+from pdx_cli.sources.engine_load import LoadFigures
+from pdx_cli.sources.figures import EndpointFigures, Figures, PairFigures, PhaseFigures
+
+TITLE = Title("qwen", "namespace llm", "12:00:00", 2)
+
+
+def engine(name: str, role: str = "decode", state: str = "Warm", reason: str = "", **load: Any) -> EndpointFigures:
+    return EndpointFigures(name, role, "a", state, reason, 1, LoadFigures(**load))
+
+
+def pair(prefill: str, decode: str, verdict: str = "verified", **more: Any) -> PairFigures:
+    return PairFigures(prefill, decode, verdict, **{"remote": 1.0, "seconds": {}, "age": 7.0, "detail": "", **more})
+
+
+ENGINES = tuple(
+    engine(f"{role}-{i}", role, kv_usage=i / 10, running=i) for role in ("prefill", "decode") for i in range(3)
+)
+PAIRS = tuple(pair(f"prefill-{p}", f"decode-{d}") for p in range(3) for d in range(3))
+HEALTHY = Figures(
+    mode="Disaggregated",
+    wiring="NIXL PrefillFirst",
+    gateways=1,
+    ready=1,
+    silent=(),
+    in_flight={"requests": 3, "queued": 0},
+    seconds=2.0,
+    outcomes={"split": (2.5, 18), "whole": (0.0, 0)},
+    problems={"shed: full": (0.0, 4)},
+    phases=(PhaseFigures("first_token", 2.5, (0.012, 0.02, 0.5)), PhaseFigures("total", 2.5, (1.0, 2.0, math.nan))),
+    endpoints=ENGINES,
+    pairs=PAIRS,
+    kv="KV moves: 9 of 9 pairs verified by transfer probes",
+)
+BROKEN = replace(
+    HEALTHY,
+    endpoints=(*ENGINES[:2], engine("prefill-2", "prefill", "Suspect", "connection refused"), *ENGINES[3:]),
+    pairs=(
+        pair("prefill-1", "decode-0", "broken", detail="PortsBlocked: no token came"),
+        *PAIRS[:4],
+        *(pair("prefill-2", f"decode-{d}", is_down=True) for d in range(2)),
+    ),
+    kv="KV DOES NOT MOVE between 1 of 9 pairs",
+)
+
+
+def text(shown: Page) -> list[str]:
+    return [each.text.rstrip() for each in (*shown.head, *shown.body)]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 200])
+def test_no_line_is_longer_than_the_screen(width: int) -> None:
+    long = replace(
+        BROKEN, endpoints=tuple(replace(e, name=f"a-long-deployment-{e.name}-abcdef") for e in BROKEN.endpoints)
+    )
+    for figures in (HEALTHY, BROKEN, long):
+        for each in (*page(TITLE, figures, width).head, *page(TITLE, figures, width).body):
+            assert len(each.text) <= width
+    for each in screen(View(is_help=True), page(TITLE, HEALTHY, width), width, 24):
+        assert len(each.text) <= width
+
+
+def test_state_and_problems_come_first() -> None:
+    lines = text(page(TITLE, BROKEN, 80))
+    assert lines[0].startswith("qwen (namespace llm)  Disaggregated NIXL PrefillFirst")
+    assert lines[1] == "DEGRADED  5 of 6 engines, 1 of 1 gateways ready  KV verified in 4 of 7 pairs"
+    assert lines[2] == "✗ prefill-2 is Suspect: connection refused"
+    assert lines[3].startswith("✗ KV does not move in 1 of 7 pairs: prefill-1 → decode-0: PortsBlocked")
+    head = next(i for i, each in enumerate(lines) if each.startswith("ENGINE"))
+    assert lines[head + 1].startswith("prefill-2"), "the engine that does not serve"
+
+
+def test_everything_that_matters_fits_on_80_by_24() -> None:
+    shown = [each.text for each in screen(View(), page(TITLE, BROKEN, 80), 80, 24)]
+    assert len(shown) == 24
+    for part in (
+        "DEGRADED",
+        "TTFT p50 12 ms",
+        "TPOT",
+        "prefill-2",
+        "decode-2",
+        "4 of 7 pairs verified",
+        "2 of 7 pairs have an engine that does not serve",
+        "q quit",
+    ):
+        assert any(part in each for each in shown), part
+
+
+def test_verified_pairs_are_one_line() -> None:
+    lines = [each for each in text(page(TITLE, HEALTHY, 80)) if "→" in each or "pairs" in each.lower()]
+    assert len(lines) == 2, "the status and the pairs"
+    assert "9 of 9 pairs verified, oldest probe 7 s ago, remote 100% or more" in lines[1]
+
+
+def test_a_healthy_deployment_is_ok_and_has_no_problem() -> None:
+    assert text(page(TITLE, HEALTHY, 80))[1].startswith(
+        "OK  6 of 6 engines, 1 of 1 gateways ready  KV verified in 9 of 9"
+    )
+    assert list(problems(HEALTHY)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"silent": ("qwen-gateway-1: no answer",)}, "gateway qwen-gateway-1: no answer"),
+        ({"ready": 0}, "no gateway is ready: clients receive 503"),
+        ({"problems": {"shed: full": (1.5, 4)}}, "shed: full: 1.5/s"),
+        ({"pairs": (pair("p", "d", stale=True, age=99.0),)}, "1 of 1 pairs were not probed for up to 99 s"),
+        (
+            {"endpoints": (replace(engine("d"), silent="did not answer within 1.5 s"),)},
+            "d did not answer within 1.5 s; the gateway still reports Warm",
+        ),
+    ],
+)
+def test_problems(change: dict[str, Any], problem: str) -> None:
+    assert problem in problems(replace(HEALTHY, **change))
+
+
+def test_many_problems_leave_room_for_the_engines() -> None:
+    down = tuple(engine(f"d-{i}", state="Suspect") for i in range(40))
+    shown = [each.text for each in screen(View(), page(TITLE, replace(HEALTHY, endpoints=down), 80), 80, 24)]
+    assert any("and 36 more problems" in each for each in shown)
+    assert sum(each.startswith("d-") for each in shown) >= 10
+
+
+@pytest.mark.parametrize(
+    ("sort", "first"),
+    [(Sort.STATE, "prefill-2"), (Sort.NAME, "decode-0"), (Sort.KV, "decode-2"), (Sort.QUEUE, "decode-2")],
+)
+def test_sorting(sort: Sort, first: str) -> None:
+    assert ranked(BROKEN.endpoints, sort)[0].name == first
+
+
+def test_a_narrow_screen_drops_columns_and_a_wide_one_adds_the_reason() -> None:
+    heads = {width: page(TITLE, BROKEN, width).head[-1].text for width in (40, 80, 120)}
+    assert "KV" in heads[40]
+    assert "REMOTE" not in heads[40]
+    assert "REMOTE" in heads[80]
+    assert "REASON" in heads[120]
+
+
+def test_keys_scroll_and_sort() -> None:
+    shown = page(TITLE, HEALTHY, 80)
+    height = len(shown.head) + 4
+    view = View()
+    for key in ("down", "j", "pgdn"):
+        view = pressed(view, key, 3)
+    assert view.offset == 5
+    assert fitted(pressed(view, "end", 3), shown, height).offset == len(shown.body) - 3
+    assert pressed(pressed(view, "home", 3), "up", 3).offset == 0
+    assert [pressed(view, key, 3).sort for key in ("s", "S")] == [Sort.NAME, Sort.OUTPUT]
+    assert pressed(pressed(view, "?", 3), "x", 3).is_help is False
+    footer = screen(view, shown, 80, height)[-1].text
+    assert f"lines 6-8 of {len(shown.body)}" in footer
+
+
+def test_keys_of_a_terminal() -> None:
+    assert read_keys(b"\x1b[A\x1b[B\x1b[5~\x1b[6~\x1b[Hq?\x1b") == [
+        "up",
+        "down",
+        "pgup",
+        "pgdn",
+        "home",
+        "q",
+        "?",
+        "escape",
+    ]
+
+
+@pytest.mark.parametrize("height", [5, 10, 24, 60])
+def test_a_screen_fills_its_lines(height: int) -> None:
+    for figures in (HEALTHY, BROKEN):
+        for view in (View(), View(offset=99), View(is_help=True)):
+            assert len(screen(view, page(TITLE, figures, 80), 80, height)) == height
+
+
+def test_the_help_names_the_source_of_every_figure() -> None:
+    assert all(len(each) <= 80 for each in keys.HELP.splitlines())
+    for metric in (
+        "vllm:kv_cache_usage_perc",
+        "vllm:num_requests_waiting",
+        "first_token",
+        "inter_token_latency_seconds",
+    ):
+        assert metric in keys.HELP
+
+
+def test_colours() -> None:
+    shown = line("a", ("b", Style.RED), ("c", Style.BAD))
+    assert shown.ansi(styled=True, coloured=True) == "a\x1b[31mb\x1b[0m\x1b[1;31mc\x1b[0m"
+    assert shown.ansi(styled=True, coloured=False) == "ab\x1b[1mc\x1b[0m"
+    assert shown.ansi(styled=False, coloured=True) == "abc"
+    assert shown.cut(2) == Line((("a", Style.PLAIN), ("", Style.RED), ("", Style.BAD), ("…", Style.DIM)))
+
+
+def test_formats() -> None:
+    assert [duration(s) for s in (0.00123, 0.5, 12.345, math.nan, None)] == ["1.23 ms", "500 ms", "12.3 s", "-", "-"]
+    assert [percent(s) for s in (0.96, None)] == ["96%", "-"]
+    numbers = (0, 0.5, 7.0, 9999, 12_345, 123_456, 2.5e6, None)
+    assert [count(n) for n in numbers] == ["0", "0.5", "7", "9999", "12.3k", "123k", "2.5M", "-"]
+    assert shortened("qwen-prefill-0123-abcde", 12) == "qwen-p…abcde"

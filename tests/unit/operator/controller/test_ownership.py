@@ -1,0 +1,154 @@
+"""What a reconcile writes when another operator holds the object, when nobody does, and when the CRD is too old."""
+
+import asyncio
+import copy
+import json
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pdx_api.names import API_VERSION, KIND
+from pdx_operator.controller.claims import Claims
+from pdx_operator.controller.crd_check import CRDCheck
+from pdx_operator.controller.intervals import Intervals
+from pdx_operator.controller.reconciler import Context, Reconciler
+from pdx_operator.controller.transfer_poller import TransferPoller
+from pdx_operator.kube.cache import Cache
+from pdx_operator.kube.client import Cluster, ConflictError
+from pdx_operator.kube.event_recorder import EventRecorder
+from pdx_operator.kube.resources import Key, Kind
+from pdx_operator.render.children import Installation
+
+KEY = Key("ns", "m")
+MINE, OTHER = "pdx-system/pdx", "team/pdx"
+
+
+class _Server:
+    """An API server with one PDDeployment, which stores what is applied."""
+
+    def __init__(self, status: dict[str, Any] | None = None, annotations: dict[str, str] | None = None) -> None:
+        metadata = {"namespace": "ns", "name": "m", "uid": "u", "generation": 1, "resourceVersion": "1"}
+        spec = {"model": {"name": "x"}, "prefill": {"replicas": 1}, "decode": {"replicas": 1}}
+        self.body: dict[str, Any] = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {**metadata, "annotations": annotations or {}},
+            "spec": spec,
+            "status": status or {},
+        }
+        self.writes: list[str] = []
+        self.version = 1
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any]:
+        assert kind.name == KIND
+        return copy.deepcopy(self.body)
+
+    async def apply_status(
+        self, namespace: str, name: str, *, uid: str, status: dict[str, Any], version: str = ""
+    ) -> dict[str, Any]:
+        if version and version != self.body["metadata"]["resourceVersion"]:
+            raise ConflictError("changed", status=409)
+        self.writes.append("status")
+        self.body["status"] = status
+        return copy.deepcopy(self._stored(self.body))
+
+    async def apply(self, kind: Kind, manifest: dict[str, Any], *, uid: str | None, **_: Any) -> dict[str, Any]:
+        self.writes.append(kind.name)
+        body = json.loads(json.dumps(manifest))
+        return self._stored({**body, "metadata": {**body["metadata"], "uid": "c"}})
+
+    async def pages(self, *_: Any, **__: Any) -> Any:
+        yield {"items": []}
+
+    def _stored(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.version += 1
+        body["metadata"]["resourceVersion"] = str(self.version)
+        return body
+
+
+class _Setup:
+    def __init__(self, server: _Server, missing: tuple[str, ...] = ()) -> None:
+        self.server = server
+        cluster = cast("Cluster", server)
+        self.cache = Cache(lambda key, spec_changed: None)
+        self.cache.upsert_object(copy.deepcopy(server.body))
+        self.conflicts = 0
+        check = CRDCheck(cast("Any", None), lambda: None)
+        check.missing = missing
+        context = Context(
+            cluster=cluster,
+            cache=self.cache,
+            recorder=cast("EventRecorder", SimpleNamespace(record=lambda *_: None)),
+            transfer_poller=TransferPoller(cluster, lambda key: None, lambda: 0.5),
+            count_reconcile=lambda result, seconds: None,
+            installation=Installation("gateway:1"),
+            claims=Claims(cluster, MINE, lambda: 0.0, self._count),
+            crd_check=check,
+            intervals=Intervals(),
+            reconciles=asyncio.Semaphore(1),
+            pod_lists=asyncio.Semaphore(1),
+            ready=cast("Any", None),
+            now=lambda: datetime.now(UTC),
+            clock=lambda: 0.0,
+            random=lambda: 0.5,
+        )
+        self.reconciler = Reconciler(KEY, context)
+
+    def _count(self) -> None:
+        self.conflicts += 1
+
+
+async def test_an_object_is_claimed_before_anything_else_is_written() -> None:
+    setup = _Setup(_Server())
+    assert await setup.reconciler.reconcile() == 0.0
+    assert (setup.server.writes, setup.server.body["status"]) == (["status"], {"operator": MINE})
+    await setup.reconciler.reconcile()
+    assert setup.server.writes.count("Deployment") == 3
+    assert setup.server.body["status"]["operator"] == MINE, "the claim stays in the status"
+    assert setup.server.body["status"]["observedGeneration"] == 1
+
+
+async def test_of_two_claims_one_wins() -> None:
+    server = _Server()
+    first, second = _Setup(server), _Setup(server)
+    second.cache.upsert_object(copy.deepcopy(server.body))
+    await first.reconciler.reconcile()
+    server.body["status"] = {"operator": OTHER}
+    assert await second.reconciler.reconcile() == 0.0
+    assert server.body["status"] == {"operator": OTHER}, "its version was stale"
+    assert server.writes == ["status"]
+
+
+@pytest.mark.parametrize(
+    ("status", "annotations"),
+    [({"operator": OTHER}, {}), ({"operator": MINE}, {"pdx.dev/operator": OTHER})],
+    ids=["status", "annotation"],
+)
+async def test_an_object_of_another_operator_is_not_written(
+    status: dict[str, Any], annotations: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = _Setup(_Server(status, annotations))
+    monkeypatch.setattr(Claims, "_has_expired", lambda self, holder: asyncio.sleep(0, False))
+    for _ in range(3):
+        assert await setup.reconciler.reconcile() == 30.0
+    assert (setup.server.writes, setup.conflicts) == ([], 1)
+
+
+async def test_an_operator_that_loses_an_object_meanwhile_writes_nothing() -> None:
+    setup = _Setup(_Server({"operator": MINE}))
+    setup.server.body["status"] = {"operator": OTHER}
+    setup.server.body["metadata"]["resourceVersion"] = "2"
+    assert await setup.reconciler.reconcile() == 0.0
+    assert setup.server.writes == []
+
+
+async def test_with_a_crd_that_is_too_old_only_one_condition_is_written() -> None:
+    setup = _Setup(_Server(), (".status.operator",))
+    for _ in range(2):
+        assert await setup.reconciler.reconcile() is None
+    assert setup.server.writes == ["status"]
+    (condition,) = setup.server.body["status"]["conditions"]
+    assert (condition["type"], condition["reason"]) == ("Degraded", "CRDTooOld")
+    assert "operator" not in setup.server.body["status"], "the CRD does not have the field"
