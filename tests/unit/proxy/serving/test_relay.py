@@ -60,9 +60,12 @@ async def serving(before: bytes) -> tuple[Leg, Connection, Wire, Load]:
     load = Load()
     endpoint = Endpoint(EndpointSpec(Address("d", 1), Role.DECODE))
     observer = EndpointObserver(load, OutlierDetector(5), lambda _: None)
-    leg = Leg(ConnectionPool(idle_seconds=9, connect_seconds=1), observer, endpoint)
+    pool = ConnectionPool(idle_seconds=9, connect_seconds=1)
+    leg = Leg(pool, observer, endpoint)
     made, wire = Connection("d:1", asyncio.get_running_loop()), Wire()
     made.connection_made(wire)
+    made.address = endpoint.spec.address
+    pool._open[made.address] = {made}
     leg._connection = made
     leg.send("POST", "/", (), b"{}")
     made.data_received(before)
