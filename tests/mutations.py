@@ -61,7 +61,7 @@ MUTATIONS: Final = (
     Mutation(
         "a D that failed leaves P's blocks to their lease",
         "handoff/pull.py",
-        "release(settlements, pair, params, request, failure, begun=leg.sent)",
+        "release(settlements, pair, params, call, failure, begun=leg.sent)",
         "pass",
         f"{_ROW}[decode-503-PrefillFirst-whole-Retry]",
     ),

@@ -11,7 +11,7 @@ from math import inf
 from pdx_api.connectors.families import Push
 from pdx_api.names import Order
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.engines.call import Call
+from pdx_proxy.handoff.call import Call
 from pdx_proxy.engines.transfer_params import LegRefused
 from pdx_proxy.handoff import push_settlement
 from pdx_proxy.handoff.base import FULL, Handoff, HandoffFailure, has_answered

@@ -51,7 +51,7 @@ def end_of_failure(failure: EngineFailure) -> DecodeEnd:
 
 def finish(transfer: PushTransfer, prefill: PushPrefill, decode_leg: Leg) -> None:
     """The request was abandoned while D had its leg: let P finish, then close D."""
-    transfer.settlements.settle(_finish(transfer, prefill, decode_leg))
+    transfer.settlements.settle(_finish(transfer, prefill, decode_leg), transfer.call.permit)
 
 
 def unwind(transfer: PushTransfer, prefill: PushPrefill, decode_leg: Leg, end: DecodeEnd) -> None:
@@ -61,7 +61,7 @@ def unwind(transfer: PushTransfer, prefill: PushPrefill, decode_leg: Leg, end: D
     if prefill.task is None:
         prefill.leg.end()
         if transfer.by_prefill_leg and end is DecodeEnd.REFUSED:
-            settlements.settle(transfer.substitute_prefill(None, refused=True))
+            settlements.settle(transfer.substitute_prefill(None, refused=True), transfer.call.permit)
         return
     since = prefill.transfer_since
     if end not in _REFUSED and since is not None and transfer.engines.clock() - since > PUSH_SECONDS:
@@ -69,7 +69,8 @@ def unwind(transfer: PushTransfer, prefill: PushPrefill, decode_leg: Leg, end: D
         settlements.count(Settlement.FINISHED)  # D had the KV, so no blocks are left to free
         return
     stop_prefill = end not in _MAY_WAIT and not (transfer.by_prefill_leg and decode_leg.sent)
-    settlements.settle(_unwind(transfer, prefill, prefill.task, end, stop_prefill=stop_prefill))
+    work = _unwind(transfer, prefill, prefill.task, end, stop_prefill=stop_prefill)
+    settlements.settle(work, transfer.call.permit)
 
 
 def after_prefill_failure(
@@ -84,7 +85,7 @@ def after_prefill_failure(
     decode_leg.end()
     prefill.unpin(expires=isinstance(failure, DeadlineExceeded))
     if sent:
-        transfer.settlements.settle(transfer.substitute_prefill(failure))
+        transfer.settlements.settle(transfer.substitute_prefill(failure), transfer.call.permit)
 
 
 async def _finish(transfer: PushTransfer, prefill: PushPrefill, decode_leg: Leg) -> Settlement:

@@ -6,6 +6,7 @@ import sys
 
 import uvloop
 
+from pdx_proxy.admission.usage import ROWS, SharedUsage
 from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.balancing.shared_load import SharedLoad
 from pdx_proxy.config.settings import Settings
@@ -20,7 +21,8 @@ async def _work(listener_fd: int, channel_fd: int, load_fd: int, number: int) ->
     settings = await channel.receive()
     assert isinstance(settings, Settings), "the first message holds the settings"
     configure_logs(settings)
-    worker = Worker(settings, channel.send, SharedLoad.over(load_fd, number, settings.workers))
+    load = SharedLoad.over(load_fd, number, settings.workers, ROWS)
+    worker = Worker(settings, channel.send, load, SharedUsage(load.rows, number, settings.workers))
     await worker.start(socket.socket(fileno=listener_fd))
     keep_memory()
     spare_collector()
