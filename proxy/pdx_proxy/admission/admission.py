@@ -156,10 +156,11 @@ class Admission:
                 waiter = self._queue.pop(_reserve)
                 if waiter is None:
                     break
-                self._served_at = self._clock()
-                waiter.permit.serve()
+                if not waiter.end.done():
+                    self._served_at = self._clock()
+                    waiter.permit.serve()
+                    waiter.end.set_result(None)
                 self._update()
-                waiter.end.set_result(None)
         finally:
             self._serving = False
 
@@ -234,8 +235,8 @@ class Admission:
 
 
 def _reserve(waiter: Waiter) -> bool:
-    """Whether the request still waits, and engines keep room for it."""
-    return not waiter.end.done() and waiter.reserve()
+    """Whether engines keep room for the request. One that waits no longer leaves the queue without any."""
+    return waiter.end.done() or waiter.reserve()
 
 
 def _time_out(waiter: Waiter) -> None:

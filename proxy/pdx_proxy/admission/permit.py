@@ -1,4 +1,4 @@
-"""What one request holds of its gateway, until the last of its owners has released it."""
+"""What one request holds of its gateway, until it and its settlements have ended."""
 
 from pdx_proxy.admission.usage import Usage
 from pdx_proxy.http.downstream.exchange import Exchange
@@ -7,19 +7,33 @@ from pdx_proxy.http.downstream.exchange import Exchange
 class Permit:
     """What one request holds: a slot, room for its body, and one of its client's open requests.
 
-    The request itself owns it, and so does each settlement of one of its hand-offs: a client that leaves frees nothing
-    that an engine still works on.
+    It belongs to the request and to each settlement of one of its hand-offs: a client that leaves frees nothing that an
+    engine still works on.
     """
 
-    __slots__ = ("_client", "_needs_body", "_owners", "_serves", "_usage", "buffered", "exchange", "name")
+    __slots__ = (
+        "_client",
+        "_freed",
+        "_needs_body",
+        "_open",
+        "_serves",
+        "_settlements",
+        "_usage",
+        "buffered",
+        "exchange",
+        "name",
+    )
 
     def __init__(self, usage: Usage, exchange: Exchange, name: str | None, client: str | None) -> None:
         self._usage = usage
         self._client = client
         """The client whose open requests include this one; None without a limit for clients."""
-        self._owners = 1
+        self._open = True
+        """Whether the request itself has not ended."""
+        self._settlements = 0
         self._needs_body = True
         self._serves = False
+        self._freed = False
         self.buffered = 0
         """Bytes of its body that are buffered."""
         self.exchange: Exchange | None = exchange
@@ -41,32 +55,36 @@ class Permit:
         self._usage.add_in_flight(1)
 
     def hold(self) -> None:
-        """One more owner needs the permit, and the body. It calls `release` once."""
-        self._owners += 1
+        """A settlement needs what the permit holds, the body included. It calls `settled` once."""
+        self._settlements += 1
+
+    def settled(self) -> None:
+        """A settlement has ended, in any way."""
+        self._settlements -= 1
+        self._free()
 
     def drop_body(self) -> None:
         """The request itself needs its body no more."""
         self._needs_body = False
-        if self._owners == 1:
-            self._free_body()
+        self._free()
 
     def release(self) -> None:
-        """An owner has ended, in any way. The last one frees what the permit holds."""
-        self._owners -= 1
-        if self._owners > 1:
+        """The request has ended, in any way."""
+        self._needs_body = self._open = False
+        self._free()
+
+    def _free(self) -> None:
+        """Free what nobody needs: the body first, everything when the request and its settlements have ended."""
+        if self._settlements or self._needs_body:
             return
-        if self._owners == 1:
-            if not self._needs_body:
-                self._free_body()
+        if self.buffered:
+            self._usage.add_buffered(-self.buffered)
+            self.buffered = 0
+        if self._open or self._freed:
             return
-        self._free_body()
+        self._freed = True
         if self._client is not None:
             self._usage.add_open(self._client, -1)
         if self._serves:
             self._usage.completed += 1
             self._usage.add_in_flight(-1)
-
-    def _free_body(self) -> None:
-        if self.buffered:
-            self._usage.add_buffered(-self.buffered)
-            self.buffered = 0

@@ -40,7 +40,7 @@ class Settlements:
 
     def _end(self, permit: Permit, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
-        permit.release()
+        permit.settled()
 
     async def drain(self) -> None:
         """Wait until every task has ended."""
