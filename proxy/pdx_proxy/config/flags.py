@@ -35,6 +35,19 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
+class _Add(argparse.Action):
+    """Adds the values of a repeated flag. Each is a tuple."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, (*getattr(namespace, self.dest), *values))
+
+
 def seconds(text: str) -> float:
     """Seconds, 0 or more; raises ArgumentTypeError."""
     return _seconds(text, least=0.0)
@@ -203,7 +216,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             default = getattr(getattr(usual, flag.part), flag.field)
             default_text = f" ({_shown(flag, default)})" if default is not None and not flag.many else ""
             help_text = f"{flag.help}{default_text}".replace("%", "%%")
-            action = "extend" if flag.many else "store"
+            action: Any = _Add if flag.many else "store"
             group.add_argument(
                 flag.name, action=action, type=flag.read, default=default, metavar=flag.metavar, help=help_text
             )
@@ -213,8 +226,7 @@ def with_flags(settings: Settings, args: argparse.Namespace) -> Settings:
     """The settings with the values of the flags; raises FlagsError for flags that contradict each other."""
     parts: dict[str, dict[str, Any]] = {}
     for flag in (flag for flags in FLAGS.values() for flag in flags):
-        value = getattr(args, flag.dest)
-        parts.setdefault(flag.part, {})[flag.field] = tuple(value) if flag.many else value
+        parts.setdefault(flag.part, {})[flag.field] = getattr(args, flag.dest)
     changed = {part: dataclasses.replace(getattr(settings, part), **fields) for part, fields in parts.items()}
     found = dataclasses.replace(settings, **changed)
     _check(found)
