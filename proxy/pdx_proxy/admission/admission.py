@@ -1,8 +1,8 @@
 """Admission: whether a request is served now, waits in the queue, or is shed.
 
-It has two stages. When the head has arrived, `acquire` only checks: it sheds early. Bytes of the body count as they arrive.
-When the body is complete and no engine has room, `wait` puts the request into the queue, so the queue contains complete
-requests only. One owner in each worker.
+It has two stages. When the head has arrived, `acquire` only checks: it sheds early. Bytes of the body count as they
+arrive. When the body is complete and no engine has room, `wait` puts the request into the queue, so the queue contains
+complete requests only. One owner in each worker.
 """
 
 import asyncio
@@ -95,8 +95,8 @@ class Admission:
     def acquire(self, exchange: Exchange, name: str | None) -> Permit:
         """A permit for a request whose head has arrived; raises ShedError. Call its `release` last.
 
-        `name`: of the client's API key. A body larger than the limit of buffered bytes is admitted when no other body is
-        buffered.
+        `name`: of the client's API key. A body larger than the limit of buffered bytes is admitted when no other body
+        is buffered.
         """
         limits, usage = self._limits, self.usage
         client: str | None = None

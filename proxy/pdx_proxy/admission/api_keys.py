@@ -50,7 +50,7 @@ def parse_clients(text: str) -> ClientKeys:
             continue
         match = _LINE.fullmatch(line)
         if match is None:
-            raise ValueError(f"line {number} is no key; write sha256:HEX NAME, HEX being the key's SHA-256, or sha256:HEX NAME weight=N")
+            raise ValueError(f"line {number} is no key; write sha256:HEX NAME [weight=N], HEX being the key's SHA-256")
         digest = bytes.fromhex(match[1])
         if digest in found:
             raise ValueError(f"line {number} repeats the key of {found[digest]}")
@@ -61,7 +61,7 @@ def parse_clients(text: str) -> ClientKeys:
 
 
 def parse_weights(text: str) -> Mapping[str, int]:
-    """The weights of clients by name, in the text of a valid file. The last line of a client with several keys counts."""
+    """The weights of clients by name, in the text of a valid file. Of several keys of a client the last counts."""
     lines = (_LINE.fullmatch(line.strip()) for line in text.splitlines())
     return {match[2]: int(match[3]) for match in lines if match is not None and match[3] is not None}
 

@@ -1,4 +1,4 @@
-"""When a client that was shed may come back: from the rate at which requests end, and the clients that come back before.
+"""When a client that was shed may come back: by the rate at which requests end, and the clients that come back before.
 
 Pure: callers pass the time, in seconds.
 """

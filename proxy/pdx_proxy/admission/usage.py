@@ -78,8 +78,8 @@ class Usage:
 class SharedUsage(Usage):
     """What the requests of one worker hold, and with those of the other workers.
 
-    Open requests of clients are counted in a count-min sketch: each client has one bucket in each of four sketches, and the
-    smallest of them counts. It is too large only if other clients with open requests share all four.
+    Open requests of clients are counted in a count-min sketch: each client has one bucket in each of four sketches, and
+    the smallest of them counts. It is too large only if other clients with open requests share all four.
     """
 
     __slots__ = ("_counts", "_worker", "_workers")
@@ -120,7 +120,7 @@ class SharedUsage(Usage):
             self._counts[row * self._workers + self._worker] += number
 
     def may_take(self) -> bool:
-        """Workers share the slots by the number of clients in their queues. One of them always has its share or less."""
+        """Workers share slots by the number of clients in their queues. One of them always has its share or less."""
         own_clients, clients, in_flight = self._own(_CLIENTS), 0, 0
         for worker in range(self._workers):
             if self._counts[WAITING_ROW * self._workers + worker]:

@@ -76,8 +76,8 @@ class EngineLimit:
 def room(work: Work, running: float) -> float:
     """How many requests wait in an engine that runs all it can.
 
-    A request that comes next waits until these and one more have begun, at most one duration of a request. So fewer wait
-    than run.
+    A request that comes next waits until these and one more have begun, at most one duration of a request. So fewer
+    wait than run.
     """
     if work is Work.PREFILL:
         return max(1.0, running)
@@ -98,7 +98,7 @@ def own_limit(limit: EngineLimit, legs: float, ahead: float) -> float:
 
 
 def under_way(decode: EngineLimit, prefill_seconds: float) -> float:
-    """How many requests for a D may be at a P, so that D has room for each when P has finished: as many as end meanwhile.
+    """How many requests for a D may be at a P, so that D has room for each when P has finished: what ends meanwhile.
 
     While nothing shows how many D can run, it may also get more each time, at most twice as many in a second.
     """

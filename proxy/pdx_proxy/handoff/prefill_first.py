@@ -7,11 +7,11 @@ from pdx_api.connectors.families import KVParams
 from pdx_proxy.balancing.pick import replacement_decode
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.handoff.call import Call
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.transfer_params import LegRefused, transfer_params
 from pdx_proxy.handoff.base import HandoffFailure
+from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.prefill_first_settlement import stop_prefill
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements

@@ -7,10 +7,10 @@ import asyncio
 
 from pdx_api.connectors.families import KVParams, Pull
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.handoff.call import Call
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.transfer_params import LegRefused
 from pdx_proxy.handoff.base import Handoff, HandoffFailure, reached_engine
+from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.prefill_first import current_decode_leg, finish_prefill
 from pdx_proxy.handoff.prefill_first_settlement import leave_decode, release
 from pdx_proxy.handoff.serving_state import ServingState

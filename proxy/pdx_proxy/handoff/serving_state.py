@@ -9,9 +9,9 @@ from pdx_proxy.balancing.leg_limits import leg_limits
 from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.endpoints.endpoint import Endpoint, pairing
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.handoff.call import Call
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.leg import Leg
+from pdx_proxy.handoff.call import Call
 from pdx_proxy.telemetry.counters import Counters, Phase
 
 _TO_PREFILL: Final = Phase.TO_PREFILL.value

@@ -9,10 +9,10 @@ from pdx_api.names import PrefillFailure, Role
 from pdx_proxy.admission.admission import Admission, Waiter
 from pdx_proxy.balancing.pick import Choice
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.handoff.call import Call
 from pdx_proxy.engines.transfer_params import LegRefused
 from pdx_proxy.handoff import pool, pull, push
 from pdx_proxy.handoff.base import Handoff, HandoffFailure
+from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure

@@ -7,8 +7,8 @@ from typing import Final
 from pdx_proxy.admission.admission import Admission
 from pdx_proxy.admission.api_keys import Keyring
 from pdx_proxy.admission.permit import Permit
-from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.base import Handoff
+from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.downstream.exchange import Exchange, answer

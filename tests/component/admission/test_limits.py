@@ -69,9 +69,7 @@ async def test_a_client_with_one_request_does_not_wait_for_those_of_another(make
 
 async def test_a_client_that_left_holds_its_slot_until_all_is_settled(make_world: MakeWorld) -> None:
     """In push orders P goes on. So do the request's slot, its client's open request and the bytes of its body."""
-    world = await make_world(
-        Order.CONCURRENT, p={"prefill_base_seconds": 0.6}, limits=Limits(requests_per_client=1)
-    )
+    world = await make_world(Order.CONCURRENT, p={"prefill_base_seconds": 0.6}, limits=Limits(requests_per_client=1))
     _, writer = await world.raw(Shape().body())
     await eventually(lambda: world.p.counts.running_now)
     usage = world.worker._admission.usage

@@ -83,7 +83,7 @@ async def test_an_engine_without_a_report_is_selected(make_world: MakeWorld) -> 
         *(Order.PREFILL_FIRST, 1, 2), choosing=Choosing(decode_policy=Policy.LEAST_LOAD), debug_headers=True
     )
     silent = world.endpoint(world.d).name
-    await eventually(lambda: len(reports_of_worker(world).engines) == 2)
+    await eventually(lambda: len(reports_of_worker(world).engines) == 3)
     others = {name: each for name, each in reports_of_worker(world).engines.items() if name != silent}
     await world.gateway.load_poller.stop()
     world.gateway.load_poller.reports = LoadReports(others)

@@ -55,9 +55,7 @@ def test_each_client_is_served_in_its_order_and_once(pushes: list[str]) -> None:
     st.dictionaries(st.sampled_from(CLIENTS), st.integers(1, 9), min_size=2),
     st.lists(st.tuples(st.sampled_from(CLIENTS), st.booleans()), max_size=60),
 )
-def test_shares_follow_weights_while_all_have_requests(
-    weights: dict[str, int], before: list[tuple[str, bool]]
-) -> None:
+def test_shares_follow_weights_while_all_have_requests(weights: dict[str, int], before: list[tuple[str, bool]]) -> None:
     """From any state: between two backlogged clients the services by weight differ by one request of each at most."""
     queue: FairQueue[Entry] = FairQueue()
     for number, (client, pops) in enumerate(before):
