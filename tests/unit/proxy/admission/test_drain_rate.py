@@ -51,11 +51,11 @@ def test_most_who_come_back_in_time_are_served(overload: int, seed: int) -> None
     rng = random.Random(seed)
     drain, queue, served, completed = DrainRate(-10.0), 0, 0.0, 100
     drain.mark(-1.0, 90)
-    arrivals = [(rng.random() * 3.0, False) for _ in range(30 * overload)]
+    due = [(rng.random() * 3.0, False) for _ in range(30 * overload)]
     came_back = kept = 0
-    while arrivals:
-        arrivals.sort(reverse=True)
-        now, again = arrivals.pop()
+    while due:
+        due.sort(reverse=True)
+        now, again = due.pop()
         while queue and served + 0.1 <= now:
             served += 0.1
             queue, completed = queue - 1, completed + 1
@@ -67,6 +67,6 @@ def test_most_who_come_back_in_time_are_served(overload: int, seed: int) -> None
             queue += 1
             kept += again
         else:
-            arrivals.append((now + drain.promise(now, completed, queue), True))
+            due.append((now + drain.promise(now, completed, queue), True))
     assert came_back >= 10 * (overload - 1)
     assert kept >= 0.9 * came_back
