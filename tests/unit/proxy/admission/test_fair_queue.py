@@ -110,7 +110,12 @@ def test_a_narrow_request_without_room_stops_all() -> None:
         for number in range(3):
             queue.push((client, number), client, 1, narrow=bool(number))
     tried: list[Entry] = []
-    assert queue.pop(lambda item: bool(tried.append(item))) is None
+
+    def fits(item: Entry) -> bool:
+        tried.append(item)
+        return False
+
+    assert queue.pop(fits) is None
     assert len(tried) == 2
     assert drained(queue)[:4] == [(client, 0) for client in CLIENTS], "the order is the same as before"
 

@@ -1,6 +1,7 @@
 """The limit of an engine follows what it runs, with engines that are simulated by three numbers."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -97,7 +98,8 @@ def test_rate_and_latency_are_measured() -> None:
     estimator = LimitEstimator(Work.PREFILL)
     for at in range(60):
         limit = estimator.update(EngineSample(at, 1, 0, completed=at * 20, seconds=at * 10))
-    assert (limit.rate, limit.latency) == (20.0, pytest.approx(0.5))
+    assert limit.rate == 20.0
+    assert limit.latency == pytest.approx(0.5)
     restarted = estimator.update(EngineSample(60, 0, 0, completed=0, seconds=0))
     assert restarted.rate == 20.0
 
@@ -129,7 +131,7 @@ def test_legs_are_limited_by_reports_and_settings() -> None:
     busy = EngineLimit(100, load=100, rate=40.0)
     limits = {p.name: EngineLimit(6, latency=0.5), d.name: busy, pushed.name: busy}
 
-    def found(reports: LoadReports, **more: int) -> list[float]:
+    def found(reports: LoadReports, **more: Any) -> list[float]:
         by_name = leg_limits(snapshot, reports, Limits(**more), lambda _: 100)
         return [by_name[each.name] for each in (p, d, pushed)]
 
