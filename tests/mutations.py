@@ -63,7 +63,7 @@ MUTATIONS: Final = (
     Mutation(
         "a D that failed leaves P's blocks to their lease",
         "handoff/pull.py",
-        "release(settlements, pair, params, request, failure, begun=leg.sent)",
+        "release(settlements, pair, params, call, failure, begun=leg.sent)",
         "pass",
         f"{_ROW}[decode-503-PrefillFirst-whole-Retry]",
     ),
@@ -136,6 +136,34 @@ MUTATIONS: Final = (
         "return False",
         "return True",
         "component/admission/test_retries.py::test_failures_become_no_storm[PrefillFirst]",
+    ),
+    Mutation(
+        "endpoints have no limit",
+        "balancing/load.py",
+        "return self.count(endpoint) >= self.limits.get(endpoint.name, inf)",
+        "return False",
+        "component/admission/test_limits.py::test_a_prefill_has_a_limit_of_its_own",
+    ),
+    Mutation(
+        "the queue is first come, first served",
+        "admission/admission.py",
+        "self._queue.push(waiter, self._client(exchange, name), self._weight(name), narrow=narrow)",
+        'self._queue.push(waiter, "all", 1.0, narrow=narrow)',
+        "component/admission/test_limits.py::test_a_client_with_one_request_does_not_wait_for_those_of_another",
+    ),
+    Mutation(
+        "a request that is settled holds nothing",
+        "admission/permit.py",
+        "self._settlements += 1",
+        "self._settlements += 0",
+        "component/admission/test_limits.py::test_a_client_that_left_holds_its_slot_until_all_is_settled",
+    ),
+    Mutation(
+        "a declared body holds its bytes",
+        "http/downstream/http1.py",
+        "arrived = self.size - self._missing",
+        "arrived = self.size",
+        "component/admission/test_limits.py::test_a_body_that_does_not_come_holds_nothing",
     ),
     Mutation(
         "lost blocks of a D are not counted",

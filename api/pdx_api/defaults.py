@@ -28,8 +28,10 @@ RETRY_PERCENT: Final = 20
 MIN_RETRIES: Final = 10
 """Retries in ten seconds that are always allowed, so that a gateway with few requests retries too."""
 
-IN_FLIGHT_PER_DECODE: Final = 512
-"""Open requests of one decode engine. vLLM runs 256 sequences by default, and as many wait in its queue."""
+IN_FLIGHT_PER_DECODE: Final = 0
+"""Requests at one decode engine: as many as it runs at a time, by its metrics, and few more."""
+IN_FLIGHT_PER_PREFILL: Final = 0
+"""Requests at one prefill engine: as many as it runs at a time, by its metrics, and as many that wait."""
 QUEUED_REQUESTS: Final = 1024
 """Requests that wait in one gateway."""
 QUEUED_BYTES: Final = 256 * 1024 * 1024

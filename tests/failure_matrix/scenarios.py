@@ -518,6 +518,49 @@ def _limits() -> Iterator[Row]:
             test=_OVERLOAD + test,
         )
     yield Row(
+        "crowded",
+        Phase.QUEUE,
+        "another client has filled the queue",
+        "the right answer, soon; fair queueing",
+        {Outcome.SPLIT: 1},
+        orders=PULL,
+        engines="one leg each",
+        test="component/admission/test_limits.py::test_a_client_with_one_request_does_not_wait_for_those_of_another",
+    )
+    yield Row(
+        "slow-body",
+        Phase.QUEUE,
+        "other clients send heads and no bodies",
+        Client.RIGHT,
+        {Outcome.SPLIT: 1},
+        orders=PULL,
+        engines="one leg each",
+        counters="heads hold no slot, and only the bytes that have arrived",
+        test="component/admission/test_limits.py::test_a_body_that_does_not_come_holds_nothing",
+    )
+    yield Row(
+        "prefill-full",
+        Phase.QUEUE,
+        "every P has as many requests as its limit allows",
+        "the right answer, after a wait in the queue",
+        {Outcome.SPLIT: 1},
+        orders=PULL,
+        engines="no more legs than the limit at P",
+        test="component/admission/test_limits.py::test_a_prefill_has_a_limit_of_its_own",
+    )
+    yield Row(
+        "left-settling",
+        Phase.PREFILL,
+        "the client leaves, and its hand-off is settled for some time",
+        _GONE,
+        _LEFT,
+        settled={Settlement.FINISHED: 1},
+        orders=PUSH,
+        engines="P finishes",
+        counters="the request holds its slot, its bytes and its client's place until then",
+        test="component/admission/test_limits.py::test_a_client_that_left_holds_its_slot_until_all_is_settled",
+    )
+    yield Row(
         "left-queue",
         Phase.QUEUE,
         "the client leaves the queue",

@@ -54,9 +54,11 @@ def _queue(routing: Routing, limits: GatewayLimits) -> Values:
         "--max-queued-requests": str(queue.max_requests),
         "--max-wait-seconds": str(queue.max_wait_seconds),
         "--max-in-flight-per-decode": str(queue.max_in_flight_per_decode),
+        "--max-in-flight-per-prefill": str(queue.max_in_flight_per_prefill),
         "--max-buffered-bytes": _bytes(queue.max_memory),
         "--max-body-size": _bytes(limits.max_body_size),
         "--max-requests-per-client": str(limits.max_requests_per_client),
+        "--trusted-proxies": ",".join(limits.trusted_proxies),
     }
 
 

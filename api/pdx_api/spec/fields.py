@@ -139,6 +139,9 @@ _SMALLEST: Final = 1024
 _LARGEST: Final = 1024**4
 _KEY: Final = r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
 """A name of at most 63 characters, with or without a domain before it."""
+_OCTET: Final = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_IPV6: Final = "(([0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}|([0-9a-fA-F]{1,4}:){1,7}:|::)"
+"""An IPv6 network: all eight groups, or the first ones and ::."""
 _PERCENTAGE: Final = r"^(100|[1-9]?[0-9])%$"
 
 Flag = Annotated[bool, Field(strict=True)]
@@ -164,6 +167,14 @@ ObjectName = Annotated[
     matching(
         r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$",
         "write the name of an object: lower-case letters, digits, - and ., for example hub-token",
+    ),
+]
+NetworkAddress = Annotated[
+    str,
+    StringConstraints(max_length=43),
+    matching(
+        rf"^(({_OCTET}[.]){{3}}{_OCTET}/(3[0-2]|[12]?[0-9])|{_IPV6}/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))$",
+        "write a network as ADDRESS/LENGTH, for example 10.0.0.0/8 or fd00::/8",
     ),
 ]
 SecretKey = Annotated[

@@ -8,7 +8,7 @@ from pdx_api import defaults
 from pdx_api.names import LogFormat, Policy, PrefillFailure
 from pdx_api.rule import Rule
 from pdx_api.rules.routing_rules import DEADLINES_RULES, RETRIES_RULES, ROUTING_RULES
-from pdx_api.spec.fields import ObjectName, Part, SecretKey, Size
+from pdx_api.spec.fields import NetworkAddress, ObjectName, Part, SecretKey, Size
 
 MEBIBYTE: Final = 1024 * 1024
 
@@ -79,8 +79,7 @@ class Retries(Part):
 
 
 class Queue(Part):
-    """The requests that one gateway accepts at a time; its workers share them evenly. Further ones are shed: 429 or 503
-    with Retry-After."""
+    """The requests that one gateway accepts at a time. Further ones are shed: 429 or 503 with Retry-After."""
 
     max_requests: Amount = Field(
         default=defaults.QUEUED_REQUESTS,
@@ -90,10 +89,15 @@ class Queue(Part):
         default=int(defaults.QUEUE_SECONDS),
         description="Longest wait, in seconds; then a request is shed. Most clients have given up by then.",
     )
-    max_in_flight_per_decode: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] = Field(
+    max_in_flight_per_decode: Amount = Field(
         default=defaults.IN_FLIGHT_PER_DECODE,
-        description="Open requests of one gateway at each decode (or aggregated) engine; further ones wait. vLLM runs "
-        "256 sequences by default, and as many wait in its own queue.",
+        description="Most requests of one gateway at each decode (or aggregated) engine; further ones wait. 0: as many "
+        "as the engine runs at a time, by its metrics, and at most a tenth more, so that its own queue stays short.",
+    )
+    max_in_flight_per_prefill: Amount = Field(
+        default=defaults.IN_FLIGHT_PER_PREFILL,
+        description="Most requests of one gateway at each prefill engine; further ones wait. 0: as many as the engine "
+        "runs at a time, by its metrics, and as many that wait for its next step.",
     )
     max_memory: Size = Field(
         default=f"{defaults.QUEUED_BYTES // MEBIBYTE}Mi",
@@ -171,7 +175,12 @@ class GatewayLimits(Part):
     max_requests_per_client: Amount = Field(
         default=0,
         description="Open requests of one client at one gateway; further ones get 429. Clients are distinguished by "
-        "API key, or else by address: behind a proxy all may have one address. 0: no limit.",
+        "API key, or else by address: behind a proxy that is not in trustedProxies all have one address. 0: no limit.",
+    )
+    trusted_proxies: Annotated[list[NetworkAddress], Field(max_length=64)] = Field(
+        default=[],
+        description="Networks of the proxies in front of the gateway, for example 10.0.0.0/8. Of a request that comes "
+        "from one of them, the client's address is the last one in X-Forwarded-For that none of them has.",
     )
 
 

@@ -54,7 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_engines(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--prefill", nargs="+", default=[], metavar="URL", help="engines that prefill")
+    parser.add_argument(
+        "--prefill", nargs="+", action="extend", default=[], metavar="URL", help="engines that prefill; may be repeated"
+    )
     parser.add_argument(
         "--prefill-ranks",
         type=int,
@@ -65,13 +67,16 @@ def _add_engines(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--identity-ports",
         nargs="+",
+        action="extend",
         type=int,
         default=[],
         metavar="PORT",
         help="for each prefill engine, the port of its identity: Mooncake's bootstrap (the connector's default)",
     )
-    parser.add_argument("--decode", nargs="+", default=[], metavar="URL", help="engines that decode")
-    parser.add_argument("--aggregated", nargs="+", default=[], metavar="URL", help="engines that do both")
+    parser.add_argument("--decode", nargs="+", action="extend", default=[], metavar="URL", help="engines that decode")
+    parser.add_argument(
+        "--aggregated", nargs="+", action="extend", default=[], metavar="URL", help="engines that do both"
+    )
     parser.add_argument(
         "--connector", default="NIXL", help=f"KV connector of the engines: {', '.join(CONNECTORS)} (%(default)s)"
     )

@@ -1,31 +1,29 @@
 """Admission: whether a request is served now, waits in the queue, or is shed.
 
-One owner in each worker. A request acquires one `Permit` and releases it once.
+It has two stages. When the head has arrived, `acquire` only checks: it sheds early. Bytes of the body count as they
+arrive. When the body is complete and no engine has room, `wait` puts the request into the queue, so the queue contains
+complete requests only. One owner in each worker.
 """
 
 import asyncio
-import math
-from collections import OrderedDict, deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, Protocol
 
+from pdx_proxy.admission.clients import Network, client_address, parse_networks
+from pdx_proxy.admission.drain_rate import DrainRate, seconds_until
+from pdx_proxy.admission.fair_queue import FairQueue
+from pdx_proxy.admission.permit import Permit
+from pdx_proxy.admission.usage import Usage
 from pdx_proxy.config.settings import Limits
 from pdx_proxy.http.downstream.exchange import Exchange
 from pdx_proxy.http.errors import RefusedError
 from pdx_proxy.telemetry.counters import Counters, Phase, ShedReason
 
-_LONGEST_RETRY_AFTER: Final = 60
-_RATE_MARKS: Final = 10
-"""How many of the last seconds the rate of completed requests is computed from."""
-
-
-class Verdict(Enum):
-    """The decision about a request that is not shed."""
-
-    SERVE = auto()
-    QUEUE = auto()
+POLL_SECONDS: Final = 0.005
+"""How often a worker checks for room that another worker has freed, while requests wait."""
+_PATIENCE_SECONDS: Final = 0.05
+"""After this time a worker takes room that another worker has a right to and does not take."""
 
 
 class ShedError(RefusedError):
@@ -47,243 +45,200 @@ _MESSAGES: Final[dict[ShedReason, tuple[int, str, str]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerLimits:
-    """One worker's part of the gateway's limits."""
+class Releases(Protocol):
+    """Reports that an engine has room for one more request."""
 
-    in_flight_per_decode: float
-    queued: int
-    buffered_bytes: int
-    per_client: int
-    """0: no limit."""
-    queue_seconds: float
-
-    @classmethod
-    def of(cls, limits: Limits, workers: int) -> "WorkerLimits":
-        """An even part for each worker. A part is at least 1, because 0 would mean no limit."""
-
-        def part(total: int) -> int:
-            return max(total // workers, 1) if total else 0
-
-        return cls(
-            in_flight_per_decode=limits.in_flight_per_decode / workers,
-            queued=part(limits.queued_requests),
-            buffered_bytes=part(limits.buffered_bytes),
-            per_client=part(limits.requests_per_client),
-            queue_seconds=limits.queue_seconds,
-        )
-
-    def capacity(self, engines: int) -> int:
-        """Most requests in flight with this number of warm engines that answer clients; without any, as with one."""
-        return max(int(self.in_flight_per_decode * max(engines, 1)), 1)
+    on_release: Callable[[], None] | None
 
 
-@dataclass(slots=True)
-class Usage:
-    """What one worker has admitted."""
+class Waiter:
+    """A request in the queue. Its owner defines what room it needs."""
 
-    capacity: int
-    """Most requests in flight."""
-    in_flight: int = 0
-    waiting: int = 0
-    buffered: int = 0
-    """Bytes of bodies: of requests in the queue, and of requests in flight whose answer has not begun."""
+    __slots__ = ("end", "permit")
 
+    def __init__(self, permit: Permit) -> None:
+        self.permit = permit
+        self.end: asyncio.Future[ShedReason | None] = asyncio.get_running_loop().create_future()
+        """How the wait ended: None with room, otherwise shed."""
 
-_SERVE: Final = Verdict.SERVE
-"""A plain name: the lookup of an enum member in its class takes longer than the decision."""
-_QUEUED, _SERVED, _RELEASED = "queued", "served", "released"
+    def reserve(self) -> bool:
+        """Keep room at engines for the request; False if they have none."""
+        raise NotImplementedError
 
-
-def decide(limits: WorkerLimits, usage: Usage, size: int, of_client: int) -> Verdict | ShedReason:
-    """Decide about a request with a body of `size` bytes whose client has `of_client` open requests.
-
-    A body larger than the limit of buffered bytes is admitted when no other body is buffered.
-    """
-    if limits.per_client and of_client >= limits.per_client:
-        return ShedReason.CLIENT_LIMIT
-    if usage.buffered and usage.buffered + size > limits.buffered_bytes:
-        return ShedReason.BYTES
-    if usage.in_flight < usage.capacity and not usage.waiting:
-        return _SERVE
-    return Verdict.QUEUE if usage.waiting < limits.queued else ShedReason.QUEUE_FULL
-
-
-def retry_after(ahead: float, completed: int, seconds: float) -> int:
-    """Whole seconds until `ahead` more requests complete, if `completed` did so in the last `seconds`.
-
-    If none did, `seconds` itself.
-    """
-    expected = ahead * seconds / completed if completed else seconds
-    return max(1, min(math.ceil(expected), _LONGEST_RETRY_AFTER))
-
-
-class Permit:
-    """What one request holds of its worker: a slot or a place in the queue, and room for its body."""
-
-    __slots__ = ("_admission", "admitted", "buffered", "client", "state")
-
-    def __init__(self, admission: "Admission", client: str | None, buffered: int) -> None:
-        self._admission = admission
-        self.client = client
-        """The client whose open requests include this one; None without a limit for clients."""
-        self.buffered = buffered
-        """Bytes of its body that are buffered."""
-        self.state = _SERVED
-        self.admitted: asyncio.Future[bool] | None = None
-        """True when a slot becomes free, False when the wait is too long; None for a request that did not wait."""
-
-    def grow(self, size: int) -> None:
-        """Count more bytes of a body whose length is not in the head; raises ShedError."""
-        self._admission.grow(self, size)
-
-    def drop_body(self) -> None:
-        """The body is no longer buffered."""
-        if self.buffered:
-            self._admission.usage.buffered -= self.buffered
-            self.buffered = 0
-
-    def release(self) -> None:
-        """The request has ended, in any way."""
-        self._admission.release(self)
+    def give_up(self) -> None:
+        """Free the room: the request does not use it."""
+        raise NotImplementedError
 
 
 class Admission:
-    """Owner of one worker's slots and of its queue.
+    """Owner of one worker's queue.
 
-    Invariant: no request waits while a slot is free.
+    Invariant: no request waits while engines have room for it.
     """
 
-    def __init__(self, limits: WorkerLimits, counters: Counters, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, limits: Limits, usage: Usage, releases: Releases, counters: Counters, clock: Callable[[], float]
+    ) -> None:
         self._limits = limits
+        self._releases = releases
         self._counters = counters
         self._clock = clock
-        self._queue: OrderedDict[Permit, None] = OrderedDict()
-        self._clients: dict[str, int] = {}
-        """Open requests by client. Never zero."""
-        self._completed = 0
-        self._marks: deque[tuple[float, int]] = deque([(clock(), 0)], maxlen=_RATE_MARKS)
-        """Times and completed requests: at most one entry per second, when a request is queued or shed."""
-        self.usage = Usage(limits.capacity(0))
-
-    def resize(self, engines: int) -> None:
-        """Set the number of warm engines that answer clients."""
-        self.usage.capacity = self._limits.capacity(engines)
-        self._serve_next()
+        self._trusted: Sequence[Network] = parse_networks(limits.trusted_proxies)
+        self._queue: FairQueue[Waiter] = FairQueue()
+        self._drain = DrainRate(clock())
+        self._serving = False
+        self._served_at = 0.0
+        self._poll: asyncio.TimerHandle | None = None
+        self._weights: Mapping[str, int] = {}
+        self.usage = usage
 
     def acquire(self, exchange: Exchange, name: str | None) -> Permit:
-        """A permit for a request of the client with this name (None: of its address); raises ShedError.
+        """A permit for a request whose head has arrived; raises ShedError. Call its `release` last.
 
-        If the permit has `admitted`, call `wait_in_queue` next. Call `release` last.
+        `name`: of the client's API key. A body larger than the limit of buffered bytes is admitted when no other body
+        is buffered.
         """
         limits, usage = self._limits, self.usage
-        size, client, of_client = exchange.size, None, 0
-        if limits.per_client:
-            client = f"key {name}" if name else exchange.peer
-            of_client = self._clients.get(client, 0)
-        buffered = size or 0
-        verdict = decide(limits, usage, buffered, of_client)
-        if isinstance(verdict, ShedReason):
-            raise self._shed(verdict, of_client)
-        permit = Permit(self, client, buffered)
-        usage.buffered += buffered
-        if client is not None:
-            self._clients[client] = of_client + 1
-        if size is None:
-            exchange.count_body(permit.grow)
-        if verdict is _SERVE:
-            usage.in_flight += 1
-        else:
-            self._enqueue(permit)
+        client: str | None = None
+        if limits.requests_per_client:
+            client = self._client(exchange, name)
+            of_client = usage.open_of(client)
+            if of_client >= limits.requests_per_client:
+                raise self._shed_client(of_client)
+        buffered = usage.all_buffered()
+        if buffered and buffered + (exchange.size or 0) > limits.buffered_bytes:
+            raise self._shed(ShedReason.BYTES)
+        if usage.waiting and usage.all_waiting() >= limits.queued_requests:
+            self._check_queue(exchange, name)
+        permit = Permit(usage, exchange, name, client)
+        try:
+            exchange.count_body(partial(self._count_body, permit))
+        except ShedError:
+            permit.release()
+            raise
         return permit
 
-    async def wait_in_queue(self, permit: Permit) -> None:
-        """Wait for a slot; raises ShedError when that takes too long."""
-        assert permit.admitted is not None, "the request is queued"
+    async def wait(self, waiter: Waiter, *, narrow: bool) -> None:
+        """Wait until engines have room, which `waiter` then keeps; raises ShedError when that takes too long.
+
+        `narrow`: the request needs room at fewer engines than others do.
+        """
+        self._enqueue(waiter, narrow=narrow)
         began = self._clock()
-        timer = asyncio.get_running_loop().call_later(self._limits.queue_seconds, self._time_out, permit)
+        timer = asyncio.get_running_loop().call_later(self._limits.queue_seconds, _time_out, waiter)
         try:
-            served = await permit.admitted
+            shed = await waiter.end
+        except asyncio.CancelledError:
+            if not waiter.end.cancelled() and waiter.end.result() is None:
+                waiter.give_up()  # it had room, and its client left before it was used
+            raise
         finally:
             timer.cancel()
+            if waiter in self._queue:
+                self._queue.remove(waiter)
+                self._update()
+                self.serve_next()  # those behind it may fit where it did not
             self._counters.phases[Phase.QUEUE].observe(self._clock() - began)
-        if not served:
-            raise self._shed(ShedReason.QUEUE_TIMEOUT, 0)
+        if shed is not None:
+            raise self._shed(shed)
 
-    def grow(self, permit: Permit, size: int) -> None:
-        """See `Permit.grow`."""
-        others = self.usage.buffered - permit.buffered
-        if others and self.usage.buffered + size > self._limits.buffered_bytes:
-            raise self._shed(ShedReason.BYTES, 0)
-        permit.buffered += size
-        self.usage.buffered += size
+    def set_weights(self, weights: Mapping[str, int]) -> None:
+        """Set the weights of clients by the names of their API keys. A client that is absent has 1."""
+        self._weights = weights
 
-    def release(self, permit: Permit) -> None:
-        """See `Permit.release`."""
-        state, permit.state = permit.state, _RELEASED
-        if state is _RELEASED:
-            return
-        permit.drop_body()
-        if permit.client is not None:
-            self._forget(permit.client)
-        if state is _QUEUED:
-            self._dequeue(permit)
-            return
-        self._completed += 1
-        self.usage.in_flight -= 1
-        if self._queue:
-            self._serve_next()
+    def serve_next(self) -> None:
+        """Serve queued requests that engines have room for, in fair order."""
+        if self._serving or not self._queue:
+            return  # to reserve and to give up end legs, which calls this again
+        self._serving = True
+        try:
+            while self._queue and self._may_take():
+                waiter = self._queue.pop(_reserve)
+                if waiter is None:
+                    break
+                if not waiter.end.done():
+                    self._served_at = self._clock()
+                    waiter.permit.serve()
+                    waiter.end.set_result(None)
+                self._update()
+        finally:
+            self._serving = False
 
-    def _enqueue(self, permit: Permit) -> None:
-        self._mark(self._clock())
-        permit.state = _QUEUED
-        permit.admitted = asyncio.get_running_loop().create_future()
-        self._queue[permit] = None
-        self.usage.waiting += 1
-        self._counters.queued += 1
+    def _enqueue(self, waiter: Waiter, *, narrow: bool) -> None:
+        self._drain.mark(self._clock(), self.usage.completed)
+        exchange, name = waiter.permit.exchange, waiter.permit.name
+        assert exchange is not None, "a request waits once, before it has a slot"
+        if self.usage.all_waiting() >= self._limits.queued_requests:
+            crowded_out = self._check_queue(exchange, name)
+            self._queue.remove(crowded_out)
+            if not crowded_out.end.done():
+                crowded_out.end.set_result(ShedReason.QUEUE_FULL)
+        self._queue.push(waiter, self._client(exchange, name), self._weight(name), narrow=narrow)
+        self._update()
+        self.serve_next()
 
-    def _dequeue(self, permit: Permit) -> None:
-        del self._queue[permit]
-        self.usage.waiting -= 1
-        self._counters.queued -= 1
+    def _check_queue(self, exchange: Exchange, name: str | None) -> Waiter:
+        """The request that leaves the full queue for one of this client; raises ShedError if there is none."""
+        found = self._queue.crowded_out(self._client(exchange, name), self._weight(name))
+        if found is None:
+            raise self._shed(ShedReason.QUEUE_FULL)
+        return found
 
-    def _serve_next(self) -> None:
-        """Give free slots to queued requests, first come, first served."""
-        while self._queue and self.usage.in_flight < self.usage.capacity:
-            permit = next(iter(self._queue))
-            self._dequeue(permit)
-            self.usage.in_flight += 1
-            permit.state = _SERVED
-            assert permit.admitted is not None, "the request is queued"
-            if not permit.admitted.done():  # otherwise its client has just left, and `release` frees the slot
-                permit.admitted.set_result(True)
+    def _may_take(self) -> bool:
+        return self.usage.may_take() or self._clock() - self._served_at > _PATIENCE_SECONDS
 
-    def _time_out(self, permit: Permit) -> None:
-        assert permit.admitted is not None, "the request is queued"
-        if permit.state is _QUEUED and not permit.admitted.done():
-            permit.admitted.set_result(False)
+    def _update(self) -> None:
+        """The queue has changed: count it, and be called when an engine has room as long as it is not empty."""
+        waiting = len(self._queue)
+        self._counters.queued = waiting
+        self.usage.set_waiting(waiting, self._queue.clients)
+        self._releases.on_release = self.serve_next if waiting else None
+        if waiting and self._poll is None and self.usage.shared:
+            self._poll = asyncio.get_running_loop().call_later(POLL_SECONDS, self._check_others)
 
-    def _forget(self, client: str) -> None:
-        remaining = self._clients[client] - 1
-        if remaining:
-            self._clients[client] = remaining
-        else:
-            del self._clients[client]
+    def _check_others(self) -> None:
+        self._poll = None
+        self.serve_next()
+        if self._queue and self._poll is None:
+            self._poll = asyncio.get_running_loop().call_later(POLL_SECONDS, self._check_others)
 
-    def _shed(self, reason: ShedReason, of_client: int) -> ShedError:
-        """The error, with the time until a repeated request is admitted.
+    def _count_body(self, permit: Permit, size: int) -> None:
+        """Count bytes of a body that have arrived; raises ShedError."""
+        buffered = self.usage.all_buffered()
+        if buffered > permit.buffered and buffered + size > self._limits.buffered_bytes:
+            raise self._shed(ShedReason.BYTES)
+        permit.add_body(size)
 
-        With a full queue that is the time to empty it, above a client's limit the time until one of its requests ends.
-        """
+    def _client(self, exchange: Exchange, name: str | None) -> str:
+        if name is not None:
+            return f"key {name}"
+        forwarded = exchange.headers.get("x-forwarded-for", "") if self._trusted else ""
+        return client_address(exchange.peer, forwarded, self._trusted)
+
+    def _weight(self, name: str | None) -> float:
+        return self._weights.get(name, 1) if name is not None else 1.0
+
+    def _shed(self, reason: ShedReason) -> ShedError:
+        """The error, with a time at which the queue has room again."""
         self._counters.sheds[reason] += 1
-        now = self._clock()
-        self._mark(now)
-        then, completed = self._marks[0]
-        ahead = self.usage.in_flight / of_client if of_client else self.usage.waiting + 1
-        return ShedError(reason, retry_after(ahead, self._completed - completed, now - then))
+        now, completed = self._clock(), self.usage.completed
+        self._drain.mark(now, completed)
+        return ShedError(reason, self._drain.promise(now, completed, len(self._queue)))
 
-    def _mark(self, now: float) -> None:
-        if now - self._marks[-1][0] >= 1.0:
-            if now - self._marks[-1][0] > _RATE_MARKS:
-                self._marks.clear()
-            self._marks.append((now, self._completed))
+    def _shed_client(self, of_client: int) -> ShedError:
+        """The error, with the time until one of the client's own requests ends."""
+        self._counters.sheds[ShedReason.CLIENT_LIMIT] += 1
+        now, usage = self._clock(), self.usage
+        self._drain.mark(now, usage.completed)
+        rate = self._drain.rate(now, usage.completed)
+        return ShedError(ShedReason.CLIENT_LIMIT, seconds_until(usage.in_flight / of_client / rate if rate else 1.0))
+
+
+def _reserve(waiter: Waiter) -> bool:
+    """Whether engines keep room for the request. One that waits no longer leaves the queue without any."""
+    return waiter.end.done() or waiter.reserve()
+
+
+def _time_out(waiter: Waiter) -> None:
+    if not waiter.end.done():
+        waiter.end.set_result(ShedReason.QUEUE_TIMEOUT)

@@ -19,7 +19,7 @@ from pdx_proxy.http.errors import RefusedError
 _CHECK_SECONDS: Final = 1.0
 """How often the files are checked for changes."""
 _MAX_FILE_BYTES: Final = 16 << 20
-_LINE: Final = re.compile(r"sha256:([0-9a-fA-F]{64})[ \t]+(\S{1,128})")
+_LINE: Final = re.compile(r"sha256:([0-9a-fA-F]{64})[ \t]+(\S{1,128})(?:[ \t]+weight=([1-9][0-9]{0,2}))?")
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,4096}")
 
 ClientKeys = Mapping[bytes, str]
@@ -50,7 +50,7 @@ def parse_clients(text: str) -> ClientKeys:
             continue
         match = _LINE.fullmatch(line)
         if match is None:
-            raise ValueError(f"line {number} is no key; write sha256:HEX NAME, HEX being the key's SHA-256")
+            raise ValueError(f"line {number} is no key; write sha256:HEX NAME [weight=N], HEX being the key's SHA-256")
         digest = bytes.fromhex(match[1])
         if digest in found:
             raise ValueError(f"line {number} repeats the key of {found[digest]}")
@@ -58,6 +58,12 @@ def parse_clients(text: str) -> ClientKeys:
     if not found:
         raise ValueError("it holds no key; write lines of sha256:HEX NAME")
     return found
+
+
+def parse_weights(text: str) -> Mapping[str, int]:
+    """The weights of clients by name, in the text of a valid file. Of several keys of a client the last counts."""
+    lines = (_LINE.fullmatch(line.strip()) for line in text.splitlines())
+    return {match[2]: int(match[3]) for match in lines if match is not None and match[3] is not None}
 
 
 def parse_engine_key(text: str) -> str:
@@ -100,8 +106,15 @@ class _Watched:
 class Keyring:
     """Owner of the keys in force. They stay in force when a file becomes unreadable or invalid."""
 
-    def __init__(self, keys: Keys, holder: KeyHolder, report: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        keys: Keys,
+        holder: KeyHolder,
+        report: Callable[[str], None],
+        set_weights: Callable[[Mapping[str, int]], None] = lambda _: None,
+    ) -> None:
         self._holder = holder
+        self._set_weights = set_weights
         self._report = report
         self._timer: asyncio.TimerHandle | None = None
         self._files: list[_Watched] = []
@@ -153,6 +166,7 @@ class Keyring:
 
     def _use_clients(self, text: str) -> None:
         self.clients = parse_clients(text)
+        self._set_weights(parse_weights(text))
 
     def _use_engine_key(self, text: str) -> None:
         self._holder.authorization = f"Authorization: Bearer {parse_engine_key(text)}\r\n"

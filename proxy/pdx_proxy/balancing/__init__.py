@@ -1,5 +1,5 @@
 """The choice of engines: load, policies, and what is counted about choices.
 
-`policies`, `pick`, `slow_start` and `load_reports` are pure.
+`policies`, `pick`, `slow_start`, `load_reports`, `engine_limits` and `leg_limits` are pure.
 Imports `endpoints`, `payload`, `http`, `telemetry` and `config`.
 """

@@ -69,24 +69,23 @@ class Chooser:
     def choose(
         self, snapshot: Snapshot, request: Request, *, split: bool, avoid: Collection[str], cursor: int
     ) -> Choice | None:
-        """Select the engines of one attempt: see `pick`."""
-        prefill: Policy = least
-        decode: Policy = least
+        """Select the engines of one attempt: see `pick`. Call `count` for a choice that is used."""
         if self._plain:
-            choice = pick(snapshot, self._load_of, split=split, avoid=avoid, cursor=cursor)
-        else:
-            prefill, decode = self._prefill_policy(request) if split else least, self._decode_policy(request)
-            choice = pick(
-                snapshot, self._load_of, split=split, avoid=avoid, cursor=cursor, prefill=prefill, decode=decode
-            )
-        if choice is not None:
-            self._decode_choices[_LEAST if decode is least else self._decode_name] += 1
-            if choice.prefill is not None:
-                self._prefill_choices[_LEAST if prefill is least else self._prefill_name] += 1
-        if split and choice is not None and choice.prefill is None and choice.decode.role is Role.DECODE and not avoid:
+            return pick(snapshot, self._load_of, split=split, avoid=avoid, cursor=cursor)
+        prefill, decode = self._prefill_policy(request) if split else least, self._decode_policy(request)
+        return pick(snapshot, self._load_of, split=split, avoid=avoid, cursor=cursor, prefill=prefill, decode=decode)
+
+    def count(self, choice: Choice, request: Request, *, split: bool, first: bool) -> None:
+        """Count a choice that is used. `first`: for the first attempt of a request."""
+        by_key = not self._plain
+        decode = self._decode_name if by_key and self._decode_policy(request) is not least else _LEAST
+        self._decode_choices[decode] += 1
+        if choice.prefill is not None:
+            prefill = self._prefill_name if by_key and self._prefill_policy(request) is not least else _LEAST
+            self._prefill_choices[prefill] += 1
+        elif split and first and choice.decode.role is Role.DECODE:
             reason = NotSplitReason.LONG_QUEUE if choice.decode.long_queue else NotSplitReason.NO_PREFILL
             self._counters.not_split[reason] += 1
-        return choice
 
     def _policy_for(self, name: PolicyName, role: Role) -> PolicyFor:
         """Return the policy factory of a role. For a request without a key it returns `least`."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from math import inf
 
 from pdx_proxy.balancing.slow_start import EffectiveLoad
 from pdx_proxy.endpoints.endpoint import Endpoint
@@ -10,13 +11,17 @@ from pdx_proxy.endpoints.endpoint import Endpoint
 class Load:
     """Legs in flight by endpoint. Acquired and released exactly once for each leg."""
 
-    __slots__ = ("clock", "effective_loads", "legs")
+    __slots__ = ("clock", "effective_loads", "legs", "limits", "on_release")
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.legs: dict[str, int] = {}
         """This worker's legs. Never zero, so nothing is kept of endpoints that are gone."""
         self.effective_loads: Mapping[str, EffectiveLoad] = {}
         """By name, the endpoints that must receive less than their share; mostly empty."""
+        self.limits: Mapping[str, float] = {}
+        """By name, the most legs of this gateway at each endpoint."""
+        self.on_release: Callable[[], None] | None = None
+        """Called when a leg has ended, while requests wait for that."""
         self.clock = clock
 
     def acquire(self, endpoint: Endpoint) -> None:
@@ -30,11 +35,21 @@ class Load:
             self.legs[endpoint.name] = left
         else:
             del self.legs[endpoint.name]
+        if self.on_release is not None:
+            self.on_release()
 
     def of(self, endpoint: Endpoint) -> float:
         """Return the load of an endpoint: its legs in flight, more for one that must receive less than its share."""
         legs = self.legs.get(endpoint.name, 0)
         return self._effective(endpoint, legs) if self.effective_loads else legs
+
+    def count(self, endpoint: Endpoint) -> int:
+        """Return the legs in flight of an endpoint."""
+        return self.legs.get(endpoint.name, 0)
+
+    def full(self, endpoint: Endpoint) -> bool:
+        """Whether the endpoint has as many legs as its limit allows."""
+        return self.count(endpoint) >= self.limits.get(endpoint.name, inf)
 
     def view(self) -> Mapping[str, int]:
         """This worker's legs by endpoint; endpoints without legs are absent."""

@@ -1,7 +1,9 @@
-"""The engines' own numbers about their load, for the policy LeastLoad."""
+"""The engines' own numbers about their load, for limits and the policy LeastLoad."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from pdx_proxy.balancing.engine_limits import EngineLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,4 +23,8 @@ class LoadReports:
     """The reports of all engines at one moment, none older than `load_poller.OLDEST_SECONDS`."""
 
     engines: Mapping[str, LoadReport] = field(default_factory=dict)
-    """By name of the endpoint. Empty unless a policy needs them."""
+    """By name of the endpoint."""
+    limits: Mapping[str, EngineLimit] = field(default_factory=dict)
+    """What each engine can run, by name of the endpoint, from its reports so far."""
+    silent: frozenset[str] = frozenset()
+    """Endpoints that were polled and have no report."""

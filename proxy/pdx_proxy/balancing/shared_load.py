@@ -1,5 +1,7 @@
 """Legs in flight of all workers, in memory that they share: a row of counts for each endpoint, one count per worker.
 
+The first rows are the caller's: what the requests of all workers hold.
+
 Invariant: while a worker lives, only that worker writes its counts, so no lock is needed. The counts of a dead worker
 are set to zero.
 """
@@ -21,13 +23,16 @@ _COUNT: Final = Struct("q")
 class LoadTable:
     """The control side's end: owns the memory and assigns the slots."""
 
-    def __init__(self, workers: int, slots: int = _SLOTS) -> None:
+    def __init__(self, workers: int, slots: int = _SLOTS, rows: int = 0) -> None:
+        """`rows`: further rows, before those of the endpoints."""
         self._row = Struct(f"{workers}q")
         self._workers = workers
+        self._first = rows * self._row.size
         self.fd: Final = os.memfd_create("pdx-load")
         """The file of the memory, for worker processes (see `SharedLoad.over`)."""
-        os.ftruncate(self.fd, slots * self._row.size)
-        self._memory = mmap.mmap(self.fd, slots * self._row.size)
+        size = self._first + slots * self._row.size
+        os.ftruncate(self.fd, size)
+        self._memory = mmap.mmap(self.fd, size)
         self._free = deque(range(slots))
         self._given: dict[str, int] = {}
 
@@ -53,7 +58,11 @@ class LoadTable:
 
     def legs(self, slot: int) -> int:
         """Return the legs of all workers in a slot."""
-        return sum(self._row.unpack_from(self._memory, slot * self._row.size))
+        return sum(self._row.unpack_from(self._memory, self._first + slot * self._row.size))
+
+    def total(self, row: int) -> int:
+        """Return the sum of a further row."""
+        return sum(self._row.unpack_from(self._memory, row * self._row.size))
 
     def forget(self, worker: int) -> None:
         """A worker has died: set its counts to zero."""
@@ -69,22 +78,25 @@ class LoadTable:
 class SharedLoad(Load):
     """One worker's end: counts its own legs, and compares engines by the sum over all workers."""
 
-    __slots__ = ("_counts", "_own", "_workers")
+    __slots__ = ("_counts", "_own", "_workers", "rows")
 
-    def __init__(self, memory: mmap.mmap, worker: int, workers: int) -> None:
+    def __init__(self, memory: mmap.mmap, worker: int, workers: int, rows: int = 0) -> None:
         super().__init__()
-        self._counts = memoryview(memory).cast("q")
+        counts = memoryview(memory).cast("q")
+        self.rows = counts[: rows * workers]
+        """The further rows."""
+        self._counts = counts[rows * workers :]
         """For each slot, the counts of all workers."""
         self._own = self._counts[worker::workers]
         """This worker's counts by slot."""
         self._workers = workers
 
     @classmethod
-    def over(cls, fd: int, worker: int, workers: int) -> "SharedLoad":
+    def over(cls, fd: int, worker: int, workers: int, rows: int = 0) -> "SharedLoad":
         """Map the file for worker number `worker`, and close the file."""
         memory = mmap.mmap(fd, 0)
         os.close(fd)
-        return cls(memory, worker, workers)
+        return cls(memory, worker, workers, rows)
 
     def acquire(self, endpoint: Endpoint) -> None:
         Load.acquire(self, endpoint)  # super() costs as much again
@@ -92,16 +104,20 @@ class SharedLoad(Load):
             self._own[endpoint.slot] += 1
 
     def release(self, endpoint: Endpoint) -> None:
-        Load.release(self, endpoint)
         if endpoint.slot >= 0:
             self._own[endpoint.slot] -= 1
+        Load.release(self, endpoint)
 
     def of(self, endpoint: Endpoint) -> float:
+        legs = self.count(endpoint)
+        return self._effective(endpoint, legs) if self.effective_loads else legs
+
+    def count(self, endpoint: Endpoint) -> int:
         slot = endpoint.slot
         if slot < 0:
-            return super().of(endpoint)
+            return self.legs.get(endpoint.name, 0)
         first = slot * self._workers
         legs = 0
         for index in range(first, first + self._workers):  # `sum` of a slice costs three times as much
             legs += self._counts[index]
-        return self._effective(endpoint, legs) if self.effective_loads else legs
+        return legs

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import ip_network
 from typing import Any, Final, NoReturn, TypeVar
 
 from pdx_api.names import CLIENT_KEYS_FLAG, ENGINE_KEY_FLAG, LogFormat, Policy, PrefillFailure
@@ -32,6 +33,19 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Write the message to stderr and exit with 2."""
         self.exit(2, f"{self.prog}: {message}\n")
+
+
+class _Add(argparse.Action):
+    """Adds the values of a repeated flag. Each is a tuple."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, (*getattr(namespace, self.dest), *values))
 
 
 def seconds(text: str) -> float:
@@ -78,6 +92,18 @@ def _size(text: str) -> int:
     return int(value)
 
 
+def _networks(text: str) -> tuple[str, ...]:
+    found = tuple(each.strip() for each in text.split(","))
+    for each in found:
+        try:
+            ip_network(each, strict=False)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(
+                f"{each or 'an empty text'} is no network; write CIDRs, for example 10.0.0.0/8,fd00::/8"
+            ) from error
+    return found
+
+
 def _file(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("an empty name is no file")
@@ -97,6 +123,8 @@ class Flag:
     """Parses the value; raises ArgumentTypeError."""
     metavar: str
     help: str
+    many: bool = False
+    """Whether each value is a tuple, and further values are added to the first."""
 
     @property
     def dest(self) -> str:
@@ -142,9 +170,12 @@ FLAGS: Final[dict[str, tuple[Flag, ...]]] = {
         Flag("--idle-seconds", "deadlines", "idle", _some_seconds, "S", "longest gap in an engine's stream"),
         Flag("--total-seconds", "deadlines", "total", _some_seconds, "S", "a whole request"),
     ),
-    "limits of this gateway, shared by its workers": (
-        Flag("--max-in-flight-per-decode", "limits", "in_flight_per_decode", _whole(1, _MAX_AMOUNT), "N",
-             "requests at each engine that answers clients; further ones wait"),
+    "limits of this gateway, for all of its workers together": (
+        Flag("--max-in-flight-per-decode", "limits", "in_flight_per_decode", _AMOUNT, "N",
+             "most requests at each engine that answers clients; further ones wait; 0: as many as the engine runs, by "
+             "its metrics"),
+        Flag("--max-in-flight-per-prefill", "limits", "in_flight_per_prefill", _AMOUNT, "N",
+             "most requests at each engine that prefills; the same"),
         Flag("--max-queued-requests", "limits", "queued_requests", _AMOUNT, "N",
              "requests in the queue; further ones are shed"),
         Flag("--max-wait-seconds", "limits", "queue_seconds", seconds, "S",
@@ -155,6 +186,9 @@ FLAGS: Final[dict[str, tuple[Flag, ...]]] = {
              "largest body, for example 64Mi; a larger one gets 413"),
         Flag("--max-requests-per-client", "limits", "requests_per_client", _AMOUNT, "N",
              "open requests of one API key, or else of one address; 0: no limit"),
+        Flag("--trusted-proxies", "limits", "trusted_proxies", _networks, "CIDR,...",
+             "networks of proxies whose X-Forwarded-For names the client, for example 10.0.0.0/8; may be repeated",
+             many=True),
     ),
     "log on stderr": (
         Flag("--log-format", "logs", "format", _one_of(LogFormat), "FORMAT", "how lines are written: Text or JSON"),
@@ -167,7 +201,7 @@ FLAGS: Final[dict[str, tuple[Flag, ...]]] = {
     ),
     "API keys": (
         Flag(CLIENT_KEYS_FLAG, "keys", "clients", _file, "FILE",
-             "clients that may use the gateway: lines of `sha256:HEX NAME`; a changed file is read again"),
+             "clients that may use the gateway: lines of `sha256:HEX NAME [weight=N]`; a changed file is read again"),
         Flag(ENGINE_KEY_FLAG, "keys", "engines", _file, "FILE",
              "the key that engines require (vLLM's --api-key); a changed file is read again"),
     ),
@@ -182,9 +216,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         group = parser.add_argument_group(title)
         for flag in flags:
             default = getattr(getattr(usual, flag.part), flag.field)
-            default_text = f" ({_shown(flag, default)})" if default is not None else ""
+            default_text = f" ({_shown(flag, default)})" if default is not None and not flag.many else ""
             help_text = f"{flag.help}{default_text}".replace("%", "%%")
-            group.add_argument(flag.name, type=flag.read, default=default, metavar=flag.metavar, help=help_text)
+            action: Any = _Add if flag.many else "store"
+            group.add_argument(
+                flag.name, action=action, type=flag.read, default=default, metavar=flag.metavar, help=help_text
+            )
 
 
 def with_flags(settings: Settings, args: argparse.Namespace) -> Settings:

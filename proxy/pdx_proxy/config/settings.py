@@ -125,10 +125,10 @@ class Choosing:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one gateway. Its workers share them evenly."""
+    """Limits of one gateway, for all of its workers together."""
 
     in_flight_per_decode: int = defaults.IN_FLIGHT_PER_DECODE
-    """Requests in flight for each warm engine that answers clients. Further ones wait."""
+    """Most legs at each engine that answers clients. Further requests wait. 0: what the engine runs at a time."""
     queued_requests: int = defaults.QUEUED_REQUESTS
     """Requests in the queue. Further ones are shed."""
     buffered_bytes: int = defaults.QUEUED_BYTES
@@ -139,6 +139,10 @@ class Limits:
     """Open requests of one client, by API key or else address. Further ones are shed. 0: no limit."""
     max_body_bytes: int = defaults.BODY_BYTES
     """Largest request body. A larger one gets 413."""
+    in_flight_per_prefill: int = defaults.IN_FLIGHT_PER_PREFILL
+    """Most legs at each P. Further requests wait. 0: what the engine runs at a time."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Networks of proxies whose X-Forwarded-For names the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +179,7 @@ class Keys:
     """Files of API keys. Changed files are read again."""
 
     clients: str | None = None
-    """Clients that may use the gateway: lines of `sha256:HEX NAME`. None: every client."""
+    """Clients that may use the gateway: lines of `sha256:HEX NAME [weight=N]`. None: every client."""
     engines: str | None = None
     """The key that engines require (vLLM's --api-key). None: the client's Authorization is forwarded."""
 

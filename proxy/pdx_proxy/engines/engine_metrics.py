@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Final
 
+from pdx_proxy.balancing.engine_limits import EngineSample
 from pdx_proxy.balancing.load_reports import LoadReport
 
 _RUNNING: Final = b"\nvllm:num_requests_running{"
 _WAITING: Final = b"\nvllm:num_requests_waiting{"
+_COMPLETED: Final = b"\nvllm:e2e_request_latency_seconds_count{"
+_SECONDS: Final = b"\nvllm:e2e_request_latency_seconds_sum{"
 _KV_USE: Final = b"\nvllm:kv_cache_usage_perc{"
 _CAPACITY: Final = b'reason="capacity"'
 _DEFERRED: Final = b'reason="deferred"'
@@ -64,6 +67,20 @@ def read_load(page: bytes, rank: int | None = None) -> LoadReport | None:
     if not (running and waiting and kv_use) or not all(map(isfinite, (*running, *waiting, *kv_use))):
         return None
     return LoadReport(sum(running), sum(waiting), sum(kv_use) / len(kv_use))
+
+
+def read_sample(page: bytes, load: LoadReport, at: float, rank: int | None = None) -> EngineSample:
+    """Read what limits an engine needs besides its load. What the page does not have is 0.
+
+    Requests that wait for their KV are in `num_requests_waiting` too, but they do not wait for capacity.
+    """
+    labels = _labels(rank)
+    deferred, completed, seconds = (
+        sum(value for value in _values(page, name, *more, *labels) if isfinite(value))
+        for name, more in ((_WAITING_BY_REASON, (_DEFERRED,)), (_COMPLETED, ()), (_SECONDS, ()))
+    )
+    waiting = max(0.0, load.waiting - deferred)
+    return EngineSample(at, load.running, waiting, deferred, load.kv_use, completed, seconds)
 
 
 def read_prompt_tokens(page: bytes, rank: int | None = None) -> PromptTokens | None:

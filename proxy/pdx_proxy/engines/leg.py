@@ -258,5 +258,6 @@ class Leg:
         if self._abandoned:
             raise LostConnection(self.endpoint.name, "lost after the request was abandoned")
         self.connection.send(self._head, self._body)
+        self._body = b""
         self.connection.set_timeout(remaining, self.deadline)
         await self.connection.head()

@@ -8,9 +8,9 @@ import asyncio
 
 from pdx_api.connectors.families import Pool
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.engines.call import Call
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.handoff.base import Handoff, HandoffFailure
+from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.prefill_first import current_decode_leg, finish_prefill
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements

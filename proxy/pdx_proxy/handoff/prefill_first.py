@@ -7,11 +7,11 @@ from pdx_api.connectors.families import KVParams
 from pdx_proxy.balancing.pick import replacement_decode
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.engines.call import Call
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.transfer_params import LegRefused, transfer_params
 from pdx_proxy.handoff.base import HandoffFailure
+from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.prefill_first_settlement import stop_prefill
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
@@ -42,9 +42,9 @@ async def finish_prefill(
     except LegRefused:
         raise
     except (asyncio.CancelledError, Exception):  # mostly because the client has left
-        stop_prefill(settlements, leg.detach(), decode, call.request, keeps=params is not None)
+        stop_prefill(settlements, leg.detach(), decode, call, keeps=params is not None)
         raise
-    leg.give_back()
+    leg.end()  # P has room for another request, although its blocks are pinned until D has read them
     timeline = call.timeline
     timeline.prefill = serving.engines.clock() - timeline.sent
     serving.counters.phases[_PREFILL].observe(timeline.prefill)

@@ -8,6 +8,7 @@ from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.transfer_params import LegRefused, transfer_params
 from pdx_proxy.handoff.base import REFUSED_MAX_TOKENS
+from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, EngineFailure
 from pdx_proxy.payload.body import prefill_body, settling_body
@@ -26,7 +27,7 @@ _FIRST_KV_SECONDS: Final = 1.0
 """How long the first KV from a P to a D may take, handshake included."""
 
 
-def stop_prefill(settlements: Settlements, leg: Leg, decode: Endpoint, request: Request, *, keeps: bool) -> None:
+def stop_prefill(settlements: Settlements, leg: Leg, decode: Endpoint, call: Call, *, keeps: bool) -> None:
     """The client left while P prefilled: stop P, if its connector allows that.
 
     `keeps`: P keeps KV for D if it finishes anyway. That KV is then released.
@@ -34,19 +35,19 @@ def stop_prefill(settlements: Settlements, leg: Leg, decode: Endpoint, request: 
     if not leg.sent:
         leg.end()
     elif keeps:
-        settlements.settle(_stop_prefill(settlements, leg, decode, request))
+        settlements.settle(_stop_prefill(settlements, leg, decode, call.request), call.permit)
     elif _may_stop(leg.endpoint):
         settlements.count(Settlement.PREFILL_STOPPED)
         leg.end()
     else:
-        settlements.settle(_finish_prefill(settlements, leg))
+        settlements.settle(_finish_prefill(settlements, leg), call.permit)
 
 
 def release(
     settlements: Settlements,
     pair: tuple[Endpoint, Endpoint],
     params: KVParams,
-    request: Request,
+    call: Call,
     failure: EngineFailure | None = None,
     *,
     begun: bool = False,
@@ -56,12 +57,12 @@ def release(
     `failure` is the failure of the pair's D, if any. `begun`: that D may have read the blocks.
     """
     dead = failure is not None and not isinstance(failure, BadAnswer)
-    work = _release(settlements, _releaser(settlements, pair, dead=dead), params, request, begun=begun)
-    settlements.settle(settlements.while_pinned(pair[0], work))
+    work = _release(settlements, _releaser(settlements, pair, dead=dead), params, call.request, begun=begun)
+    settlements.settle(settlements.while_pinned(pair[0], work), call.permit)
 
 
 def leave_decode(
-    settlements: Settlements, leg: Leg, pair: tuple[Endpoint, Endpoint], params: KVParams, request: Request
+    settlements: Settlements, leg: Leg, pair: tuple[Endpoint, Endpoint], params: KVParams, call: Call
 ) -> None:
     """The client left while D waited for the KV.
 
@@ -74,12 +75,12 @@ def leave_decode(
         work = _close_when_open(leg, _INTAKE_SECONDS, Settlement.RELEASED)
     elif (releaser := _releaser(settlements, pair, dead=False))[1]:
         leg.end()
-        work = _release(settlements, releaser, params, request, begun=True)
-    elif request.stream:
+        work = _release(settlements, releaser, params, call.request, begun=True)
+    elif call.request.stream:
         work = _close_when_open(leg, settlements.engines.deadlines.settle, Settlement.LEASE)
     else:
         work = _close_when_open(leg, _FIRST_KV_SECONDS, Settlement.RELEASED)
-    settlements.settle(settlements.while_pinned(prefill, work))
+    settlements.settle(settlements.while_pinned(prefill, work), call.permit)
 
 
 def _may_stop(prefill: Endpoint) -> bool:

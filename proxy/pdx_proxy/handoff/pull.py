@@ -7,10 +7,10 @@ import asyncio
 
 from pdx_api.connectors.families import KVParams, Pull
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.engines.call import Call
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.transfer_params import LegRefused
 from pdx_proxy.handoff.base import Handoff, HandoffFailure, reached_engine
+from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.prefill_first import current_decode_leg, finish_prefill
 from pdx_proxy.handoff.prefill_first_settlement import leave_decode, release
 from pdx_proxy.handoff.serving_state import ServingState
@@ -49,7 +49,7 @@ async def hand_off(
         if reached and serving.has_handshake(prefill, decode):
             serving.counters.unpin(prefill.name)  # D's engine has notified P
         else:
-            release(settlements, (prefill, decode), params, request)
+            release(settlements, (prefill, decode), params, call)
         raise LegRefused
     serving.counters.unpin(prefill.name)
     serving.mark_handshake(prefill, decode)
@@ -71,7 +71,7 @@ async def _decode(
     except EngineFailure as failure:
         leg.end()
         if params is not None:
-            release(settlements, pair, params, request, failure, begun=leg.sent)
+            release(settlements, pair, params, call, failure, begun=leg.sent)
             engines.observer.decode_failed(prefill, decode, failure)
         elif not isinstance(failure, BadAnswer):
             engines.observer.suspect(decode, failure)
@@ -80,8 +80,8 @@ async def _decode(
         if params is None:
             leg.end()
         elif leg.sent:
-            leave_decode(settlements, leg.detach(), pair, params, request)
+            leave_decode(settlements, leg.detach(), pair, params, call)
         else:
             leg.end()
-            release(settlements, pair, params, request)
+            release(settlements, pair, params, call)
         raise

@@ -11,10 +11,10 @@ from math import inf
 from pdx_api.connectors.families import Push
 from pdx_api.names import Order
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.engines.call import Call
 from pdx_proxy.engines.transfer_params import LegRefused, NothingHandedOverError
 from pdx_proxy.handoff import push_settlement
 from pdx_proxy.handoff.base import Handoff, HandoffFailure, has_answered
+from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.push_prefill import PushPrefill
 from pdx_proxy.handoff.push_settlement import DecodeEnd, end_of_failure, end_of_refusal
 from pdx_proxy.handoff.push_transfer import PushTransfer

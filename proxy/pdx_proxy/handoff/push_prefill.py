@@ -94,7 +94,7 @@ class PushPrefill:
 
     def start(self) -> "asyncio.Task[KVParams | None]":
         """Send P's leg, in a task that runs to its end."""
-        self.task = self._transfer.settlements.start(self._run())
+        self.task = self._transfer.settlements.start(self._run(), self._transfer.call.permit)
         return self.task
 
     async def finish(self) -> None:
@@ -165,7 +165,7 @@ class PushPrefill:
                     continue
                 return None
             if identity != self._endpoint.identity:
-                self._transfer.settlements.settle(self._transfer.free(params))
+                self._transfer.settlements.settle(self._transfer.free(params), self._transfer.call.permit)
                 await self._fail_decode(LostConnection(self._endpoint.name, _RESTARTED))
                 return None
             self._succeed(began)

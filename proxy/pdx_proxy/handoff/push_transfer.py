@@ -4,12 +4,12 @@ from typing import Final
 
 from pdx_api.connectors.families import KVParams, Push, Settles
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.engines.call import Call
 from pdx_proxy.engines.engine_metrics import read_waiting
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.probe import page_of
 from pdx_proxy.engines.transfer_params import identity_of
 from pdx_proxy.handoff.base import FULL, REFUSED_MAX_TOKENS, has_answered, reached_engine
+from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure
 from pdx_proxy.payload.body import prefill_body, settling_body

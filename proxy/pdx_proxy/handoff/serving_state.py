@@ -5,12 +5,13 @@ from typing import Final
 
 from pdx_proxy.admission.retry_budget import RetryBudget
 from pdx_proxy.balancing.chooser import Chooser
+from pdx_proxy.balancing.leg_limits import leg_limits
 from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.endpoints.endpoint import Endpoint, pairing
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.engines.call import Call
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.leg import Leg
+from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.handshakes import Handshakes
 from pdx_proxy.telemetry.counters import Counters, Phase
 
@@ -26,7 +27,7 @@ class ServingState:
     handshakes: Handshakes = field(default_factory=Handshakes)
     """Pairs that have exchanged KV in this generation of both."""
     load_reports: LoadReports = field(default_factory=LoadReports)
-    """The engines' latest load reports; empty unless a policy needs them."""
+    """The engines' latest load reports."""
     chooser: Chooser = field(init=False)
     budget: RetryBudget = field(init=False)
 
@@ -41,11 +42,18 @@ class ServingState:
         for pair in snapshot.handshaken - self.engines.snapshot.handshaken:
             self.handshakes.add(pair)
         self.engines.apply(snapshot)
+        self._limit_legs()
 
     def apply_load(self, reports: LoadReports) -> None:
         """Select by these load reports and the legs that are in flight at this moment."""
         self.load_reports = reports
         self.chooser.apply(self.engines.snapshot, reports)
+        self._limit_legs()
+
+    def _limit_legs(self) -> None:
+        engines = self.engines
+        load, limits = engines.load, engines.settings.limits
+        load.limits = leg_limits(engines.snapshot, self.load_reports, limits, load.count)
 
     def send(self, leg: Leg, call: Call, body: bytes, request_id: str, method: str = "POST") -> None:
         """Send a leg under this request ID and record it in the timeline."""

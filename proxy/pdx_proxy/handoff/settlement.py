@@ -6,11 +6,13 @@ a deadline. `Settlements` owns the tasks, because the request that they belonged
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from pdx_api.connectors import family_of
 from pdx_api.connectors.families import Pool
 from pdx_api.defaults import LEASE_MARGIN_SECONDS
+from pdx_proxy.admission.permit import Permit
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.http.upstream.failures import EngineFailure
@@ -28,12 +30,17 @@ class Settlements:
         self.engines = serving.engines
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def start(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
-        """Start a task that runs to its end even if the caller is cancelled."""
+    def start(self, work: Coroutine[Any, Any, Result], permit: Permit) -> "asyncio.Task[Result]":
+        """Start a task that runs to its end even if the caller is cancelled. It holds the permit of its request."""
         task = asyncio.get_running_loop().create_task(work)
+        permit.hold()
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._end, permit))
         return task
+
+    def _end(self, permit: Permit, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        permit.settled()
 
     async def drain(self) -> None:
         """Wait until every task has ended."""
@@ -44,9 +51,9 @@ class Settlements:
         """Count how a hand-off was settled."""
         self.serving.counters.settlements[settlement] += 1
 
-    def settle(self, work: Coroutine[Any, Any, Settlement]) -> None:
-        """Settle a hand-off in the background and count its result."""
-        self.start(self._settle(work))
+    def settle(self, work: Coroutine[Any, Any, Settlement], permit: Permit) -> None:
+        """Settle a hand-off in the background and count its result. Until then its request holds what it held."""
+        self.start(self._settle(work), permit)
 
     async def _settle(self, work: Coroutine[Any, Any, Settlement]) -> None:
         self.serving.counters.settling += 1

@@ -6,6 +6,7 @@ from typing import Any
 from aiohttp import web
 
 from pdx_proxy.admission.api_keys import Keyring
+from pdx_proxy.admission.usage import ROWS
 from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import Settings
 from pdx_proxy.discovery.pod_watcher import Discovery, log_warning
@@ -33,13 +34,13 @@ class Control:
         self._runner: web.AppRunner | None = None
         self._engines = create_engines(settings, lambda _: None)
         self._keyring = Keyring(settings.keys, self._engines.pool, log_warning)
-        self._table = LoadTable(settings.workers) if settings.workers > 1 else None
+        self._table = LoadTable(settings.workers, rows=ROWS) if settings.workers > 1 else None
         self.registry = EndpointRegistry(settings.endpoints, self._engines.clock, self._table)
         self.warm_up = WarmUp(self._engines, self.registry, self._publish)
         self.engine_watch = EngineWatch(
             self._engines, self._snapshot, self.warm_up.on_event, self.warm_up.set_long_queue
         )
-        self.load_poller = LoadPoller(self._engines, self._snapshot, self._publish_load)
+        self.load_poller = LoadPoller(self._engines, self._snapshot, self._publish_load, self._waiting)
         self.prober = TransferProber(self._engines, self._snapshot)
         self.transfer_share = TransferShare(self._engines, self._snapshot, self._worker_report)
         self.discovery: asyncio.Task[None] | None = None
@@ -115,6 +116,9 @@ class Control:
         if self._table is None:
             return await LocalWorkers.start(self._settings, self.warm_up.on_event)
         return ProcessWorkers(self._settings, self.warm_up.on_event, self._table)
+
+    def _waiting(self) -> int:
+        return self._workers.waiting if self._workers is not None else 0
 
     def _snapshot(self) -> Snapshot:
         return self.registry.snapshot

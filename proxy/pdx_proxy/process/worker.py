@@ -8,8 +8,9 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final
 
-from pdx_proxy.admission.admission import Admission, WorkerLimits
+from pdx_proxy.admission.admission import Admission
 from pdx_proxy.admission.api_keys import Keyring
+from pdx_proxy.admission.usage import Usage
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.config.settings import Settings
@@ -54,17 +55,20 @@ def keep_memory() -> None:
 class Worker:
     """Owner of a listening server, its serving state and its settlements."""
 
-    def __init__(self, settings: Settings, notify: EventSink, load: Load | None = None) -> None:
+    def __init__(
+        self, settings: Settings, notify: EventSink, load: Load | None = None, usage: Usage | None = None
+    ) -> None:
         self._settings = settings
         self._engines = create_engines(settings, notify, load)
         self._serving = ServingState(self._engines)
         self._settlements = Settlements(self._serving)
         # A random start, or several gateways would all select the same engine first.
         cursor = int.from_bytes(os.urandom(4))
-        limits = WorkerLimits.of(settings.limits, settings.workers)
-        self._admission = Admission(limits, self._serving.counters, self._engines.clock)
+        self._admission = Admission(
+            settings.limits, usage or Usage(), self._engines.load, self._serving.counters, self._engines.clock
+        )
         # The control side logs what is wrong with a key file.
-        self._keyring = Keyring(settings.keys, self._engines.pool, lambda _: None)
+        self._keyring = Keyring(settings.keys, self._engines.pool, lambda _: None, self._admission.set_weights)
         self._gateway = Gateway(self._serving, self._settlements, self._admission, self._keyring, cursor)
         self._listener = Listener(self._gateway.serve, max_body_bytes=settings.limits.max_body_bytes)
 
@@ -76,11 +80,17 @@ class Worker:
     def apply(self, snapshot: Snapshot) -> None:
         """Put a snapshot in force."""
         self._serving.apply(snapshot)
-        self._admission.resize(len(snapshot.decode))
+        self._admission.serve_next()
 
     def apply_load(self, reports: LoadReports) -> None:
         """Put the engines' latest load reports in force."""
         self._serving.apply_load(reports)
+        self._admission.serve_next()
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue."""
+        return self._admission.usage.waiting
 
     def report(self) -> dict[str, Any]:
         """Return the counters and the legs in flight."""

@@ -9,6 +9,7 @@ import sys
 
 import uvloop
 
+from pdx_proxy.admission.usage import ROWS, SharedUsage
 from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.balancing.shared_load import SharedLoad
 from pdx_proxy.config.settings import Settings
@@ -25,8 +26,9 @@ async def _work(listener_fd: int, channel_fd: int, load_fd: int, heartbeat_fd: i
     settings = await channel.receive()
     assert isinstance(settings, Settings), "the first message holds the settings"
     configure_logs(settings)
-    load = SharedLoad.over(load_fd, number, settings.workers)
-    worker = Worker(settings, lambda event: channel.send(encode(event)), load)
+    load = SharedLoad.over(load_fd, number, settings.workers, ROWS)
+    usage = SharedUsage(load.rows, number, settings.workers)
+    worker = Worker(settings, lambda event: channel.send(encode(event)), load, usage)
     heart = Heart(heartbeat_fd, number)
     snapshot: Snapshot | None = None
     while (message := await channel.receive()) is not None:

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
+from pdx_proxy.admission.usage import WAITING_ROW
 from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import Address, Settings
@@ -35,6 +36,10 @@ class Workers(Protocol):
 
     def apply_load(self, reports: LoadReports) -> None:
         """Give every worker the engines' latest load reports."""
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queues of all workers."""
 
     async def report(self) -> dict[str, Any]:
         """Return the sum of the workers' reports."""
@@ -101,6 +106,10 @@ class LocalWorkers:
     def apply_load(self, reports: LoadReports) -> None:
         self._worker.apply_load(reports)
 
+    @property
+    def waiting(self) -> int:
+        return self._worker.waiting
+
     async def report(self) -> dict[str, Any]:
         return self._worker.report()
 
@@ -152,6 +161,10 @@ class ProcessWorkers:
         self._load_frame = frame = encode(reports)
         for supervisor in self._running:
             supervisor.send_latest("load", frame)
+
+    @property
+    def waiting(self) -> int:
+        return self._table.total(WAITING_ROW)
 
     async def report(self) -> dict[str, Any]:
         await asyncio.gather(*(supervisor.refresh() for supervisor in self._supervisors))

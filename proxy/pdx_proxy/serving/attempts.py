@@ -1,16 +1,18 @@
 """The attempts of one request: select engines, hand off, and try again within the retry budget."""
 
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from typing import Any
 
 from pdx_api.connectors import family_of
 from pdx_api.connectors.families import Pool, Pull
 from pdx_api.names import PrefillFailure, Role
+from pdx_proxy.admission.admission import Admission, Waiter
 from pdx_proxy.balancing.pick import Choice
-from pdx_proxy.engines.call import Call
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.transfer_params import LegRefused
 from pdx_proxy.handoff import pool, pull, push
 from pdx_proxy.handoff.base import Handoff, HandoffFailure
+from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure
@@ -31,8 +33,10 @@ class Unserved:
 class Attempts:
     """Runs the attempts of one worker's requests."""
 
-    def __init__(self, serving: ServingState, settlements: Settlements, cursor: int) -> None:
+    def __init__(self, serving: ServingState, settlements: Settlements, admission: Admission, cursor: int) -> None:
         self._serving = serving
+        self._admission = admission
+        self.load = serving.engines.load
         self._engines = serving.engines
         self._chooser = serving.chooser
         self._settlements = settlements
@@ -41,8 +45,9 @@ class Attempts:
         """Round-robin cursor: decides between endpoints with equal load."""
 
     async def run(self, call: Call, method: str) -> Handoff | Unserved:
-        """Return the first hand-off that succeeds.
+        """Return the first hand-off that succeeds. Raises ShedError if it never gets its slot.
 
+        The first attempt waits until engines have room. Further attempts do not wait: the retry budget bounds them.
         The call is dropped on return, so that its body is not kept while the answer is relayed.
         """
         on_prefill_failure = self._retries.on_prefill_failure
@@ -53,9 +58,13 @@ class Attempts:
         while tries:
             tries -= 1
             split = call.request.split and (tries > 0 or last is None or on_prefill_failure is PrefillFailure.FAIL)
-            choice = self._choose(call, split, avoid)
+            if last is None and not refused:
+                choice = await self._admit(call)
+            else:
+                choice = self._choose(call, split, avoid)
             if choice is None:
                 break
+            self._chooser.count(choice, call.request, split=split, first=not avoid)
             try:
                 handoff = await self._attempt(choice, call, method)
             except LegRefused:
@@ -79,7 +88,43 @@ class Attempts:
                 return handoff
         return Unserved(last)
 
-    def _choose(self, call: Call, split: bool, avoid: set[str]) -> Choice | None:
+    async def _admit(self, call: Call) -> Choice | None:
+        """Select the engines of the first attempt, at once or when they have room; None if there are none."""
+        split = call.request.split
+        choice = self._choose(call, split, ())
+        if self._admission.usage.all_waiting() == 0 and (choice is None or self.has_room(choice)):
+            call.permit.serve()
+        else:
+            began = self._engines.clock()
+            waiter = RoomWaiter(self, call)
+            await self._admission.wait(waiter, narrow=not split)
+            choice = waiter.use()
+            timeline = call.timeline
+            timeline.queued = self._engines.clock() - began
+            timeline.read += timeline.queued
+        self._serving.budget.request(call.timeline.read)
+        return choice
+
+    def has_room(self, choice: Choice) -> bool:
+        """Whether both engines may get one more leg."""
+        load, prefill = self.load, choice.prefill
+        return not load.full(choice.decode) and (prefill is None or not load.full(prefill))
+
+    def choose_with_room(self, call: Call) -> tuple[bool, Choice | None]:
+        """Whether the request must wait no longer, and its engines; None if there are none.
+
+        A request that can be split does not go to D alone only because every P is full.
+        """
+        split = call.request.split
+        choice = self._choose(call, split, ())
+        if choice is None or self.has_room(choice):
+            return True, choice
+        full = {e.name for e in self._engines.snapshot.everything if self.load.full(e)}
+        other = self._choose(call, split, full)
+        fits = other is not None and self.has_room(other) and (other.prefill is None) == (choice.prefill is None)
+        return fits, other
+
+    def _choose(self, call: Call, split: bool, avoid: Collection[str]) -> Choice | None:
         self._cursor += 1
         return self._chooser.choose(self._engines.snapshot, call.request, split=split, avoid=avoid, cursor=self._cursor)
 
@@ -125,6 +170,42 @@ class Attempts:
         decode = handoff.decode
         if decode.endpoint.role is Role.DECODE and decode.answer.status == 200:
             self._serving.counters.local_prefills[reason.value] += 1
+
+
+class RoomWaiter(Waiter):
+    """A request that waits until engines have room. The room that it keeps counts as legs."""
+
+    __slots__ = ("_attempts", "_call", "_kept", "choice")
+
+    def __init__(self, attempts: Attempts, call: Call) -> None:
+        super().__init__(call.permit)
+        self._attempts = attempts
+        self._call = call
+        self._kept: list[Endpoint] = []
+        self.choice: Choice | None = None
+        """The engines that have room; None if no engine can answer."""
+
+    def reserve(self) -> bool:
+        fits, choice = self._attempts.choose_with_room(self._call)
+        if fits and choice is not None:
+            self.choice = choice
+            self._kept = [choice.decode] if choice.prefill is None else [choice.decode, choice.prefill]
+            for endpoint in self._kept:
+                self._attempts.load.acquire(endpoint)
+        return fits
+
+    def give_up(self) -> None:
+        kept, self._kept = self._kept, []
+        for endpoint in kept:
+            self._attempts.load.release(endpoint)
+
+    def use(self) -> Choice | None:
+        """The engines. Their legs take the room: the caller creates them before anything else runs."""
+        load = self._attempts.load
+        on_release, load.on_release = load.on_release, None
+        self.give_up()
+        load.on_release = on_release
+        return self.choice
 
 
 def _why_local(choice: Choice, split: bool, refused: bool, failed: bool) -> LocalPrefillReason:

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from pdx_proxy.admission.admission import Admission, Permit
+from pdx_proxy.admission.admission import Admission
 from pdx_proxy.admission.api_keys import Keyring
-from pdx_proxy.engines.call import Call
+from pdx_proxy.admission.permit import Permit
 from pdx_proxy.handoff.base import Handoff
+from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.downstream.exchange import Exchange, answer
@@ -46,7 +47,7 @@ class Gateway:
         self._admission = admission
         self._keyring = keyring
         self._reader = RequestReader(serving)
-        self._attempts = Attempts(serving, settlements, cursor)
+        self._attempts = Attempts(serving, settlements, admission, cursor)
         self._log = AccessLog(engines.settings.logs, engines.settings.workers, self._roles, engines.clock)
         self._slow_seconds = self._log.slow_seconds
         self.draining = False
@@ -64,13 +65,9 @@ class Gateway:
         permit: Permit | None = None
         try:
             permit = self._admission.acquire(exchange, self._keyring.identify(exchange.headers))
-            if permit.admitted is not None:
-                await self._admission.wait_in_queue(permit)
-                timeline.queued = self._clock() - began
-            self._serving.budget.request(began)
             request = self._reader.read(exchange, kind, timeline)
             # No name here for the request: its body would be kept while the answer is relayed.
-            result = await self._attempts.run(Call(await request, timeline), exchange.method)
+            result = await self._attempts.run(Call(await request, timeline, permit), exchange.method)
             permit.drop_body()
             outcome = await self._answer(exchange, result, timeline)
         except asyncio.CancelledError:

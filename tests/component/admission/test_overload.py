@@ -174,7 +174,7 @@ async def test_a_client_that_sends_on_still_reads_its_refusal(make_world: MakeWo
 
 
 async def test_two_workers_share_the_limits(make_world: MakeWorld) -> None:
-    """Each worker has half of each limit, so that together they never exceed it."""
+    """Together they never exceed a limit, whichever of them has the connections."""
     world = await make_world(
         Order.PREFILL_FIRST,
         d={"decode_token_seconds": 0.02},

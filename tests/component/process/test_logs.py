@@ -10,8 +10,8 @@ import pytest
 from pdx_api.logs import JsonFormatter, TextFormatter
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Logs
-from pdx_proxy.engines.call import Call
 from pdx_proxy.engines.leg import Leg
+from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.telemetry import access_log
 from pdx_proxy.telemetry.access_log import LINES_PER_SECOND, AccessLog

@@ -21,7 +21,7 @@ async def test_an_answer_to_a_silent_client_stays_in_the_engine() -> None:
             assert engine.core.live == 0
             assert (await client.read()).startswith(b"HTTP/1.1 200 OK")
             assert engine._runner is not None
-            (connection,) = getattr(engine._runner.server, "connections", ())
+            (connection,) = list(getattr(engine._runner.server, "connections", ()))
             assert connection.transport.get_write_buffer_size() > 0, "what the client does not read"
 
 

@@ -55,7 +55,7 @@ class Exchange(Protocol):
         """The client's address, without its port."""
 
     def count_body(self, count: Callable[[int], None]) -> None:
-        """Call `count` with the size of each part of a body of unknown length. It may raise RefusedError."""
+        """Call `count` with the size of each part of the body, at once for what has come. It may raise RefusedError."""
 
     def drop_body(self) -> None:
         """Answer without the body: the rest of it is discarded, and then the connection is closed."""

@@ -17,7 +17,7 @@ from pdx_proxy.http.downstream.closing import unread_bytes
 from pdx_proxy.http.downstream.exchange import Handler, Pausable, answer
 from pdx_proxy.http.downstream.head import read_head
 from pdx_proxy.http.downstream.transport import body_seconds, cut, peer_of
-from pdx_proxy.http.errors import body_too_slow, error_body, unavailable_body
+from pdx_proxy.http.errors import RefusedError, body_too_slow, error_body, unavailable_body
 from pdx_proxy.http.routes import ROUTES, Kind
 
 _HOT: Final = {
@@ -67,6 +67,7 @@ class Http1Connection:
         "_ahead",
         "_body",
         "_body_complete",
+        "_count",
         "_lingers",
         "_loop",
         "_missing",
@@ -102,6 +103,8 @@ class Http1Connection:
         self._missing = 0
         """Bytes of the body that have not arrived."""
         self._body_complete: asyncio.Future[None] | None = None
+        self._count: Callable[[int], None] | None = None
+        """Called with the size of each further part of the body."""
         self._lingers = False
         """Whether the last answer has been written, and further bytes are discarded."""
         self._since = loop.time()
@@ -117,7 +120,7 @@ class Http1Connection:
     # the exchange, as the handler sees it
 
     async def body(self) -> bytes:
-        """The whole body; raises RefusedError when it is too slow."""
+        """The whole body; raises RefusedError when it is too slow, or when it is more than can be counted."""
         if self._missing:
             self._body_complete = self._loop.create_future()
             await self._body_complete
@@ -130,7 +133,12 @@ class Http1Connection:
         return peer_of(self._transport)
 
     def count_body(self, count: Callable[[int], None]) -> None:
-        """Nothing to count: the head contains the body's length."""
+        """Call `count` with the size of each part of the body, at once with the part that has arrived."""
+        arrived = self.size - self._missing
+        if arrived:
+            count(arrived)
+        if self._missing:
+            self._count = count
 
     def drop_body(self) -> None:
         """Answer without the body, discard the rest of it, and close the connection."""
@@ -284,10 +292,24 @@ class Http1Connection:
         if len(data) > missing:
             self._ahead = data[missing:]
             data = data[:missing]
-        self._body.append(data)
         self._missing = missing - len(data)
+        if self._count is None or self._counted(len(data)):
+            self._body.append(data)
         if not self._missing and self._body_complete is not None and not self._body_complete.done():
             self._body_complete.set_result(None)
+
+    def _counted(self, size: int) -> bool:
+        """Count a part of the body; False if it is more than can be counted, which ends the request."""
+        assert self._count is not None, "the body is counted"
+        try:
+            self._count(size)
+        except RefusedError as refusal:
+            self._count = None
+            self._body = []
+            if self._body_complete is not None and not self._body_complete.done():
+                self._body_complete.set_exception(refusal)
+            return False
+        return True
 
     def _refuse(self, transport: asyncio.Transport, with_answer: bool) -> None:
         """Close a connection beyond the limit, with a 503 or without an answer."""
@@ -334,6 +356,7 @@ class Http1Connection:
         """Close the connection, or begin the next request on it."""
         self.task = None
         self._body_complete = None
+        self._count = None
         self._upstream = None
         self._body = []
         transport = self._transport

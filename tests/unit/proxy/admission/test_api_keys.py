@@ -14,6 +14,7 @@ from pdx_proxy.admission.api_keys import (
     client_of,
     parse_clients,
     parse_engine_key,
+    parse_weights,
 )
 from pdx_proxy.config.settings import Keys
 
@@ -142,3 +143,13 @@ def test_check(tmp_path: Path) -> None:
     for keys in (Keys(clients=str(path)), Keys(engines=str(path))):
         with pytest.raises(KeyFileError, match=f"cannot use the key file {path}: "):
             check(keys)
+
+
+def test_a_line_may_have_a_weight() -> None:
+    digests = [sha256(name.encode()).hexdigest() for name in "abc"]
+    text = f"sha256:{digests[0]} alice weight=4\nsha256:{digests[1]} bob\nsha256:{digests[2]} carol  weight=12\n"
+    assert set(parse_clients(text).values()) == {"alice", "bob", "carol"}
+    assert parse_weights(text) == {"alice": 4, "carol": 12}
+    for wrong in ("weight=0", "weight=1000", "weight=", "weight=4 5", "4"):
+        with pytest.raises(ValueError, match="line 1 is no key"):
+            parse_clients(f"sha256:{digests[0]} alice {wrong}")

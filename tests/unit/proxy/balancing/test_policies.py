@@ -273,9 +273,10 @@ def test_a_missing_p_is_counted_at_the_first_attempt() -> None:
     counters = Counters()
     by = Chooser(Choosing(), lambda _: 0, counters)
     for pool in ([endpoint(1)], [endpoint(1, Role.AGGREGATED)], []):
-        by.choose(Snapshot.of(pool), request(), split=True, avoid=(), cursor=0)
-        by.choose(Snapshot.of(pool), request(), split=True, avoid={"other"}, cursor=0)
-        by.choose(Snapshot.of(pool), request(), split=False, avoid=(), cursor=0)
+        for split, first in ((True, True), (True, False), (False, True)):
+            choice = by.choose(Snapshot.of(pool), request(), split=split, avoid=(), cursor=0)
+            if choice is not None:
+                by.count(choice, request(), split=split, first=first)
     assert {reason: count for reason, count in counters.not_split.items() if count} == {"no_prefill": 1}
 
 

@@ -1,5 +1,6 @@
 """Every field of a spec about requests sets one setting of the gateway, through its flag."""
 
+import argparse
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +14,8 @@ from pdx_api.render.gateway_flags import gateway_flags
 from pdx_api.spec.parse import parse
 from pdx_api.spec.routing import GatewayLimits, GatewayLogs, Routing
 from pdx_api.spec.types import Spec
+from pdx_cli.commands.gateway import add_arguments as add_gateway_arguments
+from pdx_cli.commands.gateway import settings_of as gateway_settings_of
 from pdx_cli.main import main as pdx
 from pdx_proxy.__main__ import create_parser, main, settings_of
 from pdx_proxy.config.flags import FLAGS, flags_of
@@ -43,9 +46,14 @@ TABLE: dict[Path, tuple[object, str, str, object]] = {
     "spec.routing.queue.maxRequests": (0, "limits", "queued_requests", 0),
     "spec.routing.queue.maxWaitSeconds": (0, "limits", "queue_seconds", 0.0),
     "spec.routing.queue.maxInFlightPerDecode": (1, "limits", "in_flight_per_decode", 1),
+    "spec.routing.queue.maxInFlightPerPrefill": (7, "limits", "in_flight_per_prefill", 7),
     "spec.routing.queue.maxMemory": ("1.5Gi", "limits", "buffered_bytes", 3 * 2**29),
     "spec.gateway.limits.maxBodySize": (5000, "limits", "max_body_bytes", 5000),
     "spec.gateway.limits.maxRequestsPerClient": (3, "limits", "requests_per_client", 3),
+    "spec.gateway.limits.trustedProxies": (
+        *(["10.0.0.0/8", "fd00::/8"], "limits", "trusted_proxies"),
+        ("10.0.0.0/8", "fd00::/8"),
+    ),
     "spec.gateway.logs.format": ("JSON", "logs", "format", LogFormat.JSON),
     "spec.gateway.logs.slowSeconds": (0, "logs", "slow_seconds", 0.0),
     "spec.routing.ejection.consecutiveFailures": (2, "health", "consecutive_errors", 2),
@@ -117,6 +125,8 @@ def test_field_and_setting_have_one_default(path: Path) -> None:
     for step in path.split(".")[1:]:
         found = found[step]
     expected = getattr(getattr(Settings(), part), field)
+    if isinstance(found, list):
+        found = tuple(found)
     assert (quantity(found) if path.endswith(("maxMemory", "maxBodySize")) else found) == expected
 
 
@@ -139,7 +149,23 @@ def test_keys_are_files() -> None:
     assert settings.keys == Keys(clients="/c/keys", engines="/e/key")
 
 
+def test_networks_are_added() -> None:
+    settings = flags_of(["--trusted-proxies", "10.0.0.0/8, fd00::/8", "--trusted-proxies=192.0.2.1"])
+    assert settings.limits.trusted_proxies == ("10.0.0.0/8", "fd00::/8", "192.0.2.1")
+
+
+def test_repeated_engines_are_added() -> None:
+    parser = argparse.ArgumentParser()
+    add_gateway_arguments(parser)
+    urls = [f"http://h{number}:1" for number in range(5)]
+    argv = ["--prefill", urls[0], "--decode", urls[1], urls[2], "--decode", urls[3], "--prefill", urls[4]]
+    found = gateway_settings_of(parser.parse_args(argv))
+    assert [spec.address.host for spec in found.endpoints] == ["h0", "h4", "h1", "h2", "h3"]
+
+
 WRONG = [
+    ("--trusted-proxies 10.0.0.0/33",
+     "argument --trusted-proxies: 10.0.0.0/33 is no network; write CIDRs, for example 10.0.0.0/8,fd00::/8"),
     ("--prefill-policy Random",
      "argument --prefill-policy: Random does not exist; write one of: "
      "LeastRequests, LeastLoad, PrefixAffinity, SessionAffinity"),

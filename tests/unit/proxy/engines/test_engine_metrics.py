@@ -2,8 +2,9 @@
 
 import pytest
 
+from pdx_proxy.balancing.engine_limits import EngineSample
 from pdx_proxy.balancing.load_reports import LoadReport
-from pdx_proxy.engines.engine_metrics import PromptTokens, read_load, read_prompt_tokens
+from pdx_proxy.engines.engine_metrics import PromptTokens, read_load, read_prompt_tokens, read_sample
 
 LOAD_PAGE = b"""\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -70,3 +71,20 @@ vllm:prompt_tokens_by_source_created{{engine="1",source="external_kv_transfer"}}
 )
 def test_the_prompt_tokens_of_a_page(page: bytes, rank: int | None, expected: PromptTokens | None) -> None:
     assert read_prompt_tokens(page, rank) == expected
+
+
+def test_a_sample_separates_requests_that_wait_for_their_kv() -> None:
+    page = (
+        b"\n# TYPE x gauge"
+        b'\nvllm:num_requests_running{engine="0"} 5'
+        b'\nvllm:num_requests_waiting{engine="0"} 7'
+        b'\nvllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 4'
+        b'\nvllm:num_requests_waiting_by_reason{engine="0",reason="deferred"} 3'
+        b'\nvllm:kv_cache_usage_perc{engine="0"} 0.25'
+        b'\nvllm:e2e_request_latency_seconds_count{engine="0"} 40'
+        b'\nvllm:e2e_request_latency_seconds_sum{engine="0"} 80.5\n'
+    )
+    load = read_load(page)
+    assert load is not None
+    assert read_sample(page, load, 9.0) == EngineSample(9.0, 5, 4, 3, 0.25, 40, 80.5)
+    assert read_sample(b"", load, 9.0) == EngineSample(9.0, 5, 7, 0, 0.25), "of an older vLLM"

@@ -1,11 +1,10 @@
-"""Which engines are polled for their load, and which reports are published."""
+"""Which load reports are published."""
 
 import pytest
 
-from pdx_api.names import Policy, Role
-from pdx_proxy.balancing.load_reports import LoadReport
-from pdx_proxy.config.settings import Choosing
-from pdx_proxy.health.load_poller import must_publish, polled_roles
+from pdx_proxy.balancing.engine_limits import EngineLimit
+from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
+from pdx_proxy.health.load_poller import must_publish
 
 IDLE, BUSY, FULL = LoadReport(0, 0, 0.0), LoadReport(3, 0, 0.2), LoadReport(3, 9, 0.9)
 CHANGES = [
@@ -22,17 +21,11 @@ CHANGES = [
 
 @pytest.mark.parametrize(("old", "new", "expected"), CHANGES)
 def test_which_reports_are_published(old: dict[str, LoadReport], new: dict[str, LoadReport], expected: bool) -> None:
-    assert must_publish(old, new) is expected
+    assert must_publish(LoadReports(old), LoadReports(new)) is expected
 
 
-ROLES: list[tuple[Choosing, set[Role]]] = [
-    (Choosing(), set()),
-    (Choosing(Policy.SESSION_AFFINITY, Policy.PREFIX_AFFINITY), set()),
-    (Choosing(prefill_policy=Policy.LEAST_LOAD), {Role.PREFILL}),
-    (Choosing(decode_policy=Policy.LEAST_LOAD), {Role.DECODE, Role.AGGREGATED}),
-]
-
-
-@pytest.mark.parametrize(("choosing", "roles"), ROLES)
-def test_only_roles_whose_policy_uses_load_are_polled(choosing: Choosing, roles: set[Role]) -> None:
-    assert polled_roles(choosing) == roles
+def test_limits_and_silence_are_published() -> None:
+    idle = LoadReports({"a": IDLE}, {"a": EngineLimit(5)})
+    assert must_publish(idle, LoadReports({"a": IDLE}, {"a": EngineLimit(9)}))
+    assert must_publish(LoadReports(), LoadReports(silent=frozenset("a")))
+    assert not must_publish(idle, LoadReports({"a": IDLE}, {"a": EngineLimit(5)}))

@@ -1,0 +1,167 @@
+"""How many requests an engine gets at a time, from what it reports about itself. Pure.
+
+vLLM 0.32 does not publish max_num_seqs (v1/metrics/loggers.py), and where the KV cache is smaller, that is not the
+limit. So the limit follows what the engine runs: while nothing waits in its queue, it gets a little more than it runs;
+when requests wait, it runs all that it can.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+FIRST_LIMIT: Final = 5.0
+"""Requests for an engine before its first report. One runs, so at most four wait."""
+UNREPORTED_LIMIT: Final = 256.0
+"""Requests for an engine that reports nothing: vLLM's max_num_seqs on most GPUs (engine/arg_utils.py)."""
+MOST_QUEUED: Final = 4.0
+"""A D may have so many requests in its queue, or a tenth of what it runs."""
+QUEUED_SHARE: Final = 0.1
+_RESERVE: Final = 2.0
+"""Requests that wait in a D that runs all it can, so that a sequence that ends is replaced without the gateway."""
+_RESERVE_SHARE: Final = 0.05
+_SCARCE_KV: Final = 0.5
+"""From this use of the KV cache on, it bounds the limit."""
+_KEPT_RATE: Final = 0.7
+"""Weight of the earlier rates in the average."""
+_PATIENCE: Final = 10
+"""Reports with the limit reached and nothing waiting until one more request is tried."""
+_DECREASES: Final = 2
+"""Reports with waiting requests until a limit falls. A request that has just come waits for the next step."""
+
+
+class Work(Enum):
+    """What an engine does with a request."""
+
+    DECODE = auto()
+    """It answers: a D, or an aggregated engine. Its queue is short, because a request in it cannot go elsewhere."""
+    PREFILL = auto()
+    """It prefills. All requests of a step end together, so as many must wait for the next step."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSample:
+    """What an engine's metrics report at one moment, summed over its data-parallel ranks."""
+
+    at: float
+    """When, in seconds of the gateway's clock."""
+    running: float
+    waiting: float
+    """Requests that wait for capacity."""
+    deferred: float = 0.0
+    """Requests that wait for something else: their KV, mostly."""
+    kv_use: float = 0.0
+    """Share of the KV blocks in use."""
+    completed: float = 0.0
+    """Requests that have ended since its start."""
+    seconds: float = 0.0
+    """The sum of their durations."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimit:
+    """The limit of one engine, for the requests of all gateways together."""
+
+    requests: float
+    """Most requests that have reached it."""
+    load: float = 0.0
+    """Requests that had reached it at that moment."""
+    grows: bool = False
+    """Whether the engine may be able to run more, so that a further report soon may raise the limit."""
+    rate: float = 0.0
+    """Requests that end in a second."""
+    latency: float = 0.0
+    """Seconds that a request takes, its wait in the engine's queue included."""
+
+
+def room(work: Work, running: float) -> float:
+    """How many requests wait in an engine that runs all it can.
+
+    A request that comes next waits until these and one more have begun, at most one duration of a request. So fewer
+    wait than run.
+    """
+    if work is Work.PREFILL:
+        return max(1.0, running)
+    return min(max(running - 1.0, 0.0), max(_RESERVE, _RESERVE_SHARE * running))
+
+
+def growth(work: Work, running: float) -> float:
+    """How many more requests than it runs an engine gets that may be able to run more. If it cannot, they wait."""
+    return max(MOST_QUEUED, (1.0 if work is Work.PREFILL else QUEUED_SHARE) * running)
+
+
+def own_limit(limit: EngineLimit, legs: float, ahead: float) -> float:
+    """One gateway's part of a limit: what the requests of others leave, of which it has `legs` itself.
+
+    `ahead`: requests of its own that it may have under way to the engine besides (see `under_way`).
+    """
+    return max(1.0, limit.requests - max(0.0, limit.load - legs) + ahead)
+
+
+def under_way(decode: EngineLimit, prefill_seconds: float) -> float:
+    """How many requests for a D may be at a P, so that D has room for each when P has finished: what ends meanwhile.
+
+    While nothing shows how many D can run, it may also get more each time, at most twice as many in a second.
+    """
+    ending = decode.rate * prefill_seconds
+    if not decode.grows:
+        return ending
+    return max(ending, min(prefill_seconds, 1.0) * max(MOST_QUEUED, decode.load))
+
+
+class LimitEstimator:
+    """Estimates the limit of one engine from its reports."""
+
+    __slots__ = ("_full_at", "_last", "_latency", "_limit", "_quiet", "_rate", "_waited", "_work")
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._limit = FIRST_LIMIT
+        self._full_at: float | None = None
+        """Requests that it ran when others waited; None while nothing shows how many it can run."""
+        self._waited = 0
+        """Consecutive reports with waiting requests."""
+        self._quiet = 0
+        """Consecutive reports without, at the limit."""
+        self._last: EngineSample | None = None
+        self._rate = 0.0
+        self._latency = 0.0
+
+    def update(self, sample: EngineSample) -> EngineLimit:
+        """Return the limit after one more report."""
+        self._measure(sample)
+        busy = sample.running + sample.deferred
+        if sample.waiting > 0:
+            self._waited, self._quiet = self._waited + 1, 0
+            self._fill(busy, sample.waiting)
+        else:
+            self._waited = 0
+            self._quiet = self._quiet + 1 if busy >= self._limit else 0
+            if self._full_at is None or busy > self._full_at:
+                self._full_at = None
+                self._limit = max(self._limit, busy + growth(self._work, busy))
+            elif self._quiet >= _PATIENCE:
+                self._limit, self._quiet = self._limit + 1, 0
+        limit = self._limit
+        if sample.kv_use > _SCARCE_KV:
+            limit = min(limit, busy / sample.kv_use + growth(self._work, busy))
+        return EngineLimit(limit, busy + sample.waiting, self._full_at is None, round(self._rate, 2), self._latency)
+
+    def _fill(self, busy: float, waiting: float) -> None:
+        """Requests wait, so the engine runs all it can: at once if too many wait, else when that is no coincidence."""
+        full = busy + room(self._work, busy)
+        if self._waited >= _DECREASES or waiting > growth(self._work, busy) or full >= self._limit:
+            if self._work is Work.PREFILL and self._full_at is not None:
+                full = max(full, 0.8 * self._limit)  # prompts differ, and one long prompt fills a step
+            self._full_at = busy
+            self._limit = full
+
+    def _measure(self, sample: EngineSample) -> None:
+        last, self._last = self._last, sample
+        if last is None or sample.at <= last.at or sample.completed < last.completed:
+            return
+        ended = sample.completed - last.completed
+        rate = ended / (sample.at - last.at)
+        self._rate = rate if not self._rate else _KEPT_RATE * self._rate + (1 - _KEPT_RATE) * rate
+        if ended:
+            latency = (sample.seconds - last.seconds) / ended
+            self._latency = latency if not self._latency else _KEPT_RATE * self._latency + (1 - _KEPT_RATE) * latency

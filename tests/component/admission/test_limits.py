@@ -1,0 +1,106 @@
+"""Limits where the work is: per endpoint, until a hand-off is settled, and fair between clients."""
+
+import asyncio
+
+from pdx_api.names import Order
+from pdx_proxy.config.settings import Limits
+from tests.component.conftest import MakeWorld
+from tests.component.harness import PROMPT, Reply, Shape, World, eventually, request_of
+
+
+async def test_a_decode_runs_what_it_can_and_its_queue_is_short(make_world: MakeWorld) -> None:
+    """Without any setting, although the engine does not publish how many requests it runs at a time."""
+    most = 8
+    world = await make_world(Order.PREFILL_FIRST, d={"max_running": most, "decode_token_seconds": 0.02})
+    tasks = [asyncio.create_task(world.complete(prompt=f"{number} {PROMPT}", tokens=40)) for number in range(60)]
+    running: list[int] = []
+    queued: list[int] = []
+    while sum(task.done() for task in tasks) < len(tasks) - 2 * most:
+        counts = world.d.counts
+        queued.append(counts.waiting_now - counts.loading_now)
+        if running or counts.running_now == most:
+            running.append(counts.running_now)
+        await asyncio.sleep(0.02)
+    assert {reply.status for reply in await asyncio.gather(*tasks)} == {200}
+    assert max(queued) <= 4
+    assert sum(running) / len(running) >= 0.95 * most
+
+
+async def test_a_prefill_has_a_limit_of_its_own(make_world: MakeWorld) -> None:
+    """One P for two D's: what D's have room for does not fill P."""
+    slow = {"prefill_base_seconds": 0.05, "prefill_slots": 1}
+    limits = Limits(in_flight_per_prefill=2)
+    world = await make_world(Order.PREFILL_FIRST, decode=2, p=slow, limits=limits)
+    tasks = [asyncio.create_task(world.complete(prompt=f"{number} {PROMPT}", tokens=2)) for number in range(12)]
+    legs: list[int] = []
+    while not all(task.done() for task in tasks):
+        legs.append(world.p.counts.running_now + world.p.counts.waiting_now)
+        await asyncio.sleep(0.005)
+    assert {reply.status for reply in await asyncio.gather(*tasks)} == {200}
+    assert max(legs) == 2
+
+
+async def test_a_client_with_one_request_does_not_wait_for_those_of_another(make_world: MakeWorld) -> None:
+    """While a saturates D, b sends one request at a time: it waits for one duration of a request at most."""
+    most = 4
+    world = await make_world(
+        Order.PREFILL_FIRST,
+        d={"max_running": most, "decode_token_seconds": 0.02},
+        limits=Limits(trusted_proxies=("127.0.0.0/8",)),
+    )
+    done = 0
+
+    async def one(client: str) -> Reply:
+        nonlocal done
+        reply = await world.complete(tokens=20, headers={"X-Forwarded-For": f"6.6.6.6, {client}"})
+        done += 1
+        return reply
+
+    others = [asyncio.create_task(one("192.0.2.1")) for _ in range(48)]
+    await eventually(lambda: done >= 2 * most and world.report["inFlight"]["queued"])
+    passed: list[int] = []
+    for _ in range(2):
+        before = done
+        assert (await one("192.0.2.2")).status == 200
+        passed.append(done - before)
+    assert max(passed) <= 3 * most, "of 48 requests that came before"
+    assert {reply.status for reply in await asyncio.gather(*others)} == {200}
+
+
+async def test_a_client_that_left_holds_its_slot_until_all_is_settled(make_world: MakeWorld) -> None:
+    """In push orders P goes on. So do the request's slot, its client's open request and the bytes of its body."""
+    world = await make_world(Order.CONCURRENT, p={"prefill_base_seconds": 0.6}, limits=Limits(requests_per_client=1))
+    _, writer = await world.raw(Shape().body())
+    await eventually(lambda: world.p.counts.running_now)
+    usage = world.worker._admission.usage
+    writer.close()
+    await eventually(lambda: not world.report["inFlight"]["requests"])
+    assert (usage.in_flight, world.report["inFlight"]["settling"]) == (1, 1)
+    assert usage.buffered > len(PROMPT)
+    assert (await world.complete()).status == 429
+    await eventually(lambda: not usage.in_flight)
+    assert (usage.buffered, world.report["inFlight"]["settling"]) == (0, 0)
+    assert (await world.complete()).status == 200
+
+
+async def test_a_body_that_does_not_come_holds_nothing(make_world: MakeWorld) -> None:
+    limits = Limits(in_flight_per_decode=1, buffered_bytes=1 << 20, queued_requests=0)
+    world = await make_world(Order.PREFILL_FIRST, limits=limits)
+    listen = world.gateway.listen
+    writers: list[asyncio.StreamWriter] = []
+    for _ in range(3):
+        _, writer = await asyncio.open_connection(listen.host, listen.port)
+        head = request_of({}).partition(b"Content-Length")[0]
+        writer.write(head + b"Content-Length: 1000000\r\n\r\n" + b"x" * 1000)
+        writers.append(writer)
+        world.sent += 1
+    await eventually(lambda: _buffered(world) == 3000)
+    assert world.report["inFlight"]["requests"] == 3
+    assert (await world.complete()).status == 200
+    for writer in writers:
+        writer.close()
+    await eventually(lambda: not _buffered(world))
+
+
+def _buffered(world: World) -> int:
+    return world.worker._admission.usage.buffered

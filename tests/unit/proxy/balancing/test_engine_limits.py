@@ -1,0 +1,144 @@
+"""The limit of an engine follows what it runs, with engines that are simulated by three numbers."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pdx_api.names import Order, Role
+from pdx_proxy.balancing.engine_limits import (
+    FIRST_LIMIT,
+    UNREPORTED_LIMIT,
+    EngineLimit,
+    EngineSample,
+    LimitEstimator,
+    Work,
+    own_limit,
+    room,
+    under_way,
+)
+from pdx_proxy.balancing.leg_limits import leg_limits
+from pdx_proxy.balancing.load_reports import LoadReports
+from pdx_proxy.config.settings import Address, EndpointSpec, Limits
+from pdx_proxy.endpoints.endpoint import Endpoint, State
+from pdx_proxy.endpoints.snapshot import Snapshot
+
+
+def fill(estimator: LimitEstimator, most: int, rounds: int, kv_each: float = 0.0) -> list[EngineLimit]:
+    """Report what an engine that runs `most` requests shows when it always gets as many as its limit allows."""
+    found = [EngineLimit(FIRST_LIMIT)]
+    for at in range(1, rounds + 1):
+        legs = int(found[-1].requests)
+        running = min(legs, most)
+        found.append(estimator.update(EngineSample(at, running, legs - running, kv_use=running * kv_each)))
+    return found
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4, 16, 100, 256, 1024])
+def test_a_decode_runs_what_it_can_and_its_queue_is_short(most: int) -> None:
+    limits = fill(LimitEstimator(Work.DECODE), most, 60)
+    queued = [max(0, int(limit.requests) - most) for limit in limits]
+    assert max(queued) <= max(4, most // 10), "at any time, also while the limit grows"
+    assert min(int(limit.requests) for limit in limits[-10:]) >= most, "nothing idles"
+    usual = sorted(queued[-20:])[10]
+    assert usual == int(room(Work.DECODE, most))
+    assert usual < most, "a new request waits for one request's duration at most"
+
+
+def test_it_takes_few_reports_to_reach_a_large_engine() -> None:
+    limits = fill(LimitEstimator(Work.DECODE), 256, 60)
+    assert next(n for n, limit in enumerate(limits) if limit.requests >= 0.95 * 256) <= 32
+    assert limits[3].grows
+    assert not limits[-1].grows
+
+
+@pytest.mark.parametrize("most", [1, 8, 100])
+def test_a_prefill_has_its_next_step_waiting(most: int) -> None:
+    limits = fill(LimitEstimator(Work.PREFILL), most, 60)
+    assert limits[-1].requests == most + max(1, most)
+
+
+def test_one_report_with_waiting_requests_is_a_coincidence() -> None:
+    estimator = LimitEstimator(Work.DECODE)
+    before = fill(estimator, 100, 60)[-1].requests
+    estimator.update(EngineSample(99, 100, 0))
+    moment = EngineSample(100, 60, 3)
+    assert estimator.update(moment).requests == before
+    assert estimator.update(replace(moment, at=101)).requests == 63, "two are not"
+
+
+def test_a_limit_stays_while_the_engine_is_idle() -> None:
+    estimator = LimitEstimator(Work.DECODE)
+    before = fill(estimator, 100, 60)[-1].requests
+    for at in range(100, 130):
+        limit = estimator.update(EngineSample(at, 0, 0))
+    assert (limit.requests, limit.load) == (before, 0)
+
+
+def test_it_grows_again_when_requests_become_smaller() -> None:
+    estimator = LimitEstimator(Work.DECODE)
+    assert fill(estimator, 1, 30)[-1].requests == 1
+    assert int(fill(estimator, 50, 120)[-1].requests) == 52
+
+
+def test_scarce_kv_bounds_it() -> None:
+    estimator = LimitEstimator(Work.DECODE)
+    fill(estimator, 200, 60)
+    assert estimator.update(EngineSample(100, 50, 0, kv_use=0.8)).requests == 50 / 0.8 + 5
+    assert estimator.update(EngineSample(101, 50, 0, kv_use=0.2)).requests == 210
+
+
+def test_requests_that_wait_for_their_kv_run() -> None:
+    estimator = LimitEstimator(Work.DECODE)
+    limit = estimator.update(EngineSample(1, 2, 0, deferred=3))
+    assert (limit.requests, limit.load) == (9, 5)
+
+
+def test_rate_and_latency_are_measured() -> None:
+    estimator = LimitEstimator(Work.PREFILL)
+    for at in range(60):
+        limit = estimator.update(EngineSample(at, 1, 0, completed=at * 20, seconds=at * 10))
+    assert limit.rate == 20.0
+    assert limit.latency == pytest.approx(0.5)
+    restarted = estimator.update(EngineSample(60, 0, 0, completed=0, seconds=0))
+    assert restarted.rate == 20.0
+
+
+def test_the_requests_of_others_are_theirs() -> None:
+    limit = EngineLimit(20, load=12)
+    assert own_limit(limit, legs=12, ahead=0) == 20
+    assert own_limit(limit, legs=5, ahead=0) == 13
+    assert own_limit(limit, legs=15, ahead=3) == 23, "three are at a P"
+    assert own_limit(EngineLimit(20, load=90), legs=0, ahead=0) == 1
+
+
+def test_as_many_are_under_way_as_end_meanwhile() -> None:
+    assert under_way(EngineLimit(100, load=100, rate=40.0), 0.5) == 20
+    grows = EngineLimit(9, load=8, grows=True, rate=1.0)
+    assert under_way(grows, 0.0) == 0
+    assert under_way(grows, 0.5) == 4
+    assert under_way(grows, 10.0) == 10
+
+
+def endpoint(name: str, role: Role, order: Order = Order.PREFILL_FIRST) -> Endpoint:
+    return Endpoint(EndpointSpec(Address(name, 1), role, order=order), warm_up_state=State.WARM)
+
+
+def test_legs_are_limited_by_reports_and_settings() -> None:
+    p, d = endpoint("p", Role.PREFILL), endpoint("d", Role.DECODE)
+    pushed = endpoint("c", Role.DECODE, Order.CONCURRENT)
+    snapshot = Snapshot.of([p, d, pushed])
+    busy = EngineLimit(100, load=100, rate=40.0)
+    limits = {p.name: EngineLimit(6, latency=0.5), d.name: busy, pushed.name: busy}
+
+    def found(reports: LoadReports, **more: Any) -> list[float]:
+        by_name = leg_limits(snapshot, reports, Limits(**more), lambda _: 100)
+        return [by_name[each.name] for each in (p, d, pushed)]
+
+    assert found(LoadReports(limits=limits)) == [6, 120, 100], "with P first, 20 of D's may be at a P"
+    assert found(LoadReports(limits=limits), in_flight_per_decode=50, in_flight_per_prefill=3) == [3, 50, 50]
+    assert found(LoadReports(limits=limits), in_flight_per_decode=500, in_flight_per_prefill=50) == [6, 120, 100]
+    assert found(LoadReports()) == [FIRST_LIMIT] * 3, "before the first report"
+    silent = LoadReports(silent=frozenset((p.name, d.name, pushed.name)))
+    assert found(silent) == [UNREPORTED_LIMIT] * 3
+    assert found(silent, in_flight_per_decode=700, in_flight_per_prefill=9) == [9, 700, 700]
