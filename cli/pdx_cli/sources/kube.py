@@ -73,16 +73,16 @@ class Kube(Cluster):
 
     def _open_socket(self, address: AddrInfoType) -> socket.socket:
         family, kind, protocol, _, _ = address
-        opened = socket.socket(family, kind, protocol)
-        self._sockets.add(opened)
-        return opened
+        sock = socket.socket(family, kind, protocol)
+        self._sockets.add(sock)
+        return sock
 
     async def close(self) -> None:
         """Close every connection. Those with TLS take a round trip, and the event loop often ends right after this."""
         await super().close()
         await self._connector.close()
         for _ in range(CLOSE_POLLS):
-            if all(opened.fileno() == -1 for opened in self._sockets):
+            if all(sock.fileno() == -1 for sock in self._sockets):
                 return
             await asyncio.sleep(0.01)
 
