@@ -22,10 +22,10 @@ from tests.engines.support import campaign, mooncake
 from tests.engines.support.harness import ROOT, Gateway, complete, eventually, gateway, make_prompt
 
 TIMEOUT = "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT"
-ENGINE_SECONDS = 60
-"""After this time an engine itself gives up what nobody has met."""
-SETTLE_SECONDS = 90.0
-"""On a busy machine some blocks are held until the engines' own limit, for a cause that is not known. Else: 2 s."""
+FREED_SECONDS = 20.0
+"""Long before the engines' own time-out of 60 s."""
+LEFT_SECONDS = 90.0
+"""After clients have left. Beside other tests, blocks were held for more than 20 s. The cause is not known."""
 FAMILY = Mooncake().family(Order.CONCURRENT)
 
 
@@ -41,7 +41,7 @@ def env() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def pair(tiny_model: Path, env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     logs = tmp_path_factory.mktemp("mooncake")
-    with running_pair(tiny_model, logs, "Concurrent", "Mooncake", {**env, TIMEOUT: str(ENGINE_SECONDS)}) as engines:
+    with running_pair(tiny_model, logs, "Concurrent", "Mooncake", {**env, TIMEOUT: "60"}) as engines:
         yield engines
 
 
@@ -51,8 +51,8 @@ def front(request: pytest.FixtureRequest, pair: Pair) -> Iterator[Gateway]:
         yield running
 
 
-async def _free(pair: Pair) -> None:
-    await eventually(lambda: not pair.prefill.kv_usage + pair.decode.kv_usage, SETTLE_SECONDS, "blocks are still held")
+async def _free(pair: Pair, within: float = FREED_SECONDS) -> None:
+    await eventually(lambda: pair.prefill.kv_usage == 0 and pair.decode.kv_usage == 0, within, "blocks are still held")
 
 
 async def test_the_orders(session: aiohttp.ClientSession, front: Gateway, pair: Pair) -> None:
@@ -61,8 +61,8 @@ async def test_the_orders(session: aiohttp.ClientSession, front: Gateway, pair: 
     outcomes = await campaign.hang_up_at_random(session, front, 40, seed=30 + list(Order).index(front.order))
     assert set(outcomes) == {200, "left"}
     idle = {"requests": 0, "queued": 0, "settling": 0, "prefill": 0, "decode": 0}
-    await eventually(lambda: front.state()["inFlight"] == idle, SETTLE_SECONDS, "in flight")
-    await _free(pair)
+    await eventually(lambda: front.state()["inFlight"] == idle, 30, "in flight")
+    await _free(pair, LEFT_SECONDS)
     for stream in (False, True):  # D refuses one, and both the other: P keeps no place for either
         body = {"prompt": make_prompt(7, 20), "stream": stream}
         assert (await complete(session, front.url, {**body, "max_tokens": 2**31 - 1})).status == 400
