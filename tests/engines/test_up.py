@@ -41,17 +41,8 @@ NONE = "KV moved: none, as expected in mode Aggregated"
 )
 def test_the_proof(tiny_model: Path, tmp_path: Path, example: str, setting: str, verdict: str) -> None:
     command = [
-        *(
-            "nice",
-            "-n",
-            str(NICENESS),
-            sys.executable,
-            "-m",
-            "pdx_cli",
-            "up",
-            str(ROOT / f"examples/{example}.yaml"),
-            "--once",
-        ),
+        *("nice", "-n", str(NICENESS), sys.executable, "-m", "pdx_cli"),
+        *("up", str(ROOT / f"examples/{example}.yaml"), "--once"),
         *("--set", f"spec.model.source.path={tiny_model}", "--set", setting, "--run-dir", str(tmp_path / "run")),
     ]
     env = {**os.environ, **(libraries() if example in WITH_MOONCAKE else {})}

@@ -5,6 +5,7 @@ from collections.abc import Generator
 from typing import Any, Final
 
 import pytest
+import urllib3.util.connection  # noqa: F401  # its import binds a socket, to find out whether there is IPv6
 
 FORBIDDEN: Final = frozenset(
     {
