@@ -92,11 +92,11 @@ class Usage:
 
 _SERVE: Final = Verdict.SERVE
 """A plain name: the lookup of an enum member in its class takes longer than the decision."""
-_QUEUED, _SERVED, _RELEASED = "queued", "served", "released"
+_READING, _QUEUED, _SERVED, _RELEASED = "reading", "queued", "served", "released"
 
 
 def decide(limits: WorkerLimits, usage: Usage, size: int, of_client: int) -> Verdict | ShedReason:
-    """Decide about a request with a body of `size` bytes whose client has `of_client` open requests.
+    """Decide, at its head, about a request with a body of `size` bytes whose client has `of_client` open requests.
 
     A body larger than the limit of buffered bytes is admitted when no other body is buffered.
     """
@@ -104,6 +104,11 @@ def decide(limits: WorkerLimits, usage: Usage, size: int, of_client: int) -> Ver
         return ShedReason.CLIENT_LIMIT
     if usage.buffered and usage.buffered + size > limits.buffered_bytes:
         return ShedReason.BYTES
+    return decide_slot(limits, usage)
+
+
+def decide_slot(limits: WorkerLimits, usage: Usage) -> Verdict | ShedReason:
+    """Decide about a request whose body is complete."""
     if usage.in_flight < usage.capacity and not usage.waiting:
         return _SERVE
     return Verdict.QUEUE if usage.waiting < limits.queued else ShedReason.QUEUE_FULL
@@ -119,22 +124,22 @@ def retry_after(ahead: float, completed: int, seconds: float) -> int:
 
 
 class Permit:
-    """What one request holds of its worker: a slot or a place in the queue, and room for its body."""
+    """What one request holds of its worker: room for its body, and, once that is complete, a slot or a queue place."""
 
     __slots__ = ("_admission", "admitted", "buffered", "client", "state")
 
-    def __init__(self, admission: "Admission", client: str | None, buffered: int) -> None:
+    def __init__(self, admission: "Admission", client: str | None) -> None:
         self._admission = admission
         self.client = client
         """The client whose open requests include this one; None without a limit for clients."""
-        self.buffered = buffered
+        self.buffered = 0
         """Bytes of its body that are buffered."""
-        self.state = _SERVED
+        self.state = _READING
         self.admitted: asyncio.Future[bool] | None = None
         """True when a slot becomes free, False when the wait is too long; None for a request that did not wait."""
 
     def grow(self, size: int) -> None:
-        """Count more bytes of a body whose length is not in the head; raises ShedError."""
+        """Count bytes of the body that have arrived; raises ShedError."""
         self._admission.grow(self, size)
 
     def drop_body(self) -> None:
@@ -174,28 +179,36 @@ class Admission:
     def acquire(self, exchange: Exchange, name: str | None) -> Permit:
         """A permit for a request of the client with this name (None: of its address); raises ShedError.
 
-        If the permit has `admitted`, call `wait_in_queue` next. Call `release` last.
+        It counts the bytes of the body as they arrive. Call `take_slot` when the body is complete, and `release` last.
         """
         limits, usage = self._limits, self.usage
         size, client, of_client = exchange.size, None, 0
         if limits.per_client:
             client = f"key {name}" if name else exchange.peer
             of_client = self._clients.get(client, 0)
-        buffered = size or 0
-        verdict = decide(limits, usage, buffered, of_client)
+        verdict = decide(limits, usage, size or 0, of_client)
         if isinstance(verdict, ShedReason):
             raise self._shed(verdict, of_client)
-        permit = Permit(self, client, buffered)
-        usage.buffered += buffered
+        permit = Permit(self, client)
         if client is not None:
             self._clients[client] = of_client + 1
-        if size is None:
+        if size != 0:
             exchange.count_body(permit.grow)
+        return permit
+
+    def take_slot(self, permit: Permit) -> None:
+        """Give a request whose body is complete a slot or a place in the queue; raises ShedError.
+
+        If the permit then has `admitted`, call `wait_in_queue` next.
+        """
+        verdict = decide_slot(self._limits, self.usage)
         if verdict is _SERVE:
-            usage.in_flight += 1
+            permit.state = _SERVED
+            self.usage.in_flight += 1
+        elif isinstance(verdict, ShedReason):
+            raise self._shed(verdict, 0)
         else:
             self._enqueue(permit)
-        return permit
 
     async def wait_in_queue(self, permit: Permit) -> None:
         """Wait for a slot; raises ShedError when that takes too long."""
@@ -226,6 +239,8 @@ class Admission:
         permit.drop_body()
         if permit.client is not None:
             self._forget(permit.client)
+        if state is _READING:
+            return
         if state is _QUEUED:
             self._dequeue(permit)
             return

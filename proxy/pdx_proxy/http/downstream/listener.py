@@ -8,9 +8,14 @@ from typing import Final
 from pdx_proxy.http.downstream.exchange import Handler
 from pdx_proxy.http.downstream.fallback import FallbackServer
 from pdx_proxy.http.downstream.http1 import Http1Connection
+from pdx_proxy.http.downstream.transport import cut
 
 _SWEEP_SECONDS: Final = 5.0
 """How often idle and slow clients are closed: one timer for all connections."""
+_FLUSH_SECONDS: Final = 0.02
+"""How often the gateway checks, while it stops, whether clients have received the last bytes."""
+_LAST_SECONDS: Final = 1.0
+"""How long clients may still receive answers that end with the shutdown deadline."""
 _FILES_PER_CLIENT: Final = 3
 """A client's connection, and for its request one to a P and one to a D."""
 _OTHER_FILES: Final = 64
@@ -35,13 +40,14 @@ class Listener:
     The handler is cancelled when its client disconnects.
     """
 
-    def __init__(self, handler: Handler, *, max_body_bytes: int) -> None:
+    def __init__(self, handler: Handler, *, max_body_bytes: int, send_seconds: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._fallback = FallbackServer(handler, max_body_bytes=max_body_bytes)
         self._connections: set[Http1Connection] = set()
         self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
         self.handle: Handler = handler
         self.max_body_bytes = max_body_bytes
+        self.send_seconds = send_seconds
         self.stopping = False
         self.most_connections = most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
@@ -66,15 +72,33 @@ class Listener:
     def stop(self) -> None:
         """Accept no further request; close idle connections."""
         self.stopping = True
-        self._sweeper.cancel()
         for connection in list(self._connections):
             connection.stop()
         self._fallback.pre_shutdown()
 
     async def finish(self, seconds: float) -> None:
-        """Wait up to `seconds` for open requests, then cancel them."""
+        """Wait up to `seconds` for open requests, then cancel them; wait until clients have the last bytes."""
+        ends = self._loop.time() + seconds
         tasks = [connection.task for connection in self._connections if connection.task is not None]
-        await asyncio.gather(self._finish(tasks, seconds), self._fallback.shutdown(seconds))
+        transports = self._fallback.transports
+        try:
+            await asyncio.gather(self._finish(tasks, seconds), self._fallback.shutdown(seconds))
+            transports += [each.transport for each in self._connections if each.transport is not None]
+            await self._flush(transports, max(ends, self._loop.time() + _LAST_SECONDS))
+        finally:
+            self._sweeper.cancel()
+
+    async def _flush(self, transports: list[asyncio.Transport], ends: float) -> None:
+        """Wait until nothing waits to be written, then cut the clients that have not accepted everything.
+
+        The bytes in this process are lost when it ends; the kernel sends its own.
+        """
+        while transports and self._loop.time() < ends:
+            transports = [transport for transport in transports if transport.get_write_buffer_size()]
+            if transports:
+                await asyncio.sleep(_FLUSH_SECONDS)
+        for transport in transports:
+            cut(transport)
 
     async def _finish(self, tasks: "list[asyncio.Task[None]]", seconds: float) -> None:
         if not tasks:
@@ -88,4 +112,5 @@ class Listener:
         now = self._loop.time()
         for connection in list(self._connections):
             connection.sweep(now)
+        self._fallback.sweep(now, self.send_seconds)
         self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
