@@ -95,8 +95,17 @@ def admission(clock: Callable[[], float] | None = None, **limits: Any) -> Admiss
 
 
 def acquire(owner: Admission, size: int | None = 0, peer: str = "a", name: str | None = None) -> Permit:
+    """A permit with a slot or a place in the queue, for a body that has arrived whole."""
     exchange: Any = FakeExchange(size, peer)
-    return owner.acquire(exchange, name)
+    permit = owner.acquire(exchange, name)
+    try:
+        if size:
+            permit.grow(size)
+        owner.take_slot(permit)
+    except ShedError:
+        permit.release()
+        raise
+    return permit
 
 
 async def test_first_come_first_served() -> None:
@@ -139,13 +148,45 @@ async def test_more_engines_serve_more() -> None:
     assert [permit.admitted.done() for permit in permits if permit.admitted] == [True, True, False]
 
 
-async def test_a_body_without_a_length_counts_as_it_arrives() -> None:
-    owner = admission(buffered_bytes=100)
-    exchange: Any = FakeExchange(None)
-    other, growing = acquire(owner, 50), owner.acquire(exchange, None)
-    growing.grow(50)
+async def test_a_head_takes_no_slot_and_no_bytes() -> None:
+    """A request takes bytes as its body arrives, and a slot when that is complete."""
+    owner = admission(in_flight_per_decode=1, queued_requests=1, buffered_bytes=100)
+    exchanges: list[Any] = [FakeExchange(90) for _ in range(5)]
+    permits = [owner.acquire(exchange, None) for exchange in exchanges]
+    assert owner.usage == Usage(1)
+    exchanges[0].count(60)
     with pytest.raises(ShedError) as shed:
-        exchange.count(1)
+        exchanges[1].count(60)
+    assert shed.value.reason is ShedReason.BYTES
+    for permit in permits[:2]:
+        owner.take_slot(permit)
+    with pytest.raises(ShedError) as shed:
+        owner.take_slot(permits[2])
+    assert shed.value.reason is ShedReason.QUEUE_FULL
+    assert owner.usage == Usage(1, in_flight=1, waiting=1, buffered=60)
+    for permit in permits:
+        permit.release()
+    assert owner.usage == Usage(1)
+
+
+async def test_what_cannot_be_served_is_shed_at_its_head() -> None:
+    owner = admission(buffered_bytes=100)
+    held = acquire(owner, 50)
+    large: Any = FakeExchange(51)
+    with pytest.raises(ShedError) as shed:
+        owner.acquire(large, None)
+    assert (shed.value.reason, large.count) == (ShedReason.BYTES, None)
+    held.release()
+
+
+@pytest.mark.parametrize("size", [None, 60])
+async def test_a_body_counts_as_it_arrives(size: int | None) -> None:
+    owner = admission(buffered_bytes=120)
+    exchange: Any = FakeExchange(size)
+    other, growing = acquire(owner, 50), owner.acquire(exchange, None)
+    growing.grow(60)
+    with pytest.raises(ShedError) as shed:
+        exchange.count(11)
     assert shed.value.reason is ShedReason.BYTES
     other.release()
     growing.grow(1000)  # alone: bounded by the largest body
