@@ -31,6 +31,8 @@ class Script:
 
     data: bytes
     closes: bool = False
+    then: bytes = b""
+    """Sent when the engine's `proceed` is set."""
 
 
 class ScriptedEngine:
@@ -40,8 +42,7 @@ class ScriptedEngine:
         self.scripts = list(scripts)
         self.requests = 0
         """Requests without warm-ups."""
-        self.left = 0
-        """Connections that the gateway has closed."""
+        self.proceed = asyncio.Event()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection."""
@@ -57,10 +58,13 @@ class ScriptedEngine:
                 self.requests += 1
                 script = self.scripts.pop(0)
                 writer.write(script.data)
+                if script.then:
+                    await self.proceed.wait()
+                    writer.write(script.then)
                 if script.closes:
                     break
         except (asyncio.IncompleteReadError, ConnectionError):
-            self.left += 1
+            pass
         writer.close()
 
 

@@ -70,7 +70,6 @@ async def test_crlf_streams_are_relayed_as_they_come(step: int, world: World) ->
             received = await reader.readuntil(b"null}]}\r\n\r\n" if step == 1000 else b"}")
         assert received.startswith(b"HTTP/1.1 200 OK\r\n")
         writer.close()
-        await asyncio.sleep(0)
 
 
 SHAPES = {
@@ -100,23 +99,32 @@ async def test_a_broken_stream_ends_in_its_own_shape(name: str, lines: str, worl
         assert await world.outcomes() == {"broken": 1}
 
 
+LONG = b"x" * (1200 << 10)
 ENDLESS = {
-    "status-500": (b"HTTP/1.1 500 E\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n", True),
-    "head": (b"HTTP/1.1 200 OK\r\nx-long: ", True),
-    "event": (STREAM, False),
+    "status-500": b"HTTP/1.1 500 E\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n" + chunk(LONG),
+    "head": b"HTTP/1.1 200 OK\r\nx-long: " + LONG,
 }
 
 
 @pytest.mark.parametrize("name", ENDLESS)
 async def test_an_answer_without_an_end_is_bounded(name: str, world: World) -> None:
-    """A failure without an end is followed by another attempt; an event without an end goes to the client as it is."""
-    begin, fails = ENDLESS[name]
-    endless = b"x" * (1200 << 10)
-    data = begin + (endless if name == "head" else chunk(endless))
-    async with scripted(world, Script(data if fails else data + LAST), GOOD) as engine:
+    """It is followed by another attempt."""
+    async with scripted(world, Script(ENDLESS[name]), GOOD) as engine:
         reply = await _stream(world)
-        assert (reply.status, reply.raw) == (200, TOKEN + DONE if fails else endless)
-        assert engine.requests == (2 if fails else 1)
+        assert (reply.status, reply.raw) == (200, TOKEN + DONE)
+        assert engine.requests == 2
+        assert await world.outcomes() == {"whole": 1}
+
+
+async def test_a_long_event_is_relayed_before_its_end(world: World) -> None:
+    async with scripted(world, Script(STREAM + chunk(LONG), then=LAST)) as engine:
+        reader, writer = await world.raw({"prompt": "x", "stream": True, "scripted": True})
+        async with asyncio.timeout(20):
+            await reader.readuntil(b"\r\n\r\n")
+            assert await reader.readexactly(len(chunk(LONG))) == chunk(LONG)
+        engine.proceed.set()
+        assert await reader.readexactly(len(LAST)) == LAST
+        writer.close()
         assert await world.outcomes() == {"whole": 1}
 
 
