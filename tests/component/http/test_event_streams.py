@@ -15,7 +15,7 @@ GOOD = Script(STREAM + chunk(TOKEN) + chunk(DONE) + LAST)
 MESSAGES, RESPONSES, COMPLETIONS = "/v1/messages", "/v1/responses", "/v1/completions"
 CREATED = (
     b'event: response.created\ndata: {"response":{"error":null},"sequence_number":0,"type":"response.created"}\n\n'
-    b'event: response.in_progress\ndata: {"response":{"error":null},"sequence_number":1,"type":"response.in_progress"}\n\n'
+    b'event: response.in_progress\ndata: {"response":{"error":null},"sequence_number":1,"type":"x"}\n\n'
 )
 ITEM = b'event: response.output_item.added\ndata: {"item":{},"output_index":0,"sequence_number":2,"type":"x"}\n\n'
 START = b'event: message_start\ndata: {"type":"message_start","message":{"role":"assistant","content":[]}}\n\n'
@@ -43,7 +43,9 @@ BEFORE_THE_PROOF = {
     "message-error": (MESSAGES, START + ANTHROPICS),
     "response-failed": (
         RESPONSES,
-        CREATED + b'event: response.failed\ndata: {"type":"response.failed","response":{"error":{"code":"server_error"}}}\n\n',
+        CREATED
+        + b"event: response.failed\n"
+        + b'data: {"type":"response.failed","response":{"error":{"code":"server_error"}}}\n\n',
     ),
 }
 
@@ -100,8 +102,9 @@ async def test_a_broken_stream_ends_in_its_own_shape(name: str, lines: str, worl
 
 
 LONG = b"x" * (1200 << 10)
+FAILED = b"HTTP/1.1 500 E\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
 ENDLESS = {
-    "status-500": b"HTTP/1.1 500 E\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n" + chunk(LONG),
+    "status-500": FAILED + chunk(LONG),
     "head": b"HTTP/1.1 200 OK\r\nx-long: " + LONG,
 }
 

@@ -20,8 +20,6 @@ SEND_SECONDS = 0.3
 PATHS = {"fast": "/v1/completions", "fallback": "/v1/completions?a=b"}
 
 
-
-
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gateway inspects its clients often, and the kernel does not end connections by itself."""
@@ -59,6 +57,13 @@ def send() -> Iterator[Send]:
         client.close()
 
 
+async def _read_all(client: socket.socket) -> bytes:
+    received = b""
+    while piece := await asyncio.get_running_loop().sock_recv(client, 1 << 20):
+        received += piece
+    return received
+
+
 def _connections(world: World) -> int:
     owner = world.worker._listener
     return owner.most_connections - owner.room()
@@ -85,8 +90,7 @@ async def test_a_client_that_reads_nothing_is_cut(state: str, path: str, make_wo
     await eventually(lambda: not _connections(world), what="its connection is gone")
     await eventually(lambda: not world.d.counts.running_now)
     with pytest.raises(ConnectionResetError):
-        while await asyncio.get_running_loop().sock_recv(client, 1 << 20):
-            pass
+        await _read_all(client)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -112,9 +116,7 @@ async def test_the_last_bytes_are_sent_before_the_process_ends(path: str, make_w
     stopping = asyncio.create_task(world.gateway.stop())
     await asyncio.wait({stopping}, timeout=0.3)
     assert not stopping.done(), "the client has not received its answer"
-    received = b""
-    while piece := await asyncio.get_running_loop().sock_recv(client, 1 << 20):
-        received += piece
+    received = await _read_all(client)
     assert json.loads(received.partition(b"\r\n\r\n")[2])["choices"][0]["text"] == Shape().expected(tokens=TOKENS)
     await stopping
     world.control = None

@@ -100,7 +100,7 @@ NAMED = {
 CLIENTS = {
     "anthropic": b'event: error\ndata: {"type":"error","error":{"type":"invalid_request_error"}}\n\n',
     "responses": b'event: error\ndata: {"type":"error","code":"invalid_prompt","message":"m"}\n\n',
-    "failed": b'event: response.failed\ndata: {"type":"response.failed","response":{"error":{"code":"invalid_image"}}}\n\n',
+    "failed": b'data: {"type":"response.failed","response":{"error":{"code":"invalid_image"}}}\n\n',
     "completed": b'event: response.completed\ndata: {"type":"response.completed","response":{"error":null}}\n\n',
     "no-object": b'event: error\ndata: ["error"]\n\n',
 }
