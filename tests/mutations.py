@@ -247,7 +247,7 @@ MUTATIONS: Final = (
         "serving/stream_end.py",
         "if path == _MESSAGES:",
         "if False:",
-        f"{_EVENTS}a_broken_stream_ends_in_its_own_shape[lf-messages]",
+        f"{_EVENTS}a_broken_stream_ends_in_its_own_shape[messages-lf]",
     ),
 )
 

@@ -109,7 +109,7 @@ def _engines() -> Iterator[Row]:
                 _BROKEN,
                 streams=STREAM,
                 engines="D whole 1",
-                test=f"{_EVENTS}a_broken_stream_ends_in_its_own_shape[{lines}-{name}]",
+                test=f"{_EVENTS}a_broken_stream_ends_in_its_own_shape[{name}-{lines}]",
             )
     yield Row(
         "crlf",
