@@ -6,6 +6,7 @@ from typing import Final
 from pdx_api.names import PrefillFailure
 from tests.failure_matrix.families import family_scenarios
 from tests.failure_matrix.mooncake import mooncake_rows
+from tests.failure_matrix.peers import peer_rows
 from tests.failure_matrix.row import (
     ALL,
     MOONCAKE_ALL,
@@ -48,7 +49,7 @@ def failures(document: str) -> str:
 
 def matrix() -> tuple[Row, ...]:
     """Every row."""
-    return (*rows(), *mooncake_rows(), *scenarios(), *family_scenarios())
+    return (*rows(), *mooncake_rows(), *scenarios(), *family_scenarios(), *peer_rows())
 
 
 def _section(phase: Phase) -> str:

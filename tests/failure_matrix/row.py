@@ -1,7 +1,7 @@
 """The rows of the failure matrix. docs/failures.md is generated from them.
 
-`tests/component/handoff/test_failures.py` runs the rows of `rows` and `mooncake`. The rows of `scenarios` and
-`families` have tests of their own.
+`tests/component/handoff/test_failures.py` runs the rows of `rows` and `mooncake`. The rows of `scenarios`, `families`
+and `peers` have tests of their own.
 """
 
 from collections.abc import Iterator, Mapping

@@ -114,7 +114,7 @@ def _clients() -> Iterator[Row]:
     yield Row(
         "slow-reader-idle",
         Phase.ANSWER,
-        "the client reads nothing for longer than `idle`",
+        "the client reads so slowly that D is paused for longer than `idle`",
         Client.RIGHT,
         {Outcome.SPLIT: 1},
         streams=STREAM,

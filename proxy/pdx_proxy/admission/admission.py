@@ -111,11 +111,7 @@ class Admission:
         if usage.waiting and usage.all_waiting() >= limits.queued_requests:
             self._check_queue(exchange, name)
         permit = Permit(usage, exchange, name, client)
-        try:
-            exchange.count_body(partial(self._count_body, permit))
-        except ShedError:
-            permit.release()
-            raise
+        exchange.count_body(partial(self._count_body, permit))
         return permit
 
     async def wait(self, waiter: Waiter, *, narrow: bool) -> None:

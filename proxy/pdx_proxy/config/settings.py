@@ -213,6 +213,8 @@ class Settings:
     """
     warm_ups: int = 16
     """Concurrent warm-ups. Several gateways warm up the same engines, so this bounds the load on a large pool."""
+    send_seconds: float = 60.0
+    """How long a client may accept no byte while bytes wait for it. Then it is disconnected."""
     gone_seconds: float = 30.0
     """How long after an engine's pod is gone its open legs are cut: a lost node closes no connection."""
     drain_seconds: float = 0.0

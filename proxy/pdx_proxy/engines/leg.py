@@ -9,11 +9,13 @@ from pdx_proxy.http.messages import request_head
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.connection import Connection, Sink
 from pdx_proxy.http.upstream.connection_pool import ConnectionPool
-from pdx_proxy.http.upstream.failures import BadAnswer, LostConnection
+from pdx_proxy.http.upstream.failures import BadAnswer, LostConnection, Reason
 from pdx_proxy.payload.first_event import is_open
 
 _BUSY: Final = 503
 """The status of an engine whose queue is full. The engine is at its limit; it does not fail."""
+_WHOLE_BYTES: Final = 16 * 1024 * 1024
+"""The largest answer that is read whole: of a P, with the IDs of its blocks, or an engine's metrics."""
 _STALE_SECONDS: Final = 0.1
 """A loss within this time after the request means that the engine had closed the connection before."""
 
@@ -141,11 +143,14 @@ class Leg:
         return self._received()
 
     async def whole(self, seconds: float) -> Answer:
-        """The complete answer."""
+        """The complete answer; raises BadAnswer for one that is too large to be an answer of vLLM."""
         self.connection.set_timeout(seconds, self.deadline)
         await self._receive_head()
         connection = self.connection
         while not connection.answer.complete:
+            if connection.answer.size > _WHOLE_BYTES:
+                detail = f"an answer of more than {_WHOLE_BYTES} bytes"
+                raise BadAnswer(self.endpoint.name, detail, Reason.LOST, 502, b"")
             await connection.progress()
         status = connection.answer.status
         if status >= 500 and status != _BUSY:

@@ -1,12 +1,16 @@
 """HTTP/1.1 heads as bytes: of requests to engines and of answers to clients. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
 _DROPPED_ANSWER_HEADERS: Final = frozenset(
     {b"connection", b"content-length", b"date", b"keep-alive", b"server", b"transfer-encoding", b"x-request-id"}
 )
+_CONNECTION_OPTIONS: Final = frozenset({b"", b"close", b"keep-alive"})
+"""Members of a `connection` header that name no header of the same answer that would not be dropped anyway."""
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
@@ -21,15 +25,29 @@ def request_head(
     return (head + body).encode("latin-1")
 
 
-def answer_head(status: int, headers: Iterable[tuple[bytes, bytes]], added: Mapping[str, str]) -> bytes:
+@lru_cache(maxsize=1)
+def http_date(second: int) -> str:
+    """A Unix time as the value of a Date header (RFC 9110, 5.6.7)."""
+    return formatdate(second, usegmt=True)
+
+
+def answer_head(status: int, headers: Collection[tuple[bytes, bytes]], added: Mapping[str, str]) -> bytes:
     """Status line and headers of an answer to a client. `added` is the framing and further headers.
 
-    Names are in lower case.
+    Names are in lower case. Headers that belong to the engine's connection are dropped, also those that its
+    `connection` names (RFC 9110, 7.6.1).
     """
+    named = b""
     parts = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
     for name, value in headers:
         if name not in _DROPPED_ANSWER_HEADERS:
             parts += (name, b": ", value, b"\r\n")
+        elif name == b"connection":
+            named += b"," + value.lower()
+    if named:
+        dropped = {option.strip() for option in named.split(b",")}
+        if not dropped <= _CONNECTION_OPTIONS:
+            return answer_head(status, [h for h in headers if h[0] not in dropped and h[0] != b"connection"], added)
     own = ""
     for key, text in added.items():
         own += f"{key}: {text}\r\n"

@@ -5,7 +5,8 @@ from typing import Final
 from pdx_proxy.admission.admission import ShedError
 from pdx_proxy.http.downstream.exchange import Exchange, answer
 from pdx_proxy.http.errors import RefusedError, error_body, unavailable_body
-from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, EngineFailure, RequestExpired
+from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure, RequestExpired
+from pdx_proxy.serving.stream_end import break_of
 from pdx_proxy.telemetry.counters import Outcome
 from pdx_proxy.telemetry.timeline import Timeline
 
@@ -43,7 +44,7 @@ def answer_error(exchange: Exchange, error: Exception, timeline: Timeline) -> Ou
     if isinstance(error, RefusedError):
         return _answer_refused(exchange, error, timeline)
     if isinstance(error, RequestExpired):
-        answer(exchange, 504, broken_body(error), own_headers(exchange))
+        answer(exchange, 504, break_of(error).body, own_headers(exchange))
         return Outcome.EXPIRED
     if exchange.begun:
         exchange.abort()
@@ -61,12 +62,3 @@ def _answer_refused(exchange: Exchange, refusal: RefusedError, timeline: Timelin
         timeline.failures.append(refusal.reason.value)
         return Outcome.SHED
     return Outcome.REFUSED
-
-
-def broken_body(failure: EngineFailure | RequestExpired) -> bytes:
-    """The error that a client receives when its answer breaks, or when its request expires."""
-    if isinstance(failure, RequestExpired):
-        return error_body(504, "The request took too long.", "GatewayTimeoutError")
-    if isinstance(failure, DeadlineExceeded):
-        return error_body(504, "The engine went silent while it answered.", "GatewayTimeoutError")
-    return error_body(500, "The engine was lost while it answered.", "InternalServerError")

@@ -23,6 +23,7 @@ from pdx_proxy.telemetry.counters import Outcome, Phase
 from pdx_proxy.telemetry.timeline import Timeline
 
 _HEALTH: Final = Kind.HEALTH
+_READ: Final = Kind.READ
 _READY: Final = Kind.READY
 _HANDOFF: Final = Phase.HANDOFF.value
 _FIRST_TOKEN: Final = Phase.FIRST_TOKEN.value
@@ -65,9 +66,11 @@ class Gateway:
         permit: Permit | None = None
         try:
             permit = self._admission.acquire(exchange, self._keyring.identify(exchange.headers))
-            request = self._reader.read(exchange, kind, timeline)
-            # No name here for the request: its body would be kept while the answer is relayed.
-            result = await self._attempts.run(Call(await request, timeline, permit), exchange.method)
+            # No name here for the body or the request: the body would be kept while the answer is relayed.
+            bodies = [b"" if kind is _READ else await exchange.body()]
+            result = await self._attempts.run(
+                Call(self._reader.read(exchange, kind, bodies.pop(), timeline), timeline, permit), exchange.method
+            )
             permit.drop_body()
             outcome = await self._answer(exchange, result, timeline)
         except asyncio.CancelledError:

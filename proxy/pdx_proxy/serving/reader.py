@@ -1,4 +1,4 @@
-"""Reads the request of an exchange: its headers for engines, its body, and whether it can be split."""
+"""Reads the request of an exchange: its headers for engines, its parsed body, and whether it can be split."""
 
 import asyncio
 from typing import Final
@@ -36,8 +36,11 @@ class RequestReader:
         self._loop = asyncio.get_running_loop()
         self._total_seconds = settings.deadlines.total
 
-    async def read(self, exchange: Exchange, kind: Kind, timeline: Timeline) -> Request:
-        """The request, once its body is complete; raises RefusedError."""
+    def read(self, exchange: Exchange, kind: Kind, raw: bytes, timeline: Timeline) -> Request:
+        """The request with this body, which is complete and admitted; raises RefusedError.
+
+        Its deadline counts from now, so that neither the client's sending nor the gateway's queue uses it up.
+        """
         headers = exchange.headers
         found = [(name, headers.get(name, "")) for name in self._forwarded]
         deadline = self._loop.time() + self._total_seconds
@@ -45,7 +48,7 @@ class RequestReader:
         if kind is _READ:
             timeline.read = self._clock()
             return Request(exchange.path, Body(), forwarded, split=False, deadline=deadline)
-        body = read_body(await exchange.body(), headers.get("content-type", ""), self._chooser.prompt_reader)
+        body = read_body(raw, headers.get("content-type", ""), self._chooser.prompt_reader)
         split = self._chooser.may_split(kind, exchange.path, body)
         timeline.read = self._clock()
         timeline.stream = bool(body.fields.get("stream"))

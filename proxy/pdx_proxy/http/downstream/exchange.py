@@ -1,9 +1,10 @@
 """One request of a client and its answer, as a handler sees them, whichever server reads the connection."""
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
-from pdx_proxy.http.messages import answer_head
+from pdx_proxy.http.messages import answer_head, http_date
 
 
 class Pausable(Protocol):
@@ -55,13 +56,16 @@ class Exchange(Protocol):
         """The client's address, without its port."""
 
     def count_body(self, count: Callable[[int], None]) -> None:
-        """Call `count` with the size of each part of the body, at once for what has come. It may raise RefusedError."""
+        """Call `count` with the size of each part of the body, at once for what has come.
+
+        If it raises RefusedError, `body` raises that error.
+        """
 
     def drop_body(self) -> None:
         """Answer without the body: the rest of it is discarded, and then the connection is closed."""
 
     async def body(self) -> bytes:
-        """The whole body; raises RefusedError when it is too large or too slow."""
+        """The whole body; raises RefusedError when it is too large, too slow or refused by `count_body`."""
 
     def write(self, data: bytes) -> None:
         """Write bytes of the answer as they are."""
@@ -79,11 +83,16 @@ class Exchange(Protocol):
 Handler = Callable[[Exchange], Awaitable[None]]
 
 
+def date() -> str:
+    """The value of the Date header of an answer that begins now."""
+    return http_date(int(time.time()))
+
+
 def answer(
     exchange: Exchange, status: int, body: bytes, headers: Mapping[str, str], content_type: str = "application/json"
 ) -> None:
     """Write a whole answer that the gateway itself gives."""
-    framing = {"content-type": content_type, "content-length": str(len(body)), **headers}
+    framing = {"content-type": content_type, "content-length": str(len(body)), "date": date(), **headers}
     if exchange.closes:
         framing["connection"] = "close"
     exchange.write(answer_head(status, (), framing) + (body if exchange.method != "HEAD" else b""))

@@ -13,8 +13,8 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
-from pdx_proxy.http.downstream.exchange import Handler, Pausable
-from pdx_proxy.http.downstream.transport import body_seconds, cut, peer_of
+from pdx_proxy.http.downstream.exchange import Handler, Pausable, date
+from pdx_proxy.http.downstream.transport import SendProgress, body_seconds, cut, peer_of, sweep_client
 from pdx_proxy.http.errors import BAD_REQUEST, RefusedError, body_too_large, body_too_slow, error_body
 from pdx_proxy.http.messages import answer_head
 
@@ -25,8 +25,9 @@ _IDLE_SECONDS: Final = 75.0
 class _Protocol(RequestHandler):
     """aiohttp's connection, with flow control of the upstream."""
 
-    __slots__ = ("upstream",)
+    __slots__ = ("progress", "upstream")
 
+    progress: SendProgress
     upstream: Pausable | None
 
     def pause_writing(self) -> None:
@@ -50,7 +51,12 @@ class _Protocol(RequestHandler):
         if status >= 500:
             return super().handle_error(request, status, exc, message)
         body = error_body(status, (message or "Invalid HTTP request received.").strip(), BAD_REQUEST)
-        framing = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+        framing = {
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            "date": date(),
+            "connection": "close",
+        }
         if self.transport is not None:
             self.transport.write(answer_head(status, (), framing) + body)
         answer = _Written()
@@ -213,7 +219,19 @@ class FallbackServer(web.Server):
     def __call__(self) -> RequestHandler:
         protocol = _Protocol(self, loop=self._loop, **self._options)
         protocol.upstream = None
+        protocol.progress = SendProgress()
         return protocol
+
+    @property
+    def transports(self) -> list[asyncio.Transport]:
+        """The transports of all connections, closing ones included."""
+        return list(self._connections.values())
+
+    def sweep(self, now: float, send_seconds: float) -> None:
+        """Cut the clients that have accepted no byte for `send_seconds`."""
+        for protocol, transport in list(self._connections.items()):
+            assert isinstance(protocol, _Protocol)
+            sweep_client(transport, protocol.progress, now, send_seconds)
 
     def _request(
         self,

@@ -8,7 +8,6 @@ Therefore this module never parses unusual requests.
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable, Mapping
 from math import inf
 from typing import Final, Protocol, cast
@@ -16,9 +15,10 @@ from typing import Final, Protocol, cast
 from pdx_proxy.http.downstream.closing import unread_bytes
 from pdx_proxy.http.downstream.exchange import Handler, Pausable, answer
 from pdx_proxy.http.downstream.head import read_head
-from pdx_proxy.http.downstream.transport import body_seconds, cut, peer_of
+from pdx_proxy.http.downstream.transport import SendProgress, body_seconds, cut, peer_of, sweep_client
 from pdx_proxy.http.errors import RefusedError, body_too_slow, error_body, unavailable_body
 from pdx_proxy.http.routes import ROUTES, Kind
+from pdx_proxy.http.tcp import detect_lost_peer
 
 _HOT: Final = {
     f"POST {path} HTTP/1.1\r\n".encode(): path for path, (_, kind) in ROUTES.items() if kind is Kind.GENERATE
@@ -49,6 +49,8 @@ class Owner(Protocol):
     """Answers a request; cancelled when the client disconnects."""
     stopping: bool
     max_body_bytes: int
+    send_seconds: float
+    """How long a client may accept no byte while bytes wait for it."""
 
     def room(self) -> int:
         """How many more connections are accepted; negative when there are too many."""
@@ -68,13 +70,15 @@ class Http1Connection:
         "_body",
         "_body_complete",
         "_count",
+        "_drained",
         "_lingers",
         "_loop",
         "_missing",
         "_owner",
+        "_progress",
         "_read_paused",
+        "_refused",
         "_since",
-        "_transport",
         "_upstream",
         "_write_paused",
         "begun",
@@ -83,6 +87,7 @@ class Http1Connection:
         "path",
         "size",
         "task",
+        "transport",
     )
 
     method: Final = "POST"
@@ -91,7 +96,7 @@ class Http1Connection:
     def __init__(self, owner: Owner, loop: asyncio.AbstractEventLoop) -> None:
         self._owner = owner
         self._loop = loop
-        self._transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None
         self._upstream: Pausable | None = None
         self._write_paused = False
         """Whether the client reads slower than the gateway writes."""
@@ -104,7 +109,12 @@ class Http1Connection:
         """Bytes of the body that have not arrived."""
         self._body_complete: asyncio.Future[None] | None = None
         self._count: Callable[[int], None] | None = None
-        """Called with the size of each further part of the body."""
+        """Receives the size of each part of the body."""
+        self._refused: RefusedError | None = None
+        """Why the rest of the body is not accepted."""
+        self._progress = SendProgress()
+        self._drained = False
+        """Whether the client has accepted every byte and no request is open: nothing to inspect."""
         self._lingers = False
         """Whether the last answer has been written, and further bytes are discarded."""
         self._since = loop.time()
@@ -120,7 +130,9 @@ class Http1Connection:
     # the exchange, as the handler sees it
 
     async def body(self) -> bytes:
-        """The whole body; raises RefusedError when it is too slow, or when it is more than can be counted."""
+        """The whole body; raises RefusedError when it is too slow, or when its parts are refused as they arrive."""
+        if self._refused is not None:
+            raise self._refused
         if self._missing:
             self._body_complete = self._loop.create_future()
             await self._body_complete
@@ -130,15 +142,13 @@ class Http1Connection:
     @property
     def peer(self) -> str:
         """The client's address."""
-        return peer_of(self._transport)
+        return peer_of(self.transport)
 
     def count_body(self, count: Callable[[int], None]) -> None:
-        """Call `count` with the size of each part of the body, at once with the part that has arrived."""
-        arrived = self.size - self._missing
-        if arrived:
-            count(arrived)
-        if self._missing:
-            self._count = count
+        """Call `count` with the size of each part of the body: of what has arrived now, of the rest as it arrives."""
+        self._count = count
+        if self.size > self._missing:
+            self._count_arrived(self.size - self._missing)
 
     def drop_body(self) -> None:
         """Answer without the body, discard the rest of it, and close the connection."""
@@ -147,9 +157,9 @@ class Http1Connection:
 
     def write(self, data: bytes) -> None:
         """Write bytes of the answer as they are."""
-        if self._transport is not None:
+        if self.transport is not None:
             self.begun = True
-            self._transport.write(data)
+            self.transport.write(data)
 
     def bind_upstream(self, upstream: Pausable | None) -> None:
         """Pause `upstream` while the client reads slower than the gateway writes."""
@@ -164,14 +174,14 @@ class Http1Connection:
     def abort(self) -> None:
         """Cut the connection."""
         self.closes = True
-        if self._transport is not None:
-            cut(self._transport)
+        if self.transport is not None:
+            cut(self.transport)
 
     # the connection, as the listener sees it
 
     def is_expectant(self, since: float) -> bool:
         """Whether a request may be on its way: bytes of it have arrived, or the connection was made after `since`."""
-        transport = self._transport
+        transport = self.transport
         if transport is None:  # it has been accepted, but not made
             return True
         if transport.is_closing() or self._lingers or self.task is not None:
@@ -184,7 +194,7 @@ class Http1Connection:
     def stop(self, since: float) -> None:
         """Accept no further request, except one that may be on its way (see `is_expectant`)."""
         self.closes = True
-        transport = self._transport
+        transport = self.transport
         if transport is None or self._lingers or self.task is not None:
             return
         if not self.is_expectant(since):
@@ -195,42 +205,43 @@ class Http1Connection:
             self._linger(transport)
 
     def sweep(self, now: float) -> None:
-        """Close the connection of a client that is too slow or idle."""
+        """Close the connection of a client that is too slow or idle, or accepts no byte of what waits for it."""
+        transport = self.transport
+        if transport is None:
+            return
+        if not self._drained:
+            waits = sweep_client(transport, self._progress, now, self._owner.send_seconds)
+            self._drained = not waits and self.task is None
         waited = now - self._since
         if self._lingers:
-            if waited > _LINGER_SECONDS and self._transport is not None:
-                self._transport.close()
+            if waited > _LINGER_SECONDS:
+                transport.close()
         elif self._missing:
             late = waited > body_seconds(self.size - self._missing)
             if late and self._body_complete is not None and not self._body_complete.done():
                 self.closes = True
                 self._body_complete.set_exception(body_too_slow())
-        elif (
-            self.task is None
-            and self._transport is not None
-            and waited > (_HEAD_SECONDS if self._ahead else _IDLE_SECONDS)
-        ):
+        elif self.task is None and waited > (_HEAD_SECONDS if self._ahead else _IDLE_SECONDS):
             if self._ahead:
                 self.closes = True
                 answer(self, 408, error_body(408, "The request's head did not arrive in time.", "Request Timeout"), {})
-            self._transport.close()
+                self._drained = False
+            transport.close()
 
     # the asyncio protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.transport = cast("asyncio.Transport", transport)
+        detect_lost_peer(transport.get_extra_info("socket"), self._owner.send_seconds)
         room = self._owner.room()
         if room < 0:
-            self._refuse(self._transport, with_answer=room >= -_REFUSALS)
+            self._refuse(self.transport, with_answer=room >= -_REFUSALS)
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self.transport = None
         self._owner.forget(self)
         if self.task is not None:
             self.task.cancel()
@@ -252,9 +263,9 @@ class Http1Connection:
             self._continue(data)
         elif self.task is not None:
             self._ahead += data
-            if len(self._ahead) > _MAX_AHEAD_BYTES and self._transport is not None and not self._read_paused:
+            if len(self._ahead) > _MAX_AHEAD_BYTES and self.transport is not None and not self._read_paused:
                 self._read_paused = True
-                self._transport.pause_reading()
+                self.transport.pause_reading()
         elif self._ahead:
             self._begin(self._ahead + data)
         else:
@@ -281,7 +292,7 @@ class Http1Connection:
         self.headers, size, kept = head
         self.path = _HOT[data[: data.index(b"\n") + 1]]
         self.closes = not kept or self._owner.stopping
-        self.begun = False
+        self.begun = self._drained = False
         self._missing = self.size = size
         self.task = self._loop.create_task(self._serve())
         self._continue(data[end:])
@@ -293,23 +304,22 @@ class Http1Connection:
             self._ahead = data[missing:]
             data = data[:missing]
         self._missing = missing - len(data)
-        if self._count is None or self._counted(len(data)):
-            self._body.append(data)
+        if self._count is not None:
+            self._count_arrived(len(data))
         if not self._missing and self._body_complete is not None and not self._body_complete.done():
             self._body_complete.set_result(None)
 
-    def _counted(self, size: int) -> bool:
-        """Count a part of the body; False if it is more than can be counted, which ends the request."""
-        assert self._count is not None, "the body is counted"
+    def _count_arrived(self, size: int) -> None:
+        """Count bytes of the body that have arrived. When they are refused, the handler's wait for the body ends."""
+        assert self._count is not None
         try:
             self._count(size)
         except RefusedError as refusal:
             self._count = None
+            self._refused = refusal
             self._body = []
             if self._body_complete is not None and not self._body_complete.done():
                 self._body_complete.set_exception(refusal)
-            return False
-        return True
 
     def _refuse(self, transport: asyncio.Transport, with_answer: bool) -> None:
         """Close a connection beyond the limit, with a 503 or without an answer."""
@@ -329,13 +339,13 @@ class Http1Connection:
 
     def _discard(self, size: int) -> None:
         self._missing -= size
-        if self._missing <= 0 and self._transport is not None:
-            self._transport.close()
+        if self._missing <= 0 and self.transport is not None:
+            self.transport.close()
 
     def _fall_back(self, data: bytes) -> None:
-        transport = self._transport
+        transport = self.transport
         assert transport is not None
-        self._transport = None
+        self.transport = None
         other = self._owner.fall_back(self)
         transport.set_protocol(other)
         other.connection_made(transport)
@@ -357,9 +367,10 @@ class Http1Connection:
         self.task = None
         self._body_complete = None
         self._count = None
+        self._refused = None
         self._upstream = None
         self._body = []
-        transport = self._transport
+        transport = self.transport
         if transport is None or transport.is_closing():
             return
         if self._missing:

@@ -12,9 +12,14 @@ from pdx_proxy.http.downstream.closing import has_backlog, refuse_handshakes
 from pdx_proxy.http.downstream.exchange import Handler
 from pdx_proxy.http.downstream.fallback import FallbackServer
 from pdx_proxy.http.downstream.http1 import Http1Connection
+from pdx_proxy.http.downstream.transport import cut
 
 _SWEEP_SECONDS: Final = 5.0
 """How often idle and slow clients are closed: one timer for all connections."""
+_FLUSH_SECONDS: Final = 0.02
+"""How often the gateway checks, while it stops, whether clients have received the last bytes."""
+_LAST_SECONDS: Final = 1.0
+"""How long clients may still receive answers that end with the shutdown deadline."""
 _FILES_PER_CLIENT: Final = 3
 """A client's connection, and for its request one to a P and one to a D."""
 BACKLOG: Final = 1024
@@ -44,7 +49,7 @@ class Listener:
     The handler is cancelled when its client disconnects. Call `start`, `close` and `finish` in this order.
     """
 
-    def __init__(self, handler: Handler, *, max_body_bytes: int) -> None:
+    def __init__(self, handler: Handler, *, max_body_bytes: int, send_seconds: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._fallback = FallbackServer(handler, max_body_bytes=max_body_bytes)
         self._connections: set[Http1Connection] = set()
@@ -54,6 +59,7 @@ class Listener:
         self._closed_at = 0.0
         self.handle: Handler = handler
         self.max_body_bytes = max_body_bytes
+        self.send_seconds = send_seconds
         self.stopping = False
         self.most_connections = most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
@@ -102,15 +108,20 @@ class Listener:
             connection.stop(self._closed_at)
 
     async def finish(self, seconds: float) -> None:
-        """Wait up to `seconds` for open requests and for clients that still read, then cancel the requests."""
+        """Wait up to `seconds` for open requests, then cancel them; wait until clients have the last bytes."""
         ends = self._loop.time() + seconds
         await self._first_requests(min(ends, self._loop.time() + _FIRST_REQUEST_SECONDS))
         self._fallback.pre_shutdown()
         tasks = [connection.task for connection in self._connections if connection.task is not None]
-        left = max(ends - self._loop.time(), 0.0)
-        await asyncio.gather(self._finish(tasks, left), self._fallback.shutdown(left))
-        await self._until(lambda: not self._connections and not self._fallback.open, ends)
-        self._sweeper.cancel()
+        transports = self._fallback.transports
+        try:
+            left = max(ends - self._loop.time(), 0.0)
+            await asyncio.gather(self._finish(tasks, left), self._fallback.shutdown(left))
+            transports += [each.transport for each in self._connections if each.transport is not None]
+            await self._flush(transports, max(ends, self._loop.time() + _LAST_SECONDS))
+            await self._until(lambda: not self._connections and not self._fallback.open, ends)
+        finally:
+            self._sweeper.cancel()
 
     async def _first_requests(self, ends: float) -> None:
         """Wait until no connection may be about to begin its first request. Answer those whose head is incomplete."""
@@ -122,6 +133,18 @@ class Listener:
         """Wait for a condition, at most until `ends`. It is polled, because the kernel reports no event for it."""
         while not condition() and self._loop.time() < ends:  # noqa: ASYNC110
             await asyncio.sleep(pause)
+
+    async def _flush(self, transports: list[asyncio.Transport], ends: float) -> None:
+        """Wait until nothing waits to be written, then cut the clients that have not accepted everything.
+
+        The bytes in this process are lost when it ends; the kernel sends its own.
+        """
+        while transports and self._loop.time() < ends:
+            transports = [transport for transport in transports if transport.get_write_buffer_size()]
+            if transports:
+                await asyncio.sleep(_FLUSH_SECONDS)
+        for transport in transports:
+            cut(transport)
 
     async def _finish(self, tasks: "list[asyncio.Task[None]]", seconds: float) -> None:
         if not tasks:
@@ -135,4 +158,5 @@ class Listener:
         now = self._loop.time()
         for connection in list(self._connections):
             connection.sweep(now)
+        self._fallback.sweep(now, self.send_seconds)
         self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)

@@ -4,7 +4,19 @@
 class Answer:
     """An engine's answer while it arrives."""
 
-    __slots__ = ("chunked", "complete", "headers", "keep_alive", "parts", "raw", "size", "status")
+    __slots__ = (
+        "chunked",
+        "complete",
+        "content",
+        "event_begin",
+        "framed",
+        "headers",
+        "inspected",
+        "keep_alive",
+        "raw",
+        "size",
+        "status",
+    )
 
     def __init__(self) -> None:
         self.status = 0
@@ -14,24 +26,33 @@ class Answer:
         self.chunked = False
         self.keep_alive = False
         self.complete = False
-        self.parts: list[bytes] = []
+        self.content = bytearray()
         """The body so far, without its framing. Empty once the answer is relayed."""
+        self.framed = False
+        """Whether the body is a chunked event stream: it is relayed with the engine's framing."""
         self.raw: list[bytes] = []
-        """The bytes so far as received, head and framing included. Empty once the answer is relayed."""
+        """An unfinished head; and the bytes of a framed answer as received. Empty once the answer is relayed."""
         self.size = 0
         """Bytes of body so far."""
+        self.event_begin = 0
+        """Where the first event begins that has not been judged, in bytes of the body."""
+        self.inspected = 0
+        """Bytes of the body in which the end of that event has been searched."""
 
     @property
     def body(self) -> bytes:
-        """The body so far, joined."""
-        if len(self.parts) > 1:
-            self.parts = [b"".join(self.parts)]
-        return self.parts[0] if self.parts else b""
+        """The body so far."""
+        return bytes(self.content)
 
     @property
     def document(self) -> bytes:
         """The body if its content type is JSON, else empty."""
         return self.body if self.header(b"content-type").startswith(b"application/json") else b""
+
+    @property
+    def is_event_stream(self) -> bool:
+        """Whether the body is a stream of server-sent events."""
+        return self.header(b"content-type").startswith(b"text/event-stream")
 
     def header(self, name: bytes) -> bytes:
         """A header's value, or empty. `name` is in lower case."""

@@ -1,7 +1,7 @@
 """One keep-alive connection to an engine, and the answer that it receives.
 
-httptools parses every byte and so finds the exact end of an answer. The bytes are also kept as received, so that the
-gateway relays a body without framing it again.
+httptools parses every byte and so finds the exact end of an answer. Of a chunked event stream the bytes are also kept
+as received until it is relayed, so that the gateway does not frame it again.
 """
 
 import asyncio
@@ -12,12 +12,18 @@ from typing import Final, Protocol, cast
 import httptools
 
 from pdx_proxy.config.settings import Address
+from pdx_proxy.http.tcp import detect_lost_peer
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.deadline import DeadlineTimer
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, LostConnection, RequestExpired
 
 _JOINED_BYTES: Final = 16 * 1024
 """Up to this size, head and body are joined and sent in one write. A larger body is not copied."""
+
+_MAX_HEAD_BYTES: Final = 64 * 1024
+"""The largest head of an answer. An engine that sends more has failed."""
+_LOST_SECONDS: Final = 30.0
+"""After this long without a sign of life the kernel ends a connection: a lost node sends no FIN."""
 
 _IDLE_SECONDS: Final = 4.0
 """vLLM closes a connection that is idle for 5 s. If it closes one earlier than this, it is restarting or dying."""
@@ -44,6 +50,7 @@ class Connection:
     __slots__ = (
         "_deadline",
         "_half_closed",
+        "_head_bytes",
         "_interruption",
         "_loop",
         "_parser",
@@ -74,6 +81,8 @@ class Connection:
         self._sent = 0.0
         """When the request was sent, in the loop's time."""
         self._half_closed = False
+        self._head_bytes = 0
+        """Bytes of an unfinished head."""
         self._interruption: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._deadline = DeadlineTimer(loop, self)
@@ -108,6 +117,7 @@ class Connection:
         self._relay = False
         self._sink = None
         self._interruption = None
+        self._head_bytes = 0
         self._deadline.clear()
         if self._parser is None or not clean:  # a parser is reused after a complete answer
             self._parser = httptools.HttpResponseParser(self)
@@ -189,9 +199,10 @@ class Connection:
         self._relay = raw
         self._sink = sink
         self.chunks = 0
-        received = b"".join(self.answer.raw).split(b"\r\n\r\n", 1)[1] if raw else b"".join(self.answer.parts)
-        self.answer.raw = []
-        self.answer.parts = []
+        answer = self.answer
+        received = b"".join(answer.raw).split(b"\r\n\r\n", 1)[1] if raw and answer.framed else answer.body
+        answer.raw = []
+        answer.content = bytearray()
         self.last_chunk = received
         return received
 
@@ -241,6 +252,7 @@ class Connection:
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
+        detect_lost_peer(transport.get_extra_info("socket"), _LOST_SECONDS)
 
     def data_received(self, data: bytes) -> None:
         answer, parser = self.answer, self._parser
@@ -260,9 +272,19 @@ class Connection:
                 self._sink.write(data)
             if not answer.complete:
                 return
-        elif self._sink is None:
-            answer.raw.append(data)
+        elif answer.framed:
+            if self._sink is None:
+                answer.raw.append(data)
+        elif not answer.status:
+            self._keep_head(data)
         self.wake()
+
+    def _keep_head(self, data: bytes) -> None:
+        """Keep an unfinished head: its bytes are needed if the answer is framed."""
+        self.answer.raw.append(data)
+        self._head_bytes += len(data)
+        if self._head_bytes > _MAX_HEAD_BYTES:
+            self._fail(ValueError("a head that is too long"))
 
     def eof_received(self) -> bool:
         return False
@@ -303,6 +325,9 @@ class Connection:
         if answer.status < 200:
             raise ValueError("an interim answer")
         answer.keep_alive = self._parser.should_keep_alive()
+        answer.framed = answer.chunked and answer.is_event_stream
+        if not answer.framed:
+            answer.raw.clear()
 
     def on_body(self, data: bytes) -> None:
         answer = self.answer
@@ -314,7 +339,7 @@ class Connection:
             self.chunks += 1
             self._sink.write(data)
         else:
-            answer.parts.append(data)
+            answer.content += data
 
     def on_message_complete(self) -> None:
         self.answer.complete = True

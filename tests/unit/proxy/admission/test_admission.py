@@ -205,7 +205,7 @@ async def test_bytes_count_as_they_arrive() -> None:
     other = setup.acquire(50)
     exchange.count(50)
     with pytest.raises(ShedError) as shed:
-        exchange.count(1)
+        exchange.count(11)
     assert shed.value.reason is ShedReason.BYTES
     with pytest.raises(ShedError):
         setup.acquire(1)

@@ -13,7 +13,7 @@ from pdx_proxy.engines.observer import EndpointObserver
 from pdx_proxy.engines.outlier_detection import OutlierDetector
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.connection_pool import ConnectionPool
-from pdx_proxy.http.upstream.failures import DeadlineExceeded, LostConnection
+from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, LostConnection, Reason
 from tests.unit.proxy.http.test_connection import EMPTY, Wire
 
 DECODE = Endpoint(EndpointSpec(Address("d", 1), Role.DECODE))
@@ -61,6 +61,22 @@ async def test_an_immediate_loss_is_sent_again(pool: OneIdle) -> None:
     assert (await leg.whole(5.0)).status == 200
     assert pool.connects == 1
     leg.end()
+
+
+async def test_a_whole_answer_is_bounded(pool: OneIdle) -> None:
+    """A P that sends without end fails, and its connection is closed with the leg."""
+    leg = await _sent(pool)
+    waiting = asyncio.ensure_future(leg.whole(20.0))
+    await asyncio.sleep(0)
+    pool.idle.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\n" + b"x" * (16 << 20))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    pool.idle.data_received(b"x")
+    with pytest.raises(BadAnswer, match="more than 16777216 bytes") as raised:
+        await waiting
+    assert (raised.value.reason, raised.value.status) == (Reason.LOST, 502)
+    leg.end()
+    assert not pool.idle.reusable
 
 
 async def test_an_abandoned_request_is_not_sent_again(pool: OneIdle, monkeypatch: pytest.MonkeyPatch) -> None:

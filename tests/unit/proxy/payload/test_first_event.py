@@ -1,7 +1,9 @@
 """When an engine's answer is open."""
 
+import itertools
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdx_proxy.http.upstream.answer import Answer
@@ -14,12 +16,18 @@ ABORT = b'data: {"choices":[{"text":"","finish_reason":"abort"}]}\n\n'
 ERROR = b'data: {"error":{"message":"m","type":"t","param":null,"code":500}}\n\n'
 REFUSAL = b'data: {"error":{"message":"m","type":"t","param":null,"code":400}}\n\n'
 QUOTED = b'data: {"choices":[{"text":"\\"error\\" and \\"finish_reason\\":\\"abort\\"","finish_reason":null}]}\n\n'
+CREATED = b'event: response.created\ndata: {"response":{"error":null},"type":"response.created"}\n\n'
+IN_PROGRESS = b'event: response.in_progress\ndata: {"response":{"error":null},"type":"response.in_progress"}\n\n'
+ITEM = b'event: response.output_item.added\ndata: {"item":{},"type":"response.output_item.added"}\n\n'
+MESSAGE_START = b'event: message_start\ndata: {"type":"message_start","message":{"role":"assistant"}}\n\n'
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+BLOCK = b'event: content_block_start\ndata: {"type":"content_block_start","index":0}\n\n'
 DONE = b"data: [DONE]\n\n"
 
 
 def answer(body: bytes, *, status: int = 200, kind: bytes = b"text/event-stream", complete: bool = False) -> Answer:
     made = Answer()
-    made.status, made.complete, made.parts, made.size = status, complete, [body], len(body)
+    made.status, made.complete, made.content, made.size = status, complete, bytearray(body), len(body)
     made.headers = [(b"content-type", kind)]
     return made
 
@@ -34,7 +42,21 @@ OPEN = {
     "refusal": (REFUSAL, True),
     "quoted": (QUOTED, True),
     "done": (DONE, True),
-    "comment": (b": hello\n\n", True),
+    "comment": (b": keep-alive\n\n", False),
+    "comments-and-token": (b": keep-alive\n\n: keep-alive\n\n" + TOKEN, True),
+    "comment-within": (b": x\n" + TOKEN, True),
+    "empty-lines": (b"\n\n\n\n", False),
+    "retry-only": (b"retry: 100\n\n", False),
+    "crlf": (TOKEN.replace(b"\n", b"\r\n"), True),
+    "crlf-comment": (b": keep-alive\r\n\r\n", False),
+    "crlf-half": (TOKEN.replace(b"\n", b"\r\n")[:-1], False),
+    "crlf-role-and-token": ((ROLE + TOKEN).replace(b"\n", b"\r\n"), True),
+    "mixed-lines": (ROLE + b"data: x\n\r\n", True),
+    "several-lines": (b'id: 1\ndata: {"a":\ndata: 1}\n\n', True),
+    "created": (CREATED + IN_PROGRESS, False),
+    "created-and-item": (CREATED + IN_PROGRESS + ITEM, True),
+    "message-start": (MESSAGE_START + PING, False),
+    "message-start-and-block": (MESSAGE_START + PING + BLOCK, True),
     "no-json": (b'data: {"error" not json\n\n', True),
     "error-is-text": (b'data: {"error":"text"}\n\n', True),
     "error-code-is-text": (b'data: {"error":{"code":"500"}}\n\n', True),
@@ -59,6 +81,70 @@ def test_bad_first_events(before: bytes, event: bytes, reason: Reason, status: i
 
 def test_only_the_first_event_is_inspected() -> None:
     assert is_open("d", answer(TOKEN + ERROR))
+
+
+NAMED = {
+    "anthropic": (b'event: error\ndata: {"type":"error","error":{"type":"internal_error","message":"m"}}\n\n', 500),
+    "anthropic-busy": (b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error"}}\n\n', 503),
+    "responses": (b'event: error\ndata: {"type":"error","code":"server_error","message":"m"}\n\n', 500),
+    "responses-no-code": (b'event: error\ndata: {"type":"error","code":null,"message":"m"}\n\n', 500),
+    "responses-number": (b'event: error\ndata: {"type":"error","code":502,"message":"m"}\n\n', 502),
+    "name-only": (b'event: error\ndata: {"error":{"message":"m"}}\n\n', 500),
+    "failed": (
+        b'event: response.failed\ndata: {"type":"response.failed","response":{"status":"failed",'
+        b'"error":{"code":"server_error","message":"m"}}}\n\n',
+        500,
+    ),
+    "huge-code": (b'data: {"error":{"code":70000}}\n\n', 500),
+}
+CLIENTS = {
+    "anthropic": b'event: error\ndata: {"type":"error","error":{"type":"invalid_request_error"}}\n\n',
+    "responses": b'event: error\ndata: {"type":"error","code":"invalid_prompt","message":"m"}\n\n',
+    "failed": b'data: {"type":"response.failed","response":{"error":{"code":"invalid_image"}}}\n\n',
+    "completed": b'event: response.completed\ndata: {"type":"response.completed","response":{"error":null}}\n\n',
+    "no-object": b'event: error\ndata: ["error"]\n\n',
+}
+
+
+@pytest.mark.parametrize("lines", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("name", NAMED)
+def test_error_events_of_other_protocols(name: str, lines: bytes) -> None:
+    event, status = NAMED[name]
+    body = (b": keep-alive\n\n" + CREATED + event).replace(b"\n", lines)
+    with pytest.raises(BadAnswer) as raised:
+        is_open("d", answer(body))
+    assert (raised.value.reason, raised.value.status) == (Reason.ERROR_EVENT, status)
+    assert b'"error":{' in raised.value.body
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_errors_of_the_client_are_answers(name: str) -> None:
+    assert is_open("d", answer(CLIENTS[name]))
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 300), max_size=20), st.booleans())
+def test_pieces_are_judged_like_the_whole(cuts: list[int], crlf: bool) -> None:
+    body = b": keep-alive\n\n" + ROLE + TOKEN
+    body = body.replace(b"\n", b"\r\n") if crlf else body
+    made = answer(b"")
+    for begin, end in itertools.pairwise(sorted({0, len(body), *(cut % len(body) for cut in cuts)})):
+        assert not is_open("d", made)
+        made.content += body[begin:end]
+        made.size = len(made.content)
+    assert is_open("d", made)
+
+
+def test_an_endless_event_is_relayed_and_searched_once() -> None:
+    made = answer(b"data: ")
+    for _ in range(300):
+        assert not is_open("d", made)
+        made.content += b"x" * 4096
+        made.size = len(made.content)
+        assert made.inspected >= len(made.content) - 4096 - 2, "only the last piece is searched"
+        if made.size > 1 << 20:
+            break
+    assert is_open("d", made)
 
 
 @given(st.integers(0, 200))
@@ -89,6 +175,12 @@ def test_server_errors_are_read_to_their_end(status: int) -> None:
     with pytest.raises(BadAnswer) as raised:
         is_open("d", answer(b"Internal Server Error", status=status, kind=b"text/plain", complete=True))
     assert raised.value.body == b"", "only JSON goes to the client as JSON"
+
+
+def test_a_server_error_without_end_is_bounded() -> None:
+    with pytest.raises(BadAnswer) as raised:
+        is_open("d", answer(b"{" * ((1 << 20) + 1), status=500, kind=b"application/json"))
+    assert (raised.value.status, raised.value.body) == (500, b"")
 
 
 @pytest.mark.parametrize("status", [204, 302, 400, 404, 422, 429])
