@@ -11,6 +11,7 @@ from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.call import Call
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.leg import Leg
+from pdx_proxy.payload.body import LegBody
 from pdx_proxy.telemetry.counters import Counters, Phase
 
 _TO_PREFILL: Final = Phase.TO_PREFILL.value
@@ -45,13 +46,13 @@ class ServingState:
         self.load_reports = reports
         self.chooser.apply(self.engines.snapshot, reports)
 
-    def send(self, leg: Leg, call: Call, body: bytes, request_id: str, method: str = "POST") -> None:
+    def send(self, leg: Leg, call: Call, body: LegBody, request_id: str, method: str = "POST") -> None:
         """Send a leg under this request ID and record it in the timeline."""
         request = call.request
         leg.send(method, request.path, (*request.headers, ("X-Request-Id", request_id)), body)
         call.timeline.legs.append((leg.endpoint.name, request_id))
 
-    def send_prefill(self, leg: Leg, call: Call, body: bytes, request_id: str) -> None:
+    def send_prefill(self, leg: Leg, call: Call, body: LegBody, request_id: str) -> None:
         """Send a leg to a P. The time of the prefill starts."""
         self.send(leg, call, body, request_id)
         timeline, now = call.timeline, self.engines.clock()

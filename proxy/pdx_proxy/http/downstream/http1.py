@@ -27,6 +27,8 @@ _MAX_HEAD_BYTES: Final = 8190
 """A longer head goes to aiohttp, which reads it or answers with an error."""
 _MAX_AHEAD_BYTES: Final = 64 * 1024
 """How much a client may send ahead of its answers. Beyond that, reading is paused until an answer is complete."""
+_LARGE_BODY_BYTES: Final = 256 * 1024
+"""A larger body is received into one buffer: joined at its end, its parts would take twice the memory."""
 _IDLE_SECONDS: Final = 75.0
 """How long a connection may be idle: longer than clients and load balancers expect of a server."""
 _HEAD_SECONDS: Final = 30.0
@@ -65,6 +67,7 @@ class Http1Connection:
         "_ahead",
         "_body",
         "_body_complete",
+        "_large_body",
         "_lingers",
         "_loop",
         "_missing",
@@ -97,6 +100,7 @@ class Http1Connection:
         self._ahead = b""
         """Bytes behind the request that is served; or an unfinished head."""
         self._body: list[bytes] = []
+        self._large_body: bytearray | None = None
         self._missing = 0
         """Bytes of the body that have not arrived."""
         self._body_complete: asyncio.Future[None] | None = None
@@ -114,11 +118,14 @@ class Http1Connection:
 
     # the exchange, as the handler sees it
 
-    async def body(self) -> bytes:
+    async def body(self) -> bytes | bytearray:
         """The whole body; raises RefusedError when it is too slow."""
         if self._missing:
             self._body_complete = self._loop.create_future()
             await self._body_complete
+        if self._large_body is not None:
+            large, self._large_body = self._large_body, None
+            return large
         parts, self._body = self._body, []
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -254,6 +261,8 @@ class Http1Connection:
         self.closes = not kept or self._owner.stopping
         self.begun = False
         self._missing = self.size = size
+        if size > _LARGE_BODY_BYTES:
+            self._large_body = bytearray()
         self.task = self._loop.create_task(self._serve())
         self._continue(data[end:])
 
@@ -263,7 +272,10 @@ class Http1Connection:
         if len(data) > missing:
             self._ahead = data[missing:]
             data = data[:missing]
-        self._body.append(data)
+        if self._large_body is not None:
+            self._large_body += data
+        else:
+            self._body.append(data)
         self._missing = missing - len(data)
         if not self._missing and self._body_complete is not None and not self._body_complete.done():
             self._body_complete.set_result(None)
@@ -315,6 +327,7 @@ class Http1Connection:
         self._body_complete = None
         self._upstream = None
         self._body = []
+        self._large_body = None
         transport = self._transport
         if transport is None or transport.is_closing():
             return
