@@ -63,7 +63,7 @@ async def test_other_requests_are_answered_between_slices(name: str, slices: lis
 
 async def test_small_bodies_are_read_at_once(slices: list[int], make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST)
-    assert (await world.post(PATH, filled(b'{"prompt":"', b"word ", b'"}', LARGE_BYTES))).status == 200
+    assert (await world.post(PATH, filled(b'{"prompt":"a","junk":"', b"word ", b'"}', LARGE_BYTES))).status == 200
     assert not slices
 
 
@@ -94,3 +94,12 @@ async def test_large_bodies_reach_both_engines_unchanged(order: Order, make_worl
         assert raw[raw.index(b'"junk"') : -1] in each.raw
         assert b"evil" not in each.raw
 
+
+async def test_what_vllm_refuses_goes_whole_to_one_engine(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST)
+    for engine in world.engines:
+        engine.seen.clear()
+    reply = await world.post(PATH, {"prompt": "What a long prompt", "n": "many", "stream": True})
+    assert reply.status == 400
+    assert [len(engine.seen) for engine in (world.p, world.d)] == [0, 1]
+    assert await world.outcomes() == {"refused_by_engine": 1}
