@@ -83,11 +83,16 @@ def _resident(pid: int, field: str) -> int:
     return int(found[1]) * 1024
 
 
+def _reset_peak(pid: int) -> int:
+    """Let VmHWM begin again at the present memory, and return that."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+    return _resident(pid, "VmRSS")
+
+
 async def _measure(gateway: GatewayProcess, name: str, at_once: int, size: int) -> dict[str, Any]:
     pid = gateway.pids()[0]
     body = CASES[name](size)
-    Path(f"/proc/{pid}/clear_refs").write_text("5")  # resets VmHWM
-    idle = _resident(pid, "VmRSS")
+    idle = _reset_peak(pid)
     poller = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.soak.bodies", "--poll", str(gateway.listen)),
         stdin=asyncio.subprocess.PIPE,
