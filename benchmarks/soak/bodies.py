@@ -63,6 +63,8 @@ def poll(host: str, port: int) -> None:
             connection.sendall(_HEALTH)
             assert connection.recv(4096).startswith(b"HTTP/1.1 200")
             latest, count = max(latest, time.monotonic() - due), count + 1
+            if count == 1:
+                print("polling", flush=True)
     print(latest)
 
 
@@ -99,7 +101,8 @@ async def _measure(gateway: GatewayProcess, name: str, at_once: int, size: int) 
         stdout=asyncio.subprocess.PIPE,
         cwd=ROOT,
     )
-    await asyncio.sleep(1.0)
+    assert poller.stdout is not None, "it is a pipe"
+    await poller.stdout.readline()
     statuses = await asyncio.gather(*(_send(gateway.listen, body) for _ in range(at_once)))
     printed, _ = await poller.communicate(b"end\n")
     served = 200 in statuses
