@@ -133,6 +133,27 @@ MUTATIONS: Final = (
         "component/handoff/test_endings.py::test_a_prefill_that_dies_behind_its_answer[text-DecodeFirst]",
     ),
     Mutation(
+        "a large body is read without a pause",
+        "serving/reader.py",
+        "await asyncio.sleep(0)",
+        "pass",
+        "component/http/test_large_bodies.py::test_other_requests_are_answered_between_slices[served]",
+    ),
+    Mutation(
+        "arrays and objects are not counted",
+        "payload/json_scanner.py",
+        "if self._brackets > MAX_BRACKETS:",
+        "if False:",
+        "component/http/test_large_bodies.py::test_hostile_large_bodies[fast]",
+    ),
+    Mutation(
+        "a request that vLLM refuses is split",
+        "payload/decisions.py",
+        "if value is REFUSED:",
+        "if False:",
+        "component/http/test_large_bodies.py::test_what_vllm_refuses_goes_whole_to_one_engine",
+    ),
+    Mutation(
         "the budget refuses nothing",
         "admission/retry_budget.py",
         "return False",

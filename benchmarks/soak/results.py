@@ -88,6 +88,14 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "leases run out": _of("leasesExpired"),
         "machine": _of("machine"),
     },
+    "bodies": {
+        "date": _of("date"),
+        "bodies": lambda line: f"{line['atOnce']} of {line['mib']:g} MiB: {line['case']}",
+        "answers": lambda line: ", ".join(map(str, sorted(set(line["statuses"])))),
+        "latest `/health`": lambda line: f"{line['latestSeconds'] * 1000:.0f} ms",
+        "memory above idle, of the bodies": _of("memoryOfBodies"),
+        "machine": _of("machine"),
+    },
     "overload": {
         "date": _of("date"),
         "order": _of("order"),

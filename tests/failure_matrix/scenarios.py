@@ -5,6 +5,7 @@ from typing import Final
 
 from pdx_proxy.http.upstream.failures import Reason
 from pdx_proxy.telemetry.counters import Outcome, Settlement, ShedReason
+from tests.failure_matrix import bodies
 from tests.failure_matrix.row import POLICIES, PULL, PUSH, STREAM, WHOLE, Client, Phase, Row
 
 _LEFT: Final = {Outcome.CLIENT_LEFT: 1}
@@ -573,4 +574,4 @@ def _limits() -> Iterator[Row]:
 
 def scenarios() -> tuple[Row, ...]:
     """The rows that have tests of their own."""
-    return (*_clients(), *_deadlines(), *_ejections(), *_deleted(), *_gateway(), *_limits())
+    return (*_clients(), *_deadlines(), *_ejections(), *_deleted(), *_gateway(), *bodies.rows(), *_limits())

@@ -15,7 +15,7 @@ from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.http.routes import Kind
 from pdx_proxy.payload.body import Body
 from pdx_proxy.payload.prompt import PromptReader
-from pdx_proxy.payload.request import Request, can_split
+from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry.counters import Affinity, Counters, NotSplitReason
 
 SESSION_HEADER: Final = "x-session-id"
@@ -53,11 +53,11 @@ class Chooser:
         for role, endpoints in ((Role.PREFILL, snapshot.prefill), (Role.DECODE, snapshot.decode)):
             self._least_load[role] = least_load(pressures(endpoints, reports.engines, self._load_of))
 
-    def may_split(self, kind: Kind, path: str, body: Body) -> bool:
+    def may_split(self, kind: Kind, body: Body) -> bool:
         """Whether prefill and decode of a request may run on different engines. Counts the requests that may not."""
         if kind is not _GENERATE:
             why = NotSplitReason.PATH
-        elif not can_split(path, body.fields):
+        elif not body.decisions.splits:
             why = NotSplitReason.PARAMETERS
         elif body.features.short:
             why = NotSplitReason.SHORT

@@ -10,6 +10,7 @@ from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.connection import Connection, Sink
 from pdx_proxy.http.upstream.connection_pool import ConnectionPool
 from pdx_proxy.http.upstream.failures import BadAnswer, LostConnection, Reason
+from pdx_proxy.payload.body import LegBody
 from pdx_proxy.payload.first_event import is_open
 
 _BUSY: Final = 503
@@ -71,7 +72,8 @@ class Leg:
         observer.acquire(endpoint)
         self._counted = True
         self._connection: Connection | None = None
-        self._head = self._body = b""
+        self._head = b""
+        self._body: LegBody = b""
         self._abandoned = False
         """Whether the answer is no longer needed."""
         self._interruption: Exception | None = None
@@ -106,7 +108,7 @@ class Leg:
         """Open a connection of its own; raises ConnectFailure."""
         self._connection = await self._pool.connect(self.endpoint.address, self.endpoint.name)
 
-    def send(self, method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes) -> None:
+    def send(self, method: str, path: str, headers: Iterable[tuple[str, str]], body: LegBody) -> None:
         """Send the request. If the connection is already lost, the wait for the answer handles that."""
         endpoint = self.endpoint
         if endpoint.pin:

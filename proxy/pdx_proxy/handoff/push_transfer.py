@@ -61,10 +61,8 @@ class PushTransfer:
         if not self.by_prefill_leg or begun:
             return Settlement.LEASE if refused else self.report_lost()
         params = self.family.prefill_params(self.id)
-        if refused:
-            body = settling_body(self.request.path, params, 1, self.id)
-        else:
-            body = prefill_body(self.request.body, params)
+        request = self.request
+        body = settling_body(request.path, params, 1, self.id) if refused else prefill_body(request.body, params)
         status = await self.settlements.call(self.prefill, self.request, body, self.id)
         if status == 200:
             return Settlement.FINISHED

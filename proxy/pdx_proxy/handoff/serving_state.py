@@ -13,6 +13,7 @@ from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.handshakes import Handshakes
+from pdx_proxy.payload.body import LegBody
 from pdx_proxy.telemetry.counters import Counters, Phase
 
 _TO_PREFILL: Final = Phase.TO_PREFILL.value
@@ -55,13 +56,13 @@ class ServingState:
         load, limits = engines.load, engines.settings.limits
         load.limits = leg_limits(engines.snapshot, self.load_reports, limits, load.count)
 
-    def send(self, leg: Leg, call: Call, body: bytes, request_id: str, method: str = "POST") -> None:
+    def send(self, leg: Leg, call: Call, body: LegBody, request_id: str, method: str = "POST") -> None:
         """Send a leg under this request ID and record it in the timeline."""
         request = call.request
         leg.send(method, request.path, (*request.headers, ("X-Request-Id", request_id)), body)
         call.timeline.legs.append((leg.endpoint.name, request_id))
 
-    def send_prefill(self, leg: Leg, call: Call, body: bytes, request_id: str) -> None:
+    def send_prefill(self, leg: Leg, call: Call, body: LegBody, request_id: str) -> None:
         """Send a leg to a P. The time of the prefill starts."""
         self.send(leg, call, body, request_id)
         timeline, now = call.timeline, self.engines.clock()

@@ -16,6 +16,7 @@ from pdx_proxy.admission.permit import Permit
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.http.upstream.failures import EngineFailure
+from pdx_proxy.payload.body import LegBody
 from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry.counters import Settlement
 
@@ -85,7 +86,7 @@ class Settlements:
         kept = None if isinstance(family, Pool) else family.kept_seconds
         return self.engines.deadlines.handoff + LEASE_MARGIN_SECONDS if kept is None else kept
 
-    async def call(self, endpoint: Endpoint, request: Request, body: bytes, request_id: str) -> int:
+    async def call(self, endpoint: Endpoint, request: Request, body: LegBody, request_id: str) -> int:
         """Send one whole leg without a client; return its status, or 0 if no answer came in time."""
         leg = self.engines.leg(endpoint)
         try:

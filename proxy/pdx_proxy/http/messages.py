@@ -6,12 +6,43 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
+_JOINED_BYTES: Final = 4096
+"""Shorter parts of a body are joined with their neighbours."""
 _DROPPED_ANSWER_HEADERS: Final = frozenset(
     {b"connection", b"content-length", b"date", b"keep-alive", b"server", b"transfer-encoding", b"x-request-id"}
 )
 _CONNECTION_OPTIONS: Final = frozenset({b"", b"close", b"keep-alive"})
 """Members of a `connection` header that name no header of the same answer that would not be dropped anyway."""
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+
+
+class BodyParts:
+    """A large body, in parts that are sent one after the other and never joined. Immutable."""
+
+    __slots__ = ("parts", "size")
+
+    def __init__(self, parts: Iterable[bytes | memoryview]) -> None:
+        self.parts: list[bytes | memoryview] = []
+        """Without empty ones; short ones are joined."""
+        self.size = 0
+        short: list[bytes | memoryview] = []
+        for part in parts:
+            self.size += len(part)
+            if len(part) < _JOINED_BYTES:
+                short.append(part)
+                continue
+            if short:
+                self.parts.append(b"".join(short))
+                short = []
+            self.parts.append(part)
+        if short:
+            self.parts.append(b"".join(short))
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.parts)
 
 
 def request_head(

@@ -3,8 +3,9 @@
 Both read the JSON as received. Only features that a setting needs are computed.
 """
 
+import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +27,14 @@ _NOT_ASCII: Final = bytes(range(0x80, 0x100))
 _NO_LEAD: Final = bytes(range(0xC0))
 _LEADS_OF_TWO: Final = bytes(range(0xC0, 0xE0))
 """First bytes of two-byte characters: Latin with accents, Greek, Cyrillic, Arabic."""
+_HEAD_BYTES: Final = 4 * KEY_BYTES
+"""How much of a long chat is read for its key."""
+_CHAT_TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{},]', re.DOTALL)
+_SLICE_BYTES: Final = 128 * 1024
+"""How much of a large prompt is estimated between two yields."""
+_LONGEST_ESCAPE: Final = 6
+_AS_TEXT: Final = bytes.maketrans(b'"' + bytes(range(0x20)), b" " * 0x21)
+"""Makes a piece of JSON the inside of a string."""
 _SHORTEST_TOKEN: Final = 0.5
 _LONGEST_TOKEN: Final = 12
 """Bytes of JSON per token. Outside these bounds the size alone decides, without an estimate."""
@@ -63,6 +72,12 @@ class PromptReader:
             beginning(members) if self.key else None, self.limit > 0 and is_short(members, self.limit)
         )
 
+    def features_of_large(self, members: Mapping[str, bytes]) -> Generator[int, None, PromptFeatures]:
+        """The same for a large body, in slices. Yields the number of bytes that it has read since it yielded last."""
+        key = beginning(members) if self.key else None
+        short = self.limit > 0 and (yield from _is_short_in_slices(members, self.limit))
+        return PromptFeatures(key, short)
+
 
 def beginning(members: Mapping[str, bytes]) -> int | None:
     """A hash of the first `KEY_BYTES` of a prompt; None without a prompt.
@@ -77,8 +92,9 @@ def beginning(members: Mapping[str, bytes]) -> int | None:
 
 def _of_chat(messages: bytes) -> int:
     key, remaining = 0, KEY_BYTES
+    long = len(messages) > _SLICE_BYTES
     try:
-        for message in _MESSAGES.decode(messages):
+        for message in _first_messages(messages) if long else _MESSAGES.decode(messages):
             key = zlib.crc32(memoryview(message)[:remaining], key)
             remaining -= len(message)
             if remaining <= 0 or _MESSAGE.decode(message).role == "user":
@@ -86,6 +102,42 @@ def _of_chat(messages: bytes) -> int:
     except msgspec.DecodeError:  # an engine refuses it
         return zlib.crc32(memoryview(messages)[:KEY_BYTES])
     return key
+
+
+def _first_messages(messages: bytes) -> Iterator[bytes]:
+    """The first messages of a long chat; the last of them may be incomplete."""
+    head = bytes(memoryview(messages)[:_HEAD_BYTES])
+    depth, begin = 0, 0
+    for found in _CHAT_TOKENS.finditer(head):
+        token = found[0]
+        if token in b"[{":
+            depth += 1
+            begin = found.end() if depth == 1 else begin
+        elif token in b"]}":
+            depth -= 1
+        elif token == b"," and depth == 1:
+            yield head[begin : found.start()].strip()
+            begin = found.end()
+    yield head[begin:].strip()
+
+
+def _is_short_in_slices(members: Mapping[str, bytes], limit: int) -> Generator[int, None, bool]:
+    parts = [memoryview(members[name]) for name in _COUNTED if name in members]
+    size = sum(map(len, parts))
+    if size > limit * _LONGEST_TOKEN or size <= limit * _SHORTEST_TOKEN:
+        return size <= limit * _SHORTEST_TOKEN
+    tokens = 0.0
+    for part in parts:
+        ids, at = _are_ids(bytes(part[:_HEAD_BYTES])), 0
+        tokens += ids
+        while at < len(part) and tokens <= limit:
+            piece = bytes(part[at : at + _SLICE_BYTES])
+            escape = piece.rfind(b"\\", len(piece) - _LONGEST_ESCAPE)
+            piece = piece[:escape] if escape > 0 else piece
+            tokens += piece.count(b",") if ids else _estimate_text(_piece_unescaped(piece))
+            at += len(piece)
+            yield len(piece)
+    return tokens <= limit
 
 
 def is_short(members: Mapping[str, bytes], limit: int) -> bool:
@@ -102,10 +154,16 @@ def estimate(value: bytes) -> float:
 
     The weights fit the tokenizers in docs/gateway.md, "Choosing engines", which lists the errors.
     """
-    if value[:1] == b"[" and value.lstrip(b"[ \t\r\n")[:1].isdigit():
+    if _are_ids(value):
         return value.count(b",") + 1.0
-    if b"\\u" in value:
-        value = _unescaped(value)
+    return _estimate_text(_unescaped(value) if b"\\u" in value else value)
+
+
+def _are_ids(value: bytes) -> bool:
+    return value[:1] == b"[" and value.lstrip(b"[ \t\r\n")[:1].isdigit()
+
+
+def _estimate_text(value: bytes) -> float:
     signs = len(value.translate(None, _LETTERS))
     tokens = 0.22 * (len(value) - signs)
     if not value.isascii():
@@ -121,3 +179,14 @@ def _unescaped(value: bytes) -> bytes:
         return orjson.dumps(orjson.loads(value))
     except orjson.JSONDecodeError:  # half a surrogate pair
         return value
+
+
+def _piece_unescaped(piece: bytes) -> bytes:
+    """The same for a piece of JSON that begins and ends anywhere."""
+    if b"\\u" not in piece:
+        return piece
+    text = piece.replace(b"\\\\", b"  ").replace(b'\\"', b"  ").translate(_AS_TEXT)
+    try:
+        return orjson.dumps(orjson.loads(b'"%b"' % text))
+    except orjson.JSONDecodeError:
+        return piece

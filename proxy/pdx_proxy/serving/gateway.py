@@ -67,9 +67,9 @@ class Gateway:
         try:
             permit = self._admission.acquire(exchange, self._keyring.identify(exchange.headers))
             # No name here for the body or the request: the body would be kept while the answer is relayed.
-            bodies = [b"" if kind is _READ else await exchange.body()]
+            bodies: list[bytes | bytearray] = [b"" if kind is _READ else await exchange.body()]
             result = await self._attempts.run(
-                Call(self._reader.read(exchange, kind, bodies.pop(), timeline), timeline, permit), exchange.method
+                Call(await self._reader.read(exchange, kind, bodies.pop(), timeline), timeline, permit), exchange.method
             )
             permit.drop_body()
             outcome = await self._answer(exchange, result, timeline)

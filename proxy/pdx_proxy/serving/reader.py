@@ -1,14 +1,14 @@
 """Reads the request of an exchange: its headers for engines, its parsed body, and whether it can be split."""
 
 import asyncio
-from typing import Final
+from typing import Final, cast
 
 from pdx_proxy.balancing.chooser import SESSION_HEADER
 from pdx_proxy.config.settings import Keys
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.http.downstream.exchange import Exchange
 from pdx_proxy.http.routes import Kind
-from pdx_proxy.payload.body import Body, read_body
+from pdx_proxy.payload.body import LARGE_BYTES, Body, read_body, read_large_body
 from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry.timeline import Timeline
 
@@ -36,7 +36,7 @@ class RequestReader:
         self._loop = asyncio.get_running_loop()
         self._total_seconds = settings.deadlines.total
 
-    def read(self, exchange: Exchange, kind: Kind, raw: bytes, timeline: Timeline) -> Request:
+    async def read(self, exchange: Exchange, kind: Kind, raw: bytes | bytearray, timeline: Timeline) -> Request:
         """The request with this body, which is complete and admitted; raises RefusedError.
 
         Its deadline counts from now, so that neither the client's sending nor the gateway's queue uses it up.
@@ -48,8 +48,22 @@ class RequestReader:
         if kind is _READ:
             timeline.read = self._clock()
             return Request(exchange.path, Body(), forwarded, split=False, deadline=deadline)
-        body = read_body(raw, headers.get("content-type", ""), self._chooser.prompt_reader)
-        split = self._chooser.may_split(kind, exchange.path, body)
+        content_type = headers.get("content-type", "")
+        if len(raw) > LARGE_BYTES:
+            body = await self._read_large(raw, content_type, exchange.path)
+        else:
+            body = read_body(raw, content_type, exchange.path, self._chooser.prompt_reader)
+        split = self._chooser.may_split(kind, body)
         timeline.read = self._clock()
-        timeline.stream = bool(body.fields.get("stream"))
+        timeline.stream = body.decisions.stream
         return Request(exchange.path, body, forwarded, split, headers.get(SESSION_HEADER, ""), deadline)
+
+    async def _read_large(self, raw: bytes | bytearray, content_type: str, path: str) -> Body:
+        """Read a large body in slices. Other requests go on between two of them."""
+        slices = read_large_body(raw, content_type, path, self._chooser.prompt_reader)
+        while True:
+            try:
+                next(slices)
+            except StopIteration as end:
+                return cast("Body", end.value)
+            await asyncio.sleep(0)

@@ -64,8 +64,11 @@ class Exchange(Protocol):
     def drop_body(self) -> None:
         """Answer without the body: the rest of it is discarded, and then the connection is closed."""
 
-    async def body(self) -> bytes:
-        """The whole body; raises RefusedError when it is too large, too slow or refused by `count_body`."""
+    async def body(self) -> bytes | bytearray:
+        """The whole body, which does not change any more.
+
+        Raises RefusedError when it is too large, too slow or refused by `count_body`.
+        """
 
     def write(self, data: bytes) -> None:
         """Write bytes of the answer as they are."""

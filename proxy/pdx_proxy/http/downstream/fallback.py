@@ -129,7 +129,7 @@ class AiohttpExchange:
         if not self._request.content.is_eof():
             self.keep_alive = False
 
-    async def body(self) -> bytes:
+    async def body(self) -> bytes | bytearray:
         if self._request.headers.get("expect", "").lower() == "100-continue" and self._protocol.transport is not None:
             self._protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
@@ -141,7 +141,7 @@ class AiohttpExchange:
             self.keep_alive = False
             raise RefusedError(400, f"The request body can not be read: {error}", BAD_REQUEST) from None
 
-    async def _read(self) -> bytes:
+    async def _read(self) -> bytearray:
         largest = self._request._client_max_size
         if (self._request.content_length or 0) > largest:
             raise self._too_large()
@@ -154,7 +154,7 @@ class AiohttpExchange:
                 if self._count is not None:
                     self._count(len(piece))
                 limit.reschedule(began + body_seconds(len(body)))
-        return bytes(body)
+        return body
 
     def _too_large(self) -> RefusedError:
         self.keep_alive = False

@@ -29,6 +29,8 @@ _MAX_HEAD_BYTES: Final = 8190
 """A longer head goes to aiohttp, which reads it or answers with an error."""
 _MAX_AHEAD_BYTES: Final = 64 * 1024
 """How much a client may send ahead of its answers. Beyond that, reading is paused until an answer is complete."""
+_LARGE_BODY_BYTES: Final = 256 * 1024
+"""A larger body is received into one buffer: joined at its end, its parts would take twice the memory."""
 _IDLE_SECONDS: Final = 75.0
 """How long a connection may be idle: longer than clients and load balancers expect of a server."""
 _HEAD_SECONDS: Final = 30.0
@@ -71,6 +73,7 @@ class Http1Connection:
         "_body_complete",
         "_count",
         "_drained",
+        "_large_body",
         "_lingers",
         "_loop",
         "_missing",
@@ -105,6 +108,7 @@ class Http1Connection:
         self._ahead = b""
         """Bytes behind the request that is served; or an unfinished head."""
         self._body: list[bytes] = []
+        self._large_body: bytearray | None = None
         self._missing = 0
         """Bytes of the body that have not arrived."""
         self._body_complete: asyncio.Future[None] | None = None
@@ -129,13 +133,16 @@ class Http1Connection:
 
     # the exchange, as the handler sees it
 
-    async def body(self) -> bytes:
+    async def body(self) -> bytes | bytearray:
         """The whole body; raises RefusedError when it is too slow, or when its parts are refused as they arrive."""
         if self._refused is not None:
             raise self._refused
         if self._missing:
             self._body_complete = self._loop.create_future()
             await self._body_complete
+        if self._large_body is not None:
+            large, self._large_body = self._large_body, None
+            return large
         parts, self._body = self._body, []
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -294,6 +301,8 @@ class Http1Connection:
         self.closes = not kept or self._owner.stopping
         self.begun = self._drained = False
         self._missing = self.size = size
+        if size > _LARGE_BODY_BYTES:
+            self._large_body = bytearray()
         self.task = self._loop.create_task(self._serve())
         self._continue(data[end:])
 
@@ -306,6 +315,12 @@ class Http1Connection:
         self._missing = missing - len(data)
         if self._count is not None:
             self._count_arrived(len(data))
+        if self._refused is not None:
+            return
+        if self._large_body is not None:
+            self._large_body += data
+        else:
+            self._body.append(data)
         if not self._missing and self._body_complete is not None and not self._body_complete.done():
             self._body_complete.set_result(None)
 
@@ -317,7 +332,7 @@ class Http1Connection:
         except RefusedError as refusal:
             self._count = None
             self._refused = refusal
-            self._body = []
+            self._body, self._large_body = [], None
             if self._body_complete is not None and not self._body_complete.done():
                 self._body_complete.set_exception(refusal)
 
@@ -369,7 +384,7 @@ class Http1Connection:
         self._count = None
         self._refused = None
         self._upstream = None
-        self._body = []
+        self._body, self._large_body = [], None
         transport = self.transport
         if transport is None or transport.is_closing():
             return

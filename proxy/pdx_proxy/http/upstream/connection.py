@@ -12,6 +12,7 @@ from typing import Final, Protocol, cast
 import httptools
 
 from pdx_proxy.config.settings import Address
+from pdx_proxy.http.messages import BodyParts
 from pdx_proxy.http.tcp import detect_lost_peer
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.deadline import DeadlineTimer
@@ -107,7 +108,7 @@ class Connection:
         self.last_chunk = b""
         """The piece relayed last: it shows where a broken stream ends."""
 
-    def send(self, head: bytes, body: bytes) -> None:
+    def send(self, head: bytes, body: bytes | BodyParts) -> None:
         """Begin an exchange: send a request."""
         clean = self.answer.complete and self.answer.keep_alive
         self.answer = Answer()  # before anything can fail: the previous answer belongs to another client
@@ -121,7 +122,9 @@ class Connection:
         self._deadline.clear()
         if self._parser is None or not clean:  # a parser is reused after a complete answer
             self._parser = httptools.HttpResponseParser(self)
-        if len(body) <= _JOINED_BYTES:
+        if isinstance(body, BodyParts):
+            self.transport.writelines((head, *body.parts))
+        elif len(body) <= _JOINED_BYTES:
             self.transport.write(head + body)
         else:
             self.transport.writelines((head, body))

@@ -195,11 +195,12 @@ def test_each_role_has_its_own_policy() -> None:
     by = chooser(Policy.PREFIX_AFFINITY, Policy.SESSION_AFFINITY)
     reader = by.prompt_reader
     assert reader is not None
-    same = request(read_body(b'{"prompt":"once upon a time"}', "application/json", reader), "me")
+    same = request(read_body(b'{"prompt":"once upon a time"}', "application/json", COMPLETIONS, reader), "me")
     prefills, decodes = chosen(by, same)
     assert (len(prefills), len(decodes)) == (1, 1)
     elsewhere = [
-        request(read_body(b'{"prompt":"no %d"}' % n, "application/json", reader), f"you {n}") for n in range(30)
+        request(read_body(b'{"prompt":"no %d"}' % n, "application/json", COMPLETIONS, reader), f"you {n}")
+        for n in range(30)
     ]
     assert {tuple(chosen(by, each, 1)[0]) for each in elsewhere} == {(e.name,) for e in POOL[:4]}
     assert {tuple(chosen(by, each, 1)[1]) for each in elsewhere} == {(e.name,) for e in POOL[4:]}
@@ -264,8 +265,8 @@ MAY_SPLIT: list[tuple[Kind, dict[str, Any], int, str | None]] = [
 def test_what_is_not_split_is_counted_by_why(kind: Kind, body: dict[str, Any], above: int, why: str | None) -> None:
     counters = Counters()
     by = Chooser(Choosing(disaggregate_above_tokens=above), lambda _: 0, counters)
-    read = read_body(orjson.dumps(body), "application/json", by.prompt_reader)
-    assert by.may_split(kind, COMPLETIONS, read) is (why is None)
+    read = read_body(orjson.dumps(body), "application/json", COMPLETIONS, by.prompt_reader)
+    assert by.may_split(kind, read) is (why is None)
     assert {reason: count for reason, count in counters.not_split.items() if count} == ({why: 1} if why else {})
 
 
@@ -285,7 +286,7 @@ def test_a_missing_p_is_counted_at_the_first_attempt() -> None:
 
 def key_of(body: Any) -> int | None:
     reader = chooser(Policy.PREFIX_AFFINITY).prompt_reader
-    return read_body(json.dumps(body).encode(), "application/json", reader).features.key
+    return read_body(json.dumps(body).encode(), "application/json", COMPLETIONS, reader).features.key
 
 
 def chat(*rounds: str, system: str = "Be brief.") -> dict[str, Any]:

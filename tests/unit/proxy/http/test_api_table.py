@@ -2,16 +2,18 @@
 
 import ast
 import importlib.util
+import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import orjson
+import pydantic
 import pytest
 
 from pdx_proxy.http.routes import ROUTES, Kind
 from pdx_proxy.payload.body import decode_body, prefill_body, read_body
-from pdx_proxy.payload.request import can_split
+from pdx_proxy.payload.decisions import DECIDING, REFUSED, TYPES, Decisions, decide, scalar
 from tests.api_document import PATHS, Endpoint, Parameter, endpoints, parameters
 
 ENDPOINTS: Final = endpoints()
@@ -73,11 +75,54 @@ def _sent(row: Parameter) -> dict[str, Any]:
     return {**BASE[row.kind], "model": "a", **row.example}
 
 
+def _decide(kind: str, body: dict[str, Any]) -> Decisions:
+    return decide(PATHS[kind], {name: orjson.dumps(value) for name, value in body.items()})
+
+
+VALUES: Final = [
+    *(True, False, None, 0, 1, 2, -1, -2, 0.0, -0.0, 1.0, 2.0, 1.5, 1e300, 10**30, 2**63),
+    *("true", "TRUE", "tRuE", "t", "yes", "y", "on", "1", "false", "False", "no", "N", "off", "f", "0"),
+    *("", " ", " true", "true ", "2", "-1", "-2", "+1", "1.0", "1.000", "1.", ".0", "1.5", " 1 ", "\t1\n", "1e0", "01"),
+    *("1_0", "1__0", "_1", "1_", "0x1", "nan", "inf", "-0", "--1", "abc", "null", "\u0661", "\u00a01", "9" * 30),
+    *([], [1], {}, {"a": 1}, [[]]),
+]
+"""JSON values, most of which pydantic converts or refuses."""
+
+
+@pytest.mark.parametrize("kind", PATHS)
+def test_deciding_members_are_read_as_vllm_reads_them(kind: str, entrypoints: Path) -> None:
+    annotations = _annotations(entrypoints, *MODELS[kind])
+    names = {"Annotated": Annotated, "Field": pydantic.Field, "_INT64_MAX": (1 << 63) - 1}
+    compared = 0
+    for name in DECIDING & annotations.keys() - {"prompt", "prompt_embeds"}:
+        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(eval(annotations[name], names))
+        for value in VALUES:
+            read = TYPES[PATHS[kind]][name](scalar(json.dumps(value).encode()))
+            try:
+                expected = adapter.validate_python(json.loads(json.dumps(value)))
+            except pydantic.ValidationError:
+                expected = REFUSED
+            assert (type(read), read) == (type(expected), expected), (name, value)
+            compared += 1
+    assert compared == 6 * len(VALUES)
+    assert not annotations.keys() & {"best_of"}, "vLLM reads it now"
+
+
+@pytest.mark.parametrize("kind", PATHS)
+def test_what_vllm_refuses_is_whole_and_has_no_stream(kind: str) -> None:
+    base = {**BASE[kind], "stream": "on"}
+    assert _decide(kind, base).stream
+    assert _decide(kind, base).splits
+    for odd in ({"n": "many"}, {"stream": "maybe"}, {"stream": [True]}, {"use_beam_search": None}, {"n": [[]] * 50}):
+        decisions = _decide(kind, {**base, **odd})
+        assert not decisions.stream
+        assert not decisions.splits
+
+
 @pytest.mark.parametrize("row", _cases("split", "whole", "removed"))
 def test_an_example_is_served_as_documented(row: Parameter) -> None:
     assert row.name in row.example
-    body = read_body(orjson.dumps(_sent(row)), "application/json")
-    assert can_split(PATHS[row.kind], body.fields) is (row.verdict != "whole")
+    assert _decide(row.kind, _sent(row)).splits is (row.verdict != "whole")
 
 
 @pytest.mark.parametrize(
@@ -89,15 +134,15 @@ def test_an_example_is_served_as_documented(row: Parameter) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("kind", PATHS)
-def test_values_that_vllm_converts_are_not_split(kind: str, odd: dict[str, Any]) -> None:
-    body = read_body(orjson.dumps({**BASE[kind], **odd}), "application/json")
-    assert not can_split(PATHS[kind], body.fields)
+def test_values_that_vllm_converts_decide(kind: str, odd: dict[str, Any]) -> None:
+    assert not _decide(kind, {**BASE[kind], **odd}).splits
 
 
 @pytest.mark.parametrize("row", _cases("split"))
 def test_the_prefill_leg_is_as_documented(row: Parameter) -> None:
     sent = _sent(row)
-    leg = orjson.loads(prefill_body(read_body(orjson.dumps(sent), "application/json"), {}))
+    body = read_body(orjson.dumps(sent), "application/json", PATHS[row.kind])
+    leg = orjson.loads(bytes(prefill_body(body, {})))
     expected = {
         "same": sent[row.name],
         "dropped": None,
@@ -111,22 +156,27 @@ def test_the_prefill_leg_is_as_documented(row: Parameter) -> None:
 
 @pytest.mark.parametrize("row", _cases("removed"))
 def test_removed_members_reach_no_engine(row: Parameter) -> None:
-    body = read_body(orjson.dumps(_sent(row)), "application/json")
-    assert row.name not in orjson.loads(decode_body(body, None))
-    assert orjson.loads(prefill_body(body, {})).get(row.name) == ({} if row.to_prefill == "own" else None)
+    body = read_body(orjson.dumps(_sent(row)), "application/json", PATHS[row.kind])
+    assert row.name not in orjson.loads(bytes(decode_body(body, None)))
+    assert orjson.loads(bytes(prefill_body(body, {}))).get(row.name) == ({} if row.to_prefill == "own" else None)
 
 
 def _fields(entrypoints: Path, file: str, model: str) -> set[str]:
+    return set(_annotations(entrypoints, file, model))
+
+
+def _annotations(entrypoints: Path, file: str, model: str) -> dict[str, str]:
+    """The fields of a request model and their types, as its source spells them."""
     tree = ast.parse((entrypoints / file).read_text())
     definition = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == model)
     bases = [ast.unparse(base) for base in definition.bases]
     assert bases == ["OpenAIBaseModel"], "another base may bring fields of its own"
-    named = [
-        node.target.id
+    named = {
+        node.target.id: ast.unparse(node.annotation)
         for node in definition.body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    ]
-    return {name for name in named if not name.startswith("_")}
+    }
+    return {name: annotation for name, annotation in named.items() if not name.startswith("_")}
 
 
 def _routes(path: Path) -> Iterator[tuple[str, str]]:

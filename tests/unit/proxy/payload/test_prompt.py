@@ -13,7 +13,7 @@ import pytest
 from mistral_common.tokens.tokenizers.sentencepiece import SentencePieceTokenizer
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 
-from pdx_proxy.payload.prompt import estimate, is_short
+from pdx_proxy.payload.prompt import PromptReader, estimate, is_short
 
 ROOT = Path(__file__).parents[4]
 TEXTS = Path(__file__).parent / "texts"
@@ -127,3 +127,23 @@ def test_the_bounds_by_size_are_safe(size: int, tokenizers: dict[str, Count]) ->
             limit = max(1, count(text))
             assert len(value) <= 12 * limit
             assert is_short({"prompt": value}, 4 * limit + 4)
+
+
+def test_the_features_of_a_large_chat_are_those_of_a_small_one() -> None:
+    """The key ends with the first message of the user; the estimate of the tokens is the same but for a few."""
+    first = [{"role": "system", "content": 'a "[{'}, {"role": "user", "content": "b \\"}]
+    long = [{"role": "assistant", "content": f"{number} words\n" * 20} for number in range(2000)]
+    small, large = (json.dumps(messages, indent=1).encode() for messages in (first, [*first, *long]))
+    key = PromptReader(key=True, limit=0).features_of({"messages": small}).key
+    tokens = estimate(large)
+    for limit, short in ((int(tokens * 1.01), True), (int(tokens * 0.99), False)):
+        slices = PromptReader(key=True, limit=limit).features_of_large({"messages": large})
+        sizes = []
+        while True:
+            try:
+                sizes.append(next(slices))
+            except StopIteration as end:
+                assert (end.value.key, end.value.short) == (key, short)  # noqa: PT017
+                break
+        assert max(sizes) <= 128 * 1024
+    assert PromptReader(key=True, limit=0).features_of({"messages": large}).key == key

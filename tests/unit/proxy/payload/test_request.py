@@ -9,11 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdx_proxy.payload.body import read_body
-from pdx_proxy.payload.request import can_split
-from tests.unit.proxy.payload.test_body import BODIES, JSON
+from tests.unit.proxy.payload.test_body import BODIES, CHAT, JSON, TEXT
 
-TEXT = "/v1/completions"
-CHAT = "/v1/chat/completions"
 SPLIT: list[tuple[str, dict[str, Any], bool]] = [
     (TEXT, {"prompt": "a"}, True),
     (TEXT, {"prompt": ""}, False),
@@ -28,9 +25,9 @@ SPLIT: list[tuple[str, dict[str, Any], bool]] = [
     (TEXT, {"prompt": [[1], [2]]}, False),
     (TEXT, {"prompt": "a", "prompt_embeds": "x"}, False),
     (TEXT, {"prompt": "a", "n": 1}, True),
-    (TEXT, {"prompt": "a", "n": None}, True),
+    (TEXT, {"prompt": "a", "n": None}, False),
     (TEXT, {"prompt": "a", "n": 2}, False),
-    (TEXT, {"prompt": "a", "n": "1"}, False),
+    (TEXT, {"prompt": "a", "n": "1"}, True),
     (TEXT, {"prompt": "a", "n": 0}, False),
     (TEXT, {"prompt": "a", "best_of": 2}, False),
     (TEXT, {"prompt": "a", "use_beam_search": True}, False),
@@ -44,30 +41,36 @@ SPLIT: list[tuple[str, dict[str, Any], bool]] = [
 ]
 
 
+def _splits(path: str, body: dict[str, Any], indent: int | None = None) -> bool:
+    return read_body(json.dumps(body, indent=indent).encode(), JSON, path).decisions.splits
+
+
 @pytest.mark.parametrize(("path", "body", "expected"), SPLIT)
-def test_can_split(path: str, body: dict[str, Any], expected: bool) -> None:
-    assert can_split(path, body) is expected
+def test_splits(path: str, body: dict[str, Any], expected: bool) -> None:
+    assert _splits(path, body) is expected
 
 
 @given(st.sampled_from([TEXT, CHAT]), BODIES)
-def test_can_split_accepts_any_body(path: str, body: dict[str, Any]) -> None:
-    assert can_split(path, body) in (True, False)
+def test_any_body_is_decided(path: str, body: dict[str, Any]) -> None:
+    decisions = read_body(orjson.dumps(body), JSON, path).decisions
+    assert {decisions.splits, decisions.stream} <= {True, False}
 
 
-PROMPTS = [
-    "x" * 100,
-    "",
-    [1] * 100,
-    [-7, *[1] * 100],
-    ["a" * 70],
-    ["a" * 70, "b"],
-    [[1] * 70],
-    [[1] * 70, [2]],
-    {"a": "b" * 70},
+PROMPTS: list[tuple[Any, bool]] = [
+    ("x" * 100, True),
+    ("", False),
+    ([1] * 100, True),
+    ([-7, *[1] * 100], True),
+    (["a" * 70], True),
+    (["a" * 70, "b"], False),
+    ([[1] * 70], True),
+    ([[1] * 70, [2]], False),
+    ({"a": "b" * 70}, False),
+    ([1.5] * 100, False),
+    ([True, False], True),
 ]
 
 
-@pytest.mark.parametrize("prompt", PROMPTS)
-def test_a_long_prompt_is_classified_by_its_kind(prompt: Any) -> None:
-    for raw in (orjson.dumps({"prompt": prompt}), json.dumps({"prompt": prompt}, indent=1).encode()):
-        assert can_split(TEXT, read_body(raw, JSON).fields) is can_split(TEXT, {"prompt": prompt})
+@pytest.mark.parametrize(("prompt", "expected"), PROMPTS)
+def test_a_prompt_is_classified_by_its_kind(prompt: Any, expected: bool) -> None:
+    assert _splits(TEXT, {"prompt": prompt}) is _splits(TEXT, {"prompt": prompt}, indent=1) is expected

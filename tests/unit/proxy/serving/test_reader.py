@@ -28,4 +28,4 @@ async def test_the_whole_deadline_begins_when_the_body_is_complete_and_admitted(
     client = Client()
     client.headers = {"content-type": "application/json"}
     for kind in (Kind.WHOLE, Kind.READ):
-        assert reader.read(client, kind, b"{}", Timeline()).deadline == 5100.0
+        assert (await reader.read(client, kind, b"{}", Timeline())).deadline == 5100.0

@@ -1,0 +1,181 @@
+"""The members that decide how a request is served, read as vLLM reads them.
+
+vLLM's request models (entrypoints/openai/completion/protocol.py, chat_completion/protocol.py) are pydantic models that
+convert values: `"stream": "off"` means false, `"n": "1"` means 1.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+COMPLETIONS: Final = "/v1/completions"
+_CHAT: Final = "/v1/chat/completions"
+
+
+class Refused:
+    """Instead of a value: vLLM refuses it."""
+
+    __slots__ = ()
+
+
+REFUSED: Final = Refused()
+Read: TypeAlias = Callable[[Any], Any]
+"""Converts a decoded scalar as pydantic does, or returns REFUSED."""
+
+_SCALAR: Final = msgspec.json.Decoder(bool | int | float | str | None)
+_ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_MAX_SCALAR_BYTES: Final = 64
+"""A longer value counts as refused: it is then served whole, and the engine decides."""
+_TOO_LARGE: Final = 1 << 63
+"""pydantic converts only smaller floats to integers."""
+_CONSTANTS: Final[dict[bytes, Any]] = {b"true": True, b"false": False, b"null": None}
+_LONGEST_CONSTANT: Final = 5
+_BOOLS: Final[dict[str, bool]] = {
+    **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
+    **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
+}
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+(?:_[0-9]+)*(?:\.0+)?")
+_TOKENS: Final = re.compile(rb"\[\s*-?\d+\s*,")
+"""The beginning of a list whose first element is an integer and which has more elements."""
+_TOKEN: Final = re.compile(rb"-?\d+|true|false")
+
+
+def read_bool(value: Any) -> Any:
+    """A value of pydantic's type `bool`."""
+    if value is True or value is False:
+        return value
+    if isinstance(value, str):
+        return _BOOLS.get(value.lower(), REFUSED) if value.isascii() else REFUSED
+    return bool(value) if isinstance(value, int | float) and value in (0, 1) else REFUSED
+
+
+def read_int(value: Any) -> Any:
+    """A value of pydantic's type `int`."""
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < _TOO_LARGE else REFUSED
+    if isinstance(value, str) and _INTEGER.fullmatch(text := value.strip()):
+        return int(text.partition(".")[0])
+    return REFUSED
+
+
+def read_kept_tokens(value: Any) -> Any:
+    """A value of `truncate_prompt_tokens`, which is at least -1."""
+    read = read_int(value)
+    return read if read is not REFUSED and -1 <= read < _TOO_LARGE else REFUSED
+
+
+def optional(read: Read) -> Read:
+    """The same type, or null."""
+
+    def read_optional(value: Any) -> Any:
+        return None if value is None else read(value)
+
+    return read_optional
+
+
+def read_any(value: Any) -> Any:
+    """A member that the request model does not have: vLLM ignores it."""
+    return 0 if value is REFUSED else value
+
+
+_OPTIONAL_BOOL: Final = optional(read_bool)
+_OPTIONAL_INT: Final = optional(read_int)
+_BOTH: Final[Mapping[str, Read]] = {
+    "stream": _OPTIONAL_BOOL,
+    "best_of": read_any,
+    "use_beam_search": read_bool,
+    "prompt_logprobs": _OPTIONAL_INT,
+    "truncate_prompt_tokens": optional(read_kept_tokens),
+}
+TYPES: Final[Mapping[str, Mapping[str, Read]]] = {
+    COMPLETIONS: {**_BOTH, "n": read_int, "echo": _OPTIONAL_BOOL},
+    _CHAT: {**_BOTH, "n": _OPTIONAL_INT, "echo": read_bool},
+}
+"""The types of the deciding members, by path."""
+_OTHER: Final[Mapping[str, Read]] = {"stream": _OPTIONAL_BOOL}
+"""The only deciding member of a path whose requests are never split."""
+DECIDING: Final = frozenset({*TYPES[COMPLETIONS], "prompt", "prompt_embeds"})
+
+
+class Decisions:
+    """How a request is served."""
+
+    __slots__ = ("splits", "stream")
+
+    def __init__(self, stream: bool = False, splits: bool = False) -> None:
+        self.stream = stream
+        """Whether the answer is a stream."""
+        self.splits = splits
+        """Whether the request has one prompt and one answer, so that another engine can compute the prompt's KV."""
+
+
+def decide(path: str, members: Mapping[str, Any]) -> Decisions:
+    """Read the deciding members. `members` are JSON values by name, as bytes, views or `msgspec.Raw`.
+
+    A request that vLLM refuses is not split and has no stream: the engine's own error answers it.
+
+    vLLM skips the connector for echo and prompt_logprobs (v1/core/sched/scheduler.py). With n > 1 each child request
+    would fetch the same blocks, which the first one frees. A prompt that is truncated to leave room for the answer may
+    be truncated differently for P, whose answer is one token.
+    """
+    stream, splits = False, True
+    types = TYPES.get(path, _OTHER)
+    for name, raw in members.items():
+        read = types.get(name)
+        if read is None:
+            continue
+        value = read(scalar(raw))
+        if value is REFUSED:
+            return Decisions()
+        if name == "stream":
+            stream = bool(value)
+        elif name in ("n", "best_of"):
+            splits = splits and (value is None or (value == 1 and value is not True))
+        elif name == "truncate_prompt_tokens":
+            splits = splits and (value is None or value >= 0)
+        elif name == "prompt_logprobs":
+            splits = splits and value is None
+        elif value:
+            splits = False
+    return Decisions(stream, splits and (path != COMPLETIONS or _has_one_prompt(members)))
+
+
+def scalar(raw: Any) -> Any:
+    """A decoded scalar. REFUSED for anything else, which is not decoded."""
+    size = len(raw)
+    if size <= _LONGEST_CONSTANT and (constant := _CONSTANTS.get(bytes(raw), raw)) is not raw:
+        return constant
+    if size > _MAX_SCALAR_BYTES:
+        return REFUSED
+    try:
+        return _SCALAR.decode(raw)
+    except msgspec.ValidationError:
+        return REFUSED
+
+
+def _has_one_prompt(members: Mapping[str, Any]) -> bool:
+    """Whether a text completion has one prompt: a text, or token IDs, alone or as the only element of a list."""
+    prompt, embeds = members.get("prompt"), members.get("prompt_embeds", b"null")
+    return prompt is not None and bytes(memoryview(embeds)[:5]) == b"null" and is_one_prompt(prompt)
+
+
+def is_one_prompt(prompt: Any) -> bool:
+    """Whether a JSON value is one prompt."""
+    start = bytes(memoryview(prompt)[:_MAX_SCALAR_BYTES])
+    if start.startswith(b'"'):
+        return start != b'""'
+    if not start.startswith(b"["):
+        return False
+    if _TOKENS.match(start):
+        return True
+    items = _ITEMS.decode(prompt)
+    return bool(items) and (len(items) == 1 or is_token(items[0]))
+
+
+def is_token(item: Any) -> bool:
+    """Whether a JSON value is an integer, or a boolean, which vLLM converts to one."""
+    return len(item) <= _MAX_SCALAR_BYTES and _TOKEN.fullmatch(bytes(item)) is not None
