@@ -110,8 +110,9 @@ async def _finish_prefill(transfer: PushTransfer, prefill: PushPrefill, decode_l
     params = await task
     if params is None:
         return await transfer.substitute_prefill(prefill.failure)
-    if await transfer.decode_has_kv(decode_leg):
-        return Settlement.FINISHED
+    ended = await transfer.end_decode(decode_leg)
+    if ended is not None:
+        return ended
     if prefill.failure is not None:
         return transfer.report_lost()
     return await transfer.free(params)
