@@ -115,10 +115,12 @@ async def _give_up(
         params = await task
         if not queued or params is None:
             settlement = transfer.report_lost()
+        elif transfer.by_prefill_leg:
+            settlement = await transfer.after_notice()
         else:
             settlement = await transfer.free(params)
     finally:
-        prefill.unpin(expires=settlement is not Settlement.RELEASED)
+        prefill.unpin(expires=settlement not in (Settlement.RELEASED, Settlement.FINISHED))
     return settlement
 
 
@@ -146,8 +148,9 @@ async def _finish_prefill(transfer: PushTransfer, prefill: PushPrefill, decode_l
     if params is None:
         queued = await transfer.decode_only_queues()
         return Settlement.PREFILL_STOPPED if queued else await transfer.substitute_prefill(prefill.failure)
-    if await transfer.decode_has_kv(decode_leg):
-        return Settlement.FINISHED
+    ended = await transfer.end_decode(decode_leg)
+    if ended is not None:
+        return ended
     if prefill.failure is not None:
         return Settlement.PREFILL_STOPPED if await transfer.decode_only_queues() else transfer.report_lost()
     return await transfer.free(params)

@@ -1,5 +1,6 @@
 """One push under one transfer ID, and the requests that free its KV blocks if it ends early."""
 
+import asyncio
 from typing import Final
 
 from pdx_api.connectors.families import KVParams, Push, Settles
@@ -19,6 +20,16 @@ PUSH_SECONDS: Final = 0.1
 """How long a D without a stream gets, after P's end, to receive the KV."""
 _METRICS_SECONDS: Final = 1.0
 """How long D may take to report what its requests wait for, before its leg is closed."""
+_RECEIVED_SECONDS: Final = 2.0
+"""The same in families that settle by P's leg, where a D that is closed notifies P.
+
+A notice that overtakes the registration of D's own blocks takes the KV from them, and D holds them until it restarts.
+"""
+_NOTICE_SECONDS: Final = 1.0
+"""How long D may take to notify P.
+
+A P leg under the ID that overtook the notice could find KV that nobody has received, and replace it.
+"""
 _NOT_BEGUN: Final = (*range(400, 500), FULL)
 """Statuses of a P whose engine did not receive the leg."""
 
@@ -40,16 +51,50 @@ class PushTransfer:
         self.by_prefill_leg = family.settles is Settles.BY_PREFILL_LEG
         """Whether D notifies P of a leg that it refuses or that is closed, and P then waits for its own leg."""
 
-    async def decode_has_kv(self, leg: Leg) -> bool:
-        """Whether D, whose leg this is, has the KV of a P that has finished, or needs it no more."""
-        seconds = self.engines.deadlines.settle if self.request.stream else PUSH_SECONDS
+    async def end_decode(self, leg: Leg) -> Settlement | None:
+        """Close D's leg once D has the KV of a P that has finished; None if D does not get it."""
         try:
-            answer = await leg.first_event(seconds)
-            return answer.status == 200 or (self.by_prefill_leg and reached_engine(answer.body))
+            answer = await leg.first_event(self._seconds_to_receive())
         except DeadlineExceeded:
-            return True
+            return await self._close_decode(leg)
         except EngineFailure:
-            return False
+            return None
+        has_kv = answer.status == 200 or (self.by_prefill_leg and reached_engine(answer.body))
+        return Settlement.FINISHED if has_kv else None
+
+    def _seconds_to_receive(self) -> float:
+        """How long D may take, after P's end, to show its first event, or else to receive the KV."""
+        if self.request.stream:
+            return self.engines.deadlines.settle
+        return _RECEIVED_SECONDS if self.by_prefill_leg else PUSH_SECONDS
+
+    async def _close_decode(self, leg: Leg) -> Settlement:
+        """Close the leg of a D that has shown no event.
+
+        vLLM 0.32 takes a closed leg without a stream for one that it has refused, whatever D has received. In families
+        that settle by P's leg, D then notifies P, which waits for one more leg under this ID. A D that reports no
+        metrics may be stopped, and sends no notice.
+        """
+        if self.request.stream or not self.by_prefill_leg:
+            leg.end()
+            return Settlement.FINISHED
+        try:
+            runs = await page_of(self.engines, self.decode, "/metrics", _METRICS_SECONDS)
+        finally:
+            leg.end()
+        if not runs:
+            return Settlement.LEASE
+        return await self.after_notice()
+
+    async def after_notice(self) -> Settlement:
+        """Settle after D has been closed in a family that settles by P's leg.
+
+        If D had only queued the request, it notifies P, which frees its KV. Without a stream, it sends one more notice.
+        """
+        if self.request.stream:
+            return Settlement.RELEASED
+        await asyncio.sleep(_NOTICE_SECONDS)
+        return await self.substitute_prefill(None, refused=True)
 
     async def substitute_prefill(self, failure: Exception | None, *, refused: bool = False) -> Settlement:
         """P never completed a prefill under this ID. Send a substitute so that D (or P) stops waiting.
@@ -63,7 +108,8 @@ class PushTransfer:
         params = self.family.prefill_params(self.id)
         request = self.request
         body = settling_body(request.path, params, 1, self.id) if refused else prefill_body(request.body, params)
-        status = await self.settlements.call(self.prefill, self.request, body, self.id)
+        request_id = self.engines.new_id() if refused else self.id  # P may have had a leg that has this one
+        status = await self.settlements.call(self.prefill, request, body, request_id)
         if status == 200:
             return Settlement.FINISHED
         return Settlement.LEASE if refused else self.report_lost()  # a D that refuses holds nothing

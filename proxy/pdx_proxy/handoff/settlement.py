@@ -54,14 +54,14 @@ class Settlements:
 
     def settle(self, work: Coroutine[Any, Any, Settlement], permit: Permit) -> None:
         """Settle a hand-off in the background and count its result. Until then its request holds what it held."""
-        self.start(self._settle(work), permit)
+        self.serving.counters.settling += 1  # before its request ends: nothing is ever in neither count
+        self.start(self._settle(work), permit).add_done_callback(self._settled)
 
     async def _settle(self, work: Coroutine[Any, Any, Settlement]) -> None:
-        self.serving.counters.settling += 1
-        try:
-            self.count(await work)
-        finally:
-            self.serving.counters.settling -= 1
+        self.count(await work)
+
+    def _settled(self, task: "asyncio.Task[None]") -> None:
+        self.serving.counters.settling -= 1
 
     async def while_pinned(self, prefill: Endpoint, work: Coroutine[Any, Any, Settlement]) -> Settlement:
         """Run a settlement of a finished P. Its KV counts as pinned until the end, or until its lease ends."""

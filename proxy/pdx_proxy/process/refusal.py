@@ -17,7 +17,7 @@ _log: Final = logging.getLogger(__name__)
 async def refuse_all(sock: socket.socket) -> None:
     """Answer every connection that waits in a listening socket with 503, and close the socket."""
     try:
-        listener = Listener(_refuse, max_body_bytes=0)
+        listener = Listener(_refuse, max_body_bytes=0, send_seconds=_LONGEST)
         await listener.start(sock)
         await listener.close(_HANDSHAKE_SECONDS)
         await listener.finish(_LONGEST)

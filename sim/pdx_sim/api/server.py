@@ -4,6 +4,8 @@ import asyncio
 import secrets
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -186,7 +188,8 @@ class Api:
             if fault is not None:
                 await self._fail_early(request, fault, body)
             call = self._read(body, chat, request.headers.get("X-Request-Id"), leg)
-            return await self._answer(request, call, fault)
+            with self._closed_is_refused(body):
+                return await self._answer(request, call, fault)
         except ConnectionCutError:
             return web.Response()  # the connection is closed
 
@@ -218,7 +221,8 @@ class Api:
                 kind = _REASONS.get(fault.status, "InternalServerError")
                 raise APIError(fault.status, "simulated fault", kind)
             case FaultKind.HANG_BEFORE_HEAD:
-                await asyncio.sleep(fault.seconds)
+                with self._closed_is_refused(body):
+                    await asyncio.sleep(fault.seconds)
             case FaultKind.DIE_BEFORE_HEAD:
                 await cut(request)
             case FaultKind.GARBAGE_BYTES:
@@ -250,6 +254,16 @@ class Api:
         self._counts.refused += 1
         if leg_of(body) is Leg.DECODE and self._settings.connected:
             self._host.connector.refused(body["kv_transfer_params"])
+
+    @contextmanager
+    def _closed_is_refused(self, body: dict[str, Any]) -> Iterator[None]:
+        """vLLM 0.32 takes a closed leg without a stream for one that it has refused, whatever D has received."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if leg_of(body) is Leg.DECODE and not body.get("stream") and self._settings.connected:
+                self._host.connector.refused(body["kv_transfer_params"])
+            raise
 
     async def _answer(self, request: web.Request, call: Call, fault: Fault | None) -> web.StreamResponse:
         choices = self._choices(call, fault)

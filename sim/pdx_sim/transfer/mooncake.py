@@ -48,8 +48,8 @@ class MooncakeConnector(PeerConnector):
     def __init__(self, station: Station) -> None:
         self._station = station
         self._tasks = Tasks()
-        self._waiting: dict[str, WaitingDecode] = {}
-        """P: by transfer id."""
+        self._waiting: dict[str, list[WaitingDecode]] = {}
+        """P: by transfer id. The first gets the KV; P forgets the others when it has finished, without an answer."""
         self._abandoned: list[WaitingDecode] = []
         """P: D legs whose P leg was aborted. Only a timeout ends their wait."""
         self._pinned: dict[str, str] = {}
@@ -95,17 +95,14 @@ class MooncakeConnector(PeerConnector):
             self._station.counts.violate(Violation.ID_REUSED)
         pinned = self._station.pin(seq)
         self._pinned[transfer_id] = pinned.internal_id
-        decode = self._waiting.pop(transfer_id, None)
-        if decode is not None:
+        for decode in self._waiting.pop(transfer_id, [])[:1]:
             self._transfer(transfer_id, pinned, decode)
         self._count()
         return True
 
     def dropped(self, seq: Sequence) -> None:
         """A D that waits for this P leg waits until its timeout."""
-        decode = self._waiting.pop(str(seq.params.get("transfer_id")), None)
-        if decode is not None:
-            self._abandoned.append(decode)
+        self._abandoned += self._waiting.pop(str(seq.params.get("transfer_id")), [])
 
     def refused(self, params: KVParams) -> None:
         """Notify P that D does not need the KV."""
@@ -130,11 +127,10 @@ class MooncakeConnector(PeerConnector):
 
     def tick(self, now: float) -> None:
         """Give up every wait that has lasted too long, on either side."""
-        for transfer_id in [each for each, decode in self._waiting.items() if decode.ends_at <= now]:
-            self._tasks.start(self._fail(self._waiting.pop(transfer_id)))
-        for decode in [decode for decode in self._abandoned if decode.ends_at <= now]:
-            self._abandoned.remove(decode)
-            self._tasks.start(self._fail(decode))
+        for decodes in (self._abandoned, *self._waiting.values()):
+            for decode in [decode for decode in decodes if decode.ends_at <= now]:
+                decodes.remove(decode)
+                self._tasks.start(self._fail(decode))
         self._count()
         self._station.give_up_stranded(now)
 
@@ -143,7 +139,7 @@ class MooncakeConnector(PeerConnector):
         await self._tasks.close()
 
     def _count(self) -> None:
-        self._station.counts.registered_now = len(self._waiting) + len(self._abandoned)
+        self._station.counts.registered_now = sum(map(len, self._waiting.values())) + len(self._abandoned)
 
     async def _find(self, params: KVParams) -> tuple[str, int]:
         engine_id = str(params["remote_engine_id"])
@@ -185,7 +181,7 @@ class MooncakeConnector(PeerConnector):
         if pinned is not None:
             self._transfer(transfer_id, pinned, decode)
         else:
-            self._waiting[transfer_id] = decode
+            self._waiting.setdefault(transfer_id, []).append(decode)
         self._count()
 
     def _transfer(self, transfer_id: str, pinned: PinnedPrefill, decode: WaitingDecode) -> None:

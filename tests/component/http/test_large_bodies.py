@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Generator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from pdx_api.names import Order
-from pdx_proxy.payload.body import LARGE_BYTES, Body
+from pdx_proxy.payload.body import LARGE_BYTES, Body, read_large_body
 from pdx_proxy.payload.json_scanner import SLICE_BYTES
 from pdx_proxy.serving import reader
 from tests.component.conftest import MakeWorld
@@ -26,7 +26,7 @@ GAPS = {
 def slices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes of each slice that the gateway has read."""
     found: list[int] = []
-    read = reader.read_large_body
+    read = read_large_body
 
     def counted(*arguments: Any) -> Generator[int, None, Body]:
         slices = read(*arguments)
@@ -34,7 +34,7 @@ def slices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             try:
                 found.append(next(slices))
             except StopIteration as end:
-                return end.value
+                return cast("Body", end.value)
             yield found[-1]
 
     monkeypatch.setattr(reader, "read_large_body", counted)

@@ -29,7 +29,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _small_buffers(world: World) -> None:
     """Let the kernel buffer little for clients that connect from now on."""
-    server = world.worker._server
+    server = world.worker._listener._server
     assert server is not None
     for sock in server.sockets:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
@@ -156,8 +156,9 @@ async def test_the_kernel_notices_peers_that_vanish(make_world: MakeWorld, monke
     monkeypatch.undo()
     world = await make_world(Order.PREFILL_FIRST)
     assert (await world.complete()).status == 200
-    assert world.pool._all
-    for connection in world.pool._all:
+    upstream = [connection for each in world.pool._open.values() for connection in each]
+    assert upstream
+    for connection in upstream:
         assert _options(connection.transport) == {"idle": 10, "interval": 5, "lost": 30_000}
     clients = list(world.worker._listener._connections)
     assert clients

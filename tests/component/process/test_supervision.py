@@ -212,7 +212,7 @@ async def test_a_slow_reader_gets_its_last_bytes(path: str) -> None:
         answered.set()
 
     sock = bind(Address("127.0.0.1", 0), shared=False)
-    listener = Listener(handle, max_body_bytes=1000)
+    listener = Listener(handle, max_body_bytes=1000, send_seconds=60.0)
     await listener.start(sock)
     reader, writer = await asyncio.open_connection(*address_of(sock), limit=1024)  # reads no more than that ahead
     writer.write(request_of({}, path))

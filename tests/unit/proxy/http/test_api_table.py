@@ -79,7 +79,7 @@ def _decide(kind: str, body: dict[str, Any]) -> Decisions:
     return decide(PATHS[kind], {name: orjson.dumps(value) for name, value in body.items()})
 
 
-VALUES: Final = [
+VALUES: Final[list[Any]] = [
     *(True, False, None, 0, 1, 2, -1, -2, 0.0, -0.0, 1.0, 2.0, 1.5, 1e300, 10**30, 2**63),
     *("true", "TRUE", "tRuE", "t", "yes", "y", "on", "1", "false", "False", "no", "N", "off", "f", "0"),
     *("", " ", " true", "true ", "2", "-1", "-2", "+1", "1.0", "1.000", "1.", ".0", "1.5", " 1 ", "\t1\n", "1e0", "01"),
@@ -113,7 +113,14 @@ def test_what_vllm_refuses_is_whole_and_has_no_stream(kind: str) -> None:
     base = {**BASE[kind], "stream": "on"}
     assert _decide(kind, base).stream
     assert _decide(kind, base).splits
-    for odd in ({"n": "many"}, {"stream": "maybe"}, {"stream": [True]}, {"use_beam_search": None}, {"n": [[]] * 50}):
+    odds: tuple[dict[str, Any], ...] = (
+        {"n": "many"},
+        {"stream": "maybe"},
+        {"stream": [True]},
+        {"use_beam_search": None},
+        {"n": [[]] * 50},
+    )
+    for odd in odds:
         decisions = _decide(kind, {**base, **odd})
         assert not decisions.stream
         assert not decisions.splits
