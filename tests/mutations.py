@@ -184,8 +184,8 @@ MUTATIONS: Final = (
     Mutation(
         "a declared body holds its bytes",
         "http/downstream/http1.py",
-        "arrived = self.size - self._missing",
-        "arrived = self.size",
+        "self._count_arrived(self.size - self._missing)",
+        "self._count_arrived(self.size)",
         "component/admission/test_limits.py::test_a_body_that_does_not_come_holds_nothing",
     ),
     Mutation(
@@ -324,8 +324,8 @@ MUTATIONS: Final = (
     Mutation(
         "a slot is taken at the head",
         "serving/gateway.py",
-        "            bodies = [",
-        "            self._admission.usage.in_flight += 1\n            bodies = [",
+        "            bodies: list",
+        "            self._admission.usage.in_flight += 1\n            bodies: list",
         f"{_SLOW}declared_bodies_take_nothing[fast]",
     ),
     Mutation(

@@ -31,7 +31,7 @@ EXTERNAL_FLAGS = {
     **dict.fromkeys(("--tail", "--as", "--previous", "--watch", "--raw", "--all", "--force-conflicts"), "kubectl"),
     **dict.fromkeys(("--context", "--kubeconfig", "--namespace", "--subresource", "--patch", "--type"), "kubectl"),
     **dict.fromkeys(("--replicas", "--rm", "--image", "--restart", "--field-manager", "--overwrite"), "kubectl"),
-    **dict.fromkeys(("--all-namespaces",), "kubectl"),
+    **dict.fromkeys(("--all-namespaces", "--cascade"), "kubectl"),
     **dict.fromkeys(("--enable-prompt-embeds", "--scheduling-policy"), "vllm"),
     **dict.fromkeys(("--trust-request-chat-template", "--trust-request-mm-kwargs"), "vllm"),
     **dict.fromkeys(("--locked", "--require-hashes", "--no-deps", "--privileged", "--device", "--network"), "tools"),

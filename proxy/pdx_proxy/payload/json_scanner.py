@@ -70,11 +70,11 @@ class _Place:
         """What precedes the window in a document: the value so far, as short as possible."""
         if not self.stack:
             return b""
-        opened = b"".join([b'{"":' if bracket == _OBJECT else b"[" for bracket in self.stack[:-1]])
+        prefix = b"".join([b'{"":' if bracket == _OBJECT else b"[" for bracket in self.stack[:-1]])
         in_object = self.stack[-1] == _OBJECT
         if self.in_string:
-            return opened + (b'{"' if self.in_key else b'{"":"' if in_object else b'["')
-        return opened + (b'{"":0,' if in_object else b"[0,")
+            return prefix + (b'{"' if self.in_key else b'{"":"' if in_object else b'["')
+        return prefix + (b'{"":0,' if in_object else b"[0,")
 
     def behind(self) -> bytes:
         """What completes a document whose last byte is the one before this place."""
@@ -301,22 +301,22 @@ class JSONScanner:
         """Read a window: the value's end, or where the next window begins, or why that could not be found."""
         cut, in_string = self._cut(place, masked)
         stack = bytearray(place.stack)
-        opened = 0
+        starts = 0
         marks = masked[:cut] if cut else masked
         brackets = brackets_outside(b'"' + marks if place.in_string else marks)
         for index, bracket in enumerate(brackets):
             if bracket in _CLOSING:
                 stack.append(bracket)
-                opened += 1
+                starts += 1
                 if len(stack) >= MAX_DEPTH:
                     raise too_deep(MAX_DEPTH)
             elif not stack or _CLOSING[stack.pop()] != bracket:
                 raise malformed()
             elif not stack:
-                return self._end_at(place, marks, index, opened) if near_end else _ENDS_HERE
+                return self._end_at(place, marks, index, starts) if near_end else _ENDS_HERE
         if not cut:
             return self._too_short(place, masked)
-        self._count_brackets(opened)
+        self._count_brackets(starts)
         following = _Place(place.at + cut, bytes(stack), in_string)
         following.in_key = in_string and self._is_key(place, masked, cut, stack[-1])
         self._check(place.before(), place.at, following.at, following.behind())
@@ -330,9 +330,9 @@ class JSONScanner:
             raise too_long_gap(MAX_GAP_BYTES)
         return _TOO_SHORT
 
-    def _end_at(self, place: _Place, marks: bytes | bytearray, index: int, opened: int) -> int:
+    def _end_at(self, place: _Place, marks: bytes | bytearray, index: int, starts: int) -> int:
         """The end of the value: the bracket outside strings with this index closes it."""
-        self._count_brackets(opened)
+        self._count_brackets(starts)
         in_string = place.in_string
         for found in _STRUCTURE.finditer(marks):
             if found[0] == b'"':

@@ -43,10 +43,10 @@ def measure(raw: bytes | bytearray) -> tuple[int, int]:
     if b"\\" in raw:
         marks = raw.translate(None, _NO_MARKS_NOR_ESCAPES).replace(b"\\\\", b"").replace(b'\\"', b"")
     brackets = brackets_outside(marks)
-    opened = count_of(brackets, b"[", b"{")
-    if opened > MAX_BRACKETS:  # refused whatever its depth is
-        return 0, opened
-    return max(accumulate(array("b", brackets.translate(_STEPS))), default=0), opened
+    number = count_of(brackets, b"[", b"{")
+    if number > MAX_BRACKETS:  # refused whatever its depth is
+        return 0, number
+    return max(accumulate(array("b", brackets.translate(_STEPS))), default=0), number
 
 
 def brackets_outside(text: bytes | bytearray) -> bytes | bytearray:

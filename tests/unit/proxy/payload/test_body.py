@@ -150,11 +150,11 @@ def test_any_bytes_are_an_object_or_refused(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 100, 240, 248, 249, 250, 251, 252, 400, 1023, 1024, 5000])
-@pytest.mark.parametrize("opening", [b"[", b'{"a":', b'[0,"]}",{"\\"[":'])
-def test_depth(depth: int, opening: bytes) -> None:
+@pytest.mark.parametrize("bracket", [b"[", b'{"a":', b'[0,"]}",{"\\"[":'])
+def test_depth(depth: int, bracket: bytes) -> None:
     """`depth` is that of the value; the body itself is one more."""
-    levels = depth // (2 if opening.endswith(b'[":') else 1)
-    value = opening * levels + b"1" + {b"[": b"]", b'{"a":': b"}"}.get(opening, b"}]") * levels
+    levels = depth // (2 if bracket.endswith(b'[":') else 1)
+    value = bracket * levels + b"1" + {b"[": b"]", b'{"a":': b"}"}.get(bracket, b"}]") * levels
     raw = b'{"tools":' + value + b"}"
     refused = []
     for read in (
@@ -168,7 +168,7 @@ def test_depth(depth: int, opening: bytes) -> None:
         except RefusedError as refusal:
             assert "deeper than 250 levels" in refusal.message  # noqa: PT017
             refused.append(True)
-    real = levels * (2 if opening.endswith(b'[":') else 1) + 1
+    real = levels * (2 if bracket.endswith(b'[":') else 1) + 1
     assert refused == [real > MAX_DEPTH] * 3
 
 
