@@ -10,6 +10,7 @@ from pdx_cluster.system.processes import wait_until
 from tests.charts.chart import CRD, NAMESPACE, Chart
 from tests.cluster.conftest import helm_program, namespace, pytest_collection_finish, running
 
+OBJECTS = "/apis/pdx.dev/v1alpha1/pddeployments"
 __all__ = ["chart", "control_plane", "helm_program", "namespace", "pytest_collection_finish"]
 
 
@@ -41,14 +42,15 @@ def cluster(prepared: Cluster) -> Iterator[Cluster]:
     yield prepared
     for release in json.loads(prepared.helm("list", "--namespace", NAMESPACE, "--output", "json")):
         prepared.helm("uninstall", release["name"], "--namespace", NAMESPACE)
-    prepared.kubectl("delete", CRD, "--ignore-not-found")
-    # What answers for the CRD's objects learns a moment later that it is gone, and refuses them while it has not.
-    assert wait_until(lambda: _is_forgotten(prepared), 30)
+    prepared.kubectl("delete", CRD, "--ignore-not-found", "--wait=false")
+    # The API server serves the CRD's objects a moment longer than the CRD, and refuses them.
+    paths = ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pddeployments.pdx.dev", OBJECTS)
+    assert wait_until(lambda: all(_is_absent(prepared, path) for path in paths), 90)
 
 
-def _is_forgotten(cluster: Cluster) -> bool:
+def _is_absent(cluster: Cluster, path: str) -> bool:
     try:
-        cluster.get("/apis/pdx.dev/v1alpha1/pddeployments")
+        cluster.get(path)
     except OSError as error:
         return ": 404 " in str(error)
     return False
