@@ -10,7 +10,6 @@ from pdx_cluster.system.processes import wait_until
 from tests.charts.chart import CRD, NAMESPACE, Chart
 from tests.cluster.conftest import helm_program, namespace, pytest_collection_finish, running
 
-OBJECTS = "/apis/pdx.dev/v1alpha1/pddeployments"
 __all__ = ["chart", "control_plane", "helm_program", "namespace", "pytest_collection_finish"]
 
 
@@ -44,8 +43,9 @@ def cluster(prepared: Cluster) -> Iterator[Cluster]:
         prepared.helm("uninstall", release["name"], "--namespace", NAMESPACE)
     prepared.kubectl("delete", CRD, "--ignore-not-found", "--wait=false")
     # The API server serves the CRD's objects a moment longer than the CRD, and refuses them.
-    paths = ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pddeployments.pdx.dev", OBJECTS)
-    assert wait_until(lambda: all(_is_absent(prepared, path) for path in paths), 90)
+    name = CRD.partition("/")[2]
+    crd, objects = f"apiextensions.k8s.io/v1/customresourcedefinitions/{name}", "pdx.dev/v1alpha1/pddeployments"
+    assert wait_until(lambda: all(_is_absent(prepared, f"/apis/{path}") for path in (crd, objects)), 90)
 
 
 def _is_absent(cluster: Cluster, path: str) -> bool:

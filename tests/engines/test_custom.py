@@ -142,8 +142,7 @@ async def test_hang_ups_leave_no_files(
 ) -> None:
     outcomes = await campaign.hang_up_at_random(session, front, 60, seed=7)
     assert set(outcomes) == {200, "left"}
-    idle = {"requests": 0, "queued": 0, "settling": 0, "prefill": 0, "decode": 0}
-    await eventually(lambda: front.state()["inFlight"] == idle, 30, "something is still in flight")
+    await campaign.check_idle(front)
 
     deadline = time.monotonic() + KEEP_SECONDS + 20
     while files(folder):

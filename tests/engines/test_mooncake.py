@@ -61,8 +61,7 @@ async def test_the_orders(session: aiohttp.ClientSession, front: Gateway, pair: 
     await campaign.check_text_and_transfer(session, front, pair.prefill, pair.decode, moves=True)
     outcomes = await campaign.hang_up_at_random(session, front, 40, seed=30 + list(Order).index(front.order))
     assert set(outcomes) == {200, "left"}
-    idle = {"requests": 0, "queued": 0, "settling": 0, "prefill": 0, "decode": 0}
-    await eventually(lambda: front.state()["inFlight"] == idle, 30, "in flight")
+    await campaign.check_idle(front)
     await _free(pair)
     for stream in (False, True):  # D refuses one, and both the other: P keeps no place for either
         body = {"prompt": make_prompt(7, 20), "stream": stream}
@@ -98,8 +97,7 @@ async def test_clients_that_leave_reserve_no_place(session: aiohttp.ClientSessio
     for task in running:
         task.cancel()
         await asyncio.sleep(0.1)  # D sends notices of one moment together, and they take one place
-    idle = {"requests": 0, "queued": 0, "settling": 0, "prefill": 0, "decode": 0}
-    await eventually(lambda: front.state()["inFlight"] == idle, 30, "in flight")
+    await campaign.check_idle(front)
     await _free(pair)
     async with asyncio.timeout(FREED_SECONDS):
         for n in range(3):

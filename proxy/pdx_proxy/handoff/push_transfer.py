@@ -21,14 +21,14 @@ PUSH_SECONDS: Final = 0.1
 _METRICS_SECONDS: Final = 1.0
 """How long D may take to report what its requests wait for, before its leg is closed."""
 _RECEIVED_SECONDS: Final = 2.0
-"""The same in families that settle by P's leg, where a D that is closed notifies P.
+"""The same in families that settle by P's leg. There, a D without a stream notifies P when its leg is closed.
 
-A notice that overtakes the registration of D's own blocks takes the KV from them, and D holds them until it restarts.
+If P receives the notice before D has registered its blocks, P sends them no KV and no answer, and D keeps them.
 """
 _NOTICE_SECONDS: Final = 1.0
 """How long D may take to notify P.
 
-A P leg under the ID that overtook the notice could find KV that nobody has received, and replace it.
+A P leg that arrived under the ID before the notice could replace KV that no D has received.
 """
 _NOT_BEGUN: Final = (*range(400, 500), FULL)
 """Statuses of a P whose engine did not receive the leg."""
@@ -52,7 +52,10 @@ class PushTransfer:
         """Whether D notifies P of a leg that it refuses or that is closed, and P then waits for its own leg."""
 
     async def end_decode(self, leg: Leg) -> Settlement | None:
-        """Close D's leg once D has the KV of a P that has finished; None if D does not get it."""
+        """Wait until D, whose leg this is, has the KV of a P that has finished; None if D does not get it.
+
+        The caller must end the leg.
+        """
         try:
             answer = await leg.first_event(self._seconds_to_receive())
         except DeadlineExceeded:
@@ -69,14 +72,13 @@ class PushTransfer:
         return _RECEIVED_SECONDS if self.by_prefill_leg else PUSH_SECONDS
 
     async def _close_decode(self, leg: Leg) -> Settlement:
-        """Close the leg of a D that has shown no event.
+        """Settle with a D that has shown no event.
 
         vLLM 0.32 takes a closed leg without a stream for one that it has refused, whatever D has received. In families
         that settle by P's leg, D then notifies P, which waits for one more leg under this ID. A D that reports no
         metrics may be stopped, and sends no notice.
         """
         if self.request.stream or not self.by_prefill_leg:
-            leg.end()
             return Settlement.FINISHED
         try:
             runs = await page_of(self.engines, self.decode, "/metrics", _METRICS_SECONDS)

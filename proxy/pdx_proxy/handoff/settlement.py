@@ -54,7 +54,7 @@ class Settlements:
 
     def settle(self, work: Coroutine[Any, Any, Settlement], permit: Permit) -> None:
         """Settle a hand-off in the background and count its result. Until then its request holds what it held."""
-        self.serving.counters.settling += 1  # before its request ends: nothing is ever in neither count
+        self.serving.counters.settling += 1  # not in the task, which begins after the request has ended
         self.start(self._settle(work), permit).add_done_callback(self._settled)
 
     async def _settle(self, work: Coroutine[Any, Any, Settlement]) -> None:

@@ -252,6 +252,9 @@ class Api:
     def _refuse(self, body: dict[str, Any]) -> None:
         """Count a refused request. The connector may notify P that D does not need its blocks."""
         self._counts.refused += 1
+        self._notify(body)
+
+    def _notify(self, body: dict[str, Any]) -> None:
         if leg_of(body) is Leg.DECODE and self._settings.connected:
             self._host.connector.refused(body["kv_transfer_params"])
 
@@ -261,8 +264,8 @@ class Api:
         try:
             yield
         except asyncio.CancelledError:
-            if leg_of(body) is Leg.DECODE and not body.get("stream") and self._settings.connected:
-                self._host.connector.refused(body["kv_transfer_params"])
+            if not body.get("stream"):
+                self._notify(body)
             raise
 
     async def _answer(self, request: web.Request, call: Call, fault: Fault | None) -> web.StreamResponse:

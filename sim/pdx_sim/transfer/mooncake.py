@@ -131,6 +131,7 @@ class MooncakeConnector(PeerConnector):
             for decode in [decode for decode in decodes if decode.ends_at <= now]:
                 decodes.remove(decode)
                 self._tasks.start(self._fail(decode))
+        self._waiting = {transfer_id: decodes for transfer_id, decodes in self._waiting.items() if decodes}
         self._count()
         self._station.give_up_stranded(now)
 
