@@ -14,6 +14,7 @@ from pdx_cluster.programs import packages
 
 PURPOSES: Final = ("images", "test", "bench")
 _BENCH: Final = {"valgrind": "valgrind", "callgrind_control": "valgrind"}
+_SHELLS: Final = {"zsh": "zsh", "fish": "fish"}
 
 
 def needed(purpose: str) -> Mapping[str, str]:
@@ -21,7 +22,7 @@ def needed(purpose: str) -> Mapping[str, str]:
     if purpose == "bench":
         return _BENCH
     if purpose == "test":  # the tests build with buildah, whatever else is there
-        return {**packages.COMMANDS, **packages.IMAGE_COMMANDS}
+        return {**packages.COMMANDS, **packages.IMAGE_COMMANDS, **_SHELLS}
     return packages.IMAGE_COMMANDS if _builds_with_buildah() else {}
 
 

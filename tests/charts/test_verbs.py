@@ -59,6 +59,7 @@ def test_a_request_needs_these_verbs(method: str, url: str, status: int, used: l
 def recorded(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
     """Where an operator that works with the chart's rights writes each verb that it uses."""
     install(cluster)
+    cluster.kubectl("delete", "leases", "--all", "--namespace", NAMESPACE)  # of another test's operator
     path, log = tmp_path / "verbs", tmp_path / "log"
     with log.open("wb") as out:
         process = subprocess.Popen(
