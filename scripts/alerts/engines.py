@@ -11,6 +11,10 @@ _FINISHED: Final = rate('pdx_phase_seconds_count{phase="prefill"}', "5m")
 _HANDOFF_BUCKETS: Final = rate('pdx_phase_seconds_bucket{phase="handoff"}', "5m", by=f"le, {ONE}")
 
 
+_FULL: Final = {"prefill": 0.9, "decode": 0.95}
+"""Share of the limit that an engine with all it can run has. An engine that could run more has a limit above that."""
+
+
 def waiting(role: str, window: str = "5m") -> str:
     """Requests that wait for capacity, per running request, on the engines of a role."""
     queued = mean(f'vllm:num_requests_waiting_by_reason{{pdx_dev_role="{role}",reason="capacity"}}', window)
@@ -21,6 +25,15 @@ def waiting(role: str, window: str = "5m") -> str:
 def cache(role: str, window: str = "5m") -> str:
     """The mean share of the KV cache in use on the engines of a role."""
     return f'avg by ({ONE}) (avg_over_time(vllm:kv_cache_usage_perc{{pdx_dev_role="{role}"}}[{window}]))'
+
+
+def full(role: str, window: str = "5m") -> str:
+    """Whether requests wait in the gateways' queues while the engines of a role have all that the gateways send them.
+
+    A gateway sends an engine few more requests than it runs, so the engines' own queues stay short.
+    """
+    legs, limits = mean(f'pdx_legs_in_flight{{role="{role}"}}', window), mean(f'pdx_leg_limit{{role="{role}"}}', window)
+    return f"({mean('pdx_requests_queued', window)} > 1 and {legs} / {limits} > {_FULL[role]})"
 
 
 ALERTS: Final = (
@@ -62,35 +75,35 @@ ALERTS: Final = (
     ),
     Alert(
         "PDXPrefillSaturated",
-        f"{waiting('prefill')} > 1",
+        f"{waiting('prefill')} > 1 or {full('prefill')}",
         "5m",
         Severity.WARNING,
-        f"Prefill engines of {WHICH} have more waiting than running requests.",
-        "Prefill engines have {{ $value | humanize }} waiting requests per running one. First tokens are late.",
+        f"Prefill engines of {WHICH} are full.",
+        "Requests wait for a prefill engine: in the gateway's queue, or in the engines' own. First tokens are late.",
     ),
     Alert(
         "PDXDecodeSaturated",
-        f"{waiting('decode')} > 0.25 or {cache('decode')} > 0.95",
+        f"{waiting('decode')} > 0.25 or {cache('decode')} > 0.95 or {full('decode')}",
         "5m",
         Severity.WARNING,
         f"Decode engines of {WHICH} are full.",
-        "Requests wait for a place in D's batch, or its KV cache is full ({{ $value | humanize }}). Hand-offs become "
-        "slow, and D preempts running requests.",
+        "Requests wait for a place in D's batch, in the gateway's queue or in D's own, or D's KV cache is full. First "
+        "tokens are late, and a D with a full cache preempts running requests.",
     ),
     Alert(
         "PDXRatioWrong",
-        f"{waiting('prefill', '15m')} > 1 and {waiting('decode', '15m')} < 0.05 and {cache('decode', '15m')} < 0.5",
+        f"({waiting('prefill', '15m')} > 1 or {full('prefill', '15m')}) and {waiting('decode', '15m')} < 0.05 "
+        f"and {cache('decode', '15m')} < 0.5 unless {full('decode', '15m')}",
         "15m",
         Severity.WARNING,
         f"{WHICH} has too few prefill engines for its traffic.",
-        "Prefill engines have more waiting than running requests, and decode engines are half empty. Add P or "
-        "remove D.",
+        "Requests wait for a prefill engine, and decode engines are half empty. Add P or remove D.",
         {"more": "prefill"},
     ),
     Alert(
         "PDXRatioWrong",
-        f"({waiting('decode', '15m')} > 0.25 or {cache('decode', '15m')} > 0.95) "
-        f"and {waiting('prefill', '15m')} < 0.05",
+        f"({waiting('decode', '15m')} > 0.25 or {cache('decode', '15m')} > 0.95 or {full('decode', '15m')}) "
+        f"and {waiting('prefill', '15m')} < 0.05 unless {full('prefill', '15m')}",
         "15m",
         Severity.WARNING,
         f"{WHICH} has too few decode engines for its traffic.",

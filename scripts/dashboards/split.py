@@ -173,9 +173,23 @@ BOARD: Final = Board(
             "P or D?",
             (
                 Panel(
+                    "Legs in flight, of the limit",
+                    "Of what the engines of a role can run. The role that stays near 100 % while requests wait in the "
+                    "gateways is the bottleneck.",
+                    Unit.SHARE,
+                    (
+                        Query(
+                            f"{total('pdx_legs_in_flight', by='role')} / {total('pdx_leg_limit', by='role')}",
+                            "{{role}}",
+                        ),
+                    ),
+                    bad_above=0.95,
+                    plotted=True,
+                ),
+                Panel(
                     "Requests that wait, for each that runs",
-                    "From the engines' metrics. The role that stays above 1 is the bottleneck; if the other is near 0, "
-                    "the ratio of P to D does not fit the traffic.",
+                    "In the engines' own queues, from their metrics. The gateways keep these queues short: above 1, "
+                    "other clients use the engines, or a limit of the gateway is set too high.",
                     Unit.COUNT,
                     (
                         Query(

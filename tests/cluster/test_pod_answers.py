@@ -158,9 +158,9 @@ def test_gateways_and_engines_in_pods_are_queried(
     assert main(["doctor", *where]) == 1
     out = capsys.readouterr().out
     assert "ModelsDiffer: The prefill engine m-prefill-a-1 serves the model 'm'" in out
-    assert "1 gateways and 2 running engines" in out
+    assert "3 pods" in out
     assert "Could not read" not in out
     assert main(["top", *where, "--once", "--interval", "0.1"]) == 0
     lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line.strip()}
     assert lines["split"] == ["split", "0.0", "7"]
-    assert lines["m-decode-a-1"] == ["m-decode-a-1", "decode", "a", "1", "75", "%", "Warm"]
+    assert lines["decode-a-1"] == ["decode-a-1", "decode", "Warm", "-", "-", "-", "0", "0", "-", "75%"]

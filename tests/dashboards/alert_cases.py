@@ -41,6 +41,15 @@ def engines(*, p: tuple[float, float], d: tuple[float, float], cache: float = 0.
     return {name: f"{value}x480" for name, value in values.items()}
 
 
+def legs(*, p: tuple[float, float], d: tuple[float, float], queued: int = 20) -> dict[str, str]:
+    """Legs of P and of D, each with the limit, and requests in the gateway's queue."""
+    values = {f"pdx_requests_queued{{{_QWEN}}}": float(queued)}
+    for role, (number, limit) in (("prefill", p), ("decode", d)):
+        endpoint = f'{_QWEN},endpoint="{role}-0",role="{role}"'
+        values |= {f"pdx_legs_in_flight{{{endpoint}}}": number, f"pdx_leg_limit{{{endpoint}}}": limit}
+    return {name: f"{value}x480" for name, value in values.items()}
+
+
 def tokens(prefilled: int, arrived: int) -> dict[str, str]:
     """Prompt tokens that P has computed and that D had from it, every 15 s."""
     return {
@@ -121,10 +130,31 @@ CASES: Final = (
     Case("PDXHandoffSlow", "all within a second", False, handoffs(15, 15)),
     Case("PDXPrefillSaturated", "9 wait for 4", True, engines(p=(9, 4), d=(0, 8))),
     Case("PDXPrefillSaturated", "2 wait for 4", False, engines(p=(2, 4), d=(9, 8))),
+    Case("PDXPrefillSaturated", "P full, a queue", True, engines(p=(4, 4), d=(0, 8)) | legs(p=(8, 8), d=(8, 12))),
+    Case("PDXPrefillSaturated", "P full, no queue", False, legs(p=(8, 8), d=(8, 12), queued=0)),
+    Case("PDXPrefillSaturated", "a queue for D", False, engines(p=(0, 4), d=(0, 8)) | legs(p=(4, 8), d=(8, 8))),
+    Case("PDXDecodeSaturated", "D full, a queue", True, engines(p=(0, 4), d=(1, 90)) | legs(p=(4, 8), d=(95, 95))),
+    Case("PDXDecodeSaturated", "a queue for P", False, engines(p=(4, 4), d=(0, 90)) | legs(p=(8, 8), d=(90, 99))),
     Case("PDXDecodeSaturated", "4 wait for 8", True, engines(p=(0, 4), d=(4, 8))),
     Case("PDXDecodeSaturated", "the cache is full", True, engines(p=(0, 4), d=(0, 8), cache=0.97)),
     Case("PDXDecodeSaturated", "some wait for KV alone", False, engines(p=(9, 4), d=(1, 8))),
     Case("PDXRatioWrong", "P full, D empty", True, engines(p=(9, 4), d=(0, 8)), 35, _MORE_P),
+    Case(
+        *("PDXRatioWrong", "a queue for P alone", True),
+        *(engines(p=(4, 4), d=(0, 8)) | legs(p=(8, 8), d=(8, 12)), 35, _MORE_P),
+    ),
+    Case(
+        *("PDXRatioWrong", "a queue for both", False),
+        *(engines(p=(4, 4), d=(0, 8)) | legs(p=(8, 8), d=(8, 8)), 35, _MORE_P),
+    ),
+    Case(
+        *("PDXRatioWrong", "a queue for D alone", True),
+        *(engines(p=(0, 4), d=(1, 90)) | legs(p=(4, 8), d=(95, 95)), 35, _MORE_D),
+    ),
+    Case(
+        *("PDXRatioWrong", "a queue for both, seen from D", False),
+        *(engines(p=(0, 4), d=(1, 90)) | legs(p=(8, 8), d=(95, 95)), 35, _MORE_D),
+    ),
     Case("PDXRatioWrong", "both full", False, engines(p=(9, 4), d=(4, 8)), 35, _MORE_P),
     Case("PDXRatioWrong", "both at ease", False, engines(p=(1, 4), d=(0, 8)), 35, _MORE_P),
     Case("PDXRatioWrong", "D full, P empty", True, engines(p=(0, 1), d=(4, 8)), 35, _MORE_D),

@@ -91,7 +91,7 @@ async def test_clients_that_leave_reserve_no_place(session: aiohttp.ClientSessio
 
     Each notice reserves one of P's 20 places until a leg with its ID. Without one, 24 clients stop every hand-off.
     """
-    bodies = [{"prompt": make_prompt(500 + n, 40), "max_tokens": 480, "ignore_eos": True} for n in range(24)]
+    bodies = [{"prompt": make_prompt(500 + n, 40), "max_tokens": 1200, "ignore_eos": True} for n in range(24)]
     running = [asyncio.create_task(complete(session, front.url, body)) for body in bodies]
     await eventually(lambda: pair.decode.metrics()["num_requests_running"] >= 4, 20, "D decodes nothing")
     for task in running:

@@ -84,7 +84,7 @@ async def test_long_prefills_are_stopped_when_their_clients_leave(
     await asyncio.gather(*(leave(number) for number in range(40)))
     await eventually(lambda: front.state()["inFlight"]["settling"] == 0, 30, "something is still being settled")
     after = front.state()["settlements"]
-    assert after["prefill_stopped"] - before["prefill_stopped"] >= 5
+    assert after["prefill_stopped"] > before["prefill_stopped"], "all others wait in the gateway"
     assert after["lease"] == before["lease"]
     await eventually(lambda: pair.prefill.metrics()["num_requests_running"] == 0, 3, "a prefill goes on")
     await eventually(lambda: pair.prefill.kv_usage == 0, 35, "P still holds blocks")

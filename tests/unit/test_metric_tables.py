@@ -25,9 +25,9 @@ def gateway() -> str:
     phases = {"alone": counters["phases"][Phase.TOTAL]}
     transfer_probes = {"results": {"moved": 1}, "phases": phases, "pairs": {"verified": 1}, "lastSuccess": 1.0}
     transfer_share = {"split": 1, "decode": {"d": {"promptTokens": 2, "outside": 1}}}
-    return render(
-        {**counters, "ejections": {"lost": 0}, "canary": transfer_probes, "arrivals": transfer_share}, endpoints
-    ).decode()
+    limits = {endpoint.name: 2.0 for endpoint in endpoints}
+    own = {"ejections": {"lost": 0}, "canary": transfer_probes, "arrivals": transfer_share, "legLimits": limits}
+    return render({**counters, **own}, endpoints).decode()
 
 
 def operator() -> str:

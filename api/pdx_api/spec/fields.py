@@ -30,6 +30,14 @@ def matching(pattern: str, message: str) -> Rule:
     return Rule(f"self.matches(r'{pattern}')", message, lambda text: compiled.fullmatch(text) is not None)
 
 
+def without_default(schema: dict[str, Any]) -> None:
+    """For `json_schema_extra` of a field whose default an earlier version refuses: the CRD gets no default for it.
+
+    The API server would add the default to every object, and an operator of that version refuses what it does not know.
+    """
+    schema.pop("default", None)
+
+
 @dataclass(frozen=True, slots=True)
 class ListMap:
     """Annotation of a list type: the field `key` identifies each entry."""

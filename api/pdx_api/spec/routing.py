@@ -8,7 +8,7 @@ from pdx_api import defaults
 from pdx_api.names import LogFormat, Policy, PrefillFailure
 from pdx_api.rule import Rule
 from pdx_api.rules.routing_rules import DEADLINES_RULES, RETRIES_RULES, ROUTING_RULES
-from pdx_api.spec.fields import NetworkAddress, ObjectName, Part, SecretKey, Size
+from pdx_api.spec.fields import NetworkAddress, ObjectName, Part, SecretKey, Size, without_default
 
 MEBIBYTE: Final = 1024 * 1024
 
@@ -91,13 +91,16 @@ class Queue(Part):
     )
     max_in_flight_per_decode: Amount = Field(
         default=defaults.IN_FLIGHT_PER_DECODE,
-        description="Most requests of one gateway at each decode (or aggregated) engine; further ones wait. 0: as many "
-        "as the engine runs at a time, by its metrics, and at most a tenth more, so that its own queue stays short.",
+        description="Most requests of one gateway at each decode (or aggregated) engine; further ones wait. 0, the "
+        "default: as many as the engine runs at a time, by its metrics, and at most a tenth more, so that its own "
+        "queue stays short.",
+        json_schema_extra=without_default,
     )
     max_in_flight_per_prefill: Amount = Field(
         default=defaults.IN_FLIGHT_PER_PREFILL,
-        description="Most requests of one gateway at each prefill engine; further ones wait. 0: as many as the engine "
-        "runs at a time, by its metrics, and as many that wait for its next step.",
+        description="Most requests of one gateway at each prefill engine; further ones wait. 0, the default: as many "
+        "as the engine runs at a time, by its metrics, and as many that wait for its next step.",
+        json_schema_extra=without_default,
     )
     max_memory: Size = Field(
         default=f"{defaults.QUEUED_BYTES // MEBIBYTE}Mi",
@@ -118,7 +121,8 @@ class Ejection(Part):
         default=int(defaults.STALLED_SECONDS),
         description="How long the running requests of an engine may make no progress, by its own metrics, until it is "
         "ejected and probed. An engine that prefills whole prompts in one step (--no-enable-chunked-prefill) needs "
-        "more than its longest prefill. 0: no engine is.",
+        f"more than its longest prefill. Default: {defaults.STALLED_SECONDS:g}. 0: no engine is.",
+        json_schema_extra=without_default,
     )
 
 
@@ -181,6 +185,7 @@ class GatewayLimits(Part):
         default=[],
         description="Networks of the proxies in front of the gateway, for example 10.0.0.0/8. Of a request that comes "
         "from one of them, the client's address is the last one in X-Forwarded-For that none of them has.",
+        json_schema_extra=without_default,
     )
 
 

@@ -124,7 +124,7 @@ def structural(schema: Mapping[str, Any], path: str) -> Schema:
     if schema.get("default") is not None:
         # The API server checks a default by the object's rules before it fills in the inner defaults.
         inner = found.get("type") == "object" and RULES_KEY not in found
-        found["default"] = {} if inner else _stated(schema["default"])
+        found["default"] = {} if inner else _stated(schema["default"], schema)
     if found.get("type") == "array":
         found["items"] = structural(schema["items"], f"{path}[]")
         found.setdefault(LIST_TYPE, "atomic")
@@ -133,11 +133,16 @@ def structural(schema: Mapping[str, Any], path: str) -> Schema:
     return found
 
 
-def _stated(default: Any) -> Any:
-    """A default without null values, which the API server refuses."""
-    if not isinstance(default, Mapping):
+def _stated(default: Any, schema: Mapping[str, Any]) -> Any:
+    """A default without null values, which the API server refuses, and without fields that have no default."""
+    if not isinstance(default, Mapping) or "properties" not in schema:
         return default
-    return {name: _stated(value) for name, value in default.items() if value is not None}
+    fields = schema["properties"]
+    return {
+        name: _stated(value, fields[name])
+        for name, value in default.items()
+        if value is not None and "default" in fields[name]
+    }
 
 
 def _object(schema: Mapping[str, Any], path: str) -> Schema:

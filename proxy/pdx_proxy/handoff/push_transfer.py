@@ -20,6 +20,9 @@ PUSH_SECONDS: Final = 0.1
 """How long a D without a stream gets, after P's end, to receive the KV."""
 _METRICS_SECONDS: Final = 1.0
 """How long D may take to report what its requests wait for, before its leg is closed."""
+_POLL_SECONDS: Final = 0.25
+_ANSWER_SECONDS: Final = 0.01
+"""How long a D without a stream gets to end its answer once it has the KV. A D that has ended it sends no notice."""
 _RECEIVED_SECONDS: Final = 2.0
 """The same in families that settle by P's leg. There, a D without a stream notifies P when its leg is closed.
 
@@ -56,14 +59,24 @@ class PushTransfer:
 
         The caller must end the leg.
         """
-        try:
-            answer = await leg.first_event(self._seconds_to_receive())
-        except DeadlineExceeded:
-            return await self._close_decode(leg)
-        except EngineFailure:
-            return None
-        has_kv = answer.status == 200 or (self.by_prefill_leg and reached_engine(answer.body))
-        return Settlement.FINISHED if has_kv else None
+        seconds = self._seconds_to_receive()
+        end = self.engines.clock() + seconds + self.engines.deadlines.settle
+        page, received = b"", self.request.stream or not self.by_prefill_leg
+        while True:
+            try:
+                answer = await leg.first_event(seconds)
+            except DeadlineExceeded:
+                if received:
+                    return await self._close_decode(leg, reports=bool(page))
+            except EngineFailure:
+                return None
+            else:
+                has_kv = answer.status == 200 or (self.by_prefill_leg and reached_engine(answer.body))
+                return Settlement.FINISHED if has_kv else None
+            page = await page_of(self.engines, self.decode, "/metrics", _METRICS_SECONDS)
+            waiting = read_waiting(page)
+            received = waiting is None or not waiting.deferred or self.engines.clock() >= end
+            seconds = _ANSWER_SECONDS if received else _POLL_SECONDS
 
     def _seconds_to_receive(self) -> float:
         """How long D may take, after P's end, to show its first event, or else to receive the KV."""
@@ -71,7 +84,7 @@ class PushTransfer:
             return self.engines.deadlines.settle
         return _RECEIVED_SECONDS if self.by_prefill_leg else PUSH_SECONDS
 
-    async def _close_decode(self, leg: Leg) -> Settlement:
+    async def _close_decode(self, leg: Leg, *, reports: bool) -> Settlement:
         """Settle with a D that has shown no event.
 
         vLLM 0.32 takes a closed leg without a stream for one that it has refused, whatever D has received. In families
@@ -80,13 +93,8 @@ class PushTransfer:
         """
         if self.request.stream or not self.by_prefill_leg:
             return Settlement.FINISHED
-        try:
-            runs = await page_of(self.engines, self.decode, "/metrics", _METRICS_SECONDS)
-        finally:
-            leg.end()
-        if not runs:
-            return Settlement.LEASE
-        return await self.after_notice()
+        leg.end()
+        return await self.after_notice() if reports else Settlement.LEASE
 
     async def after_notice(self) -> Settlement:
         """Settle after D has been closed in a family that settles by P's leg.

@@ -88,7 +88,7 @@ def create_admin(
 
 def describe(settings: Settings, snapshot: Snapshot, report: dict[str, Any], serving: int) -> dict[str, Any]:
     """Return the gateway's state as JSON values."""
-    legs = report["legs"]
+    legs, limits = report["legs"], report.get("legLimits", {})
     in_flight = {
         **report["inFlight"],
         "prefill": sum(legs.get(e.name, 0) for e in snapshot.everything if e.role is Role.PREFILL),
@@ -99,7 +99,10 @@ def describe(settings: Settings, snapshot: Snapshot, report: dict[str, Any], ser
         "mode": mode_of(snapshot),
         "workers": settings.workers,
         "workersServing": serving,
-        "endpoints": [_describe_endpoint(endpoint, legs.get(endpoint.name, 0)) for endpoint in snapshot.everything],
+        "endpoints": [
+            _describe_endpoint(endpoint, legs.get(endpoint.name, 0), limits.get(endpoint.name))
+            for endpoint in snapshot.everything
+        ],
         "inFlight": in_flight,
         "outcomes": report["outcomes"],
         "settlements": report["settlements"],
@@ -118,7 +121,7 @@ def mode_of(snapshot: Snapshot) -> Mode | None:
     return Mode.AGGREGATED if roles == {Role.AGGREGATED} else Mode.DISAGGREGATED
 
 
-def _describe_endpoint(endpoint: Endpoint, legs: int) -> dict[str, Any]:
+def _describe_endpoint(endpoint: Endpoint, legs: int, limit: float | None) -> dict[str, Any]:
     identity = endpoint.identity
     return {
         "url": f"http://{endpoint.address}",
@@ -136,4 +139,5 @@ def _describe_endpoint(endpoint: Endpoint, legs: int) -> dict[str, Any]:
         "lostHandoffs": endpoint.lost,
         "engineId": identity.engine_id if identity else None,
         "inFlight": legs,
+        "limit": limit,
     }

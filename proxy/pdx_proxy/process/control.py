@@ -7,6 +7,7 @@ from aiohttp import web
 
 from pdx_proxy.admission.api_keys import Keyring
 from pdx_proxy.admission.usage import ROWS
+from pdx_proxy.balancing.leg_limits import leg_limits
 from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import Settings
 from pdx_proxy.discovery.pod_watcher import Discovery, log_warning
@@ -128,8 +129,13 @@ class Control:
         return await self._workers.report()
 
     async def _report(self) -> dict[str, Any]:
-        own = {"ejections": dict(self.registry.ejections), "canary": self.prober.report()}
-        return {**await self._worker_report(), **own, "arrivals": self.transfer_share.as_json()}
+        report = await self._worker_report()
+        legs = report["legs"]
+        limits = leg_limits(
+            self._snapshot(), self.load_poller.reports, self._settings.limits, lambda each: legs.get(each.name, 0)
+        )
+        own = {"ejections": dict(self.registry.ejections), "canary": self.prober.report(), "legLimits": limits}
+        return {**report, **own, "arrivals": self.transfer_share.as_json()}
 
     def _publish(self) -> None:
         snapshot = self.registry.snapshot

@@ -105,6 +105,9 @@ def _open_families(report: Mapping[str, Any]) -> Iterable[Metric]:
 def _endpoint_families(report: Mapping[str, Any], engines: Sequence[Endpoint]) -> Iterable[Metric]:
     """State of each endpoint, and the number of endpoints by role and state."""
     legs = GaugeMetricFamily("pdx_legs_in_flight", "Legs in flight by endpoint.", labels=["endpoint", "role"])
+    limits = GaugeMetricFamily(
+        "pdx_leg_limit", "Most legs in flight by endpoint, while it may be selected.", labels=["endpoint", "role"]
+    )
     pinned = GaugeMetricFamily(
         "pdx_prefill_kv_pinned", "Finished prefills whose KV no D has read yet.", labels=["endpoint"]
     )
@@ -113,6 +116,8 @@ def _endpoint_families(report: Mapping[str, Any], engines: Sequence[Endpoint]) -
     )
     for engine in engines:
         legs.add_metric([engine.name, engine.role], report["legs"].get(engine.name, 0))
+        if engine.name in report.get("legLimits", {}):
+            limits.add_metric([engine.name, engine.role], report["legLimits"][engine.name])
         if engine.role is Role.PREFILL:
             pinned.add_metric([engine.name], report["held"].get(engine.name, 0))
         if engine.role is Role.DECODE:
@@ -121,7 +126,7 @@ def _endpoint_families(report: Mapping[str, Any], engines: Sequence[Endpoint]) -
     for role in sorted({engine.role for engine in engines}):
         for state in State:
             states.add_metric([role, state], sum(e.role is role and e.state is state for e in engines))
-    return legs, pinned, leaked, states
+    return legs, limits, pinned, leaked, states
 
 
 def _probe_families(report: Mapping[str, Any]) -> Iterable[Metric]:

@@ -139,3 +139,16 @@ def use_next_wiring(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on as the version after this one, with the next wiring number of each connector."""
     for name, connector in list(CONNECTORS.items()):
         monkeypatch.setitem(CONNECTORS, name, replace(connector, wiring=connector.wiring + 1))  # type: ignore[type-var]
+
+
+def with_defaults(value: Any, schema: Body) -> Any:
+    """A value with the defaults of a structural schema, as the API server adds them."""
+    if not isinstance(value, dict):
+        return value
+    found = copy.deepcopy(value)
+    for name, inner in (schema.get("properties") or {}).items():
+        if name not in found and "default" in inner:
+            found[name] = copy.deepcopy(inner["default"])
+        if name in found:
+            found[name] = with_defaults(found[name], inner)
+    return found

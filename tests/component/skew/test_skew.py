@@ -23,6 +23,7 @@ from tests.component.skew.support import (
     previous,
     settled,
     use_next_wiring,
+    with_defaults,
 )
 
 PLAIN: Body = {"model": {"name": "x"}, "prefill": {"replicas": 1}, "decode": {"replicas": 1}}
@@ -87,10 +88,20 @@ def test_a_later_version_and_back_replace_no_engine(spec: Body, monkeypatch: pyt
     assert not planned(spec, newer).has_writes, "this version leaves the engines of the later one"
 
 
+NEW_FIELDS = [
+    ".routing.queue.maxInFlightPerPrefill",
+    ".routing.ejection.stalledSeconds",
+    ".gateway.limits.trustedProxies",
+]
+"""Fields of the spec that 0.1.0 does not know."""
+
+
 def test_this_operator_reports_a_crd_of_0_1_0() -> None:
     crd = yaml.safe_load(CRD.read_text())
     served = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    assert list(gaps(served, object_schema())) == [".status.operator"]
+    assert sorted(gaps(served, object_schema())) == sorted(
+        [".status.operator", *(f".spec{name}" for name in NEW_FIELDS)]
+    )
 
 
 def test_a_later_operator_reports_the_crd_of_this_version() -> None:
@@ -106,9 +117,17 @@ def test_this_operator_works_with_a_later_crd() -> None:
 
 
 def test_the_operator_of_0_1_0_works_with_the_crd_of_this_version() -> None:
-    """No field of the spec is new, so objects contain nothing that it refuses."""
+    """The API server adds no field to an object that this operator refuses. It refuses one that a user sets."""
     (older,) = previous(("schema",))
-    assert list(gaps(older["properties"]["spec"], object_schema()["properties"]["spec"])) == []
+    schema = object_schema()["properties"]["spec"]
+    assert sorted(gaps(older["properties"]["spec"], schema)) == sorted(NEW_FIELDS)
+    stored = with_defaults(PLAIN, schema)
+    assert stored["routing"]["queue"]["maxRequests"], "defaults are added"
+    used = copy.deepcopy(stored)
+    used["routing"]["ejection"]["stalledSeconds"] = 60
+    accepted, refused = previous(("decide", body_of(stored), []), ("decide", body_of(used), []))
+    assert accepted["invalid"] == ""
+    assert "stalledSeconds" in refused["invalid"]
 
 
 @pytest.mark.parametrize("spec", SPECS)
