@@ -19,7 +19,7 @@ PACKAGES_FOR := PYTHONPATH=$(CURDIR)/cluster $(PYTHON) -m scripts.system_package
 # One worker for real engines and the node, two for all else: they wait more than they compute. WORKERS=0: one process.
 WORKERS ?= 3
 # The folders of the tests that are marked `alone`.
-ALONE := tests/component/soak
+ALONE := tests/component/soak tests/dashboards/test_fires.py
 TIMES := .cache/test-times.jsonl
 # Tests start hundreds of Python processes: with this variable set, each would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
