@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _import_libraries(existing: Path) -> None:
     """Import what takes seconds before there is a directory to remove."""
-    # Torch creates the directory of its compiler's cache at import (torch/_dynamo/package.py); nothing is compiled here.
+    # Torch creates its compiler's cache at import (torch/_dynamo/package.py). Nothing is compiled here.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(existing))
     # Transformers reads these variables at import.
     os.environ.update({"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"})
