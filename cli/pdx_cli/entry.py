@@ -1,5 +1,8 @@
 """The start of the programs `pdx` and `kubectl-pdx`: an interrupt during the imports ends them without a traceback.
 
+Python's own start, before this module, prints a traceback when an interrupt arrives in it. It takes some milliseconds.
+A program that starts this one prevents that with a blocked SIGINT, which stays pending until this module unblocks it.
+
 Imports nothing but a built-in module before it sets the disposition; `import signal` would run Python code.
 """
 
@@ -13,7 +16,6 @@ def _end_silently() -> None:
 
 
 _end_silently()
-# A program that starts this one may block SIGINT until here, so that Python's own start is not interrupted either.
 _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGINT,))
 
 

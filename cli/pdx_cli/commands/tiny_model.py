@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"{target} exists already; remove it, or name another directory.")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _import_libraries()
+        _import_libraries(target.parent)
         incomplete = target.parent / f".{target.name}.{secrets.token_hex(4)}"
         with interrupts.handled(lambda number: _abandon(incomplete, number)):
             _write(incomplete, target)
@@ -65,8 +65,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _import_libraries() -> None:
+def _import_libraries(existing: Path) -> None:
     """Import what takes seconds before there is a directory to remove."""
+    # Torch creates its compiler's cache at import (torch/_dynamo/package.py). Nothing is compiled here.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(existing))
     # Transformers reads these variables at import.
     os.environ.update({"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"})
     try:

@@ -17,7 +17,7 @@ from pdx_cli import interrupts, usage
 from pdx_cli.display import keys
 from pdx_cli.display.layout import Page, Sort, Title, page, problems
 from pdx_cli.display.lines import Line
-from pdx_cli.display.terminal import Terminal, encodable, is_coloured, is_interactive
+from pdx_cli.display.terminal import Terminal, encodable, is_coloured, is_interactive, size
 from pdx_cli.errors import CommandError
 from pdx_cli.inputs import formats, target
 from pdx_cli.inputs.target import InCluster, Local
@@ -106,7 +106,7 @@ def _print_object(report: dict[str, Any], args: argparse.Namespace) -> None:
 
 
 def _width() -> int:
-    return os.get_terminal_size(1).columns if sys.stdout.isatty() else PIPE_WIDTH
+    return size().columns if sys.stdout.isatty() else PIPE_WIDTH
 
 
 async def _updates(

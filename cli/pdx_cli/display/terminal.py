@@ -1,6 +1,7 @@
 """The terminal of `pdx top`: its alternate screen, its keys and its size. It is restored however the command ends."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -8,7 +9,6 @@ import sys
 import termios
 import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Final
 
 from pdx_cli.display.lines import Line
@@ -21,6 +21,18 @@ _LEAVE: Final = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 def is_interactive(environment: Mapping[str, str]) -> bool:
     """Whether stdout is a terminal that can show one screen in place of another."""
     return sys.stdout.isatty() and environment.get("TERM", "dumb") not in ("dumb", "", "unknown")
+
+
+def size() -> os.terminal_size:
+    """Return the size of the terminal on stdout.
+
+    The variables COLUMNS and LINES count only where the terminal has none: they do not follow a new size.
+    """
+    with contextlib.suppress(OSError):  # the terminal is gone
+        found = os.get_terminal_size(1)
+        if found.columns and found.lines:
+            return found
+    return shutil.get_terminal_size()
 
 
 def is_coloured(environment: Mapping[str, str]) -> bool:
@@ -50,8 +62,8 @@ class Terminal:
     @property
     def size(self) -> tuple[int, int]:
         """Columns and lines."""
-        size = shutil.get_terminal_size()
-        return max(20, size.columns), max(5, size.lines)
+        columns, lines = size()
+        return max(20, columns), max(5, lines)
 
     def enter(self) -> None:
         """Show the alternate screen, and read keys without Enter."""
@@ -74,7 +86,7 @@ class Terminal:
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    @contextmanager
+    @contextlib.contextmanager
     def watched(self, on_keys: Callable[[bytes], None], on_resize: Callable[[], None]) -> Iterator[None]:
         """Report keys and new sizes on the running loop; Ctrl-Z leaves the screen until the command continues."""
         loop = asyncio.get_running_loop()

@@ -20,11 +20,12 @@ from pdx_cli.inputs.target import Local
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_sim import SimEngine
 from pdx_sim.settings import OnLoadFailure
-from tests.component.cli.test_up import Run, eventually
+from tests.component.cli.programs import SECONDS, TEST_SECONDS, eventually
+from tests.component.cli.test_up import Run
 from tests.component.conftest import MakeWorld
 from tests.component.harness import FAST, PROMPT, World
 
-SECONDS = 40.0
+pytestmark = pytest.mark.timeout(TEST_SECONDS)
 
 
 async def pdx(*argv: str, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:
@@ -35,7 +36,11 @@ async def pdx(*argv: str, env: Mapping[str, str] | None = None) -> tuple[int, st
         stderr=asyncio.subprocess.PIPE,
         env=env,
     )
-    out, err = await asyncio.wait_for(process.communicate(), SECONDS)
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), SECONDS)
+    finally:
+        with suppress(ProcessLookupError):  # it has ended, unless the limit has passed
+            process.kill()
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
 

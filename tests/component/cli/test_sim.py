@@ -4,7 +4,12 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from pdx_cli.local import ports
+from tests.component.cli.programs import SECONDS, TEST_SECONDS
+
+pytestmark = pytest.mark.timeout(TEST_SECONDS)
 
 
 def test_it_prints_where_it_serves() -> None:
@@ -21,7 +26,7 @@ def test_it_prints_where_it_serves() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == f"pdx sim: serving on http://127.0.0.1:{port}\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(40) == 0
+        assert process.wait(SECONDS) == 0
     finally:
         process.kill()
         process.communicate()

@@ -3,15 +3,21 @@
 import hashlib
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.component.cli.programs import TEST_SECONDS
+
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="the tiny model needs torch: run `make install`"
 )
+
+ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
+"""Torch's threads spin while they wait for each other; on a loaded machine two take minutes."""
 
 GENERATE = """
 import json, sys
@@ -33,8 +39,9 @@ print(json.dumps({"texts": texts, "chat": chat, "vocabulary": len(tokenizer)}))
 """
 
 
-def _make(target: Path) -> Path:
-    subprocess.run([sys.executable, "-P", "-m", "pdx_cli", "tiny-model", str(target)], check=True, capture_output=True)
+def _make(target: Path, temporary: Path) -> Path:
+    command = [sys.executable, "-P", "-m", "pdx_cli", "tiny-model", str(target)]
+    subprocess.run(command, check=True, capture_output=True, env={**ENV, "TMPDIR": str(temporary)})
     return target
 
 
@@ -42,16 +49,20 @@ def _digest(directory: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()}
 
 
-@pytest.mark.timeout(180)  # three processes that import torch
+@pytest.mark.timeout(TEST_SECONDS)  # three processes that import torch
 def test_the_model_is_reproducible_and_depends_on_the_prompt(tmp_path: Path) -> None:
-    first, second = _make(tmp_path / "deep" / "one"), _make(tmp_path / "two")
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    first, second = _make(tmp_path / "deep" / "one", temporary), _make(tmp_path / "two", temporary)
     assert _digest(first) == _digest(second)
     assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= set(_digest(first))
     assert first.stat().st_mode & 0o777 == 0o755
     assert {path.stat().st_mode & 0o777 for path in first.iterdir()} == {0o644}
     assert [path.name for path in first.parent.iterdir()] == ["one"], "no temporary directory is left"
+    assert not list(temporary.iterdir()), "nor one of a library"
 
-    shown = subprocess.run([sys.executable, "-c", GENERATE, str(first)], check=True, capture_output=True, text=True)
+    generate = [sys.executable, "-c", GENERATE, str(first)]
+    shown = subprocess.run(generate, check=True, capture_output=True, text=True, env=ENV)
     output = json.loads(shown.stdout)
     (count, text), (other_count, other_text) = output["texts"]
     assert (count, other_count) == (32, 32)

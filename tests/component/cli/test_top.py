@@ -11,17 +11,18 @@ import subprocess
 import sys
 import termios
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pyte
 import pytest
 
 from pdx_api.names import Order
+from tests.component.cli.programs import SECONDS, TEST_SECONDS
 from tests.component.cli.test_doctor import pdx
 from tests.component.conftest import MakeWorld
 from tests.component.harness import World
 
-SECONDS = 40.0
+pytestmark = pytest.mark.timeout(TEST_SECONDS)
 SIZES = [(80, 24), (120, 40), (50, 12)]
 
 
@@ -41,7 +42,8 @@ class Emulated:
             stdin=terminal,
             stdout=terminal,
             stderr=terminal,
-            env={**os.environ, "TERM": term, "LANG": "C.UTF-8"},
+            # The variables of a size do not follow the terminal's own.
+            env={**os.environ, "TERM": term, "LANG": "C.UTF-8", "COLUMNS": "77", "LINES": "17"},
             start_new_session=True,
         )
         self._terminal = terminal
@@ -56,9 +58,9 @@ class Emulated:
         os.write(self.fd, keys)
 
     async def until(self, condition: Callable[[str], bool]) -> str:
-        """Return the screen as soon as it fulfils the condition."""
+        """Return the screen as soon as a complete one fulfils the condition."""
         async with asyncio.timeout(SECONDS):
-            while not condition(self.text):
+            while not (self._is_complete and condition(self.text)):
                 try:
                     data = os.read(self.fd, 65536)
                 except BlockingIOError:
@@ -68,6 +70,11 @@ class Emulated:
                 self.raw += data
                 self._stream.feed(data)
         return self.text
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether the last synchronized update has ended; a plain output has none."""
+        return self.raw.rfind(b"\x1b[?2026h") <= self.raw.rfind(b"\x1b[?2026l")
 
     @property
     def text(self) -> str:
@@ -181,13 +188,18 @@ async def test_a_pipe_gets_one_update_after_another(make_world: MakeWorld) -> No
     )
     assert process.stdout is not None
     seen = 0
-    async with asyncio.timeout(SECONDS):
-        while seen < 3:
-            line = (await process.stdout.readline()).decode()
-            assert "\x1b" not in line
-            seen += line.startswith("ENGINE")
-    process.send_signal(signal.SIGINT)
-    _, err = await process.communicate()
+    try:
+        async with asyncio.timeout(SECONDS):
+            while seen < 3:
+                line = (await process.stdout.readline()).decode()
+                assert line, "it ended"
+                assert "\x1b" not in line
+                seen += line.startswith("ENGINE")
+            process.send_signal(signal.SIGINT)
+            _, err = await process.communicate()
+    finally:
+        with suppress(ProcessLookupError):  # it has ended, unless the test has failed
+            process.kill()
     assert (process.returncode, err) == (-signal.SIGINT, b"")
 
 

@@ -7,31 +7,28 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
-import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pdx_cli.local import ports
+from tests.component.cli.programs import SECONDS, TEST_SECONDS, Mark, eventually
 
 TINY = str(Path(__file__).parents[3] / "examples" / "tiny-cpu.yaml")
-MARK = "PDX_TEST_RUN"
-SECONDS = 40.0
-"""Limit for a condition on a loaded machine."""
+pytestmark = pytest.mark.timeout(TEST_SECONDS)
 
 
 class Run:
     """One `pdx up`. Every process that it starts has the mark in its environment."""
 
     def __init__(self, state: Path, *argv: str) -> None:
-        self.mark = f"{MARK}={uuid.uuid4().hex}"
+        self.mark = Mark()
         self.port = ports.allocate(1)[0]
-        self.env = {**os.environ, "XDG_STATE_HOME": str(state), MARK: self.mark.partition("=")[2]}
+        self.env = {**self.mark.env, "XDG_STATE_HOME": str(state)}
         self.logs = state / "pdx" / "tiny" / "logs"
         command = ["up", TINY, "--engine", "sim", "--port", str(self.port), *argv]
         self.process = subprocess.Popen(
@@ -64,13 +61,7 @@ class Run:
 
     def marked(self) -> set[int]:
         """Every process of this run that is no zombie."""
-        return {int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if self._is_marked(path)}
-
-    def _is_marked(self, path: Path) -> bool:
-        try:
-            return self.mark.encode() in path.read_bytes().split(b"\0")
-        except OSError:
-            return False
+        return self.mark.pids()
 
 
 @pytest.fixture
@@ -84,18 +75,8 @@ def up(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     yield start
     for run in runs:
         run.process.kill()
+        run.mark.end()
         run.process.communicate()
-        left = run.marked()
-        for pid in left:
-            with suppress(ProcessLookupError):  # it may just have ended
-                os.kill(pid, signal.SIGKILL)
-
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + SECONDS
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return condition()
 
 
 @pytest.mark.parametrize("order", ["PrefillFirst", "DecodeFirst", "Concurrent"])
