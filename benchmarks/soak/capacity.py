@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.soak.campaign import check_log, come_to_idle, warm
+from benchmarks.soak.campaign import check_log, come_to_idle, eventually, warm
 from benchmarks.soak.clients import Saw
 from benchmarks.soak.engines import BASE, Engines
 from benchmarks.soak.program import GatewayProcess
@@ -40,6 +40,7 @@ _SIM: Final = replace(
 """Two D's of these answer about 30 requests a second."""
 _SERVED: Final = 0.9
 """Least share of the clients that come back and are then served."""
+_EMPTY_WITHIN: Final = 300.0
 _RAMP: Final = 5.0
 """Seconds of the overload that do not count: queues fill."""
 _SHED_WITHIN: Final = 10.0
@@ -168,14 +169,18 @@ async def _load_until_calm(after: Traffic, rate: float, gateway: GatewayProcess,
     """Load the gateway until its queue has been empty for a while, and longer; return when that longer time begins."""
     load = asyncio.create_task(after.open_loop(rate, lambda: False))
     try:
-        while (await gateway.state())["inFlight"]["queued"]:
-            await asyncio.sleep(0.1)
+        if not await eventually(lambda: _queue_is_empty(gateway), within=_EMPTY_WITHIN):
+            raise TimeoutError("the queue does not become empty at half of the capacity")
         await asyncio.sleep(plan.calm)
         counts_from = time.monotonic()
         await asyncio.sleep(plan.short)
     finally:
         load.cancel()
     return counts_from
+
+
+async def _queue_is_empty(gateway: GatewayProcess) -> bool:
+    return not (await gateway.state())["inFlight"]["queued"]
 
 
 def _back_at(attempts: Iterable[Attempt]) -> "asyncio.PriorityQueue[float]":
@@ -191,7 +196,9 @@ def _back_at(attempts: Iterable[Attempt]) -> "asyncio.PriorityQueue[float]":
 def _check(report: Report) -> None:
     report.expect(not report.wrong, f"neither answered nor shed: {report.wrong[:5]}")
     share = report.overload / report.capacity
-    report.expect(share >= report.plan.keeps, f"goodput {report.overload:.0f} of {report.capacity:.0f} tokens per second")
+    report.expect(
+        share >= report.plan.keeps, f"goodput {report.overload:.0f} of {report.capacity:.0f} tokens per second"
+    )
     report.expect(not sum(report.state["ejections"].values()), f"healthy engines ejected: {report.state['ejections']}")
     report.expect(not report.state["settlements"]["decode_lost"], f"KV lost: {report.state['settlements']}")
     report.expect(not report.violations, f"violations: {dict(report.violations)}")
@@ -199,4 +206,7 @@ def _check(report: Report) -> None:
     came_back = returned > 0 or not report.plan.returns
     report.expect(came_back and served >= _SERVED * returned, f"{served} of {returned} that came back were served")
     before, after = report.first_events
-    report.expect(after <= before * (1 + report.plan.recovers), f"first events after {before:.3f} s before, {after:.3f} s afterwards")
+    report.expect(
+        after <= before * (1 + report.plan.recovers),
+        f"first events after {before:.3f} s before, {after:.3f} s afterwards",
+    )

@@ -126,10 +126,10 @@ async def _phase(report: Report, gateway: GatewayProcess, load: float) -> None:
     impatient = Traffic([gateway.listen], _TOKENS, patience=plan.patience)
     patient = Traffic([gateway.listen], _TOKENS)
     began = time.monotonic()
-    beside = asyncio.create_task(patient.closed_loop(1, plan.phase))
+    patience = asyncio.create_task(patient.closed_loop(1, plan.phase))
     await impatient.open_loop(load * report.capacity, within(plan.phase), asyncio.PriorityQueue())
     report.answers[load] = goodput(impatient.attempts, began + plan.patience, time.monotonic()) / _TOKENS
-    await asyncio.gather(beside, impatient.finish())
+    await asyncio.gather(patience, impatient.finish())
     report.patient += [each.ended - each.began for each in patient.attempts if each.saw is Saw.TEXT]
     report.refused += [each.detail or each.saw for each in patient.attempts if each.saw is not Saw.TEXT]
     strange = {each.saw for each in impatient.attempts} - {Saw.TEXT, Saw.SHED, Saw.STUCK}

@@ -111,6 +111,16 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "ejections, KV lost": lambda line: f"{line['ejections']}, {line['decodeLost']}",
         "machine": _of("machine"),
     },
+    "impatience": {
+        "date": _of("date"),
+        "order": _of("order"),
+        "minutes per load": lambda line: f"{line['seconds'] / 60:.3g}",
+        "P's can serve, requests/s": lambda line: f"{line['capacity']:g}",
+        "answers/s at each load": lambda line: ", ".join(f"{load} ×: {x:.2f}" for load, x in line["answers"].items()),
+        "patient client: answers, longest": lambda line: f"{line['patient'][0]}, {line['patient'][1]:.1f} s",
+        "most legs at one P, one D": lambda line: ", ".join(map(str, line["legs"].values())),
+        "machine": _of("machine"),
+    },
     "overload": {
         "date": _of("date"),
         "order": _of("order"),

@@ -574,7 +574,7 @@ def _limits() -> Iterator[Row]:
         "impatient",
         Phase.QUEUE,
         "clients leave the queue again and again",
-        "the right answer: the newest come first, and every eighth time the oldest",
+        "the right answer: the newest come first, and every twelfth time the oldest",
         {Outcome.SPLIT: 1},
         orders=PULL,
         engines="one leg each, for clients that have not left",

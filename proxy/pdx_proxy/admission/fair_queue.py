@@ -4,9 +4,9 @@ Each request costs 1 / weight of its client's virtual time. The client whose nex
 (Goyal, Vin, Cheng: Start-time Fair Queueing, 1996). While two clients have requests in the queue, the numbers served of
 each, divided by their weights, differ by at most one request of each. A client that has just come is served next.
 
-A client's own requests are served oldest first. When some give up in the queue, those that have waited longest will give
-up soon, perhaps while an engine works on them. So the newest come first then (Maurer: Fail at Scale, ACM Queue, 2015),
-except every `_OLDEST_EVERY`th, because a patient request becomes the oldest.
+A client's own requests are served oldest first. When some give up in the queue, those that have waited longest will
+give up soon, perhaps while an engine works on them. So the newest come first then (Maurer: Fail at Scale, ACM Queue,
+2015), except every `_OLDEST_EVERY`th, because a patient request becomes the oldest.
 """
 
 from collections import OrderedDict
@@ -16,7 +16,7 @@ from typing import Final, Generic, TypeVar
 
 Item = TypeVar("Item")
 
-_OLDEST_EVERY: Final = 8
+_OLDEST_EVERY: Final = 12
 _NEWEST_AFTER: Final = 16
 """Requests of a client that are served newest first after one has given up."""
 _MOST_NEWEST: Final = 64
