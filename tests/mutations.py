@@ -175,6 +175,13 @@ MUTATIONS: Final = (
         "component/admission/test_limits.py::test_a_client_with_one_request_does_not_wait_for_those_of_another",
     ),
     Mutation(
+        "those that have waited longest come first whatever clients do",
+        "admission/fair_queue.py",
+        "client.newest = min(client.newest + _NEWEST_AFTER, _MOST_NEWEST)",
+        "client.newest = 0",
+        "component/admission/test_overload.py::test_after_a_client_gave_up_the_newest_come_first",
+    ),
+    Mutation(
         "a request that is settled holds nothing",
         "admission/permit.py",
         "self._settlements += 1",

@@ -182,7 +182,7 @@ async def _come_to_rest(ledger: Ledger, gateway: GatewayProcess, engines: Engine
     await warm(gateway, engines)
     ledger.state = await gateway.state()
     within = BASE.lease_seconds + BASE.decoder_ttl_seconds + 3.0
-    await _eventually(lambda: _all_free(engines), within)
+    await eventually(lambda: _all_free(engines), within)
     files, tasks = quiet
     after: tuple[int, int] = (0, 0)
     for _ in range(60):
@@ -197,7 +197,7 @@ async def _come_to_rest(ledger: Ledger, gateway: GatewayProcess, engines: Engine
 
 async def come_to_idle(findings: Findings, gateway: GatewayProcess) -> None:
     """Wait until nothing is in flight."""
-    if not await _eventually(lambda: _is_idle(gateway), within=20.0):
+    if not await eventually(lambda: _is_idle(gateway), within=20.0):
         findings.expect(False, f"the gateway does not come to rest: {(await gateway.state())['inFlight']}")
 
 
@@ -222,10 +222,11 @@ async def warm(gateway: GatewayProcess, engines: Engines) -> None:
         found = (await gateway.state())["endpoints"]
         return len(found) == len(engines.specs) and all(each["state"] == "Warm" for each in found)
 
-    assert await _eventually(all_warm, within=30.0), (await gateway.state())["endpoints"]
+    assert await eventually(all_warm, within=30.0), (await gateway.state())["endpoints"]
 
 
-async def _eventually(condition: Callable[[], Awaitable[bool]], within: float) -> bool:
+async def eventually(condition: Callable[[], Awaitable[bool]], within: float) -> bool:
+    """Wait until a condition holds; return whether it did within the seconds."""
     end = time.monotonic() + within
     while time.monotonic() < end:
         if await condition():

@@ -5,6 +5,7 @@ import json
 import random
 import socket
 import struct
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -62,6 +63,8 @@ class Answer:
     body: bytes = b""
     whole: bool = False
     """Whether it is complete by its framing."""
+    first: float = 0.0
+    """When the first piece of a chunked body arrived, by `time.monotonic`; 0 if none did."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,7 @@ async def _read_chunks(reader: asyncio.StreamReader, answer: Answer, pause: floa
     dawdles_until = clock() + _DAWDLES
     while size := int(await reader.readuntil(b"\r\n"), 16):
         answer.body += await reader.readexactly(size)
+        answer.first = answer.first or time.monotonic()
         await reader.readexactly(2)
         if pause and clock() < dawdles_until:
             await asyncio.sleep(pause)

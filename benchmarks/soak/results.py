@@ -96,6 +96,31 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "memory above idle, of the bodies": _of("memoryOfBodies"),
         "machine": _of("machine"),
     },
+    "capacity": {
+        "date": _of("date"),
+        "order": _of("order"),
+        "workers": _of("workers"),
+        "minutes": lambda line: f"{line['seconds'] / 60:.3g}",
+        "capacity, tokens/s": lambda line: f"{line['capacity']:.0f}",
+        "goodput of capacity": lambda line: f"{line['goodput'] / line['capacity']:.1%}",
+        "shed": lambda line: f"{line['saw'].get('shed', 0):,}",
+        "served, of clients that came back": lambda line: (
+            f"{line['returned'].get('text', 0):,} of {sum(line['returned'].values()):,}"
+        ),
+        "first event before, after": lambda line: ", ".join(f"{x * 1000:.0f} ms" for x in line["firstEvents"]),
+        "ejections, KV lost": lambda line: f"{line['ejections']}, {line['decodeLost']}",
+        "machine": _of("machine"),
+    },
+    "impatience": {
+        "date": _of("date"),
+        "order": _of("order"),
+        "minutes per load": lambda line: f"{line['seconds'] / 60:.3g}",
+        "P's can serve, requests/s": lambda line: f"{line['capacity']:g}",
+        "answers/s at each load": lambda line: ", ".join(f"{load} ×: {x:.2f}" for load, x in line["answers"].items()),
+        "patient client: answers, longest": lambda line: f"{line['patient'][0]}, {line['patient'][1]:.1f} s",
+        "most legs at one P, one D": lambda line: ", ".join(map(str, line["legs"].values())),
+        "machine": _of("machine"),
+    },
     "overload": {
         "date": _of("date"),
         "order": _of("order"),

@@ -570,6 +570,16 @@ def _limits() -> Iterator[Row]:
         engines=nothing,
         test=_OVERLOAD + "a_client_that_disconnects_leaves_the_queue",
     )
+    yield Row(
+        "impatient",
+        Phase.QUEUE,
+        "clients leave the queue again and again",
+        "the right answer: the newest come first, and every twelfth time the oldest",
+        {Outcome.SPLIT: 1},
+        orders=PULL,
+        engines="one leg each, for clients that have not left",
+        test=_OVERLOAD + "after_a_client_gave_up_the_newest_come_first",
+    )
 
 
 def scenarios() -> tuple[Row, ...]:

@@ -122,16 +122,18 @@ class Admission:
         self._enqueue(waiter, narrow=narrow)
         began = self._clock()
         timer = asyncio.get_running_loop().call_later(self._limits.queue_seconds, _time_out, waiter)
+        given_up = False
         try:
             shed = await waiter.end
         except asyncio.CancelledError:
+            given_up = True
             if not waiter.end.cancelled() and waiter.end.result() is None:
                 waiter.give_up()  # it had room, and its client left before it was used
             raise
         finally:
             timer.cancel()
             if waiter in self._queue:
-                self._queue.remove(waiter)
+                self._queue.remove(waiter, given_up=given_up)
                 self._update()
                 self.serve_next()  # those behind it may fit where it did not
             self._counters.phases[Phase.QUEUE].observe(self._clock() - began)

@@ -1,8 +1,12 @@
-"""A queue that is fair between clients: start-time fair queueing over one FIFO per client. Pure.
+"""A queue that is fair between clients: start-time fair queueing over one queue per client. Pure.
 
 Each request costs 1 / weight of its client's virtual time. The client whose next request starts first is served first
 (Goyal, Vin, Cheng: Start-time Fair Queueing, 1996). While two clients have requests in the queue, the numbers served of
 each, divided by their weights, differ by at most one request of each. A client that has just come is served next.
+
+A client's own requests are served oldest first. When some give up in the queue, those that have waited longest will
+give up soon, perhaps while an engine works on them. So the newest come first then (Maurer: Fail at Scale, ACM Queue,
+2015), except every `_OLDEST_EVERY`th, because a patient request becomes the oldest.
 """
 
 from collections import OrderedDict
@@ -12,6 +16,11 @@ from typing import Final, Generic, TypeVar
 
 Item = TypeVar("Item")
 
+_OLDEST_EVERY: Final = 12
+_NEWEST_AFTER: Final = 16
+"""Requests of a client that are served newest first after one has given up."""
+_MOST_NEWEST: Final = 64
+
 _STALE_ENTRIES: Final = 64
 """Entries of the heap that may be out of date, beyond as many as there are clients."""
 
@@ -19,7 +28,7 @@ _STALE_ENTRIES: Final = 64
 class _Client(Generic[Item]):
     """One client's requests, oldest first."""
 
-    __slots__ = ("items", "name", "number", "start", "weight")
+    __slots__ = ("items", "name", "newest", "number", "served", "start", "weight")
 
     def __init__(self, name: str, start: float) -> None:
         self.name = name
@@ -28,6 +37,9 @@ class _Client(Generic[Item]):
         """Virtual time at which its next request starts."""
         self.number = 0
         """The number of its entry in the heap that is valid; 0: none."""
+        self.newest = 0
+        """How many of its next requests are served newest first, every `_OLDEST_EVERY`th excepted."""
+        self.served = 0
         self.items: OrderedDict[Item, bool] = OrderedDict()
         """Each request, and whether it is narrow (see `FairQueue.push`)."""
 
@@ -111,9 +123,11 @@ class FairQueue(Generic[Item]):
             heappush(self._heap, entry)
         return found
 
-    def remove(self, item: Item) -> None:
-        """Remove a request that is not served: its client has disconnected, or has waited too long."""
+    def remove(self, item: Item, *, given_up: bool = False) -> None:
+        """Remove a request that is not served. `given_up`: its client has disconnected."""
         client = self._owners[item]
+        if given_up:
+            client.newest = min(client.newest + _NEWEST_AFTER, _MOST_NEWEST)
         self._drop(client, item)
         if not client.items:
             client.number = 0
@@ -135,7 +149,9 @@ class FairQueue(Generic[Item]):
         return next(reversed(longest.items))
 
     def _candidate(self, client: "_Client[Item]", *, wide: bool) -> Item | None:
-        for item, narrow in client.items.items():
+        newest = client.newest and client.served % _OLDEST_EVERY != _OLDEST_EVERY - 1
+        items = client.items.items()
+        for item, narrow in reversed(items) if newest else items:
             if wide or narrow:
                 return item
         return None
@@ -144,6 +160,8 @@ class FairQueue(Generic[Item]):
         self._now = client.start
         client.start += 1 / client.weight
         client.number = 0
+        client.newest = max(client.newest - 1, 0)
+        client.served += 1
         self._drop(client, item)
         if client.items:
             self._enter(client)

@@ -87,6 +87,32 @@ async def test_a_client_that_disconnects_leaves_the_queue(make_world: MakeWorld)
     assert await world.outcomes() == {"split": 2, "client_left": 1}
 
 
+async def test_after_a_client_gave_up_the_newest_come_first(make_world: MakeWorld) -> None:
+    """Those that have waited longest would give up next, while an engine works on them."""
+    limits = Limits(in_flight_per_decode=1, queued_requests=9)
+    world = await make_world(Order.PREFILL_FIRST, d={"decode_token_seconds": 0.1}, limits=limits)
+    served = asyncio.create_task(world.complete(tokens=10))
+    await eventually(lambda: world.d.counts.running_now)
+    _, writer = await world.raw(Shape().body())
+    await eventually(lambda: _queued(world) == 1)
+    done: list[int] = []
+
+    async def one(number: int) -> None:
+        assert (await world.complete(tokens=10)).status == 200
+        done.append(number)
+
+    tasks = []
+    for number in range(4):
+        tasks.append(asyncio.create_task(one(number)))
+        await eventually(lambda: _queued(world) == len(tasks) + 1)
+    writer.close()
+    await eventually(lambda: _queued(world) == 4)
+    assert not served.done()
+    await asyncio.gather(served, *tasks)
+    assert done == [3, 2, 1, 0]
+    assert await world.outcomes() == {"split": 5, "client_left": 1}
+
+
 async def test_one_client_has_a_limit_of_its_own(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, d=SLOW, limits=Limits(requests_per_client=2))
     tasks = await _request_in_order(world, 2, [])

@@ -149,3 +149,22 @@ def test_an_idle_queue_keeps_nothing() -> None:
         queue.remove(("b", number))
     assert len(queue._heap) < 200
     assert len(queue._clients) <= 100
+
+
+def test_after_requests_that_give_up_the_newest_come_first_and_now_and_then_the_oldest() -> None:
+    queue: FairQueue[Entry] = FairQueue()
+    for number in range(40):
+        queue.push(("a", number), "a", 1)
+    assert [queue.pop(any_fits) for _ in range(2)] == [("a", 0), ("a", 1)]
+    queue.remove(("a", 2), given_up=True)
+    found = drained(queue)
+    assert found[:10] == [*(("a", number) for number in range(39, 30, -1)), ("a", 3)]
+    assert found[16:] == [("a", number) for number in range(4, 25)], "all have patience again"
+
+
+def test_requests_that_are_removed_otherwise_change_no_order() -> None:
+    queue: FairQueue[Entry] = FairQueue()
+    for number in range(4):
+        queue.push(("a", number), "a", 1)
+    queue.remove(("a", 1))
+    assert drained(queue) == [("a", 0), ("a", 2), ("a", 3)]
