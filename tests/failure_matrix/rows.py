@@ -136,17 +136,17 @@ def _prefill_retried() -> Iterator[Row]:
             orders=PUSH,
             stranded=True,
         )
-    split_twice = {Outcome.SPLIT: 2}
+    split_thrice = {Outcome.SPLIT: 3}
     connect = {Reason.CONNECT: 1}
     yield _prefill_row(
         REFUSES,
         "",
         "; another P does not",
         right,
-        outcomes=split_twice,
+        outcomes=split_thrice,
         retries=connect,
-        legs=(2, 2, 0),
-        requests=2,
+        legs=(3, 3, 0),
+        requests=3,
         orders=ALL,
     )
     yield _prefill_row(
