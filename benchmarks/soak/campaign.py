@@ -217,11 +217,13 @@ async def _is_idle(gateway: GatewayProcess) -> bool:
 
 
 async def warm(gateway: GatewayProcess, engines: Engines) -> None:
-    """Wait until every engine may be picked."""
+    """Wait until every worker serves and every engine may be picked."""
 
     async def all_warm() -> bool:
-        found = (await gateway.state())["endpoints"]
-        return len(found) == len(engines.specs) and all(each["state"] == "Warm" for each in found)
+        state = await gateway.state()
+        found = state["endpoints"]
+        warm = len(found) == len(engines.specs) and all(each["state"] == "Warm" for each in found)
+        return warm and bool(state["workersServing"] == state["workers"])
 
     assert await _eventually(all_warm, within=30.0), (await gateway.state())["endpoints"]
 
