@@ -25,7 +25,7 @@ from tests.failure_matrix.row import (
     Row,
     Strike,
 )
-from tests.failure_matrix.rows import (
+from tests.failure_matrix.ways import (
     ALONE,
     DECODE_WAYS,
     HANGS_LATE,
