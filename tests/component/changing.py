@@ -100,11 +100,11 @@ class Changing(World):
         self.pods.change(name, instance=f"{spec.instance}+", ready=True)
 
     async def all_warm(self) -> None:
-        await eventually(lambda: {e.name for e in self.endpoints if e.warm} == self.pods.specs.keys(), 10.0, "all warm")
+        await eventually(lambda: {e.name for e in self.endpoints if e.warm} == self.pods.specs.keys(), 30.0, "all warm")
 
     async def all_warm_but(self, *leaving: str) -> None:
         warm = self.pods.specs.keys() - set(leaving)
-        await eventually(lambda: {e.name for e in self.endpoints if e.warm} == warm, 10.0, "all others warm")
+        await eventually(lambda: {e.name for e in self.endpoints if e.warm} == warm, 30.0, "all others warm")
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:

@@ -25,7 +25,7 @@ from tests.failure_matrix.row import (
     Row,
     Strike,
 )
-from tests.failure_matrix.rows import (
+from tests.failure_matrix.ways import (
     ALONE,
     DECODE_WAYS,
     HANGS_LATE,
@@ -164,10 +164,10 @@ def _prefill_in_any_order() -> Iterator[Row]:
         REFUSES,
         "",
         "; another P does not",
-        outcomes={Outcome.SPLIT: 2},
+        outcomes={Outcome.SPLIT: 3},
         retries=connect,
-        legs=(2, 2, 0),
-        requests=2,
+        legs=(3, 3, 0),
+        requests=3,
         orders=MOONCAKE_ALL,
     )
     always: dict[str, Any] = {"always": True, "retries": {Reason.CONNECT: 2}, "legs": (0, 0, 1), "orders": MOONCAKE_ALL}

@@ -120,7 +120,7 @@ class Row:
     ready: tuple[int, int] = (2, 2)
     """Engines of each role."""
     requests: int = 1
-    """Number of requests, so that one of them reaches the faulty engine."""
+    """Number of requests, so that one of them reaches the faulty engine: two for a D, three for a P (see `pick`)."""
     deadlines: Deadlines = LONG
     stranded: bool = False
     """D keeps blocks that P never pushes into."""

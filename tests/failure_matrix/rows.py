@@ -1,13 +1,13 @@
 """The rows of docs/failures.md in which an engine fails: tests/component/handoff/test_failures.py runs each of them."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
-from pdx_api.names import PrefillFailure, Role
+from pdx_api.names import Role
 from pdx_proxy.http.upstream.failures import Reason
 from pdx_proxy.telemetry.counters import Outcome, Settlement
-from pdx_sim import FaultKind
+from tests.failure_matrix.prefill import prefill_rows
 from tests.failure_matrix.row import (
     ALL,
     IDLE,
@@ -27,192 +27,18 @@ from tests.failure_matrix.row import (
     Row,
     Strike,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One way in which an engine fails."""
-
-    id: str
-    text: str
-    kind: FaultKind
-    reason: Reason
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    works: bool = False
-    """Whether P has finished. Its blocks then wait for their lease."""
-    hangs: bool = False
-
-
-K = FaultKind
-REFUSES: Final = Way("refuses", "refuses the connection", K.REFUSE, Reason.CONNECT)
-REFUSED: Final = Way("4xx", "answers 4xx", K.STATUS, Reason.STATUS, {"status": 400})
-IDLE_WAYS: Final = (
-    Way("500", "answers 500", K.STATUS, Reason.STATUS, {"status": 500}),
-    Way("503", "answers 503", K.STATUS, Reason.STATUS, {"status": 503}),
-    Way("dies", "dies before it answers", K.DIE_BEFORE_HEAD, Reason.LOST),
-    Way("hangs", "hangs", K.HANG_BEFORE_HEAD, Reason.DEADLINE, hangs=True),
-    Way("garbage", "answers bytes that are not HTTP", K.GARBAGE_BYTES, Reason.LOST),
-    Way("abort", 'answers "abort" by itself', K.ABORT, Reason.ABORT),
-)
-"""Ways in which P fails without having worked."""
-WORKED_WAYS: Final = (
-    Way("loses-answer", "dies when it has finished", K.LOSE_ANSWER, Reason.LOST, works=True),
-    Way("dies-amid-answer", "dies amid its answer", K.DIE_AFTER_HEAD, Reason.LOST, works=True),
-    Way("garbage-json", "answers bytes that are not JSON", K.GARBAGE_JSON, Reason.LOST, works=True),
-    Way("error", "fails inside (500)", K.ERROR_EVENT, Reason.STATUS, works=True),
-)
-NO_PARAMS: Final = Way("no-params", "answers without parameters", K.NO_PARAMS, Reason.STATUS, works=True)
-HANGS_LATE: Final = Way(
-    "hangs-amid-answer", "hangs amid its answer", K.HANG_AFTER_HEAD, Reason.DEADLINE, works=True, hangs=True
-)
-FREED: Final = (Settlement.RELEASED, Settlement.LEASE)
-ANY_SETTLED: Final = (*FREED, Settlement.FINISHED, Settlement.PREFILL_STOPPED, None)
-SPLIT: Final = {Outcome.SPLIT: 1}
-ALONE: Final = {Outcome.WHOLE: 1}
-NONE: Final = {Outcome.UNAVAILABLE: 1}
-
-
-def _strike(role: Role, way: Way, *, always: bool = False, used: bool = False) -> Strike:
-    return Strike(role, way.kind, always, used, way.fields)
-
-
-def _prefill_row(way: Way, suffix: str, text: str, client: Client, *, always: bool = False, **more: Any) -> Row:
-    return Row(
-        f"prefill-{way.id}{suffix}",
-        Phase.PREFILL,
-        f"P {way.text}{text}",
-        client,
-        strike=_strike(Role.PREFILL, way, always=always),
-        lease=way.works,
-        deadlines=SHORT if way.hangs else LONG,
-        **more,
-    )
-
-
-def _prefill_retried() -> Iterator[Row]:
-    """P fails and the request is retried."""
-    right = Client.RIGHT
-    for way in (*IDLE_WAYS, *WORKED_WAYS, HANGS_LATE):
-        once = {way.reason: 1}
-        yield _prefill_row(
-            way, "", "; another P does not", right, outcomes=SPLIT, retries=once, legs=(2, 1, 0), orders=PULL_AND_POOL
-        )
-        if way is not HANGS_LATE:
-            same = "; on a second leg the same P does not"
-            legs = (None if way.works else 2, 1, 0)
-            yield _prefill_row(way, "-again", same, right, outcomes=SPLIT, legs=legs, orders=PUSH)
-        for suffix, orders, found in (("", PULL, False), ("-pool", POOL, way.works)):
-            # D finds the KV that P saved before it failed, although D serves alone
-            legs = (2, 1, 0) if found else (2, 0, 1)
-            yield _prefill_row(
-                way,
-                f"-always{suffix}",
-                ", and so does every P",
-                right,
-                always=True,
-                outcomes=ALONE,
-                retries={way.reason: 2},
-                legs=legs,
-                orders=orders,
-            )
-    yield _prefill_row(HANGS_LATE, "-again", "; D has its KV", right, outcomes=SPLIT, legs=(1, 1, 0), orders=PUSH)
-    yield _prefill_row(NO_PARAMS, "", "", right, outcomes=ALONE, legs=(1, 0, 1), orders=PULL, policies=POLICIES)
-    yield _prefill_row(
-        NO_PARAMS, "-again", "; on a second leg, with", right, outcomes=SPLIT, legs=(None, 1, 0), orders=PUSH
-    )
-    text = ", as every P of a pool does"
-    yield _prefill_row(NO_PARAMS, "-pool", text, right, outcomes=SPLIT, legs=(1, 1, 0), orders=POOL)
-    for way in IDLE_WAYS:
-        yield _prefill_row(
-            way,
-            "-for-good",
-            ", and so does every P, for good",
-            right,
-            always=True,
-            outcomes=ALONE,
-            retries={way.reason: 2},
-            settled={Settlement.DECODE_LOST: 2},
-            legs=(4, 2, 1),
-            orders=PUSH,
-            stranded=True,
-        )
-    split_twice = {Outcome.SPLIT: 2}
-    connect = {Reason.CONNECT: 1}
-    yield _prefill_row(
-        REFUSES,
-        "",
-        "; another P does not",
-        right,
-        outcomes=split_twice,
-        retries=connect,
-        legs=(2, 2, 0),
-        requests=2,
-        orders=ALL,
-    )
-    yield _prefill_row(
-        REFUSES,
-        "-always",
-        ", and so does every P",
-        right,
-        always=True,
-        outcomes=ALONE,
-        retries={Reason.CONNECT: 2},
-        legs=(0, 0, 1),
-        orders=ALL,
-    )
-
-
-def _prefill_not_retried() -> Iterator[Row]:
-    """P fails and the policy allows no other P: D serves alone, or the client gets the error."""
-    for way in (REFUSES, *IDLE_WAYS):
-        failure_answer = Client.ENGINES if way.kind is K.STATUS else Client.UNAVAILABLE
-        refused = way is REFUSES
-        for policy, client, outcome in (
-            (PrefillFailure.LOCAL, Client.RIGHT, ALONE),
-            (PrefillFailure.FAIL, failure_answer, NONE),
-        ):
-            alone = int(policy is PrefillFailure.LOCAL)
-            shared: dict[str, Any] = {
-                "outcomes": outcome,
-                "retries": {way.reason: 1},
-                "policies": (policy,),
-                "always": refused,
-            }
-            suffix = f"-{policy.lower()}"
-            legs = (0 if refused else 1, 0, alone)
-            orders = ALL if refused else PULL_AND_POOL
-            yield _prefill_row(way, suffix, "", client, legs=legs, orders=orders, **shared)
-            if not refused:
-                settled, push = {Settlement.FINISHED: 1}, (2, 1, alone)
-                text = "; a second leg, only for D's blocks, succeeds"
-                yield _prefill_row(
-                    way, f"{suffix}-push", text, client, legs=push, settled=settled, orders=PUSH, **shared
-                )
-
-
-def _prefill_refused() -> Iterator[Row]:
-    """A 4xx is not a failure of P: D gets the whole request."""
-    right, lost = Client.RIGHT, {Settlement.DECODE_LOST: 1}
-    yield _prefill_row(REFUSED, "", "", right, outcomes=ALONE, legs=(1, 0, 1), orders=PULL_AND_POOL, policies=POLICIES)
-    yield _prefill_row(
-        REFUSED,
-        "-push",
-        ", D does not",
-        right,
-        outcomes=ALONE,
-        legs=(1, 1, 1),
-        settled=lost,
-        orders=PUSH,
-        policies=POLICIES,
-        stranded=True,
-    )
-
-
-DECODE_WAYS: Final = (
-    *IDLE_WAYS,
-    Way("loses-answer", "dies when it has worked, before its first event", K.LOSE_ANSWER, Reason.LOST, works=True),
-    Way("dies-after-head", "dies after its head, before its first event", K.DIE_AFTER_HEAD, Reason.LOST, works=True),
-    Way("hangs-after-head", "hangs after its head", K.HANG_AFTER_HEAD, Reason.DEADLINE, works=True, hangs=True),
+from tests.failure_matrix.ways import (
+    ALONE,
+    ANY_SETTLED,
+    DECODE_WAYS,
+    FREED,
+    NONE,
+    REFUSED,
+    REFUSES,
+    SPLIT,
+    K,
+    Way,
+    strike,
 )
 
 
@@ -223,7 +49,7 @@ def _decode_row(way: Way, suffix: str, text: str, client: Client, *, always: boo
         f"D {way.text}{text}",
         client,
         **{
-            "strike": _strike(Role.DECODE, way, always=always),
+            "strike": strike(Role.DECODE, way, always=always),
             "lease": True,
             "stranded": True,
             "deadlines": SHORT if way.hangs else LONG,
@@ -406,9 +232,7 @@ def rows() -> tuple[Row, ...]:
     """The rows that test_failures.py runs."""
     return (
         *_nobody_ready(),
-        *_prefill_retried(),
-        *_prefill_not_retried(),
-        *_prefill_refused(),
+        *prefill_rows(),
         *_decode_fails(),
         *_used_connections(),
         *_stream_fails(),

@@ -6,6 +6,10 @@ from typing import Any, Final
 
 import pytest
 import urllib3.util.connection  # noqa: F401  # its import binds a socket, to find out whether there is IPv6
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")  # how long an example takes depends on what else runs
 
 FORBIDDEN: Final = frozenset(
     {

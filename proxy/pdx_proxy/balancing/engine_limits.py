@@ -21,12 +21,14 @@ _RESERVE: Final = 2.0
 _RESERVE_SHARE: Final = 0.05
 _SCARCE_KV: Final = 0.5
 """From this use of the KV cache on, it bounds the limit."""
-_KEPT_RATE: Final = 0.7
-"""Weight of the earlier rates in the average."""
+_KEPT_SHARE: Final = 0.7
+"""Weight of the earlier values in an average."""
 _PATIENCE: Final = 10
 """Reports with the limit reached and nothing waiting until one more request is tried."""
 _DECREASES: Final = 2
 """Reports with waiting requests until a limit falls. A request that has just come waits for the next step."""
+_INCREASES: Final = 2
+"""Reports with the limit reached, nothing waiting and less than a full engine running until a limit rises."""
 
 
 class Work(Enum):
@@ -111,7 +113,7 @@ def under_way(decode: EngineLimit, prefill_seconds: float) -> float:
 class LimitEstimator:
     """Estimates the limit of one engine from its reports."""
 
-    __slots__ = ("_full_at", "_last", "_latency", "_limit", "_quiet", "_rate", "_waited", "_work")
+    __slots__ = ("_deferred", "_full_at", "_last", "_latency", "_limit", "_quiet", "_rate", "_waited", "_work")
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -123,6 +125,8 @@ class LimitEstimator:
         self._quiet = 0
         """Consecutive reports without, at the limit."""
         self._last: EngineSample | None = None
+        self._deferred = 0.0
+        """How many requests wait for their KV, on average: several whose P's finish together do so for a moment."""
         self._rate = 0.0
         self._latency = 0.0
 
@@ -130,38 +134,51 @@ class LimitEstimator:
         """Return the limit after one more report."""
         self._measure(sample)
         busy = sample.running + sample.deferred
+        steady = sample.running + self._deferred
         if sample.waiting > 0:
             self._waited, self._quiet = self._waited + 1, 0
-            self._fill(busy, sample.waiting)
+            self._fill(sample, steady)
         else:
             self._waited = 0
             self._quiet = self._quiet + 1 if busy >= self._limit else 0
-            if self._full_at is None or busy > self._full_at:
-                self._full_at = None
-                self._limit = max(self._limit, busy + growth(self._work, busy))
-            elif self._quiet >= _PATIENCE:
-                self._limit, self._quiet = self._limit + 1, 0
+            self._grow(sample, steady)
         limit = self._limit
         if sample.kv_use > _SCARCE_KV:
             limit = min(limit, busy / sample.kv_use + growth(self._work, busy))
         return EngineLimit(limit, busy + sample.waiting, self._full_at is None, round(self._rate, 2), self._latency)
 
-    def _fill(self, busy: float, waiting: float) -> None:
+    def _grow(self, sample: EngineSample, steady: float) -> None:
+        """Nothing waits. Requests that wait for their KV do not show that the engine can run them too."""
+        if self._full_at is None or sample.running > self._full_at:
+            self._full_at = None
+            self._limit = max(self._limit, steady + growth(self._work, steady))
+        elif self._quiet >= _INCREASES and sample.running < self._full_at:
+            full = self._full_at + self._deferred
+            self._limit = max(self._limit, full + room(self._work, full))
+        elif self._quiet >= _PATIENCE:
+            self._limit, self._quiet = self._limit + 1, 0
+
+    def _fill(self, sample: EngineSample, steady: float) -> None:
         """Requests wait, so the engine runs all it can: at once if too many wait, else when that is no coincidence."""
-        full = busy + room(self._work, busy)
-        if self._waited >= _DECREASES or waiting > growth(self._work, busy) or full >= self._limit:
+        full = steady + room(self._work, steady)
+        if self._waited >= _DECREASES or sample.waiting > growth(self._work, steady) or full >= self._limit:
             if self._work is Work.PREFILL and self._full_at is not None:
                 full = max(full, 0.8 * self._limit)  # prompts differ, and one long prompt fills a step
-            self._full_at = busy
+            self._full_at = sample.running
             self._limit = full
 
     def _measure(self, sample: EngineSample) -> None:
         last, self._last = self._last, sample
+        self._deferred = sample.deferred if last is None else _average(self._deferred, sample.deferred)
         if last is None or sample.at <= last.at or sample.completed < last.completed:
             return
         ended = sample.completed - last.completed
         rate = ended / (sample.at - last.at)
-        self._rate = rate if not self._rate else _KEPT_RATE * self._rate + (1 - _KEPT_RATE) * rate
+        self._rate = rate if not self._rate else _average(self._rate, rate)
         if ended:
             latency = (sample.seconds - last.seconds) / ended
-            self._latency = latency if not self._latency else _KEPT_RATE * self._latency + (1 - _KEPT_RATE) * latency
+            self._latency = latency if not self._latency else _average(self._latency, latency)
+
+
+def _average(before: float, value: float) -> float:
+    return _KEPT_SHARE * before + (1 - _KEPT_SHARE) * value

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdx_api.names import Role
@@ -175,7 +175,7 @@ shapes = st.one_of(
 amounts = st.one_of(st.integers(0, 4), st.sampled_from(["0%", "10%", "25%", "34%", "50%", "100%"]))
 budgets = st.builds(Budget, amounts, amounts)
 dice = st.integers(0, 2**32).map(random.Random)
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=60)
 
 
 @quick

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pdx_proxy.admission.fair_queue import FairQueue
@@ -34,7 +34,6 @@ def test_a_client_that_comes_late_is_next() -> None:
     assert [queue.pop(any_fits) for _ in range(2)] in ([("a", 50), ("b", 1)], [("b", 1), ("a", 50)])
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(CLIENTS), min_size=1, max_size=60))
 def test_each_client_is_served_in_its_order_and_once(pushes: list[str]) -> None:
     queue: FairQueue[Entry] = FairQueue()
@@ -50,7 +49,6 @@ def test_each_client_is_served_in_its_order_and_once(pushes: list[str]) -> None:
     assert (len(queue), queue.clients) == (0, 0)
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(st.sampled_from(CLIENTS), st.integers(1, 9), min_size=2),
     st.lists(st.tuples(st.sampled_from(CLIENTS), st.booleans()), max_size=60),
@@ -76,7 +74,6 @@ def test_shares_follow_weights_while_all_have_requests(weights: dict[str, int], 
                 assert lead <= 1 / weights[one] + 1 / weights[other] + 1e-9
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(CLIENTS), st.booleans(), st.booleans()), max_size=40), st.booleans())
 def test_what_needs_less_is_not_blocked(pushes: list[tuple[str, bool, bool]], room_for_wide: bool) -> None:
     """pop returns a request if one fits, whatever else is in the queue, and tries few that do not fit."""

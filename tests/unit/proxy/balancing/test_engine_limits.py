@@ -1,6 +1,7 @@
 """The limit of an engine follows what it runs, with engines that are simulated by three numbers."""
 
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 import pytest
@@ -92,6 +93,25 @@ def test_requests_that_wait_for_their_kv_run() -> None:
     estimator = LimitEstimator(Work.DECODE)
     limit = estimator.update(EngineSample(1, 2, 0, deferred=3))
     assert (limit.requests, limit.load) == (9, 5)
+
+
+def test_requests_that_wait_for_their_kv_for_a_moment_raise_no_limit() -> None:
+    """A D that runs 8 at a time gets no more of them because the KV of three comes at the same time."""
+    estimator = LimitEstimator(Work.DECODE)
+    assert fill(estimator, 8, 60)[-1].requests == 10
+    assert estimator.update(EngineSample(100, 7, 0, deferred=3)).requests == 10
+    assert estimator.update(EngineSample(101, 8, 2)).requests < 11
+    assert estimator.update(EngineSample(102, 8, 0, deferred=2)).requests < 11
+
+
+def test_while_many_wait_for_their_kv_others_run() -> None:
+    """If loads take long, requests for a full engine reach it besides those that load."""
+    estimator = LimitEstimator(Work.DECODE)
+    limit = fill(estimator, 8, 60)[-1]
+    for at in range(100, 120):
+        legs = ceil(limit.requests)
+        limit = estimator.update(EngineSample(at, min(8, legs - legs // 2), 0, deferred=legs // 2))
+    assert 16 <= limit.requests <= 20
 
 
 def test_rate_and_latency_are_measured() -> None:

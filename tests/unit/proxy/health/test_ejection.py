@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pdx_api.names import Role
@@ -87,7 +87,6 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(ROLES, STEPS)
 def test_over_any_sequence_inference_is_bounded(roles: list[Role], steps: list[tuple[int, Cause | str]]) -> None:
     """After an ejection by inference at most half of the role's engines in use are ejected so, and one is warm."""

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pdx_proxy.http.upstream.answer import Answer
@@ -122,7 +122,6 @@ def test_errors_of_the_client_are_answers(name: str) -> None:
     assert is_open("d", answer(CLIENTS[name]))
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 300), max_size=20), st.booleans())
 def test_pieces_are_judged_like_the_whole(cuts: list[int], crlf: bool) -> None:
     body = b": keep-alive\n\n" + ROLE + TOKEN
