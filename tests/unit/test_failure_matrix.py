@@ -14,7 +14,9 @@ from pdx_sim import FaultKind
 from scripts.failures import BEGIN, failures, matrix
 from tests.documents import ROOT
 from tests.failure_matrix.row import ALL, MOONCAKE_ALL, PEERS, Case, Client, Phase, Wiring
-from tests.mutations import MUTATIONS, PACKAGE, Mutation
+from tests.mutations import MUTATIONS
+from tests.mutations.__main__ import PACKAGE
+from tests.mutations.mutation import Mutation
 
 DOCUMENT = ROOT / "docs/failures.md"
 CASES = [case for row in matrix() for case in row.cases()]

@@ -1,0 +1,110 @@
+"""The rows about limits and the queue."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from pdx_proxy.telemetry.counters import Outcome, Settlement, ShedReason
+from tests.failure_matrix.row import PULL, PUSH, Client, Phase, Row
+
+_LEFT: Final = {Outcome.CLIENT_LEFT: 1}
+_GONE: Final = "nothing: it has left"
+_OVERLOAD: Final = "component/admission/test_overload.py::test_"
+
+
+def limits() -> Iterator[Row]:
+    """More requests than the gateway accepts."""
+    shed, nothing = {Outcome.SHED: 1}, "nothing"
+    for reason, text, client, test in (
+        (
+            ShedReason.QUEUE_FULL,
+            "the queue is full",
+            Client.UNAVAILABLE,
+            "requests_wait_in_order_and_further_ones_are_shed[{order}]",
+        ),
+        (
+            ShedReason.QUEUE_TIMEOUT,
+            "it waits too long for its turn",
+            Client.UNAVAILABLE,
+            "a_wait_that_is_too_long_is_shed",
+        ),
+        (
+            ShedReason.CLIENT_LIMIT,
+            "its client has too many open",
+            "429 with `Retry-After`",
+            "one_client_has_a_limit_of_its_own",
+        ),
+        (ShedReason.BYTES, "too many bytes are held", Client.UNAVAILABLE, "bodies_are_bounded[length]"),
+    ):
+        counters = f"`pdx_requests_shed_total` {reason} 1"
+        yield Row(
+            f"shed-{reason}",
+            Phase.QUEUE,
+            text,
+            client,
+            shed,
+            engines=nothing,
+            counters=counters,
+            test=_OVERLOAD + test,
+        )
+    yield Row(
+        "crowded",
+        Phase.QUEUE,
+        "another client has filled the queue",
+        "the right answer, soon; fair queueing",
+        {Outcome.SPLIT: 1},
+        orders=PULL,
+        engines="one leg each",
+        test="component/admission/test_limits.py::test_a_client_with_one_request_does_not_wait_for_those_of_another",
+    )
+    yield Row(
+        "slow-body",
+        Phase.QUEUE,
+        "other clients send heads and no bodies",
+        Client.RIGHT,
+        {Outcome.SPLIT: 1},
+        orders=PULL,
+        engines="one leg each",
+        counters="heads hold no slot, and only the bytes that have arrived",
+        test="component/admission/test_limits.py::test_a_body_that_does_not_come_holds_nothing",
+    )
+    yield Row(
+        "prefill-full",
+        Phase.QUEUE,
+        "every P has as many requests as its limit allows",
+        "the right answer, after a wait in the queue",
+        {Outcome.SPLIT: 1},
+        orders=PULL,
+        engines="no more legs than the limit at P",
+        test="component/admission/test_limits.py::test_a_prefill_has_a_limit_of_its_own",
+    )
+    yield Row(
+        "left-settling",
+        Phase.PREFILL,
+        "the client leaves, and its hand-off is settled for some time",
+        _GONE,
+        _LEFT,
+        settled={Settlement.FINISHED: 1},
+        orders=PUSH,
+        engines="P finishes",
+        counters="the request holds its slot, its bytes and its client's place until then",
+        test="component/admission/test_limits.py::test_a_client_that_left_holds_its_slot_until_all_is_settled",
+    )
+    yield Row(
+        "left-queue",
+        Phase.QUEUE,
+        "the client leaves the queue",
+        _GONE,
+        _LEFT,
+        engines=nothing,
+        test=_OVERLOAD + "a_client_that_disconnects_leaves_the_queue",
+    )
+    yield Row(
+        "impatient",
+        Phase.QUEUE,
+        "clients leave the queue again and again",
+        "the right answer: the newest come first, and every twelfth time the oldest",
+        {Outcome.SPLIT: 1},
+        orders=PULL,
+        engines="one leg each, for clients that have not left",
+        test=_OVERLOAD + "after_a_client_gave_up_the_newest_come_first",
+    )

@@ -1,0 +1,50 @@
+"""Breaks the gateway on purpose, one line at a time, and expects a test to fail: `make mutations`.
+
+Each mutation changes a copy of the gateway's package, and the test imports the copy.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from tests.mutations import MUTATIONS
+from tests.mutations.mutation import Mutation
+
+ROOT: Final = Path(__file__).parents[2]
+PACKAGE: Final = ROOT / "proxy/pdx_proxy"
+
+
+def notices(mutation: Mutation) -> bool:
+    """Whether the test fails with the mutated gateway; raises ValueError unless `old` occurs exactly once."""
+    with tempfile.TemporaryDirectory() as place:
+        shutil.copytree(PACKAGE, Path(place, PACKAGE.name))
+        path = Path(place, PACKAGE.name, mutation.file)
+        text = path.read_text(encoding="utf-8")
+        if text.count(mutation.old) != 1:
+            raise ValueError(f"{mutation.file} holds {mutation.old!r} {text.count(mutation.old)} times")
+        path.write_text(text.replace(mutation.old, mutation.new), encoding="utf-8")
+        paths = os.pathsep.join((place, os.environ.get("PYTHONPATH", "")))
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/{mutation.test}"]
+        environment = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+        ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if ended.returncode not in (0, 1):
+        raise ValueError(f"{mutation.test}: {ended.stdout[-2000:]}{ended.stderr[-2000:]}")
+    return ended.returncode == 1
+
+
+def main() -> int:
+    """Try every mutation; return the number that no test noticed, as the exit code."""
+    with ThreadPoolExecutor(2) as pool:
+        noticed = list(pool.map(notices, MUTATIONS))
+    for mutation, found in zip(MUTATIONS, noticed, strict=True):
+        sys.stdout.write(f"{'noticed' if found else 'NOT NOTICED'}: {mutation.breaks} ({mutation.test})\n")
+    return noticed.count(False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
