@@ -55,8 +55,8 @@ def test_an_upgrade_from_0_1_0_replaces_no_engine(cluster: Cluster, namespace: s
         previous = _previous_operator(kubeconfig(cluster, tmp_path), tmp_path)
         try:
             api.deploy(namespace, spec=SPEC)
-            eventually(lambda: api.is_ready(namespace), within=60, what="ready with 0.1.0")
-            eventually(lambda: api.condition(namespace, "Progressing")["status"] == "False", within=60, what="settled")
+            eventually(lambda: api.is_ready(namespace), what="ready with 0.1.0")
+            eventually(lambda: api.condition(namespace, "Progressing")["status"] == "False", what="settled")
             before, revision = _pods(api, namespace), api.status(namespace)["revision"]
             cluster.helm("upgrade", "pdx", str(CHART), "--namespace", NAMESPACE, "--reset-then-reuse-values")
         finally:
@@ -67,10 +67,10 @@ def test_an_upgrade_from_0_1_0_replaces_no_engine(cluster: Cluster, namespace: s
         operator = Operator.start(kubeconfig(cluster, tmp_path), tmp_path, *own, f"--own-namespace={NAMESPACE}")
         try:
             operator.wait_until_working()
-            eventually(lambda: "operator" in api.status(namespace), within=60, what="claimed")
-            eventually(lambda: not api.items(KIND_OF["Role"], namespace), within=60, what="the gateway's Role deleted")
-            eventually(lambda: api.is_ready(namespace), within=60, what="ready")
-            eventually(lambda: api.condition(namespace, "Progressing")["status"] == "False", within=60, what="settled")
+            eventually(lambda: "operator" in api.status(namespace), what="claimed")
+            eventually(lambda: not api.items(KIND_OF["Role"], namespace), what="the gateway's Role deleted")
+            eventually(lambda: api.is_ready(namespace), what="ready")
+            eventually(lambda: api.condition(namespace, "Progressing")["status"] == "False", what="settled")
             assert (_pods(api, namespace), api.status(namespace)["revision"]) == (before, revision)
             engines = [d for d in api.items(DEPLOYMENT, namespace) if "pdx.dev/revision" in d["metadata"]["labels"]]
             assert {d["metadata"]["annotations"]["deployment.kubernetes.io/revision"] for d in engines} == {"1"}
