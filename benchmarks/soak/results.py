@@ -96,6 +96,15 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "memory above idle, of the bodies": _of("memoryOfBodies"),
         "machine": _of("machine"),
     },
+    "kills": {
+        "date": _of("date"),
+        "leaders killed": _of("kills"),
+        "seed": _of("seed"),
+        "writes of a change before its kill": lambda line: f"{min(line['steps'])} to {max(line['steps'])}",
+        "writes": lambda line: f"{line['writes']:,}",
+        "minutes": lambda line: f"{line['seconds'] / 60:.3g}",
+        "machine": _of("machine"),
+    },
     "overload": {
         "date": _of("date"),
         "order": _of("order"),
