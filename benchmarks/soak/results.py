@@ -105,6 +105,18 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "minutes": lambda line: f"{line['seconds'] / 60:.3g}",
         "machine": _of("machine"),
     },
+    "scopes": {
+        "date": _of("date"),
+        "minutes": lambda line: f"{line['seconds'] / 60:.3g}",
+        "seed": _of("seed"),
+        "objects of the first, of the second": lambda line: ", ".join(
+            f"{line['objects'][x]:,}" for x in ("one", "two")
+        ),
+        "changes": lambda line: f"{line['done'].get('change', 0):,}",
+        "operators restarted": lambda line: line["done"].get("restart", 0),
+        "writes": lambda line: f"{line['writes']:,}",
+        "machine": _of("machine"),
+    },
     "overload": {
         "date": _of("date"),
         "order": _of("order"),
