@@ -117,6 +117,17 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "writes": lambda line: f"{line['writes']:,}",
         "machine": _of("machine"),
     },
+    "tenant": {
+        "date": _of("date"),
+        "objects": _of("objects"),
+        "seed": _of("seed"),
+        "the API server's answers": lambda line: ", ".join(f"{each} {n:,}" for each, n in line["answers"].items()),
+        "hostile answers polled": lambda line: f"{line['polls']:,}",
+        "operator's memory at most: ordinary, hostile": lambda line: ", ".join(
+            f"{mib:.0f} MiB" for mib in line["memory"].values()
+        ),
+        "machine": _of("machine"),
+    },
     "overload": {
         "date": _of("date"),
         "order": _of("order"),

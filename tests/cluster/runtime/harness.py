@@ -58,10 +58,7 @@ def eventually(check: Callable[[], Any], within: float = LONG, what: str = "") -
 
 
 def at_rest(read: Callable[[], Any], seconds: float = 4.0) -> Any:
-    """The value of `read` once it has not changed for so many seconds; AssertionError if it never stops changing.
-
-    Counts are written late, and Events and pods follow what caused them.
-    """
+    """The value of `read` once it has not changed for so many seconds; AssertionError if it never stops changing."""
     end, value, since = time.monotonic() + LONG, read(), time.monotonic()
     while time.monotonic() - since < seconds:
         time.sleep(0.2)
@@ -72,11 +69,11 @@ def at_rest(read: Callable[[], Any], seconds: float = 4.0) -> Any:
 
 
 class Api:
-    """Plain requests to the API server as administrator."""
+    """Plain requests to the API server, as administrator or with another token."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, token: str = "") -> None:
         self._url = cluster.url
-        self._token = cluster.token
+        self._token = token or cluster.token
         self._tls = ssl.create_default_context(cafile=str(cluster.authority))
 
     def request(self, method: str, path: str, body: Body | None = None, content: str = "application/json") -> Body:
