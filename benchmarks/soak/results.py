@@ -128,6 +128,14 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         ),
         "machine": _of("machine"),
     },
+    "upgrade": {
+        "date": _of("date"),
+        "engines": _of("engines"),
+        "gateways": _of("gateways"),
+        "requests served": lambda line: f"{line['served']:,}",
+        "lost": _of("lost"),
+        "machine": _of("machine"),
+    },
     "overload": {
         "date": _of("date"),
         "order": _of("order"),
