@@ -40,7 +40,7 @@ class Clients:
         """Addresses that have served."""
 
     def __enter__(self) -> Self:
-        self.look()
+        self.read_endpoints()
         for thread in self._threads:
             thread.start()
         return self
@@ -50,7 +50,7 @@ class Clients:
         for thread in self._threads:
             thread.join()
 
-    def look(self) -> tuple[str, ...]:
+    def read_endpoints(self) -> tuple[str, ...]:
         """The addresses of pods that are ready and not terminating."""
         pods = self._api.items(POD, self._namespace, labelSelector=self._selector)
         self._addresses = tuple(pod["status"]["podIP"] for pod in pods if _is_endpoint(pod))
@@ -59,7 +59,7 @@ class Clients:
     def _follow(self) -> None:
         while not self._over.wait(_LAG):
             with contextlib.suppress(OSError):
-                self.look()
+                self.read_endpoints()
 
     def _send_all(self, seed: int) -> None:
         chance = random.Random(seed)

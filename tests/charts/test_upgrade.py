@@ -81,7 +81,7 @@ def _upgraded_under_load(
             eventually(lambda: _rests(api, namespace), within=100, what="at rest with 0.1.0")
             before, gateways = _pods(api, namespace), _gateways(api, namespace)
             clients = Clients(cluster, namespace, GATEWAYS)
-            eventually(lambda: len(clients.look()) == len(gateways), what="endpoints")
+            eventually(lambda: len(clients.read_endpoints()) == len(gateways), what="endpoints")
             with clients:
                 time.sleep(seconds)
                 node.wheel = None
