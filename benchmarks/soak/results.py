@@ -121,6 +121,46 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "most legs at one P, one D": lambda line: ", ".join(map(str, line["legs"].values())),
         "machine": _of("machine"),
     },
+    "kills": {
+        "date": _of("date"),
+        "leaders killed": _of("kills"),
+        "seed": _of("seed"),
+        "writes of a change before its kill": lambda line: f"{min(line['steps'])} to {max(line['steps'])}",
+        "writes": lambda line: f"{line['writes']:,}",
+        "minutes": lambda line: f"{line['seconds'] / 60:.3g}",
+        "machine": _of("machine"),
+    },
+    "scopes": {
+        "date": _of("date"),
+        "minutes": lambda line: f"{line['seconds'] / 60:.3g}",
+        "seed": _of("seed"),
+        "objects of the first, of the second": lambda line: ", ".join(
+            f"{line['objects'][x]:,}" for x in ("one", "two")
+        ),
+        "changes": lambda line: f"{line['done'].get('change', 0):,}",
+        "operators restarted": lambda line: line["done"].get("restart", 0),
+        "writes": lambda line: f"{line['writes']:,}",
+        "machine": _of("machine"),
+    },
+    "tenant": {
+        "date": _of("date"),
+        "objects": _of("objects"),
+        "seed": _of("seed"),
+        "the API server's answers": lambda line: ", ".join(f"{each} {n:,}" for each, n in line["answers"].items()),
+        "hostile answers polled": lambda line: f"{line['polls']:,}",
+        "operator's memory at most: ordinary, hostile": lambda line: ", ".join(
+            f"{mib:.0f} MiB" for mib in line["memory"].values()
+        ),
+        "machine": _of("machine"),
+    },
+    "upgrade": {
+        "date": _of("date"),
+        "engines": _of("engines"),
+        "gateways": _of("gateways"),
+        "requests served": lambda line: f"{line['served']:,}",
+        "lost": _of("lost"),
+        "machine": _of("machine"),
+    },
     "overload": {
         "date": _of("date"),
         "order": _of("order"),

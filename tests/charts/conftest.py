@@ -16,7 +16,7 @@ __all__ = ["chart", "control_plane", "helm_program", "namespace", "pytest_collec
 @pytest.fixture(scope="package")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A Kubernetes control plane without nodes, for as long as the chart is tested."""
-    with running(tmp_path_factory.mktemp("chart") / "state") as begun:
+    with running(tmp_path_factory.mktemp("chart") / "state", audited=True) as begun:
         yield begun
 
 

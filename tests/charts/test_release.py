@@ -35,7 +35,7 @@ spec:
 """
 MONITORS = {"podmonitors": "PodMonitor", "servicemonitors": "ServiceMonitor"}
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 def _crd(cluster: Cluster) -> dict[str, Any]:

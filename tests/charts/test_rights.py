@@ -38,7 +38,7 @@ FORBIDDEN = [
     ("patch", "customresourcedefinitions.apiextensions.k8s.io"),
 ]
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 def _allowed(cluster: Cluster, permissions: list[tuple[str, str]], namespace: str) -> dict[tuple[str, str], bool]:
@@ -113,7 +113,7 @@ def test_the_clusters_user_roles_hold_pddeployments(
             return False
 
     # The controller manager adds the chart's roles to the cluster's when it sees them.
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not can("create" if may[1] else "list") and time.monotonic() < deadline:
         time.sleep(0.2)
     assert (can("list"), can("create")) == may

@@ -37,7 +37,7 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 """The least that the API server takes of each kind of child."""
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_the_operator_uses_every_verb_that_it_may_use_and_no_other(
         labels = {LABEL_DEPLOYMENT: "m"}
         _make_each_kind(api, namespace, "stray", {"labels": labels, "ownerReferences": [{**owner, "controller": True}]})
         api.change(namespace, {"engine": {"maxModelLen": 4096}, "rollout": {"maxSurge": "100%"}})
-        eventually(lambda: _condition_reason(api, namespace) == "Complete", within=60, what="rolled out")
+        eventually(lambda: _condition_reason(api, namespace) == "Complete", what="rolled out")
         api.delete(PDDEPLOYMENT, namespace, "m")
 
     # The test's pods have no address, so no gateway's owner is read.

@@ -41,10 +41,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @contextlib.contextmanager
-def running(folder: Path, *, with_node: bool = False) -> Iterator[Cluster]:
+def running(folder: Path, *, with_node: bool = False, audited: bool = False) -> Iterator[Cluster]:
     """A cluster that ends with the test session, even when that is killed; a skip where it cannot be had."""
     try:
-        begun = cluster.up(folder, print, with_node=with_node, bound=True)
+        begun = cluster.up(folder, print, with_node=with_node, bound=True, audited=audited)
     except MissingError as error:
         pytest.skip(f"no Kubernetes: {error}")
     try:
@@ -56,7 +56,7 @@ def running(folder: Path, *, with_node: bool = False) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A Kubernetes control plane without nodes: pods stay Pending, everything else is real."""
-    with running(tmp_path_factory.mktemp("control-plane") / "state") as begun:
+    with running(tmp_path_factory.mktemp("control-plane") / "state", audited=True) as begun:
         yield begun
 
 

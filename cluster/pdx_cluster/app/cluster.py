@@ -46,6 +46,11 @@ class Cluster:
         return self.plane.credentials.authority
 
     @property
+    def audit_log(self) -> Path:
+        """The API server's audit log of writes, in a cluster that is `audited`."""
+        return self.plane.audit_log
+
+    @property
     def token(self) -> str:
         """The administrator's bearer token."""
         return self.plane.credentials.token("admin")
@@ -89,10 +94,11 @@ class Cluster:
         return {**os.environ, **folders, "KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(home / "discovery")}
 
 
-def up(folder: Path, report: Report, *, with_node: bool = False, bound: bool = False) -> Cluster:
+def up(folder: Path, report: Report, *, with_node: bool = False, bound: bool = False, audited: bool = False) -> Cluster:
     """Start a cluster with its files in `folder`, after removing what an earlier one left there.
 
-    With `bound`, its processes end with the calling thread, however that ends.
+    With `bound`, its processes end with the calling thread, however that ends. With `audited`, the API server logs
+    who writes what.
     """
     down(folder)
     if with_node:
@@ -103,7 +109,7 @@ def up(folder: Path, report: Report, *, with_node: bool = False, bound: bool = F
     folder.mkdir(parents=True)
     supervisor = Supervisor(folder, bound)
     try:
-        return _start(folder, supervisor, paths, with_node)
+        return _start(folder, supervisor, paths, with_node, audited)
     except BaseException:
         # The logs stay, to explain the error; the next `up` or `down` removes them.
         _end(folder)
@@ -128,10 +134,10 @@ def load(folder: Path) -> Cluster | None:
     return Cluster(plane, Node(folder / "node", namespaces, plane) if namespaces else None)
 
 
-def _start(folder: Path, supervisor: Supervisor, paths: dict[str, Path], with_node: bool) -> Cluster:
+def _start(folder: Path, supervisor: Supervisor, paths: dict[str, Path], with_node: bool, audited: bool) -> Cluster:
     namespaces = network.create(folder, supervisor) if with_node else None
     location = namespaces.location if namespaces else processes.ON_LOOPBACK
-    plane = processes.prepare(folder, location, paths, supervisor)
+    plane = processes.prepare(folder, location, paths, supervisor, audited=audited)
     plane.start()
     if namespaces is None:
         return Cluster(plane)

@@ -22,6 +22,17 @@ LOOPBACK: Final = "127.0.0.1"
 FIRST_PORT: Final = 10_000
 LAST_PORT: Final = 29_999
 """Below the node ports (30000 to 32767) and below the kernel's ports for outgoing connections."""
+AUDIT_POLICY: Final = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {"level": "None", "verbs": ["get", "list", "watch"]},
+        # Who holds a Lease is in its body.
+        {"level": "Request", "resources": [{"group": "coordination.k8s.io", "resources": ["leases"]}]},
+        {"level": "Metadata"},
+    ],
+}
 ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
 
 
@@ -76,6 +87,11 @@ class ControlPlane:
     def url(self) -> str:
         """Base URL of the API server."""
         return f"https://{self.location.address}:{self.ports.apiserver}"
+
+    @property
+    def audit_log(self) -> Path:
+        """A line of JSON for each write that the API server has answered, if `prepare` has turned that on."""
+        return self.folder / "audit.log"
 
     def start(self) -> None:
         """Start all processes and wait until they are ready; raises ClusterError with the end of a log."""
@@ -172,6 +188,19 @@ class ControlPlane:
             f"--service-account-issuer={ISSUER}",
             f"--service-account-key-file={files.key('accounts')}",
             f"--service-account-signing-key-file={files.key('accounts')}",
+            *(self._audit() if self._audit_policy.exists() else ()),
+        ]
+
+    @property
+    def _audit_policy(self) -> Path:
+        return self.folder / "audit-policy.json"
+
+    def _audit(self) -> list[str]:
+        # In one file: a second one would begin after 100 MB.
+        return [
+            f"--audit-policy-file={self._audit_policy}",
+            f"--audit-log-path={self.audit_log}",
+            "--audit-log-maxsize=10000",
         ]
 
     def _start_controllers(self) -> None:
@@ -208,7 +237,9 @@ class ControlPlane:
         self.supervisor.start(f"kube-{name}", command)
 
 
-def prepare(folder: Path, location: Location, programs: dict[str, Path], supervisor: Supervisor) -> ControlPlane:
+def prepare(
+    folder: Path, location: Location, programs: dict[str, Path], supervisor: Supervisor, *, audited: bool = False
+) -> ControlPlane:
     """Create keys and choose ports for a new control plane in `folder`; start nothing."""
     ports = Ports(*free_ports(len(Ports.__dataclass_fields__)))
     plane = ControlPlane(folder, location, ports, programs, supervisor)
@@ -219,6 +250,8 @@ def prepare(folder: Path, location: Location, programs: dict[str, Path], supervi
         "programs": {k: str(v) for k, v in programs.items()},
     }
     (folder / "control-plane.json").write_text(json.dumps(record, indent=2))
+    if audited:
+        (folder / "audit-policy.json").write_text(json.dumps(AUDIT_POLICY))
     return plane
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pdx_api.names import FIELD_MANAGER
 from pdx_operator.kube.cache import Cache
-from pdx_operator.kube.client import ApiError, Cluster, ConflictError, FaultError, RefusedError
+from pdx_operator.kube.client import ApiError, Cluster, ConflictError, FaultError, MissingError, RefusedError
 from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, ChildKey, Key
 from pdx_operator.observed.workloads import observe_gateway
 from pdx_operator.plan.drift import differs
@@ -110,7 +110,10 @@ class Applier:
 
         A field without an owner falls back to its default, which would leave one gateway pod.
         """
-        live = await self._cluster.get(apply.kind, self._key.namespace, apply.key.name)
+        try:
+            live = await self._cluster.get(apply.kind, self._key.namespace, apply.key.name)
+        except MissingError:
+            return  # the precondition of the next write fails
         if not _owns_replicas(live["metadata"]):
             return
         spec = {"replicas": observe_gateway(live).replicas}
@@ -137,10 +140,13 @@ def _owns_replicas(metadata: Mapping[str, Any]) -> bool:
 
 
 async def _caught(child: ChildKey, work: Awaitable[_Result]) -> _Result:
-    """The result of a write, or the error of the API server."""
+    """The result of a write, or the error of the API server.
+
+    A write to a name that does not exist creates it, so something else is missing, such as the role of a RoleBinding.
+    """
     try:
         return await work
-    except (RefusedError, FaultError) as error:
+    except (RefusedError, FaultError, MissingError) as error:
         return Problem(child, str(error))
     except ApiError as error:
         return error

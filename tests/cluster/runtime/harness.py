@@ -37,12 +37,16 @@ SPEC: Body = {
 }
 # TLS connections are closed by the end of the process.
 _WARNINGS = ("-W", "error", "-W", "ignore::ResourceWarning")
+GRACE = 30.0
+"""Seconds that Kubernetes gives a pod to end."""
 _REQUESTS = "pdx_operator_api_requests_total{"
 CHILDREN = 11
 """Of an object with SPEC."""
+LONG = 60.0
+"""Seconds in which everything happens, on a busy machine too."""
 
 
-def eventually(check: Callable[[], Any], within: float = 20.0, what: str = "") -> Any:
+def eventually(check: Callable[[], Any], within: float = LONG, what: str = "") -> Any:
     """The first true value of `check`; AssertionError after `within` seconds."""
     end = time.monotonic() + within
     while True:
@@ -53,12 +57,23 @@ def eventually(check: Callable[[], Any], within: float = 20.0, what: str = "") -
         time.sleep(0.05)
 
 
-class Api:
-    """Plain requests to the API server as administrator."""
+def at_rest(read: Callable[[], Any], seconds: float = 4.0) -> Any:
+    """The value of `read` once it has not changed for so many seconds; AssertionError if it never stops changing."""
+    end, value, since = time.monotonic() + LONG, read(), time.monotonic()
+    while time.monotonic() - since < seconds:
+        time.sleep(0.2)
+        if (found := read()) != value:
+            assert time.monotonic() < end, f"never at rest: {found!r}"
+            value, since = found, time.monotonic()
+    return value
 
-    def __init__(self, cluster: Cluster) -> None:
+
+class Api:
+    """Plain requests to the API server, as administrator or with another token."""
+
+    def __init__(self, cluster: Cluster, token: str = "") -> None:
         self._url = cluster.url
-        self._token = cluster.token
+        self._token = token or cluster.token
         self._tls = ssl.create_default_context(cafile=str(cluster.authority))
 
     def request(self, method: str, path: str, body: Body | None = None, content: str = "application/json") -> Body:
@@ -206,7 +221,7 @@ class Operator:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(10)
+            self.process.wait(GRACE)
         except subprocess.TimeoutExpired:
             self.kill()
             raise
@@ -215,15 +230,23 @@ class Operator:
     def get(self, path: str) -> tuple[int, str]:
         """Status and body of a GET to its health port; raises URLError when nobody listens."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
     def writes(self) -> float:
         """Requests that it has made to write anything: children, status, Events, deletions."""
+        return sum(count for verb, count in self._requests() if verb != "GET")
+
+    def object_writes(self) -> float:
+        """The same without the renewals of its Lease, the only PUTs."""
+        return sum(count for verb, count in self._requests() if verb not in ("GET", "PUT"))
+
+    def _requests(self) -> list[tuple[str, float]]:
+        """Verbs and counts of all requests so far, from one page."""
         lines = [line for line in self.get("/metrics")[1].splitlines() if line.startswith(_REQUESTS)]
-        return sum(float(line.rpartition(" ")[2]) for line in lines if 'verb="GET"' not in line)
+        return [(line.partition('verb="')[2].partition('"')[0], float(line.rpartition(" ")[2])) for line in lines]
 
     def cpu_seconds(self) -> float:
         """Processor time it has used."""

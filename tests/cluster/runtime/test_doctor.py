@@ -26,6 +26,8 @@ from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, POD, Kind
 from tests.cluster.runtime.harness import SPEC, Api, Body, Operator, eventually, kubelets
 from tests.documents import BLOCKS
 
+pytestmark = pytest.mark.timeout(300)
+
 QUOTA = Kind("v1", "ResourceQuota", "resourcequotas")
 ALONE: Body = {"podTemplate": {"spec": {"schedulerName": "nobody"}}}
 UNPLACED: Body = {**SPEC, "prefill": ALONE, "decode": ALONE}
@@ -47,7 +49,7 @@ def _observe(cluster: Cluster, namespace: str, kubeconfig: Path | None = None) -
 
 def named(doctor: Doctor, cause: str) -> Finding:
     """The finding of that cause, once what it speaks of has come about."""
-    found: Finding = eventually(lambda: doctor().get(cause), 30, cause)
+    found: Finding = eventually(lambda: doctor().get(cause), what=cause)
     return found
 
 
