@@ -132,3 +132,21 @@ def changed(path: str, value: object) -> Body:
 def custom(**fields: object) -> Body:
     """A kvTransfer with connector Custom."""
     return {"connector": "Custom", "custom": {"className": "MyConnector", "modulePath": "my.connector", **fields}}
+
+
+_WITHOUT_DEFAULT: Final = (
+    ("routing", "queue", "maxInFlightPerDecode"),
+    ("routing", "queue", "maxInFlightPerPrefill"),
+    ("routing", "ejection", "stalledSeconds"),
+    ("gateway", "limits", "trustedProxies"),
+)
+"""Fields whose default 0.1.0 refuses, so that the CRD has none."""
+
+
+def as_stored(spec: Any, stored: Any) -> Any:
+    """A spec with all defaults, without the fields that have no default in the CRD and that `stored` does not set."""
+    found = copy.deepcopy(spec)
+    for part, group, name in _WITHOUT_DEFAULT:
+        if name not in stored[part][group]:
+            del found[part][group][name]
+    return found
