@@ -144,8 +144,11 @@ class Leg:
             self._observer.succeeded(self.endpoint)
         return self._received()
 
-    async def whole(self, seconds: float) -> Answer:
-        """The complete answer; raises BadAnswer for one that is too large to be an answer of vLLM."""
+    async def whole(self, seconds: float, *, counts: bool = True) -> Answer:
+        """The complete answer; raises BadAnswer for one that is too large to be an answer of vLLM.
+
+        `counts`: whether an answer of 500 and above counts as an error of the engine.
+        """
         self.connection.set_timeout(seconds, self.deadline)
         await self._receive_head()
         connection = self.connection
@@ -155,7 +158,7 @@ class Leg:
                 raise BadAnswer(self.endpoint.name, detail, Reason.LOST, 502, b"")
             await connection.progress()
         status = connection.answer.status
-        if status >= 500 and status != _BUSY:
+        if status >= 500 and status != _BUSY and counts:
             self._observer.failed(self.endpoint, f"status {status}")
         elif status == 200:
             self._observer.succeeded(self.endpoint)

@@ -87,12 +87,15 @@ class Settlements:
         return self.engines.deadlines.handoff + LEASE_MARGIN_SECONDS if kept is None else kept
 
     async def call(self, endpoint: Endpoint, request: Request, body: LegBody, request_id: str) -> int:
-        """Send one whole leg without a client; return its status, or 0 if no answer came in time."""
+        """Send one whole leg without a client; return its status, or 0 if no answer came in time.
+
+        An error counts against no engine: a D also answers it because of P's KV.
+        """
         leg = self.engines.leg(endpoint)
         try:
             await leg.connect()
             leg.send("POST", request.path, (*request.headers, ("X-Request-Id", request_id)), body)
-            return (await leg.whole(self.engines.deadlines.settle)).status
+            return (await leg.whole(self.engines.deadlines.settle, counts=False)).status
         except EngineFailure:
             return 0
         finally:

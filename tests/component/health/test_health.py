@@ -9,7 +9,7 @@ from pdx_api.names import Order
 from pdx_proxy.config.settings import Health
 from pdx_proxy.endpoints.endpoint import State
 from pdx_proxy.endpoints.events import Cause
-from pdx_sim import FaultKind, SimEngine
+from pdx_sim import FaultKind, Leg, SimEngine
 from tests.component.conftest import MakeWorld
 from tests.component.harness import SHORT, Shape, World, eventually
 
@@ -90,9 +90,9 @@ async def test_a_decode_is_not_ejected_for_a_prefill_whose_kv_cannot_be_used(mak
     world = await make_world(PULL, 1, 2, p=slow, sim={"lease_seconds": 0.5}, health=Health(consecutive_errors=3))
     world.allowed.expired = True
     for engine in world.decode:
-        world.fault(engine, FaultKind.STATUS, count=4)
-    replies = await asyncio.gather(*(world.complete() for _ in range(8)))
-    assert [reply.text for reply in replies] == [Shape().expected()] * 8
+        world.fault(engine, FaultKind.STATUS, count=99, leg=Leg.DECODE)
+    replies = await asyncio.gather(*(world.complete() for _ in range(5)))
+    assert [reply.text for reply in replies] == [Shape().expected()] * 5
     assert sum(engine.counts.faults["status"] for engine in world.decode) >= 7
     found = (await world.state())["ejections"]
     assert found == ejections(overridden=found["overridden"])
