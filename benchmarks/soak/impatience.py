@@ -25,8 +25,8 @@ _SLOTS: Final = 4
 _RUNNING: Final = 64
 _TOKENS: Final = 5
 _WATCH_SECONDS: Final = 0.02
-_LEGS: Final = {Role.PREFILL: 2 * _SLOTS, Role.DECODE: _RUNNING + max(4, _RUNNING // 10)}
-"""Most open legs of an engine: the limits that docs/reference/limits.md states."""
+_LEGS: Final = {Role.PREFILL: 3 * _SLOTS, Role.DECODE: _RUNNING + max(4, _RUNNING // 10)}
+"""Most open legs of an engine. A P gets twice what it runs, and the gateway tries a few more while none waits."""
 
 
 @dataclass(frozen=True, slots=True)
