@@ -174,8 +174,8 @@ BOARD: Final = Board(
             (
                 Panel(
                     "Legs in flight, of the limit",
-                    "Of what the engines of a role can run. The role that stays near 100 % while requests wait in the "
-                    "gateways is the bottleneck.",
+                    "The gateways limit the legs at an engine to what it can run. The role that stays near 100 % while "
+                    "requests wait in the gateways is the bottleneck.",
                     Unit.SHARE,
                     (
                         Query(

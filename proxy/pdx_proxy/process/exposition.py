@@ -114,10 +114,11 @@ def _endpoint_families(report: Mapping[str, Any], engines: Sequence[Endpoint]) -
     leaked = GaugeMetricFamily(
         "pdx_decode_kv_leaked", "Hand-offs whose KV blocks D keeps until its time-out or restart.", labels=["endpoint"]
     )
+    leg_limits = report.get("legLimits", {})
     for engine in engines:
         legs.add_metric([engine.name, engine.role], report["legs"].get(engine.name, 0))
-        if engine.name in report.get("legLimits", {}):
-            limits.add_metric([engine.name, engine.role], report["legLimits"][engine.name])
+        if engine.name in leg_limits:
+            limits.add_metric([engine.name, engine.role], leg_limits[engine.name])
         if engine.role is Role.PREFILL:
             pinned.add_metric([engine.name], report["held"].get(engine.name, 0))
         if engine.role is Role.DECODE:
