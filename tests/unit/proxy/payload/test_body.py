@@ -172,6 +172,17 @@ def test_depth(depth: int, bracket: bytes) -> None:
     assert refused == [real > MAX_DEPTH] * 3
 
 
+def test_beside_a_long_text_a_deep_member_is_refused() -> None:
+    raw = b'{"prompt":"' + b"x" * 5000 + b'","tools":' + b"[" * 250 + b"]" * 250 + b"}"
+    with pytest.raises(RefusedError, match="deeper than 250 levels"):
+        read_body(raw, JSON, TEXT)
+
+
+def test_of_a_long_text_the_brackets_do_not_count() -> None:
+    raw = b'{"prompt":"' + b"[{" * 5000 + b'"}'
+    assert decode_body(read_body(raw, JSON, TEXT), None) == raw
+
+
 CONTENT_TYPES = {
     "application/json": True,
     "application/json; charset=utf-8": True,
