@@ -19,6 +19,8 @@ from pdx_proxy.payload.structure import MAX_BRACKETS, MAX_DEPTH, MAX_MEMBERS, ma
 
 LARGE_BYTES: Final = 256 * 1024
 """A larger body is read in slices: reading the worst body of this size at once takes about 10 ms."""
+_COPIED_BYTES: Final = 16 * 1024
+"""The members of a larger body are not copied: its legs are sent in parts."""
 LegBody: TypeAlias = bytes | BodyParts
 _ENGINE_FIELDS: Final = ("kv_transfer_params", "ec_transfer_params", "request_id")
 _JSON: Final = "application/json"
@@ -84,7 +86,7 @@ class Body:
         features: PromptFeatures = _NO_FEATURES,
     ) -> None:
         self.shared = shared
-        """Members that go to both legs. Those of a large body are not copied."""
+        """Members that go to both legs. Large ones are not copied."""
         self.answer = answer
         """Members that shape the answer only."""
         self.limits_completion = limits_completion
@@ -109,7 +111,7 @@ def read_body(raw: bytes | bytearray, content_type: str, path: str, reader: Prom
         if len(members) > MAX_MEMBERS:
             raise too_many_members(MAX_MEMBERS)
         text = _text_size(members)
-        body = _separate(members, path, reader, text)
+        body = _separate(members, path, reader, text, len(raw) <= _COPIED_BYTES)
         if not raw.isascii():
             raw.decode()  # msgspec did not check the bytes inside the values
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -173,7 +175,7 @@ def _text_size(members: dict[str, Any]) -> int:
     return len(prompt) if prompt is not None and is_text(prompt) else 0
 
 
-def _separate(members: dict[str, Any], path: str, reader: PromptReader | None, text: int) -> Body:
+def _separate(members: dict[str, Any], path: str, reader: PromptReader | None, text: int, copied: bool) -> Body:
     """Remove the fields that control the engine, and sort the other members. `text`: see `_text_size`."""
     if _XARGS in members:
         members[_XARGS] = _clean_extra(members[_XARGS])
@@ -182,7 +184,14 @@ def _separate(members: dict[str, Any], path: str, reader: PromptReader | None, t
         deciding["prompt"] = _ONE_PROMPT
     features = reader.features_of(members) if reader is not None else _NO_FEATURES
     decisions = decide(path, deciding)
-    return Body(b"".join(shared), b"".join(answer), "max_completion_tokens" in members, decisions, features)
+    limits_completion = "max_completion_tokens" in members
+    if copied:
+        return Body(b"".join(shared), b"".join(answer), limits_completion, decisions, features)
+    return Body(_views(shared), _views(answer), limits_completion, decisions, features)
+
+
+def _views(parts: list[Any]) -> BodyParts:
+    return BodyParts([part if isinstance(part, bytes) else memoryview(part) for part in parts])
 
 
 def _sort(members: dict[str, Any]) -> tuple[list[Any], list[Any], dict[str, Any]]:

@@ -304,6 +304,15 @@ def test_large_bodies_are_read_as_small_ones(name: str) -> None:
     assert copied < 64 * 1024, "a large value is not copied"
 
 
+def test_a_long_member_is_not_copied() -> None:
+    raw = b'{"prompt":"' + b"x" * 100_000 + b'","structured_outputs":{"regex":"' + b"y" * 100_000 + b'"}}'
+    body = read_body(raw, JSON, TEXT)
+    assert bytes(decode_body(body, None)) == raw
+    for leg in (decode_body(body, None), prefill_body(body, {"a": 1})):
+        assert isinstance(leg, BodyParts)
+        assert sum(len(part) for part in leg.parts if isinstance(part, bytes)) < 200
+
+
 HOSTILE = {
     "objects": (filled(b'{"a":[{}', b",{}", b"]}"), f"more than {MAX_BRACKETS} arrays"),
     "a list": (filled(b"[{}", b",{}", b"]"), "not a valid JSON object"),
