@@ -7,7 +7,6 @@ complete requests only. One owner in each worker.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Final, Protocol
 
 from pdx_proxy.admission.clients import Network, client_address, parse_networks
@@ -80,6 +79,7 @@ class Admission:
         self, limits: Limits, usage: Usage, releases: Releases, counters: Counters, clock: Callable[[], float]
     ) -> None:
         self._limits = limits
+        self._limits_clients = limits.requests_per_client > 0
         self._releases = releases
         self._counters = counters
         self._clock = clock
@@ -100,7 +100,7 @@ class Admission:
         """
         limits, usage = self._limits, self.usage
         client: str | None = None
-        if limits.requests_per_client:
+        if self._limits_clients:
             client = self._client(exchange, name)
             of_client = usage.open_of(client)
             if of_client >= limits.requests_per_client:
@@ -111,7 +111,7 @@ class Admission:
         if usage.waiting and usage.all_waiting() >= limits.queued_requests:
             self._check_queue(exchange, name)
         permit = Permit(usage, exchange, name, client)
-        exchange.count_body(partial(self._count_body, permit))
+        exchange.count_body(self._counter(permit))
         return permit
 
     async def wait(self, waiter: Waiter, *, narrow: bool) -> None:
@@ -200,12 +200,16 @@ class Admission:
         if self._queue and self._poll is None:
             self._poll = asyncio.get_running_loop().call_later(POLL_SECONDS, self._check_others)
 
-    def _count_body(self, permit: Permit, size: int) -> None:
-        """Count bytes of a body that have arrived; raises ShedError."""
-        buffered = self.usage.all_buffered()
-        if buffered > permit.buffered and buffered + size > self._limits.buffered_bytes:
-            raise self._shed(ShedReason.BYTES)
-        permit.add_body(size)
+    def _counter(self, permit: Permit) -> Callable[[int], None]:
+        """Return what counts bytes of a body that have arrived. It raises ShedError."""
+
+        def count(size: int) -> None:
+            buffered = self.usage.all_buffered()
+            if buffered > permit.buffered and buffered + size > self._limits.buffered_bytes:
+                raise self._shed(ShedReason.BYTES)
+            permit.add_body(size)
+
+        return count
 
     def _client(self, exchange: Exchange, name: str | None) -> str:
         if name is not None:

@@ -18,7 +18,7 @@ class Load:
         """This worker's legs. Never zero, so nothing is kept of endpoints that are gone."""
         self.effective_loads: Mapping[str, EffectiveLoad] = {}
         """By name, the endpoints that must receive less than their share; mostly empty."""
-        self.limits: Mapping[str, float] = {}
+        self.limits: dict[str, float] = {}
         """By name, the most legs of this gateway at each endpoint."""
         self.on_release: Callable[[], None] | None = None
         """Called when a leg has ended, while requests wait for that."""

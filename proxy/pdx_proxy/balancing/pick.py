@@ -55,7 +55,8 @@ def pick(
         return Choice(d)
     # P's cursor moves one further each time that D's has gone round. With one cursor, equal numbers of both would
     # always meet in the same pairs, and the first KV between the others would move under load.
-    return Choice(d, prefill(peers[d.revision], load_of, sum(divmod(cursor, len(decodes)))))
+    number = len(decodes)
+    return Choice(d, prefill(peers[d.revision], load_of, cursor // number + cursor % number))
 
 
 def replacement_decode(snapshot: Snapshot, load_of: LoadOf, decode: Endpoint, *, cursor: int) -> Endpoint:

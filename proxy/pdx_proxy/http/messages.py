@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from email.utils import formatdate
-from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
@@ -56,17 +55,18 @@ def request_head(
     return (head + body).encode("latin-1")
 
 
-@lru_cache(maxsize=1)
 def http_date(second: int) -> str:
     """A Unix time as the value of a Date header (RFC 9110, 5.6.7)."""
     return formatdate(second, usegmt=True)
 
 
-def answer_head(status: int, headers: Collection[tuple[bytes, bytes]], added: Mapping[str, str]) -> bytes:
+def answer_head(
+    status: int, headers: Collection[tuple[bytes, bytes]], added: Mapping[str, str], date: bytes = b""
+) -> bytes:
     """Status line and headers of an answer to a client. `added` is the framing and further headers.
 
-    Names are in lower case. Headers that belong to the engine's connection are dropped, also those that its
-    `connection` names (RFC 9110, 7.6.1).
+    `date` is the line of the gateway's own Date header. Names are in lower case. Headers that belong to the engine's
+    connection are dropped, also those that its `connection` names (RFC 9110, 7.6.1).
     """
     named = b""
     parts = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
@@ -78,9 +78,10 @@ def answer_head(status: int, headers: Collection[tuple[bytes, bytes]], added: Ma
     if named:
         dropped = {option.strip() for option in named.split(b",")}
         if not dropped <= _CONNECTION_OPTIONS:
-            return answer_head(status, [h for h in headers if h[0] not in dropped and h[0] != b"connection"], added)
+            kept = [h for h in headers if h[0] not in dropped and h[0] != b"connection"]
+            return answer_head(status, kept, added, date)
     own = ""
     for key, text in added.items():
         own += f"{key}: {text}\r\n"
-    parts.append((own + "\r\n").encode("latin-1"))
+    parts += (own.encode("latin-1"), date, b"\r\n")
     return b"".join(parts)

@@ -12,17 +12,19 @@ import orjson
 
 from pdx_proxy.http.errors import not_an_object, not_json_type, too_deep, too_many_brackets, too_many_members
 from pdx_proxy.http.messages import BodyParts
-from pdx_proxy.payload.decisions import COMPLETIONS, DECIDING, Decisions, decide, is_token
+from pdx_proxy.payload.decisions import COMPLETIONS, DECIDING, Decisions, decide, is_text, is_token
 from pdx_proxy.payload.json_scanner import JSONScanner, Span
 from pdx_proxy.payload.prompt import PromptFeatures, PromptReader
 from pdx_proxy.payload.structure import MAX_BRACKETS, MAX_DEPTH, MAX_MEMBERS, may_be_deep, measure
 
 LARGE_BYTES: Final = 256 * 1024
 """A larger body is read in slices: reading the worst body of this size at once takes about 10 ms."""
+_COPIED_BYTES: Final = 16 * 1024
+"""The members of a larger body are not copied: its legs are sent in parts."""
 LegBody: TypeAlias = bytes | BodyParts
 _ENGINE_FIELDS: Final = ("kv_transfer_params", "ec_transfer_params", "request_id")
+_JSON: Final = "application/json"
 _XARGS: Final = "vllm_xargs"
-_SUSPICIOUS: Final = frozenset({*_ENGINE_FIELDS, _XARGS})
 _NO_FEATURES: Final = PromptFeatures()
 _NO_DECISIONS: Final = Decisions()
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -40,11 +42,31 @@ _ANSWER_ONLY: Final = frozenset(
 Members that change some models' prompts (`response_format`, `tool_choice`) are not among them. docs/api.md has a row
 for each member.
 """
-_NAMES: Final = {name: f'"{name}":'.encode() for name in (*_ANSWER_ONLY, *DECIDING, "model", "messages", "temperature")}
-"""Frequent names as JSON keys, encoded once."""
+_PREFILL: Final = b'"stream":false,"max_tokens":1,"ignore_eos":true'
+_PREFILL_LIMITED: Final = _PREFILL + b',"max_completion_tokens":1'
+_PARAMS: Final = b',"kv_transfer_params":'
 _ONE_PROMPT: Final = b'"."'
 _NOT_ONE_PROMPT: Final = b"null"
 """What `decide` reads instead of a long prompt."""
+
+
+class _Member:
+    """What happens to a member with a certain name."""
+
+    __slots__ = ("answer", "deciding", "key", "removed")
+
+    def __init__(self, name: str) -> None:
+        self.key = f'"{name}":'.encode()
+        """As a JSON key, encoded once."""
+        self.answer = name in _ANSWER_ONLY
+        self.deciding = name in DECIDING
+        self.removed = name in _ENGINE_FIELDS
+
+
+_KNOWN: Final = {
+    name: _Member(name) for name in (*_ANSWER_ONLY, *DECIDING, *_ENGINE_FIELDS, "model", "messages", "temperature")
+}
+"""Other members go to both legs and decide nothing."""
 
 
 class Body:
@@ -64,7 +86,7 @@ class Body:
         features: PromptFeatures = _NO_FEATURES,
     ) -> None:
         self.shared = shared
-        """Members that go to both legs. Those of a large body are not copied."""
+        """Members that go to both legs. Large ones are not copied."""
         self.answer = answer
         """Members that shape the answer only."""
         self.limits_completion = limits_completion
@@ -88,14 +110,15 @@ def read_body(raw: bytes | bytearray, content_type: str, path: str, reader: Prom
         members = _MEMBERS.decode(raw)
         if len(members) > MAX_MEMBERS:
             raise too_many_members(MAX_MEMBERS)
-        body = _separate(members, path, reader)
+        text = _text_size(members)
+        body = _separate(members, path, reader, text, len(raw) <= _COPIED_BYTES)
         if not raw.isascii():
             raw.decode()  # msgspec did not check the bytes inside the values
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise not_an_object(bytes(raw)) from None
     except RecursionError:
         raise too_deep(MAX_DEPTH) from None
-    if may_be_deep(raw):
+    if len(raw) - text > 2 * MAX_DEPTH and may_be_deep(raw):  # nothing in a text is nested
         depth, brackets = measure(raw)
         if brackets > MAX_BRACKETS:
             raise too_many_brackets(MAX_BRACKETS)
@@ -120,8 +143,6 @@ def read_large_body(
     spans = yield from scanner.document()
     view = memoryview(raw)
     members: dict[str, Any] = {name: view[begin:end] for name, (begin, end) in spans.items()}
-    for name in _ENGINE_FIELDS:
-        members.pop(name, None)
     if _XARGS in members:
         members[_XARGS] = yield from _clean_large_extra(raw, spans[_XARGS])
     shared, answer, deciding = _sort(members)
@@ -140,37 +161,60 @@ def _flat(parts: list[Any]) -> list[Any]:
 
 def body_of(members: Mapping[str, Any]) -> Body:
     """The body of a request that the gateway itself sends."""
-    return read_body(orjson.dumps(members), "application/json", "")
+    return read_body(orjson.dumps(members), _JSON, "")
 
 
 def _check_type(content_type: str) -> None:
-    if content_type.split(";", 1)[0].strip().lower() != "application/json":
+    if content_type != _JSON and content_type.split(";", 1)[0].strip().lower() != _JSON:
         raise not_json_type()
 
 
-def _separate(members: dict[str, Any], path: str, reader: PromptReader | None) -> Body:
-    """Remove the fields of the KV protocol and the request's ID inside the engine, and sort the other members."""
-    if not _SUSPICIOUS.isdisjoint(members):
-        for name in _ENGINE_FIELDS:
-            members.pop(name, None)
-        if _XARGS in members:
-            members[_XARGS] = _clean_extra(members[_XARGS])
+def _text_size(members: dict[str, Any]) -> int:
+    """Bytes of a prompt that is one text; 0 for any other prompt."""
+    prompt = members.get("prompt")
+    return len(prompt) if prompt is not None and is_text(prompt) else 0
+
+
+def _separate(members: dict[str, Any], path: str, reader: PromptReader | None, text: int, copied: bool) -> Body:
+    """Remove the fields that control the engine, and sort the other members. `text`: see `_text_size`."""
+    if _XARGS in members:
+        members[_XARGS] = _clean_extra(members[_XARGS])
     shared, answer, deciding = _sort(members)
+    if text > len(_ONE_PROMPT):
+        deciding["prompt"] = _ONE_PROMPT
     features = reader.features_of(members) if reader is not None else _NO_FEATURES
     decisions = decide(path, deciding)
-    return Body(b"".join(shared), b"".join(answer), "max_completion_tokens" in members, decisions, features)
+    limits_completion = "max_completion_tokens" in members
+    if copied:
+        return Body(b"".join(shared), b"".join(answer), limits_completion, decisions, features)
+    return Body(_views(shared), _views(answer), limits_completion, decisions, features)
+
+
+def _views(parts: list[Any]) -> BodyParts:
+    return BodyParts([part if isinstance(part, bytes) else memoryview(part) for part in parts])
 
 
 def _sort(members: dict[str, Any]) -> tuple[list[Any], list[Any], dict[str, Any]]:
-    """The parts of the members that go to both legs, those that shape the answer, and the members that decide."""
+    """The parts of the members that go to both legs, those that shape the answer, and the members that decide.
+
+    The fields of the KV protocol and the request's ID inside the engine are in none of them.
+    """
     shared: list[Any] = []
     answer: list[Any] = []
     deciding: dict[str, Any] = {}
     for key, value in members.items():
-        if key in DECIDING:
-            deciding[key] = value
-        into = answer if key in _ANSWER_ONLY else shared
-        into.append(_NAMES.get(key) or b"%b:" % orjson.dumps(key))
+        known = _KNOWN.get(key)
+        into = shared
+        if known is None:
+            into.append(b"%b:" % orjson.dumps(key))
+        elif known.removed:
+            continue
+        else:
+            if known.deciding:
+                deciding[key] = value
+            if known.answer:
+                into = answer
+            into.append(known.key)
         into.append(value)
         into.append(b",")
     return shared, answer, deciding
@@ -184,7 +228,7 @@ def _clean_extra(raw: Any) -> bytes:
     members = _MEMBERS.decode(given)
     if len(members) > MAX_MEMBERS:
         raise too_many_members(MAX_MEMBERS)
-    return given if _SUSPICIOUS.isdisjoint(members) else b"".join(_without_engine_fields(members))
+    return b"".join(_without_engine_fields(members)) if _has_engine_fields(members) else given
 
 
 def _clean_large_extra(raw: bytes | bytearray, span: Span) -> Generator[int, None, Any]:
@@ -194,9 +238,13 @@ def _clean_large_extra(raw: bytes | bytearray, span: Span) -> Generator[int, Non
     if raw[span[0]] != ord("{"):
         return given
     spans, _ = yield from JSONScanner(raw).members(span[0])
-    if _SUSPICIOUS.isdisjoint(spans):
+    if not _has_engine_fields(spans):
         return given
     return BodyParts(_without_engine_fields({name: view[begin:end] for name, (begin, end) in spans.items()}))
+
+
+def _has_engine_fields(members: Mapping[str, Any]) -> bool:
+    return any(name in members for name in _ENGINE_FIELDS)
 
 
 def _without_engine_fields(members: dict[str, Any]) -> list[Any]:
@@ -222,15 +270,13 @@ def prefill_body(body: Body, params: Mapping[str, Any] | None) -> LegBody:
 
     `ignore_eos` makes the leg end by its length: some connectors hand over nothing for a leg that ends by a stop token.
     """
-    own = b'"stream":false,"max_tokens":1,"ignore_eos":true'
-    if body.limits_completion:
-        own += b',"max_completion_tokens":1'
-    if params is not None:
-        own = b"".join((own, b',"kv_transfer_params":', msgspec.json.encode(params)))
+    own = _PREFILL_LIMITED if body.limits_completion else _PREFILL
+    given = b"" if params is None else msgspec.json.encode(params)
+    name = _PARAMS if given else b""
     shared = body.shared
     if isinstance(shared, BodyParts):
-        return BodyParts((b"{", *shared.parts, own, b"}"))
-    return b"".join((b"{", shared, own, b"}"))
+        return BodyParts((b"{", *shared.parts, own, name, given, b"}"))
+    return b"".join((b"{", shared, own, name, given, b"}"))
 
 
 def decode_body(body: Body, params: Mapping[str, Any] | None) -> LegBody:

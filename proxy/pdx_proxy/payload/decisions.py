@@ -5,7 +5,7 @@ convert values: `"stream": "off"` means false, `"n": "1"` means 1.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -30,13 +30,15 @@ _MAX_SCALAR_BYTES: Final = 64
 """A longer value counts as refused: it is then served whole, and the engine decides."""
 _TOO_LARGE: Final = 1 << 63
 """pydantic converts only smaller floats to integers."""
-_CONSTANTS: Final[dict[bytes, Any]] = {b"true": True, b"false": False, b"null": None}
-_LONGEST_CONSTANT: Final = 5
+_FALSE: Final = msgspec.Raw(b"false")
+_TRUE: Final = msgspec.Raw(b"true")
+"""Frequent values, compared before anything is decoded."""
 _BOOLS: Final[dict[str, bool]] = {
     **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
     **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
 }
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+(?:_[0-9]+)*(?:\.0+)?")
+_QUOTE: Final = ord('"')
 _TOKENS: Final = re.compile(rb"\[\s*-?\d+\s*,")
 """The beginning of a list whose first element is an integer and which has more elements."""
 _TOKEN: Final = re.compile(rb"-?\d+|true|false")
@@ -84,19 +86,19 @@ def read_any(value: Any) -> Any:
 
 _OPTIONAL_BOOL: Final = optional(read_bool)
 _OPTIONAL_INT: Final = optional(read_int)
-_BOTH: Final[Mapping[str, Read]] = {
+_BOTH: Final[dict[str, Read]] = {
     "stream": _OPTIONAL_BOOL,
     "best_of": read_any,
     "use_beam_search": read_bool,
     "prompt_logprobs": _OPTIONAL_INT,
     "truncate_prompt_tokens": optional(read_kept_tokens),
 }
-TYPES: Final[Mapping[str, Mapping[str, Read]]] = {
+TYPES: Final[dict[str, dict[str, Read]]] = {
     COMPLETIONS: {**_BOTH, "n": read_int, "echo": _OPTIONAL_BOOL},
     _CHAT: {**_BOTH, "n": _OPTIONAL_INT, "echo": read_bool},
 }
 """The types of the deciding members, by path."""
-_OTHER: Final[Mapping[str, Read]] = {"stream": _OPTIONAL_BOOL}
+_OTHER: Final[dict[str, Read]] = {"stream": _OPTIONAL_BOOL}
 """The only deciding member of a path whose requests are never split."""
 DECIDING: Final = frozenset({*TYPES[COMPLETIONS], "prompt", "prompt_embeds"})
 
@@ -113,7 +115,7 @@ class Decisions:
         """Whether the request has one prompt and one answer, so that another engine can compute the prompt's KV."""
 
 
-def decide(path: str, members: Mapping[str, Any]) -> Decisions:
+def decide(path: str, members: dict[str, Any]) -> Decisions:
     """Read the deciding members. `members` are JSON values by name, as bytes, views or `msgspec.Raw`.
 
     A request that vLLM refuses is not split and has no stream: the engine's own error answers it.
@@ -146,10 +148,11 @@ def decide(path: str, members: Mapping[str, Any]) -> Decisions:
 
 def scalar(raw: Any) -> Any:
     """A decoded scalar. REFUSED for anything else, which is not decoded."""
-    size = len(raw)
-    if size <= _LONGEST_CONSTANT and (constant := _CONSTANTS.get(bytes(raw), raw)) is not raw:
-        return constant
-    if size > _MAX_SCALAR_BYTES:
+    if raw == _FALSE:
+        return False
+    if raw == _TRUE:
+        return True
+    if len(raw) > _MAX_SCALAR_BYTES:
         return REFUSED
     try:
         return _SCALAR.decode(raw)
@@ -157,23 +160,31 @@ def scalar(raw: Any) -> Any:
         return REFUSED
 
 
-def _has_one_prompt(members: Mapping[str, Any]) -> bool:
+def _has_one_prompt(members: dict[str, Any]) -> bool:
     """Whether a text completion has one prompt: a text, or token IDs, alone or as the only element of a list."""
-    prompt, embeds = members.get("prompt"), members.get("prompt_embeds", b"null")
-    return prompt is not None and bytes(memoryview(embeds)[:5]) == b"null" and is_one_prompt(prompt)
+    prompt, embeds = members.get("prompt"), members.get("prompt_embeds")
+    if embeds is not None and bytes(memoryview(embeds)[:5]) != b"null":
+        return False
+    return prompt is not None and is_one_prompt(prompt)
 
 
 def is_one_prompt(prompt: Any) -> bool:
     """Whether a JSON value is one prompt."""
+    if is_text(prompt):
+        return len(prompt) > len('""')
     start = bytes(memoryview(prompt)[:_MAX_SCALAR_BYTES])
-    if start.startswith(b'"'):
-        return start != b'""'
     if not start.startswith(b"["):
         return False
     if _TOKENS.match(start):
         return True
     items = _ITEMS.decode(prompt)
     return bool(items) and (len(items) == 1 or is_token(items[0]))
+
+
+def is_text(value: Any) -> bool:
+    """Whether a JSON value is a string."""
+    first = value[0] if isinstance(value, bytes) else memoryview(value)[0]
+    return first == _QUOTE
 
 
 def is_token(item: Any) -> bool:

@@ -54,7 +54,7 @@ def _is_stream_open(endpoint: str, answer: Answer) -> bool:
         begin = after
 
 
-def _event_end(content: bytearray, begin: int) -> tuple[int, int]:
+def _event_end(content: bytes | bytearray, begin: int) -> tuple[int, int]:
     """Where the next event ends and where the one behind it begins; -1 if it has not ended.
 
     Lines end in LF or CR LF; an empty line ends an event. (A CR alone, which the standard of server-sent events also

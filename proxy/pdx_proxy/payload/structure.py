@@ -10,6 +10,8 @@ MAX_BRACKETS: Final = 100_000
 """The most arrays and objects in a body. A chat with 1,000 tools and 10,000 messages has about half of them."""
 MAX_MEMBERS: Final = 1000
 """The most members of the outer object. vLLM's requests have fewer than 100."""
+_FEW: Final = 4
+"""Fewer arrays are searched one by one."""
 
 _MARKS: Final = b'"[]{}'
 _NO_MARKS: Final = bytes(sorted(set(range(256)) - set(_MARKS)))
@@ -22,19 +24,25 @@ def may_be_deep(raw: bytes | bytearray) -> bool:
     """Whether there are enough brackets to exceed the depth or the number of brackets. Those in strings count, too.
 
     A value at depth d has d opening brackets before it and as many closing brackets behind it. So if the first half of
-    the body has few opening ones, and the second half few closing ones, no value is deep. (In CPython, `replace` of one
-    byte finds each of them with memchr: 10 ns each, and 2 µs for 100 kB without any. `count` takes 30 µs.)
+    the body has few opening ones, and the second half few closing ones, no value is deep.
     """
-    size = len(raw)
-    if size <= 2 * MAX_DEPTH:
-        return False
-    half = size // 2
+    half = len(raw) // 2
     return count_of(raw[:half], b"[", b"{") > MAX_DEPTH or count_of(raw[half:], b"]", b"}") > MAX_DEPTH
 
 
-def count_of(raw: bytes | bytearray, one: bytes, other: bytes) -> int:
-    """How often two characters occur."""
-    return 2 * len(raw) - len(raw.replace(one, b"")) - len(raw.replace(other, b""))
+def count_of(raw: bytes | bytearray, rare: bytes, other: bytes) -> int:
+    """How often two characters occur. It takes a little less time if `rare` does so fewer than `_FEW` times.
+
+    In CPython, `find` and `replace` of one byte use memchr: 2 µs for 100 kB without any. `count` takes 30 µs. `find`
+    copies nothing, but one call takes longer than `replace` takes for several occurrences.
+    """
+    others = len(raw) - len(raw.replace(other, b""))
+    at = -1
+    for number in range(_FEW):
+        at = raw.find(rare, at + 1)
+        if at < 0:
+            return number + others
+    return len(raw) - len(raw.replace(rare, b"")) + others
 
 
 def measure(raw: bytes | bytearray) -> tuple[int, int]:

@@ -58,10 +58,13 @@ class Attempts:
         while tries:
             tries -= 1
             split = call.request.split and (tries > 0 or last is None or on_prefill_failure is PrefillFailure.FAIL)
+            choice = self._choose(call, split, avoid)
             if last is None and not refused:
-                choice = await self._admit(call)
-            else:
-                choice = self._choose(call, split, avoid)
+                if self._may_begin(choice):
+                    call.permit.serve()
+                else:
+                    choice = await self._wait(call)
+                self._serving.budget.request(call.timeline.read)
             if choice is None:
                 break
             self._chooser.count(choice, call.request, split=split, first=not avoid)
@@ -88,22 +91,19 @@ class Attempts:
                 return handoff
         return Unserved(last)
 
-    async def _admit(self, call: Call) -> Choice | None:
-        """Select the engines of the first attempt, at once or when they have room; None if there are none."""
-        split = call.request.split
-        choice = self._choose(call, split, ())
-        if self._admission.usage.all_waiting() == 0 and (choice is None or self.has_room(choice)):
-            call.permit.serve()
-        else:
-            began = self._engines.clock()
-            waiter = RoomWaiter(self, call)
-            await self._admission.wait(waiter, narrow=not split)
-            choice = waiter.use()
-            timeline = call.timeline
-            timeline.queued = self._engines.clock() - began
-            timeline.read += timeline.queued
-        self._serving.budget.request(call.timeline.read)
-        return choice
+    def _may_begin(self, choice: Choice | None) -> bool:
+        """Whether the first attempt of a request needs no wait: no request waits, and the engines have room."""
+        return self._admission.usage.all_waiting() == 0 and (choice is None or self.has_room(choice))
+
+    async def _wait(self, call: Call) -> Choice | None:
+        """The engines of the first attempt, when they have room; None if there are none."""
+        began = self._engines.clock()
+        waiter = RoomWaiter(self, call)
+        await self._admission.wait(waiter, narrow=not call.request.split)
+        timeline = call.timeline
+        timeline.queued = self._engines.clock() - began
+        timeline.read += timeline.queued
+        return waiter.use()
 
     def has_room(self, choice: Choice) -> bool:
         """Whether both engines may get one more leg."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.http.downstream.exchange import Exchange, date
+from pdx_proxy.http.downstream.exchange import Exchange, date_line
 from pdx_proxy.http.messages import answer_head
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure, LostConnection, RequestExpired
@@ -30,8 +30,8 @@ async def relay(
     counters.chunks += 1
     if answer.complete:
         body = answer.body
-        framing = {"content-length": str(len(body)), "date": date(), **_closing(exchange), **headers}
-        exchange.write(answer_head(answer.status, answer.headers, framing) + body)
+        framing = {"content-length": str(len(body)), **_closing(exchange), **headers}
+        exchange.write(answer_head(answer.status, answer.headers, framing, date_line()) + body)
         return None
     head, raw = _open_head(exchange, answer, headers)
     exchange.write(head + leg.relay(exchange, raw=raw))
@@ -60,7 +60,8 @@ def _open_head(exchange: Exchange, answer: Answer, headers: Mapping[str, str]) -
     framing = {"content-length": length} if length else {"transfer-encoding": "chunked"} if raw else {}
     if not raw:
         exchange.close_after()
-    return answer_head(answer.status, answer.headers, {**framing, "date": date(), **_closing(exchange), **headers}), raw
+    framing = {**framing, **_closing(exchange), **headers}
+    return answer_head(answer.status, answer.headers, framing, date_line()), raw
 
 
 def _closing(exchange: Exchange) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from pdx_proxy.http.messages import answer_head, http_date
 
@@ -86,16 +86,39 @@ class Exchange(Protocol):
 Handler = Callable[[Exchange], Awaitable[None]]
 
 
-def date() -> str:
-    """The value of the Date header of an answer that begins now."""
-    return http_date(int(time.time()))
+class DateLine:
+    """The Date header with its line end, kept for the second that it names."""
+
+    __slots__ = ("_line", "_second")
+
+    def __init__(self) -> None:
+        self._second = -1.0
+        self._line = b""
+
+    def at(self, now: float) -> bytes:
+        """The header of an answer that begins at this Unix time."""
+        if not 0.0 <= now - self._second < 1.0:
+            second = int(now)
+            self._second = float(second)
+            self._line = f"date: {http_date(second)}\r\n".encode()
+        return self._line
+
+
+_DATE_LINE: Final = DateLine()
+_UNIX_TIME: Final = time.time
+
+
+def date_line() -> bytes:
+    """The Date header of an answer that begins now, with its line end."""
+    return _DATE_LINE.at(_UNIX_TIME())
 
 
 def answer(
     exchange: Exchange, status: int, body: bytes, headers: Mapping[str, str], content_type: str = "application/json"
 ) -> None:
     """Write a whole answer that the gateway itself gives."""
-    framing = {"content-type": content_type, "content-length": str(len(body)), "date": date(), **headers}
+    framing = {"content-type": content_type, "content-length": str(len(body)), **headers}
     if exchange.closes:
         framing["connection"] = "close"
-    exchange.write(answer_head(status, (), framing) + (body if exchange.method != "HEAD" else b""))
+    head = answer_head(status, (), framing, date_line())
+    exchange.write(head + (body if exchange.method != "HEAD" else b""))

@@ -13,7 +13,7 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
-from pdx_proxy.http.downstream.exchange import Handler, Pausable, date
+from pdx_proxy.http.downstream.exchange import Handler, Pausable, date_line
 from pdx_proxy.http.downstream.transport import SendProgress, body_seconds, cut, peer_of, sweep_client
 from pdx_proxy.http.errors import BAD_REQUEST, RefusedError, body_too_large, body_too_slow, error_body
 from pdx_proxy.http.messages import answer_head
@@ -51,14 +51,9 @@ class _Protocol(RequestHandler):
         if status >= 500:
             return super().handle_error(request, status, exc, message)
         body = error_body(status, (message or "Invalid HTTP request received.").strip(), BAD_REQUEST)
-        framing = {
-            "content-type": "application/json",
-            "content-length": str(len(body)),
-            "date": date(),
-            "connection": "close",
-        }
+        framing = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
         if self.transport is not None:
-            self.transport.write(answer_head(status, (), framing) + body)
+            self.transport.write(answer_head(status, (), framing, date_line()) + body)
         answer = _Written()
         answer.force_close()
         return answer

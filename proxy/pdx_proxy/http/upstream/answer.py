@@ -26,7 +26,7 @@ class Answer:
         self.chunked = False
         self.keep_alive = False
         self.complete = False
-        self.content = bytearray()
+        self.content: bytes | bytearray = b""
         """The body so far, without its framing. Empty once the answer is relayed."""
         self.framed = False
         """Whether the body is a chunked event stream: it is relayed with the engine's framing."""
@@ -39,10 +39,21 @@ class Answer:
         self.inspected = 0
         """Bytes of the body in which the end of that event has been searched."""
 
+    def add(self, data: bytes) -> None:
+        """Append a part of the body. The first part is kept as it is: most answers have one."""
+        content = self.content
+        if not content:
+            self.content = data
+            return
+        if not isinstance(content, bytearray):
+            self.content = content = bytearray(content)
+        content += data
+
     @property
     def body(self) -> bytes:
         """The body so far."""
-        return bytes(self.content)
+        content = self.content
+        return bytes(content) if isinstance(content, bytearray) else content
 
     @property
     def document(self) -> bytes:

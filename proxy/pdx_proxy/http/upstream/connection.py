@@ -205,7 +205,7 @@ class Connection:
         answer = self.answer
         received = b"".join(answer.raw).split(b"\r\n\r\n", 1)[1] if raw and answer.framed else answer.body
         answer.raw = []
-        answer.content = bytearray()
+        answer.content = b""
         self.last_chunk = received
         return received
 
@@ -342,7 +342,7 @@ class Connection:
             self.chunks += 1
             self._sink.write(data)
         else:
-            answer.content += data
+            answer.add(data)
 
     def on_message_complete(self) -> None:
         self.answer.complete = True

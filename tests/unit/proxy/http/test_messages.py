@@ -2,6 +2,7 @@
 
 import pytest
 
+from pdx_proxy.http.downstream.exchange import DateLine
 from pdx_proxy.http.messages import answer_head, http_date, request_head
 
 
@@ -21,6 +22,12 @@ def test_an_answers_head() -> None:
     assert answer_head(599, [], {}) == b"HTTP/1.1 599 \r\n\r\n"
 
 
+@pytest.mark.parametrize("headers", [[], [(b"connection", b"x-a"), (b"x-a", b"1")]])
+def test_the_gateways_own_date_is_in_every_head(headers: list[tuple[bytes, bytes]]) -> None:
+    head = answer_head(200, [*headers, (b"date", b"theirs")], {"x": "y"}, b"date: mine\r\n")
+    assert head == b"HTTP/1.1 200 OK\r\nx: y\r\ndate: mine\r\n\r\n"
+
+
 @pytest.mark.parametrize("value", [b"close, X-Secret", b"x-secret", b" ,X-SECRET ,"])
 @pytest.mark.parametrize("first", [False, True])
 def test_headers_that_connection_names_are_dropped(value: bytes, first: bool) -> None:
@@ -32,3 +39,10 @@ def test_headers_that_connection_names_are_dropped(value: bytes, first: bool) ->
 def test_a_date() -> None:
     assert http_date(784111777) == "Sun, 06 Nov 1994 08:49:37 GMT"
     assert http_date(784111778) == "Sun, 06 Nov 1994 08:49:38 GMT"
+
+
+def test_the_date_line_follows_the_clock_in_both_directions() -> None:
+    line = DateLine()
+    for now, second in [(777.0, b"37"), (777.9, b"37"), (778.0, b"38"), (777.5, b"37"), (0.5, b"")]:
+        expected = b"Sun, 06 Nov 1994 08:49:%b GMT" % second if second else b"Sun, 06 Nov 1994 08:36:40 GMT"
+        assert line.at(784111000 + now) == b"date: %b\r\n" % expected

@@ -172,6 +172,17 @@ def test_depth(depth: int, bracket: bytes) -> None:
     assert refused == [real > MAX_DEPTH] * 3
 
 
+def test_beside_a_long_text_a_deep_member_is_refused() -> None:
+    raw = b'{"prompt":"' + b"x" * 5000 + b'","tools":' + b"[" * 250 + b"]" * 250 + b"}"
+    with pytest.raises(RefusedError, match="deeper than 250 levels"):
+        read_body(raw, JSON, TEXT)
+
+
+def test_of_a_long_text_the_brackets_do_not_count() -> None:
+    raw = b'{"prompt":"' + b"[{" * 5000 + b'"}'
+    assert decode_body(read_body(raw, JSON, TEXT), None) == raw
+
+
 CONTENT_TYPES = {
     "application/json": True,
     "application/json; charset=utf-8": True,
@@ -291,6 +302,15 @@ def test_large_bodies_are_read_as_small_ones(name: str) -> None:
     assert isinstance(body.shared, BodyParts)
     copied = sum(len(part) for part in body.shared.parts if isinstance(part, bytes))
     assert copied < 64 * 1024, "a large value is not copied"
+
+
+def test_a_long_member_is_not_copied() -> None:
+    raw = b'{"prompt":"' + b"x" * 100_000 + b'","structured_outputs":{"regex":"' + b"y" * 100_000 + b'"}}'
+    body = read_body(raw, JSON, TEXT)
+    assert bytes(decode_body(body, None)) == raw
+    for leg in (decode_body(body, None), prefill_body(body, {"a": 1})):
+        assert isinstance(leg, BodyParts)
+        assert sum(len(part) for part in leg.parts if isinstance(part, bytes)) < 200
 
 
 HOSTILE = {
