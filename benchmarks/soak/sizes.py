@@ -26,9 +26,8 @@ from pdx_sim import SimEngine, SimSettings
 TIMES: Final = 3
 _PREFILL: Final = 4
 _SEQUENCES: Final = (4, 64, 1024)
-_BY_KV: Final = {"max_running": 1024, "num_blocks": 640, "max_model_len": 1024}
 _PROMPT: Final = "x" * 1000
-"""250 tokens, 16 blocks: the cache of `_BY_KV` holds 40 requests."""
+"""253 tokens, 16 blocks: a cache of 640 holds 40 requests."""
 _SIM: Final = replace(
     BASE,
     jitter=0.0,
@@ -142,8 +141,9 @@ async def _gateways(plan: Plan, log: Path) -> AsyncIterator[list[GatewayProcess]
 async def _add_engines(plan: Plan, engines: Engines) -> None:
     for _ in range(_PREFILL):
         await engines.add(Role.PREFILL)
-    for changed in (*({"max_running": number} for number in plan.sequences), _BY_KV):
-        engines.sim = replace(_SIM, decode_token_seconds=plan.token, **changed)
+    sim = replace(_SIM, decode_token_seconds=plan.token)
+    by_cache = replace(sim, max_running=1024, num_blocks=640, max_model_len=1024)
+    for engines.sim in (*(replace(sim, max_running=number) for number in plan.sequences), by_cache):
         await engines.add(Role.DECODE)
 
 
