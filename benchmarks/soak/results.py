@@ -121,6 +121,23 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "most legs at one P, one D": lambda line: ", ".join(map(str, line["legs"].values())),
         "machine": _of("machine"),
     },
+    "sizes": {
+        "date": _of("date"),
+        "order": _of("order"),
+        "gateways": _of("gateways"),
+        "minutes": lambda line: f"{line['seconds'] / 60:.3g}",
+        "engines: run on average of what they can, most in their queue": lambda line: "; ".join(
+            f"{each['running']:.1f} of {each['canRun']:.1f}, {each['queued']}" for each in line["engines"]
+        ),
+        "machine": _of("machine"),
+    },
+    "crowd": {
+        "date": _of("date"),
+        "slow peers of each kind": _of("peers"),
+        "minutes of each": lambda line: f"{line['seconds'] / 60:.3g}",
+        "p99 of all others": lambda line: "; ".join(f"{kind}: {x * 1000:.1f} ms" for kind, x in line["late"].items()),
+        "machine": _of("machine"),
+    },
     "kills": {
         "date": _of("date"),
         "leaders killed": _of("kills"),
