@@ -219,7 +219,7 @@ class Engines:
         """Repair what a cancelled `cause_faults` has left half done."""
         self.calm()
         for name, engine in list(self.live.items()):
-            if not engine.is_listening:
+            if engine.draining or not engine.is_listening:
                 await engine.kill()
                 if not await self._revive(name):
                     continue

@@ -1,7 +1,6 @@
 """NIXL, PrefillFirst: D pulls from P. Real vLLM engines."""
 
 import asyncio
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from pdx_api.names import Order
 from tests.engines.conftest import Pair, running_pair
 from tests.engines.support import campaign
 from tests.engines.support.api_table import ApiTable
-from tests.engines.support.harness import Gateway, complete, eventually, gateway, make_prompt
+from tests.engines.support.harness import Engine, Gateway, complete, eventually, gateway, make_prompt
 from tests.engines.support.openai_client import OpenAIClient
 
 
@@ -73,21 +72,34 @@ async def test_hang_ups_are_settled(session: aiohttp.ClientSession, front: Gatew
 async def test_long_prefills_are_stopped_when_their_clients_leave(
     session: aiohttp.ClientSession, front: Gateway, pair: Pair
 ) -> None:
-    """Forty prompts of nearly the model's length keep P busy for seconds; their clients leave at once."""
+    """Clients leave while their prompts wait behind others that keep P busy for seconds."""
     before = front.state()["settlements"]
-
-    async def leave(number: int) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.2):
-                await complete(session, front.url, {"prompt": make_prompt(4000 + number, 1300), "max_tokens": 8})
-
-    await asyncio.gather(*(leave(number) for number in range(40)))
+    own = [asyncio.create_task(_long_prefill(session, pair.prefill.url, 4000 + number)) for number in range(40)]
+    await eventually(lambda: pair.prefill.metrics()["num_requests_waiting"] > 20, 10, "P has nothing to do")
+    clients = [asyncio.create_task(_long_prefill(session, front.url, 4100 + number)) for number in range(8)]
+    await eventually(lambda: _legs(front, pair.prefill) > 0, 10, "the gateway sends P nothing")
+    for client in clients:
+        client.cancel()
     await eventually(lambda: front.state()["inFlight"]["settling"] == 0, 30, "something is still being settled")
     after = front.state()["settlements"]
+    assert not all(task.done() for task in own), "P was not busy for long enough"
+    for task in own:
+        task.cancel()
+    await asyncio.wait([*clients, *own])
     assert after["prefill_stopped"] > before["prefill_stopped"], "all others wait in the gateway"
     assert after["lease"] == before["lease"]
     await eventually(lambda: pair.prefill.metrics()["num_requests_running"] == 0, 3, "a prefill goes on")
     await eventually(lambda: pair.prefill.kv_usage == 0, 35, "P still holds blocks")
+
+
+async def _long_prefill(session: aiohttp.ClientSession, url: str, number: int) -> None:
+    """A prompt of nearly the model's length."""
+    await complete(session, url, {"prompt": make_prompt(number, 1300), "max_tokens": 8})
+
+
+def _legs(front: Gateway, engine: Engine) -> int:
+    """What the gateway has in flight at an engine."""
+    return sum(each["inFlight"] for each in front.state()["endpoints"] if each["url"] == engine.url)
 
 
 @pytest.mark.parametrize("rounds", campaign.ROUNDS)
