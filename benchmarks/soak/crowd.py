@@ -27,13 +27,16 @@ _HEAD: Final = (
     "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
 )
 _PIECE: Final = b" " * (16 << 10)
-_SMALL: Final = 4096
-_LONG: Final = 1000
-"""Tokens of an answer that nobody reads. With their logprobs they are more than the buffers of both sides hold."""
-_LOGPROBS: Final = 5
+_BUFFER: Final = 4096
+_SEGMENT: Final = 1400
+"""Bytes of a TCP segment, as on a network."""
+_LONG: Final = 1500
+"""Tokens of an answer that nobody reads: 330 kB, of which the gateway and both kernels buffer less than 220 kB."""
+_TOKENS: Final = 20
+"""Of the answers for all others."""
 _BETWEEN: Final = 0.002
 """Seconds between two connects."""
-_SETTLES_WITHIN: Final = 300.0
+_SETTLES_WITHIN: Final = 150.0
 _ESTABLISHED: Final = 1
 _SIM: Final = replace(
     BASE,
@@ -42,7 +45,7 @@ _SIM: Final = replace(
     prefill_token_seconds=0.0,
     prefill_slots=4096,
     max_running=4096,
-    decode_token_seconds=0.005,
+    decode_token_seconds=0.001,
     max_model_len=8192,
     num_blocks=1 << 20,
     lease_seconds=30.0,
@@ -50,7 +53,8 @@ _SIM: Final = replace(
     side_channel_timeout=5.0,
 )
 _ENGINES: Final = 2
-_ROOM: Final = Limits(in_flight_per_decode=4096, in_flight_per_prefill=4096)
+_SETTINGS: Final = Settings(limits=Limits(in_flight_per_decode=4096, in_flight_per_prefill=4096), send_seconds=600.0)
+"""Room for all, and clients that read nothing stay."""
 _MAY_GROW: Final = 1.5
 
 
@@ -67,7 +71,7 @@ class Plan:
     order: Order = Order.PREFILL_FIRST
 
 
-SHORT: Final = Plan(peers=30, phase=1.5, may_add=1.0)
+SHORT: Final = Plan(peers=20, phase=1.5, may_add=1.0)
 """The p99 is the slowest of 30 requests. Peers that held what they declare would have the others refused."""
 
 
@@ -105,8 +109,7 @@ async def send_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 async def read_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Requests a long stream and reads nothing of it."""
     reader._transport.pause_reading()  # type: ignore[attr-defined]
-    more = {"logprobs": _LOGPROBS}
-    writer.write(ClientRequest(0, chat=False, stream=True, prompt="request", tokens=_LONG, more=more).wire())
+    writer.write(ClientRequest(0, chat=False, stream=True, prompt="request", tokens=_LONG).wire())
     sock = writer.get_extra_info("socket")
     while True:
         await asyncio.sleep(1.0)
@@ -128,7 +131,7 @@ async def run(plan: Plan, log: Path) -> Report:
     """Run every kind."""
     report = Report(plan)
     engines = Engines(plan.order)
-    async with setup(engines, each_role(_SIM, _ENGINES), Settings(limits=_ROOM), log) as [gateway]:
+    async with setup(engines, each_role(_SIM, _ENGINES), _SETTINGS, log) as [gateway]:
         for kind, peers in KINDS.items():
             report.late[kind] = await _phase(report, gateway, engines, peers)
         await conclude(report, [gateway])
@@ -138,15 +141,16 @@ async def run(plan: Plan, log: Path) -> Report:
 
 async def _phase(report: Report, gateway: GatewayProcess, engines: Engines, peers: tuple[Peer, ...]) -> float:
     """The p99 of other clients beside slow peers of some kinds."""
-    plan = report.plan
-    others = Traffic([gateway.listen], 10)
+    plan, others = report.plan, Traffic([gateway.listen], _TOKENS)
+    unread = plan.peers * peers.count(read_nothing)
 
-    async def all_is_generated() -> bool:
-        return not any(engine.counts.running_now for engine in engines.all)
+    async def is_settled() -> bool:
+        held = (await gateway.state())["inFlight"]["decode"]
+        return held >= unread and not any(engine.counts.running_now for engine in engines.all)
 
     async with _crowd(gateway.listen, peers, plan.peers):
-        settled = await eventually(all_is_generated, within=_SETTLES_WITHIN)
-        report.expect(settled, "engines generate answers that nobody reads for too long")
+        settled = await eventually(is_settled, within=_SETTLES_WITHIN)
+        report.expect(settled, f"engines have not generated {unread} answers that nobody reads, and wait")
         await others.open_loop(plan.rate, within(plan.phase))
         await others.finish()
     strange = [each for each in others.attempts if each.saw is not Saw.TEXT]
@@ -174,7 +178,7 @@ async def _stay(where: Address, peer: Peer) -> None:
     """One connection of a kind, and another when the gateway closes it."""
     while True:
         with suppress(ConnectionError):
-            reader, writer = await connect(where)
+            reader, writer = await connect(where, _BUFFER, _SEGMENT)
             try:
                 await peer(reader, writer)
             finally:

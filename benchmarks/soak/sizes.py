@@ -67,8 +67,8 @@ class Plan:
 
 SHORT: Final = Plan(
     Order.PREFILL_FIRST,
-    overload=10.0,
-    fills=5.0,
+    overload=9.0,
+    fills=4.0,
     tokens=10,
     token=0.3,
     sequences=(2, 24),
