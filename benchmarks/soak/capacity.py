@@ -18,8 +18,9 @@ from benchmarks.soak.engines import BASE, Engines
 from benchmarks.soak.frame import conclude, each_role, eventually, setup
 from benchmarks.soak.program import GatewayProcess
 from benchmarks.soak.traffic import Attempt, Traffic, first_event, goodput, within
+from pdx_api.defaults import QUEUE_SECONDS
 from pdx_api.names import Order, Role
-from pdx_proxy.config.settings import Settings
+from pdx_proxy.config.settings import Limits, Settings
 
 TIMES: Final = 3
 _ENGINES: Final = 2
@@ -65,6 +66,8 @@ class Plan:
     """Least goodput under the overload, as a share of the capacity."""
     recovers: float = 0.1
     """By which share first events may come later afterwards than before."""
+    waits: float = QUEUE_SECONDS
+    """Longest wait in the gateway."""
 
 
 @dataclass
@@ -103,7 +106,8 @@ async def run(plan: Plan, log: Path) -> Report:
     """Run all phases."""
     report = Report(plan)
     engines = Engines(plan.order)
-    async with setup(engines, each_role(_SIM, _ENGINES), Settings(workers=plan.workers), log) as [gateway]:
+    settings = Settings(workers=plan.workers, limits=Limits(queue_seconds=plan.waits))
+    async with setup(engines, each_role(_SIM, _ENGINES), settings, log) as [gateway]:
         await _run_phases(report, gateway, engines)
         await conclude(report, [gateway])
     report.expect(not engines.violations, f"violations: {dict(engines.violations)}")

@@ -39,6 +39,8 @@ _SIM: Final = replace(
 )
 _SAMPLE_SECONDS: Final = 0.1
 _QUEUED_SHARE: Final = 0.1
+_LATE: Final = 20.0
+"""Seconds until a client gives up, beyond its longest wait in the gateway and three times its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,8 @@ async def _overload(report: Report, gateways: list[GatewayProcess], decodes: lis
     plan = report.plan
     rate = TIMES * sum(each.can_run for each in report.engines) / (plan.tokens * plan.token)
     numbers = itertools.count()
-    loads = [Traffic([gateway.listen], plan.tokens, _PROMPT, numbers) for gateway in gateways]
+    patience = plan.waits + 3 * plan.tokens * plan.token + _LATE
+    loads = [Traffic([gateway.listen], plan.tokens, _PROMPT, numbers, patience) for gateway in gateways]
     async with asyncio.TaskGroup() as group:
         for load in loads:
             group.create_task(load.open_loop(rate / len(gateways), within(plan.overload)))

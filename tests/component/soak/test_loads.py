@@ -21,7 +21,7 @@ RUN: Final[Mapping[str, Callable[[Any, Path], Awaitable[Report[Any]]]]] = {
 SHORT: Final[Mapping[str, Any]] = {
     "overload": overload.Plan(Order.PREFILL_FIRST, 6.0, keeps=0.7),
     "capacity": capacity.Plan(
-        Order.PREFILL_FIRST, 1, overload=8.0, short=4.0, returns=0.0, calm=2.0, keeps=0.85, recovers=0.5
+        Order.PREFILL_FIRST, 1, overload=8.0, short=3.0, returns=0.0, calm=1.0, keeps=0.85, recovers=0.5, waits=4.0
     ),
     # Served in order of arrival, five times the load has a tenth of the answers.
     "impatience": impatience.Plan(
