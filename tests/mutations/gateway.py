@@ -65,6 +65,13 @@ MUTATIONS: Final = (
         "unit/proxy/health/test_ejection.py::test_over_any_sequence_inference_is_bounded",
     ),
     Mutation(
+        "a worker's deadline leads to no health check",
+        "process/supervisor.py",
+        "if isinstance(message, EndpointEvent):",
+        "if isinstance(message, EndpointEvent) and hasattr(message, 'reason'):",
+        f"{_HUNG}an_engine_that_hangs_in_a_worker_process_is_ejected",
+    ),
+    Mutation(
         "a stopped worker is kept",
         "process/liveness.py",
         '_STOPPED: Final = "Tt"',
