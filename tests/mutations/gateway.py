@@ -23,6 +23,13 @@ MUTATIONS: Final = (
         "component/admission/test_limits.py::test_a_prefill_has_a_limit_of_its_own",
     ),
     Mutation(
+        "the queue uses up the whole deadline",
+        "serving/attempts.py",
+        "call.request.deadline += timeline.queued",
+        "pass",
+        "unit/proxy/serving/test_attempts.py::test_a_wait_in_the_queue_does_not_use_up_the_whole_deadline",
+    ),
+    Mutation(
         "the queue is first come, first served",
         "admission/admission.py",
         "self._queue.push(waiter, self._client(exchange, name), self._weight(name), narrow=narrow)",

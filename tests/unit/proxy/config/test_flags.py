@@ -199,7 +199,7 @@ TOGETHER = [
      "no wait is longer than the whole request; write --connect-seconds, --prefill-seconds, --first-event-seconds and "
      "--idle-seconds up to --total-seconds"),
     ("--max-wait-seconds 3601",
-     "waiting is part of the whole request; write --max-wait-seconds up to --total-seconds"),
+     "no wait is longer than the whole request; write --max-wait-seconds up to --total-seconds"),
     ("--max-buffered-bytes 1Mi",
      "the largest body would never be taken; write --max-body-size up to --max-buffered-bytes"),
 ]  # fmt: skip
