@@ -115,7 +115,7 @@ def test_equals_alternate() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 8])
-def test_equals_meet_in_every_pair(number: int) -> None:
+def test_equals_form_every_pair(number: int) -> None:
     """As many P's as D's: a pair that never exchanged KV under low load would do so for the first time under load."""
     pool = [endpoint(port, role) for role in (P, D) for port in range(number)]
     pool = [replace(each, spec=replace(each.spec, pod=f"{each.role}-{n}")) for n, each in enumerate(pool)]
