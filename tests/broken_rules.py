@@ -91,7 +91,7 @@ _TOTAL = (
 
 _BUDGET = "without a retry budget no request is retried; write budgetPercent or free above 0, or attempts: 1"
 
-_WAIT = "the wait is part of the whole request; write queue.maxWaitSeconds of at most deadlines.totalSeconds"
+_WAIT = "no wait is longer than the whole request; write queue.maxWaitSeconds of at most deadlines.totalSeconds"
 
 _ATTEMPTS = (
     "a retry needs a second attempt; write routing.retries.attempts of at least 2, or routing.onPrefillFailure: Fail"

@@ -252,7 +252,7 @@ def _check(settings: Settings) -> None:
             "--first-event-seconds and --idle-seconds up to --total-seconds"
         )
     if limits.queue_seconds > deadlines.total:
-        raise FlagsError("waiting is part of the whole request; write --max-wait-seconds up to --total-seconds")
+        raise FlagsError("no wait is longer than the whole request; write --max-wait-seconds up to --total-seconds")
     if limits.max_body_bytes > limits.buffered_bytes:
         raise FlagsError("the largest body would never be taken; write --max-body-size up to --max-buffered-bytes")
 

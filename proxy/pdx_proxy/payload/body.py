@@ -72,7 +72,7 @@ _LISTED: Final = {
 class Body:
     """The JSON object of a request's body. Each member is stored as JSON with a comma behind it.
 
-    Immutable by convention, as is Request: a frozen dataclass would cost 0.1 µs for each field.
+    Immutable by convention, as is Request but for its deadline: a frozen dataclass would cost 0.1 µs for each field.
     """
 
     __slots__ = ("answer", "decisions", "features", "limits_completion", "shared")

@@ -140,7 +140,7 @@ class TransferProber:
         """Start every attempt that is due; return the number of pairs."""
         everything = self._snapshot().everything
         revisions = candidates(everything)
-        self._forget_all_but({e.name for e in everything})
+        self._forget_all_but({e.name for e in everything}, {e.revision for e in everything})
         now = self._engines.clock()
         for pairs in revisions:
             for pair in due(pairs, self._records, now, self._period):
@@ -150,14 +150,14 @@ class TransferProber:
         self._conclude(revisions)
         return sum(map(len, revisions))
 
-    def _forget_all_but(self, names: set[str]) -> None:
-        """Forget the engines that are gone."""
+    def _forget_all_but(self, names: set[str], revisions: set[str]) -> None:
+        """Forget the engines and the revisions that are gone."""
         for pair in [pair for pair in self._records if not names.issuperset(pair)]:
             del self._records[pair]
             self._attempts.pop(pair, None)
         for key in [key for key in self._compared if not names.issuperset((key,) if isinstance(key, str) else key)]:
             del self._compared[key]
-        self._prompts.keep(names)
+        self._prompts.keep(names, revisions)
 
     def _conclude(self, revisions: list[list[Pair]]) -> None:
         finding = finding_of(revisions, self._records, self.finding)

@@ -161,6 +161,11 @@ def test_repeated_engines_are_added() -> None:
     argv = ["--prefill", urls[0], "--decode", urls[1], urls[2], "--decode", urls[3], "--prefill", urls[4]]
     found = gateway_settings_of(parser.parse_args(argv))
     assert [spec.address.host for spec in found.endpoints] == ["h0", "h4", "h1", "h2", "h3"]
+    argv += ["--identity-ports", "7", "--identity-ports", "8"]
+    found = gateway_settings_of(parser.parse_args(argv))
+    assert [spec.identity_port for spec in found.endpoints] == [7, 8, 0, 0, 0]
+    found = gateway_settings_of(parser.parse_args(["--aggregated", urls[0], "--aggregated", *urls[1:3]]))
+    assert [spec.address.host for spec in found.endpoints] == ["h0", "h1", "h2"]
 
 
 WRONG = [
@@ -194,7 +199,7 @@ TOGETHER = [
      "no wait is longer than the whole request; write --connect-seconds, --prefill-seconds, --first-event-seconds and "
      "--idle-seconds up to --total-seconds"),
     ("--max-wait-seconds 3601",
-     "waiting is part of the whole request; write --max-wait-seconds up to --total-seconds"),
+     "no wait is longer than the whole request; write --max-wait-seconds up to --total-seconds"),
     ("--max-buffered-bytes 1Mi",
      "the largest body would never be taken; write --max-body-size up to --max-buffered-bytes"),
 ]  # fmt: skip

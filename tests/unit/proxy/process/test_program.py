@@ -1,9 +1,14 @@
 """`python -m pdx_proxy`: its flags, and the errors for wrong ones."""
 
+import errno
+import os
+
 import pytest
 
 from pdx_proxy.__main__ import create_parser, main, settings_of
 from pdx_proxy.config.settings import Address, Settings, parse_address
+from pdx_proxy.process import main as program
+from pdx_proxy.process.workers import ListenError
 
 NEEDED = ["--deployment", "tiny", "--namespace", "models"]
 
@@ -79,3 +84,23 @@ def test_an_address_is_read_as_it_is_written(text: str) -> None:
 def test_what_is_not_an_address(text: str) -> None:
     with pytest.raises(ValueError, match="is no address; write HOST:PORT"):
         parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ListenError("cannot listen on h:1: Address already in use"), "cannot listen on h:1: Address already in use"),
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "the gateway failed: [Errno 24] Too many open files"),
+    ],
+)
+def test_only_a_port_that_is_taken_is_reported_as_one(
+    error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(program, "configure_logs", lambda _: None)
+    monkeypatch.setattr(program, "raise_file_limit", lambda: None)
+    monkeypatch.setattr(program, "_serve", fail)
+    assert program.run(Settings()) == 1
+    assert caplog.messages == [f"{reason}."]
