@@ -89,7 +89,9 @@ def target_of(args: argparse.Namespace) -> Local | InCluster:
             f"{cluster_flags[0]} selects a cluster and {here_flags[0]} this machine; use only one of them.", code=2
         )
     if args.admin:
-        return Local(args.name or _host(args.admin), args.admin.rstrip("/"))
+        if others := [*([args.name] if args.name else []), *(flag for flag in here_flags if flag != "--admin")]:
+            raise InputError(f"--admin selects a gateway by its URL; leave out {' and '.join(others)}.")
+        return Local(_host(args.admin), args.admin.rstrip("/"))
     if not cluster_flags and (here_flags or not args.plugin):
         found = local_of(live_runs(args.run_dir or default_root()), args.name)
         if found is not None:

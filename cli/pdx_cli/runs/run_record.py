@@ -97,7 +97,9 @@ class RunDirectory:
             self.logs.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise CommandError(f"{self.path} cannot store the run's files: {error.strerror}.") from error
+            raise CommandError(
+                f"{self.path} cannot store the run's files: {error.strerror}; choose another directory with --run-dir."
+            ) from error
         try:
             if not _lock(lock, wait_seconds=0.5):
                 raise CommandError(f"{name} already runs in {self.path}; stop that `pdx up`, or use another --run-dir.")
