@@ -240,7 +240,7 @@ PAST = tuple(pair("p", f"d{age:.0f}", is_down=True, age=age) for age in (72.0, 8
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "shown"),
     [
         pytest.param({"pairs": PAST}, "KV not proved now, last 72 s ago", id="engines do not serve"),
         pytest.param({"pairs": (pair("p", "d", outdated=True),)}, "KV not proved now, last 7 s ago", id="restarted"),
@@ -251,9 +251,9 @@ PAST = tuple(pair("p", f"d{age:.0f}", is_down=True, age=age) for age in (72.0, 8
         ),
     ],
 )
-def test_the_title_claims_nothing_that_the_present_state_contradicts(change: dict[str, Any], words: str) -> None:
+def test_the_title_claims_nothing_that_the_present_state_contradicts(change: dict[str, Any], shown: str) -> None:
     status = text(page(TITLE, replace(HEALTHY, **change), 120))[1]
-    assert words in status
+    assert shown in status
     assert "verified" not in status
     assert "KV moves" not in status
 
