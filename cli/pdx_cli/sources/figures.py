@@ -13,7 +13,7 @@ from pdx_cli.sources.observation import Body
 
 QUANTILES: Final = (0.5, 0.9, 0.99)
 WARM: Final = "Warm"
-STALE_PERIODS: Final = 2
+STALE_ROUNDS: Final = 2
 PHASES: Final = "pdx_phase_seconds_bucket"
 _STATES: Final = ("Warm", "Warming", "Suspect", "Cold", "NotReady", "Leaving")
 
@@ -97,7 +97,7 @@ class PairFigures:
     age: float
     detail: str
     stale: bool = False
-    """Whether the probe is older than two periods, so that its verdict is not current."""
+    """Whether all pairs could have been probed twice since, so that its verdict is not current."""
 
     outdated: bool = False
     """Whether one of its engines has restarted since the probe."""
@@ -107,7 +107,7 @@ class PairFigures:
 
     @property
     def is_verified(self) -> bool:
-        """Whether KV moved within the last periods, between these processes."""
+        """Whether KV has moved between these processes, and not long ago."""
         return self.verdict == "verified" and not (self.stale or self.outdated or self.is_down)
 
 
@@ -301,7 +301,7 @@ def _pairs(readings: Sequence[Reading]) -> tuple[PairFigures, ...]:
     """Return each pair once, from the gateway that probed it last."""
     found: dict[tuple[str, str], PairFigures] = {}
     for page, pair in ((probes, each) for probes in _probes(readings) for each in probes.get("pairs") or ()):
-        period = float(page.get("seconds") or 0)
+        longest = STALE_ROUNDS * _round_seconds(page)
         tokens = pair.get("tokens") or 0
         figure = PairFigures(
             prefill=str(pair["prefill"]),
@@ -312,12 +312,18 @@ def _pairs(readings: Sequence[Reading]) -> tuple[PairFigures, ...]:
             age=float(pair.get("ageSeconds") or 0),
             detail=": ".join(str(pair[key]) for key in ("cause", "seen") if pair.get(key)),
             outdated=bool(pair.get("outdated")),
-            stale=bool(period) and float(pair.get("ageSeconds") or 0) > STALE_PERIODS * period,
+            stale=0 < longest < float(pair.get("ageSeconds") or 0),
         )
         other = found.get((figure.prefill, figure.decode))
         if other is None or figure.age < other.age:
             found[figure.prefill, figure.decode] = figure
     return tuple(sorted(found.values(), key=lambda p: (p.verdict == "verified", p.prefill, p.decode)))
+
+
+def _round_seconds(page: Body) -> float:
+    """Return the time in which a gateway probes every pair: within a period, it probes each engine in one pair."""
+    engines = [{str(pair[role]) for pair in page.get("pairs") or ()} for role in ("prefill", "decode")]
+    return float(page.get("seconds") or 0) * min(map(len, engines))
 
 
 def _probes(readings: Sequence[Reading]) -> list[Body]:

@@ -134,6 +134,15 @@ def test_an_old_probe_is_stale() -> None:
     assert pair.stale
 
 
+@pytest.mark.parametrize(("age", "stale"), [(239, 0), (241, 9)])
+def test_many_pairs_are_probed_one_after_another(age: int, stale: int) -> None:
+    """In 40 s, three of nine pairs are probed, so that each is probed about every 120 s."""
+    one = verification("verified", age, pairs=9, possible=9)
+    pairs = [{**one["pairs"][0], "prefill": f"p{p}", "decode": f"d{d}"} for p in range(3) for d in range(3)]
+    shown = figures(None, Sample(0.0, (reading(verification={**one, "pairs": pairs, "seconds": 40}),)))
+    assert len(shown.unverified) == stale
+
+
 def test_an_engine_that_hangs_is_unhealthy_before_the_gateway_ejects_it() -> None:
     shown = figures(None, Sample(0.0, (reading(),), unanswered={"p": "no answer within 1.5 s"}))
     (engine,) = shown.unhealthy
