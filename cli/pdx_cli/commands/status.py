@@ -16,7 +16,7 @@ from rich.text import Text
 from pdx_api.names import Mode
 from pdx_api.verification import Finding, Verdict
 from pdx_cli import usage
-from pdx_cli.display.lines import Line, line
+from pdx_cli.display.lines import Line, amount, line
 from pdx_cli.inputs import formats
 from pdx_cli.runs import reaper
 from pdx_cli.runs.run_record import Ending, Process, Run, default_root, directories, live_runs
@@ -168,7 +168,8 @@ def _in_flight(state: Mapping[str, Any] | None) -> str:
     if state is None:
         return "(the gateway does not answer yet)"
     ready = "ready" if state["ready"] else "not ready"
-    flight = ", ".join(f"{count} {name}" for name, count in state["inFlight"].items())
+    counts = state["inFlight"].items()
+    flight = ", ".join(amount(n, "request") if name == "requests" else f"{n} {name}" for name, n in counts)
     return f"{ready}; in flight: {flight}"
 
 
@@ -180,7 +181,12 @@ def _kv(state: Mapping[str, Any] | None) -> str:
     finding = Finding.read(result)
     match finding.verdict:
         case Verdict.VERIFIED:
-            return f"KV moves: verified in {finding.pairs} of {finding.possible} pairs"
+            down = [str(e["name"]) for e in (state or {}).get("endpoints") or () if e.get("state") != "Warm"]
+            if down:
+                return (
+                    f"KV not proved now: {amount(len(down), 'engine')} {'does' if len(down) == 1 else 'do'} not serve"
+                )
+            return f"KV moves: verified in {amount(finding.pairs, 'pair', finding.possible)}"
         case Verdict.BROKEN:
             return f"KV does not move: {finding.broken[0].sentence}"
     return f"KV: {finding.why}"

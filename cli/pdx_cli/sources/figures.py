@@ -310,7 +310,7 @@ def _pairs(readings: Sequence[Reading]) -> tuple[PairFigures, ...]:
             remote=pair.get("outside", 0) / tokens if tokens else None,
             seconds=pair.get("seconds") or {},
             age=float(pair.get("ageSeconds") or 0),
-            detail=": ".join(str(pair[key]) for key in ("cause", "seen") if pair.get(key)),
+            detail=": ".join(each for each in (str(pair.get("cause") or ""), _seen(pair)) if each),
             outdated=bool(pair.get("outdated")),
             stale=0 < longest < float(pair.get("ageSeconds") or 0),
         )
@@ -318,6 +318,14 @@ def _pairs(readings: Sequence[Reading]) -> tuple[PairFigures, ...]:
         if other is None or figure.age < other.age:
             found[figure.prefill, figure.decode] = figure
     return tuple(sorted(found.values(), key=lambda p: (p.verdict == "verified", p.prefill, p.decode)))
+
+
+def _seen(pair: Body) -> str:
+    """Return what a probe has shown, with P or D for the names, which are beside it."""
+    seen = str(pair.get("seen") or "")
+    for role, letter in (("prefill", "P"), ("decode", "D")):
+        seen = seen.replace(f"the hand-off failed at {pair[role]}: ", f"{letter}: ")
+    return seen
 
 
 def _round_seconds(page: Body) -> float:
@@ -340,7 +348,8 @@ def _summary(readings: Sequence[Reading]) -> str:
         case "verified":
             return ""  # the pairs show whether this holds at present
         case "broken":
-            return f"KV DOES NOT MOVE between {worst.get('broken_pairs')} of {worst.get('possible')} pairs"
+            noun = "pair" if worst.get("possible") == 1 else "pairs"
+            return f"KV DOES NOT MOVE in {worst.get('broken_pairs')} of {worst.get('possible')} {noun}"
         case _:
             return f"KV not verified: {worst.get('why') or 'no transfer probe has succeeded yet'}"
 

@@ -51,7 +51,7 @@ BROKEN = replace(
         *PAIRS[:4],
         *(pair("prefill-2", f"decode-{d}", is_down=True) for d in range(2)),
     ),
-    kv="KV DOES NOT MOVE between 1 of 9 pairs",
+    kv="KV DOES NOT MOVE in 1 of 9 pairs",
 )
 
 
@@ -245,7 +245,7 @@ PAST = tuple(pair("p", f"d{age:.0f}", is_down=True, age=age) for age in (72.0, 8
         pytest.param({"pairs": PAST}, "KV not proved now, last 72 s ago", id="engines do not serve"),
         pytest.param({"pairs": (pair("p", "d", outdated=True),)}, "KV not proved now, last 7 s ago", id="restarted"),
         pytest.param({"pairs": (pair("p", "d", "unknown"),)}, "KV not proved now", id="never"),
-        pytest.param({"pairs": PAST, "kv": "KV DOES NOT MOVE between 1 of 2 pairs"}, "KV DOES NOT MOVE", id="broken"),
+        pytest.param({"pairs": PAST, "kv": "KV DOES NOT MOVE in 1 of 2 pairs"}, "KV DOES NOT MOVE", id="broken"),
         pytest.param(
             {"endpoints": (engine("d", prompt_rate=9.0, remote=0.0, recomputes=True),)}, "KV not proved now", id="D's"
         ),

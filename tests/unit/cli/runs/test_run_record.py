@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pdx_api.verification import Finding, Verdict
+from pdx_cli.commands.status import _in_flight, _kv
 from pdx_cli.errors import CommandError, ExitCode
 from pdx_cli.main import main
 from pdx_cli.runs.logs import tail
@@ -179,3 +181,23 @@ def test_the_end_of_a_log(tmp_path: Path) -> None:
     assert tail(log, 3) == ()
     log.write_bytes(b"first\n" * 9000 + b"\x1b[32mgreen\x1b[0m\n\n 10%\r 20%\r\nbad \xff byte\n")
     assert tail(log, 4) == ("green", " 10%", " 20%", "bad � byte")
+
+
+@pytest.mark.parametrize(
+    ("states", "sentence"),
+    [
+        (("Warm", "Warm"), "KV moves: verified in 1 of 1 pair"),
+        (("Warming", "Warm"), "KV not proved now: 1 engine does not serve"),
+        (("Warming", "Cold"), "KV not proved now: 2 engines do not serve"),
+    ],
+)
+def test_status_claims_only_what_the_engines_present_state_allows(states: tuple[str, ...], sentence: str) -> None:
+    finding = Finding(Verdict.VERIFIED, pairs=1, possible=1).as_json()
+    endpoints = [{"name": f"h:{number}", "state": state} for number, state in enumerate(states)]
+    assert _kv({"mode": "Disaggregated", "kvTransfer": finding, "endpoints": endpoints}) == sentence
+
+
+def test_one_request_in_flight_is_singular() -> None:
+    assert (
+        _in_flight({"ready": True, "inFlight": {"requests": 1, "decode": 1}}) == "ready; in flight: 1 request, 1 decode"
+    )

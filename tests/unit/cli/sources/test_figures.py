@@ -123,7 +123,7 @@ def test_the_gateway_that_probed_last_decides() -> None:
     shown = figures(None, Sample(0.0, (reading("a", verification=older), reading("b", verification=newer))))
     (pair,) = shown.pairs
     assert (pair.verdict, pair.remote, pair.age) == ("verified", 0.96, 3)
-    assert shown.kv == "KV DOES NOT MOVE between 1 of 1 pairs", "one gateway reports it broken"
+    assert shown.kv == "KV DOES NOT MOVE in 1 of 1 pair", "one gateway reports it broken"
 
 
 def test_an_old_probe_is_stale() -> None:
@@ -184,3 +184,11 @@ def test_recomputed_prompts(now: Tokens, recomputes: bool) -> None:
 
     shown = figures(sample(0.0, Tokens(1000, 0, 0), 10), sample(1.0, now, 20))
     assert shown.recomputes is recomputes
+
+
+def test_a_failing_hand_off_is_short() -> None:
+    page = verification("broken", 3, broken_pairs=1, possible=2)
+    page["pairs"][0] |= {"cause": "HandoffFails", "seen": "the hand-off failed at d: status 500: Internal server error"}
+    shown = figures(None, Sample(0.0, (reading(verification=page),)))
+    assert shown.pairs[0].detail == "HandoffFails: D: status 500: Internal server error"
+    assert shown.kv == "KV DOES NOT MOVE in 1 of 2 pairs"
