@@ -39,9 +39,7 @@ _RESOURCE = "write resources as name or domain/name, for example cpu or nvidia.c
 
 _OWN_KEYS = "keys that begin with pdx.dev/ are reserved for PDX; leave them out"
 
-_NAME = (
-    "write at most 41 lower-case letters, digits and -, a letter first and no - at the end: children's names hold it"
-)
+_NAME = "write at most 41 lower-case letters, digits and -, with a letter first and no - at the end"
 
 _SOURCE = "write either path or persistentVolumeClaim"
 

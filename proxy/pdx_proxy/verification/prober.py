@@ -9,7 +9,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pdx_api.connectors import family_of
@@ -87,12 +87,12 @@ class TransferProber:
 
     def describe(self) -> dict[str, Any]:
         """Return the finding and all pairs, as JSON values."""
-        now = time.time()
+        now, present = time.time(), {e.name: e.generation for e in self._snapshot().everything}
         return {
             "seconds": self._period,
             "lastSuccess": self.last_success,
             "finding": self.finding.as_json(),
-            "pairs": [self._describe(names, record, now) for names, record in sorted(self._records.items())],
+            "pairs": [self._describe(names, record, now, present) for names, record in sorted(self._records.items())],
         }
 
     def report(self) -> dict[str, Any]:
@@ -111,12 +111,13 @@ class TransferProber:
     def _stamp(self) -> str:
         return f"{self._prefix}-{self._version}"
 
-    def _describe(self, names: Names, record: Record, now: float) -> dict[str, Any]:
+    def _describe(self, names: Names, record: Record, now: float, present: Mapping[str, int]) -> dict[str, Any]:
         at, attempt = self._attempts.get(names, (now, Attempt()))
         return {
             "prefill": names[0],
             "decode": names[1],
             "verdict": record.verdict,
+            "outdated": record.generations != (present.get(names[0]), present.get(names[1])),
             "cause": record.cause if record.verdict is Verdict.BROKEN else None,
             "ageSeconds": round(now - at),
             "result": attempt.result,

@@ -37,3 +37,10 @@ def test_the_help_names_the_source_of_a_profile(name: str) -> None:
 def test_a_value_out_of_bounds_names_its_flag() -> None:
     with pytest.raises(CommandError, match="--max-num-batched-tokens is 0; write 1 or more"):
         settings("--max-num-batched-tokens", "0")
+
+
+def test_a_wrong_protocol_names_its_flag_and_shows_one() -> None:
+    with pytest.raises(CommandError) as raised:
+        settings("--connector", "Custom", "--protocol", "{")
+    sentence = "the protocol of connector Custom is '{'; write JSON, for example"
+    assert str(raised.value) == f'--protocol: {sentence} {{"family": "Serial"}}.'
