@@ -49,7 +49,7 @@ async def is_reported(capsys: pytest.CaptureFixture[str], world: World, cause: C
     assert any(part in text for text in texts), out
     code, out = await printed(capsys, "top", world, "--once", "--interval", "0.1")
     assert code == 0
-    assert "KV DOES NOT MOVE between 1 of 1 pairs" in out
+    assert "KV DOES NOT MOVE in 1 of 1 pair" in out
     assert f": {cause}: " in out
 
 
