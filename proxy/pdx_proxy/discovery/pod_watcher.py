@@ -95,6 +95,8 @@ class PodWatcher:
                 await self._watch()
             except ExpiredError:
                 self._version = None
+                if self._clock() - self._listed_at >= _LASTING_SECONDS:
+                    self._pause = _FIRST_PAUSE  # the API server answers again
             except ClusterError as error:
                 if not self._unreachable:
                     self._unreachable = True

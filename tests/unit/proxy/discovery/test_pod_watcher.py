@@ -124,6 +124,20 @@ async def test_an_expired_version_lists_again(pauses: list[float]) -> None:
     assert script.lists == 2
 
 
+async def test_after_an_outage_an_expired_version_lists_again_soon(pauses: list[float]) -> None:
+    script = Script(*([UNREACHABLE] for _ in range(5)), [ExpiredError("410")])
+    script.seconds = 0.5
+    await watch(script)
+    assert pauses[4:6] == [pytest.approx(0.8), pytest.approx(0.05)]
+
+
+async def test_versions_that_expire_at_once_back_off(pauses: list[float]) -> None:
+    script = Script()
+    script.last = [ExpiredError("410")]
+    await watch(script)
+    assert pauses == [pytest.approx(min(0.05 * 2**number, 5.0)) for number in range(12)]
+
+
 async def test_watches_that_end_at_once_back_off(pauses: list[float]) -> None:
     script = Script()
     script.last = []
