@@ -125,7 +125,8 @@ async def test_an_expired_version_lists_again(pauses: list[float]) -> None:
 
 
 async def test_after_an_outage_an_expired_version_lists_again_soon(pauses: list[float]) -> None:
-    script = Script(*([UNREACHABLE] for _ in range(5)), [ExpiredError("410")])
+    outage: list[list[Event | Exception]] = [[UNREACHABLE]] * 5
+    script = Script(*outage, [ExpiredError("410")])
     script.seconds = 0.5
     await watch(script)
     assert pauses[4:6] == [pytest.approx(0.8), pytest.approx(0.05)]
