@@ -19,7 +19,7 @@ from pdx_cli import usage
 from pdx_cli.display.lines import Line, amount, line
 from pdx_cli.inputs import formats
 from pdx_cli.runs import reaper
-from pdx_cli.runs.run_record import Ending, Process, Run, default_root, directories, live_runs
+from pdx_cli.runs.run_record import Process, Run, default_root, directories, live_runs
 from pdx_cli.sources.answers import STATE_PATH
 from pdx_cli.sources.client import AnswerError, Client
 
@@ -102,13 +102,7 @@ def _print_ended(root: Path, now: float, *, since: float) -> None:
     ended = [(directory.ending(), directory.logs) for directory in directories(root, ended=True)]
     for ending, logs in sorted(ended, key=lambda each: -each[0].at):
         if ending.at >= since:
-            print(f"{ended_sentence(ending, now)} Its logs are in {logs}.")
-
-
-def ended_sentence(ending: Ending, now: float) -> str:
-    """Return which run has ended, when, and why."""
-    ago = f"{usage.duration(max(0, int(now - ending.at)))} ago"
-    return f"{ending.name} ended {ago}: {ending.why}." if ending.is_failure else f"{ending.name} ended {ago}."
+            print(f"{ending.sentence(now)} Its logs are in {logs}.")
 
 
 async def _reports(runs: list[Run]) -> list[Report]:

@@ -14,7 +14,7 @@ from pdx_cli.errors import CommandError, InputError
 from pdx_cli.inputs.names import namespace
 from pdx_cli.runs.logs import tail
 from pdx_cli.runs.run_record import Run, default_root, directories, live_runs
-from pdx_cli.usage import directory, duration
+from pdx_cli.usage import directory
 from pdx_operator.observed import engine_log
 
 LOG_LINES: Final = 400
@@ -120,10 +120,8 @@ def _check_ended(root: Path, name: str | None) -> None:
     for each in directories(root, ended=True) if name else ():
         ending = each.ending()
         if ending.name == name:
-            ago = duration(max(0, int(time.time() - ending.at)))
-            why = f": {ending.why}" if ending.is_failure else ""
-            sentence = f"{name} ended {ago} ago{why}. Its logs are in {each.logs}; start it again with `pdx up FILE`."
-            raise InputError(sentence, tuple(_errors(each.logs)))
+            rest = f"Its logs are in {each.logs}; start it again with `pdx up FILE`."
+            raise InputError(f"{ending.sentence(time.time())} {rest}", tuple(_errors(each.logs)))
 
 
 def _errors(logs: Path) -> Iterator[str]:

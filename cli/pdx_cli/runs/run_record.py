@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from pdx_cli.errors import CommandError
+from pdx_cli.usage import duration
 
 STATE: Final = "state.json"
 LOCK: Final = "lock"
@@ -68,10 +69,10 @@ class Ending:
     why: str = ""
     """As a clause; empty if it was stopped."""
 
-    @property
-    def is_failure(self) -> bool:
-        """Whether it ended by itself."""
-        return bool(self.why)
+    def sentence(self, now: float) -> str:
+        """Return which run has ended, when, and why."""
+        ago = f"{duration(max(0, int(now - self.at)))} ago"
+        return f"{self.name} ended {ago}: {self.why}." if self.why else f"{self.name} ended {ago}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,13 +200,13 @@ def _failed(endpoint: Endpoint, answer: Answer) -> BadAnswer:
 def error_text(body: bytes) -> str:
     """Return the engine's own text about a failure: the message of its JSON, else the start of the body.
 
-    Numbers that differ with each request become an ellipsis, because the text goes into the object's status.
+    IDs and addresses differ with each request, and the text goes into the object's status: an ellipsis replaces them.
     """
     try:
         found = msgspec.json.decode(body)
         error = found.get("error", found)
-        text = error["message"] if isinstance(error, dict) else str(error)
+        text = str(error["message"] if isinstance(error, dict) else error)[: 4 * _TEXT]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError, KeyError):
         text = body[: 4 * _TEXT].decode(errors="replace")
-    line = " ".join(_UNIQUE.sub("…", str(text)).split())
+    line = " ".join(_UNIQUE.sub("…", text).split())
     return line if len(line) <= _TEXT else f"{line[: _TEXT - 1]}…"

@@ -1,4 +1,4 @@
-"""Random faults and hang-ups against simulated engines: two minutes always, over an hour in `make soak`."""
+"""Random faults and hang-ups against simulated engines: half a minute always, over an hour in `make soak`."""
 
 import asyncio
 import gc
