@@ -12,20 +12,25 @@ from typing import Final, Protocol
 
 from benchmarks.goodput.engine import Engine
 from benchmarks.goodput.simulation import Dispatch, Route
-from benchmarks.goodput.traces import Request
+from benchmarks.goodput.traces import BLOCK_TOKENS, Request
 from pdx_api.names import Role
+from pdx_proxy.balancing import expected_wait
 from pdx_proxy.balancing.engine_limits import EngineSample, LimitEstimator, Work
 from pdx_proxy.balancing.leg_limits import leg_limits
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
 from pdx_proxy.balancing.pick import Choice, pick
 from pdx_proxy.balancing.policies import LoadOf, Policy, affine, least, least_load, pressures
+from pdx_proxy.balancing.prefill_queue import PrefillLeg
 from pdx_proxy.config.settings import Address, EndpointSpec, Limits
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.health.load_poller import GROWING_SECONDS, PAUSE_SECONDS
+from pdx_proxy.payload.prompt_blocks import MAX_BLOCKS, NO_BLOCKS, PromptBlocks
 
 _LEG_LIMITS: Final = Limits()
+_GROWTH: Final = 32
+"""Blocks of a long prompt grow by this part of what is before them (`payload.prompt_blocks`)."""
 
 
 class Choosing(Protocol):
@@ -91,6 +96,57 @@ class PrefixAffinity(Stateless):
             return least
         key = request.prefix[0][0] * 0x9E3779B1 & 0xFFFFFFFF
         return lambda endpoints, load_of, cursor: affine(endpoints, load_of, key)[0]
+
+
+class ExpectedWait(Stateless):
+    """The policy ExpectedWait, with the state of one worker, which tracks only what that worker sent."""
+
+    def __init__(self, tokens: int) -> None:
+        """`tokens`: what each engine's cache has room for, as vllm:cache_config_info reports it."""
+        self._state = expected_wait.ExpectedWait()
+        self._tokens = tokens
+        self._legs: dict[int, PrefillLeg] = {}
+        self._blocks: tuple[int, PromptBlocks] = (-1, NO_BLOCKS)
+
+    def policy(self, request: Request, now: float) -> Policy:
+        """See `Choosing`."""
+        blocks = self._read(request)
+
+        def choose(endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
+            return endpoints[self._state.choose([self._engine(e) for e in endpoints], blocks, now, cursor)]
+
+        return choose
+
+    def sent(self, request: Request, endpoint: Endpoint, now: float) -> None:
+        """Open its leg."""
+        self._legs[request.index] = self._state.sent(self._engine(endpoint), self._read(request), now)
+
+    def answered(self, request: Request, endpoint: Endpoint, now: float) -> None:
+        """Close its leg."""
+        self._legs.pop(request.index).answered(now)
+
+    def _engine(self, endpoint: Endpoint) -> expected_wait.Candidate:
+        engine = self._state.engine(endpoint.name)
+        self._state.resize(engine, self._tokens)
+        return engine
+
+    def _read(self, request: Request) -> PromptBlocks:
+        """The blocks of a prompt, computed once."""
+        if self._blocks[0] != request.index:
+            self._blocks = request.index, prompt_blocks(request)
+        return self._blocks[1]
+
+
+def prompt_blocks(request: Request) -> PromptBlocks:
+    """The blocks of a prompt as the gateway would cut them: of 2 KiB, longer in long prompts (`payload.prompt_blocks`)."""
+    hashes, ends = [], []
+    last = 0
+    for key, end in request.prefix:
+        if end - last >= max(BLOCK_TOKENS // 2, last // _GROWTH) and len(hashes) < MAX_BLOCKS:
+            hashes.append(key)
+            ends.append(end)
+            last = end
+    return PromptBlocks(hashes, ends, request.prompt)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Protocol
 from benchmarks.goodput.engine import Engine
 from benchmarks.goodput.simulation import Dispatch, Route
 from benchmarks.goodput.traces import Request
+from pdx_api.names import Role
 
 
 class RolePolicy(Protocol):
@@ -64,8 +65,8 @@ class Groups:
     """Indices of the engines that prefill for others, and of those that answer."""
 
     def __init__(self, engines: Sequence[Engine]) -> None:
-        self.prefill = [engine.index for engine in engines if engine.role.value == "Prefill"]
-        self.decode = [engine.index for engine in engines if engine.role.value != "Prefill"]
+        self.prefill = [engine.index for engine in engines if engine.role is Role.PREFILL]
+        self.decode = [engine.index for engine in engines if engine.role is not Role.PREFILL]
 
 
 def fewest(loads: Sequence[float], places: Iterable[int] | None = None) -> int:

@@ -81,7 +81,8 @@ class PrefixCache(BlockPool):
             return False
         if (prompt := self._prompts.get(owner)) is not None:
             prompt.own += blocks
-        self._evict()
+        if self._idle > self.free_blocks:
+            self._evict()
         return True
 
     def take_prompt(self, owner: str, blocks: int, prefix: Prefix) -> int | None:

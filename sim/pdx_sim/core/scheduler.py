@@ -72,6 +72,8 @@ class Work:
     """What a prefix cache may have of the prompt."""
     cached: int = 0
     """Prompt tokens that the prefix cache had at its last admission."""
+    room: int = 0
+    """Tokens that its blocks have room for."""
 
     def __post_init__(self) -> None:
         self.prefill = self.prefill or self.prompt
@@ -233,14 +235,19 @@ class Scheduler:
 
     def _has_room(self, work: Work) -> bool:
         """Whether a decode has a block for its next token, which it takes if one is free."""
-        if not work.decodes:
+        tokens = work.prompt + work.produced + 1
+        if tokens <= work.room or not work.decodes:
             return True
-        needed = blocks_for(work.prompt + work.produced + 1, self._limits.block_size) - self._pool.of(work.owner)
-        return needed <= 0 or self._pool.take(work.owner, needed)
+        blocks = blocks_for(tokens, self._limits.block_size)
+        needed = blocks - self._pool.of(work.owner)
+        if needed > 0 and not self._pool.take(work.owner, needed):
+            return False
+        work.room = blocks * self._limits.block_size
+        return True
 
     def _preempt(self, work: Work) -> None:
         self._pool.free(work.owner)
-        work.computed = 0
+        work.computed = work.room = 0
         work.prefill = work.prompt + work.produced
         work.loads = False
         self.preemptions += 1

@@ -1,0 +1,74 @@
+"""All policies that are compared, by name."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks.goodput.engine import Engine, EngineModel
+from benchmarks.goodput.gateway import Choosing, ExpectedWait, Gateway, LeastLoad, PrefixAffinity, Stateless, Worker
+from benchmarks.goodput.peers.base import Groups, PeerRouter, Policies
+from benchmarks.goodput.peers.dynamo import KvRouter
+from benchmarks.goodput.peers.llm_d import Scorers
+from benchmarks.goodput.peers.vllm_router import CacheAware, PowerOfTwo, RoundRobin
+from benchmarks.goodput.simulation import Router
+
+Maker = Callable[[Sequence[Engine], EngineModel, random.Random], Router]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One policy."""
+
+    name: str
+    make: Maker
+    sources: tuple[str, ...]
+    """Modules and packages whose change makes its results obsolete, besides those of the simulation."""
+    pdx: bool = False
+
+
+_GATEWAY: Final = ("benchmarks.goodput.gateway", "pdx_proxy.balancing", "pdx_proxy.payload.prompt_blocks")
+
+
+def _pdx(name: str, choosing: Callable[[EngineModel], Choosing], workers: int = 1) -> Policy:
+    """A policy of PDX for the engines that prefill; D's are chosen by LeastRequests."""
+
+    def make(engines: Sequence[Engine], model: EngineModel, rng: random.Random) -> Router:
+        splits = bool(Groups(engines).prefill)
+        pairs = [(choosing(model), Stateless() if splits else None) for _ in range(workers)]
+        return Gateway(engines, [Worker(first, first if second is None else second) for first, second in pairs])
+
+    return Policy(name, make, _GATEWAY, pdx=True)
+
+
+def _peer(name: str, policies: Policies, source: str) -> Policy:
+    def make(engines: Sequence[Engine], model: EngineModel, rng: random.Random) -> Router:
+        return PeerRouter(engines, policies, policies, Groups(engines), rng)
+
+    return Policy(name, make, (f"benchmarks.goodput.peers.{source}", "benchmarks.goodput.peers.base"))
+
+
+def _dynamo(engines: Sequence[Engine], model: EngineModel, rng: random.Random) -> Router:
+    return KvRouter(engines, model.limits.max_num_batched_tokens, rng)
+
+
+def _expected_wait(model: EngineModel) -> Choosing:
+    return ExpectedWait(model.tokens)
+
+
+DEFAULT: Final = "ExpectedWait"
+BASELINE: Final = "LeastRequests"
+_ALL: Final = (
+    _pdx(DEFAULT, _expected_wait),
+    _pdx(f"{DEFAULT}, 2 workers", _expected_wait, 2),
+    _pdx(f"{DEFAULT}, 4 workers", _expected_wait, 4),
+    _pdx(BASELINE, lambda _: Stateless()),
+    _pdx("LeastLoad", lambda _: LeastLoad()),
+    _pdx("PrefixAffinity", lambda _: PrefixAffinity()),
+    _peer("vllm-router cache_aware", CacheAware, "vllm_router"),
+    _peer("vllm-router power_of_two", PowerOfTwo, "vllm_router"),
+    _peer("llm-d", Scorers, "llm_d"),
+    Policy("Dynamo", _dynamo, ("benchmarks.goodput.peers.dynamo", "benchmarks.goodput.peers.base")),
+    _peer("round robin", RoundRobin, "vllm_router"),
+)
+POLICIES: Final[Mapping[str, Policy]] = {policy.name: policy for policy in _ALL}
