@@ -31,8 +31,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--trace",
         action="append",
         metavar="FILE",
-        help="a trace, or the name of a synthetic one "
-        f"({', '.join(SYNTHETIC)}); may be repeated (default: those of {TRACES.relative_to(ROOT)} and all synthetic ones)",
+        help=f"a trace, or the name of a synthetic one ({', '.join(SYNTHETIC)}); may be repeated (default: those of "
+        f"{TRACES.relative_to(ROOT)} and all synthetic ones)",
     )
     add("--policy", action="append", choices=tuple(POLICIES), help="may be repeated (default: all)")
     add("--prefill", type=_count, default=8, metavar="N", help="prefill engines (default: %(default)s)")
@@ -43,9 +43,21 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--profile", choices=tuple(PROFILES), default=next(iter(PROFILES)), help="the engines (default: %(default)s)")
     add("--seed", type=int, default=1, help="of synthetic traces and of policies that draw lots (default: %(default)s)")
     add("--requests", type=int, default=0, metavar="N", help="only the first N requests of each trace (default: all)")
-    add("--jobs", type=_count, default=os.cpu_count() or 1, metavar="N", help="simulations at a time (default: one per core)")
+    add(
+        "--jobs",
+        type=_count,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="simulations at a time (default: one per core)",
+    )
     add("--results", type=Path, metavar="FOLDER", help="where results go (default: benchmarks/goodput/results/DATE)")
-    add("--cache", type=Path, default=_CACHE, metavar="FOLDER", help="where finished cells are kept, so that a run can be resumed")
+    add(
+        "--cache",
+        type=Path,
+        default=_CACHE,
+        metavar="FOLDER",
+        help="where finished cells are kept, so that a run can be resumed",
+    )
     add("--readme", action="store_true", help="also write the tables into benchmarks/goodput/README.md")
     return found.parse_args(arguments)
 
@@ -53,7 +65,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the experiment; return the exit code: 1 if a requirement is not met."""
     options = parse(arguments)
-    plan = Plan(EngineModel.of(PROFILES[options.profile]), Slo(options.ttft, options.tpot), options.seed, options.requests)
+    plan = Plan(
+        EngineModel.of(PROFILES[options.profile]), Slo(options.ttft, options.tpot), options.seed, options.requests
+    )
     runner = Runner(plan, options.cache, options.jobs, lambda line: print(line, file=sys.stderr, flush=True))
     sources = options.trace or [*(str(path) for path in sorted(TRACES.glob("*.csv*"))), *SYNTHETIC]
     policies = tuple(options.policy or POLICIES)
@@ -76,9 +90,7 @@ def _compare(runner: Runner, source: str, policies: Sequence[str], options: argp
     unit = capacity(runner, source, layout)
     print(f"{trace.name}: aggregated engines serve {unit:g} req/s within the SLO.", file=sys.stderr, flush=True)
     curves = {name: curve(runner, source, name, layout, unit, options.loads) for name in policies}
-    return report.Comparison(
-        trace.name, len(trace.requests), trace.shared, layout, unit, tuple(options.loads), curves
-    )
+    return report.Comparison(trace.name, len(trace.requests), trace.shared, layout, unit, tuple(options.loads), curves)
 
 
 def _write(plan: Plan, comparisons: Sequence[report.Comparison], options: argparse.Namespace) -> None:

@@ -172,7 +172,9 @@ def curve(
     runner: Runner, source: str, policy: str, layout: Layout, unit: float, loads: Sequence[float]
 ) -> dict[float, Outcome]:
     """The outcomes of one policy by load, and at further loads until the goodput lies between two of them."""
-    found = dict(zip(loads, runner.outcomes([Cell(source, policy, layout, unit * each) for each in loads]), strict=True))
+    found = dict(
+        zip(loads, runner.outcomes([Cell(source, policy, layout, unit * each) for each in loads]), strict=True)
+    )
     for each in _further(found):
         found[each] = runner.outcomes([Cell(source, policy, layout, unit * each)])[0]
     return found

@@ -73,7 +73,19 @@ class Progress:
 class Engine:
     """One engine. The caller passes the time and delivers what `plan` and `interrupt` announce."""
 
-    __slots__ = ("_began", "_step", "_times", "completed", "ends", "index", "latency", "link", "pool", "role", "scheduler")
+    __slots__ = (
+        "_began",
+        "_step",
+        "_times",
+        "completed",
+        "ends",
+        "index",
+        "latency",
+        "link",
+        "pool",
+        "role",
+        "scheduler",
+    )
 
     def __init__(self, index: int, role: Role, model: EngineModel) -> None:
         self.index = index

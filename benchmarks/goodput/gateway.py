@@ -1,8 +1,9 @@
 """PDX's gateway as a router: the gateway's own code chooses engines, limits their legs and estimates these limits.
 
-`pick`, the policies, `Load`, `LimitEstimator` and `leg_limits` are those of `pdx_proxy.balancing`. What is repeated here
-is only what the gateway performs around them: it counts legs, polls the engines' metrics every second (`load_poller`),
-and keeps requests in the order of their arrival while no engine has room (`serving.attempts`, `choose_with_room`).
+`pick`, the policies, `Load`, `LimitEstimator` and `leg_limits` are those of `pdx_proxy.balancing`. What is repeated
+here is only what the gateway performs around them: it counts legs, polls the engines' metrics every second
+(`load_poller`), and keeps requests in the order of their arrival while no engine has room (`serving.attempts`,
+`choose_with_room`).
 """
 
 from collections import deque
@@ -12,25 +13,20 @@ from typing import Final, Protocol
 
 from benchmarks.goodput.engine import Engine
 from benchmarks.goodput.simulation import Dispatch, Route
-from benchmarks.goodput.traces import BLOCK_TOKENS, Request
+from benchmarks.goodput.traces import Request
 from pdx_api.names import Role
-from pdx_proxy.balancing import expected_wait
 from pdx_proxy.balancing.engine_limits import EngineSample, LimitEstimator, Work
 from pdx_proxy.balancing.leg_limits import leg_limits
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
 from pdx_proxy.balancing.pick import Choice, pick
 from pdx_proxy.balancing.policies import LoadOf, Policy, affine, least, least_load, pressures
-from pdx_proxy.balancing.prefill_queue import PrefillLeg
 from pdx_proxy.config.settings import Address, EndpointSpec, Limits
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.health.load_poller import GROWING_SECONDS, PAUSE_SECONDS
-from pdx_proxy.payload.prompt_blocks import MAX_BLOCKS, NO_BLOCKS, PromptBlocks
 
 _LEG_LIMITS: Final = Limits()
-_GROWTH: Final = 32
-"""Blocks of a long prompt grow by this part of what is before them (`payload.prompt_blocks`)."""
 
 
 class Choosing(Protocol):
@@ -88,7 +84,7 @@ class LeastLoad(Stateless):
 
 
 class PrefixAffinity(Stateless):
-    """The policy PrefixAffinity: the first block of a prompt stands for its first KiB, from which the gateway has its key."""
+    """The policy PrefixAffinity: the first block of a prompt stands for its first KiB, which makes the key."""
 
     def policy(self, request: Request, now: float) -> Policy:
         """See `Choosing`."""
@@ -96,57 +92,6 @@ class PrefixAffinity(Stateless):
             return least
         key = request.prefix[0][0] * 0x9E3779B1 & 0xFFFFFFFF
         return lambda endpoints, load_of, cursor: affine(endpoints, load_of, key)[0]
-
-
-class ExpectedWait(Stateless):
-    """The policy ExpectedWait, with the state of one worker, which tracks only what that worker sent."""
-
-    def __init__(self, tokens: int) -> None:
-        """`tokens`: what each engine's cache has room for, as vllm:cache_config_info reports it."""
-        self._state = expected_wait.ExpectedWait()
-        self._tokens = tokens
-        self._legs: dict[int, PrefillLeg] = {}
-        self._blocks: tuple[int, PromptBlocks] = (-1, NO_BLOCKS)
-
-    def policy(self, request: Request, now: float) -> Policy:
-        """See `Choosing`."""
-        blocks = self._read(request)
-
-        def choose(endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
-            return endpoints[self._state.choose([self._engine(e) for e in endpoints], blocks, now, cursor)]
-
-        return choose
-
-    def sent(self, request: Request, endpoint: Endpoint, now: float) -> None:
-        """Open its leg."""
-        self._legs[request.index] = self._state.sent(self._engine(endpoint), self._read(request), now)
-
-    def answered(self, request: Request, endpoint: Endpoint, now: float) -> None:
-        """Close its leg."""
-        self._legs.pop(request.index).answered(now)
-
-    def _engine(self, endpoint: Endpoint) -> expected_wait.Candidate:
-        engine = self._state.engine(endpoint.name)
-        self._state.resize(engine, self._tokens)
-        return engine
-
-    def _read(self, request: Request) -> PromptBlocks:
-        """The blocks of a prompt, computed once."""
-        if self._blocks[0] != request.index:
-            self._blocks = request.index, prompt_blocks(request)
-        return self._blocks[1]
-
-
-def prompt_blocks(request: Request) -> PromptBlocks:
-    """The blocks of a prompt as the gateway would cut them: of 2 KiB, longer in long prompts (`payload.prompt_blocks`)."""
-    hashes, ends = [], []
-    last = 0
-    for key, end in request.prefix:
-        if end - last >= max(BLOCK_TOKENS // 2, last // _GROWTH) and len(hashes) < MAX_BLOCKS:
-            hashes.append(key)
-            ends.append(end)
-            last = end
-    return PromptBlocks(hashes, ends, request.prompt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +103,7 @@ class Worker:
 
 
 class Gateway:
-    """One gateway. Its workers share legs in flight and limits; each has policies of its own and serves its requests."""
+    """One gateway. Its workers share legs in flight and limits; each has its own policies and serves its requests."""
 
     def __init__(self, engines: Sequence[Engine], workers: Sequence[Worker]) -> None:
         self._engines = engines
@@ -206,7 +151,13 @@ class Gateway:
             deferred = engine.scheduler.deferred
             engines[endpoint.name] = LoadReport(engine.running, engine.waiting, engine.kv_use)
             sample = EngineSample(
-                now, engine.running, engine.waiting - deferred, deferred, engine.kv_use, engine.completed, engine.latency
+                now,
+                engine.running,
+                engine.waiting - deferred,
+                deferred,
+                engine.kv_use,
+                engine.completed,
+                engine.latency,
             )
             limits[endpoint.name] = estimator.update(sample)
         self._reports = LoadReports(engines, limits)
@@ -219,7 +170,7 @@ class Gateway:
         return GROWING_SECONDS if soon else PAUSE_SECONDS, dispatches
 
     def _worker(self, request: Request) -> Worker:
-        """The worker that serves a request. A multiplication scatters the numbers, so that no pattern of a trace matters."""
+        """The worker that serves a request. A multiplication scatters the numbers, against patterns of the trace."""
         return self._workers[(request.index * 2654435761 >> 7) % len(self._workers)]
 
     def _serve(self, now: float) -> Iterable[Dispatch]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 from benchmarks.goodput.simulation import Record
@@ -84,7 +85,7 @@ def goodput(outcomes: Sequence[Outcome]) -> float | None:
     ordered = sorted(outcomes, key=lambda each: each.rate)
     if not ordered or ordered[0].share < GOAL:
         return None
-    for below, above in zip(ordered, ordered[1:], strict=False):
+    for below, above in pairwise(ordered):
         if above.share < GOAL:
             part = (below.share - GOAL) / (below.share - above.share)
             return below.rate + part * (above.rate - below.rate)

@@ -37,15 +37,19 @@ def svg(comparison: Comparison, caption: str) -> str:
     for share in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
         colour = "#dc2626" if share == GOAL else "#e5e7eb"
         parts.append(f'<path d="M{_LEFT} {y(share):.1f}H{_WIDTH}" stroke="{colour}"/>')
-        parts.append(f'<text x="{_LEFT - 8}" y="{y(share) + 4:.1f}" font-size="10" text-anchor="end">{100 * share:.0f}</text>')
-    for load in loads:
-        parts.append(f'<text x="{x(load):.1f}" y="{_HEIGHT + 18}" font-size="10" text-anchor="middle">{load:g}</text>')
+        parts.append(
+            f'<text x="{_LEFT - 8}" y="{y(share) + 4:.1f}" font-size="10" text-anchor="end">{100 * share:.0f}</text>'
+        )
+    parts += [
+        f'<text x="{x(load):.1f}" y="{_HEIGHT + 18}" font-size="10" text-anchor="middle">{load:g}</text>'
+        for load in loads
+    ]
     for index, (name, found) in enumerate(comparison.curves.items()):
         points = " ".join(f"{x(load):.1f},{y(found[load].share):.1f}" for load in loads)
         colour, dash = _COLOURS[index % len(_COLOURS)], ' stroke-dasharray="5 3"' if "workers" in name else ""
-        top = _TOP + 16 * index
+        top, width = _TOP + 16 * index, 1.5 if index else 3
         parts += [
-            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{3 if not index else 1.5}"{dash}/>',
+            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{width}"{dash}/>',
             f'<path d="M{_WIDTH + 16} {top}h18" stroke="{colour}" stroke-width="3"{dash}/>',
             f'<text x="{_WIDTH + 40}" y="{top + 4}" font-size="11">{escape(name)}</text>',
         ]

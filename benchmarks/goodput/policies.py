@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.goodput.engine import Engine, EngineModel
-from benchmarks.goodput.gateway import Choosing, ExpectedWait, Gateway, LeastLoad, PrefixAffinity, Stateless, Worker
+from benchmarks.goodput.expected_wait import ExpectedWait
+from benchmarks.goodput.gateway import Choosing, Gateway, LeastLoad, PrefixAffinity, Stateless, Worker
 from benchmarks.goodput.peers.base import Groups, PeerRouter, Policies
 from benchmarks.goodput.peers.dynamo import KvRouter
 from benchmarks.goodput.peers.llm_d import Scorers
@@ -27,10 +28,20 @@ class Policy:
     pdx: bool = False
 
 
-_GATEWAY: Final = ("benchmarks.goodput.gateway", "pdx_proxy.balancing", "pdx_proxy.payload.prompt_blocks")
+_GATEWAY: Final = (
+    "benchmarks.goodput.gateway",
+    *(f"pdx_proxy.balancing.{name}" for name in ("engine_limits", "leg_limits", "load", "pick", "policies")),
+)
+_EXPECTED_WAIT: Final = (
+    "benchmarks.goodput.expected_wait",
+    *(f"pdx_proxy.balancing.{name}" for name in ("expected_wait", "prefill_queue", "prefill_rate", "prefix_cache")),
+    "pdx_proxy.payload.prompt_blocks",
+)
 
 
-def _pdx(name: str, choosing: Callable[[EngineModel], Choosing], workers: int = 1) -> Policy:
+def _pdx(
+    name: str, choosing: Callable[[EngineModel], Choosing], workers: int = 1, sources: tuple[str, ...] = ()
+) -> Policy:
     """A policy of PDX for the engines that prefill; D's are chosen by LeastRequests."""
 
     def make(engines: Sequence[Engine], model: EngineModel, rng: random.Random) -> Router:
@@ -38,7 +49,7 @@ def _pdx(name: str, choosing: Callable[[EngineModel], Choosing], workers: int = 
         pairs = [(choosing(model), Stateless() if splits else None) for _ in range(workers)]
         return Gateway(engines, [Worker(first, first if second is None else second) for first, second in pairs])
 
-    return Policy(name, make, _GATEWAY, pdx=True)
+    return Policy(name, make, (*_GATEWAY, *sources), pdx=True)
 
 
 def _peer(name: str, policies: Policies, source: str) -> Policy:
@@ -52,16 +63,16 @@ def _dynamo(engines: Sequence[Engine], model: EngineModel, rng: random.Random) -
     return KvRouter(engines, model.limits.max_num_batched_tokens, rng)
 
 
-def _expected_wait(model: EngineModel) -> Choosing:
-    return ExpectedWait(model.tokens)
+def _expected_wait(workers: int) -> Policy:
+    """The default with so many workers, each of which counts on its part of the caches."""
+    name = DEFAULT if workers == 1 else f"{DEFAULT}, {workers} workers"
+    return _pdx(name, lambda model: ExpectedWait(model.tokens // workers), workers, _EXPECTED_WAIT)
 
 
 DEFAULT: Final = "ExpectedWait"
 BASELINE: Final = "LeastRequests"
 _ALL: Final = (
-    _pdx(DEFAULT, _expected_wait),
-    _pdx(f"{DEFAULT}, 2 workers", _expected_wait, 2),
-    _pdx(f"{DEFAULT}, 4 workers", _expected_wait, 4),
+    *(_expected_wait(workers) for workers in (1, 2, 4)),
     _pdx(BASELINE, lambda _: Stateless()),
     _pdx("LeastLoad", lambda _: LeastLoad()),
     _pdx("PrefixAffinity", lambda _: PrefixAffinity()),

@@ -96,7 +96,10 @@ def terminal(rows: Sequence[Sequence[str]]) -> str:
     """A table in columns."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join(
-        "  ".join(cell.ljust(width) if not i else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        "  ".join(
+            cell.ljust(width) if not i else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
         for row in rows
     )
 
@@ -104,8 +107,8 @@ def terminal(rows: Sequence[Sequence[str]]) -> str:
 def title(comparison: Comparison) -> str:
     """One line about a trace."""
     return (
-        f"{comparison.trace}: {comparison.requests:,} requests, {100 * comparison.shared:.0f} % of the prompt tokens seen "
-        f"before; {comparison.layout}; load 1 is {comparison.capacity:g} req/s"
+        f"{comparison.trace}: {comparison.requests:,} requests, {100 * comparison.shared:.0f} % of the prompt tokens "
+        f"seen before; {comparison.layout}; load 1 is {comparison.capacity:g} req/s"
     )
 
 
@@ -140,8 +143,8 @@ def document(plan: Plan, comparisons: Sequence[Comparison], day: date) -> dict[s
 def text(plan: Plan, comparisons: Sequence[Comparison], day: date, plots: Mapping[str, str]) -> str:
     """The section of the README with all tables."""
     parts = [
-        f"Simulated on {day.isoformat()}; SLO: {plan.slo}, {100 * GOAL:g} % of the requests; seed {plan.seed}. Cells: the share of "
-        "requests within the SLO, by load."
+        f"Simulated on {day.isoformat()}; SLO: {plan.slo}, {100 * GOAL:g} % of the requests; seed {plan.seed}. Cells: "
+        "the share of requests within the SLO, by load."
     ]
     for each in comparisons:
         parts.append(f"### {title(each)}\n\n{markdown(table(each))}")

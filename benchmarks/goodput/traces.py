@@ -60,8 +60,7 @@ class Trace:
         seen: set[int] = set()
         found = 0
         for request in self.requests:
-            known = [end for key, end in request.prefix if key in seen]
-            found += max(known, default=0)
+            found += max((end for key, end in request.prefix if key in seen), default=0)
             seen.update(key for key, _ in request.prefix)
         return found / sum(request.prompt for request in self.requests)
 
@@ -100,7 +99,9 @@ def read(path: Path) -> Trace:
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
             requests = list(_requests(csv.DictReader(file), path.name))
     except FileNotFoundError:
-        raise TraceError(f"There is no trace {path}: name a file in the format of benchmarks/goodput/README.md.") from None
+        raise TraceError(
+            f"There is no trace {path}: name a file in the format of benchmarks/goodput/README.md."
+        ) from None
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
         raise TraceError(f"The trace {path} cannot be read: {error}.") from error
     if not requests:

@@ -31,7 +31,12 @@ class PeerRouter:
     """A router that chooses P and D when a request comes and sends it at once."""
 
     def __init__(
-        self, engines: Sequence[Engine], prefill: Policies | None, decode: Policies, groups: "Groups", rng: random.Random
+        self,
+        engines: Sequence[Engine],
+        prefill: Policies | None,
+        decode: Policies,
+        groups: "Groups",
+        rng: random.Random,
     ) -> None:
         self._groups = groups
         self._prefill = prefill([engines[i] for i in groups.prefill], rng) if prefill and groups.prefill else None

@@ -1,11 +1,12 @@
 """Dynamo's KV router: the least cost in blocks, with its default configuration.
 
 Source: ai-dynamo/dynamo, lib/kv-router/src/scheduling: selector/default.rs (`worker_logit`, `minimum_cost_index`),
-selector/mod.rs (`row`), config.rs (overlap_score_credit 1, its decay 0, prefill_load_scale 1, decode_active_request_weight
-0, router_temperature 0, use_kv_events, router_queue_threshold 16), sequences/prompt_registry.rs (`potential_decode_blocks`).
+selector/mod.rs (`row`), config.rs (overlap_score_credit 1, its decay 0, prefill_load_scale 1,
+decode_active_request_weight 0, router_temperature 0, use_kv_events, router_queue_threshold 16), and
+sequences/prompt_registry.rs (`potential_decode_blocks`).
 
-* A P costs the prompt tokens that it has received and not prefilled, plus those of this prompt less those in its cache, plus the blocks
-  of its live requests together with this one. Cache states are exact (KV events).
+* A P costs the prompt tokens that it has received and not prefilled, plus those of this prompt less those in its
+  cache, plus the blocks of its live requests together with this one. Cache states are exact (KV events).
 * A D costs the blocks of its live requests and of this one, without their answers (router_track_output_blocks is off).
 * While the tokens to prefill at every P exceed 16 times max_num_batched_tokens, requests wait in the router, first come
   first served.

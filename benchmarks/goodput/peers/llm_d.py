@@ -1,11 +1,12 @@
 """llm-d's router: the scorers of its default configuration with their default weights.
 
-Sources: gateway-api-inference-extension v1.5.0, pkg/epp/config/loader/defaults.go (queue-scorer 2, kv-cache-utilization-
-scorer 2, prefix-cache-scorer 3, the picker of the highest score), pkg/epp/framework/plugins/scheduling/scorer/{queuedepth,
-kvcacheutilization,prefix}, the same files in llm-d/llm-d-router, and there requestcontrol/dataproducer/approximateprefix/
-types.go: a prefix of at most 131,072 tokens, an LRU index for each engine with as many blocks as the engine reports
-(autoTune). Both profiles, prefill and decode, score alike. Metrics are 50 ms old at most
-(--refresh-metrics-interval). Equal scores are decided at random (picker/max_score_picker.go).
+Sources: gateway-api-inference-extension v1.5.0, pkg/epp/config/loader/defaults.go (queue-scorer 2,
+kv-cache-utilization-scorer 2, prefix-cache-scorer 3, the picker of the highest score), and
+pkg/epp/framework/plugins/scheduling/scorer/{queuedepth,kvcacheutilization,prefix}; the same files in
+llm-d/llm-d-router, and there requestcontrol/dataproducer/approximateprefix/types.go: a prefix of at most 131,072
+tokens, an LRU index for each engine with as many blocks as the engine reports (autoTune).
+Both profiles, prefill and decode, score alike. Metrics are 50 ms old at most (--refresh-metrics-interval). Equal
+scores are decided at random (picker/max_score_picker.go).
 """
 
 import random

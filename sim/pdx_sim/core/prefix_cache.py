@@ -1,11 +1,11 @@
 """A pool of KV blocks that keeps the KV of prompts for later prompts with the same beginning.
 
-As in vLLM 0.32 (v1/core/block_pool.py `free_blocks`, v1/core/kv_cache_manager.py `get_computed_blocks`): only full blocks
-are found, and at least the last token of a prompt is computed. Freed blocks with KV of a prompt stay until they are
-evicted in the order in which they were freed, the tail of a prompt before its beginning. Blocks in use are not evicted.
+As in vLLM 0.32 (v1/core/block_pool.py `free_blocks`, v1/core/kv_cache_manager.py `get_computed_blocks`): only full
+blocks are found, and at least the last token of a prompt is computed. Freed blocks with KV of a prompt stay until they
+are evicted in the order in which they were freed, the tail of a prompt before its beginning. Blocks in use stay.
 
-Blocks are kept by part: a part is what `Prefix` names, one block or several. Blocks that two sequences computed at the same
-time are not merged.
+Blocks are kept by part: a part is what `Prefix` names, one block or several. Blocks that two sequences computed at the
+same time are not merged.
 """
 
 from collections import OrderedDict
