@@ -37,3 +37,8 @@ def test_the_help_names_the_source_of_a_profile(name: str) -> None:
 def test_a_value_out_of_bounds_names_its_flag() -> None:
     with pytest.raises(CommandError, match="--max-num-batched-tokens is 0; write 1 or more"):
         settings("--max-num-batched-tokens", "0")
+
+
+def test_the_prefix_cache_is_off_unless_its_flag_is_given() -> None:
+    assert not settings().enable_prefix_caching
+    assert settings("--enable-prefix-caching").enable_prefix_caching
