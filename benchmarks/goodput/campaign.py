@@ -131,7 +131,7 @@ class Runner:
         return True
 
     def _keep(self, cell: Cell, result: Outcome) -> None:
-        self.done[cell] = result
+        self.done[cell] = Outcome.read(result.document())
         self.cache.mkdir(parents=True, exist_ok=True)
         path = self._path(cell)
         partial = path.with_suffix(f".{os.getpid()}")

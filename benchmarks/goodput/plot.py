@@ -9,7 +9,7 @@ from benchmarks.goodput.report import Comparison
 _WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 560, 340, 56, 44, 220
 _COLOURS: Final = (
     *("#2563eb", "#60a5fa", "#93c5fd", "#111827", "#6b7280", "#9ca3af"),
-    *("#d97706", "#f59e0b", "#059669", "#dc2626", "#a855f7"),
+    *("#0ea5e9", "#d97706", "#f59e0b", "#059669", "#dc2626", "#a855f7"),
 )
 _LOWEST: Final = 0.4
 """Share at the lower edge."""

@@ -26,6 +26,8 @@ class Policy:
     sources: tuple[str, ...]
     """Modules and packages whose change makes its results obsolete, besides those of the simulation."""
     pdx: bool = False
+    default: bool = False
+    """Whether the gateway uses it by default: it is compared with what is required."""
 
 
 _GATEWAY: Final = (
@@ -40,16 +42,23 @@ _EXPECTED_WAIT: Final = (
 
 
 def _pdx(
-    name: str, choosing: Callable[[EngineModel], Choosing], workers: int = 1, sources: tuple[str, ...] = ()
+    name: str,
+    choosing: Callable[[EngineModel], Choosing],
+    workers: int = 1,
+    sources: tuple[str, ...] = (),
+    *,
+    default: bool = False,
+    limits_prefill: bool = True,
 ) -> Policy:
     """A policy of PDX for the engines that prefill; D's are chosen by LeastRequests."""
 
     def make(engines: Sequence[Engine], model: EngineModel, rng: random.Random) -> Router:
         splits = bool(Groups(engines).prefill)
         pairs = [(choosing(model), Stateless() if splits else None) for _ in range(workers)]
-        return Gateway(engines, [Worker(first, first if second is None else second) for first, second in pairs])
+        found = [Worker(first, first if second is None else second) for first, second in pairs]
+        return Gateway(engines, found, limits_prefill=limits_prefill)
 
-    return Policy(name, make, (*_GATEWAY, *sources), pdx=True)
+    return Policy(name, make, (*_GATEWAY, *sources), pdx=True, default=default)
 
 
 def _peer(name: str, policies: Policies, source: str) -> Policy:
@@ -66,13 +75,19 @@ def _dynamo(engines: Sequence[Engine], model: EngineModel, rng: random.Random) -
 def _expected_wait(workers: int) -> Policy:
     """The default with so many workers, each of which counts on its part of the caches."""
     name = DEFAULT if workers == 1 else f"{DEFAULT}, {workers} workers"
-    return _pdx(name, lambda model: ExpectedWait(model.tokens // workers), workers, _EXPECTED_WAIT)
+    return _pdx(name, lambda model: ExpectedWait(model.tokens // workers), workers, _EXPECTED_WAIT, default=True)
 
 
 DEFAULT: Final = "ExpectedWait"
 BASELINE: Final = "LeastRequests"
 _ALL: Final = (
     *(_expected_wait(workers) for workers in (1, 2, 4)),
+    _pdx(
+        f"{DEFAULT}, no limit at P",
+        lambda model: ExpectedWait(model.tokens),
+        sources=_EXPECTED_WAIT,
+        limits_prefill=False,
+    ),
     _pdx(BASELINE, lambda _: Stateless()),
     _pdx("LeastLoad", lambda _: LeastLoad()),
     _pdx("PrefixAffinity", lambda _: PrefixAffinity()),

@@ -8,7 +8,6 @@ where the trace says so.
 import asyncio
 import hashlib
 import random
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -37,6 +36,8 @@ SETTINGS: Final = SimSettings(
     shutdown_seconds=0.0,
 )
 """A step of 1,024 prompt tokens takes 0.4 s, their KV 0.13 s: long beside what Python and loopback take."""
+SHARES: Final = (0.5, 0.99)
+"""The quantiles that are compared."""
 _TOKEN_BYTES: Final = 4
 _PREFILL_PARAMS: Final = {
     "do_remote_decode": True,
@@ -63,6 +64,16 @@ class Agreement:
         """By which part the measured quantile is off the simulated one."""
         simulated, measured = self.quantiles(share)
         return abs(measured - simulated) / simulated
+
+    def line(self) -> dict[str, Any]:
+        """For the results: p50 and p99."""
+        pairs = [self.quantiles(share) for share in SHARES]
+        return {
+            "requests": len(self.measured),
+            "simulated": [round(simulated, 4) for simulated, _ in pairs],
+            "measured": [round(measured, 4) for _, measured in pairs],
+            "apart": [round(self.differs(share), 4) for share in SHARES],
+        }
 
 
 def short_trace(seed: int, seconds: float, rate: float) -> Trace:
@@ -138,15 +149,3 @@ def prompt_of(request: Request) -> str:
 
 def _text(key: int, size: int) -> str:
     return hashlib.shake_128(str(key).encode()).hexdigest(size // 2)
-
-
-def lines(agreement: Agreement, shares: Iterable[float] = (0.5, 0.9, 0.99)) -> Sequence[str]:
-    """What both found, for people."""
-    found = []
-    for share in shares:
-        simulated, measured = agreement.quantiles(share)
-        found.append(
-            f"TTFT p{100 * share:g}: simulated {simulated:.3f} s, pdx sim {measured:.3f} s "
-            f"({100 * agreement.differs(share):.1f} % apart)"
-        )
-    return found

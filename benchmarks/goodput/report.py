@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from benchmarks.goodput.campaign import Plan
 from benchmarks.goodput.measures import GOAL, Outcome, goodput
-from benchmarks.goodput.policies import BASELINE, DEFAULT, POLICIES
+from benchmarks.goodput.policies import BASELINE, POLICIES
 from benchmarks.goodput.simulation import Layout
 
 HERE: Final = Path(__file__).parent
@@ -49,7 +49,7 @@ class Comparison:
 
 def verdicts(comparison: Comparison) -> list[tuple[str, bool, str]]:
     """What is required of PDX's default with one trace: the requirement, whether it is met, and the numbers."""
-    own = [name for name in comparison.curves if name.startswith(DEFAULT)]
+    own = [name for name in comparison.curves if POLICIES[name].default]
     rates = {name: comparison.goodput(name) for name in comparison.curves}
     found = []
     for name in own:

@@ -1,12 +1,14 @@
-"""The simulation of `make goodput` beside `pdx sim` in real time: 20 seconds always, ten minutes in `make soak`."""
+"""The simulation of `make goodput` and `pdx sim` in real time: 20 seconds always, ten minutes in `make soak`."""
 
 import pytest
 
-from benchmarks.goodput.realtime import compare, lines, short_trace
+from benchmarks.goodput.realtime import SHARES, compare, short_trace
+from benchmarks.goodput.report import HERE
+from benchmarks.soak.results import print_line, record
 
 SECONDS = {False: 20.0, True: 600.0}
 TOLERANCE = {False: 0.15, True: 0.1}
-"""By which part the TTFTs may differ, p50 and p99. Real time is later: Python, loopback and other programs take time."""
+"""By which part the TTFTs may differ, p50 and p99. Real time is later: Python and other programs take time."""
 
 
 @pytest.mark.alone
@@ -20,7 +22,9 @@ TOLERANCE = {False: 0.15, True: 0.1}
 )
 async def test_the_simulation_agrees_with_pdx_sim(seed: int, rate: float, soak: bool) -> None:
     agreement = await compare(short_trace(seed, SECONDS[soak], rate))
-    text = "\n".join(lines(agreement))
-    print(text)
-    assert len(agreement.measured) > 15
-    assert max(agreement.differs(0.5), agreement.differs(0.99)) <= TOLERANCE[soak], text
+    line = {"seed": seed, **agreement.line()}
+    print_line("realtime", line)
+    assert line["requests"] > 15
+    assert max(map(agreement.differs, SHARES)) <= TOLERANCE[soak], line
+    if soak:
+        record("realtime", line, HERE)
