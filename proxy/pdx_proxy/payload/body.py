@@ -13,8 +13,8 @@ import orjson
 from pdx_proxy.http.errors import not_an_object, not_json_type, too_deep, too_many_brackets, too_many_members
 from pdx_proxy.http.messages import BodyParts
 from pdx_proxy.payload.decisions import COMPLETIONS, DECIDING, Decisions, decide, is_text, is_token
+from pdx_proxy.payload.features import PromptFeatures, PromptReader
 from pdx_proxy.payload.json_scanner import JSONScanner, Span
-from pdx_proxy.payload.prompt import PromptFeatures, PromptReader
 from pdx_proxy.payload.structure import MAX_BRACKETS, MAX_DEPTH, MAX_MEMBERS, may_be_deep, measure
 
 LARGE_BYTES: Final = 256 * 1024

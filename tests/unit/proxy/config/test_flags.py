@@ -168,7 +168,7 @@ WRONG = [
      "argument --trusted-proxies: 10.0.0.0/33 is no network; write CIDRs, for example 10.0.0.0/8,fd00::/8"),
     ("--prefill-policy Random",
      "argument --prefill-policy: Random does not exist; write one of: "
-     "LeastRequests, LeastLoad, PrefixAffinity, SessionAffinity"),
+     "ExpectedWait, LeastRequests, LeastLoad, PrefixAffinity, SessionAffinity"),
     ("--on-prefill-failure retry",
      "argument --on-prefill-failure: retry does not exist; write one of: Retry, Local, Fail"),
     ("--attempts 0", "argument --attempts: 0 is not possible; write a whole number from 1 to 10"),
@@ -243,5 +243,5 @@ def test_help_names_every_flag_with_its_default(
     text = " ".join(capsys.readouterr().out.split())
     for flag in (flag for flags in FLAGS.values() for flag in flags):
         assert f"{flag.name} {flag.metavar} " in text
-    for text_of_default in ("(25)", "(64Mi)", "(Retry)", "(LeastRequests)", "(1024)"):
+    for text_of_default in ("(25)", "(64Mi)", "(Retry)", "(ExpectedWait)", "(1024)"):
         assert text_of_default in text
