@@ -63,7 +63,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the experiment; return the exit code: 1 if a requirement is not met."""
+    """Run the experiment; return the exit code: 1 if a requirement is missed."""
     options = parse(arguments)
     plan = Plan(
         EngineModel.of(PROFILES[options.profile]), Slo(options.ttft, options.tpot), options.seed, options.requests
@@ -79,9 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _write(plan, comparisons, options)
     for each in comparisons:
         print(f"\n{report.title(each)}\n{report.terminal(report.table(each))}")
-        for text, met, why in report.verdicts(each):
-            print(f"  {'met    ' if met else 'NOT MET'}  {text} ({why})")
-    return 0 if all(met for each in comparisons for _, met, _ in report.verdicts(each)) else 1
+        for text, holds, why in report.verdicts(each):
+            print(f"  {'met    ' if holds else 'NOT MET'}  {text} ({why})")
+    return 0 if all(holds for each in comparisons for _, holds, _ in report.verdicts(each)) else 1
 
 
 def _compare(runner: Runner, source: str, policies: Sequence[str], options: argparse.Namespace) -> report.Comparison:

@@ -54,15 +54,15 @@ class Outcome:
 def outcome(records: Sequence[Record], rate: float, slo: Slo, seconds: float) -> Outcome:
     """All requests of a run count, from the first to the last."""
     count = len(records)
-    in_time = [record.ttft <= slo.ttft for record in records]
-    at_pace = [record.tpot <= slo.tpot for record in records]
+    ttft_kept = [record.ttft <= slo.ttft for record in records]
+    tpot_kept = [record.tpot <= slo.tpot for record in records]
     ttfts, tpots = sorted(record.ttft for record in records), sorted(record.tpot for record in records)
     prompts = sum(record.request.prompt for record in records)
     return Outcome(
         rate=rate,
-        share=sum(a and b for a, b in zip(in_time, at_pace, strict=True)) / count,
-        ttft_share=sum(in_time) / count,
-        tpot_share=sum(at_pace) / count,
+        share=sum(a and b for a, b in zip(ttft_kept, tpot_kept, strict=True)) / count,
+        ttft_share=sum(ttft_kept) / count,
+        tpot_share=sum(tpot_kept) / count,
         hit_share=sum(record.cached for record in records) / prompts,
         ttft_p50=quantile(ttfts, 0.5),
         ttft_p99=quantile(ttfts, 0.99),

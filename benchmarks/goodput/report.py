@@ -48,7 +48,7 @@ class Comparison:
 
 
 def verdicts(comparison: Comparison) -> list[tuple[str, bool, str]]:
-    """What is required of PDX's default with one trace: the requirement, whether it is met, and the numbers."""
+    """What is required of PDX's default with one trace: the requirement, whether it holds, and the numbers."""
     own = [name for name in comparison.curves if POLICIES[name].default]
     rates = {name: comparison.goodput(name) for name in comparison.curves}
     found = []
@@ -133,7 +133,7 @@ def document(plan: Plan, comparisons: Sequence[Comparison], day: date) -> dict[s
                     }
                     for name, found in each.curves.items()
                 },
-                "verdicts": [{"required": text, "met": met, "found": why} for text, met, why in verdicts(each)],
+                "verdicts": [{"required": text, "met": holds, "found": why} for text, holds, why in verdicts(each)],
             }
             for each in comparisons
         ],
@@ -150,7 +150,7 @@ def text(plan: Plan, comparisons: Sequence[Comparison], day: date, plots: Mappin
         parts.append(f"### {title(each)}\n\n{markdown(table(each))}")
         if each.trace in plots:
             parts.append(f"![the same as a plot]({plots[each.trace]})")
-        lines = [f"* {text}: {'met' if met else '**not met**'} ({why})" for text, met, why in verdicts(each)]
+        lines = [f"* {text}: {'met' if holds else '**not met**'} ({why})" for text, holds, why in verdicts(each)]
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 

@@ -80,7 +80,7 @@ class _Kind(IntEnum):
     LOADED = auto()
     STEPS = auto()
     POLL = auto()
-    ARRIVAL = auto()
+    REQUEST = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ class Simulation:
 
     def run(self, requests: Iterable[tuple[float, Request]]) -> list[Record]:
         """Pass all requests; return what happened to each, in the order of the trace."""
-        arrivals = iter(requests)
-        self._next_arrival(arrivals)
+        coming = iter(requests)
+        self._next_request(coming)
         self._put(0.0, _Kind.POLL, None)
         while self._events:
             now, kind, _, item = heapq.heappop(self._events)
@@ -128,11 +128,11 @@ class Simulation:
             elif kind == _Kind.LOADED:
                 assert isinstance(item, Work)
                 self._loaded(item, now)
-            elif kind == _Kind.ARRIVAL:
+            elif kind == _Kind.REQUEST:
                 assert isinstance(item, Record)
                 self._left += 1
                 self._records.append(item)
-                self._next_arrival(arrivals)
+                self._next_request(coming)
                 self._send(self._router.arrived(item.request, now), now)
             elif self._left or self._events:
                 seconds, dispatches = self._router.polled(now)
@@ -142,9 +142,9 @@ class Simulation:
         assert not self._left, "a request was never sent or has never ended"
         return self._records
 
-    def _next_arrival(self, arrivals: Iterable[tuple[float, Request]]) -> None:
-        for at, request in arrivals:
-            self._put(at, _Kind.ARRIVAL, Record(request, at))
+    def _next_request(self, coming: Iterable[tuple[float, Request]]) -> None:
+        for at, request in coming:
+            self._put(at, _Kind.REQUEST, Record(request, at))
             return
 
     def _put(self, at: float, kind: _Kind, item: object) -> None:

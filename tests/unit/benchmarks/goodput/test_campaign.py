@@ -46,8 +46,7 @@ def test_a_finished_cell_is_kept_and_not_run_again(tmp_path: Path, monkeypatch: 
         raise AssertionError("a finished cell ran again")
 
     monkeypatch.setattr(campaign, "run", fail)
-    (again,) = Runner(PLAN, tmp_path, 1, lines.append).outcomes([CELL, CELL])[:1]
-    assert replace(again, seconds=0) == replace(first, seconds=0, rate=again.rate)
+    assert Runner(PLAN, tmp_path, 1, lines.append).outcomes([CELL, CELL]) == [first, first]
     assert len(lines) == 1
 
 
@@ -77,6 +76,7 @@ def test_a_cell_depends_on_all_that_its_result_depends_on(tmp_path: Path) -> Non
     assert CELL.key(PLAN) == replace(CELL).key(PLAN)
 
 
+@pytest.mark.machine
 def test_two_processes_find_the_same_as_one(tmp_path: Path) -> None:
     cells = [CELL, replace(CELL, rate=3.0)]
     one, two = (Runner(PLAN, tmp_path / str(jobs), jobs, lambda _: None).outcomes(cells) for jobs in (1, 2))
@@ -108,11 +108,11 @@ def comparison(**edges: float) -> report.Comparison:
 
 def test_what_is_required_is_checked_against_the_best_every_peer_and_the_baseline() -> None:
     worse = report.verdicts(comparison(own=5, least=5, peer=10))
-    assert [met for _, met, _ in worse] == [False, False, False]
+    assert [holds for _, holds, _ in worse] == [False, False, False]
     better = report.verdicts(comparison(own=10, least=5, peer=5))
-    assert [met for _, met, _ in better] == [True, True, True]
+    assert [holds for _, holds, _ in better] == [True, True, True]
     alone = report.verdicts(replace(comparison(own=10, least=10, peer=10), shared=0.0))
-    assert [text for text, _, _ in alone] == ["ExpectedWait: ≥ 0.98 × the best"]
+    assert [text.endswith("the best") for text, _, _ in alone] == [True], "without sharing, only the best counts"
 
 
 def test_tables_plot_and_json_have_every_policy(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_the_program_writes_its_results_and_ends_with_1_if_something_is_not_met(
         "--jobs",
         "1",
     ]
-    flags += ["--policy", "LeastRequests", "--policy", "round robin", "--results", str(tmp_path / "out")]
+    flags += ["--policy", "LeastRequests", "--policy", "round robin", "--jobs", "1", "--results", str(tmp_path / "out")]
     assert main([*flags, "--cache", str(tmp_path / "cache")]) == 0, "without the default nothing is required"
     assert "LeastRequests" in capsys.readouterr().out
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["agents.svg", "results.json", "results.md"]
