@@ -184,5 +184,5 @@ def _further(found: dict[float, Outcome]) -> Iterator[float]:
     """Loads to measure besides, above all or below all; ends when the share crosses the goal."""
     while found[max(found)].share >= GOAL and max(found) < _MOST:
         yield round(max(found) * _STEP, 3)
-    while found[min(found)].share < GOAL and min(found) > _LEAST:
-        yield round(min(found) / _STEP, 3)
+    while all(each.share < GOAL for each in found.values()) and min(found) > _LEAST:
+        yield round(min(found) / _STEP**3, 3)

@@ -1,8 +1,7 @@
-"""What a run shows: the share of requests within the SLO, and the rate up to which that share is high enough. Pure."""
+"""What a run shows: shares of requests within the SLO, times, hits. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from typing import Any, Final
 
 from benchmarks.goodput.simulation import Record
@@ -75,18 +74,3 @@ def outcome(records: Sequence[Record], rate: float, slo: Slo, seconds: float) ->
 def quantile(ordered: Sequence[float], share: float) -> float:
     """The value below which this share of the sorted values is."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
-def goodput(outcomes: Sequence[Outcome]) -> float | None:
-    """The highest rate with 90 % within the SLO, between the measured rates by a straight line.
-
-    None if the least rate is already too high. If the highest rate is not, that rate: measure higher ones.
-    """
-    ordered = sorted(outcomes, key=lambda each: each.rate)
-    if not ordered or ordered[0].share < GOAL:
-        return None
-    for below, above in pairwise(ordered):
-        if above.share < GOAL:
-            part = (below.share - GOAL) / (below.share - above.share)
-            return below.rate + part * (above.rate - below.rate)
-    return ordered[-1].rate

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.goodput.campaign import Plan
-from benchmarks.goodput.measures import GOAL, Outcome, goodput
+from benchmarks.goodput.measures import GOAL, Outcome
 from benchmarks.goodput.policies import BASELINE, POLICIES
 from benchmarks.goodput.simulation import Layout
 
@@ -38,13 +38,29 @@ class Comparison:
     """Policy -> load -> outcome; besides `loads`, those that the search for the goodput needed."""
 
     def goodput(self, policy: str) -> float:
-        """Requests per second with 90 % within the SLO; 0 if even the least load was too much."""
+        """Requests per second with 90 % within the SLO; 0 if every load was too much."""
         return goodput(tuple(self.curves[policy].values())) or 0.0
 
     @property
     def peers(self) -> list[str]:
         """The policies of other gateways."""
         return [name for name in self.curves if not POLICIES[name].pdx]
+
+
+def goodput(outcomes: Sequence[Outcome]) -> float | None:
+    """The highest rate with 90 % within the SLO, between the measured rates by a straight line; None if no rate has it.
+
+    If the highest rate has it, that rate: measure higher ones.
+    """
+    ordered = sorted(outcomes, key=lambda each: each.rate)
+    enough = [index for index, each in enumerate(ordered) if each.share >= GOAL]
+    if not enough:
+        return None
+    below, above = ordered[enough[-1]], ordered[enough[-1] + 1 :]
+    if not above:
+        return below.rate
+    part = (below.share - GOAL) / (below.share - above[0].share)
+    return below.rate + part * (above[0].rate - below.rate)
 
 
 def verdicts(comparison: Comparison) -> list[tuple[str, bool, str]]:

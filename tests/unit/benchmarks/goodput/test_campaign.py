@@ -130,7 +130,7 @@ def test_tables_plot_and_json_have_every_policy(tmp_path: Path) -> None:
     assert "NOT MET" not in report.terminal(report.table(found))
 
 
-def test_the_program_writes_its_results_and_ends_with_1_if_something_is_not_met(
+def test_the_program_writes_its_results_and_prints_the_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = [

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.goodput.engine import EngineModel
-from benchmarks.goodput.measures import Outcome, Slo, goodput, outcome
+from benchmarks.goodput.measures import Outcome, Slo, outcome
 from benchmarks.goodput.policies import POLICIES
+from benchmarks.goodput.report import goodput
 from benchmarks.goodput.simulation import NEVER, Layout, Record, Simulation
 from benchmarks.goodput.synthetic import generate
 from benchmarks.goodput.traces import Chains, Request, Trace
@@ -117,6 +118,8 @@ def test_goodput_lies_where_the_share_crosses_90_percent() -> None:
     assert goodput([result(1, 0.99), result(3, 0.80), result(2, 0.95)]) == pytest.approx(2 + 0.05 / 0.15)
     assert goodput([result(1, 0.95), result(2, 0.91)]) == 2
     assert goodput([result(1, 0.8)]) is None
+    dips = [result(1, 0.95), result(2, 0.88), result(3, 0.95), result(4, 0.85)]
+    assert goodput(dips) == pytest.approx(3.5), "the highest rate counts"
 
 
 def test_the_outcome_counts_requests_within_both_objectives() -> None:
