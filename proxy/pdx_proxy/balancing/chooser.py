@@ -29,6 +29,7 @@ _LEAST: Final = PolicyName.LEAST_REQUESTS.value
 _CONSTANT: Final = (PolicyName.EXPECTED_WAIT, PolicyName.LEAST_REQUESTS)
 """Policies that decide for every request, whatever it has."""
 _AGGREGATED: Final = Role.AGGREGATED
+_PREFILL: Final = Role.PREFILL
 _KEPT: Final = Affinity.KEPT.value
 _MOVED: Final = Affinity.MOVED.value
 
@@ -107,11 +108,9 @@ class Chooser:
 
     def sent(self, endpoint: Endpoint, request: Request) -> PrefillLeg | None:
         """Add a request's prompt to the backlog of an engine that prefills it; None if no policy needs that."""
-        if endpoint.role is Role.PREFILL:
-            return self.prefills.sent(endpoint, request, learns=True) if self._expects_prefill else None
-        if self._expects_decode:
-            return self.prefills.sent(endpoint, request, learns=request.stream)
-        return None
+        if endpoint.role is _PREFILL:
+            return self.prefills.sent(endpoint, request, True) if self._expects_prefill else None
+        return self.prefills.sent(endpoint, request, request.stream) if self._expects_decode else None
 
     def _set_decode_policy(self, *, aggregated: bool) -> None:
         """Select by role: an aggregated engine prefills, a D does not, so that it has no expected wait."""

@@ -88,7 +88,7 @@ class ExpectedWait:
         cached = engine.cache.touch(prompt)
         self.prompt_tokens += prompt.tokens
         self.cached_tokens += cached
-        return engine.sent(prompt.tokens + 1 - cached, now, learns)
+        return engine.sent(prompt.tokens + 1 - cached, cached, now, learns)
 
     def forget(self, name: str) -> None:
         """The engine has restarted or is gone. Its open legs change nothing any more."""

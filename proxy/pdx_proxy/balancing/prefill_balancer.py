@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from pdx_proxy.balancing.cache_watch import CacheWatch
 from pdx_proxy.balancing.expected_wait import ExpectedWait
 from pdx_proxy.balancing.load import Load
-from pdx_proxy.balancing.load_reports import LoadReports
+from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
 from pdx_proxy.balancing.policies import LoadOf, Policy
 from pdx_proxy.balancing.prefill_queue import PrefillEngine, PrefillLeg
 from pdx_proxy.endpoints.endpoint import Endpoint
@@ -15,7 +16,7 @@ from pdx_proxy.payload.request import Request
 class PrefillBalancer:
     """One worker's expected waits by endpoint."""
 
-    __slots__ = ("_candidates", "_generations", "_load", "_of", "_workers", "expected")
+    __slots__ = ("_candidates", "_generations", "_load", "_of", "_watches", "_workers", "expected")
 
     def __init__(self, load: Load, workers: int = 1) -> None:
         """`workers` share each engine's cache: a worker fills its part of it."""
@@ -26,6 +27,7 @@ class PrefillBalancer:
         self._of: Sequence[Endpoint] = ()
         self._candidates: list[PrefillEngine] = []
         """The engines of `_of`, which is mostly the same for all requests between two snapshots."""
+        self._watches: dict[str, CacheWatch] = {}
         self.expected = ExpectedWait()
 
     def apply(self, snapshot: Snapshot, reports: LoadReports) -> None:
@@ -37,9 +39,20 @@ class PrefillBalancer:
                 expected.forget(name)
         self._generations = generations
         self._of = ()
+        self._watches = {name: watch for name, watch in self._watches.items() if name in expected.engines}
         for name, report in reports.engines.items():
-            if report.cache_tokens and name in generations:
-                expected.engine(name).cache.resize(report.cache_tokens // self._workers)
+            if name in generations:
+                self._apply_report(expected.engine(name), name, report)
+
+    def _apply_report(self, engine: PrefillEngine, name: str, report: LoadReport) -> None:
+        if report.cache_tokens:
+            engine.cache.resize(report.cache_tokens // self._workers)
+        if report.cache_hits is not None:
+            watch = self._watches.get(name)
+            if watch is None:
+                watch = self._watches[name] = CacheWatch()
+            if watch.update(engine, report.cache_hits):
+                engine.cache.clear()
 
     def policy_for(self, request: Request) -> Policy:
         """Return the policy for one request."""
@@ -54,8 +67,8 @@ class PrefillBalancer:
 
         return choose
 
-    def sent(self, endpoint: Endpoint, request: Request, *, learns: bool) -> PrefillLeg:
-        """Add a request's prompt to the backlog of an engine."""
+    def sent(self, endpoint: Endpoint, request: Request, learns: bool) -> PrefillLeg:
+        """Add a request's prompt to the backlog of an engine. `learns`: see `ExpectedWait.sent`."""
         expected = self.expected
         return expected.sent(expected.engine(endpoint.name), request.body.features.blocks, self._load.clock(), learns)
 

@@ -13,7 +13,7 @@ from pdx_proxy.balancing.prefix_cache import PrefixCache
 class PrefillEngine:
     """One engine: its backlog, its rate and its cache."""
 
-    __slots__ = ("_all", "_oldest", "backlog", "busy_since", "cache", "legs", "measured", "sent_at")
+    __slots__ = ("_all", "_oldest", "backlog", "busy_since", "cache", "expected_hits", "legs", "measured", "sent_at")
 
     def __init__(self, everything: PrefillRate) -> None:
         """`everything` is the rate of all engines together, shared with the other engines."""
@@ -29,6 +29,8 @@ class PrefillEngine:
         """When it began what it works on: at its last answer, or else when it got its first open leg."""
         self.sent_at = -inf
         """When it got its last leg."""
+        self.expected_hits = 0
+        """Tokens that were expected to be in its cache, of all legs that it has answered."""
 
     def rate(self, now: float) -> float:
         """Return tokens per second; 0 while no engine has been measured."""
@@ -51,9 +53,12 @@ class PrefillEngine:
         most = oldest.tokens / speed
         return seconds - (most if done > most else done)
 
-    def sent(self, tokens: int, now: float, learns: bool = True) -> "PrefillLeg":
-        """Open a leg of so many tokens. `learns`: whether its answer shows the end of its prefill."""
-        leg = PrefillLeg(self, tokens, learns)
+    def sent(self, tokens: int, cached: int, now: float, learns: bool = True) -> "PrefillLeg":
+        """Open a leg that computes so many tokens and finds so many in the cache.
+
+        `learns`: whether its answer shows the end of its prefill.
+        """
+        leg = PrefillLeg(self, tokens, cached, learns)
         if self._oldest is None:
             self._oldest = leg
             self.busy_since = now
@@ -87,18 +92,23 @@ class PrefillEngine:
 class PrefillLeg:
     """A prompt that an engine prefills. Its owner calls `answered` or `dropped`; the first call counts."""
 
-    __slots__ = ("_engine", "_learns", "tokens")
+    __slots__ = ("_engine", "_learns", "cached", "tokens")
 
-    def __init__(self, engine: PrefillEngine, tokens: int, learns: bool) -> None:
+    def __init__(self, engine: PrefillEngine, tokens: int, cached: int, learns: bool) -> None:
         self._engine = engine
         self._learns = learns
         self.tokens = tokens
         """Tokens that the engine has to compute."""
+        self.cached = cached
+        """Tokens that it is expected to have in its cache."""
 
     def answered(self, now: float) -> None:
         """The engine has prefilled the prompt."""
-        if self._engine.close(self) and self._learns:
-            self._engine.answered(self, now)
+        engine = self._engine
+        if engine.close(self):
+            engine.expected_hits += self.cached
+            if self._learns:
+                engine.answered(self, now)
 
     def dropped(self) -> None:
         """The engine does not work on the prompt any more, or never did."""

@@ -34,24 +34,33 @@ class PrefixCache:
 
     def cached(self, prompt: PromptBlocks) -> int:
         """Return how many tokens of the prompt's beginning the engine has."""
-        count = self._count(prompt)
-        return prompt.ends[count - 1] if count else 0
+        hashes, blocks = prompt.hashes, self._blocks
+        low, high = 0, len(hashes)
+        while low < high:  # bisection: see the module
+            middle = (low + high) // 2
+            if hashes[middle] in blocks:
+                low = middle + 1
+            else:
+                high = middle
+        return prompt.ends[low - 1] if low else 0
 
     def touch(self, prompt: PromptBlocks) -> int:
         """The engine computes this prompt: its blocks are the last to be evicted. Return the tokens that it had."""
         hashes, ends, blocks = prompt.hashes, prompt.ends, self._blocks
-        count = self._count(prompt)
+        cached = 0
         for index in range(len(hashes) - 1, -1, -1):
             block = hashes[index]
             if block in blocks:
                 blocks.move_to_end(block)
+                if not cached:
+                    cached = ends[index]
             else:
                 size = ends[index] - ends[index - 1] if index else ends[0]
                 blocks[block] = size
                 self.tokens += size
         if self.tokens > self.capacity:
             self._evict()
-        return ends[count - 1] if count else 0
+        return cached
 
     def resize(self, tokens: int) -> None:
         """Set the capacity."""
@@ -62,18 +71,6 @@ class PrefixCache:
         """The engine has lost its blocks."""
         self._blocks.clear()
         self.tokens = 0
-
-    def _count(self, prompt: PromptBlocks) -> int:
-        """How many of the prompt's blocks the engine has, found by bisection: see the module."""
-        hashes, blocks = prompt.hashes, self._blocks
-        low, high = 0, len(hashes)
-        while low < high:
-            middle = (low + high) // 2
-            if hashes[middle] in blocks:
-                low = middle + 1
-            else:
-                high = middle
-        return low
 
     def _evict(self) -> None:
         while self.tokens > self.capacity:

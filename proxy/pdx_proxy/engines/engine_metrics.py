@@ -26,6 +26,7 @@ _GENERATION: Final = b"\nvllm:generation_tokens_total{"
 _PROMPT_TOKENS: Final = b"\nvllm:prompt_tokens_by_source_total{"
 _REMOTE: Final = b'source="external_kv_transfer"'
 _COMPUTED: Final = b'source="local_compute"'
+_CACHE_HITS: Final = b"\nvllm:prefix_cache_hits_total{"
 _CACHE_CONFIG: Final = b"\nvllm:cache_config_info{"
 _CACHE_TOKENS: Final = re.compile(rb'\bkv_cache_size_tokens="(\d{1,15})"')
 _CACHE_BLOCKS: Final = re.compile(rb'\bnum_gpu_blocks="(\d{1,12})"')
@@ -71,7 +72,14 @@ def read_load(page: bytes, rank: int | None = None) -> LoadReport | None:
     running, waiting, kv_use = (list(_values(page, name, *labels)) for name in (_RUNNING, _WAITING, _KV_USE))
     if not (running and waiting and kv_use) or not all(map(isfinite, (*running, *waiting, *kv_use))):
         return None
-    return LoadReport(sum(running), sum(waiting), sum(kv_use) / len(kv_use), read_cache_tokens(page))
+    return LoadReport(
+        sum(running), sum(waiting), sum(kv_use) / len(kv_use), read_cache_tokens(page), _cache_hits(page, labels)
+    )
+
+
+def _cache_hits(page: bytes, labels: tuple[bytes, ...]) -> float | None:
+    hits = list(_values(page, _CACHE_HITS, *labels))
+    return sum(hits) if hits and all(map(isfinite, hits)) else None
 
 
 def read_cache_tokens(page: bytes) -> int:

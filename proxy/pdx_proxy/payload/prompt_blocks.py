@@ -35,6 +35,8 @@ _KEYS: Final = ("cache_salt", "chat_template", "chat_template_kwargs", "document
 """Members besides the model's name that change the whole prompt or, the salt, keep requests apart in vLLM's cache."""
 _PARTS: Final = ("tools", "system", "messages", "prompt", "input")
 """Members that make the prompt, in the order of most chat templates. The last three exclude each other."""
+_SPECIAL: Final = frozenset((*_KEYS, *_PARTS)) - {"prompt"}
+"""Without any of these, only the model's name and the prompt count."""
 _ELEMENTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _LIST: Final = 0x5B
 _OBJECT: Final = 0x7B
@@ -119,13 +121,22 @@ class _Chain:
             self._block += BLOCK_BYTES if self._block < _LONG_BYTES else self._block // _GROWTH
 
     def _add(self, end: int) -> None:
-        begin = self._begin
-        self._hash = xxh3_64_intdigest(self._part[self._hashed - begin : end - begin], self._hash)
+        part, first, last = self._part, self._hashed - self._begin, end - self._begin
+        if isinstance(part, bytes):  # the compiler knows how to slice these
+            self._hash = xxh3_64_intdigest(part[first:last], self._hash)
+        else:
+            self._hash = xxh3_64_intdigest(part[first:last], self._hash)
         self._hashed = end
 
 
 def prompt_blocks(members: dict[str, Any]) -> PromptBlocks:
     """Return the blocks of a body's prompt. `members` are JSON values by name, of any type with the buffer protocol."""
+    prompt = members.get("prompt")
+    if prompt is not None and len(prompt) <= _COPIED_BYTES and _SPECIAL.isdisjoint(members):
+        text = bytes(prompt)
+        if text[0] != _LIST:
+            model = members.get("model")
+            return _text_blocks(text, 0 if model is None else xxh3_64_intdigest(model))
     chain = _Chain(_key(members))
     for name in _PARTS:
         value = members.get(name)
@@ -166,6 +177,23 @@ def large_prompt_blocks(members: dict[str, Any]) -> Generator[int, None, PromptB
             yield end - before
         chain.end_message(size)
     return _blocks(chain)
+
+
+def _text_blocks(text: bytes, key: int) -> PromptBlocks:
+    """The blocks of a prompt that is one short text: the same as a chain's, in a third of the instructions."""
+    hashes: list[int] = []
+    ends: list[int] = []
+    size, begin, end = len(text), 0, BLOCK_BYTES
+    while end < size:
+        key = xxh3_64_intdigest(text[begin:end], key)
+        hashes.append(key)
+        ends.append(end // TEXT_BYTES)
+        begin, end = end, end + BLOCK_BYTES
+    rest = size - begin
+    if rest >= _SHORTEST_BYTES and rest >= size // _GROWTH:
+        hashes.append(xxh3_64_intdigest(text[begin:], key))
+        ends.append(size // TEXT_BYTES)
+    return PromptBlocks(hashes, ends, size // TEXT_BYTES)
 
 
 def _blocks(chain: _Chain) -> PromptBlocks:
