@@ -180,8 +180,8 @@ class World:
             "verification": quiet,
             "handshake_seconds": 0.0,
         }
-        if len(self.prefill) > 1:  # one prompt that is sent to several P's in turn would stay where it is cached
-            base["choosing"] = Choosing(prefill_policy=Policy.LEAST_REQUESTS)
+        if len(self.prefill) != 1:  # a prompt that is sent several times would stay at the engine that has it cached
+            base["choosing"] = Choosing(Policy.LEAST_REQUESTS, Policy.LEAST_REQUESTS)
         return Settings(**{**base, **more})
 
     async def start_gateway(self, *, warm: bool = True, discovery: Discovery | None = None, **more: Any) -> Self:

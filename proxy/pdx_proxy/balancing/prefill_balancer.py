@@ -1,6 +1,7 @@
 """The policy ExpectedWait over endpoints: connects snapshots, load reports and legs of a worker with its state."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from pdx_proxy.balancing.cache_watch import CacheWatch
 from pdx_proxy.balancing.expected_wait import ExpectedWait
@@ -71,6 +72,21 @@ class PrefillBalancer:
         """Add a request's prompt to the backlog of an engine. `learns`: see `ExpectedWait.sent`."""
         expected = self.expected
         return expected.sent(expected.engine(endpoint.name), request.body.features.blocks, self._load.clock(), learns)
+
+    def report(self) -> dict[str, Any]:
+        """Return the state as JSON values that may be summed over workers; rates come with what to divide by."""
+        now, expected = self._load.clock(), self.expected
+        engines = expected.engines.items()
+        rates = {name: round(rate, 1) for name, engine in engines if (rate := engine.rate(now))}
+        return {
+            "backlog": {name: engine.backlog for name, engine in engines},
+            "rates": rates,
+            "rated": dict.fromkeys(rates, 1),
+            "tokens": {
+                "cached": expected.cached_tokens,
+                "computed": expected.prompt_tokens - expected.cached_tokens,
+            },
+        }
 
     def _engines(self, endpoints: Sequence[Endpoint]) -> list[PrefillEngine]:
         if endpoints is not self._of:

@@ -182,7 +182,7 @@ def _separate(members: dict[str, Any], path: str, reader: PromptReader | None, t
     shared, answer, deciding = _sort(members)
     if text > len(_ONE_PROMPT):
         deciding["prompt"] = _ONE_PROMPT
-    features = reader.features_of(members) if reader is not None else _NO_FEATURES
+    features = reader.features_of(members, text) if reader is not None else _NO_FEATURES
     decisions = decide(path, deciding)
     limits_completion = "max_completion_tokens" in members
     if copied:

@@ -34,11 +34,14 @@ class PromptReader:
         self.blocks = blocks
         """Whether to compute the blocks."""
 
-    def features_of(self, members: dict[str, Any]) -> PromptFeatures:
-        """Return the features of a body's prompt. `members` are JSON values of any type with the buffer protocol."""
+    def features_of(self, members: dict[str, Any], text: int = 0) -> PromptFeatures:
+        """Return the features of a body's prompt. `members` are JSON values of any type with the buffer protocol.
+
+        `text`: the bytes of the member `prompt` if it is one text; otherwise 0.
+        """
         key = beginning(members) if self.key else None
         short = self.limit > 0 and is_short(members, self.limit)
-        return PromptFeatures(key, short, prompt_blocks(members) if self.blocks else NO_BLOCKS)
+        return PromptFeatures(key, short, prompt_blocks(members, text) if self.blocks else NO_BLOCKS)
 
     def features_of_large(self, members: dict[str, Any]) -> Generator[int, None, PromptFeatures]:
         """Return the same for a large body, in slices.

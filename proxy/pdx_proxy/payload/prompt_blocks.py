@@ -1,6 +1,6 @@
 """The blocks of a prompt, by which a gateway finds out which engine has computed its beginning before. Pure.
 
-A block ends where a message ends, or else after 2 KiB, more in long prompts. Its hash covers everything before its end,
+A block ends where a message ends, or else after 4 KiB, more in long prompts. Its hash covers everything before its end,
 so two prompts with the same hash have the same beginning. Where blocks end depends only on the bytes before, so equal
 beginnings have equal blocks.
 """
@@ -14,23 +14,21 @@ from xxhash import xxh3_64_intdigest
 from pdx_proxy.http.errors import RefusedError
 from pdx_proxy.payload.json_scanner import JSONScanner
 
-BLOCK_BYTES: Final = 2048
-"""A block without the end of a message: about 512 tokens, as in the traces of Mooncake."""
+BLOCK_BYTES: Final = 4096
+"""The most bytes of a block in a prompt that is not long: about 1,000 tokens. Most blocks end with a message before."""
 MAX_BLOCKS: Final = 256
 """The most blocks of one prompt. What follows them counts as not cached."""
 TEXT_BYTES: Final = 4
 """Bytes of JSON per token of a text, about. Rates are learned in the same unit, so a constant error cancels."""
 ID_BYTES: Final = 6
 """Bytes of JSON per token ID: four or five digits, a comma, and often a space."""
-_LONG_BYTES: Final = 64 * 1024
+_LONG_BYTES: Final = 128 * 1024
 """From here on, blocks grow with the bytes before them, so that the number of blocks grows with their logarithm."""
 _GROWTH: Final = 32
 _SHORTEST_BYTES: Final = 256
 """The least block that ends with a message: 64 tokens, four blocks of vLLM."""
 _HEAD_BYTES: Final = 256 * 1024
 """Messages end no block behind this many bytes of their list. There, blocks are longer than most messages."""
-_COPIED_BYTES: Final = 16 * 1024
-"""Slices of a shorter value are copied: slices of a view take more instructions than that."""
 _KEYS: Final = ("cache_salt", "chat_template", "chat_template_kwargs", "documents", "mm_processor_kwargs")
 """Members besides the model's name that change the whole prompt or, the salt, keep requests apart in vLLM's cache."""
 _PARTS: Final = ("tools", "system", "messages", "prompt", "input")
@@ -76,7 +74,7 @@ class _Chain:
         """Where the next block ends at the latest."""
         self._last = 0
         """Where the last block ends."""
-        self._part: bytes | memoryview = b""
+        self._part = memoryview(b"")
         self._begin = 0
         """Where the present part begins."""
         self._token_bytes = TEXT_BYTES
@@ -85,7 +83,7 @@ class _Chain:
         self.hashes: list[int] = []
         self.ends: list[int] = []
 
-    def start(self, part: bytes | memoryview, token_bytes: int) -> None:
+    def start(self, part: memoryview, token_bytes: int) -> None:
         """The next bytes are those of `part`, with so many bytes for each token."""
         end = self._begin + len(self._part)
         if self._hashed < end:
@@ -121,28 +119,25 @@ class _Chain:
             self._block += BLOCK_BYTES if self._block < _LONG_BYTES else self._block // _GROWTH
 
     def _add(self, end: int) -> None:
-        part, first, last = self._part, self._hashed - self._begin, end - self._begin
-        if isinstance(part, bytes):  # the compiler knows how to slice these
-            self._hash = xxh3_64_intdigest(part[first:last], self._hash)
-        else:
-            self._hash = xxh3_64_intdigest(part[first:last], self._hash)
+        begin = self._begin
+        self._hash = xxh3_64_intdigest(self._part[self._hashed - begin : end - begin], self._hash)
         self._hashed = end
 
 
-def prompt_blocks(members: dict[str, Any]) -> PromptBlocks:
-    """Return the blocks of a body's prompt. `members` are JSON values by name, of any type with the buffer protocol."""
-    prompt = members.get("prompt")
-    if prompt is not None and len(prompt) <= _COPIED_BYTES and _SPECIAL.isdisjoint(members):
-        text = bytes(prompt)
-        if text[0] != _LIST:
-            model = members.get("model")
-            return _text_blocks(text, 0 if model is None else xxh3_64_intdigest(model))
+def prompt_blocks(members: dict[str, Any], text: int = 0) -> PromptBlocks:
+    """Return the blocks of a body's prompt. `members` are JSON values by name, of any type with the buffer protocol.
+
+    `text`: the bytes of the member `prompt` if it is one text; otherwise 0.
+    """
+    if 0 < text <= _LONG_BYTES and _SPECIAL.isdisjoint(members):
+        model = members.get("model")
+        return _text_blocks(members["prompt"], text, 0 if model is None else xxh3_64_intdigest(model))
     chain = _Chain(_key(members))
     for name in _PARTS:
         value = members.get(name)
         if value is not None:
             size = len(value)
-            part = bytes(value) if size <= _COPIED_BYTES else memoryview(value)
+            part = memoryview(value)
             token_bytes = TEXT_BYTES
             if part[0] == _LIST:
                 token_bytes = _token_bytes(part)
@@ -150,7 +145,9 @@ def prompt_blocks(members: dict[str, Any]) -> PromptBlocks:
             if part[0] == _LIST and token_bytes == TEXT_BYTES:
                 for end in _message_ends(value, part):
                     chain.end_message(end)
-            chain.end_message(size)
+                chain.read(size)  # a longer conversation does not have the closing bracket here
+            else:
+                chain.end_message(size)
     return _blocks(chain)
 
 
@@ -167,7 +164,8 @@ def large_prompt_blocks(members: dict[str, Any]) -> Generator[int, None, PromptB
         part = memoryview(value)
         token_bytes, size, end = _token_bytes(part), len(part), 0
         chain.start(part, token_bytes)
-        if part[0] == _LIST and token_bytes == TEXT_BYTES:
+        messages = part[0] == _LIST and token_bytes == TEXT_BYTES
+        if messages:
             ends = yield from _head_message_ends(part)
             for end in ends:
                 chain.end_message(end)
@@ -175,23 +173,26 @@ def large_prompt_blocks(members: dict[str, Any]) -> Generator[int, None, PromptB
             before, end = end, min(size, end + _HEAD_BYTES)
             chain.read(end)
             yield end - before
-        chain.end_message(size)
+        if not messages:
+            chain.end_message(size)
     return _blocks(chain)
 
 
-def _text_blocks(text: bytes, key: int) -> PromptBlocks:
-    """The blocks of a prompt that is one short text: the same as a chain's, in a third of the instructions."""
+def _text_blocks(text: Any, size: int, key: int) -> PromptBlocks:
+    """The blocks of a prompt that is one text: the same as a chain's, in a third of the instructions."""
     hashes: list[int] = []
     ends: list[int] = []
-    size, begin, end = len(text), 0, BLOCK_BYTES
-    while end < size:
-        key = xxh3_64_intdigest(text[begin:end], key)
-        hashes.append(key)
-        ends.append(end // TEXT_BYTES)
-        begin, end = end, end + BLOCK_BYTES
+    begin, end = 0, BLOCK_BYTES
+    if end < size:
+        text = memoryview(text)
+        while end < size:
+            key = xxh3_64_intdigest(text[begin:end], key)
+            hashes.append(key)
+            ends.append(end // TEXT_BYTES)
+            begin, end = end, end + BLOCK_BYTES
     rest = size - begin
     if rest >= _SHORTEST_BYTES and rest >= size // _GROWTH:
-        hashes.append(xxh3_64_intdigest(text[begin:], key))
+        hashes.append(xxh3_64_intdigest(text[begin:] if begin else text, key))
         ends.append(size // TEXT_BYTES)
     return PromptBlocks(hashes, ends, size // TEXT_BYTES)
 
@@ -212,7 +213,7 @@ def _key(members: dict[str, Any]) -> int:
     return key
 
 
-def _token_bytes(part: bytes | memoryview) -> int:
+def _token_bytes(part: memoryview) -> int:
     """Bytes per token of a JSON value: less for texts than for token IDs, also in a list of lists."""
     if part[0] != _LIST:
         return TEXT_BYTES
@@ -223,7 +224,7 @@ def _token_bytes(part: bytes | memoryview) -> int:
     return TEXT_BYTES
 
 
-def _message_ends(value: Any, part: bytes | memoryview) -> list[int]:
+def _message_ends(value: Any, part: memoryview) -> list[int]:
     """Where the elements of a list end, up to `_HEAD_BYTES`."""
     ends: list[int] = []
     end = 1

@@ -116,7 +116,7 @@ def test_a_dropped_leg_leaves_the_backlog_once_and_shows_no_rate() -> None:
     assert (a.backlog, a.rate(5.0)) == (0, 0.0)
 
 
-def test_equal_engines_take_turns_whatever_the_cursor_is() -> None:
+def test_equal_engines_alternate_whatever_the_cursor_is() -> None:
     policy = ExpectedWait()
     engines = [policy.engine(name) for name in "abc"]
     for now in range(6):
@@ -156,7 +156,7 @@ def test_idle_time_and_answers_after_decoding_show_no_rate() -> None:
     assert a.backlog == 0
 
 
-def test_cached_prompts_do_not_make_an_engine_look_slow() -> None:
+def test_cached_prompts_show_no_slow_engine() -> None:
     """Each of them takes 20 ms whatever it computes."""
     policy = ExpectedWait()
     a, b, now = policy.engine("a"), policy.engine("b"), 0.0

@@ -43,12 +43,12 @@ def chat(*texts: str) -> list[dict[str, str]]:
     return [{"role": ("user", "assistant")[index % 2], "content": text} for index, text in enumerate(texts)]
 
 
-WORDS = "Tell me more about it. "
+TEXT = "Tell me more about it. "
 
 
 @given(st.lists(st.text(max_size=30).map(lambda text: text * 40), min_size=1, max_size=12))
 def test_a_conversation_keeps_its_blocks(texts: list[str]) -> None:
-    longer = blocks_of(messages=chat(*texts, "And then?", WORDS * 100))
+    longer = blocks_of(messages=chat(*texts, "And then?", TEXT * 100))
     shorter = blocks_of(messages=chat(*texts))
     assert longer.hashes[: len(shorter.hashes)] == shorter.hashes
     assert longer.ends[: len(shorter.ends)] == shorter.ends
@@ -61,8 +61,17 @@ def test_large_bodies_have_the_same_blocks(texts: list[str], system: str) -> Non
     assert (one.hashes, one.ends, one.tokens) == (other.hashes, other.ends, other.tokens)
 
 
+@pytest.mark.parametrize(
+    "size", [0, 1, 253, 254, 255, 4093, 4094, 4095, 4300, 4400, 12_286, 12_287, 99_999, 131_069, 140_000]
+)
+def test_one_text_has_the_same_blocks_by_the_short_way(size: int) -> None:
+    text = "".join(chr(97 + n % 23) for n in range(size))
+    one, other = blocks_of(model="m", prompt=text), large_blocks_of(model="m", prompt=text)
+    assert (one.hashes, one.ends, one.tokens) == (other.hashes, other.ends, other.tokens)
+
+
 def test_a_long_conversation_keeps_its_blocks_from_small_to_large_bodies() -> None:
-    texts = [f"{number} {WORDS * 150}" for number in range(90)]
+    texts = [f"{number} {TEXT * 150}" for number in range(90)]
     small, large = blocks_of(messages=chat(*texts[:60])), large_blocks_of(messages=chat(*texts))
     assert small.tokens > 50_000
     assert common(small, large) > 0.96 * small.tokens
@@ -79,7 +88,7 @@ KEYS: list[tuple[str, dict[str, Any]]] = [
 
 
 def test_what_separates_prompts_is_in_the_key() -> None:
-    messages = chat(WORDS * 100)
+    messages = chat(TEXT * 100)
     found = [blocks_of(**{"model": "base", "messages": messages, **more}).hashes[-1] for _, more in KEYS]
     found.append(blocks_of(model="base", messages=messages).hashes[-1])
     assert len({*found}) == len(found)
@@ -88,14 +97,14 @@ def test_what_separates_prompts_is_in_the_key() -> None:
 
 def test_the_end_of_one_part_separates_prompts_too() -> None:
     """A short rest of the tools belongs to no block of its own, and is in the hashes of the messages."""
-    one, other = (blocks_of(tools=[{"name": name * 20}], messages=chat(WORDS * 100)) for name in ("a", "b"))
+    one, other = (blocks_of(tools=[{"name": name * 20}], messages=chat(TEXT * 100)) for name in ("a", "b"))
     assert one.ends == other.ends
     assert not {*one.hashes} & {*other.hashes}
 
 
 def test_prompts_with_one_system_prompt_share_it() -> None:
     system = {"role": "system", "content": "Be brief. " * 60}
-    one, other = (blocks_of(messages=[system, *chat(f"{name} {WORDS * 200}")]) for name in "ab")
+    one, other = (blocks_of(messages=[system, *chat(f"{name} {TEXT * 200}")]) for name in "ab")
     assert common(one, other) == one.ends[0]
     assert common(one, other) == pytest.approx(len(json.dumps(system)) / 4, abs=2)
 
@@ -115,7 +124,7 @@ def test_the_same_prompt_is_cached_although_it_is_short() -> None:
     assert blocks_of(prompt="x" * 200).hashes == []
 
 
-@pytest.mark.parametrize("texts", [[WORDS * 400_000], [WORDS * 20] * 18_000])
+@pytest.mark.parametrize("texts", [[TEXT * 400_000], [TEXT * 20] * 18_000])
 def test_the_number_of_blocks_is_bounded(texts: list[str]) -> None:
     found = large_blocks_of(messages=chat(*texts))
     assert found.tokens > 2_000_000
