@@ -39,6 +39,7 @@ SETTINGS: Final = SimSettings(
 SHARES: Final = (0.5, 0.99)
 """The quantiles that are compared."""
 _TOKEN_BYTES: Final = 4
+_TIMER_SECONDS: Final = 0.02
 _PREFILL_PARAMS: Final = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
@@ -55,6 +56,8 @@ class Agreement:
 
     simulated: tuple[float, ...]
     measured: tuple[float, ...]
+    late: float = 0.0
+    """By how many seconds a timer of this process was late on average: other programs, and Python itself."""
 
     def quantiles(self, share: float) -> tuple[float, float]:
         """The same quantile of both."""
@@ -73,6 +76,7 @@ class Agreement:
             "simulated": [round(simulated, 4) for simulated, _ in pairs],
             "measured": [round(measured, 4) for _, measured in pairs],
             "apart": [round(self.differs(share), 4) for share in SHARES],
+            "late": round(self.late, 5),
         }
 
 
@@ -119,7 +123,35 @@ async def measure(trace: Trace) -> tuple[float, ...]:
 
 async def compare(trace: Trace) -> Agreement:
     """Both, with the same requests."""
-    return Agreement(simulate(trace), await measure(trace))
+    simulated, late = simulate(trace), _Lateness()
+    timer = asyncio.create_task(late.run())
+    try:
+        measured = await measure(trace)
+    finally:
+        timer.cancel()
+    return Agreement(simulated, measured, late.mean)
+
+
+class _Lateness:
+    """Measures how late timers are."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._count = 0
+
+    @property
+    def mean(self) -> float:
+        """Seconds."""
+        return self._sum / self._count if self._count else 0.0
+
+    async def run(self) -> None:
+        """Set timers until cancelled."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            due = clock() + _TIMER_SECONDS
+            await asyncio.sleep(_TIMER_SECONDS)
+            self._sum += clock() - due
+            self._count += 1
 
 
 async def _serve(session: aiohttp.ClientSession, prefill: SimEngine, decode: SimEngine, request: Request) -> float:
