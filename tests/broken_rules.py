@@ -39,9 +39,7 @@ _RESOURCE = "write resources as name or domain/name, for example cpu or nvidia.c
 
 _OWN_KEYS = "keys that begin with pdx.dev/ are reserved for PDX; leave them out"
 
-_NAME = (
-    "write at most 41 lower-case letters, digits and -, a letter first and no - at the end: children's names hold it"
-)
+_NAME = "write at most 41 lower-case letters, digits and -, with a letter first and no - at the end"
 
 _SOURCE = "write either path or persistentVolumeClaim"
 
@@ -91,7 +89,7 @@ _TOTAL = (
 
 _BUDGET = "without a retry budget no request is retried; write budgetPercent or free above 0, or attempts: 1"
 
-_WAIT = "the wait is part of the whole request; write queue.maxWaitSeconds of at most deadlines.totalSeconds"
+_WAIT = "no wait is longer than the whole request; write queue.maxWaitSeconds of at most deadlines.totalSeconds"
 
 _ATTEMPTS = (
     "a retry needs a second attempt; write routing.retries.attempts of at least 2, or routing.onPrefillFailure: Fail"

@@ -44,6 +44,8 @@ class Cause(StrEnum):
     """One of the above, but vLLM rejects the KV without naming which."""
     SIDE_CHANNEL_HOST = "SideChannelHostWrong"
     POOL = "PoolUnreachable"
+    HANDOFF = "HandoffFails"
+    """D answers the hand-off with an error, so the gateway reaches it."""
     PORTS = "PortsBlocked"
     TRANSFER = "TransferFailed"
     """After the handshake."""
@@ -63,6 +65,8 @@ ADVICE: Final[Mapping[Cause, str]] = MappingProxyType(
         Cause.ENGINES: "vLLM rejects the KV; give both the same image, model and engine arguments",
         Cause.SIDE_CHANNEL_HOST: "P announces an address that is not its own; correct VLLM_NIXL_SIDE_CHANNEL_HOST",
         Cause.POOL: "the two do not share their store of KV; check that both reach it",
+        Cause.HANDOFF: "one of the two was started for another connector or order than the gateway expects: "
+        "compare their arguments; if they match, open all ports between engines, and see D's log for the error",
         Cause.PORTS: "one does not reach the other; between engines all ports must be open (network policies, "
         f"firewalls), and both logs name the error; {_LOST}",
         Cause.TRANSFER: "the two reach each other, and the transfer fails; KV goes over ports and devices that the "

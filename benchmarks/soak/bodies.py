@@ -6,7 +6,6 @@ so that neither the senders nor the simulated engines delay it.
 
 import argparse
 import asyncio
-import random
 import re
 import select
 import socket
@@ -18,12 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.soak.campaign import warm
 from benchmarks.soak.engines import BASE, Engines
+from benchmarks.soak.frame import each_role, setup
 from benchmarks.soak.program import ROOT, GatewayProcess
 from benchmarks.soak.results import print_line, record
-from pdx_api.names import Order, Role
-from pdx_proxy.config.settings import Address, Settings, Verification
+from pdx_api.names import Order
+from pdx_proxy.config.settings import Address, Settings
 
 _PERIOD: Final = 0.02
 """Seconds between two requests for `/health`."""
@@ -120,21 +119,12 @@ async def _measure(gateway: GatewayProcess, name: str, at_once: int, size: int) 
 
 async def run(size: int, log: Path) -> list[dict[str, Any]]:
     """Every case with one body, then with four at once."""
-    settings = Settings(verification=Verification(period_seconds=0))
-    engines = Engines(Order.PREFILL_FIRST, random.Random(1), sim=replace(BASE, record=0))
     results = []
-    async with GatewayProcess(settings, log) as gateway:
-        engines.on_change = gateway.set_engines
-        try:
-            for role in (Role.PREFILL, Role.DECODE):
-                await engines.add(role)
-            await warm(gateway, engines)
-            for at_once in LATE:
-                for name in CASES:
-                    results.append(await _measure(gateway, name, at_once, size))
-                    print_line("bodies", results[-1])
-        finally:
-            await engines.close()
+    async with setup(Engines(Order.PREFILL_FIRST), each_role(replace(BASE, record=0), 1), Settings(), log) as [gateway]:
+        for at_once in LATE:
+            for name in CASES:
+                results.append(await _measure(gateway, name, at_once, size))
+                print_line("bodies", results[-1])
     return results
 
 

@@ -4,19 +4,19 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from benchmarks.soak.clients import Saw
 from benchmarks.soak.engines import BASE, Engines
+from benchmarks.soak.frame import Report, come_to_idle, conclude, each_role, eventually, setup, warm
 from benchmarks.soak.manners import some_client, write_rubbish
 from benchmarks.soak.program import GatewayProcess
 from pdx_api.defaults import ATTEMPTS
 from pdx_api.names import Order, Role
-from pdx_proxy.config.settings import Deadlines, Settings, Verification
+from pdx_proxy.config.settings import Deadlines, Settings
 from pdx_sim import FaultKind, Violation
 
 DEADLINES: Final = Deadlines(
@@ -65,18 +65,10 @@ class Plan:
     """Average time between two faults."""
 
 
-class Findings(Protocol):
-    """Where failures are kept."""
-
-    def expect(self, holds: bool, text: str) -> None:
-        """Keep a failure."""
-
-
 @dataclass
-class Ledger:
+class Ledger(Report[Plan]):
     """Observations of clients, gateway and engines."""
 
-    plan: Plan
     saw: Counter[str] = field(default_factory=Counter)
     """What clients saw, for the requests that the gateway counts."""
     chance: int = 0
@@ -87,17 +79,10 @@ class Ledger:
     """Requests that no engine may have seen."""
     answered: set[int] = field(default_factory=set)
     """Requests that an engine must have seen."""
-    state: dict[str, Any] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
     """Resident bytes by moment."""
     found: dict[str, Any] = field(default_factory=dict)
     """Further counts for the results."""
-    failures: list[str] = field(default_factory=list)
-
-    def expect(self, holds: bool, text: str) -> None:
-        """Keep a failure."""
-        if not holds:
-            self.failures.append(text)
 
     def line(self) -> dict[str, Any]:
         """For the results."""
@@ -107,32 +92,18 @@ class Ledger:
 
 
 async def run(plan: Plan, log: Path) -> Ledger:
-    """Run the whole campaign; the ledger's `failures` list what did not hold."""
+    """Run the whole campaign."""
     rng = random.Random(plan.seed)
     ledger = Ledger(plan)
-    engines = Engines(plan.order, rng)
+    engines = Engines(plan.order)
     settings = Settings(
-        verification=Verification(period_seconds=0),  # every leg at an engine is to be a client's
-        workers=plan.workers,
-        deadlines=DEADLINES,
-        idle_seconds=0.5,
-        shutdown_seconds=10.0,
-        gone_seconds=3.0,
+        workers=plan.workers, deadlines=DEADLINES, idle_seconds=0.5, shutdown_seconds=10.0, gone_seconds=3.0
     )
-    try:
-        async with GatewayProcess(settings, log) as gateway:
-            engines.on_change = gateway.set_engines
-            for role in (Role.PREFILL, Role.DECODE):
-                for _ in range(_LEAST):
-                    await engines.add(role)
-            await warm(gateway, engines)
-            quiet = await _quiet(gateway)
-            await _attack(plan, ledger, gateway, engines, rng)
-            await _come_to_rest(ledger, gateway, engines, quiet)
-            ledger.expect(await gateway.end() == 0, "the gateway ends with another code than 0")
-            check_log(ledger, gateway.log)
-    finally:
-        await engines.close()
+    async with setup(engines, each_role(BASE, _LEAST), settings, log) as [gateway]:
+        quiet = await _quiet(gateway)
+        await _attack(plan, ledger, gateway, engines, rng)
+        await _come_to_rest(ledger, gateway, engines, quiet)
+        await conclude(ledger, [gateway])
     _check_clients(ledger)
     _check_engines(ledger, engines)
     return ledger
@@ -140,7 +111,7 @@ async def run(plan: Plan, log: Path) -> Ledger:
 
 async def _attack(plan: Plan, ledger: Ledger, gateway: GatewayProcess, engines: Engines, rng: random.Random) -> None:
     end = time.monotonic() + plan.seconds
-    faults = asyncio.create_task(engines.cause_faults(plan.fault_seconds, _MOST))
+    faults = asyncio.create_task(engines.cause_faults(rng, plan.fault_seconds, _MOST))
     numbers = iter(range(1, 1 << 62))
 
     async def client() -> None:
@@ -180,7 +151,6 @@ async def _come_to_rest(ledger: Ledger, gateway: GatewayProcess, engines: Engine
     await engines.settle_down()
     await come_to_idle(ledger, gateway)
     await warm(gateway, engines)
-    ledger.state = await gateway.state()
     within = BASE.lease_seconds + BASE.decoder_ttl_seconds + 3.0
     await eventually(lambda: _all_free(engines), within)
     files, tasks = quiet
@@ -196,12 +166,6 @@ async def _come_to_rest(ledger: Ledger, gateway: GatewayProcess, engines: Engine
     ledger.expect(after[1] <= tasks, f"tasks before: {tasks}, after: {after[1]}")
 
 
-async def come_to_idle(findings: Findings, gateway: GatewayProcess) -> None:
-    """Wait until nothing is in flight."""
-    if not await eventually(lambda: _is_idle(gateway), within=20.0):
-        findings.expect(False, f"the gateway does not come to rest: {(await gateway.state())['inFlight']}")
-
-
 async def _quiet(gateway: GatewayProcess) -> tuple[int, int]:
     """Files and tasks once idle connections are closed."""
     await asyncio.sleep(0.8)
@@ -210,38 +174,6 @@ async def _quiet(gateway: GatewayProcess) -> tuple[int, int]:
 
 async def _all_free(engines: Engines) -> bool:
     return not any(engine.counts.blocks_held_now for engine in engines.all)
-
-
-async def _is_idle(gateway: GatewayProcess) -> bool:
-    return not any((await gateway.state())["inFlight"].values())
-
-
-async def warm(gateway: GatewayProcess, engines: Engines) -> None:
-    """Wait until every worker serves and every engine may be picked."""
-
-    async def all_warm() -> bool:
-        state = await gateway.state()
-        found = state["endpoints"]
-        warm = len(found) == len(engines.specs) and all(each["state"] == "Warm" for each in found)
-        return warm and bool(state["workersServing"] == state["workers"])
-
-    assert await eventually(all_warm, within=30.0), (await gateway.state())["endpoints"]
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]], within: float) -> bool:
-    """Wait until a condition holds; return whether it did within the seconds."""
-    end = time.monotonic() + within
-    while time.monotonic() < end:
-        if await condition():
-            return True
-        await asyncio.sleep(0.05)
-    return False
-
-
-def check_log(findings: Findings, log: str) -> None:
-    """Every line of the gateway's log is a message, none a traceback."""
-    strange = [line for line in log.splitlines() if not line.startswith("pdx gateway: ")]
-    findings.expect(not strange, "the gateway's log: " + "\n".join(strange[:40]))
 
 
 def _check_clients(ledger: Ledger) -> None:
@@ -275,9 +207,7 @@ def _check_clients(ledger: Ledger) -> None:
 def _check_engines(ledger: Ledger, engines: Engines) -> None:
     """Engines received what the gateway reports, no block is missing, and nothing broke the protocol."""
     found = ledger.found
-    violations: Counter[str] = Counter()
-    for engine in engines.all:
-        violations.update(engine.counts.violations)
+    violations = engines.violations
     again = violations.pop(Violation.READ_TWICE, 0) + violations.pop(Violation.ID_REUSED, 0)
     lost = engines.struck(Role.DECODE, _D_ANSWER_LOST)
     ledger.expect(again <= lost, f"{again} hand-offs were used twice, and only {lost} answers lost")

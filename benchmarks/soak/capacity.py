@@ -5,7 +5,6 @@ gets half of that, three times that, exactly that with clients that come back af
 """
 
 import asyncio
-import random
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -13,13 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.soak.campaign import check_log, come_to_idle, eventually, warm
+from benchmarks.soak import frame
 from benchmarks.soak.clients import Saw
 from benchmarks.soak.engines import BASE, Engines
+from benchmarks.soak.frame import conclude, each_role, eventually, setup
 from benchmarks.soak.program import GatewayProcess
 from benchmarks.soak.traffic import Attempt, Traffic, first_event, goodput, within
+from pdx_api.defaults import QUEUE_SECONDS
 from pdx_api.names import Order, Role
-from pdx_proxy.config.settings import Settings, Verification
+from pdx_proxy.config.settings import Limits, Settings
 
 TIMES: Final = 3
 _ENGINES: Final = 2
@@ -65,14 +66,14 @@ class Plan:
     """Least goodput under the overload, as a share of the capacity."""
     recovers: float = 0.1
     """By which share first events may come later afterwards than before."""
-    seed: int = 1
+    waits: float = QUEUE_SECONDS
+    """Longest wait in the gateway."""
 
 
 @dataclass
-class Report:
+class Report(frame.Report[Plan]):
     """What the run showed."""
 
-    plan: Plan
     capacity: float = 0.0
     """Tokens per second."""
     overload: float = 0.0
@@ -82,16 +83,8 @@ class Report:
     """Attempts of clients that came back, at exactly the capacity."""
     first_events: list[float] = field(default_factory=list)
     """Median times to the first event at half of the capacity, before and after, in seconds."""
-    state: dict[str, Any] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     """Answers that are neither whole nor a refusal with `Retry-After`."""
-    violations: Counter[str] = field(default_factory=Counter)
-    failures: list[str] = field(default_factory=list)
-
-    def expect(self, holds: bool, text: str) -> None:
-        """Keep a failure."""
-        if not holds:
-            self.failures.append(text)
 
     def line(self) -> dict[str, Any]:
         """For the results."""
@@ -104,31 +97,20 @@ class Report:
             "saw": self.saw,
             "returned": self.returned,
             "firstEvents": self.first_events,
-            "ejections": sum(self.state["ejections"].values()),
+            "ejections": self.ejections,
             "decodeLost": self.state["settlements"]["decode_lost"],
         }
 
 
 async def run(plan: Plan, log: Path) -> Report:
-    """Run all phases; the report's `failures` list what did not hold."""
+    """Run all phases."""
     report = Report(plan)
-    engines = Engines(plan.order, random.Random(plan.seed), sim=_SIM)
-    settings = Settings(workers=plan.workers, verification=Verification(period_seconds=0))
-    try:
-        async with GatewayProcess(settings, log) as gateway:
-            engines.on_change = gateway.set_engines
-            for role in (Role.PREFILL, Role.DECODE):
-                for _ in range(_ENGINES):
-                    await engines.add(role)
-            await warm(gateway, engines)
-            await _run_phases(report, gateway, engines)
-            await come_to_idle(report, gateway)
-            report.state = await gateway.state()
-            check_log(report, gateway.log)
-    finally:
-        await engines.close()
-    for engine in engines.all:
-        report.violations.update(engine.counts.violations)
+    engines = Engines(plan.order)
+    settings = Settings(workers=plan.workers, limits=Limits(queue_seconds=plan.waits))
+    async with setup(engines, each_role(_SIM, _ENGINES), settings, log) as [gateway]:
+        await _run_phases(report, gateway, engines)
+        await conclude(report, [gateway])
+    report.expect(not engines.violations, f"violations: {dict(engines.violations)}")
     _check(report)
     return report
 
@@ -199,9 +181,8 @@ def _check(report: Report) -> None:
     report.expect(
         share >= report.plan.keeps, f"goodput {report.overload:.0f} of {report.capacity:.0f} tokens per second"
     )
-    report.expect(not sum(report.state["ejections"].values()), f"healthy engines ejected: {report.state['ejections']}")
+    report.expect(not report.ejections, f"healthy engines ejected: {report.state['ejections']}")
     report.expect(not report.state["settlements"]["decode_lost"], f"KV lost: {report.state['settlements']}")
-    report.expect(not report.violations, f"violations: {dict(report.violations)}")
     returned, served = report.returned.total(), report.returned[Saw.TEXT]
     came_back = returned > 0 or not report.plan.returns
     report.expect(came_back and served >= _SERVED * returned, f"{served} of {returned} that came back were served")

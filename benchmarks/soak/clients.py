@@ -108,12 +108,19 @@ def random_request(number: int, rng: random.Random, longest: int = 3000) -> Clie
     return ClientRequest(number, rng.random() < 0.5, stream, prompt, tokens, dict(more))
 
 
-async def connect(where: Address, buffer: int = 0) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection; with `buffer` one that takes in no more bytes than that unread."""
+async def connect(
+    where: Address, buffer: int = 0, segment: int = 0
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection; with `buffer` one that takes in no more bytes than that unread.
+
+    `segment`: most bytes of a TCP segment. Without it, the sender's kernel buffers 2.5 MiB on the loopback interface.
+    """
     sock = socket.socket()
     sock.setblocking(False)
     if buffer:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    if segment:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, segment)
     await asyncio.get_running_loop().sock_connect(sock, (where.host, where.port))
     return await asyncio.open_connection(sock=sock, limit=buffer or 1 << 20)
 

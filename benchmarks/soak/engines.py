@@ -86,9 +86,7 @@ class Engines:
     """The engines of one campaign. Every change calls `on_change` with all pods."""
 
     order: Order
-    rng: random.Random
     on_change: Callable[[Iterable[EndpointSpec]], None] = lambda _specs: None
-    sim: SimSettings = BASE
     live: dict[str, SimEngine] = field(default_factory=dict)
     gone: list[SimEngine] = field(default_factory=list)
     specs: dict[str, EndpointSpec] = field(default_factory=dict)
@@ -116,11 +114,16 @@ class Engines:
         """Faults of these kinds that have fired at engines of a role."""
         return sum(engine.counts.faults[kind.value] for kind in kinds for engine in self.of(role))
 
-    async def add(self, role: Role) -> None:
+    @property
+    def violations(self) -> Counter[str]:
+        """How often each rule of an engine was broken."""
+        return sum((Counter(engine.counts.violations) for engine in self.all), Counter())
+
+    async def add(self, role: Role, sim: SimSettings = BASE) -> None:
         """A new engine and its pod."""
         self._last_number += 1
         name = f"{role}-{self._last_number}"
-        engine = SimEngine(replace(self.sim, role=role, order=self.order, seed=self._last_number))
+        engine = SimEngine(replace(sim, role=role, order=self.order, seed=self._last_number))
         engine.seen = Tally(self.legs)
         self.live[name] = engine
         self._busy.add(name)
@@ -166,9 +169,9 @@ class Engines:
             return False
         return True
 
-    def spoil(self, name: str) -> None:
+    def spoil(self, name: str, rng: random.Random) -> None:
         """Give an engine a fault, for legs of its own role or for all, unless it has one already."""
-        rng, engine = self.rng, self.live[name]
+        engine = self.live[name]
         if engine.faults.active:
             return
         kind = rng.choices(list(_FAULTS), list(_FAULTS.values()))[0]
@@ -183,26 +186,26 @@ class Engines:
             factor=rng.uniform(2.0, 12.0),
         )
 
-    async def cause_faults(self, every: float, most: Mapping[Role, int]) -> None:
+    async def cause_faults(self, rng: random.Random, every: float, most: Mapping[Role, int]) -> None:
         """Cause a fault every `every` seconds on average, until cancelled; a role never exceeds `most` engines."""
         async with asyncio.TaskGroup() as group:
             while True:
-                await asyncio.sleep(self.rng.expovariate(1 / every))
+                await asyncio.sleep(rng.expovariate(1 / every))
                 names = [name for name in self.live if name not in self._busy]
                 if not names:
                     continue
-                name = self.rng.choice(names)
+                name = rng.choice(names)
                 role = self.live[name].settings.role
-                deed = self.rng.choices(("spoil", "kill", "leave", "add", "calm"), (70, 8, 4, 5, 5))[0]
+                deed = rng.choices(("spoil", "kill", "leave", "add", "calm"), (70, 8, 4, 5, 5))[0]
                 peers = sum(engine.settings.role is role for engine in self.live.values())
                 if (deed == "leave" and peers < most[role]) or (deed == "add" and peers >= most[role]):
                     deed = "spoil"
                 self.done[deed] += 1
                 match deed:
                     case "spoil":
-                        self.spoil(name)
+                        self.spoil(name, rng)
                     case "kill":
-                        group.create_task(self.kill(name, self.rng.uniform(0.0, 1.0), self.rng.random() < 0.5))
+                        group.create_task(self.kill(name, rng.uniform(0.0, 1.0), rng.random() < 0.5))
                     case "leave":
                         group.create_task(self.leave(name))
                     case "add":

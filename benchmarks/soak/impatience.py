@@ -5,20 +5,21 @@ one request at a time from the same address.
 """
 
 import asyncio
-import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.soak.campaign import check_log, come_to_idle, warm
+from benchmarks.soak import frame
 from benchmarks.soak.clients import Saw
 from benchmarks.soak.engines import BASE, Engines
+from benchmarks.soak.frame import come_to_idle, conclude, each_role, setup
 from benchmarks.soak.program import GatewayProcess
 from benchmarks.soak.traffic import Traffic, goodput, within
 from pdx_api.names import Order, Role
-from pdx_proxy.config.settings import Settings, Verification
+from pdx_proxy.config.settings import Settings
+from pdx_sim import SimSettings
 
 _ENGINES: Final = 2
 _SLOTS: Final = 4
@@ -42,15 +43,13 @@ class Plan:
     """Multiples of what the prefill engines can serve."""
     keeps: float = 0.8
     """Least rate of answers at the highest load, as a share of that at load 1."""
-    seed: int = 1
 
 
 @dataclass
-class Report:
+class Report(frame.Report[Plan]):
     """What the run showed."""
 
-    plan: Plan
-    capacity: float
+    capacity: float = 0.0
     """Requests per second."""
     answers: dict[float, float] = field(default_factory=dict)
     """Load -> answers per second."""
@@ -60,13 +59,6 @@ class Report:
     """What the patient client got instead of an answer."""
     legs: dict[Role, int] = field(default_factory=lambda: dict.fromkeys(_LEGS, 0))
     """Most open legs of one engine at a time."""
-    state: dict[str, Any] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
-
-    def expect(self, holds: bool, text: str) -> None:
-        """Keep a failure."""
-        if not holds:
-            self.failures.append(text)
 
     def line(self) -> dict[str, Any]:
         """For the results."""
@@ -81,31 +73,20 @@ class Report:
 
 
 async def run(plan: Plan, log: Path) -> Report:
-    """Run every load; the report's `failures` list what did not hold."""
+    """Run every load."""
     report = Report(plan, capacity=_ENGINES * _SLOTS / plan.prefill)
-    engines = Engines(plan.order, random.Random(plan.seed), sim=_sim(plan))
-    settings = Settings(verification=Verification(period_seconds=0))
-    try:
-        async with GatewayProcess(settings, log) as gateway:
-            engines.on_change = gateway.set_engines
-            for role in _LEGS:
-                for _ in range(_ENGINES):
-                    await engines.add(role)
-            await warm(gateway, engines)
-            watch = asyncio.create_task(_watch_legs(report, engines))
-            for load in plan.loads:
-                await _phase(report, gateway, load)
-            watch.cancel()
-            await come_to_idle(report, gateway)
-            report.state = await gateway.state()
-            check_log(report, gateway.log)
-    finally:
-        await engines.close()
+    engines = Engines(plan.order)
+    async with setup(engines, each_role(_sim(plan), _ENGINES), Settings(), log) as [gateway]:
+        watch = asyncio.create_task(_watch_legs(report, engines))
+        for load in plan.loads:
+            await _phase(report, gateway, load)
+        watch.cancel()
+        await conclude(report, [gateway])
     _check(report)
     return report
 
 
-def _sim(plan: Plan) -> Any:
+def _sim(plan: Plan) -> SimSettings:
     return replace(
         BASE,
         jitter=0.0,
@@ -151,4 +132,4 @@ def _check(report: Report) -> None:
     report.expect(not report.refused, f"the patient client was not served: {report.refused[:5]}")
     report.expect(bool(report.patient), "the patient client got no answer")
     report.expect(all(report.legs[role] <= _LEGS[role] for role in _LEGS), f"open legs of an engine: {report.legs}")
-    report.expect(not sum(report.state["ejections"].values()), f"healthy engines ejected: {report.state['ejections']}")
+    report.expect(not report.ejections, f"healthy engines ejected: {report.state['ejections']}")

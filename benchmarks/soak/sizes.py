@@ -1,49 +1,46 @@
 """Decode engines of different sizes under one gateway or two, with three times the load that they can serve.
 
-One runs 4 sequences, one 64, one 1,024, and one as many as its KV cache holds. What each can run is measured first,
-with requests sent directly to it.
+Side by side: one that runs 4 sequences, one 64, one 1,024, and one whose KV cache holds 40.
 """
 
 import asyncio
-import contextlib
 import itertools
-import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any, Final
 
-from benchmarks.soak.campaign import check_log, come_to_idle, warm
-from benchmarks.soak.clients import Saw
+from benchmarks.soak import frame
 from benchmarks.soak.engines import BASE, Engines
+from benchmarks.soak.frame import conclude, setup
 from benchmarks.soak.program import GatewayProcess
 from benchmarks.soak.traffic import Traffic, within
+from pdx_api.defaults import QUEUE_SECONDS
 from pdx_api.names import Order, Role
-from pdx_proxy.config.settings import Settings, Verification
+from pdx_proxy.config.settings import Limits, Settings
 from pdx_sim import SimEngine, SimSettings
 
 TIMES: Final = 3
 _PREFILL: Final = 4
-_SEQUENCES: Final = (4, 64, 1024)
-_PROMPT: Final = "x" * 1000
-"""253 tokens, 16 blocks: a cache of 640 holds 40 requests."""
+_PROMPT: Final = "x" * 900
+_BLOCKS: Final = 16
+"""Blocks of a request: at most 229 tokens of its prompt, and its answer."""
 _SIM: Final = replace(
     BASE,
     jitter=0.0,
     prefill_base_seconds=0.02,
     prefill_token_seconds=0.0,
     prefill_slots=256,
+    max_model_len=512,
     lease_seconds=30.0,
     decoder_ttl_seconds=480.0,
     side_channel_timeout=5.0,
 )
 _SAMPLE_SECONDS: Final = 0.1
-_MORE: Final = 16
-"""Requests beyond what an engine can run."""
-_QUEUED: Final = 4
-"""An engine's own queue may hold so many, or a tenth of what it can run."""
 _QUEUED_SHARE: Final = 0.1
+_LATE: Final = 20.0
+"""Seconds until a client gives up, beyond its longest wait in the gateway and three times its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +55,38 @@ class Plan:
     tokens: int = 20
     token: float = 1.0
     """The time of one token: an answer takes `tokens` of them."""
-    sequences: Sequence[int] = _SEQUENCES
+    sequences: Sequence[int] = (4, 64, 1024)
+    """What each D runs, but for the one that its KV cache bounds."""
+    cached: int = 40
+    """What that one runs."""
     runs: float = 0.95
     """Least share of what it can run that an engine runs."""
-    seed: int = 1
+    queues: int = 4
+    """An engine's own queue may hold so many, or a tenth of what it can run."""
+    waits: float = QUEUE_SECONDS
+    """Longest wait in the gateway."""
+
+
+SHORT: Final = Plan(
+    Order.PREFILL_FIRST,
+    overload=9.0,
+    fills=4.0,
+    tokens=10,
+    token=0.3,
+    sequences=(2, 24),
+    cached=8,
+    runs=0.75,
+    queues=8,
+    waits=2.0,
+)
+"""Seconds, on a busy machine. Requests that are divided equally put dozens into the queue of the smallest."""
 
 
 @dataclass
 class Watched:
     """What was seen of one engine."""
 
-    can_run: float = 0.0
+    can_run: int
     running: list[int] = field(default_factory=list)
     queued: list[int] = field(default_factory=list)
 
@@ -80,18 +98,10 @@ class Watched:
 
 
 @dataclass
-class Report:
+class Report(frame.Report[Plan]):
     """What the run showed."""
 
-    plan: Plan
-    engines: dict[str, Watched] = field(default_factory=dict)
-    state: list[dict[str, Any]] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-
-    def expect(self, holds: bool, text: str) -> None:
-        """Keep a failure."""
-        if not holds:
-            self.failures.append(text)
+    engines: list[Watched] = field(default_factory=list)
 
     def line(self) -> dict[str, Any]:
         """For the results."""
@@ -101,94 +111,55 @@ class Report:
             "seconds": self.plan.overload,
             "engines": [
                 {"canRun": each.can_run, "running": mean(each.running), "queued": max(each.queued)}
-                for each in self.engines.values()
+                for each in self.engines
             ],
         }
 
 
 async def run(plan: Plan, log: Path) -> Report:
-    """Measure, overload and watch; the report's `failures` list what did not hold."""
-    report = Report(plan)
-    engines = Engines(plan.order, random.Random(plan.seed), sim=_SIM)
-    try:
-        async with _gateways(plan, log) as gateways:
-            await _add_engines(plan, engines)
-            for gateway in gateways:
-                gateway.set_engines(engines.specs.values())
-                await warm(gateway, engines)
-            decodes = {name: each for name, each in engines.live.items() if each.settings.role is Role.DECODE}
-            report.engines = {name: Watched() for name in decodes}
-            await asyncio.gather(*(_measure(report, engines, name) for name in decodes))
-            await _overload(report, gateways, decodes)
-            for gateway in gateways:
-                await come_to_idle(report, gateway)
-                report.state.append(await gateway.state())
-                check_log(report, gateway.log)
-    finally:
-        await engines.close()
+    """Overload the engines and watch them."""
+    report = Report(plan, engines=[Watched(number) for number in (*plan.sequences, plan.cached)])
+    engines = Engines(plan.order)
+    settings = Settings(limits=Limits(queue_seconds=plan.waits))
+    async with setup(engines, _sims(plan), settings, log, plan.gateways) as gateways:
+        await _overload(report, gateways, engines.of(Role.DECODE))
+        await conclude(report, gateways)
     _check(report)
     return report
 
 
-@contextlib.asynccontextmanager
-async def _gateways(plan: Plan, log: Path) -> AsyncIterator[list[GatewayProcess]]:
-    settings = Settings(verification=Verification(period_seconds=0))
-    async with contextlib.AsyncExitStack() as stack:
-        logs = (log.with_suffix(f".{number}.log") for number in range(plan.gateways))
-        yield [await stack.enter_async_context(GatewayProcess(settings, each)) for each in logs]
-
-
-async def _add_engines(plan: Plan, engines: Engines) -> None:
-    for _ in range(_PREFILL):
-        await engines.add(Role.PREFILL)
+def _sims(plan: Plan) -> list[tuple[Role, SimSettings]]:
     sim = replace(_SIM, decode_token_seconds=plan.token)
-    by_cache = replace(sim, max_running=1024, num_blocks=640, max_model_len=1024)
-    for engines.sim in (*(replace(sim, max_running=number) for number in plan.sequences), by_cache):
-        await engines.add(Role.DECODE)
+    by_cache = replace(sim, max_running=1024, num_blocks=_BLOCKS * plan.cached)
+    decodes = (*(replace(sim, max_running=number) for number in plan.sequences), by_cache)
+    return [(Role.PREFILL, _SIM)] * _PREFILL + [(Role.DECODE, each) for each in decodes]
 
 
-async def _measure(report: Report, engines: Engines, name: str) -> None:
-    """What an engine runs when more requests than it can run are sent directly to it."""
-    engine, seconds = engines.live[name], report.plan.tokens * report.plan.token
-    settings: SimSettings = engine.settings
-    in_cache = settings.num_blocks * settings.block_size * 4 // len(_PROMPT)
-    direct = Traffic([engines.specs[name].address], report.plan.tokens, _PROMPT)
-    load = asyncio.create_task(direct.closed_loop(min(settings.max_running, in_cache) + _MORE, 1.5 * seconds))
-    await asyncio.sleep(seconds / 2)
-    seen, over = Watched(), within(seconds)
-    while not over():
-        seen.see(engine)
-        await asyncio.sleep(_SAMPLE_SECONDS)
-    report.engines[name].can_run = mean(seen.running)
-    await load
-
-
-async def _overload(report: Report, gateways: list[GatewayProcess], decodes: dict[str, SimEngine]) -> None:
+async def _overload(report: Report, gateways: list[GatewayProcess], decodes: list[SimEngine]) -> None:
     plan = report.plan
-    at_once = sum(each.can_run for each in report.engines.values())
-    rate = TIMES * at_once / (plan.tokens * plan.token)
-    numbers = itertools.count(1 << 20)
-    loads = [Traffic([gateway.listen], plan.tokens, _PROMPT, numbers) for gateway in gateways]
+    rate = TIMES * sum(each.can_run for each in report.engines) / (plan.tokens * plan.token)
+    numbers = itertools.count()
+    patience = plan.waits + 3 * plan.tokens * plan.token + _LATE
+    loads = [Traffic([gateway.listen], plan.tokens, _PROMPT, numbers, patience) for gateway in gateways]
     async with asyncio.TaskGroup() as group:
         for load in loads:
             group.create_task(load.open_loop(rate / len(gateways), within(plan.overload)))
         await asyncio.sleep(plan.fills)
-        watched = within(plan.overload - plan.fills)
-        while not watched():
-            for name, engine in decodes.items():
-                report.engines[name].see(engine)
+        over = within(plan.overload - plan.fills)
+        while not over():
+            for watched, engine in zip(report.engines, decodes, strict=True):
+                watched.see(engine)
             await asyncio.sleep(_SAMPLE_SECONDS)
     for load in loads:
         await load.finish()
-        strange = [each.detail for each in load.attempts if each.saw not in (Saw.TEXT, Saw.SHED)]
+        strange = [each.detail for each in load.attempts if each.detail]
         report.expect(not strange, f"neither answered nor shed: {strange[:5]}")
 
 
 def _check(report: Report) -> None:
-    for name, each in report.engines.items():
-        running, queued = mean(each.running), max(each.queued)
-        report.expect(running >= report.plan.runs * each.can_run, f"{name} runs {running:.1f} of {each.can_run:.1f}")
-        most = max(_QUEUED, _QUEUED_SHARE * each.can_run)
-        report.expect(queued <= most, f"{queued} wait in {name}, which can run {each.can_run:.1f}")
-    ejected = sum(sum(state["ejections"].values()) for state in report.state)
-    report.expect(not ejected, f"{ejected} healthy engines ejected")
+    plan = report.plan
+    for each in report.engines:
+        running, queued, name = mean(each.running), max(each.queued), f"the D that can run {each.can_run}"
+        report.expect(running >= plan.runs * each.can_run, f"{name} runs {running:.1f}")
+        report.expect(queued <= max(plan.queues, _QUEUED_SHARE * each.can_run), f"{queued} wait in {name}")
+    report.expect(not report.ejections, f"{report.ejections} healthy engines ejected")

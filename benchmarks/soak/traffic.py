@@ -28,7 +28,7 @@ class Attempt:
     saw: Saw
     tokens: int
     """Tokens of an answer that arrived whole."""
-    retry_after: float
+    retry_after: int
     """Seconds, of a request that was shed."""
     returned: bool
     """Whether its client had been shed or given up before."""
@@ -64,7 +64,7 @@ class Traffic:
             answer.first if answer and request.stream else 0.0,
             saw,
             self.tokens if saw is Saw.TEXT else 0,
-            float(answer.head.get("retry-after", 0)) if answer else 0.0,
+            int(answer.head.get("retry-after", 0)) if answer else 0,
             returned,
             "" if fine else f"{saw} after {ended - began:.1f} s: {request} {answer}"[:_DETAIL],
         )

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from pdx_api.version import pdx_version
+from pdx_cli import streams
 from pdx_cli.errors import EXIT_CODES, CommandError, ExitCode
 from pdx_cli.usage import Parser, check_extra
 
@@ -70,6 +71,7 @@ _OUTPUT_ERRORS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, err
 
 def main(argv: Sequence[str] | None = None, prog: str = "pdx") -> int:
     """Run one command and return the exit code."""
+    streams.open_closed()
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         try:

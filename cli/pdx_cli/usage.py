@@ -83,6 +83,13 @@ def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPa
     return dict(action.choices)
 
 
+def duration(seconds: int) -> str:
+    """Format whole seconds in words: `2 min 5 s`."""
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+
+
 def port(text: str) -> int:
     """Parse a flag that names a port."""
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 65535):

@@ -32,8 +32,11 @@ def full(role: str, window: str = "5m") -> str:
 
     A gateway sends an engine few more requests than it runs, so the engines' own queues stay short.
     """
-    legs, limits = mean(f'pdx_legs_in_flight{{role="{role}"}}', window), mean(f'pdx_leg_limit{{role="{role}"}}', window)
-    return f"({mean('pdx_requests_queued', window)} > 1 and {legs} / {limits} > {_FULL[role]})"
+    legs, limits = (
+        f'avg_over_time({name}{{role="{role}"}}[{window}])' for name in ("pdx_legs_in_flight", "pdx_leg_limit")
+    )
+    share = f"sum by ({ONE}) ({legs} and {limits}) / sum by ({ONE}) ({limits})"  # an engine that leaves has no limit
+    return f"({mean('pdx_requests_queued', window)} > 1 and {share} > {_FULL[role]})"
 
 
 ALERTS: Final = (

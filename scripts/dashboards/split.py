@@ -179,7 +179,8 @@ BOARD: Final = Board(
                     Unit.SHARE,
                     (
                         Query(
-                            f"{total('pdx_legs_in_flight', by='role')} / {total('pdx_leg_limit', by='role')}",
+                            f"sum by (role) (pdx_legs_in_flight{{{OWN}}} and pdx_leg_limit{{{OWN}}}) "
+                            f"/ {total('pdx_leg_limit', by='role')}",
                             "{{role}}",
                         ),
                     ),

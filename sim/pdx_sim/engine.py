@@ -172,13 +172,13 @@ class SimEngine:
         host, fixed, channel = self.settings.side_channel_host, self._side_channel_port, self.station.channel
         mooncake = self.settings.mode is TransferMode.MOONCAKE
         if not mooncake or self.settings.role is Role.DECODE:
-            with _listening(host, fixed):
+            with _listening(host, fixed, "--side-channel"):
                 self.station.port = await channel.listen(host, 0 if mooncake else fixed)
             self._side_channel_port = self.station.port
             return
         self.station.port = await channel.listen(host, 0)
         self._bootstrap = Bootstrap(self.engine_id, f"tcp://{host}:{self.station.port}")
-        with _listening(host, fixed):
+        with _listening(host, fixed, "--side-channel"):
             self._side_channel_port = await self._bootstrap.listen(host, fixed)
 
     async def stop(self) -> None:
@@ -264,7 +264,7 @@ class SimEngine:
 
         loop = asyncio.get_running_loop()
         host = self.settings.host
-        with _listening(host, self.port):
+        with _listening(host, self.port, "--listen"):
             self._listener = await listen_steadily(
                 lambda port: loop.create_server(accept, host, port, reuse_address=True), self.port
             )
@@ -338,12 +338,12 @@ class SimEngine:
 
 
 @contextmanager
-def _listening(host: str, port: int) -> Iterator[None]:
-    """Turn a failure to listen into a ListenError that names the address."""
+def _listening(host: str, port: int, flag: str) -> Iterator[None]:
+    """Turn a failure to listen into a ListenError that names the address and its flag."""
     try:
         yield
     except (OSError, UnicodeError) as error:
-        raise ListenError(f"cannot listen on {host}:{port}: {_reason(error)}") from error
+        raise ListenError(f"cannot listen on {host}:{port}: {_reason(error)}; choose another with {flag}") from error
 
 
 def _pool(settings: SimSettings) -> BlockPool:
@@ -354,7 +354,7 @@ def _pool(settings: SimSettings) -> BlockPool:
 
 def _reason(error: OSError | UnicodeError) -> str:
     if isinstance(error, UnicodeError):
-        return "this is no host name"
+        return "this is not a host name"
     if isinstance(error, socket.gaierror) or not error.errno:
         return error.strerror or str(error)
     # The loop's own text repeats the address.

@@ -65,11 +65,12 @@ def _campaign(
         ordinary = _ordinary(cluster, admin, folder, calm, count, seconds)
         cluster.kubectl("delete", "namespace", calm, "--wait", timeout_seconds=max(seconds, 100))
         audit = Audit(cluster.audit_log)
-        operator = _start(cluster, folder)
+        operator, gateway = _start(cluster, folder), Gateway()
         try:
-            with kubelets(admin, victim):
+            with kubelets(admin, victim, address=gateway.address):
                 uid = admin.deploy(victim, "bystander")["metadata"]["uid"]
                 eventually(lambda: _rests(admin, victim, "bystander"), what="the bystander at rest")
+                eventually(lambda: _is_verified(admin, victim, "bystander"), what="the bystander verified")
                 result = _attack(cluster, admin, namespace, (victim, uid), numbers, count, seconds)
                 hostile = memory(operator)[1]
                 # It still serves others.
@@ -78,6 +79,8 @@ def _campaign(
             assert operator.get("/healthz")[0] == 200
         finally:
             operator.end()
+            gateway.shutdown()
+            gateway.server_close()
         assert "Traceback" not in operator.text()
         places = {write.namespace for write in audit.writes() if write.is_of_operator and write.resource != "leases"}
         assert places <= {namespace, victim}
@@ -146,8 +149,8 @@ def _attack(
         gateway.shutdown()
     assert gateway.followed == 0
     after = _outside(admin, outside)
-    changes = [(before.get(key), after.get(key)) for key in before | after if before.get(key) != after.get(key)]
-    assert not changes, changes
+    changes = [key for key in before | after if before.get(key) != after.get(key)]
+    assert not changes, "\n".join(f"{key}\n{before.get(key)}\n{after.get(key)}" for key in changes)
     return {"answers": answers, "polls": gateway.polls}
 
 
@@ -214,3 +217,7 @@ def _is_ready(status: dict[str, Any]) -> bool:
 
 def _rests(admin: Api, namespace: str, name: str) -> bool:
     return admin.is_ready(namespace, name) and admin.condition(namespace, "Progressing", name)["status"] == "False"
+
+
+def _is_verified(admin: Api, namespace: str, name: str) -> bool:
+    return bool(admin.condition(namespace, "KVTransferVerified", name).get("status") == "True")

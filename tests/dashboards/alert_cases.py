@@ -7,6 +7,7 @@ from typing import Final
 _QWEN: Final = 'namespace="default",pdx_dev_deployment="qwen"'
 _P: Final = f'{_QWEN},pdx_dev_role="prefill",pod="p-0"'
 _D: Final = f'{_QWEN},pdx_dev_role="decode",pod="d-0"'
+_LEAVING_P: Final = f'{_QWEN},endpoint="prefill-1",role="prefill"'
 _OPERATOR: Final = 'namespace="pdx-system"'
 _SOURCES: Final = "vllm:prompt_tokens_by_source_total"
 _RECONCILES: Final = "pdx_operator_reconcile_seconds_count"
@@ -134,6 +135,12 @@ CASES: Final = (
     Case("PDXPrefillSaturated", "P full, no queue", False, legs(p=(8, 8), d=(8, 12), queued=0)),
     Case("PDXPrefillSaturated", "a queue for D", False, engines(p=(0, 4), d=(0, 8)) | legs(p=(4, 8), d=(8, 8))),
     Case("PDXDecodeSaturated", "D full, a queue", True, engines(p=(0, 4), d=(1, 90)) | legs(p=(4, 8), d=(95, 95))),
+    Case(
+        "PDXPrefillSaturated",
+        "engines that leave",
+        False,
+        engines(p=(0, 4), d=(0, 8)) | legs(p=(4, 8), d=(8, 8)) | {f"pdx_legs_in_flight{{{_LEAVING_P}}}": "8x480"},
+    ),
     Case("PDXDecodeSaturated", "a queue for P", False, engines(p=(4, 4), d=(0, 90)) | legs(p=(8, 8), d=(90, 99))),
     Case("PDXDecodeSaturated", "4 wait for 8", True, engines(p=(0, 4), d=(4, 8))),
     Case("PDXDecodeSaturated", "the cache is full", True, engines(p=(0, 4), d=(0, 8), cache=0.97)),

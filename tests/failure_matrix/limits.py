@@ -47,6 +47,16 @@ def limits() -> Iterator[Row]:
             test=_OVERLOAD + test,
         )
     yield Row(
+        "queued-long",
+        Phase.QUEUE,
+        "it waits for nearly as long as `total`",
+        "the right answer: the queue does not count",
+        {Outcome.SPLIT: 1},
+        orders=PULL,
+        engines="one leg each",
+        test="unit/proxy/serving/test_attempts.py::test_a_wait_in_the_queue_does_not_use_up_the_whole_deadline",
+    )
+    yield Row(
         "crowded",
         Phase.QUEUE,
         "another client has filled the queue",

@@ -185,6 +185,19 @@ def _ejections() -> Iterator[Row]:
         test=_HUNG + "a_deadline_of_a_request_ejects_nothing[{order}]",
     )
     yield Row(
+        "slow-in-a-worker",
+        Phase.DECODE,
+        "D answers neither a request of one of several workers nor its health checks; another D does",
+        Client.RIGHT,
+        {Outcome.SPLIT: 1},
+        {Reason.DEADLINE: 1},
+        orders=PULL,
+        streams=STREAM,
+        engines="D is ejected; P 2, D 2",
+        counters="`pdx_ejections_total` timeout 1",
+        test=_HUNG + "an_engine_that_hangs_in_a_worker_process_is_ejected",
+    )
+    yield Row(
         "queued-at-decode",
         Phase.DECODE,
         "D queues the request for longer than `handoff`",

@@ -23,6 +23,13 @@ MUTATIONS: Final = (
         "component/admission/test_limits.py::test_a_prefill_has_a_limit_of_its_own",
     ),
     Mutation(
+        "the queue uses up the whole deadline",
+        "serving/attempts.py",
+        "call.request.deadline += timeline.queued",
+        "pass",
+        "unit/proxy/serving/test_attempts.py::test_a_wait_in_the_queue_does_not_use_up_the_whole_deadline",
+    ),
+    Mutation(
         "the queue is first come, first served",
         "admission/admission.py",
         "self._queue.push(waiter, self._client(exchange, name), self._weight(name), narrow=narrow)",
@@ -63,6 +70,13 @@ MUTATIONS: Final = (
         "if inference and not _may_infer(endpoint, everything):",
         "if False:",
         "unit/proxy/health/test_ejection.py::test_over_any_sequence_inference_is_bounded",
+    ),
+    Mutation(
+        "a worker's deadline leads to no health check",
+        "process/supervisor.py",
+        "if isinstance(message, EndpointEvent):",
+        "if isinstance(message, EndpointEvent) and hasattr(message, 'reason'):",
+        f"{_HUNG}an_engine_that_hangs_in_a_worker_process_is_ejected",
     ),
     Mutation(
         "a stopped worker is kept",

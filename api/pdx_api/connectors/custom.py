@@ -49,6 +49,10 @@ _CHECKS: Final = Checks(
 )
 
 
+class ProtocolError(ValueError):
+    """A text is not the protocol of a connector. The text is a sentence without its period."""
+
+
 @dataclass(frozen=True, slots=True)
 class Custom:
     """`spec.kvTransfer.connector: Custom`."""
@@ -96,13 +100,16 @@ class Custom:
         return json.dumps({"family": self.family_name, **values}, sort_keys=True)
 
     def with_protocol(self, protocol: str) -> "Custom":
-        """This connector with a protocol. Raises ValueError if it is no protocol."""
+        """This connector with a protocol. Raises ProtocolError if it is not a protocol."""
         try:
             values = json.loads(protocol)
             name, params = FamilyName(values["family"]), dict(values.get("prefillParams", DEFAULT_PREFILL_PARAMS))
             saved_after = float(values.get("savedAfterSeconds", 0))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{protocol!r:.200} is no protocol of connector {self.name}") from error
+            example = '{"family": "Serial"}'
+            raise ProtocolError(
+                f"the protocol of connector {self.name} is {protocol!r:.200}; write JSON, for example {example}"
+            ) from error
         return replace(self, family_name=name, prefill_params=params, saved_after=saved_after)
 
 

@@ -44,7 +44,7 @@ RETRIES_RULES: Final = (
 ROUTING_RULES: Final = (
     Rule(
         "self.queue.maxWaitSeconds <= self.deadlines.totalSeconds",
-        "the wait is part of the whole request; write queue.maxWaitSeconds of at most deadlines.totalSeconds",
+        "no wait is longer than the whole request; write queue.maxWaitSeconds of at most deadlines.totalSeconds",
         lambda routing: routing.queue.max_wait_seconds <= routing.deadlines.total_seconds,
     ),
 )

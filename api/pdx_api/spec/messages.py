@@ -109,6 +109,10 @@ def _sentence(error: ErrorDetails, path: Path, model: type[BaseModel]) -> str:
             return f"{where} {_nonexistent(path, model)}"
         case "missing":
             return f"{where} is missing."
+        case "invalid_key":
+            return key_is_no_text(path[:-1], path[-1])
+        case "string_type" if path[-1:] == ("[key]",):
+            return key_is_no_text(path[:-2], path[-2])
         case "too_long" | "string_too_long":
             unit = "entries" if error["type"] == "too_long" else "characters"
             return f"{where} is too long; write at most {context['max_length']} {unit}."
@@ -125,6 +129,12 @@ def _sentence(error: ErrorDetails, path: Path, model: type[BaseModel]) -> str:
     if expected is None:
         return f"{where} is {given}: {error['msg'][0].lower()}{error['msg'][1:]}."
     return f"{where} is {given}; write {expected}."
+
+
+def key_is_no_text(parent: Path, key: object) -> str:
+    """Return the sentence about a key that YAML reads as a number, true, false or null."""
+    name = {"None": "null", "True": "true", "False": "false"}.get(str(key), str(key))
+    return f"{written(parent) or 'The object'} has the key {name}, which is not a text; put it in quotes, or remove it."
 
 
 _EXPECTED: Final = {

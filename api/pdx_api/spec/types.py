@@ -37,9 +37,10 @@ from pdx_api.spec.routing import EngineKey, GatewayAuth, GatewayLimits, GatewayL
 
 NAME_RULE: Final = matching(
     r"^[a-z]([-a-z0-9]{0,39}[a-z0-9])?$",
-    "write at most 41 lower-case letters, digits and -, a letter first and no - at the end: children's names hold it",
+    "write at most 41 lower-case letters, digits and -, with a letter first and no - at the end",
 )
-Name = Annotated[str, StringConstraints(max_length=253), NAME_RULE]
+# The rule comes first, so that a name of any length gets its sentence; the limit bounds the rule's cost (CEL).
+Name = Annotated[str, NAME_RULE, StringConstraints(max_length=253)]
 """A DNS label. It is short enough that the names of children, which contain it, are labels too."""
 Args = Annotated[list[Annotated[Argument, FLAG_IS_FREE, FLAG_IS_POSSIBLE]], Field(max_length=64)]
 PoolArgs = Annotated[

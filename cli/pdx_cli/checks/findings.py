@@ -73,10 +73,11 @@ def shortened(text: str, limit: int = MAX_QUOTE) -> str:
 
 
 def log_of(source: str, log: str) -> str:
-    """Return where the log of a process is, and its last error, as a remedy."""
-    line = shortened(engine_log.read(log).line)
+    """Return where the log of a process is, and its last error or line, as a remedy."""
+    excerpt = engine_log.read(log)
+    line = shortened(excerpt.line)
     place = f"Its log: {source}" if source else "Read its log where you started it"
-    return f"{place}\nIts last error: {line}" if line else place
+    return f"{place}\nIts last {'error' if excerpt.is_error else 'line'}: {line}" if line else place
 
 
 def capitalized(text: str) -> str:

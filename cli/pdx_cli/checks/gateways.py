@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from pdx_api.names import ENGINE_PORT, Mode, Role
+from pdx_api.verification import Cause
 from pdx_cli.checks.engines import connector_off, lacks_connector
 from pdx_cli.checks.findings import Finding, Severity, log_of, shortened, wrong
-from pdx_cli.checks.transfer import MIN_SPLIT, open_ports, outcomes_of
+from pdx_cli.checks.transfer import MIN_SPLIT, broken_pairs, open_ports, outcomes_of
 from pdx_cli.sources.observation import Body, Observation
 
 _TEMPORARY: Final = r"waits for|no decode|has restarted|not been warmed"
@@ -67,8 +68,11 @@ def _unused(observation: Observation, endpoint: Body, name: str, reason: str) ->
     if role == Role.PREFILL and ": " in reason and peer not in (name, endpoint.get("name")):
         if {peer, _name_of(observation, peer)} & observation.down:
             return None
+        if any(pair.cause is Cause.HANDOFF for pair in broken_pairs(observation)):
+            return None
+        why = why.removeprefix(f"{peer}: ")
         sentence = f"No hand-off succeeds from the prefill engine {name} to the decode engine {peer}: {why}"
-        return wrong("HandoffFails", sentence, _handoff_remedy(observation, endpoint, reason))
+        return wrong(Cause.HANDOFF, sentence, _handoff_remedy(observation, endpoint, reason))
     sentence = f"The gateway does not use the {role} engine {name}: {why}"
     if re.search(r"\b401\b|Unauthorized", reason):
         remedy = "Gateway and engine have different API keys: restart the one that has read the older Secret."
@@ -83,13 +87,12 @@ def _unused(observation: Observation, endpoint: Body, name: str, reason: str) ->
 
 def _handoff_remedy(observation: Observation, endpoint: Body, reason: str) -> str:
     """An engine that answers an error is reached, so the wiring comes before the network."""
-    ports = open_ports(observation)
     if not re.search(r"status 5\d\d|answered 5\d\d", reason):
-        return ports
+        return open_ports(observation)
     wiring = f"{endpoint.get('connector')} with order {endpoint.get('order')}"
     return (
-        f"The engine answered, so it is reached. Check that both engines were started for {wiring}, as the gateway "
-        f"expects: an engine of another order answers so too. Otherwise: {ports[:1].lower()}{ports[1:]}"
+        f"Likely: one of the two was not started for {wiring}, which the gateway expects; compare their arguments.\n"
+        "If they match, open all ports between engines (NIXL's side channel is 5600), and see D's log for the error."
     )
 
 

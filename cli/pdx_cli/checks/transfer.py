@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from pdx_api.names import ConditionType, Role
-from pdx_api.verification import ADVICE, Cause, Verdict
+from pdx_api.verification import ADVICE, Broken, Cause, Verdict
 from pdx_api.verification import Finding as VerificationResult
 from pdx_cli.checks.findings import Finding, Severity, wrong
 from pdx_cli.sources.observation import Engine, Gateway, Observation, Tokens
@@ -103,12 +103,23 @@ def failed_verification(observation: Observation) -> Iterator[Finding]:
         yield Finding(Severity.NOTE, reason, f"It is not verified that KV moves: {message}")
     if status in ("True", "False"):
         return
-    for gateway in observation.gateways:
-        result = _result(gateway)
-        for pair in result.broken:
-            if result.verdict is Verdict.BROKEN and not {pair.prefill, pair.decode} & observation.down:
-                sentence = f"Transfer probes fail: KV does not move from {pair.prefill} to {pair.decode}: {pair.seen}"
-                yield wrong(pair.cause, sentence, f"Likely: {ADVICE[pair.cause]}.")
+    by_cause: dict[Cause, dict[tuple[str, str], str]] = {}
+    for pair in broken_pairs(observation):
+        by_cause.setdefault(pair.cause, {}).setdefault((pair.prefill, pair.decode), pair.seen)
+    if any(failed_transfers(observation)):
+        by_cause.pop(Cause.HANDOFF, None)  # a log names why D answers an error
+    for cause, pairs in by_cause.items():
+        ((prefill, decode), seen), others = next(iter(pairs.items())), len(pairs) - 1
+        more = f" (and in {others} other {'pair' if others == 1 else 'pairs'})" if others else ""
+        sentence = f"Transfer probes fail: KV does not move from {prefill} to {decode}{more}: {seen}"
+        yield wrong(cause, sentence, f"Likely: {ADVICE[cause]}.")
+
+
+def broken_pairs(observation: Observation) -> Iterator[Broken]:
+    """Yield the pairs of running engines whose transfer probes fail, as the gateways list them."""
+    for result in map(_result, observation.gateways):
+        if result.verdict is Verdict.BROKEN:
+            yield from (pair for pair in result.broken if not {pair.prefill, pair.decode} & observation.down)
 
 
 def _result(gateway: Gateway) -> VerificationResult:

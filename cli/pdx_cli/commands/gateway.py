@@ -5,6 +5,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from pdx_api.connectors import CONNECTORS, choose
+from pdx_api.connectors.custom import ProtocolError
 from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, Order, Role
 from pdx_cli import usage
 from pdx_cli.errors import InputError
@@ -128,6 +129,8 @@ def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
         raise InputError(f"--order {args.order} does not exist; write one of: {', '.join(Order)}.")
     try:
         connector, order = choose(args.connector, Order(args.order) if args.order else None, args.protocol)
+    except ProtocolError as error:
+        raise InputError(f"--protocol: {error}.") from error
     except ValueError as error:
         raise InputError(usage.ended(str(error))) from error
     if args.prefill_ranks < 1:

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 from typing import Any, Final
 
+from pdx_api.connectors.custom import ProtocolError
 from pdx_api.connectors.nixl import SIDE_CHANNEL_PORT
 from pdx_api.names import ENGINE_PORT, Order, Role
 from pdx_cli import usage
@@ -152,6 +153,8 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
         )
     except OutOfBoundsError as error:
         raise InputError(f"--{error.field.replace('_', '-')} {error.reason}.") from error
+    except ProtocolError as error:
+        raise InputError(f"--protocol: {error}.") from error
     except ValueError as error:
         raise InputError(usage.ended(str(error))) from error
 

@@ -3,21 +3,23 @@
 import argparse
 import asyncio
 import dataclasses
+import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from pdx_api.names import Mode
 from pdx_api.verification import Finding, Verdict
 from pdx_cli import usage
+from pdx_cli.display.lines import Line, amount, line
 from pdx_cli.inputs import formats
 from pdx_cli.runs import reaper
-from pdx_cli.runs.run_record import Process, Run, default_root, directories, live_runs
+from pdx_cli.runs.run_record import Ending, Process, Run, default_root, directories, live_runs
 from pdx_cli.sources.answers import STATE_PATH
 from pdx_cli.sources.client import AnswerError, Client
 
@@ -26,6 +28,12 @@ examples:
   pdx status
   pdx status -o json | jq '.[].endpoint'
   pdx status -o name"""
+
+
+RECENT_SECONDS: Final = 3600.0
+"""For so long, an ended run is listed below the running ones."""
+UNLIMITED: Final = 10_000
+"""Columns where there is neither a terminal nor the variable COLUMNS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +88,27 @@ def run(args: argparse.Namespace) -> int:
         print(formats.printed([report.as_json() for report in reports], args.format), end="")
     elif not reports:
         print("Nothing runs; start a deployment with `pdx up FILE`.")
-        for directory in directories(args.run_dir, ended=True):
-            print(f"The logs of the last run are in {directory.logs}.")
+        _print_ended(args.run_dir, time.time(), since=0.0)
     else:
         for report in reports:
             _print(report)
+        now = time.time()
+        _print_ended(args.run_dir, now, since=now - RECENT_SECONDS)
     return 0
+
+
+def _print_ended(root: Path, now: float, *, since: float) -> None:
+    """Print how each ended run has ended, the last one first."""
+    ended = [(directory.ending(), directory.logs) for directory in directories(root, ended=True)]
+    for ending, logs in sorted(ended, key=lambda each: -each[0].at):
+        if ending.at >= since:
+            print(f"{ended_sentence(ending, now)} Its logs are in {logs}.")
+
+
+def ended_sentence(ending: Ending, now: float) -> str:
+    """Return which run has ended, when, and why."""
+    ago = f"{usage.duration(max(0, int(now - ending.at)))} ago"
+    return f"{ending.name} ended {ago}: {ending.why}." if ending.is_failure else f"{ending.name} ended {ago}."
 
 
 async def _reports(runs: list[Run]) -> list[Report]:
@@ -106,20 +129,29 @@ def _print(report: Report) -> None:
     run = report.run
     wiring = f"{run.connector} {run.order}" if run.connector else run.mode
     console = Console(highlight=False, soft_wrap=True)
-    console.print(Text(f"{run.name}: {run.model}, {wiring}, {run.engine}, up {_duration(report.uptime)}", "bold"))
+    console.print(Text(f"{run.name}: {run.model}, {wiring}, {run.engine}, up {usage.duration(report.uptime)}", "bold"))
     console.print(Text(f"  {run.endpoint}/v1   {_in_flight(report.state)}"))
     if kv := _kv(report.state):
         console.print(Text(f"  {kv}"))
-    table = Table(box=None, pad_edge=False, padding=(0, 2), show_edge=False)
-    for column in ("  process", "pid", "state", "in flight", "url", "log"):
-        table.add_column(column, no_wrap=True, header_style="dim")
-    for process in run.processes:
-        endpoint = report.endpoint(process)
-        in_flight = str(endpoint.get("inFlight", ""))
-        cells = (f"  {process.name}", str(process.pid), _liveness(report, process), in_flight, process.url, process.log)
-        table.add_row(*(Text(cell) for cell in cells))
-    # On a terminal, rich cuts the table to its width; in a pipe, the columns must stay whole.
-    Console(highlight=False, width=None if console.is_terminal else 300).print(table)
+    if run.processes:
+        console.print(Text(f"  logs: {Path(run.processes[0].log).parent}"))
+    width = shutil.get_terminal_size((UNLIMITED, 0)).columns
+    head, *rows = _table(report)
+    console.print(Text(head.cut(width).text, "dim"))
+    for row in rows:
+        console.print(Text(row.cut(width).text))
+
+
+def _table(report: Report) -> Iterator[Line]:
+    """Yield a row for each process. The state, which has a reason, is last: a narrow terminal cuts it."""
+    rows = [("process", "pid", "in flight", "url", "state")]
+    for process in report.run.processes:
+        in_flight = str(report.endpoint(process).get("inFlight", ""))
+        rows.append((process.name, str(process.pid), in_flight, process.url, _liveness(report, process)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield line(f"  {cells}".rstrip())
 
 
 def _liveness(report: Report, process: Process) -> str:
@@ -136,7 +168,8 @@ def _in_flight(state: Mapping[str, Any] | None) -> str:
     if state is None:
         return "(the gateway does not answer yet)"
     ready = "ready" if state["ready"] else "not ready"
-    flight = ", ".join(f"{count} {name}" for name, count in state["inFlight"].items())
+    counts = state["inFlight"].items()
+    flight = ", ".join(amount(n, "request") if name == "requests" else f"{n} {name}" for name, n in counts)
     return f"{ready}; in flight: {flight}"
 
 
@@ -148,13 +181,12 @@ def _kv(state: Mapping[str, Any] | None) -> str:
     finding = Finding.read(result)
     match finding.verdict:
         case Verdict.VERIFIED:
-            return f"KV moves: verified in {finding.pairs} of {finding.possible} pairs"
+            down = [str(e["name"]) for e in (state or {}).get("endpoints") or () if e.get("state") != "Warm"]
+            if down:
+                return (
+                    f"KV not proved now: {amount(len(down), 'engine')} {'does' if len(down) == 1 else 'do'} not serve"
+                )
+            return f"KV moves: verified in {amount(finding.pairs, 'pair', finding.possible)}"
         case Verdict.BROKEN:
             return f"KV does not move: {finding.broken[0].sentence}"
     return f"KV: {finding.why}"
-
-
-def _duration(seconds: int) -> str:
-    minutes, seconds = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

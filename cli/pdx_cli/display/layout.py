@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from pdx_cli.display.lines import Line, Style, count, duration, line, percent, shortened
+from pdx_cli.display.lines import Line, Style, amount, count, duration, line, percent, shortened
 from pdx_cli.sources.figures import QUANTILES, WARM, EndpointFigures, Figures, PairFigures
 
 MAX_PROBLEMS: Final = 4
@@ -88,18 +88,23 @@ def _title(title: Title, shown: Figures, width: int) -> Line:
 def _status(shown: Figures) -> Line:
     serving = len(shown.endpoints) - len(shown.unhealthy)
     word, style = ("DOWN", Style.BAD) if not shown.ready else ("OK", Style.GREEN)
-    if shown.ready and (shown.unhealthy or shown.unverified or shown.silent or shown.ready < shown.gateways):
+    faults = (shown.unhealthy, shown.unverified, shown.silent, shown.recomputes, shown.ready < shown.gateways)
+    if shown.ready and any(faults):
         word, style = "DEGRADED", Style.YELLOW
-    engines = f"{serving} of {len(shown.endpoints)} engines, {shown.ready} of {shown.gateways} gateways ready"
-    return line((word, style), f"  {engines}", *_kv(shown))
+    engines = amount(serving, "engine", len(shown.endpoints))
+    return line((word, style), f"  {engines}, {amount(shown.ready, 'gateway', shown.gateways)} ready", *_kv(shown))
 
 
 def _kv(shown: Figures) -> Iterator[str]:
+    """Yield what is proved at present: a result of engines that have restarted or do not serve is past."""
     good = sum(pair.is_verified for pair in shown.pairs)
-    if good:
-        yield f"  KV verified in {good} of {len(shown.pairs)} pairs"
+    past = [pair.age for pair in shown.pairs if pair.verdict == "verified"]
+    if good and not shown.recomputes:
+        yield f"  KV verified in {amount(good, 'pair', len(shown.pairs))}"
     elif shown.kv:
-        yield f"  {shown.kv.removesuffix(' by transfer probes')}"
+        yield f"  {shown.kv}"
+    elif shown.pairs:
+        yield f"  KV not proved now{f', last {min(past):.0f} s ago' if past else ''}"
 
 
 def problems(shown: Figures) -> Iterator[str]:
@@ -112,14 +117,19 @@ def problems(shown: Figures) -> Iterator[str]:
             yield f"{each.name} is {each.state}{f': {each.reason}' if each.reason else ''}"
         else:
             yield f"{each.name} {each.silent}; the gateway still reports {each.state}"
+    total = len(shown.pairs)
     broken = [pair for pair in shown.unverified if pair.verdict == "broken"]
     if broken:
         first = broken[0]
-        yield f"KV does not move in {len(broken)} of {len(shown.pairs)} pairs: {_pair_name(first)}: {first.detail}"
+        yield f"KV does not move in {amount(len(broken), 'pair', total)}: {_pair_name(first)}: {first.detail}"
+    if shown.recomputes:
+        yield "no KV arrived since the last update: decode engines computed the prompts of split requests"
     stale = [pair for pair in shown.unverified if pair.stale]
     if stale:
-        oldest = max(pair.age for pair in stale)
-        yield f"{len(stale)} of {len(shown.pairs)} pairs were not probed for up to {oldest:.0f} s"
+        were, most = ("was", "") if len(stale) == 1 else ("were", "up to ")
+        yield f"{amount(len(stale), 'pair', total)} {were} not probed for {most}{max(p.age for p in stale):.0f} s"
+    if restarted := sum(pair.outdated and not pair.stale for pair in shown.unverified):
+        yield f"{amount(restarted, 'pair', total)} {'has' if restarted == 1 else 'have'} an engine that restarted"
     for name, (rate, _) in shown.problems.items():
         if rate > 0 and not name.startswith("settled"):
             yield f"{name}: {rate:.1f}/s"
@@ -130,12 +140,16 @@ def _problem_lines(shown: Figures) -> Iterator[Line]:
     for text in found[:MAX_PROBLEMS]:
         yield line(("✗ ", Style.BAD), (" ".join(text.split()), Style.RED))
     if len(found) > MAX_PROBLEMS:
-        yield line((f"  and {len(found) - MAX_PROBLEMS} more problems", Style.RED))
+        yield line((f"  and {amount(len(found) - MAX_PROBLEMS, 'more problem')}", Style.RED))
 
 
 def _figures(shown: Figures) -> Iterator[Line]:
     rates = "  ".join(f"{name} {rate:.1f}/s" for name, (rate, total) in shown.outcomes.items() if total)
-    flight = ", ".join(f"{number} {name}" for name, number in shown.in_flight.items() if number)
+    flight = ", ".join(
+        amount(number, "request") if name == "requests" else f"{number} {name}"
+        for name, number in shown.in_flight.items()
+        if number
+    )
     yield line(("Requests  ", Style.DIM), rates or "none yet", ("   in flight ", Style.DIM), flight or "none")
     first = shown.phase(FIRST_TOKEN)
     ttft = (
@@ -168,8 +182,8 @@ class _Column:
 
 
 _NUMBERS: Final = (
-    _Column("RUN", 4, lambda e: count(e.load.running)),
-    _Column("WAIT", 4, lambda e: count(e.load.waiting)),
+    _Column("RUN", 4, lambda e: count(e.load.running, digits=2)),
+    _Column("WAIT", 4, lambda e: count(e.load.waiting, digits=2)),
     _Column("KV", 4, lambda e: percent(e.load.kv_usage)),
     _Column("OUT/S", 6, lambda e: count(e.load.output_rate)),
     _Column("IN/S", 6, lambda e: count(e.load.prompt_rate)),
@@ -236,18 +250,21 @@ def _pairs(shown: Figures, width: int) -> Iterator[Line]:
     """Yield the pairs that are not verified, and one line for the others."""
     if not shown.pairs:
         return
-    good = [pair for pair in shown.pairs if pair.is_verified]
+    good, total = [pair for pair in shown.pairs if pair.is_verified], len(shown.pairs)
     yield Line()
     if good:
         remote = min((pair.remote for pair in good if pair.remote is not None), default=None)
-        least = f", remote {percent(remote)} or more" if remote is not None else ""
+        least = f", remote at least {percent(remote)}" if remote is not None else ""
         age = max(pair.age for pair in good)
-        text = f"{len(good)} of {len(shown.pairs)} pairs verified, oldest probe {age:.0f} s ago{least}"
+        text = f"{amount(len(good), 'pair', total)} verified, oldest probe {age:.0f} s ago{least}"
         yield line(("Pairs     ", Style.DIM), text)
     if down := sum(pair.is_down and pair.verdict != "broken" for pair in shown.pairs):
-        yield line(f"          {down} of {len(shown.pairs)} pairs have an engine that does not serve")
+        yield line(
+            f"          {amount(down, 'pair', total)} {'has' if down == 1 else 'have'} an engine that does not serve"
+        )
     for pair in shown.unverified:
-        verdict = f"{pair.verdict}, {pair.age:.0f} s ago{' (stale)' if pair.stale else ''}"
+        past = " (before a restart)" if pair.outdated else " (stale)" if pair.stale else ""
+        verdict = f"{pair.verdict}, {pair.age:.0f} s ago{past}"
         style = Style.BAD if pair.verdict == "broken" else Style.YELLOW
         yield line(f"  {_pair_name(pair)}  ", (verdict, style), f": {pair.detail}" if pair.detail else "").cut(width)
 

@@ -70,12 +70,15 @@ def shortened(text: str, width: int) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Format with three digits and a unit; a dash for None and NaN."""
+    """Format with three digits and a unit, in at most seven characters; a dash for None and NaN."""
     if seconds is None or math.isnan(seconds):
         return "-"
-    return (
-        f"{1000 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
-    )
+    if seconds < 0.9995e-3:
+        return f"{1e6 * seconds:.0f} µs"
+    for limit, scale, unit in ((0.9995, 1e3, "ms"), (999.5, 1.0, "s")):
+        if seconds < limit:
+            return f"{scale * seconds:.3g} {unit}"
+    return f"{seconds:.0f} s" if seconds < 99_999.5 else f"{seconds / 3600:.0f} h"
 
 
 def percent(share: float | None) -> str:
@@ -83,12 +86,18 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f}%"
 
 
-def count(number: float | None) -> str:
-    """Format a number in at most five characters; a dash for None."""
+def amount(number: int, noun: str, total: int | None = None) -> str:
+    """Return for example `1 pair`, `2 pairs`, or with a total `1 of 9 pairs`."""
+    plural = "" if (number if total is None else total) == 1 else "s"
+    return f"{number} {noun}{plural}" if total is None else f"{number} of {total} {noun}{plural}"
+
+
+def count(number: float | None, *, digits: int = 3) -> str:
+    """Format a number in at most five characters, or in four with two `digits`; a dash for None."""
     if number is None or math.isnan(number):
         return "-"
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+    for limit, scale, unit in ((999.5e6, 1e9, "G"), (999.5e3, 1e6, "M"), (9999.5, 1e3, "k")):
         if number >= limit:
-            scaled = number / (1e3 if unit == "k" else limit)
-            return f"{scaled:.1f}{unit}" if scaled < 100 else f"{scaled:.0f}{unit}"
+            scaled = number / scale
+            return f"{scaled:.{int(round(scaled, 1) < 10 ** (digits - 1))}f}{unit}"
     return f"{number:.0f}" if number >= 10 or number == int(number) else f"{number:.1f}"

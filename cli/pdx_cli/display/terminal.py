@@ -46,7 +46,15 @@ def encodable(text: str) -> str:
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
-        for character, plain in (("→", "->"), ("…", "."), ("✗", "x"), ("↑↓", "arrows"), ("↑", "up"), ("↓", "down")):
+        for character, plain in (
+            ("→", "->"),
+            ("…", "."),
+            ("µ", "u"),
+            ("✗", "x"),
+            ("↑↓", "arrows"),
+            ("↑", "up"),
+            ("↓", "down"),
+        ):
             text = text.replace(character, plain)
         text = text.encode(encoding, "replace").decode(encoding)
     return text
@@ -78,9 +86,10 @@ class Terminal:
             termios.tcsetattr(0, termios.TCSADRAIN, self._modes)
 
     def draw(self, lines: Sequence[Line]) -> None:
-        """Replace the screen's content."""
-        rows = "\r\n".join(f"{each.ansi(styled=True, coloured=self._coloured)}\x1b[K" for each in lines)
-        self._write(f"\x1b[?2026h\x1b[H{encodable(rows)}\x1b[J\x1b[?2026l")
+        """Replace the screen's content; there is one line for each of the terminal's."""
+        # A line is erased before it is written: after a line of the whole width, the cursor is on its last character.
+        rows = "\r\n".join(f"\x1b[K{each.ansi(styled=True, coloured=self._coloured)}" for each in lines)
+        self._write(f"\x1b[?2026h\x1b[H{encodable(rows)}\x1b[?2026l")
 
     def _write(self, text: str) -> None:
         sys.stdout.write(text)

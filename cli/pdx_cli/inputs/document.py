@@ -11,17 +11,18 @@ from typing import Any, Final
 import yaml
 
 from pdx_api.names import API_VERSION, KIND
-from pdx_api.spec.messages import shown
+from pdx_api.spec.messages import shown, written
 from pdx_api.spec.parse import InvalidDeploymentError, Problem, parse
 from pdx_api.spec.types import PDDeployment
 from pdx_cli.errors import InputError
-from pdx_cli.inputs.names import IMAGE_RULE, NAMESPACE_RULE, is_image, is_namespace
-from pdx_cli.inputs.yaml_source import STDIN, Document, position, read
+from pdx_cli.inputs.names import ENGINE_IMAGE_RULE, IMAGE_RULE, NAMESPACE_RULE, is_image, is_namespace
+from pdx_cli.inputs.object_rules import broken_rules
+from pdx_cli.inputs.yaml_source import STDIN, Document, position, read, source_name
 
 _CODE_DIRECTORY: Final = ("spec", "kvTransfer", "custom", "code", "directory")
 _CHECKED: Final[tuple[tuple[tuple[str, ...], Callable[[str], bool], str], ...]] = (
     (("metadata", "namespace"), is_namespace, NAMESPACE_RULE),
-    (("spec", "engine", "image"), is_image, IMAGE_RULE),
+    (("spec", "engine", "image"), is_image, ENGINE_IMAGE_RULE),
     (("spec", "gateway", "image"), is_image, IMAGE_RULE),
 )
 """Field, its check, and what to write: what the schema leaves to Kubernetes."""
@@ -47,6 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _file(text: str) -> Path:
     if not text.strip():
         raise argparse.ArgumentTypeError("the value is empty; name a YAML file, or - for stdin")
+    if re.match(r"[a-z]+://", text, re.IGNORECASE):
+        raise argparse.ArgumentTypeError(
+            f"{text} is a URL; pipe its content, for example `curl -sL URL | pdx render -`"
+        )
     return Path(text)
 
 
@@ -65,7 +70,7 @@ def load(file: Path, assignments: Sequence[str], name: str | None = None) -> PDD
     found = load_all(file, assignments, name)
     if len(found) > 1:
         names = ", ".join(each.metadata.name for each in found)
-        raise InputError(f"{_source(file)} has {len(found)} PDDeployments; select one with --name: {names}.")
+        raise InputError(f"{source_name(file)} has {len(found)} PDDeployments; select one with --name: {names}.")
     return found[0]
 
 
@@ -74,7 +79,7 @@ def load_all(file: Path, assignments: Sequence[str], name: str | None = None) ->
 
     A relative directory in the file starts from the file's directory, in an assignment from the working directory.
     """
-    documents = _selected(read(file), _source(file), name)
+    documents = _selected(read(file), source_name(file), name)
     base = Path.cwd() if file == STDIN else file.absolute().parent
     changes = [_parsed(assignment) for assignment in assignments]
     found, problems = [], list[tuple[int, str]]()
@@ -88,17 +93,13 @@ def load_all(file: Path, assignments: Sequence[str], name: str | None = None) ->
             problems += (_located(problem, document, changes) for problem in error.problems)
     if problems:
         lines = tuple(text for _, text in sorted(problems, key=lambda problem: problem[0]))
-        raise InputError(*(lines if len(lines) == 1 else (f"{_source(file)} has {len(lines)} errors:", lines)))
+        raise InputError(*(lines if len(lines) == 1 else (f"{source_name(file)} has {len(lines)} errors:", lines)))
     return found
 
 
 def assign(body: Any, assignment: str) -> Any:
-    """Return a copy of the body with one `path=value` applied; missing mappings on the path are created."""
+    """Return a copy of the body with one `path=value` applied; missing mappings and lists are created."""
     return _assigned(body, _parsed(assignment))
-
-
-def _source(file: Path) -> str:
-    return "stdin" if file == STDIN else str(file)
 
 
 def _selected(documents: Sequence[Document], source: str, name: str | None) -> list[Document]:
@@ -138,12 +139,12 @@ def _kinds(documents: Iterable[Document]) -> str:
 
 def _checked(body: Any) -> PDDeployment:
     """Parse a body, and check what the schema leaves to Kubernetes; raises InvalidDeploymentError."""
-    further = list(_names_and_images(body))
+    further = [*_names_and_images(body), *broken_rules(body)]
     try:
         deployment = parse(body)
     except InvalidDeploymentError as error:
-        paths = {problem.path for problem in error.problems}
-        raise InvalidDeploymentError(*error.problems, *(each for each in further if each.path not in paths)) from error
+        paths = {problem.path for problem in further}
+        raise InvalidDeploymentError(*(each for each in error.problems if each.path not in paths), *further) from error
     if further:
         raise InvalidDeploymentError(*further)
     return deployment
@@ -185,14 +186,16 @@ def _parsed(assignment: str) -> _Assignment:
 
 def _assigned(body: Any, change: _Assignment) -> Any:
     node = changed = copy.deepcopy(body)
-    for depth, step in enumerate(change.path):
-        key = _key(node, step, change.path[:depth], change.text)
-        if depth == len(change.path) - 1:
+    for depth, (step, following) in enumerate(zip(change.path, (*change.path[1:], None), strict=True)):
+        key: Any = _key(node, step, change.path[:depth], change.text)
+        if isinstance(node, list) and key == len(node):
+            node.append(None)
+        if following is None:
             node[key] = change.value
-        elif isinstance(node, list) or node.get(key) is not None:
+        elif (node[key] if isinstance(node, list) else node.get(key)) is not None:
             node = node[key]
         else:
-            node[key] = node = {}
+            node[key] = node = [] if isinstance(following, int) else {}
     return changed
 
 
@@ -208,12 +211,13 @@ def _with_absolute_code(body: Any, base: Path) -> Any:
 
 
 def _key(node: Any, step: int | str, parents: Sequence[int | str], path: str) -> str | int:
-    """Return the step as a key of a mapping or an index of a list; `parents` is the path of the node."""
-    where = ".".join(map(str, parents)) or "the document"
+    """Return the step as a key of a mapping or an index of a list, its length to append; `parents`: the node's path."""
+    where = written(parents) or "the document"
     if isinstance(node, dict):
         return str(step)
     if not isinstance(node, list):
         raise InputError(f"--set {path}: {where} is {shown(node)}, which has no fields.")
-    if not isinstance(step, int) or step >= len(node):
-        raise InputError(f"--set {path}: {where} is a list with {len(node)} entries and has no entry {step}.")
+    if not isinstance(step, int) or step > len(node):
+        count = f"{len(node)} {'entry' if len(node) == 1 else 'entries'}"
+        raise InputError(f"--set {path}: {where} is a list with {count}; write {where}[{len(node)}] to append one.")
     return step

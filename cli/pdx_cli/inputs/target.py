@@ -3,7 +3,8 @@
 import argparse
 import os
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,8 +12,13 @@ from urllib.parse import urlsplit
 
 from pdx_cli.errors import CommandError, InputError
 from pdx_cli.inputs.names import namespace
-from pdx_cli.runs.run_record import Run, default_root, live_runs
-from pdx_cli.usage import directory
+from pdx_cli.runs.logs import tail
+from pdx_cli.runs.run_record import Run, default_root, directories, live_runs
+from pdx_cli.usage import directory, duration
+from pdx_operator.observed import engine_log
+
+LOG_LINES: Final = 400
+"""Lines at the end of a log in which an error is looked for."""
 
 WHERE: Final = """\
 Without a flag that selects a location, the command inspects what `pdx up` runs on this machine: the run of that name,
@@ -89,11 +95,15 @@ def target_of(args: argparse.Namespace) -> Local | InCluster:
             f"{cluster_flags[0]} selects a cluster and {here_flags[0]} this machine; use only one of them.", code=2
         )
     if args.admin:
-        return Local(args.name or _host(args.admin), args.admin.rstrip("/"))
+        if others := [*([args.name] if args.name else []), *(flag for flag in here_flags if flag != "--admin")]:
+            raise InputError(f"--admin selects a gateway by its URL; leave out {' and '.join(others)}.")
+        return Local(_host(args.admin), args.admin.rstrip("/"))
     if not cluster_flags and (here_flags or not args.plugin):
         found = local_of(live_runs(args.run_dir or default_root()), args.name)
         if found is not None:
             return found
+        if here_flags or not has_kubeconfig():
+            _check_ended(args.run_dir or default_root(), args.name)
         if here_flags:
             what = f"No `pdx up` named {args.name} runs" if args.name else "No `pdx up` runs"
             raise InputError(f"{what} on this machine; start one with `pdx up FILE`.")
@@ -103,6 +113,25 @@ def target_of(args: argparse.Namespace) -> Local | InCluster:
                 f"{what}, and no kubeconfig: start one with `pdx up FILE`, or name a cluster with --kubeconfig."
             )
     return InCluster(args.name, args.namespace, args.kubeconfig, args.context)
+
+
+def _check_ended(root: Path, name: str | None) -> None:
+    """Refuse the name of a run that has ended, with its end and its logs."""
+    for each in directories(root, ended=True) if name else ():
+        ending = each.ending()
+        if ending.name == name:
+            ago = duration(max(0, int(time.time() - ending.at)))
+            why = f": {ending.why}" if ending.is_failure else ""
+            sentence = f"{name} ended {ago} ago{why}. Its logs are in {each.logs}; start it again with `pdx up FILE`."
+            raise InputError(sentence, tuple(_errors(each.logs)))
+
+
+def _errors(logs: Path) -> Iterator[str]:
+    """Yield the last error of each log that has one."""
+    for log in sorted(logs.glob("*.log")):
+        excerpt = engine_log.read("\n".join(tail(log, LOG_LINES)))
+        if excerpt.is_error:
+            yield f"{log.stem}: {excerpt.line}"
 
 
 def has_kubeconfig() -> bool:

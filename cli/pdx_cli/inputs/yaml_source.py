@@ -3,6 +3,7 @@
 Refuses duplicate keys, as the API server does; YAML's own loader would keep the last one.
 """
 
+import errno
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -48,10 +49,15 @@ class Document:
         return [Document(self.name, item, node) for item, node in zip(body["items"], nodes, strict=False)]
 
 
+def source_name(file: Path) -> str:
+    """Return the name of a file for messages."""
+    return "stdin" if file == STDIN else str(file)
+
+
 def read(file: Path) -> list[Document]:
     """Return the documents that are not empty; raises InputError."""
-    name = "stdin" if file == STDIN else str(file)
-    loader = yaml.SafeLoader(_text(file, name))
+    name = source_name(file)
+    loader = yaml.SafeLoader(_printable(_text(file, name), name))
     documents = []
     try:
         while loader.check_node():
@@ -87,14 +93,23 @@ def _text(file: Path, name: str) -> str:
         data = sys.stdin.buffer.read() if file == STDIN else file.read_bytes()
         return data.decode("utf-8-sig")
     except FileNotFoundError as error:
-        hint = "; a URL is not read: pipe it, for example `curl -s URL | pdx render -`" if ":/" in name else ""
-        raise InputError(f"{name} does not exist{hint}.") from error
+        raise InputError(f"{name!r} does not exist.") from error
     except IsADirectoryError as error:
         raise InputError(f"{name} is a directory; name a YAML file with a PDDeployment.") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{name} is not a text file.") from error
+        raise InputError(f"{name} is not a text file (UTF-8).") from error
     except OSError as error:
+        if file == STDIN and error.errno == errno.EBADF:
+            raise InputError("stdin is closed; pipe a YAML file into it, or name a file.") from error
         raise InputError(f"{name} cannot be read: {error.strerror}.") from error
+
+
+def _printable(text: str, name: str) -> str:
+    """Return the text if YAML allows its characters; raises InputError. The loader's own check names no line."""
+    if found := yaml.reader.Reader.NON_PRINTABLE.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise InputError(f"{name}:{line}: the character U+{ord(found[0]):04X} is not allowed in YAML; remove it.")
+    return text
 
 
 def _listed(name: str, duplicates: Sequence[tuple[str, int, int]]) -> tuple[str, tuple[str, ...]]:

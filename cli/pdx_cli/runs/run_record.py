@@ -19,6 +19,7 @@ from pdx_cli.errors import CommandError
 STATE: Final = "state.json"
 LOCK: Final = "lock"
 LOGS: Final = "logs"
+ENDING: Final = "ending.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,22 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Ending:
+    """How the last run of a directory ended."""
+
+    name: str
+    at: float
+    """Unix time, seconds."""
+    why: str = ""
+    """As a clause; empty if it was stopped."""
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether it ended by itself."""
+        return bool(self.why)
+
+
+@dataclass(frozen=True, slots=True)
 class RunDirectory:
     """The directory with the record and the logs of one run."""
 
@@ -86,9 +103,23 @@ class RunDirectory:
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
-    def clear(self) -> None:
-        """Remove the record; the logs stay."""
+    def clear(self, ending: Ending | None = None) -> None:
+        """Remove the record; the logs stay, and how the run has ended."""
+        if ending is not None:
+            with contextlib.suppress(OSError):  # it only explains
+                (self.path / ENDING).write_text(json.dumps(dataclasses.asdict(ending)) + "\n")
         (self.path / STATE).unlink(missing_ok=True)
+
+    def ending(self) -> Ending:
+        """Return how the last run has ended; without a report, only its name and the time of its last log line."""
+        try:
+            return Ending(**json.loads((self.path / ENDING).read_text()))
+        except (OSError, ValueError, TypeError):
+            return Ending(self.path.name, self._last_line())
+
+    def _last_line(self) -> float:
+        times = [log.stat().st_mtime for log in self.logs.glob("*.log")] if self.logs.is_dir() else []
+        return max(times, default=self.path.stat().st_mtime)
 
     @contextlib.contextmanager
     def held(self, name: str) -> Iterator[None]:
@@ -97,14 +128,20 @@ class RunDirectory:
             self.logs.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise CommandError(f"{self.path} cannot store the run's files: {error.strerror}.") from error
+            raise CommandError(
+                f"{self.path} cannot store the run's files: {error.strerror}; choose another directory with --run-dir."
+            ) from error
         try:
             if not _lock(lock, wait_seconds=0.5):
                 raise CommandError(f"{name} already runs in {self.path}; stop that `pdx up`, or use another --run-dir.")
+            why = ""
             try:
                 yield
+            except CommandError as error:
+                why = str(error).partition("; ")[0].removesuffix(".")
+                raise
             finally:
-                self.clear()
+                self.clear(Ending(name, time.time(), why))
         finally:
             os.close(lock)
 
@@ -116,7 +153,7 @@ class RunDirectory:
             lock = os.open(self.path / LOCK, os.O_RDWR)
             try:
                 if _lock(lock, wait_seconds=0):
-                    self.clear()
+                    self.clear(Ending(run.name, self._last_line(), "`pdx up` was killed"))
                     return None
             finally:
                 os.close(lock)

@@ -27,7 +27,8 @@ class Client:
     """Owns one HTTP session. It ignores the proxies of the environment, because every server is on this machine."""
 
     def __init__(self) -> None:
-        self._session = aiohttp.ClientSession(trust_env=False)
+        # A server may close an idle connection at the moment at which a POST is sent over it.
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), trust_env=False)
 
     async def __aenter__(self) -> Self:
         return self

@@ -56,6 +56,8 @@ class LoadFigures:
     """Mean seconds for one output token."""
     remote: float | None = None
     """Share of its prompt tokens that came through the connector, 0 to 1."""
+    recomputes: bool = False
+    """Whether no KV arrived for its prompts between the samples, and it computed most of their tokens."""
 
 
 @dataclass(slots=True)
@@ -108,6 +110,7 @@ def compared(then: EngineLoad | None, now: EngineLoad | None, seconds: float) ->
         kv_usage=now.kv_usage,
         tpot=_mean(then.token_seconds if then else (0.0, 0.0), now.token_seconds),
         remote=remote_share(then.tokens if then else None, now.tokens),
+        recomputes=_recomputes(then.tokens if then else None, now.tokens),
         **rates,
     )
 
@@ -120,6 +123,13 @@ def remote_share(then: Tokens | None, now: Tokens | None) -> float | None:
     if then is not None and now.prompt > then.prompt:
         prompt, external = now.prompt - then.prompt, now.external - then.external
     return external / prompt if prompt else None
+
+
+def _recomputes(then: Tokens | None, now: Tokens | None) -> bool:
+    """Whether it had prompts between the samples, none of whose KV arrived, and computed most of their tokens."""
+    if then is None or now is None or now.prompt <= then.prompt or now.external != then.external:
+        return False
+    return now.computed - then.computed > (now.prompt - then.prompt) / 2
 
 
 def _mean(then: tuple[float, float], now: tuple[float, float]) -> float | None:

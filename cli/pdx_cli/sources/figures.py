@@ -13,7 +13,7 @@ from pdx_cli.sources.observation import Body
 
 QUANTILES: Final = (0.5, 0.9, 0.99)
 WARM: Final = "Warm"
-STALE_PERIODS: Final = 2
+STALE_ROUNDS: Final = 2
 PHASES: Final = "pdx_phase_seconds_bucket"
 _STATES: Final = ("Warm", "Warming", "Suspect", "Cold", "NotReady", "Leaving")
 
@@ -71,6 +71,7 @@ class EndpointFigures:
     state: str
     """The worst state that a gateway reports."""
     reason: str
+    """Why; without its own name."""
     legs: int
     """Requests of the gateways that it has not answered."""
     load: LoadFigures = _NO_LOAD
@@ -96,15 +97,18 @@ class PairFigures:
     age: float
     detail: str
     stale: bool = False
-    """Whether the probe is older than two periods, so that its verdict is not current."""
+    """Whether all pairs could have been probed twice since, so that its verdict is not current."""
+
+    outdated: bool = False
+    """Whether one of its engines has restarted since the probe."""
 
     is_down: bool = False
     """Whether one of its engines does not serve, so that it is not probed."""
 
     @property
     def is_verified(self) -> bool:
-        """Whether KV moved within the last periods."""
-        return self.verdict == "verified" and not self.stale and not self.is_down
+        """Whether KV has moved between these processes, and not long ago."""
+        return self.verdict == "verified" and not (self.stale or self.outdated or self.is_down)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,14 @@ class Figures:
     endpoints: tuple[EndpointFigures, ...]
     pairs: tuple[PairFigures, ...]
     kv: str
-    """Summary of the transfer probes; empty if there are none."""
+    """What the gateways conclude from their transfer probes, unless it is that KV moves; empty if there are none."""
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether requests were split between the samples, and the decode engines computed their prompts again."""
+        rates = {name: rate for name, (rate, _) in self.outcomes.items()}
+        loads = [e.load for e in self.endpoints if e.role == "decode" and e.load.prompt_rate]
+        return bool(rates.get("split") and not rates.get("whole") and loads and all(each.recomputes for each in loads))
 
     @property
     def unhealthy(self) -> tuple[EndpointFigures, ...]:
@@ -151,7 +162,10 @@ def figures(before: Sample | None, now: Sample, names: Mapping[str, str] = Mappi
     """
     states = [reading.state for reading in now.readings]
     seconds = now.at - before.at if before else 0.0
-    endpoints = tuple(replace(e, name=names.get(e.name, e.name)) for e in _endpoints(before, now, seconds))
+    endpoints = tuple(
+        replace(e, name=names.get(e.name, e.name), reason=_named(e.reason, names))
+        for e in _endpoints(before, now, seconds)
+    )
     pairs = tuple(
         replace(p, prefill=names.get(p.prefill, p.prefill), decode=names.get(p.decode, p.decode))
         for p in _pairs(now.readings)
@@ -263,7 +277,7 @@ def _endpoints(before: Sample | None, now: Sample, seconds: float) -> tuple[Endp
                 role=str(worst["role"]),
                 revision=str(worst.get("revision") or ""),
                 state=str(worst["state"]),
-                reason=str(worst.get("reason") or ""),
+                reason=str(worst.get("reason") or "").removeprefix(f"{name}: "),
                 legs=sum(int(view["inFlight"]) for view in views),
                 load=compared(before.loads.get(name) if before else None, now.loads.get(name), seconds),
                 silent=now.unanswered.get(name, ""),
@@ -271,6 +285,12 @@ def _endpoints(before: Sample | None, now: Sample, seconds: float) -> tuple[Endp
         )
     order = ("prefill", "decode", "aggregated")
     return tuple(sorted(found, key=lambda e: (order.index(e.role) if e.role in order else 9, e.revision, e.name)))
+
+
+def _named(reason: str, names: Mapping[str, str]) -> str:
+    """Return the reason with the shown name of the engine that it begins with."""
+    engine, colon, rest = reason.partition(": ")
+    return f"{names[engine]}{colon}{rest}" if colon and engine in names else reason
 
 
 def _rank(state: str) -> int:
@@ -281,7 +301,7 @@ def _pairs(readings: Sequence[Reading]) -> tuple[PairFigures, ...]:
     """Return each pair once, from the gateway that probed it last."""
     found: dict[tuple[str, str], PairFigures] = {}
     for page, pair in ((probes, each) for probes in _probes(readings) for each in probes.get("pairs") or ()):
-        period = float(page.get("seconds") or 0)
+        longest = STALE_ROUNDS * _round_seconds(page)
         tokens = pair.get("tokens") or 0
         figure = PairFigures(
             prefill=str(pair["prefill"]),
@@ -290,13 +310,28 @@ def _pairs(readings: Sequence[Reading]) -> tuple[PairFigures, ...]:
             remote=pair.get("outside", 0) / tokens if tokens else None,
             seconds=pair.get("seconds") or {},
             age=float(pair.get("ageSeconds") or 0),
-            detail=": ".join(str(pair[key]) for key in ("cause", "seen") if pair.get(key)),
-            stale=bool(period) and float(pair.get("ageSeconds") or 0) > STALE_PERIODS * period,
+            detail=": ".join(each for each in (str(pair.get("cause") or ""), _seen(pair)) if each),
+            outdated=bool(pair.get("outdated")),
+            stale=0 < longest < float(pair.get("ageSeconds") or 0),
         )
         other = found.get((figure.prefill, figure.decode))
         if other is None or figure.age < other.age:
             found[figure.prefill, figure.decode] = figure
     return tuple(sorted(found.values(), key=lambda p: (p.verdict == "verified", p.prefill, p.decode)))
+
+
+def _seen(pair: Body) -> str:
+    """Return what a probe has shown, with P or D for the names, which are beside it."""
+    seen = str(pair.get("seen") or "")
+    for role, letter in (("prefill", "P"), ("decode", "D")):
+        seen = seen.replace(f"the hand-off failed at {pair[role]}: ", f"{letter}: ")
+    return seen
+
+
+def _round_seconds(page: Body) -> float:
+    """Return the time in which a gateway probes every pair: within a period, it probes each engine in one pair."""
+    engines = [{str(pair[role]) for pair in page.get("pairs") or ()} for role in ("prefill", "decode")]
+    return float(page.get("seconds") or 0) * min(map(len, engines))
 
 
 def _probes(readings: Sequence[Reading]) -> list[Body]:
@@ -311,9 +346,10 @@ def _summary(readings: Sequence[Reading]) -> str:
     worst = min(findings, key=lambda f: order.index(f["verdict"]) if f["verdict"] in order else len(order))
     match worst["verdict"]:
         case "verified":
-            return f"KV moves: {worst.get('pairs')} of {worst.get('possible')} pairs verified by transfer probes"
+            return ""  # the pairs show whether this holds at present
         case "broken":
-            return f"KV DOES NOT MOVE between {worst.get('broken_pairs')} of {worst.get('possible')} pairs"
+            noun = "pair" if worst.get("possible") == 1 else "pairs"
+            return f"KV DOES NOT MOVE in {worst.get('broken_pairs')} of {worst.get('possible')} {noun}"
         case _:
             return f"KV not verified: {worst.get('why') or 'no transfer probe has succeeded yet'}"
 

@@ -7,8 +7,9 @@ block it. Without the right to port-forward, they are queried through the API se
 import asyncio
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 from weakref import WeakSet
 
 import aiohttp
@@ -16,7 +17,7 @@ import yaml
 from aiohttp import AddrInfoType
 from kubernetes.aio import client, config
 
-from pdx_cli.errors import CommandError
+from pdx_cli.errors import CommandError, InputError
 from pdx_operator.kube.client import ApiError, Cluster
 from pdx_operator.kube.resources import POD
 
@@ -29,6 +30,10 @@ _ERROR: Final = 1
 ANSWER_SECONDS: Final = 10.0
 CLOSE_POLLS: Final = 100
 """One second in all."""
+_UNUSABLE: Final = (
+    config.ConfigException, yaml.YAMLError, OSError, TypeError, ValueError, AttributeError, KeyError
+)  # fmt: skip
+"""What the client library raises for a file that is not a whole kubeconfig."""
 
 
 class PodAnswerError(Exception):
@@ -56,16 +61,13 @@ class Kube(Cluster):
         """Connect as kubectl does; also return the context's namespace. Raises CommandError with code 2."""
         settings = client.Configuration()
         _check_exists(kubeconfig)
+        chosen = _context(kubeconfig, context)
         try:
             await config.load_kube_config(kubeconfig, context=context, client_configuration=settings)  # type: ignore[no-untyped-call]
-            contexts, active = config.list_kube_config_contexts(kubeconfig)  # type: ignore[no-untyped-call]
-        except (config.ConfigException, yaml.YAMLError, OSError, TypeError, ValueError, AttributeError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise CommandError(
-                f"No cluster is configured: {reason.rstrip('.')}; name a file with --kubeconfig, or set KUBECONFIG.",
-                code=2,
-            ) from error
-        chosen = next((c for c in contexts if c["name"] == context), active) or {}
+        except _UNUSABLE as error:
+            name = chosen.get("name")
+            text = f"The context {name} of {_paths(kubeconfig)} has no usable cluster and user; correct it, or choose"
+            raise InputError(f"{text} another with --context.") from error
         settings.client_session_kwargs = {"trust_env": False}
         api = client.ApiClient(settings)
         api.user_agent = "pdx"
@@ -133,11 +135,32 @@ class Kube(Cluster):
                 raise PodAnswerError(f"nothing answers on its port {port}") from error
 
 
+def _paths(kubeconfig: str | None) -> str:
+    """Return the file, or the files that KUBECONFIG lists."""
+    return kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+
+
+def _context(kubeconfig: str | None, name: str | None) -> Mapping[str, Any]:
+    """Return the context of that name, or the current one; raises InputError."""
+    try:
+        contexts, active = config.list_kube_config_contexts(kubeconfig)  # type: ignore[no-untyped-call]
+        names = [str(each["name"]) for each in contexts]
+    except _UNUSABLE as error:
+        text = f"{_paths(kubeconfig)} is not a kubeconfig with a current context, its cluster and its user"
+        raise InputError(f"{text}; name another file with --kubeconfig.") from error
+    if name is not None and name not in names:
+        raise InputError(f"{_paths(kubeconfig)} has no context {name}; it has: {', '.join(names)}.")
+    found: Mapping[str, Any] = next((each for each in contexts if each["name"] == name), active) or {}
+    return found
+
+
 def _check_exists(kubeconfig: str | None) -> None:
     """Refuse a path without a file; the library would print a line for it."""
-    paths = kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    paths = _paths(kubeconfig)
     if not any(Path(file).expanduser().is_file() for file in paths.split(os.pathsep) if file):
-        raise CommandError(f"No cluster is configured: {paths} does not exist; name a file with --kubeconfig.", code=2)
+        raise CommandError(
+            f"No cluster is configured: {paths!r} does not exist; name a file with --kubeconfig.", code=2
+        )
 
 
 async def _received(channel: "aiohttp.ClientWebSocketResponse") -> bytes:

@@ -27,6 +27,8 @@ class Excerpt:
     line: str
     """The line with the cause, without colours and prefixes; empty if the log is empty."""
     failure: Failure | None = None
+    is_error: bool = False
+    """Whether the line reports an error; otherwise it is only the last one."""
 
 
 def _failure(reason: str, pattern: str, advice: str) -> Failure:
@@ -149,10 +151,10 @@ def read(log: str) -> Excerpt:
     for failure in FAILURES:
         line = next((line for line in reversed(lines) if failure.pattern.search(line)), None)
         if line is not None:
-            return Excerpt(_cut(line), failure)
+            return Excerpt(_cut(line), failure, is_error=True)
     causes = [line for line in lines if not any(text in line for text in _NO_CAUSE)]
     errors = [line for line in causes if _ERROR.match(line)]
-    return Excerpt(_cut((errors or causes or lines or [""])[-1]))
+    return Excerpt(_cut((errors or causes or lines or [""])[-1]), is_error=bool(errors))
 
 
 def _clean(line: str) -> str:

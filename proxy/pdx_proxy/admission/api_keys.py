@@ -50,13 +50,13 @@ def parse_clients(text: str) -> ClientKeys:
             continue
         match = _LINE.fullmatch(line)
         if match is None:
-            raise ValueError(f"line {number} is no key; write sha256:HEX NAME [weight=N], HEX being the key's SHA-256")
+            raise ValueError(f"line {number}: write sha256:HEX NAME [weight=N], where HEX is the SHA-256 of the key")
         digest = bytes.fromhex(match[1])
         if digest in found:
             raise ValueError(f"line {number} repeats the key of {found[digest]}")
         found[digest] = match[2]
     if not found:
-        raise ValueError("it holds no key; write lines of sha256:HEX NAME")
+        raise ValueError("the file has no key; write one sha256:HEX NAME on each line")
     return found
 
 

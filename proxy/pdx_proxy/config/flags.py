@@ -63,7 +63,7 @@ def _seconds(text: str, least: float) -> float:
     except ValueError:
         value = -1.0
     if not least <= value <= MAX_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text} is no time; write seconds from {least:g} to {MAX_SECONDS:g}")
+        raise argparse.ArgumentTypeError(f"{text} is not a time; write seconds from {least:g} to {MAX_SECONDS:g}")
     return value
 
 
@@ -88,7 +88,7 @@ def _one_of(kind: type[Choice]) -> Callable[[str], Choice]:
 def _size(text: str) -> int:
     value = quantity(text)
     if value is None or not _SMALLEST <= value <= _LARGEST:
-        raise argparse.ArgumentTypeError(f"{text} is no size; write bytes from 1Ki to 1Ti, for example 256Mi")
+        raise argparse.ArgumentTypeError(f"{text} is not a size; write bytes from 1Ki to 1Ti, for example 256Mi")
     return int(value)
 
 
@@ -99,14 +99,14 @@ def _networks(text: str) -> tuple[str, ...]:
             ip_network(each, strict=False)
         except ValueError as error:
             raise argparse.ArgumentTypeError(
-                f"{each or 'an empty text'} is no network; write CIDRs, for example 10.0.0.0/8,fd00::/8"
+                f"{each or 'an empty text'} is not a network; write CIDRs, for example 10.0.0.0/8,fd00::/8"
             ) from error
     return found
 
 
 def _file(text: str) -> str:
     if not text:
-        raise argparse.ArgumentTypeError("an empty name is no file")
+        raise argparse.ArgumentTypeError("the value is empty; name a file")
     return text
 
 
@@ -252,7 +252,7 @@ def _check(settings: Settings) -> None:
             "--first-event-seconds and --idle-seconds up to --total-seconds"
         )
     if limits.queue_seconds > deadlines.total:
-        raise FlagsError("waiting is part of the whole request; write --max-wait-seconds up to --total-seconds")
+        raise FlagsError("no wait is longer than the whole request; write --max-wait-seconds up to --total-seconds")
     if limits.max_body_bytes > limits.buffered_bytes:
         raise FlagsError("the largest body would never be taken; write --max-body-size up to --max-buffered-bytes")
 

@@ -28,7 +28,7 @@ def parse_address(text: str) -> Address:
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-        raise ValueError(f"{text} is no address; write HOST:PORT, for example 127.0.0.1:{GATEWAY_PORT}")
+        raise ValueError(f"{text} is not an address; write HOST:PORT, for example 127.0.0.1:{GATEWAY_PORT}")
     return Address(host, int(port))
 
 

@@ -1,6 +1,7 @@
 """Probes: whole requests and hand-offs without a client, for warm-up and verification."""
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +25,11 @@ _UNSUPPORTED: Final = (404, 501)
 """Statuses of a path that the model does not support: unregistered, or registered without a handler."""
 _FOR_CLIENTS: Final = "remote_prefill_cached_tokens"
 """How many prompt tokens P had cached. A D that receives it reports it as its usage, instead of the tokens from P."""
+
+_TEXT: Final = 160
+"""Characters of an engine's own text about a failure."""
+_UNIQUE: Final = re.compile(r"\b[\w-]*[0-9a-f]{8}[\w-]*")
+"""Ids of requests and addresses in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +102,7 @@ async def _prefill(
         await leg.connect()
         leg.send("POST", PATH, (("X-Request-Id", request_id),), prefill_body(body_of(body), params))
         answer = await leg.whole(seconds)
-        if 400 <= answer.status < 500:
+        if answer.status >= 400:
             raise _failed(prefill, answer)
         return answer
     finally:
@@ -142,6 +148,12 @@ async def serve(
         if answer.status != 200:
             raise _failed(endpoint, answer)
         return answer
+    except BadAnswer as failure:
+        text = error_text(failure.body)
+        if not text or text in failure.detail:
+            raise
+        detail = f"{failure.detail}: {text}"
+        raise BadAnswer(endpoint.name, detail, failure.reason, failure.status, failure.body) from failure
     finally:
         leg.end()
 
@@ -180,6 +192,21 @@ async def page_of(engines: Engines, endpoint: Endpoint, path: str, seconds: floa
 
 
 def _failed(endpoint: Endpoint, answer: Answer) -> BadAnswer:
-    return BadAnswer(
-        endpoint.name, f"answered {answer.status}: {answer.body[:200]!r}", Reason.STATUS, answer.status, answer.document
-    )
+    text = error_text(answer.body)
+    detail = f"status {answer.status}: {text}" if text else f"status {answer.status}"
+    return BadAnswer(endpoint.name, detail, Reason.STATUS, answer.status, answer.document)
+
+
+def error_text(body: bytes) -> str:
+    """Return the engine's own text about a failure: the message of its JSON, else the start of the body.
+
+    Numbers that differ with each request become an ellipsis, because the text goes into the object's status.
+    """
+    try:
+        found = msgspec.json.decode(body)
+        error = found.get("error", found)
+        text = error["message"] if isinstance(error, dict) else str(error)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError, KeyError):
+        text = body[: 4 * _TEXT].decode(errors="replace")
+    line = " ".join(_UNIQUE.sub("…", str(text)).split())
+    return line if len(line) <= _TEXT else f"{line[: _TEXT - 1]}…"

@@ -28,7 +28,7 @@ class Request:
         self.session = session
         """The client's name for the conversation; empty without one."""
         self.deadline = deadline
-        """When the request expires, in the loop's time."""
+        """When the request expires, in the loop's time. A wait in the gateway's queue postpones it."""
 
     def whole(self) -> "Request":
         """The same request, not split."""

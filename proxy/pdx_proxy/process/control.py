@@ -58,7 +58,7 @@ class Control:
         Raises ListenError, and OSError if the system grants no memory, file or process.
         """
         control = cls(settings)
-        admin = bind(settings.admin, shared=False)
+        admin = bind(settings.admin, shared=False, flag="--admin")
         try:
             control._workers = workers = await control._start_workers()
         except BaseException:

@@ -55,8 +55,11 @@ class ListenError(Exception):
     """An address cannot be served. The text is one sentence for the user, without its period."""
 
 
-def bind(address: Address, *, shared: bool) -> socket.socket:
-    """Return a bound socket; raises ListenError. `shared` lets other sockets of this user bind the same port."""
+def bind(address: Address, *, shared: bool, flag: str = "--listen") -> socket.socket:
+    """Return a bound socket; raises ListenError, which names the address's flag.
+
+    `shared` lets other sockets of this user bind the same port.
+    """
     try:
         family, kind, proto, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -71,7 +74,7 @@ def bind(address: Address, *, shared: bool) -> socket.socket:
             sock.close()
             raise
     except OSError as error:
-        raise ListenError(f"cannot listen on {address}: {error.strerror}") from error
+        raise ListenError(f"cannot listen on {address}: {error.strerror}; choose another with {flag}") from error
     sock.setblocking(False)
     return sock
 

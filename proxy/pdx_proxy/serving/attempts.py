@@ -103,6 +103,7 @@ class Attempts:
         timeline = call.timeline
         timeline.queued = self._engines.clock() - began
         timeline.read += timeline.queued
+        call.request.deadline += timeline.queued
         return waiter.use()
 
     def has_room(self, choice: Choice) -> bool:

@@ -37,9 +37,9 @@ class RequestReader:
         self._total_seconds = settings.deadlines.total
 
     async def read(self, exchange: Exchange, kind: Kind, raw: bytes | bytearray, timeline: Timeline) -> Request:
-        """The request with this body, which is complete and admitted; raises RefusedError.
+        """The request with this body, which is complete; raises RefusedError.
 
-        Its deadline counts from now, so that neither the client's sending nor the gateway's queue uses it up.
+        Its deadline counts from now, so that the client's sending does not use it up.
         """
         headers = exchange.headers
         found = [(name, headers.get(name, "")) for name in self._forwarded]

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pdx_api.connectors import family_of
@@ -80,7 +80,8 @@ class AttemptRunner:
             await self._examine_prefill_failure(prefill, body, failure, attempt)
         elif _may_be_kv(failure) and await self._answer_alone(decode, body, attempt) is not None:
             attempt.result = Result.FAILED
-            attempt.evidence = await self._gather(pair, Result.FAILED, None)
+            evidence = await self._gather(pair, Result.FAILED, None)
+            attempt.evidence = replace(evidence, answered=isinstance(failure, BadAnswer))
 
     async def _examine_prefill_failure(
         self, prefill: Endpoint, body: Mapping[str, Any], failure: EngineFailure, attempt: Attempt

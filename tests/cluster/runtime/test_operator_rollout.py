@@ -177,8 +177,8 @@ def _settled(api: Api, namespace: str, spec: dict[str, Any]) -> str:
     eventually(lambda: api.is_ready(namespace), what="ready")
     revision: str = api.status(namespace)["revision"]
     # An object is Ready with one engine of each role.
-    wanted = {role: spec[role]["replicas"] for role in ("prefill", "decode")}
-    eventually(lambda: _ready(api, namespace, revision) == wanted, what="all engines ready")
+    expected = {role: spec[role]["replicas"] for role in ("prefill", "decode")}
+    eventually(lambda: _ready(api, namespace, revision) == expected, what="all engines ready")
     return revision
 
 

@@ -54,13 +54,13 @@ CONNECTOR: Final = Break(
 SIDE_CHANNEL: Final = Break(
     "P's side channel blocked, and D replaced",  # after the handshake, D does not need it again
     lambda scene: breaks.blocked_ports(scene, Role.PREFILL, "--destination-port", str(SIDE_CHANNEL_PORT)),
-    (Cause.PORTS,),
+    (Cause.PORTS, Cause.HANDOFF),  # with onLoadFailure Fail, D answers an error
     before=Role.DECODE,
 )
 EVERY_PORT: Final = Break(
     "every port of P but the API's blocked, under a pair that works",
     lambda scene: breaks.blocked_ports(scene, Role.PREFILL, "!", "--destination-port", "8000"),
-    (Cause.PORTS, Cause.TRANSFER),
+    (Cause.PORTS, Cause.HANDOFF, Cause.TRANSFER),
     after=Role.DECODE,  # NIXL does not restore a connection that it has lost
 )
 BREAKS: Final = (EVERY_PORT, SIDE_CHANNEL, MODEL, CONNECTOR)

@@ -88,7 +88,7 @@ async def test_top_once_shows_what_happens(make_world: MakeWorld) -> None:
     assert (code, err) == (0, "")
     lines = rows(out)
     assert "Disaggregated NIXL Concurrent" in out
-    assert "1 of 1 gateways ready" in out
+    assert "1 of 1 gateway ready" in out
     assert float(lines["split"][1]) > 0, "a rate"
     assert int(lines["split"][2]) >= 4
     assert lines["total"][2] != "-", "percentiles of what happened between the samples"
@@ -168,7 +168,7 @@ async def test_an_engine_of_another_order(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, p={"order": Order.CONCURRENT}, gateway=False)
     await world.start_gateway(warm=False)
     finding = await wait_for(world, "HandoffFails")
-    assert "were started for NIXL with order PrefillFirst" in finding.remedy, finding
+    assert "was not started for NIXL with order PrefillFirst" in finding.remedy, finding
     assert "pod" not in finding.remedy
     await _settle(world)
 

@@ -49,7 +49,7 @@ async def is_reported(capsys: pytest.CaptureFixture[str], world: World, cause: C
     assert any(part in text for text in texts), out
     code, out = await printed(capsys, "top", world, "--once", "--interval", "0.1")
     assert code == 0
-    assert "KV DOES NOT MOVE between 1 of 1 pairs" in out
+    assert "KV DOES NOT MOVE in 1 of 1 pair" in out
     assert f": {cause}: " in out
 
 
@@ -59,7 +59,7 @@ async def test_a_blocked_side_channel(make_world: MakeWorld, capsys: pytest.Capt
     await wait_for(world, Verdict.VERIFIED)
     assert (await printed(capsys, "doctor", world))[0] == 0
     code, out = await printed(capsys, "top", world, "--once", "--interval", "0.1")
-    assert (code, "KV verified in 1 of 1 pairs" in out) == (0, True), out
+    assert (code, "KV verified in 1 of 1 pair" in out) == (0, True), out
     await world.p.station.channel.close()
     world.d.station.handshaken.clear()
     await wait_for(world, Verdict.BROKEN)

@@ -124,6 +124,27 @@ async def test_a_deadline_of_a_request_ejects_nothing(
     assert not any((await world.state())["ejections"].values())
 
 
+async def test_an_engine_that_hangs_in_a_worker_process_is_ejected(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request waits in a worker, and the control process checks the engine."""
+
+    async def answers_health(_: Engines, endpoint: Endpoint, __: float) -> None:
+        raise DeadlineExceeded(endpoint.name, "no answer from /health")
+
+    monkeypatch.setattr(health_checks, "answers_health", answers_health)
+    world = await make_world(PULL, 1, 2, deadlines=SHORT, workers=2, sim={"lease_seconds": 5.0})
+    world.allowed.expired = True
+    workers, shape = world.gateway._workers, Shape(stream=True)
+    assert workers is not None
+    await eventually(lambda: workers.serving == 2, 60.0, "both workers serve")
+    world.fault(world.d, FaultKind.HANG_BEFORE_HEAD)
+    while not world.d.counts.faults["hang_before_head"]:
+        assert (await world.complete(shape)).text == shape.expected()
+    await eventually(lambda: world.gateway.registry.ejections[Cause.TIMEOUT] == 1, what="it is ejected")
+    await world.warm()
+
+
 async def test_streams_wait_in_the_queue_of_an_engine(make_world: MakeWorld) -> None:
     """One sequence at a time at the only D: the last stream waits far longer than `handoff`, and all are answered."""
     deadlines = replace(SHORT, prefill=30.0, handoff=0.1, first_event=30.0)

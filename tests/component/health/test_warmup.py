@@ -35,7 +35,7 @@ async def test_prefill_waits_for_a_decode(order: Order, make_world: MakeWorld) -
     await eventually(lambda: world.endpoint(world.p).state is State.WARMING)
     assert world.endpoint(world.p).reason == "waits for a warm decode engine of its revision"
     assert world.p.counts.prefills_finished == 0
-    await eventually(lambda: "no connection" in str(world.endpoint(world.d).reason))
+    await eventually(lambda: "connection refused" in str(world.endpoint(world.d).reason))
     world.d.faults.clear()
     await world.warm()
     assert (await world.complete()).text == Shape().expected()

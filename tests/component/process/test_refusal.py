@@ -42,12 +42,16 @@ def test_an_address_that_cannot_be_bound_is_one_sentence(monkeypatch: pytest.Mon
     with bind(Address("127.0.0.1", 0), shared=False) as sock:
         sock.listen()
         taken = address_of(sock)
-        with pytest.raises(ListenError, match=f"^cannot listen on {taken}: Address already in use$"):
+        with pytest.raises(
+            ListenError, match=f"^cannot listen on {taken}: Address already in use; choose another with --listen$"
+        ):
             bind(taken, shared=False)
 
     def resolve(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    with pytest.raises(ListenError, match=r"^cannot listen on nowhere:1: Name or service not known$"):
-        bind(Address("nowhere", 1), shared=False)
+    with pytest.raises(
+        ListenError, match=r"^cannot listen on nowhere:1: Name or service not known; choose another with --admin$"
+    ):
+        bind(Address("nowhere", 1), shared=False, flag="--admin")

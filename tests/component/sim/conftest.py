@@ -21,7 +21,9 @@ PREFILL_PARAMS = {
     "remote_port": None,
 }
 PROMPT = "What a long prompt this is. " * 100
-FAST = SimSettings(prefill_token_seconds=1e-6, decode_token_seconds=1e-4, lease_seconds=0.3)
+FAST = SimSettings(prefill_token_seconds=1e-6, decode_token_seconds=1e-4)
+SHORT_LEASE = 0.3
+"""Seconds: for tests that wait for its end."""
 
 
 @dataclass

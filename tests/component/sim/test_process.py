@@ -39,12 +39,13 @@ def _is_healthy(port: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("busy", ["port", "side_channel_port"])
-def test_a_port_in_use(busy: str) -> None:
+@pytest.mark.parametrize(("busy", "flag"), [("port", "--listen"), ("side_channel_port", "--side-channel")])
+def test_a_port_in_use(busy: str, flag: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         output = _refusal(f"kv_both=True, {busy}={port}")
-    assert output == f"pdx sim: cannot listen on 127.0.0.1:{port}: Address already in use.\n"
+    refusal = f"pdx sim: cannot listen on 127.0.0.1:{port}: Address already in use"
+    assert output == f"{refusal}; choose another with {flag}.\n"
 
 
 @pytest.mark.parametrize("busy", ["port", "side_channel_port"])

@@ -34,7 +34,7 @@ async def beat(pair: Pair) -> None:
 
 
 async def test_pull_renews_the_lease_while_the_leg_is_queued(make_pair: MakePair, timing: dict[str, float]) -> None:
-    pair = await make_pair(lease_seconds=30.0, **timing, decode=FULL)
+    pair = await make_pair(**timing, decode=FULL)
     first = await busy(pair)
     queued = asyncio.create_task(pair.decode((await pair.prefill()).params))
     await until(lambda: pair.d.counts.waiting_now)
@@ -56,7 +56,7 @@ async def beat_again(pair: Pair) -> None:
 async def test_pull_releases_the_blocks_of_a_leg_that_ends_in_the_queue(
     make_pair: MakePair, timing: dict[str, float]
 ) -> None:
-    pair = await make_pair(lease_seconds=30.0, **timing, decode=FULL)
+    pair = await make_pair(**timing, decode=FULL)
     first = await busy(pair)
     queued = asyncio.create_task(pair.decode((await pair.prefill()).params))
     await until(lambda: pair.d.counts.waiting_now)
@@ -69,7 +69,7 @@ async def test_pull_releases_the_blocks_of_a_leg_that_ends_in_the_queue(
 async def test_push_does_not_renew_the_lease_while_the_leg_is_queued(
     make_pair: MakePair, timing: dict[str, float]
 ) -> None:
-    pair = await make_pair(Order.CONCURRENT, lease_seconds=30.0, **timing, decode=FULL)
+    pair = await make_pair(Order.CONCURRENT, **timing, decode=FULL)
     first = await busy(pair)
     queued = asyncio.create_task(pair.decode(pair.decode_params()))
     await until(lambda: pair.d.counts.waiting_now)
@@ -86,7 +86,7 @@ async def test_push_does_not_renew_the_lease_while_the_leg_is_queued(
 async def test_push_does_not_notify_p_of_a_leg_that_ends_in_the_queue(
     make_pair: MakePair, timing: dict[str, float]
 ) -> None:
-    pair = await make_pair(Order.CONCURRENT, lease_seconds=30.0, **timing, decode=FULL)
+    pair = await make_pair(Order.CONCURRENT, **timing, decode=FULL)
     first = await busy(pair)
     queued = asyncio.create_task(pair.decode(pair.decode_params()))
     await until(lambda: pair.d.counts.waiting_now)

@@ -26,7 +26,7 @@ async def gauge(pair: Pair, engine: SimEngine, name: str) -> float:
 
 @pytest.mark.parametrize("order", list(Order))
 async def test_a_split_request_gets_its_text(make_pair: MakePair, order: Order) -> None:
-    pair = await make_pair(order, lease_seconds=30.0, **STEPS)
+    pair = await make_pair(order, **STEPS)
     params = (await pair.prefill()).params
     assert (await pair.decode(params)).text == EXPECTED
     await until(pair.is_clean)
@@ -90,7 +90,7 @@ async def test_a_closed_prefill_stops_at_the_end_of_its_step(make_pair: MakePair
 async def test_transfers_share_the_engines_link(make_pair: MakePair) -> None:
     """Two transfers of 0.1 s each take 0.2 s together; a machine that is busy makes it longer, never shorter."""
     link = {"kv_bytes_per_token": 1_000_000, "engine_gigabytes_per_second": 7.0}
-    pair = await make_pair(lease_seconds=30.0, **link, **STEPS)
+    pair = await make_pair(**link, **STEPS)
     params = [(await pair.prefill(str(index))).params for index in range(2)]
     clock = asyncio.get_running_loop().time
     began = clock()
@@ -100,7 +100,7 @@ async def test_transfers_share_the_engines_link(make_pair: MakePair) -> None:
 
 @pytest.mark.parametrize("order", list(Order))
 async def test_a_link_of_the_pair_bounds_a_transfer(make_pair: MakePair, order: Order) -> None:
-    pair = await make_pair(order, lease_seconds=30.0, kv_bytes_per_token=1_000_000, pair_gigabytes_per_second=7.0)
+    pair = await make_pair(order, kv_bytes_per_token=1_000_000, pair_gigabytes_per_second=7.0)
     params = (await pair.prefill()).params
     clock = asyncio.get_running_loop().time
     began = clock()
@@ -110,7 +110,7 @@ async def test_a_link_of_the_pair_bounds_a_transfer(make_pair: MakePair, order: 
 
 async def test_a_profile_serves(make_pair: MakePair) -> None:
     changes = dict(PROFILES["llama-3.3-70b-4xh100"].settings)
-    pair = await make_pair(lease_seconds=30.0, **changes)
+    pair = await make_pair(**changes)
     params = (await pair.prefill()).params
     assert (await pair.decode(params, max_tokens=2)).status == 200
 
@@ -130,7 +130,7 @@ async def test_a_set_prefill_duration(make_pair: MakePair, steps: dict[str, floa
 async def test_a_core_that_hangs_answers_http_and_progresses_when_it_resumes(
     make_pair: MakePair, steps: dict[str, float]
 ) -> None:
-    pair = await make_pair(lease_seconds=30.0, decode={**steps, "decode_token_seconds": 1e-3})
+    pair = await make_pair(decode={**steps, "decode_token_seconds": 1e-3})
     running = asyncio.create_task(pair.post(pair.d, "running", max_tokens=200))
     await until(lambda: pair.d.counts.generation_tokens > 3)
     pair.d.faults.add(FaultKind.HANG_CORE)

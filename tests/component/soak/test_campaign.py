@@ -1,4 +1,4 @@
-"""Random faults, hang-ups and overload against simulated engines: two minutes always, over an hour in `make soak`."""
+"""Random faults and hang-ups against simulated engines: two minutes always, over an hour in `make soak`."""
 
 import asyncio
 import gc
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.soak import overload
 from benchmarks.soak.campaign import Plan, run
 from benchmarks.soak.results import print_line, record
 from pdx_api.names import Order
@@ -118,20 +117,3 @@ async def test_hang_ups(order: Order, make_world: MakeWorld, requests: int) -> N
     print_line("hang-ups", line)
     if requests == LONG:
         record("hang-ups", {**line, "settlements": report["settlements"]})
-
-
-@pytest.mark.alone
-@pytest.mark.parametrize(
-    ("order", "seconds"),
-    [
-        pytest.param(Order.PREFILL_FIRST, 6.0, marks=ALWAYS),
-        *(pytest.param(order, 600.0, marks=SOAK) for order in Order),
-    ],
-)
-async def test_overload(order: Order, seconds: float, tmp_path: Path) -> None:
-    keeps = 0.9 if seconds > 60 else 0.7  # a short run on a busy machine
-    report = await overload.run(overload.Overload(order, seconds, 1, keeps), tmp_path / "gateway.log")
-    print_line("overload", report.line())
-    assert not report.failures, "\n".join(report.failures)
-    if seconds > 60:
-        record("overload", report.line())

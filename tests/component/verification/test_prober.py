@@ -19,6 +19,7 @@ from tests.component.conftest import MakeWorld
 from tests.component.harness import Shape, World, eventually, spec_of
 
 ON: dict[str, Any] = {"verification": Verification(period_seconds=0.5)}
+SHORT = {"lease_seconds": 0.5}
 RECOMPUTE = {"on_load_failure": OnLoadFailure.RECOMPUTE}
 
 
@@ -166,6 +167,30 @@ async def test_a_prefill_that_is_unreachable(make_world: MakeWorld) -> None:
     await world.p.station.channel.close()
     world.d.station.handshaken.clear()
     await found(world, Verdict.BROKEN, Cause.PORTS)
+
+
+async def test_engines_of_different_orders(make_world: MakeWorld) -> None:
+    """D answers an error, so its port is open: the finding quotes it, and names the wiring as the cause."""
+    world = await make_world(Order.PREFILL_FIRST, p={"order": Order.CONCURRENT}, sim=SHORT, gateway=False)
+    world.allowed.expired = True
+    world.allowed.violations = set(Violation)
+    await world.start_gateway(warm=False, **ON)
+    await found(world, Verdict.BROKEN, Cause.HANDOFF)
+    (broken,) = world.gateway.prober.finding.broken
+    assert broken.seen == f"the hand-off failed at {world.endpoint(world.d).name}: status 500: Internal server error"
+    assert broken.sentence.partition("; ")[2].startswith("one of the two was started for another connector or order")
+
+
+async def test_a_probe_before_a_restart_is_outdated(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, verification=Verification(period_seconds=900))
+    await found(world, Verdict.VERIFIED)
+    (pair,) = world.gateway.prober.describe()["pairs"]
+    assert pair["outdated"] is False
+    records = world.gateway.prober._records
+    names, last = next(iter(records.items()))
+    records[names] = replace(last, generations=(last.generations[0] - 1, last.generations[1]))
+    (pair,) = world.gateway.prober.describe()["pairs"]
+    assert pair["outdated"] is True
 
 
 async def test_kv_of_something_else_shows_in_the_text(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:

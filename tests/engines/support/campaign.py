@@ -175,9 +175,12 @@ async def survive(
             body = {"prompt": prompt, "max_tokens": tokens, "stream": number % 2 == 0}
             tasks[front].append(asyncio.create_task(_complete_or_lose(session, front, body)))
 
-    for number in range(AMID):
-        complete_all(number, 12 if number < AMID // 2 else 200)
-        await asyncio.sleep(0.4 if number < AMID // 2 else 0.05)
+    for number in range(AMID // 2):
+        complete_all(number, 12)
+        await asyncio.wait([started[-1] for started in tasks.values()])
+    for number in range(AMID // 2, AMID):
+        complete_all(number, 200)
+        await asyncio.sleep(0.05)
     restarting = asyncio.create_task(restart())
     number = AMID
     while not back.is_set():
@@ -210,7 +213,7 @@ async def check_kills(
         for front, ended in fates.items():
             rights = await _rights(session, other, [fate.body for fate in ended])
             seen = Counter(fate.judge(right) for fate, right in zip(ended, rights, strict=True))
-            assert seen["right"] > 0
+            assert seen["right"] > 0, seen
             assert victim is decode or set(seen) == {"right"}, seen
             assert victim is prefill or seen["503"] > 0, seen
             settled = {how: count for how, count in front.state()["settlements"].items() if count}

@@ -1,8 +1,8 @@
 """Engines forked from a process that has imported vLLM once.
 
 The start of an engine takes 30 s of a core, and 24 s of them are imports: of the server, and again of its EngineCore.
-A fork needs neither. What runs after it is `vllm serve`. The pods of tests/cluster and the engines of `pdx up` in
-test_up.py start the program itself.
+A fork needs neither. What runs after it is `vllm serve`, but NIXL's progress thread sleeps between events. The pods of
+tests/cluster and the engines of `pdx up` in test_up.py start the program itself.
 
 The server and its EngineCore are both forked from Python's fork server, which has no threads and no connectors. A fork
 of the server itself would not do: NIXL's transfers stall in a process that has loaded UCX before it was forked.
@@ -107,6 +107,8 @@ class _Entering:
 
 def _enter(surroundings: Surroundings, target: Callable[..., object]) -> Callable[..., object]:
     surroundings.enter()
+    vllm: Any = importlib.import_module(PRELOAD)
+    vllm.let_nixl_sleep()
     return target
 
 

@@ -117,7 +117,10 @@ def test_a_pool_without_engines(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_a_run_directory_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert main(["up", TINY, "--engine", "sim", "--run-dir", str(tmp_path / "file" / "run")]) == 1
-    assert "cannot store the run's files: Not a directory." in capsys.readouterr().err
+    assert (
+        "cannot store the run's files: Not a directory; choose another directory with --run-dir."
+        in capsys.readouterr().err
+    )
 
 
 def test_tiny_model_keeps_existing_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,3 +236,23 @@ def test_the_plugin_has_no_local_command(capsys: pytest.CaptureFixture[str]) -> 
         main(["up", TINY], prog="kubectl pdx")
     assert ended.value.code == 2
     assert capsys.readouterr().err == "kubectl pdx: `up` works on this machine, not in a cluster; run `pdx up`.\n"
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(
+    ("command", "code", "out", "err"),
+    [
+        ("render FILE >&-", 1, "", "pdx: The output cannot be written: Bad file descriptor.\n"),
+        ("status >&-", 1, "", "pdx: The output cannot be written: Bad file descriptor.\n"),
+        ("--help >&-", 1, "", "pdx: The output cannot be written: Bad file descriptor.\n"),
+        ("render - <&-", 2, "", "pdx: stdin is closed; pipe a YAML file into it, or name a file.\n"),
+        ("render nope.yaml 2>&-", 2, "", ""),
+        ("render nope.yaml <&- >&- 2>&-", 2, "", ""),
+        ("status --run-dir /nonexistent <&- 2>&-", 0, "Nothing runs; start a deployment with `pdx up FILE`.\n", ""),
+    ],
+)
+def test_closed_streams(command: str, code: int, out: str, err: str) -> None:
+    program = "import sys; from pdx_cli.entry import pdx; sys.exit(pdx())"
+    line = f'"$0" -c "$1" {command.replace("FILE", TINY)}'
+    ended = subprocess.run(["sh", "-c", line, sys.executable, program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, out, err)

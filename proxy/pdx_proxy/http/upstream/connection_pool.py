@@ -1,6 +1,7 @@
 """Connections to engines, kept alive between requests."""
 
 import asyncio
+import os
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from typing import cast
@@ -8,6 +9,13 @@ from typing import cast
 from pdx_proxy.config.settings import Address
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.failures import ConnectFailure, ConnectTimeout, EngineFailure
+
+
+def _reason(error: OSError) -> str:
+    """Return why a connection failed. The loop's own text repeats the address and the number of the error."""
+    number = error.errno
+    text = os.strerror(number).lower() if number is not None and number > 0 else error.strerror or str(error)
+    return text if "connect" in text else f"cannot connect: {text}"
 
 
 class Departed:
@@ -64,9 +72,9 @@ class ConnectionPool:
                     lambda: cast("asyncio.Protocol", connection), address.host, address.port
                 )
         except TimeoutError as error:
-            raise ConnectTimeout(name, f"no connection: {str(error) or 'timed out'}") from error
+            raise ConnectTimeout(name, "connecting timed out") from error
         except OSError as error:
-            raise ConnectFailure(name, f"no connection: {error}") from error
+            raise ConnectFailure(name, _reason(error)) from error
         connection.address = address
         connections = self._open.setdefault(address, set())
         if address not in self._present:

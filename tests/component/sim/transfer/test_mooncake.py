@@ -15,7 +15,7 @@ TOO_MANY = 2**31 - 1
 
 @pytest.fixture
 async def pair(make_pair: MakePair) -> Pair:
-    made: Pair = await make_pair(connector="Mooncake", lease_seconds=30.0)
+    made: Pair = await make_pair(connector="Mooncake")
     return made
 
 
@@ -84,7 +84,7 @@ async def test_a_whole_p_leg_frees_a_cancelled_d(pair: Pair) -> None:
 
 
 async def test_nothing_wakes_a_d_whose_p_leg_was_aborted(make_pair: MakePair) -> None:
-    pair = await make_pair(connector="Mooncake", lease_seconds=30.0, prefill=SLOW)
+    pair = await make_pair(connector="Mooncake", prefill=SLOW)
     waiting = await waiting_decode(pair)
     aborted = asyncio.create_task(prefill(pair))
     await until(lambda: pair.p.counts.prompt_tokens_local)

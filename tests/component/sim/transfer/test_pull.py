@@ -7,14 +7,13 @@ import aiohttp
 import pytest
 
 from pdx_sim import FaultKind, OnLoadFailure, expected_text, tokenize
-from tests.component.sim.conftest import PREFILL_PARAMS, PROMPT, MakePair, hang_up, until
+from tests.component.sim.conftest import PREFILL_PARAMS, PROMPT, SHORT_LEASE, MakePair, hang_up, until
 
 EXPECTED = expected_text(tokenize(PROMPT), 5)
-LONG_LEASE = 30.0
 
 
 async def test_a_handoff_gives_the_text_of_one_engine(make_pair: MakePair) -> None:
-    pair = await make_pair(lease_seconds=LONG_LEASE)
+    pair = await make_pair()
     params = (await pair.prefill()).params
     assert pair.p.counts.blocks_pinned_now == 44
     answer = await pair.decode(params)
@@ -26,7 +25,7 @@ async def test_a_handoff_gives_the_text_of_one_engine(make_pair: MakePair) -> No
 
 
 async def test_an_unread_prefill_is_held_until_its_lease_ends(make_pair: MakePair) -> None:
-    pair = await make_pair()
+    pair = await make_pair(lease_seconds=SHORT_LEASE)
     await pair.prefill()
     assert pair.p.counts.blocks_held_now == 44
     await until(pair.is_clean)
@@ -34,7 +33,7 @@ async def test_an_unread_prefill_is_held_until_its_lease_ends(make_pair: MakePai
 
 
 async def test_heartbeats_keep_a_lease_while_decode_waits(make_pair: MakePair) -> None:
-    pair = await make_pair(decode={"transfer_seconds": 0.7})
+    pair = await make_pair(lease_seconds=1.0, decode={"transfer_seconds": 2.0})
     answer = await pair.decode((await pair.prefill()).params)
     assert answer.text == EXPECTED
     assert pair.p.counts.heartbeats > 0
@@ -42,7 +41,7 @@ async def test_heartbeats_keep_a_lease_while_decode_waits(make_pair: MakePair) -
 
 
 async def test_decode_closed_before_it_has_read_frees_both(make_pair: MakePair) -> None:
-    pair = await make_pair(lease_seconds=LONG_LEASE, decode={"transfer_seconds": 30.0})
+    pair = await make_pair(decode={"transfer_seconds": 30.0})
     task = asyncio.create_task(pair.decode((await pair.prefill()).params))
     await until(lambda: pair.d.counts.blocks_held_now)
     await hang_up(task)
@@ -51,7 +50,7 @@ async def test_decode_closed_before_it_has_read_frees_both(make_pair: MakePair) 
 
 
 async def test_decode_closed_later_stops_at_the_next_token(make_pair: MakePair) -> None:
-    pair = await make_pair(lease_seconds=LONG_LEASE, decode={"decode_token_seconds": 0.01})
+    pair = await make_pair(decode={"decode_token_seconds": 0.01})
     task = asyncio.create_task(pair.decode((await pair.prefill()).params, max_tokens=1000))
     await until(lambda: pair.d.counts.generation_tokens > 1)
     await hang_up(task)
@@ -62,14 +61,14 @@ async def test_decode_closed_later_stops_at_the_next_token(make_pair: MakePair) 
 
 
 async def test_decode_of_one_token_frees(make_pair: MakePair) -> None:
-    pair = await make_pair(lease_seconds=LONG_LEASE)
+    pair = await make_pair()
     assert (await pair.decode((await pair.prefill()).params, max_tokens=1)).status == 200
     await until(pair.is_clean)
 
 
 @pytest.mark.parametrize("shaken", [True, False])
 async def test_refused_decode_frees_only_over_a_handshake(make_pair: MakePair, shaken: bool) -> None:
-    pair = await make_pair(lease_seconds=LONG_LEASE)
+    pair = await make_pair()
     if shaken:
         await pair.decode((await pair.prefill("warm")).params, "warm")
     params = (await pair.prefill()).params
@@ -83,7 +82,7 @@ async def test_refused_decode_frees_only_over_a_handshake(make_pair: MakePair, s
 
 
 async def test_prefill_closed_midway_stops_and_frees(make_pair: MakePair) -> None:
-    pair = await make_pair(lease_seconds=LONG_LEASE, prefill={"prefill_token_seconds": 1e-3, "prefill_chunk": 50})
+    pair = await make_pair(prefill={"prefill_token_seconds": 1e-3, "prefill_chunk": 50})
     task = asyncio.create_task(pair.prefill())
     await until(lambda: pair.p.counts.prompt_tokens_local >= 50)
     await hang_up(task)
@@ -98,7 +97,8 @@ async def test_lost_answer_of_prefill_holds_until_the_lease_ends(make_pair: Make
     with pytest.raises(aiohttp.ClientError):
         await pair.prefill()
     assert pair.p.counts.blocks_pinned_now == 44
-    await until(lambda: pair.p.counts.expired)
+    pair.p.end_leases()
+    assert pair.p.counts.expired == 1
 
 
 async def test_dead_prefill_fails_decode_whole_and_streamed(make_pair: MakePair) -> None:
@@ -141,8 +141,8 @@ async def test_a_killed_decode_notifies_no_peer(make_pair: MakePair) -> None:
     await pair.d.kill()
     with pytest.raises(aiohttp.ClientError):
         await task
-    await until(lambda: pair.p.counts.expired)
-    assert pair.p.counts.released == 0
+    pair.p.end_leases()
+    assert (pair.p.counts.expired, pair.p.counts.released) == (1, 0)
 
 
 async def test_second_read_is_a_violation(make_pair: MakePair) -> None:
@@ -156,7 +156,7 @@ async def test_second_read_is_a_violation(make_pair: MakePair) -> None:
 async def test_late_read_is_a_violation(make_pair: MakePair) -> None:
     pair = await make_pair()
     params = (await pair.prefill()).params
-    await until(lambda: pair.p.counts.expired)
+    pair.p.end_leases()
     assert (await pair.decode(params)).status == 500
     assert pair.p.counts.violations == {"read_late": 1}
 

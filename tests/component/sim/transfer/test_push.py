@@ -83,7 +83,8 @@ async def test_prefill_without_decode_is_held_until_its_lease_ends(make_pair: Ma
     pair = await make_pair(order)
     await pair.prefill()
     assert pair.p.counts.blocks_held_now == 44
-    await until(lambda: pair.p.counts.expired)
+    pair.p.end_leases()
+    assert pair.p.counts.expired == 1
     assert pair.is_clean()
 
 
@@ -92,11 +93,12 @@ async def test_refused_decode_does_not_reach_prefill(make_pair: MakePair, order:
     await pair.prefill()
     assert (await pair.decode(pair.decode_params(), max_tokens=99999)).status == 400
     assert pair.p.counts.blocks_pinned_now == 44
-    await until(lambda: pair.p.counts.expired)
+    pair.p.end_leases()
+    assert pair.p.counts.expired == 1
 
 
 async def test_decode_of_one_token_and_a_tiny_prompt_frees_prefill(make_pair: MakePair, order: Order) -> None:
-    pair = await make_pair(order, lease_seconds=30.0)
+    pair = await make_pair(order)
     await pair.prefill()
     assert (await pair.decode(pair.decode_params(), prompt="tiny", max_tokens=1)).status == 200
     await until(pair.is_clean)
@@ -104,7 +106,7 @@ async def test_decode_of_one_token_and_a_tiny_prompt_frees_prefill(make_pair: Ma
 
 
 async def test_a_closed_decode_is_freed_when_prefill_has_finished(make_pair: MakePair, order: Order) -> None:
-    pair = await make_pair(order, lease_seconds=30.0)
+    pair = await make_pair(order)
     await hang_up(await waiting_decode(pair))
     await until(lambda: pair.d.counts.blocks_stranded_now == 44)
     await pair.prefill()
@@ -115,12 +117,12 @@ async def test_a_closed_decode_is_freed_when_prefill_has_finished(make_pair: Mak
 async def test_a_decode_closed_at_the_write_is_freed(
     make_pair: MakePair, order: Order, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
-    pair = await make_pair(order, lease_seconds=30.0)
+    pair = await make_pair(order)
     await close_at_the_write(pair, monkeypatch, await waiting_decode(pair), after=after)
 
 
 async def test_only_a_whole_prefill_frees_a_stranded_decode(make_pair: MakePair, order: Order) -> None:
-    pair = await make_pair(order, lease_seconds=30.0, prefill=SLOW_PREFILL)
+    pair = await make_pair(order, prefill=SLOW_PREFILL)
     waiting = await waiting_decode(pair)
     await abort_prefill(pair)
     await hang_up(waiting)
@@ -131,7 +133,7 @@ async def test_only_a_whole_prefill_frees_a_stranded_decode(make_pair: MakePair,
 
 
 async def test_a_tiny_prefill_spoils_a_stranded_decode(make_pair: MakePair, order: Order) -> None:
-    pair = await make_pair(order, lease_seconds=30.0)
+    pair = await make_pair(order)
     await hang_up(await waiting_decode(pair))
     await pair.prefill(prompt="tiny")
     assert pair.p.counts.violations == {"push_mismatch": 1}

@@ -88,7 +88,7 @@ def test_other_connectors_have_no_protocol() -> None:
     ],
 )
 def test_an_invalid_protocol_is_refused(protocol: str) -> None:
-    with pytest.raises(ValueError, match="is no protocol of connector Custom"):
+    with pytest.raises(ValueError, match=r"the protocol of connector Custom is .*; write JSON"):
         choose("Custom", None, protocol)
 
 

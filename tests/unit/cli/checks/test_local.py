@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 
 from pdx_api.names import Role
+from pdx_api.verification import Broken, Verdict
+from pdx_api.verification import Cause as PairCause
+from pdx_api.verification import Finding as Verified
 from pdx_cli.checks.catalogue import CHECKS
 from pdx_cli.checks.findings import Finding, Severity, examine, log_of
 from pdx_cli.sources.observation import EndedProcess, Gateway, Starting
@@ -82,10 +85,37 @@ def test_an_error_status_points_at_the_wiring_before_the_network(local: bool) ->
     gateways = (gateway(endpoint(Role.PREFILL, "Warming", reason, **wired), endpoint(Role.DECODE)),)
     findings = here(gateways=gateways) if local else found(gateways=gateways)
     (finding,) = [f for f in findings if f.cause == "HandoffFails"]
-    assert finding.remedy.startswith(
-        "The engine answered, so it is reached. Check that both engines were started for NIXL"
+    first, second = finding.remedy.splitlines()
+    assert first.startswith("Likely: one of the two was not started for NIXL with order PrefillFirst")
+    assert "5600" in second
+    assert len(finding.sentence) + len(finding.remedy) < 400
+
+
+@pytest.mark.parametrize("logged", [True, False])
+def test_a_failing_hand_off_is_one_finding(logged: bool) -> None:
+    text = "status 500: Internal server error"
+    names = [(f"prefill-{p}", "decode-0") for p in range(3)]
+    seen = f"the hand-off failed at decode-0: {text}"
+    broken = tuple(Broken(*pair, seen, PairCause.HANDOFF) for pair in names)
+    result = Verified(Verdict.BROKEN, "", 0, 3, broken, 3).as_json()
+    endpoints = [endpoint(Role.PREFILL, "Warming", f"decode-0: {text}"), endpoint(Role.DECODE)]
+    gateways = (dataclasses.replace(gateway(*endpoints), verification={"finding": result}),)
+    blocked = "NIXL transfer failure: handshake_failed {'remote_host': '127.0.0.1', 'remote_port': 5600}"
+    engines = (LOCAL.engines[0], dataclasses.replace(DECODE, log=blocked if logged else ""))
+    (finding,) = [f for f in here(gateways=gateways, engines=engines) if f.severity is Severity.WRONG]
+    if logged:
+        assert finding.cause == "PortsBlocked", "D's log names why it answers an error"
+        return
+    assert finding.cause == "HandoffFails"
+    assert finding.sentence.endswith(f"from prefill-0 to decode-0 (and in 2 other pairs): {seen}")
+    assert finding.remedy.startswith("Likely: one of the two was started")
+
+
+def test_the_last_line_of_a_log_is_an_error_only_if_it_is_one() -> None:
+    assert log_of("/a.log", "pdx sim: serving on http://127.0.0.1:1\n").endswith(
+        "\nIts last line: pdx sim: serving on http://127.0.0.1:1"
     )
-    assert ("NetworkPolicies" in finding.remedy) is not local
+    assert "Its last error: torch.OutOfMemoryError" in log_of("/a.log", LOG)
 
 
 def test_a_log_without_lines_or_place() -> None:

@@ -17,6 +17,7 @@ from pdx_cli.sources.observation import Gateway, Observation
 from tests.doctor_observations import HEALTHY, LOCAL, found
 
 ROOT = Path(__file__).parents[4]
+CONTEXTS = Path(__file__).parent / "data" / "kubeconfig.yaml"
 
 
 @pytest.mark.parametrize("observation", [HEALTHY, LOCAL], ids=["cluster", "local"])
@@ -37,8 +38,25 @@ def test_unreadable_gateway_is_no_finding() -> None:
         pytest.param(["--admin", "localhost"], "is not a URL; write for example http://", id="no URL"),
         pytest.param(["--local", "-n", "llm"], "use only one of them", id="two locations"),
         pytest.param(["nope", "--run-dir", "/nonexistent"], "No `pdx up` named nope runs", id="no such run"),
-        pytest.param(["x", "--kubeconfig", "/nonexistent"], "/nonexistent does not exist", id="no kubeconfig"),
-        pytest.param(["x", "--kubeconfig", __file__], "No cluster is configured", id="no kubeconfig at all"),
+        pytest.param(["x", "--kubeconfig", "/nonexistent"], "'/nonexistent' does not exist", id="no kubeconfig"),
+        pytest.param(
+            ["x", "--kubeconfig", __file__],
+            f"{__file__} is not a kubeconfig with a current context, its cluster and its user; name another file with "
+            "--kubeconfig.",
+            id="no kubeconfig at all",
+        ),
+        pytest.param(
+            ["x", "--kubeconfig", str(CONTEXTS), "--context", "nope"],
+            f"{CONTEXTS} has no context nope; it has: prod, half.",
+            id="no such context",
+        ),
+        pytest.param(
+            ["x", "--kubeconfig", str(CONTEXTS), "--context", "half"],
+            f"The context half of {CONTEXTS} has no usable cluster and user;",
+            id="a context without its cluster",
+        ),
+        pytest.param(["--local", "--admin", "http://h:1"], "leave out --local.", id="two gateways"),
+        pytest.param(["x", "--admin", "http://h:1"], "leave out x.", id="a name and a URL"),
     ],
 )
 def test_unreadable_target(command: str, argv: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:

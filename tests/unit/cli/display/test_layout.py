@@ -41,7 +41,7 @@ HEALTHY = Figures(
     phases=(PhaseFigures("first_token", 2.5, (0.012, 0.02, 0.5)), PhaseFigures("total", 2.5, (1.0, 2.0, math.nan))),
     endpoints=ENGINES,
     pairs=PAIRS,
-    kv="KV moves: 9 of 9 pairs verified by transfer probes",
+    kv="",
 )
 BROKEN = replace(
     HEALTHY,
@@ -51,7 +51,7 @@ BROKEN = replace(
         *PAIRS[:4],
         *(pair("prefill-2", f"decode-{d}", is_down=True) for d in range(2)),
     ),
-    kv="KV DOES NOT MOVE between 1 of 9 pairs",
+    kv="KV DOES NOT MOVE in 1 of 9 pairs",
 )
 
 
@@ -74,7 +74,7 @@ def test_no_line_is_longer_than_the_screen(width: int) -> None:
 def test_state_and_problems_come_first() -> None:
     lines = text(page(TITLE, BROKEN, 80))
     assert lines[0].startswith("qwen (namespace llm)  Disaggregated NIXL PrefillFirst")
-    assert lines[1] == "DEGRADED  5 of 6 engines, 1 of 1 gateways ready  KV verified in 4 of 7 pairs"
+    assert lines[1] == "DEGRADED  5 of 6 engines, 1 of 1 gateway ready  KV verified in 4 of 7 pairs"
     assert lines[2] == "✗ prefill-2 is Suspect: connection refused"
     assert lines[3].startswith("✗ KV does not move in 1 of 7 pairs: prefill-1 → decode-0: PortsBlocked")
     head = next(i for i, each in enumerate(lines) if each.startswith("ENGINE"))
@@ -100,12 +100,12 @@ def test_everything_that_matters_fits_on_80_by_24() -> None:
 def test_verified_pairs_are_one_line() -> None:
     lines = [each for each in text(page(TITLE, HEALTHY, 80)) if "→" in each or "pairs" in each.lower()]
     assert len(lines) == 2, "the status and the pairs"
-    assert "9 of 9 pairs verified, oldest probe 7 s ago, remote 100% or more" in lines[1]
+    assert "9 of 9 pairs verified, oldest probe 7 s ago, remote at least 100%" in lines[1]
 
 
 def test_a_healthy_deployment_is_ok_and_has_no_problem() -> None:
     assert text(page(TITLE, HEALTHY, 80))[1].startswith(
-        "OK  6 of 6 engines, 1 of 1 gateways ready  KV verified in 9 of 9"
+        "OK  6 of 6 engines, 1 of 1 gateway ready  KV verified in 9 of 9"
     )
     assert list(problems(HEALTHY)) == []
 
@@ -114,9 +114,18 @@ def test_a_healthy_deployment_is_ok_and_has_no_problem() -> None:
     ("change", "problem"),
     [
         ({"silent": ("qwen-gateway-1: no answer",)}, "gateway qwen-gateway-1: no answer"),
+        (
+            {"pairs": tuple(pair("p", f"d{age}", stale=True, age=age) for age in (80.0, 99.0))},
+            "2 of 2 pairs were not probed for up to 99 s",
+        ),
+        ({"pairs": (pair("p", "d", outdated=True),)}, "1 of 1 pair has an engine that restarted"),
+        (
+            {"endpoints": (engine("d", prompt_rate=9.0, remote=0.0, recomputes=True),)},
+            "no KV arrived since the last update: decode engines computed the prompts of split requests",
+        ),
         ({"ready": 0}, "no gateway is ready: clients receive 503"),
         ({"problems": {"shed: full": (1.5, 4)}}, "shed: full: 1.5/s"),
-        ({"pairs": (pair("p", "d", stale=True, age=99.0),)}, "1 of 1 pairs were not probed for up to 99 s"),
+        ({"pairs": (pair("p", "d", stale=True, age=99.0),)}, "1 of 1 pair was not probed for 99 s"),
         (
             {"endpoints": (replace(engine("d"), silent="did not answer within 1.5 s"),)},
             "d did not answer within 1.5 s; the gateway still reports Warm",
@@ -205,8 +214,62 @@ def test_colours() -> None:
 
 
 def test_formats() -> None:
-    assert [duration(s) for s in (0.00123, 0.5, 12.345, math.nan, None)] == ["1.23 ms", "500 ms", "12.3 s", "-", "-"]
+    assert [duration(s) for s in (0.000987, 0.00123, 0.5, 12.345, math.nan, None)] == [
+        *("987 µs", "1.23 ms", "500 ms", "12.3 s", "-", "-")
+    ]
     assert [percent(s) for s in (0.96, None)] == ["96%", "-"]
     numbers = (0, 0.5, 7.0, 9999, 12_345, 123_456, 2.5e6, None)
     assert [count(n) for n in numbers] == ["0", "0.5", "7", "9999", "12.3k", "123k", "2.5M", "-"]
     assert shortened("qwen-prefill-0123-abcde", 12) == "qwen-p…abcde"
+
+
+@pytest.mark.parametrize("exponent", range(-7, 6))
+@pytest.mark.parametrize("digits", [1.0, 1.23456, 9.994, 9.996, 9.9999])
+def test_numbers_fit_their_columns(exponent: int, digits: float) -> None:
+    value = digits * 10.0**exponent
+    assert len(duration(value)) <= 7
+    assert len(count(value)) <= 5
+    assert len(count(value, digits=2)) <= 4
+    busy = engine("d", running=int(value), waiting=int(value), output_rate=value, prompt_rate=value, tpot=value)
+    for width in (80, 120):
+        row = page(TITLE, replace(HEALTHY, endpoints=(busy,)), width).body[0].text
+        assert "…" not in row
+
+
+PAST = tuple(pair("p", f"d{age:.0f}", is_down=True, age=age) for age in (72.0, 80.0))
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        pytest.param({"pairs": PAST}, "KV not proved now, last 72 s ago", id="engines do not serve"),
+        pytest.param({"pairs": (pair("p", "d", outdated=True),)}, "KV not proved now, last 7 s ago", id="restarted"),
+        pytest.param({"pairs": (pair("p", "d", "unknown"),)}, "KV not proved now", id="never"),
+        pytest.param({"pairs": PAST, "kv": "KV DOES NOT MOVE in 1 of 2 pairs"}, "KV DOES NOT MOVE", id="broken"),
+        pytest.param(
+            {"endpoints": (engine("d", prompt_rate=9.0, remote=0.0, recomputes=True),)}, "KV not proved now", id="D's"
+        ),
+    ],
+)
+def test_the_title_claims_nothing_that_the_present_state_contradicts(change: dict[str, Any], shown: str) -> None:
+    status = text(page(TITLE, replace(HEALTHY, **change), 120))[1]
+    assert shown in status
+    assert "verified" not in status
+    assert "KV moves" not in status
+
+
+def test_prompts_that_a_decode_engine_computes_for_itself_contradict_nothing() -> None:
+    endpoints = (engine("d", prompt_rate=9.0, remote=0.0, recomputes=True),)
+    for outcomes in ({"split": (0.0, 9), "whole": (2.0, 9)}, {"split": (1.0, 9), "whole": (2.0, 9)}):
+        assert not replace(HEALTHY, endpoints=endpoints, outcomes=outcomes).recomputes
+
+
+def test_one_is_singular() -> None:
+    one = replace(HEALTHY, in_flight={"requests": 1}, endpoints=ENGINES[:1], pairs=PAIRS[:1])
+    lines = text(page(TITLE, one, 80))
+    assert lines[1] == "OK  1 of 1 engine, 1 of 1 gateway ready  KV verified in 1 of 1 pair"
+    assert "in flight 1 request" in lines[2]
+    assert "1 requests" not in lines[2]
+    down = tuple(engine(f"d-{i}", state="Suspect") for i in range(5))
+    assert any("and 1 more problem" in each for each in text(page(TITLE, replace(HEALTHY, endpoints=down), 80)))
+    assert not any("more problems" in each for each in text(page(TITLE, replace(HEALTHY, endpoints=down), 80)))

@@ -9,7 +9,7 @@ import pytest
 from pdx_api.names import Order
 from pdx_cli.errors import ExitCode, InputError
 from pdx_cli.inputs.document import assign, load
-from pdx_cli.inputs.names import is_image, is_namespace
+from pdx_cli.inputs.names import ENGINE_IMAGE_RULE, is_image, is_namespace
 from pdx_cli.main import main
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "tiny-cpu.yaml"
@@ -24,6 +24,9 @@ EXAMPLE = Path(__file__).parents[4] / "examples" / "tiny-cpu.yaml"
         ("spec.list[0].x=7", {"spec": {"a": 1, "list": [{"x": 7}]}}),
         ("spec.b=x=y", {"spec": {"a": 1, "list": [{"x": 1}], "b": "x=y"}}),
         ("spec.list.0.x=7", {"spec": {"a": 1, "list": [{"x": 7}]}}),
+        ("spec.list[1].x=7", {"spec": {"a": 1, "list": [{"x": 1}, {"x": 7}]}}),
+        ("spec.new[0]=--seed=1", {"spec": {"a": 1, "list": [{"x": 1}], "new": ["--seed=1"]}}),
+        ("spec.new[0].x=1", {"spec": {"a": 1, "list": [{"x": 1}], "new": [{"x": 1}]}}),
         ("spec.deep.er=[1, 2]", {"spec": {"a": 1, "list": [{"x": 1}], "deep": {"er": [1, 2]}}}),
     ],
 )
@@ -56,7 +59,7 @@ def test_later_assignments_win() -> None:
         ("spec.model.name.first=x", "--set spec.model.name.first: spec.model.name is 'tiny', which has no fields."),
         (
             "spec.engine.args.7=x",
-            "--set spec.engine.args.7: spec.engine.args is a list with 3 entries and has no entry 7.",
+            "--set spec.engine.args.7: spec.engine.args is a list with 3 entries; write spec.engine.args[3] to append ",
         ),
         ("spec.decode.replica=2", "spec.decode.replica does not exist; did you mean replicas?"),
         ("spec.kvTransfer.order=Sideways", "order"),
@@ -85,13 +88,15 @@ ALIAS_BOMB = b"".join(
         (b"", "contains no document"),
         (b"kind: Pod\n---\nkind: Service\n", "contains no PDDeployment (pdx.dev/v1alpha1), only Pod, Service."),
         (b"a: [1\n", "is not YAML: line 2, column 1"),
-        (b"\xff\xfe\x00", "is not a text file"),
+        (b"\xff\xfe\x00", "is not a text file (UTF-8)"),
         (b"just text\n", "This is not a PDDeployment"),
         (b"apiVersion: v1\nkind: Pod\n", ":2: This is a Pod (v1), not a PDDeployment (pdx.dev/v1alpha1)."),
         (b"kind: PDDeployment\nkind: Pod\n", ":2: the key kind appears twice, first on line 1; write it once."),
         (b"spec: {a: 1, a: 1}\n", ":1: the key a appears twice, first on line 1; write it once."),
         (b"a: 2026-13-40\n", "is not YAML that can be read: month must be in 1..12"),
         (b"a:\n\tb: 1\n", "use spaces, no tabs."),
+        (b'a: 1\nb: "x\x07"\n', ":2: the character U+0007 is not allowed in YAML; remove it."),
+        (b"\x00", ":1: the character U+0000 is not allowed in YAML; remove it."),
         (b"&a [*a]\n", "expands to more than 100000 values; write it without anchors."),
         (ALIAS_BOMB, "expands to more than 100000 values; write it without anchors."),
     ],
@@ -108,7 +113,7 @@ def test_a_wrong_file_is_one_sentence(
 
 def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", str(tmp_path / "nope.yaml")]) == 2
-    _is_one_sentence(capsys, "nope.yaml does not exist.")
+    _is_one_sentence(capsys, "nope.yaml' does not exist.")
 
 
 def test_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,3 +256,55 @@ def test_images(text: str, valid: bool) -> None:
 )
 def test_namespaces(text: str, valid: bool) -> None:
     assert is_namespace(text) is valid
+
+
+@pytest.mark.parametrize(
+    ("assignment", "sentence"),
+    [
+        (f"metadata.name={'a' * 300}", "…': write at most 41 lower-case letters, digits and -, with a letter"),
+        ("metadata.name=A", "write at most 41 lower-case letters, digits and -, with a letter first and no - at the"),
+        ("spec.prefill={null: 1}", "spec.prefill has the key null, which is not a text; put it in quotes, or remove"),
+        ("spec.prefill={1: 1}", "spec.prefill has the key 1, which is not a text; put it in quotes, or remove it."),
+        ("metadata.labels={true: a}", "metadata.labels has the key true, which is not a text"),
+        ("metadata.labels={a: 1}", "metadata.labels.a is 1; write a text, in quotes."),
+        ("metadata.labels={a b: c}", "metadata.labels has the key 'a b'; write a key of at most 63 letters"),
+        ("metadata.labels={a..b/c: d}", "metadata.labels has the key 'a..b/c'"),
+        ("metadata.labels={a: b c}", "metadata.labels.a is 'b c'; write at most 63 letters, digits"),
+        ("metadata.annotations={a: 1}", "metadata.annotations.a is 1; write a text, in quotes."),
+        ("metadata.labels=[a]", "metadata.labels is ['a']; write a mapping."),
+        ("spec.prefill.resources.limits={nvidia.com/gpu: 500m}", "is '500m'; write a whole number, for example 1."),
+        ("spec.decode.resources.limits={nvidia.com/gpu: one}", "is 'one'; write a whole number, for example 1."),
+        ("spec.engine.image=a b", "write an image as NAME:TAG or NAME@DIGEST, for example vllm/vllm-openai:v"),
+    ],
+)
+def test_what_the_api_server_would_refuse(assignment: str, sentence: str) -> None:
+    with pytest.raises(InputError) as raised:
+        load(EXAMPLE, [assignment])
+    assert sentence in str(raised.value)
+    assert not raised.value.details, "one error"
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        f"metadata.name={'a' * 41}",
+        "metadata.labels={example.org/app: a.b_c, empty: ''}",
+        "metadata.annotations={example.org/note: any text}",
+        "spec.prefill.resources.limits={nvidia.com/gpu: 1, cpu: 500m, example.com/nic: 2k}",
+    ],
+)
+def test_what_the_api_server_accepts(assignment: str) -> None:
+    load(EXAMPLE, [assignment])
+
+
+@pytest.mark.parametrize("command", ["up", "render"])
+def test_a_url_is_not_a_file(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "https://example.org/x.yaml"])
+    assert ended.value.code == ExitCode.INVALID
+    sentence = "https://example.org/x.yaml is a URL; pipe its content, for example `curl -sL URL | pdx render -`."
+    assert capsys.readouterr().err == f"pdx {command}: FILE: {sentence}\n"
+
+
+def test_the_example_image_of_an_engine_is_the_default() -> None:
+    assert load(EXAMPLE, ["spec.engine.image=null"]).spec.engine.image in ENGINE_IMAGE_RULE

@@ -85,7 +85,7 @@ def test_several_gateways_are_summed() -> None:
     shown = figures(None, Sample(0.0, (reading("a"), reading("b", endpoints=bad)), silent=("c: no answer",)))
     assert (shown.gateways, shown.ready, shown.in_flight["requests"]) == (3, 2, 2)
     assert [(e.name, e.state, e.reason, e.legs) for e in shown.endpoints] == [
-        ("p", "Cold", "p: lost", 2),
+        ("p", "Cold", "lost", 2),
         ("d", "Warm", "", 4),
     ]
 
@@ -123,7 +123,7 @@ def test_the_gateway_that_probed_last_decides() -> None:
     shown = figures(None, Sample(0.0, (reading("a", verification=older), reading("b", verification=newer))))
     (pair,) = shown.pairs
     assert (pair.verdict, pair.remote, pair.age) == ("verified", 0.96, 3)
-    assert shown.kv == "KV DOES NOT MOVE between 1 of 1 pairs", "one gateway reports it broken"
+    assert shown.kv == "KV DOES NOT MOVE in 1 of 1 pair", "one gateway reports it broken"
 
 
 def test_an_old_probe_is_stale() -> None:
@@ -134,7 +134,61 @@ def test_an_old_probe_is_stale() -> None:
     assert pair.stale
 
 
+@pytest.mark.parametrize(("age", "stale"), [(239, 0), (241, 9)])
+def test_many_pairs_are_probed_one_after_another(age: int, stale: int) -> None:
+    """In 40 s, three of nine pairs are probed, so that each is probed about every 120 s."""
+    one = verification("verified", age, pairs=9, possible=9)
+    pairs = [{**one["pairs"][0], "prefill": f"p{p}", "decode": f"d{d}"} for p in range(3) for d in range(3)]
+    shown = figures(None, Sample(0.0, (reading(verification={**one, "pairs": pairs, "seconds": 40}),)))
+    assert len(shown.unverified) == stale
+
+
 def test_an_engine_that_hangs_is_unhealthy_before_the_gateway_ejects_it() -> None:
     shown = figures(None, Sample(0.0, (reading(),), unanswered={"p": "no answer within 1.5 s"}))
     (engine,) = shown.unhealthy
     assert (engine.name, engine.state, engine.silent) == ("p", "Warm", "no answer within 1.5 s")
+
+
+def test_a_finding_that_kv_moves_is_no_claim_about_the_present() -> None:
+    page = verification("verified", 3, pairs=1, possible=1)
+    bad = [endpoint("p", "prefill", "Warming", reason="d: status 500"), endpoint("d", "decode")]
+    shown = figures(
+        None, Sample(0.0, (reading(verification=page, endpoints=bad),)), {"p": "prefill-0", "d": "decode-0"}
+    )
+    assert shown.kv == ""
+    assert [each.is_verified for each in shown.pairs] == [False]
+    assert shown.endpoints[0].reason == "decode-0: status 500", "in the names that the user knows"
+
+
+def test_a_probe_before_a_restart_is_past() -> None:
+    page = verification("verified", 3, pairs=1, possible=1)
+    page["pairs"][0]["outdated"] = True
+    (pair,) = figures(None, Sample(0.0, (reading(verification=page),))).unverified
+    assert pair.outdated
+    assert not pair.is_verified
+
+
+@pytest.mark.parametrize(
+    ("now", "recomputes"),
+    [
+        (Tokens(2000, 0, 1000), True),
+        (Tokens(2000, 900, 1100), False),
+        (Tokens(2000, 0, 100), False),
+        (Tokens(1000, 0, 0), False),
+    ],
+)
+def test_recomputed_prompts(now: Tokens, recomputes: bool) -> None:
+    def sample(at: float, tokens: Tokens, split: int) -> Sample:
+        load = EngineLoad(tokens=tokens, prompt=tokens.prompt)
+        return Sample(at, (reading(split=split),), loads={"d": load})
+
+    shown = figures(sample(0.0, Tokens(1000, 0, 0), 10), sample(1.0, now, 20))
+    assert shown.recomputes is recomputes
+
+
+def test_a_failing_hand_off_is_short() -> None:
+    page = verification("broken", 3, broken_pairs=1, possible=2)
+    page["pairs"][0] |= {"cause": "HandoffFails", "seen": "the hand-off failed at d: status 500: Internal server error"}
+    shown = figures(None, Sample(0.0, (reading(verification=page),)))
+    assert shown.pairs[0].detail == "HandoffFails: D: status 500: Internal server error"
+    assert shown.kv == "KV DOES NOT MOVE in 1 of 2 pairs"

@@ -49,11 +49,11 @@ def test_client_of(name: str) -> None:
 
 
 WRONG = {
-    "": "it holds no key",
-    "# nothing\n": "it holds no key",
-    "secret alice": "line 1 is no key; write sha256:HEX NAME",
-    "\nsha256:abc alice": "line 2 is no key",
-    line("a", "x").rstrip("x\n"): "line 1 is no key",
+    "": "the file has no key",
+    "# nothing\n": "the file has no key",
+    "secret alice": "line 1: write sha256:HEX NAME",
+    "\nsha256:abc alice": "line 2: write",
+    line("a", "x").rstrip("x\n"): "line 1: write",
     line("a", "x") + line("a", "y"): "line 2 repeats the key of x",
 }
 
@@ -151,5 +151,5 @@ def test_a_line_may_have_a_weight() -> None:
     assert set(parse_clients(text).values()) == {"alice", "bob", "carol"}
     assert parse_weights(text) == {"alice": 4, "carol": 12}
     for wrong in ("weight=0", "weight=1000", "weight=", "weight=4 5", "4"):
-        with pytest.raises(ValueError, match="line 1 is no key"):
+        with pytest.raises(ValueError, match="line 1: write"):
             parse_clients(f"sha256:{digests[0]} alice {wrong}")

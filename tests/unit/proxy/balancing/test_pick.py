@@ -114,6 +114,16 @@ def test_equals_alternate() -> None:
     assert [each.decode.address.port for each in cursors if each] == [0, 1, 2, 0, 1, 2]
 
 
+@pytest.mark.parametrize("number", [1, 2, 3, 8])
+def test_equals_form_every_pair(number: int) -> None:
+    """As many P's as D's: a pair that never exchanged KV under low load would do so for the first time under load."""
+    pool = [endpoint(port, role) for role in (P, D) for port in range(number)]
+    pool = [replace(each, spec=replace(each.spec, pod=f"{each.role}-{n}")) for n, each in enumerate(pool)]
+    choices = [pick(Snapshot.of(pool), lambda _: 0, split=True, avoid=(), cursor=n) for n in range(number**2)]
+    pairs = {(choice.prefill.name, choice.decode.name) for choice in choices if choice and choice.prefill}
+    assert len(pairs) == number**2
+
+
 @given(st.lists(st.integers(0, 3)), st.randoms())
 def test_load_counts_open_legs(ports: list[int], random: Random) -> None:
     load = Load()

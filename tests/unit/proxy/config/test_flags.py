@@ -163,11 +163,16 @@ def test_repeated_engines_are_added() -> None:
     argv = ["--prefill", urls[0], "--decode", urls[1], urls[2], "--decode", urls[3], "--prefill", urls[4]]
     found = gateway_settings_of(parser.parse_args(argv))
     assert [spec.address.host for spec in found.endpoints] == ["h0", "h4", "h1", "h2", "h3"]
+    argv += ["--identity-ports", "7", "--identity-ports", "8"]
+    found = gateway_settings_of(parser.parse_args(argv))
+    assert [spec.identity_port for spec in found.endpoints] == [7, 8, 0, 0, 0]
+    found = gateway_settings_of(parser.parse_args(["--aggregated", urls[0], "--aggregated", *urls[1:3]]))
+    assert [spec.address.host for spec in found.endpoints] == ["h0", "h1", "h2"]
 
 
 WRONG = [
     ("--trusted-proxies 10.0.0.0/33",
-     "argument --trusted-proxies: 10.0.0.0/33 is no network; write CIDRs, for example 10.0.0.0/8,fd00::/8"),
+     "argument --trusted-proxies: 10.0.0.0/33 is not a network; write CIDRs, for example 10.0.0.0/8,fd00::/8"),
     ("--prefill-policy Random",
      "argument --prefill-policy: Random does not exist; write one of: "
      "ExpectedWait, LeastRequests, LeastLoad, PrefixAffinity, SessionAffinity"),
@@ -178,14 +183,14 @@ WRONG = [
      "argument --retry-budget-percent: 101 is not possible; write a whole number from 0 to 100"),
     ("--max-queued-requests 1e3",
      "argument --max-queued-requests: 1e3 is not possible; write a whole number from 0 to 1000000"),
-    ("--handoff-seconds 0", "argument --handoff-seconds: 0 is no time; write seconds from 0.001 to 86400"),
-    ("--idle-seconds nan", "argument --idle-seconds: nan is no time; write seconds from 0.001 to 86400"),
-    ("--max-wait-seconds -1", "argument --max-wait-seconds: -1 is no time; write seconds from 0 to 86400"),
+    ("--handoff-seconds 0", "argument --handoff-seconds: 0 is not a time; write seconds from 0.001 to 86400"),
+    ("--idle-seconds nan", "argument --idle-seconds: nan is not a time; write seconds from 0.001 to 86400"),
+    ("--max-wait-seconds -1", "argument --max-wait-seconds: -1 is not a time; write seconds from 0 to 86400"),
     ("--max-body-size 64MB",
-     "argument --max-body-size: 64MB is no size; write bytes from 1Ki to 1Ti, for example 256Mi"),
+     "argument --max-body-size: 64MB is not a size; write bytes from 1Ki to 1Ti, for example 256Mi"),
     ("--max-buffered-bytes 1",
-     "argument --max-buffered-bytes: 1 is no size; write bytes from 1Ki to 1Ti, for example 256Mi"),
-    ("--client-keys=", "argument --client-keys: an empty name is no file"),
+     "argument --max-buffered-bytes: 1 is not a size; write bytes from 1Ki to 1Ti, for example 256Mi"),
+    ("--client-keys=", "argument --client-keys: the value is empty; name a file"),
     ("--attempts", "argument --attempts: expected one argument"),
 ]  # fmt: skip
 
@@ -196,7 +201,7 @@ TOGETHER = [
      "no wait is longer than the whole request; write --connect-seconds, --prefill-seconds, --first-event-seconds and "
      "--idle-seconds up to --total-seconds"),
     ("--max-wait-seconds 3601",
-     "waiting is part of the whole request; write --max-wait-seconds up to --total-seconds"),
+     "no wait is longer than the whole request; write --max-wait-seconds up to --total-seconds"),
     ("--max-buffered-bytes 1Mi",
      "the largest body would never be taken; write --max-body-size up to --max-buffered-bytes"),
 ]  # fmt: skip

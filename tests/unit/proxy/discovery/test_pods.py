@@ -144,7 +144,8 @@ REASONS: list[tuple[tuple[str, Any], str, bool]] = [
     ),
     (
         ("metadata annotations", {**CUSTOM, "pdx.dev/protocol": "?"}),
-        "has a wiring that this gateway does not support: '?' is no protocol of connector Custom",
+        "has a wiring that this gateway does not support: the protocol of connector Custom is '?'; write JSON, for "
+        'example {"family": "Serial"}',
         False,
     ),
 ]

@@ -60,6 +60,7 @@ async def test_an_immediate_loss_is_sent_again(pool: OneIdle) -> None:
     pool.idle.connection_lost(None)
     assert (await leg.whole(5.0)).status == 200
     assert pool.connects == 1
+    assert not leg._body, "a stream may last long, and its permit counts no body meanwhile"
     leg.end()
 
 

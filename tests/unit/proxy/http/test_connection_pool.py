@@ -1,6 +1,7 @@
 """The connections that the pool keeps."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from pdx_proxy.config.settings import Address
+from pdx_proxy.http.upstream import connection_pool
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.connection_pool import ConnectionPool
 
@@ -154,3 +156,16 @@ async def test_a_change_costs_its_own_connections(pool: ConnectionPool, monkeypa
     gone = next(iter(OTHERS))
     pool.keep({address: pod for address, pod in OTHERS.items() if address != gone}, 30)
     assert len(reads) == 20
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)"), "connection refused"),
+        (OSError(113, "Connect call failed ('127.0.0.1', 1)"), "cannot connect: no route to host"),
+        (socket.gaierror(-2, "Name or service not known"), "cannot connect: Name or service not known"),
+        (OSError("Multiple exceptions: a, b"), "cannot connect: Multiple exceptions: a, b"),
+    ],
+)
+def test_the_reason_repeats_neither_the_number_nor_the_address(error: OSError, text: str) -> None:
+    assert connection_pool._reason(error) == text

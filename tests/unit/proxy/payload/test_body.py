@@ -172,7 +172,7 @@ def test_depth(depth: int, bracket: bytes) -> None:
     assert refused == [real > MAX_DEPTH] * 3
 
 
-def test_beside_a_long_text_a_deep_member_is_refused() -> None:
+def test_a_deep_member_after_a_long_text_is_refused() -> None:
     raw = b'{"prompt":"' + b"x" * 5000 + b'","tools":' + b"[" * 250 + b"]" * 250 + b"}"
     with pytest.raises(RefusedError, match="deeper than 250 levels"):
         read_body(raw, JSON, TEXT)

@@ -18,9 +18,9 @@ def test_a_flat_list_need_not_be_measured(messages: int) -> None:
 
 @pytest.mark.parametrize("before", [0, 1, 100, 300, 2000])
 @pytest.mark.parametrize("behind", [0, 1, 100, 300, 2000])
-@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
-def test_a_deep_value_is_found_wherever_it_is(before: int, behind: int, opening: bytes, closing: bytes) -> None:
-    deep = opening * (MAX_DEPTH - 1) + b"1" + closing * (MAX_DEPTH - 1)
+@pytest.mark.parametrize(("left", "right"), [(b"[", b"]"), (b'{"a":', b"}")])
+def test_a_deep_value_is_found_wherever_it_is(before: int, behind: int, left: bytes, right: bytes) -> None:
+    deep = left * (MAX_DEPTH - 1) + b"1" + right * (MAX_DEPTH - 1)
     raw = _body(*[_MESSAGE] * before, deep, *[_MESSAGE] * behind)
     assert may_be_deep(raw)
     assert measure(raw) == (MAX_DEPTH + 1, MAX_DEPTH + 1 + before + behind)

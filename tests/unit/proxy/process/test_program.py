@@ -1,9 +1,14 @@
 """`python -m pdx_proxy`: its flags, and the errors for wrong ones."""
 
+import errno
+import os
+
 import pytest
 
 from pdx_proxy.__main__ import create_parser, main, settings_of
 from pdx_proxy.config.settings import Address, Settings, parse_address
+from pdx_proxy.process import main as program
+from pdx_proxy.process.workers import ListenError
 
 NEEDED = ["--deployment", "tiny", "--namespace", "models"]
 
@@ -42,12 +47,15 @@ WRONG = [
         "--deployment: 'Tiny' is not a name; write lower-case letters, digits and dashes",
     ),
     ([*NEEDED, "--namespace", "a/b"], "--namespace: 'a/b' is not a name; write lower-case letters, digits and dashes"),
-    ([*NEEDED, "--listen", "8080"], "--listen: 8080 is no address; write HOST:PORT, for example 127.0.0.1:8080"),
-    ([*NEEDED, "--admin", "h:99999"], "--admin: h:99999 is no address; write HOST:PORT, for example 127.0.0.1:8080"),
+    ([*NEEDED, "--listen", "8080"], "--listen: 8080 is not an address; write HOST:PORT, for example 127.0.0.1:8080"),
+    (
+        [*NEEDED, "--admin", "h:99999"],
+        "--admin: h:99999 is not an address; write HOST:PORT, for example 127.0.0.1:8080",
+    ),
     ([*NEEDED, "--workers", "0"], "--workers: 0 is not a number of workers; write one from 1 to 64"),
     ([*NEEDED, "--workers", "two"], "--workers: two is not a number of workers; write one from 1 to 64"),
-    ([*NEEDED, "--drain-seconds", "nan"], "--drain-seconds: nan is no time; write seconds from 0 to 86400"),
-    ([*NEEDED, "--shutdown-seconds", "-1"], "--shutdown-seconds: -1 is no time; write seconds from 0 to 86400"),
+    ([*NEEDED, "--drain-seconds", "nan"], "--drain-seconds: nan is not a time; write seconds from 0 to 86400"),
+    ([*NEEDED, "--shutdown-seconds", "-1"], "--shutdown-seconds: -1 is not a time; write seconds from 0 to 86400"),
     ([*NEEDED, "--listen", "h:1", "--admin", "h:1"], "--listen and --admin are both h:1; name two addresses"),
     ([*NEEDED, "--work", "2"], "unrecognized arguments: --work 2"),
 ]
@@ -77,5 +85,25 @@ def test_an_address_is_read_as_it_is_written(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", ":", "h", "h:", ":1", "h:0", "h:65536", "h:-1", "h:1x", "[]:1"])
 def test_what_is_not_an_address(text: str) -> None:
-    with pytest.raises(ValueError, match="is no address; write HOST:PORT"):
+    with pytest.raises(ValueError, match="is not an address; write HOST:PORT"):
         parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ListenError("cannot listen on h:1: Address already in use"), "cannot listen on h:1: Address already in use"),
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "the gateway failed: [Errno 24] Too many open files"),
+    ],
+)
+def test_only_a_port_that_is_taken_is_reported_as_one(
+    error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(program, "configure_logs", lambda _: None)
+    monkeypatch.setattr(program, "raise_file_limit", lambda: None)
+    monkeypatch.setattr(program, "_serve", fail)
+    assert program.run(Settings()) == 1
+    assert caplog.messages == [f"{reason}."]

@@ -19,7 +19,7 @@ def test_forwarded_headers() -> None:
     assert head == b"GET /v1/models HTTP/1.1\r\nHost: e:1\r\nAuthorization: Bearer key\r\na: b\r\n\r\n"
 
 
-async def test_the_whole_deadline_begins_when_the_body_is_complete_and_admitted() -> None:
+async def test_the_whole_deadline_begins_when_the_body_is_complete() -> None:
     settings = Settings(deadlines=Deadlines(total=100.0))
     chooser = SimpleNamespace(prompt_reader=None, may_split=lambda *_: False)
     serving: Any = SimpleNamespace(chooser=chooser, engines=SimpleNamespace(settings=settings, clock=lambda: 0.0))

@@ -63,6 +63,7 @@ OWN = "10.0.0.0"
         (Evidence(Result.RECOMPUTED, SELF, SELF, "a-name"), Cause.PORTS),
         (Evidence(Result.FAILED, SELF, SELF, OWN), Cause.PORTS),
         (Evidence(Result.FAILED), Cause.PORTS),
+        (Evidence(Result.FAILED, SELF, SELF, answered=True), Cause.HANDOFF),
         (Evidence(Result.FAILED, SELF, Facts()), Cause.PORTS),
     ],
 )
