@@ -94,6 +94,10 @@ conformance: install-dev ## Every connector and order with every way to fail, in
 bench: install-dev ## Measure the gateway beside its peers (ARGS=--help lists the options)
 	@$(BIN)/python -m benchmarks.gateway $(ARGS)
 
+.PHONY: goodput
+goodput: install-dev ## Simulate policies with whole traces: who serves how much within an SLO (ARGS="--trace FILE"; --help lists the options)
+	@$(BIN)/python -m benchmarks.goodput $(ARGS)
+
 .PHONY: dashboards
 dashboards: install-dev ## Run every panel's and alert's query in a Prometheus that scrapes a gateway and engines under load and faults
 	@PYTHONPATH=$(CURDIR)/cluster $(BIN)/python -m tests.dashboards.show $(ARGS)

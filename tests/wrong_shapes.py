@@ -133,8 +133,9 @@ ERRORS: Final[list[tuple[str, object, str, str, str]]] = [
     ("spec.model.tokenSecretRef", {"key": "x"}, "spec.model.tokenSecretRef.name", "Required value",
      "spec.model.tokenSecretRef.name is missing."),
     ("spec.routing.prefillPolicy", "Random", "spec.routing.prefillPolicy",
-     'Unsupported value: "Random": supported values: "LeastRequests", "LeastLoad", "PrefixAffinity", "SessionAffinity"',
-     "spec.routing.prefillPolicy is 'Random'; write one of: LeastRequests, LeastLoad, PrefixAffinity, "
+     'Unsupported value: "Random": supported values: "ExpectedWait", "LeastRequests", "LeastLoad", "PrefixAffinity", '
+     '"SessionAffinity"',
+     "spec.routing.prefillPolicy is 'Random'; write one of: ExpectedWait, LeastRequests, LeastLoad, PrefixAffinity, "
      "SessionAffinity."),
     ("spec.routing.onPrefillFailure", "Ignore", "spec.routing.onPrefillFailure",
      'Unsupported value: "Ignore": supported values: "Retry", "Local", "Fail"',

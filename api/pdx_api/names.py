@@ -119,6 +119,8 @@ class PrefillFailure(StrEnum):
 class Policy(StrEnum):
     """How the gateway chooses among the engines of one role."""
 
+    EXPECTED_WAIT = "ExpectedWait"
+    """The engine that is expected to finish the prompt's prefill first: by its backlog, its cache and its rate."""
     LEAST_REQUESTS = "LeastRequests"
     """The engine with the fewest requests of this gateway."""
     LEAST_LOAD = "LeastLoad"

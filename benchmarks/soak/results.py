@@ -121,6 +121,15 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "most legs at one P, one D": lambda line: ", ".join(map(str, line["legs"].values())),
         "machine": _of("machine"),
     },
+    "realtime": {
+        "date": _of("date"),
+        "seed": _of("seed"),
+        "requests": _of("requests"),
+        "TTFT p50 / p99 simulated, s": lambda line: " / ".join(f"{each:.3f}" for each in line["simulated"]),
+        "in real time, s": lambda line: " / ".join(f"{each:.3f}" for each in line["measured"]),
+        "apart": lambda line: " / ".join(f"{100 * each:.1f} %" for each in line["apart"]),
+        "machine": _of("machine"),
+    },
     "sizes": {
         "date": _of("date"),
         "order": _of("order"),

@@ -21,6 +21,7 @@ from pdx_sim.core.blocks import BlockPool
 from pdx_sim.core.counters import Counts, metrics_text
 from pdx_sim.core.engine_core import Core
 from pdx_sim.core.leases import Leases
+from pdx_sim.core.prefix_cache import PrefixCache
 from pdx_sim.core.timings import Timings
 from pdx_sim.faults import FaultKind, Faults
 from pdx_sim.settings import SimSettings, TransferMode
@@ -84,7 +85,7 @@ class SimEngine:
         self.station = Station(
             settings=settings,
             counts=self.counts,
-            pool=BlockPool(settings.num_blocks),
+            pool=_pool(settings),
             engine_id=str(uuid.uuid4()),
             leases=Leases(settings.lease_seconds),
             timings=self.timings,
@@ -343,6 +344,12 @@ def _listening(host: str, port: int, flag: str) -> Iterator[None]:
         yield
     except (OSError, UnicodeError) as error:
         raise ListenError(f"cannot listen on {host}:{port}: {_reason(error)}; choose another with {flag}") from error
+
+
+def _pool(settings: SimSettings) -> BlockPool:
+    if settings.enable_prefix_caching:
+        return PrefixCache(settings.num_blocks, settings.block_size)
+    return BlockPool(settings.num_blocks)
 
 
 def _reason(error: OSError | UnicodeError) -> str:

@@ -167,6 +167,9 @@ class SimSettings:
     """Number of KV blocks. A request waits while too few are free."""
     block_size: int = 16
     """Tokens in a KV block."""
+    enable_prefix_caching: bool = False
+    """Keeps the KV of prompts for later prompts with the same beginning (--enable-prefix-caching, vLLM's default).
+    Prompts are found in the step loop only."""
     lease_seconds: float = 30.0
     """Seconds that P pins finished blocks (kv_lease_duration). After a heartbeat from D, two thirds of that remain."""
     decoder_ttl_seconds: float = 480.0

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 import aiohttp
 
-from pdx_api.names import Order, Role
-from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec, Settings, Verification
+from pdx_api.names import Order, Policy, Role
+from pdx_proxy.config.settings import Address, Choosing, Deadlines, EndpointSpec, Settings, Verification
 from pdx_proxy.discovery.pod_watcher import Discovery
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.http.upstream.connection_pool import ConnectionPool
@@ -173,13 +173,15 @@ class World:
         specs = [spec_of(engine, self.order) for engine in self.engines]
         free = Address("127.0.0.1", 0)
         quiet = Verification(period_seconds=0)  # tests count the requests to engines
-        base = {
+        base: dict[str, Any] = {
             "listen": free,
             "admin": free,
             "endpoints": tuple(specs),
             "verification": quiet,
             "handshake_seconds": 0.0,
         }
+        if len(self.prefill) != 1:  # a prompt that is sent several times would stay at the engine that has it cached
+            base["choosing"] = Choosing(Policy.LEAST_REQUESTS, Policy.LEAST_REQUESTS)
         return Settings(**{**base, **more})
 
     async def start_gateway(self, *, warm: bool = True, discovery: Discovery | None = None, **more: Any) -> Self:

@@ -26,8 +26,8 @@ def _values(routing: Routing, limits: GatewayLimits, logs: GatewayLogs) -> Value
 
 def _choosing(routing: Routing) -> Values:
     return {
-        "--prefill-policy": str(routing.prefill_policy),
-        "--decode-policy": str(routing.decode_policy),
+        "--prefill-policy": str(routing.prefill_policy or ""),
+        "--decode-policy": str(routing.decode_policy or ""),
         "--disaggregate-above-tokens": str(routing.disaggregate_above_tokens),
         "--on-prefill-failure": str(routing.on_prefill_failure),
         "--attempts": str(routing.retries.attempts),

@@ -132,16 +132,19 @@ class Routing(Part):
 
     rules: ClassVar[tuple[Rule, ...]] = ROUTING_RULES
 
-    prefill_policy: Policy = Field(
-        default=Policy.LEAST_REQUESTS,
-        description="How the gateway chooses P. LeastRequests: the engine with the fewest requests of this gateway. "
-        "LeastLoad: also by the queue and KV use that engines report. PrefixAffinity: prompts with the same beginning "
-        "to the same engine. SessionAffinity: requests with the same x-session-id to the same engine. No effect in "
-        "mode Aggregated.",
+    prefill_policy: Policy | None = Field(
+        default=None,
+        description="How the gateway chooses P. ExpectedWait, the default: the engine that is expected to finish the "
+        "prompt first, by the tokens that it has to prefill, those of the prompt that are in its cache, and its speed. "
+        "LeastRequests: the engine with the fewest requests of this gateway. LeastLoad: also by the queue and KV use "
+        "that engines report. PrefixAffinity: prompts with the same beginning to the same engine. SessionAffinity: "
+        "requests with the same x-session-id to the same engine. No effect in mode Aggregated.",
     )
-    decode_policy: Policy = Field(
-        default=Policy.LEAST_REQUESTS,
-        description="How the gateway chooses D, or the engine in mode Aggregated. Values as for prefillPolicy.",
+    decode_policy: Policy | None = Field(
+        default=None,
+        description="How the gateway chooses D, or the engine in mode Aggregated. Values as for prefillPolicy. "
+        "Default: LeastRequests for D; ExpectedWait in mode Aggregated. For a D, which prefills nothing, ExpectedWait "
+        "means LeastRequests.",
     )
     disaggregate_above_tokens: Annotated[int, Field(strict=True, ge=0, le=16_777_216)] = Field(
         default=0,

@@ -116,6 +116,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar=_METAVARS[type(default)],
             help=f"{meaning} (default: {default}, or the profile's)",
         )
+    parser.add_argument(
+        "--enable-prefix-caching",
+        action="store_true",
+        help="keep the KV of prompts for later prompts with the same beginning; needs --step-seconds or --profile",
+    )
     parser.epilog = EPILOG
 
 
@@ -143,6 +148,7 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
             side_channel_host=side_host,
             side_channel_port=side_port,
             on_load_failure=OnLoadFailure(args.on_load_failure),
+            enable_prefix_caching=args.enable_prefix_caching,
             **{**profile, **plain},
         )
     except OutOfBoundsError as error:

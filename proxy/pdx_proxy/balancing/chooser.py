@@ -6,15 +6,18 @@ from typing import Final
 
 from pdx_api.names import Policy as PolicyName
 from pdx_api.names import Role
+from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.balancing.pick import Choice, pick
 from pdx_proxy.balancing.policies import LoadOf, Policy, affine, least, least_load, pressures
+from pdx_proxy.balancing.prefill_balancer import PrefillBalancer
+from pdx_proxy.balancing.prefill_queue import PrefillLeg
 from pdx_proxy.config.settings import Choosing
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.http.routes import Kind
 from pdx_proxy.payload.body import Body
-from pdx_proxy.payload.prompt import PromptReader
+from pdx_proxy.payload.features import PromptReader
 from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry.counters import Affinity, Counters, NotSplitReason
 
@@ -23,6 +26,10 @@ SESSION_HEADER: Final = "x-session-id"
 
 _GENERATE: Final = Kind.GENERATE
 _LEAST: Final = PolicyName.LEAST_REQUESTS.value
+_CONSTANT: Final = (PolicyName.EXPECTED_WAIT, PolicyName.LEAST_REQUESTS)
+"""Policies that decide for every request, whatever it has."""
+_AGGREGATED: Final = Role.AGGREGATED
+_PREFILL: Final = Role.PREFILL
 _KEPT: Final = Affinity.KEPT.value
 _MOVED: Final = Affinity.MOVED.value
 
@@ -33,25 +40,39 @@ PolicyFor = Callable[[Request], Policy]
 class Chooser:
     """One worker's choice of engines."""
 
-    def __init__(self, choosing: Choosing, load_of: LoadOf, counters: Counters) -> None:
-        names = {choosing.prefill_policy, choosing.decode_policy}
-        self._prefill_name, self._decode_name = choosing.prefill_policy.value, choosing.decode_policy.value
-        self._prefill_choices, self._decode_choices = counters.choices["prefill"], counters.choices["decode"]
-        self._plain = names == {PolicyName.LEAST_REQUESTS}
-        self._load_of = load_of
+    def __init__(self, choosing: Choosing, load: Load, counters: Counters, workers: int = 1) -> None:
+        self._choosing = choosing
+        self._load_of = load.of
         self._counters = counters
+        self._prefill_choices, self._decode_choices = counters.choices["prefill"], counters.choices["decode"]
         self._least_load: dict[Role, Policy] = {Role.PREFILL: least, Role.DECODE: least}
+        self.prefills = PrefillBalancer(load, workers)
+        """What the engines have to prefill."""
+        self._expects_prefill = choosing.prefill_policy is PolicyName.EXPECTED_WAIT
+        self._expects_decode = False
+        """Whether the engines that answer clients prefill too, and are selected by their expected wait."""
+        self._aggregated = False
+        self._prefill_name, self._decode_name = choosing.prefill_policy.value, _LEAST
+        self._prefill_varies, self._decode_varies = choosing.prefill_policy not in _CONSTANT, False
+        """Whether it depends on the request, or on reports, which policy decides."""
         self._prefill_policy = self._policy_for(choosing.prefill_policy, Role.PREFILL)
-        self._decode_policy = self._policy_for(choosing.decode_policy, Role.DECODE)
-        needs_key = PolicyName.PREFIX_AFFINITY in names
-        limit = choosing.disaggregate_above_tokens
-        self.prompt_reader = PromptReader(needs_key, limit) if needs_key or limit else None
+        self._decode_policy = self._policy_for(PolicyName.LEAST_REQUESTS, Role.DECODE)
+        self.prompt_reader: PromptReader | None = None
         """Reads the features of every prompt; None if no setting needs them."""
+        self._set_decode_policy(aggregated=False)
 
     def apply(self, snapshot: Snapshot, reports: LoadReports) -> None:
+        """Put a snapshot in force."""
+        aggregated = bool(snapshot.decode) and all(e.role is _AGGREGATED for e in snapshot.decode)
+        if aggregated is not self._aggregated:
+            self._set_decode_policy(aggregated=aggregated)
+        self.prefills.apply(snapshot, reports)
+
+    def apply_load(self, snapshot: Snapshot, reports: LoadReports) -> None:
         """Compare the engines' load reports with the load that is counted at this moment."""
         for role, endpoints in ((Role.PREFILL, snapshot.prefill), (Role.DECODE, snapshot.decode)):
             self._least_load[role] = least_load(pressures(endpoints, reports.engines, self._load_of))
+        self.prefills.apply(snapshot, reports)
 
     def may_split(self, kind: Kind, body: Body) -> bool:
         """Whether prefill and decode of a request may run on different engines. Counts the requests that may not."""
@@ -70,26 +91,48 @@ class Chooser:
         self, snapshot: Snapshot, request: Request, *, split: bool, avoid: Collection[str], cursor: int
     ) -> Choice | None:
         """Select the engines of one attempt: see `pick`. Call `count` for a choice that is used."""
-        if self._plain:
-            return pick(snapshot, self._load_of, split=split, avoid=avoid, cursor=cursor)
-        prefill, decode = self._prefill_policy(request) if split else least, self._decode_policy(request)
+        prefill = self._prefill_policy(request) if split else least
+        decode = self._decode_policy(request)
         return pick(snapshot, self._load_of, split=split, avoid=avoid, cursor=cursor, prefill=prefill, decode=decode)
 
     def count(self, choice: Choice, request: Request, *, split: bool, first: bool) -> None:
         """Count a choice that is used. `first`: for the first attempt of a request."""
-        by_key = not self._plain
-        decode = self._decode_name if by_key and self._decode_policy(request) is not least else _LEAST
-        self._decode_choices[decode] += 1
+        same = not self._decode_varies or self._decode_policy(request) is not least
+        self._decode_choices[self._decode_name if same else _LEAST] += 1
         if choice.prefill is not None:
-            prefill = self._prefill_name if by_key and self._prefill_policy(request) is not least else _LEAST
-            self._prefill_choices[prefill] += 1
+            same = not self._prefill_varies or self._prefill_policy(request) is not least
+            self._prefill_choices[self._prefill_name if same else _LEAST] += 1
         elif split and first and choice.decode.role is Role.DECODE:
             reason = NotSplitReason.LONG_QUEUE if choice.decode.long_queue else NotSplitReason.NO_PREFILL
             self._counters.not_split[reason] += 1
 
+    def sent(self, endpoint: Endpoint, request: Request) -> PrefillLeg | None:
+        """Add a request's prompt to the backlog of an engine that prefills it; None if no policy needs that."""
+        if endpoint.role is _PREFILL:
+            return self.prefills.sent(endpoint, request, True) if self._expects_prefill else None
+        return self.prefills.sent(endpoint, request, request.stream) if self._expects_decode else None
+
+    def _set_decode_policy(self, *, aggregated: bool) -> None:
+        """Select by role: an aggregated engine prefills, a D does not, so that it has no expected wait."""
+        self._aggregated = aggregated
+        choosing = self._choosing
+        name = choosing.decode_policy or PolicyName.EXPECTED_WAIT
+        self._expects_decode = aggregated and name is PolicyName.EXPECTED_WAIT
+        if name is PolicyName.EXPECTED_WAIT and not aggregated:
+            name = PolicyName.LEAST_REQUESTS
+        self._decode_name, self._decode_varies = name.value, name not in _CONSTANT
+        self._decode_policy = self._policy_for(name, Role.DECODE)
+        key = PolicyName.PREFIX_AFFINITY in (choosing.prefill_policy, name)
+        blocks = self._expects_prefill or self._expects_decode
+        limit = choosing.disaggregate_above_tokens
+        self.prompt_reader = PromptReader(key, limit, blocks) if key or limit or blocks else None
+
     def _policy_for(self, name: PolicyName, role: Role) -> PolicyFor:
         """Return the policy factory of a role. For a request without a key it returns `least`."""
         policies, counts = self._least_load, self._counters.affinity[role]
+
+        def least_for(_: Request) -> Policy:
+            return least
 
         def least_load_for(_: Request) -> Policy:
             return policies[role]
@@ -102,7 +145,8 @@ class Chooser:
             return _affine(zlib.crc32(request.session.encode("utf-8", "replace")), counts) if request.session else least
 
         factories: dict[PolicyName, PolicyFor] = {
-            PolicyName.LEAST_REQUESTS: lambda _: least,
+            PolicyName.EXPECTED_WAIT: self.prefills.policy_for,
+            PolicyName.LEAST_REQUESTS: least_for,
             PolicyName.LEAST_LOAD: least_load_for,
             PolicyName.PREFIX_AFFINITY: prefix_affinity_for,
             PolicyName.SESSION_AFFINITY: session_affinity_for,

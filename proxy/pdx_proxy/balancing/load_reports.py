@@ -16,6 +16,10 @@ class LoadReport:
     """Requests in its queue."""
     kv_use: float
     """Share of its KV blocks in use, 0 to 1; the average of the ranks."""
+    cache_tokens: int = 0
+    """Tokens that its KV cache has room for; 0: not reported."""
+    cache_hits: float | None = None
+    """Tokens of prompts that it has found in its prefix cache since its start; None: not reported."""
 
 
 @dataclass(frozen=True, slots=True)

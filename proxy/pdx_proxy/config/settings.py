@@ -117,8 +117,9 @@ class Retries:
 class Choosing:
     """How engines are selected."""
 
-    prefill_policy: Policy = Policy.LEAST_REQUESTS
-    decode_policy: Policy = Policy.LEAST_REQUESTS
+    prefill_policy: Policy = Policy.EXPECTED_WAIT
+    decode_policy: Policy | None = None
+    """Also for aggregated engines. None: ExpectedWait for these, LeastRequests for D's."""
     disaggregate_above_tokens: int = 0
     """D alone serves prompts of at most this many tokens, by the estimate. 0 splits all."""
 

@@ -3,6 +3,7 @@
 The names are those of vLLM's v1/metrics/loggers.py. An engine with data-parallel ranks has one line for each rank.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
@@ -25,6 +26,11 @@ _GENERATION: Final = b"\nvllm:generation_tokens_total{"
 _PROMPT_TOKENS: Final = b"\nvllm:prompt_tokens_by_source_total{"
 _REMOTE: Final = b'source="external_kv_transfer"'
 _COMPUTED: Final = b'source="local_compute"'
+_CACHE_HITS: Final = b"\nvllm:prefix_cache_hits_total{"
+_CACHE_CONFIG: Final = b"\nvllm:cache_config_info{"
+_CACHE_TOKENS: Final = re.compile(rb'\bkv_cache_size_tokens="(\d{1,15})"')
+_CACHE_BLOCKS: Final = re.compile(rb'\bnum_gpu_blocks="(\d{1,12})"')
+_CACHE_BLOCK_SIZE: Final = re.compile(rb'\bblock_size="(\d{1,6})"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,31 @@ def read_load(page: bytes, rank: int | None = None) -> LoadReport | None:
     running, waiting, kv_use = (list(_values(page, name, *labels)) for name in (_RUNNING, _WAITING, _KV_USE))
     if not (running and waiting and kv_use) or not all(map(isfinite, (*running, *waiting, *kv_use))):
         return None
-    return LoadReport(sum(running), sum(waiting), sum(kv_use) / len(kv_use))
+    return LoadReport(
+        sum(running), sum(waiting), sum(kv_use) / len(kv_use), read_cache_tokens(page), _cache_hits(page, labels)
+    )
+
+
+def _cache_hits(page: bytes, labels: tuple[bytes, ...]) -> float | None:
+    hits = list(_values(page, _CACHE_HITS, *labels))
+    return sum(hits) if hits and all(map(isfinite, hits)) else None
+
+
+def read_cache_tokens(page: bytes) -> int:
+    """Read how many tokens the KV cache of one rank of an engine has room for; 0 if that is not there.
+
+    `kv_cache_size_tokens` is right for models with several kinds of layers, too (vLLM 0.32, config/cache.py). An engine
+    without it has blocks and their size. Then the line of each rank has the blocks of all of them
+    (v1/engine/core_client.py, `_apply_ready_response`).
+    """
+    lines = list(_lines(page, _CACHE_CONFIG))
+    if not lines:
+        return 0
+    tokens = _CACHE_TOKENS.search(lines[0])
+    if tokens is not None:
+        return int(tokens[1])
+    blocks, size = _CACHE_BLOCKS.search(lines[0]), _CACHE_BLOCK_SIZE.search(lines[0])
+    return int(blocks[1]) * int(size[1]) // len(lines) if blocks is not None and size is not None else 0
 
 
 def read_sample(page: bytes, load: LoadReport, at: float, rank: int | None = None) -> EngineSample:
@@ -129,13 +159,17 @@ def _labels(rank: int | None) -> tuple[bytes, ...]:
 
 def _values(page: bytes, prefix: bytes, *labels: bytes) -> Iterable[float]:
     """Yield the values of the lines that start with the prefix and have all labels; NaN for one that is no number."""
-    at = page.find(prefix)
-    while at >= 0:
-        end = page.find(b"\n", at + 1)
-        line = page[at : end if end >= 0 else len(page)]
+    for line in _lines(page, prefix):
         if all(label in line for label in labels):
             try:
                 yield float(line.rpartition(b" ")[2])
             except ValueError:
                 yield float("nan")
+
+
+def _lines(page: bytes, prefix: bytes) -> Iterable[bytes]:
+    at = page.find(prefix)
+    while at >= 0:
+        end = page.find(b"\n", at + 1)
+        yield page[at : end if end >= 0 else len(page)]
         at = page.find(prefix, at + 1)

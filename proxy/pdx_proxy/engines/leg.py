@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import Final
 
+from pdx_proxy.balancing.prefill_queue import PrefillLeg
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.http.messages import request_head
 from pdx_proxy.http.upstream.answer import Answer
@@ -45,6 +46,10 @@ class LegObserver:
         """The endpoint's answer reports a failure of the engine."""
         raise NotImplementedError
 
+    def prefilled(self, prefill: PrefillLeg) -> None:
+        """An endpoint's answer shows that it has prefilled the prompt."""
+        raise NotImplementedError
+
 
 class Leg:
     """A leg of a hand-off, or a whole request.
@@ -63,6 +68,7 @@ class Leg:
         "_pool",
         "deadline",
         "endpoint",
+        "prefill",
         "sent",
     )
 
@@ -78,6 +84,8 @@ class Leg:
         """Whether the answer is no longer needed."""
         self._interruption: Exception | None = None
         self.endpoint = endpoint
+        self.prefill: PrefillLeg | None = None
+        """The prompt in the backlog of its engine, from the beginning to the answer or the end; None: not tracked."""
         self.sent = False
         """Whether the engine may have received the request."""
         self.deadline = deadline
@@ -141,7 +149,7 @@ class Leg:
                 self._observer.failed(self.endpoint, failure.detail)
             raise
         if connection.answer.status == 200:
-            self._observer.succeeded(self.endpoint)
+            self._succeed()
         return self._received()
 
     async def whole(self, seconds: float, *, counts: bool = True) -> Answer:
@@ -161,8 +169,13 @@ class Leg:
         if status >= 500 and status != _BUSY and counts:
             self._observer.failed(self.endpoint, f"status {status}")
         elif status == 200:
-            self._observer.succeeded(self.endpoint)
+            self._succeed()
         return self._received()
+
+    def _succeed(self) -> None:
+        self._observer.succeeded(self.endpoint)
+        if self.prefill is not None:
+            self._observer.prefilled(self.prefill)
 
     def _received(self) -> Answer:
         answer = self.connection.answer
@@ -204,6 +217,7 @@ class Leg:
         other = Leg(self._pool, self._observer, self.endpoint)
         other._connection, self._connection = self._connection, None
         other._head, other._body, other.sent, other._abandoned = self._head, self._body, self.sent, self._abandoned
+        other.prefill, self.prefill = self.prefill, None
         self._release()
         return other
 
@@ -239,6 +253,8 @@ class Leg:
     def _release(self) -> None:
         if self._counted:
             self._counted = False
+            if self.prefill is not None:
+                self.prefill.dropped()
             self._observer.release(self.endpoint)
 
     async def _receive_head(self) -> None:

@@ -3,6 +3,7 @@
 from typing import Final
 
 from pdx_proxy.balancing.load import Load
+from pdx_proxy.balancing.prefill_queue import PrefillLeg
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.events import Cause, EventSink, HealthCheckRequest, LostHandoff, Suspect
 from pdx_proxy.endpoints.snapshot import Snapshot
@@ -46,6 +47,9 @@ class EndpointObserver(LegObserver):
     def succeeded(self, endpoint: Endpoint) -> None:
         if self._outliers.counts:
             self._outliers.succeeded(endpoint)
+
+    def prefilled(self, prefill: PrefillLeg) -> None:
+        prefill.answered(self._load.clock())
 
     def failed(self, endpoint: Endpoint, detail: str) -> None:
         suspect = self._outliers.failed(endpoint, detail)

@@ -26,7 +26,7 @@ async def hand_off(
     D's leg is the client's request, so a refusal of D goes to the client.
     """
     (prefill, decode), request, engines = pair, call.request, serving.engines
-    prefill_leg = engines.leg(prefill, request.deadline)
+    prefill_leg = serving.prefill_leg(prefill, request, request.deadline)
     # D's load counts from now on. Otherwise all requests of one prefill's duration would select the same D.
     decode_leg = engines.leg(decode, request.deadline)
     snapshot = engines.snapshot

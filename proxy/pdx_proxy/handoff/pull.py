@@ -24,7 +24,7 @@ async def hand_off(
 ) -> Handoff:
     """Run both legs until D's answer is open; raises HandoffFailure or LegRefused."""
     (prefill, decode), request, engines = pair, call.request, serving.engines
-    prefill_leg = engines.leg(prefill, request.deadline)
+    prefill_leg = serving.prefill_leg(prefill, request, request.deadline)
     # D's load counts from now on. Otherwise all requests of one prefill's duration would select the same D.
     decode_leg = engines.leg(decode, request.deadline)
     snapshot = engines.snapshot

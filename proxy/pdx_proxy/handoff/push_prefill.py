@@ -59,7 +59,7 @@ class PushPrefill:
         self._request = transfer.request
         self._endpoint = transfer.prefill
         self._decode_leg = decode_leg
-        self.leg = transfer.engines.leg(transfer.prefill)
+        self.leg = self._serving.prefill_leg(transfer.prefill, transfer.request)
         self.task: asyncio.Task[KVParams | None] | None = None
         """Returns P's parameters, or None after a failure. None until P's leg may be sent."""
         self.failure: Exception | None = None
@@ -176,7 +176,7 @@ class PushPrefill:
         """Send P's leg once; return P's parameters and the identity that they name."""
         prefill, transfer, leg = self._endpoint, self._transfer, self.leg
         if leg.sent:
-            leg = self.leg = self._engines.leg(prefill)
+            leg = self.leg = self._serving.prefill_leg(prefill, self._request)
         try:
             if not leg.connected:
                 await leg.connect()
@@ -205,7 +205,7 @@ class PushPrefill:
 
         A P that is gone takes nothing from the budget, because all of its requests fail at once.
         """
-        leg = self.leg = self._engines.leg(self._endpoint)
+        leg = self.leg = self._serving.prefill_leg(self._endpoint, self._request)
         try:
             await leg.connect()
         except EngineFailure:

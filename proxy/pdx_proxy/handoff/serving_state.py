@@ -1,6 +1,7 @@
 """What a worker needs to serve requests besides the engines: choice, retry budget, counters, handshakes."""
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from pdx_proxy.admission.retry_budget import RetryBudget
@@ -14,6 +15,7 @@ from pdx_proxy.engines.leg import Leg
 from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.handshakes import Handshakes
 from pdx_proxy.payload.body import LegBody
+from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry.counters import Counters, Phase
 
 _TO_PREFILL: Final = Phase.TO_PREFILL.value
@@ -34,7 +36,7 @@ class ServingState:
 
     def __post_init__(self) -> None:
         settings = self.engines.settings
-        self.chooser = Chooser(settings.choosing, self.engines.load.of, self.counters)
+        self.chooser = Chooser(settings.choosing, self.engines.load, self.counters, settings.workers)
         self.budget = RetryBudget(settings.retries, settings.workers)
 
     def apply(self, snapshot: Snapshot) -> None:
@@ -43,18 +45,25 @@ class ServingState:
         for pair in snapshot.handshaken - self.engines.snapshot.handshaken:
             self.handshakes.add(pair)
         self.engines.apply(snapshot)
+        self.chooser.apply(snapshot, self.load_reports)
         self._limit_legs()
 
     def apply_load(self, reports: LoadReports) -> None:
         """Select by these load reports and the legs that are in flight at this moment."""
         self.load_reports = reports
-        self.chooser.apply(self.engines.snapshot, reports)
+        self.chooser.apply_load(self.engines.snapshot, reports)
         self._limit_legs()
 
     def _limit_legs(self) -> None:
         engines = self.engines
         load, limits = engines.load, engines.settings.limits
         load.limits = leg_limits(engines.snapshot, self.load_reports, limits, load.count)
+
+    def prefill_leg(self, endpoint: Endpoint, request: Request, deadline: float = inf) -> Leg:
+        """Create a leg whose engine prefills the prompt: of a P, or of an aggregated engine."""
+        leg = self.engines.leg(endpoint, deadline)
+        leg.prefill = self.chooser.sent(endpoint, request)
+        return leg
 
     def send(self, leg: Leg, call: Call, body: LegBody, request_id: str, method: str = "POST") -> None:
         """Send a leg under this request ID and record it in the timeline."""

@@ -25,7 +25,6 @@ ANSWER_SECONDS: Final = 1.0
 OLDEST_SECONDS: Final = 5.0
 """How long a report is used if no newer one arrives."""
 _CONCURRENT: Final = 16
-_IDLE: Final = LoadReport(0.0, 0.0, 0.0)
 _log: Final = logging.getLogger(__name__)
 
 
@@ -34,7 +33,7 @@ def must_publish(old: LoadReports, new: LoadReports) -> bool:
 
     Equal numbers of busy engines are published too: each worker compares them with what it has sent by then.
     """
-    return new != old or any(report != _IDLE for report in new.engines.values())
+    return new != old or any(each.running or each.waiting or each.kv_use for each in new.engines.values())
 
 
 class LoadPoller:

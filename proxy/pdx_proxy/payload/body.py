@@ -13,8 +13,8 @@ import orjson
 from pdx_proxy.http.errors import not_an_object, not_json_type, too_deep, too_many_brackets, too_many_members
 from pdx_proxy.http.messages import BodyParts
 from pdx_proxy.payload.decisions import COMPLETIONS, DECIDING, Decisions, decide, is_text, is_token
+from pdx_proxy.payload.features import PromptFeatures, PromptReader
 from pdx_proxy.payload.json_scanner import JSONScanner, Span
-from pdx_proxy.payload.prompt import PromptFeatures, PromptReader
 from pdx_proxy.payload.structure import MAX_BRACKETS, MAX_DEPTH, MAX_MEMBERS, may_be_deep, measure
 
 LARGE_BYTES: Final = 256 * 1024
@@ -182,7 +182,7 @@ def _separate(members: dict[str, Any], path: str, reader: PromptReader | None, t
     shared, answer, deciding = _sort(members)
     if text > len(_ONE_PROMPT):
         deciding["prompt"] = _ONE_PROMPT
-    features = reader.features_of(members) if reader is not None else _NO_FEATURES
+    features = reader.features_of(members, text) if reader is not None else _NO_FEATURES
     decisions = decide(path, deciding)
     limits_completion = "max_completion_tokens" in members
     if copied:

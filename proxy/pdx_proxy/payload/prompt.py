@@ -1,12 +1,11 @@
 """Features of a prompt for the selection of engines: a key of its beginning, and an estimate of its tokens.
 
-Both read the JSON as received. Only features that a setting needs are computed.
+Both read the JSON as received.
 """
 
 import re
 import zlib
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -45,38 +44,6 @@ class _Message(msgspec.Struct):
 
 
 _MESSAGE: Final = msgspec.json.Decoder(_Message)
-
-
-@dataclass(frozen=True, slots=True)
-class PromptFeatures:
-    """The computed features of a prompt."""
-
-    key: int | None = None
-    """Equal for prompts with the same beginning. None if no policy needs it, or without a prompt."""
-    short: bool = False
-    """Whether the estimate of its tokens is at most the limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class PromptReader:
-    """Computes the features that the policies in force need."""
-
-    key: bool
-    """Whether to compute the key."""
-    limit: int
-    """Tokens up to which a prompt is short; 0: do not estimate."""
-
-    def features_of(self, members: Mapping[str, bytes]) -> PromptFeatures:
-        """The features of a body's prompt. `members` are JSON values by name, of any type with the buffer protocol."""
-        return PromptFeatures(
-            beginning(members) if self.key else None, self.limit > 0 and is_short(members, self.limit)
-        )
-
-    def features_of_large(self, members: Mapping[str, bytes]) -> Generator[int, None, PromptFeatures]:
-        """The same for a large body, in slices. Yields the number of bytes that it has read since it yielded last."""
-        key = beginning(members) if self.key else None
-        short = self.limit > 0 and (yield from _is_short_in_slices(members, self.limit))
-        return PromptFeatures(key, short)
 
 
 def beginning(members: Mapping[str, bytes]) -> int | None:
@@ -121,7 +88,8 @@ def _first_messages(messages: bytes) -> Iterator[bytes]:
     yield head[begin:].strip()
 
 
-def _is_short_in_slices(members: Mapping[str, bytes], limit: int) -> Generator[int, None, bool]:
+def is_short_in_slices(members: Mapping[str, bytes], limit: int) -> Generator[int, None, bool]:
+    """The same as `is_short` for a large body. Yields the number of bytes that it has read since it yielded last."""
     parts = [memoryview(members[name]) for name in _COUNTED if name in members]
     size = sum(map(len, parts))
     if size > limit * _LONGEST_TOKEN or size <= limit * _SHORTEST_TOKEN:

@@ -25,6 +25,7 @@ class _Collector:
         yield from _selection_families(report)
         yield from _open_families(report)
         yield from _endpoint_families(report, self._engines)
+        yield from _prefill_families(report.get("prefill", {}))
         build = GaugeMetricFamily("pdx_build_info", "1, with the version of the gateway.", labels=["version"])
         build.add_metric([pdx_version()], 1)
         yield build
@@ -128,6 +129,28 @@ def _endpoint_families(report: Mapping[str, Any], engines: Sequence[Endpoint]) -
         for state in State:
             states.add_metric([role, state], sum(e.role is role and e.state is state for e in engines))
     return legs, limits, pinned, leaked, states
+
+
+def _prefill_families(report: Mapping[str, Any]) -> Iterable[Metric]:
+    """What the policy ExpectedWait expects, from `PrefillBalancer.report`."""
+    yield _counter(
+        "pdx_prefill_tokens",
+        "Tokens of prompts sent to engines that prefill, by an estimate, by where they are expected to be.",
+        "source",
+        report.get("tokens", {}),
+    )
+    backlog = GaugeMetricFamily(
+        "pdx_prefill_backlog_tokens", "Tokens that an engine has to prefill, by an estimate.", labels=["endpoint"]
+    )
+    for name, tokens in report.get("backlog", {}).items():
+        backlog.add_metric([name], tokens)
+    yield backlog
+    rates = GaugeMetricFamily(
+        "pdx_prefill_rate_tokens_per_second", "Tokens that an engine prefills in a second.", labels=["endpoint"]
+    )
+    for name, rate in report.get("rates", {}).items():
+        rates.add_metric([name], rate / report["rated"][name])
+    yield rates
 
 
 def _probe_families(report: Mapping[str, Any]) -> Iterable[Metric]:

@@ -96,7 +96,8 @@ class Worker:
 
     def report(self) -> dict[str, Any]:
         """Return the counters and the legs in flight."""
-        return self._serving.counters.report(self._engines.load.view())
+        serving = self._serving
+        return {**serving.counters.report(self._engines.load.view()), "prefill": serving.chooser.prefills.report()}
 
     def drain(self) -> None:
         """Serve on, and let clients connect to other gateways."""

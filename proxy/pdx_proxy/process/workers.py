@@ -203,5 +203,6 @@ class ProcessWorkers:
         """Keep the counts of a process that has ended; it has nothing in flight."""
         self._table.forget(number)
         if report is not None:
-            self._ended_reports.append({**report, "inFlight": {}, "legs": {}, "held": {}})
+            prefill = {"tokens": report["prefill"]["tokens"]}
+            self._ended_reports.append({**report, "inFlight": {}, "legs": {}, "held": {}, "prefill": prefill})
             self._ended_reports = [add_reports(self._ended_reports)]

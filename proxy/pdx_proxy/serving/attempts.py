@@ -150,7 +150,7 @@ class Attempts:
         return push.hand_off(self._serving, self._settlements, family, prefill.order, (prefill, decode), call)
 
     async def _whole(self, choice: Choice, call: Call, method: str) -> Handoff:
-        leg = self._engines.leg(choice.decode, call.request.deadline)
+        leg = self._serving.prefill_leg(choice.decode, call.request, call.request.deadline)
         try:
             await leg.connect()
             body = decode_body(call.request.body, None) if method == "POST" else b""

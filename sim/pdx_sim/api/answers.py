@@ -82,7 +82,7 @@ class Writer:
     def _cached(self, choices: list[Choice]) -> int:
         """Tokens that were not computed here. A D that receives P's number of cached tokens answers that number."""
         remote = self._call.params.get("remote_prefill_cached_tokens")
-        own = choices[-1].seq.cached
+        own = max(choices[-1].seq.cached, choices[-1].seq.found)
         return remote if self._call.leg is Leg.DECODE and isinstance(remote, int) else own
 
     def first(self, choice: Choice) -> dict[str, Any] | None:

@@ -1,5 +1,8 @@
 """The pool of KV blocks."""
 
+Prefix = tuple[tuple[int, int], ...]
+"""The parts of a prompt that other prompts may share: a hash of all tokens so far, and their number."""
+
 
 class BlockPool:
     """A number of blocks and their owners. Invariant: free and held blocks add up to the size."""
@@ -32,6 +35,16 @@ class BlockPool:
         self.free_blocks -= blocks
         self._held[owner] = self._held.get(owner, 0) + blocks
         return True
+
+    def take_prompt(self, owner: str, blocks: int, prefix: Prefix) -> int | None:
+        """Give an owner the blocks of a prompt; None, and no block, if too few are free.
+
+        Return the number of tokens whose KV they contain already: 0 without a prefix cache.
+        """
+        return 0 if self.take(owner, blocks) else None
+
+    def fill(self, owner: str, tokens: int) -> None:
+        """Note that an owner's blocks contain the KV of this many prompt tokens: of interest to a prefix cache only."""
 
     def free(self, owner: str) -> int:
         """Take all blocks of an owner back; return their number."""

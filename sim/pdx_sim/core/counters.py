@@ -107,6 +107,8 @@ class Counts:
     """D legs that were prefilled here after a load failure."""
     prompt_tokens_local: int = 0
     prompt_tokens_external: int = 0
+    prompt_tokens_found: int = 0
+    """Prompt tokens that were in the engine's own prefix cache."""
     prompt_tokens_queried: int = 0
     """Prompt tokens that were looked up in the connector."""
     generation_tokens: int = 0
@@ -150,7 +152,7 @@ class Counts:
 
 def metrics_text(counts: Counts, model: str, num_blocks: int) -> str:
     """vLLM's counters and gauges that operator, gateway and dashboards read, in Prometheus' text format."""
-    computed, external = counts.prompt_tokens_local, counts.prompt_tokens_external
+    computed, external, found = counts.prompt_tokens_local, counts.prompt_tokens_external, counts.prompt_tokens_found
     plain = {
         "kv_cache_usage_perc": counts.blocks_held_now / num_blocks,
         "num_requests_running": counts.running_now,
@@ -160,11 +162,13 @@ def metrics_text(counts: Counts, model: str, num_blocks: int) -> str:
         "nixl_num_failed_notifications_total": counts.notices_lost,
         "num_preemptions_total": counts.preemptions,
         "generation_tokens_total": counts.generation_tokens,
-        "prompt_tokens_total": computed + external,
+        "prompt_tokens_total": computed + external + found,
+        "prefix_cache_queries_total": computed + external + found,
+        "prefix_cache_hits_total": found,
         "external_prefix_cache_queries_total": counts.prompt_tokens_queried,
         "external_prefix_cache_hits_total": external,
     }
-    sources = {"local_compute": computed, "local_cache_hit": 0, "external_kv_transfer": external}
+    sources = {"local_compute": computed, "local_cache_hit": found, "external_kv_transfer": external}
     waiting = {"capacity": counts.waiting_now - counts.loading_now, "deferred": counts.loading_now}
     reasons = {reason: counts.finished[reason] for reason in ("stop", "length", "abort", "error", "repetition")}
     own = f'engine="0",model_name="{model}"'

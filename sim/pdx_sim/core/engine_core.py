@@ -152,8 +152,8 @@ class Core:
             self._counts.loading_now -= 1
         await self._awake.wait()
         seq.cached = seq.cached or len(seq.prompt)
-        self._counts.prompt_tokens_external += seq.cached
-        self._counts.prompt_tokens_local += len(seq.prompt) - seq.cached
+        self._counts.prompt_tokens_external += max(0, seq.cached - seq.found)
+        self._counts.prompt_tokens_local += len(seq.prompt) - max(seq.cached, seq.found)
         if seq.digest != own and seq.max_tokens > 1:
             self._counts.violate(Violation.FOREIGN_KV)
 

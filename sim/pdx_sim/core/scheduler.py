@@ -11,13 +11,15 @@ its step. As in vLLM 0.32 (v1/core/sched/scheduler.py, `schedule`):
 * If a decode needs a block and none is free, the sequence that was admitted last is preempted: it frees its blocks and
   computes its prompt and its answer again. Nobody is admitted in that step.
 
+* With a prefix cache, the longest prefix of a prompt whose KV is there is not computed again.
+
 Simplification: a sequence takes the blocks of its whole prompt when it is admitted, not chunk by chunk.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
 
-from pdx_sim.core.blocks import BlockPool, blocks_for
+from pdx_sim.core.blocks import BlockPool, Prefix, blocks_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +68,19 @@ class Work:
     """Prompt tokens that were computed."""
     produced: int = 0
     """Tokens that were generated."""
+    prefix: Prefix = ()
+    """What a prefix cache may have of the prompt."""
+    cached: int = 0
+    """Prompt tokens that the prefix cache had at its last admission."""
+    room: int = 0
+    """Tokens that its blocks have room for."""
 
     def __post_init__(self) -> None:
         self.prefill = self.prefill or self.prompt
+
+    def skip(self, tokens: int) -> None:
+        """Count this many prompt tokens as computed; of a whole prompt, the last token is computed again."""
+        self.computed = min(self.prefill * min(tokens, self.prompt - 1) // self.prompt, self.prefill - 1)
 
     @property
     def decodes(self) -> bool:
@@ -150,8 +162,8 @@ class Scheduler:
     def loaded(self, work: Work, cached: int) -> None:
         """KV of this many prompt tokens has arrived; of a whole prompt, the last token is computed again."""
         self.loading.remove(work)
-        share = min(cached, work.prompt - 1) / work.prompt
-        work.computed = min(int(work.prefill * share), work.prefill - 1)
+        work.skip(cached)
+        self._pool.fill(work.owner, cached)
         if cached >= work.prompt:
             work.computed = work.prefill  # one token: as cheap as a decode
         work.loads = False
@@ -174,18 +186,30 @@ class Scheduler:
         seconds = self._cost.seconds(sequences, sum(tokens for _, tokens in plan.prefills))
         return begun, Step(seconds, tuple(plan.prefills), tuple(plan.decodes))
 
-    def complete(self, step: Step) -> list[Work]:
+    def repeats(self, step: Step) -> int:
+        """Return how often a step passes unchanged, if no sequence comes, is loaded or is removed meanwhile.
+
+        A simulation of discrete events passes so many steps at once.
+        """
+        if step.prefills or not step.decodes:
+            return 1
+        steps = min(work.output - work.produced for work in step.decodes)
+        room = self._pool.free_blocks // len(step.decodes) * self._limits.block_size
+        return max(1, min(steps, room))
+
+    def complete(self, step: Step, times: int = 1) -> list[Work]:
         """Account for a step that has passed; return the sequences that have generated a token.
 
-        Sequences that were removed meanwhile are skipped.
+        Sequences that were removed meanwhile are skipped. `times`: the step has passed so often, at most `repeats`.
         """
         running = set(self.running)
         for work, tokens in step.prefills:
             work.computed += tokens
+            self._pool.fill(work.owner, work.computed * work.prompt // work.prefill)
         computed = (*(work for work, _ in step.prefills), *step.decodes)
         produced = [work for work in computed if work.decodes and work in running]
         for work in produced:
-            work.produced += 1
+            work.produced += times
         self.running = [work for work in self.running if not work.is_done]
         return produced
 
@@ -211,14 +235,19 @@ class Scheduler:
 
     def _has_room(self, work: Work) -> bool:
         """Whether a decode has a block for its next token, which it takes if one is free."""
-        if not work.decodes:
+        tokens = work.prompt + work.produced + 1
+        if tokens <= work.room or not work.decodes:
             return True
-        needed = blocks_for(work.prompt + work.produced + 1, self._limits.block_size) - self._pool.of(work.owner)
-        return needed <= 0 or self._pool.take(work.owner, needed)
+        blocks = blocks_for(tokens, self._limits.block_size)
+        needed = blocks - self._pool.of(work.owner)
+        if needed > 0 and not self._pool.take(work.owner, needed):
+            return False
+        work.room = blocks * self._limits.block_size
+        return True
 
     def _preempt(self, work: Work) -> None:
         self._pool.free(work.owner)
-        work.computed = 0
+        work.computed = work.room = 0
         work.prefill = work.prompt + work.produced
         work.loads = False
         self.preemptions += 1
@@ -244,4 +273,10 @@ class Scheduler:
 
     def _take_prompt(self, work: Work) -> bool:
         needed = blocks_for(work.prompt + work.produced, self._limits.block_size)
-        return self._pool.take(work.owner, needed)
+        cached = self._pool.take_prompt(work.owner, needed, work.prefix)
+        if cached is None:
+            return False
+        work.cached = cached
+        if cached:
+            work.skip(cached)
+        return True

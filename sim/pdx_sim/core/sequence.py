@@ -54,6 +54,8 @@ class Sequence:
     """The kv_transfer_params that P answers."""
     cached: int = 0
     """Prompt tokens whose KV was loaded."""
+    found: int = 0
+    """Prompt tokens whose KV was in the engine's prefix cache."""
     disconnected_at: float | None = None
     """When the client disconnected, on the engine's clock."""
     received_at: float = 0.0

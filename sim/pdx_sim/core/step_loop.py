@@ -9,6 +9,7 @@ from pdx_sim.core.scheduler import Limits, Scheduler, Step, StepCost, Work
 from pdx_sim.core.sequence import Leg, Sequence
 from pdx_sim.core.state import EngineState
 from pdx_sim.core.tasks import Tasks
+from pdx_sim.core.tokens import prefix_of
 
 
 class _Entry:
@@ -71,6 +72,7 @@ class StepLoop:
             await entry.admitted.wait()
 
     def _work(self, seq: Sequence) -> Work:
+        settings = self._state.settings
         prefill = len(seq.prompt) * seq.slowness
         if seq.prefill_seconds and self._cost.per_token:
             prefill = seq.prefill_seconds * seq.slowness / self._cost.per_token
@@ -81,6 +83,7 @@ class StepLoop:
             loads=seq.leg is Leg.DECODE or self._connector.finds_by_prompt,
             prefill=max(1, round(prefill)),
             slowness=seq.slowness,
+            prefix=prefix_of(seq.prompt, settings.block_size) if settings.enable_prefix_caching else (),
         )
 
     async def compute(self, seq: Sequence) -> None:
@@ -104,7 +107,9 @@ class StepLoop:
             self._changed.clear()
             begun, step = self._scheduler.schedule()
             for work in begun:
-                self._entries[work.owner].admitted.set()
+                entry = self._entries[work.owner]
+                entry.seq.found = work.cached
+                entry.admitted.set()
             self._begin(step)
             if step is None:
                 await self._changed.wait()
@@ -121,7 +126,8 @@ class StepLoop:
             entry.seq.waits = entry.work not in running
         for work in (*(work for work, _ in step.prefills), *step.decodes) if step else ():
             seq = self._entries[work.owner].seq
-            seq.begun_at = seq.begun_at or now
+            if not seq.begun_at:
+                seq.begun_at, seq.found = now, work.cached
         self._count()
 
     async def _finish(self, step: Step) -> None:
@@ -136,8 +142,10 @@ class StepLoop:
     async def _hand_out(self, entry: _Entry) -> None:
         """One token of a sequence. A client that disconnects while KV is saved stops nothing."""
         seq = entry.seq
-        if not seq.produced and not seq.cached:
-            await self._connector.save(seq)
+        if not seq.produced:
+            self._state.counts.prompt_tokens_found += seq.found
+            if not seq.cached:
+                await self._connector.save(seq)
         if seq.finish is not None:
             return
         self._produce(seq)

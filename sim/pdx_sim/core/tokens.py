@@ -60,6 +60,15 @@ def digest_of(tokens: Tokens) -> Digest:
     return hashlib.blake2b(array("Q", tokens).tobytes(), digest_size=16).hexdigest()
 
 
+def prefix_of(tokens: Tokens, block_size: int) -> tuple[tuple[int, int], ...]:
+    """A hash of the prompt up to the end of each full block, and that end."""
+    found, chain = [], 0
+    for end in range(block_size, len(tokens) + 1, block_size):
+        chain = hash((chain, *tokens[end - block_size : end]))
+        found.append((chain, end))
+    return tuple(found)
+
+
 def pieces(digest: Digest, count: int) -> list[str]:
     """The first `count` generated tokens over this KV, as text; a longer list extends a shorter one."""
     digits = hashlib.shake_128(digest.encode()).hexdigest((count * _PIECE + 1) // 2)

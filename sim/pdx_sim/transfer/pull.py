@@ -75,7 +75,8 @@ class PullConnector(PeerConnector):
         async def reserve(size: float) -> Message:
             return await self._station.call(seq.params, "reserve", bytes=size)
 
-        await self._station.move(len(seq.prompt), str(seq.params["remote_engine_id"]), reserve, seq.slowness)
+        tokens = len(seq.prompt) - seq.found
+        await self._station.move(tokens, str(seq.params["remote_engine_id"]), reserve, seq.slowness)
 
     def finish(self, seq: Sequence) -> bool:
         """Pin the KV and answer the address of its blocks."""

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from pdx_api.names import Order, Policy
+from pdx_api.names import Order, Policy, Role
 from pdx_proxy.config.settings import Choosing
 from pdx_proxy.process.workers import ProcessWorkers
 from tests.component.conftest import MakeWorld
@@ -49,6 +49,37 @@ async def test_a_conversation_stays_with_its_p(make_world: MakeWorld) -> None:
         talks.append(engines_of(replies, "x-pdx-prefill"))
     assert all(list(talk.values()) == [3] for talk in talks), talks
     assert len(Counter(name for talk in talks for name in talk)) > 1
+
+
+def talk(number: int, rounds: int) -> dict[str, Any]:
+    """A conversation after some rounds. Conversations have nothing in common."""
+    roles = ("user", "assistant")
+    messages = [{"role": roles[n % 2], "content": f"{number}.{n}: {PROMPT}"} for n in range(2 * rounds - 1)]
+    return {"model": "sim", "messages": messages, "max_tokens": 2}
+
+
+async def test_the_default_keeps_conversations_at_their_p_and_spreads_them(make_world: MakeWorld, order: Order) -> None:
+    """Two conversations in turns: each stays where its beginning is cached, and the second goes to the other P."""
+    world = await make_world(order, 2, 1, **choosing())
+    first, second = [
+        [(await world.post(CHAT.path, talk(number, rounds))).headers["x-pdx-prefill"] for rounds in range(1, 5)]
+        for number in range(2)
+    ]
+    assert len({*first}) == len({*second}) == 1
+    assert {*first} != {*second}
+    expected = world.gateway._workers._worker._serving.chooser.prefills.expected  # type: ignore[union-attr]
+    assert 0.5 < expected.cached_tokens / expected.prompt_tokens < 0.8
+    assert [engine.backlog for engine in expected.engines.values()] == [0, 0]
+    assert all(engine.measured.tokens > 0 for engine in expected.engines.values())
+
+
+async def test_aggregated_engines_keep_conversations_too(make_world: MakeWorld) -> None:
+    world = await make_world(Order.PREFILL_FIRST, 0, 2, d={"role": Role.AGGREGATED}, **choosing())
+    found = [(await world.post(CHAT.path, {**talk(n % 2, 1 + n // 2), "stream": n < 4})).headers for n in range(8)]
+    names = [each["x-pdx-decode"] for each in found]
+    assert len({*names[::2]}) == len({*names[1::2]}) == 1
+    assert {*names[::2]} != {*names[1::2]}
+    assert world.report["choices"]["decode"]["ExpectedWait"] == 8
 
 
 async def test_a_session_stays_with_its_d(make_world: MakeWorld, order: Order) -> None:

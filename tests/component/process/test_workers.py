@@ -169,8 +169,8 @@ async def _check_metrics(program: Program) -> None:
     }
     assert counts == {"first_token": 12, "total": 24}
     assert found['pdx_phase_seconds_count{phase="to_prefill"}'] == 24
-    for role in ("prefill", "decode"):
-        assert found[f'pdx_endpoint_selections_total{{policy="LeastRequests",role="{role}"}}'] == 24
+    for policy, role in (("ExpectedWait", "prefill"), ("LeastRequests", "decode")):
+        assert found[f'pdx_endpoint_selections_total{{policy="{policy}",role="{role}"}}'] == 24
     assert found["pdx_response_chunks_total"] >= 24
     name = program.world.p.url.removeprefix("http://")
     assert found[f'pdx_prefill_kv_pinned{{endpoint="{name}"}}'] == 0

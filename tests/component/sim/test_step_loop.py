@@ -167,3 +167,26 @@ async def test_an_engine_stops_and_restarts_while_its_core_hangs() -> None:
         await engine.restart()
         assert not engine.core.hangs
         assert engine.metrics()
+
+
+async def test_a_prefix_is_computed_once_found_by_later_prompts_and_counted(make_pair: MakePair) -> None:
+    pair = await make_pair(enable_prefix_caching=True, **STEPS)
+    answers = [await pair.post(pair.d, str(index)) for index in range(2)]
+    assert {answer.text for answer in answers} == {EXPECTED}
+    found = [answer.body["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers]
+    assert found == [0, 700 // 16 * 16], "full blocks only"
+    assert pair.d.counts.prompt_tokens_local == 700 + 700 % 16
+    assert await gauge(pair, pair.d, "prefix_cache_hits_total") == 700 // 16 * 16
+    assert await gauge(pair, pair.d, "prompt_tokens_total") == 1400
+    assert pair.is_clean()
+
+
+async def test_a_d_reads_only_what_its_own_prefix_cache_has_not(make_pair: MakePair) -> None:
+    pair = await make_pair(enable_prefix_caching=True, lease_seconds=30.0, **STEPS)
+    for index in range(2):
+        params = (await pair.prefill(str(index))).params
+        assert (await pair.decode(params, str(index))).text == EXPECTED
+    await until(pair.is_clean)
+    assert pair.p.counts.prompt_tokens_local == 700 + 700 % 16
+    assert pair.d.counts.prompt_tokens_external == 700 + 700 % 16
+    assert not pair.d.counts.violations

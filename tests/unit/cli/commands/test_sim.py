@@ -39,6 +39,11 @@ def test_a_value_out_of_bounds_names_its_flag() -> None:
         settings("--max-num-batched-tokens", "0")
 
 
+def test_the_prefix_cache_is_off_unless_its_flag_is_given() -> None:
+    assert not settings().enable_prefix_caching
+    assert settings("--enable-prefix-caching").enable_prefix_caching
+
+
 def test_a_wrong_protocol_names_its_flag_and_shows_one() -> None:
     with pytest.raises(CommandError) as raised:
         settings("--connector", "Custom", "--protocol", "{")

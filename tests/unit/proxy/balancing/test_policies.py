@@ -179,7 +179,7 @@ def request(body: Body = EMPTY, session: str = "") -> Request:
 
 
 def chooser(prefill: Policy = Policy.LEAST_REQUESTS, decode: Policy = Policy.LEAST_REQUESTS, above: int = 0) -> Chooser:
-    return Chooser(Choosing(prefill, decode, above), lambda _: 0, Counters())
+    return Chooser(Choosing(prefill, decode, above), Load(), Counters())
 
 
 def chosen(by: Chooser, sent: Request, rounds: int = 4) -> tuple[set[str], set[str]]:
@@ -212,18 +212,18 @@ def test_without_a_key_the_least_requests_decide(policy: Policy) -> None:
     assert (len(prefills), len(decodes)) == (4, 4)
 
 
-def test_a_default_chooser_reads_no_prompt() -> None:
+def test_a_chooser_reads_prompts_only_for_policies_that_need_them() -> None:
     assert chooser().prompt_reader is None
     assert chooser(Policy.LEAST_LOAD, Policy.SESSION_AFFINITY).prompt_reader is None
 
 
 def test_load_reports_are_compared_with_the_load_once() -> None:
     load = Load()
-    by = Chooser(Choosing(decode_policy=Policy.LEAST_LOAD), load.of, Counters())
+    by = Chooser(Choosing(decode_policy=Policy.LEAST_LOAD), load, Counters())
     pool = engines(2)
     busy = {pool[0].name: LoadReport(4, 0, 0.0), pool[1].name: LoadReport(0, 0, 0.0)}
     snapshot = Snapshot.of(pool)
-    by.apply(snapshot, LoadReports(busy))
+    by.apply_load(snapshot, LoadReports(busy))
 
     def choose() -> Endpoint:
         choice = by.choose(snapshot, request(), split=False, avoid=(), cursor=0)
@@ -234,18 +234,17 @@ def test_load_reports_are_compared_with_the_load_once() -> None:
         assert choose() is pool[1]
         load.acquire(pool[1])
     assert choose() is pool[0], "the load reported was not this gateway's, then or now"
-    by.apply(snapshot, LoadReports({e.name: LoadReport(4, 0, 0.0) for e in pool}))
+    by.apply_load(snapshot, LoadReports({e.name: LoadReport(4, 0, 0.0) for e in pool}))
     assert choose() is pool[0]
     load.acquire(pool[0])
     assert choose() is pool[1], "the second engine's four are this gateway's own"
 
 
 def test_what_affinity_came_to_is_counted() -> None:
-    loads = dict.fromkeys((e.name for e in POOL), 0)
-    counters = Counters()
-    by = Chooser(Choosing(decode_policy=Policy.SESSION_AFFINITY), lambda e: loads[e.name], counters)
+    load, counters = Load(), Counters()
+    by = Chooser(Choosing(decode_policy=Policy.SESSION_AFFINITY), load, counters)
     ((own,), kept) = chosen(by, request(session="me"), 1)[1], counters.affinity["decode"]["kept"]
-    loads[own] = 50
+    load.legs[own] = 50
     assert chosen(by, request(session="me"), 1)[1] != {own}
     assert (kept, counters.affinity) == (1, {"prefill": {"kept": 0, "moved": 0}, "decode": {"kept": 1, "moved": 1}})
 
@@ -264,7 +263,7 @@ MAY_SPLIT: list[tuple[Kind, dict[str, Any], int, str | None]] = [
 @pytest.mark.parametrize(("kind", "body", "above", "why"), MAY_SPLIT)
 def test_what_is_not_split_is_counted_by_why(kind: Kind, body: dict[str, Any], above: int, why: str | None) -> None:
     counters = Counters()
-    by = Chooser(Choosing(disaggregate_above_tokens=above), lambda _: 0, counters)
+    by = Chooser(Choosing(disaggregate_above_tokens=above), Load(), counters)
     read = read_body(orjson.dumps(body), "application/json", COMPLETIONS, by.prompt_reader)
     assert by.may_split(kind, read) is (why is None)
     assert {reason: count for reason, count in counters.not_split.items() if count} == ({why: 1} if why else {})
@@ -272,7 +271,7 @@ def test_what_is_not_split_is_counted_by_why(kind: Kind, body: dict[str, Any], a
 
 def test_a_missing_p_is_counted_at_the_first_attempt() -> None:
     counters = Counters()
-    by = Chooser(Choosing(), lambda _: 0, counters)
+    by = Chooser(Choosing(), Load(), counters)
     for pool in ([endpoint(1)], [endpoint(1, Role.AGGREGATED)], []):
         for split, first in ((True, True), (True, False), (False, True)):
             choice = by.choose(Snapshot.of(pool), request(), split=split, avoid=(), cursor=0)

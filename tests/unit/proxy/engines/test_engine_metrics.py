@@ -4,7 +4,7 @@ import pytest
 
 from pdx_proxy.balancing.engine_limits import EngineSample
 from pdx_proxy.balancing.load_reports import LoadReport
-from pdx_proxy.engines.engine_metrics import PromptTokens, read_load, read_prompt_tokens, read_sample
+from pdx_proxy.engines.engine_metrics import PromptTokens, read_cache_tokens, read_load, read_prompt_tokens, read_sample
 
 LOAD_PAGE = b"""\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -88,3 +88,32 @@ def test_a_sample_separates_requests_that_wait_for_their_kv() -> None:
     assert load is not None
     assert read_sample(page, load, 9.0) == EngineSample(9.0, 5, 4, 3, 0.25, 40, 80.5)
     assert read_sample(b"", load, 9.0) == EngineSample(9.0, 5, 7, 0, 0.25), "of an older vLLM"
+
+
+CONFIG = (
+    'vllm:cache_config_info{block_size="16",engine="%d",hash_block_size="8",'
+    'kv_cache_size_tokens="%s",num_gpu_blocks="%s"} 1.0'
+)
+CACHE_SIZES: list[tuple[list[tuple[int, str, str]], int]] = [
+    ([(0, "40000", "9999")], 40_000),
+    ([(0, "None", "2500")], 40_000),
+    ([(0, "None", "5000"), (1, "None", "5000")], 40_000),
+    ([(0, "40000", "5000"), (1, "40000", "5000")], 40_000),
+    ([(0, "None", "None")], 0),
+    ([], 0),
+]
+
+
+@pytest.mark.parametrize(("lines", "tokens"), CACHE_SIZES)
+def test_the_size_of_a_rank_s_cache(lines: list[tuple[int, str, str]], tokens: int) -> None:
+    page = "".join(f"\n{CONFIG % line}" for line in lines).encode()
+    assert read_cache_tokens(page) == tokens
+
+
+def test_cache_hits_are_those_of_the_rank() -> None:
+    hits = b'\nvllm:prefix_cache_hits_total{engine="0"} 100.0\nvllm:prefix_cache_hits_total{engine="1"} 7.0\n'
+    found = [read_load(LOAD_PAGE + hits, rank) for rank in (None, 0, 1)]
+    assert [each.cache_hits for each in found if each] == [107, 100, 7]
+    plain = read_load(LOAD_PAGE)
+    assert plain is not None
+    assert plain.cache_hits is None

@@ -19,8 +19,8 @@ from pdx_proxy.payload.body import (
     read_large_body,
     settling_body,
 )
+from pdx_proxy.payload.features import PromptReader
 from pdx_proxy.payload.json_scanner import MAX_GAP_BYTES, SLICE_BYTES, JSONScanner
-from pdx_proxy.payload.prompt import PromptReader
 from pdx_proxy.payload.structure import MAX_BRACKETS, MAX_DEPTH, MAX_MEMBERS
 
 FORBIDDEN = ("kv_transfer_params", "ec_transfer_params", "request_id")

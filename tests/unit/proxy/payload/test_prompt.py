@@ -13,7 +13,8 @@ import pytest
 from mistral_common.tokens.tokenizers.sentencepiece import SentencePieceTokenizer
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 
-from pdx_proxy.payload.prompt import PromptReader, estimate, is_short
+from pdx_proxy.payload.features import PromptReader
+from pdx_proxy.payload.prompt import estimate, is_short
 
 ROOT = Path(__file__).parents[4]
 TEXTS = Path(__file__).parent / "texts"

@@ -1,0 +1,69 @@
+"""The policy ExpectedWait in the simulated gateway: `pdx_proxy.balancing.expected_wait`, one state for each worker."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from pdx_proxy.balancing.prefill_queue import PrefillEngine, PrefillLeg
+from pdx_proxy.payload.prompt_blocks import MAX_BLOCKS, NO_BLOCKS, PromptBlocks
+
+from benchmarks.goodput.gateway import Stateless
+from benchmarks.goodput.traces import BLOCK_TOKENS, Request
+from pdx_proxy.balancing import expected_wait
+from pdx_proxy.balancing.policies import LoadOf, Policy
+from pdx_proxy.endpoints.endpoint import Endpoint
+
+_GROWTH: Final = 32
+"""Blocks of a long prompt grow by this part of what is before them (`payload.prompt_blocks`)."""
+
+
+class ExpectedWait(Stateless):
+    """Tracks only what its worker sent."""
+
+    def __init__(self, tokens: int) -> None:
+        """`tokens`: the worker's part of each engine's cache, whose size vllm:cache_config_info reports."""
+        self._state = expected_wait.ExpectedWait()
+        self._tokens = tokens
+        self._legs: dict[int, PrefillLeg] = {}
+        self._blocks: tuple[int, PromptBlocks] = (-1, NO_BLOCKS)
+
+    def policy(self, request: Request, now: float) -> Policy:
+        """See `Choosing`."""
+        blocks = self._read(request)
+
+        def choose(endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
+            return endpoints[self._state.choose([self._engine(e) for e in endpoints], blocks, now, cursor)]
+
+        return choose
+
+    def sent(self, request: Request, endpoint: Endpoint, now: float) -> None:
+        """Open its leg."""
+        self._legs[request.index] = self._state.sent(self._engine(endpoint), self._read(request), now)
+
+    def answered(self, request: Request, endpoint: Endpoint, now: float) -> None:
+        """Close its leg."""
+        self._legs.pop(request.index).answered(now)
+
+    def _engine(self, endpoint: Endpoint) -> PrefillEngine:
+        engine = self._state.engine(endpoint.name)
+        if engine.cache.capacity != self._tokens:
+            engine.cache.resize(self._tokens)
+        return engine
+
+    def _read(self, request: Request) -> PromptBlocks:
+        """The blocks of a prompt, computed once."""
+        if self._blocks[0] != request.index:
+            self._blocks = request.index, prompt_blocks(request)
+        return self._blocks[1]
+
+
+def prompt_blocks(request: Request) -> PromptBlocks:
+    """The blocks of a prompt as the gateway cuts them: 2 KiB, longer in long prompts."""
+    hashes: list[int] = []
+    ends: list[int] = []
+    last = 0
+    for key, end in request.prefix:
+        if end - last >= max(BLOCK_TOKENS // 2, last // _GROWTH) and len(hashes) < MAX_BLOCKS:
+            hashes.append(key)
+            ends.append(end)
+            last = end
+    return PromptBlocks(hashes, ends, request.prompt)

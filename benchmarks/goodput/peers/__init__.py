@@ -1,0 +1,1 @@
+"""The policies of other gateways, written anew from their sources; each module names its own."""

@@ -1,0 +1,100 @@
+"""All policies that are compared, by name."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks.goodput.engine import Engine, EngineModel
+from benchmarks.goodput.expected_wait import ExpectedWait
+from benchmarks.goodput.gateway import Choosing, Gateway, LeastLoad, PrefixAffinity, Stateless, Worker
+from benchmarks.goodput.peers.base import Groups, PeerRouter, Policies
+from benchmarks.goodput.peers.dynamo import KvRouter
+from benchmarks.goodput.peers.llm_d import Scorers
+from benchmarks.goodput.peers.vllm_router import CacheAware, PowerOfTwo, RoundRobin
+from benchmarks.goodput.simulation import Router
+
+Maker = Callable[[Sequence[Engine], EngineModel, random.Random], Router]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One policy."""
+
+    name: str
+    make: Maker
+    sources: tuple[str, ...]
+    """Modules and packages whose change makes its results obsolete, besides those of the simulation."""
+    pdx: bool = False
+    default: bool = False
+    """Whether the gateway uses it by default: it is compared with what is required."""
+
+
+_GATEWAY: Final = (
+    "benchmarks.goodput.gateway",
+    *(f"pdx_proxy.balancing.{name}" for name in ("engine_limits", "leg_limits", "load", "pick", "policies")),
+)
+_EXPECTED_WAIT: Final = (
+    "benchmarks.goodput.expected_wait",
+    *(f"pdx_proxy.balancing.{name}" for name in ("expected_wait", "prefill_queue", "prefill_rate", "prefix_cache")),
+    "pdx_proxy.payload.prompt_blocks",
+)
+
+
+def _pdx(
+    name: str,
+    choosing: Callable[[EngineModel], Choosing],
+    workers: int = 1,
+    sources: tuple[str, ...] = (),
+    *,
+    default: bool = False,
+    limits_prefill: bool = True,
+) -> Policy:
+    """A policy of PDX for the engines that prefill; D's are chosen by LeastRequests."""
+
+    def make(engines: Sequence[Engine], model: EngineModel, rng: random.Random) -> Router:
+        splits = bool(Groups(engines).prefill)
+        pairs = [(choosing(model), Stateless() if splits else None) for _ in range(workers)]
+        found = [Worker(first, first if second is None else second) for first, second in pairs]
+        return Gateway(engines, found, limits_prefill=limits_prefill)
+
+    return Policy(name, make, (*_GATEWAY, *sources), pdx=True, default=default)
+
+
+def _peer(name: str, policies: Policies, source: str) -> Policy:
+    def make(engines: Sequence[Engine], model: EngineModel, rng: random.Random) -> Router:
+        return PeerRouter(engines, policies, policies, Groups(engines), rng)
+
+    return Policy(name, make, (f"benchmarks.goodput.peers.{source}", "benchmarks.goodput.peers.base"))
+
+
+def _dynamo(engines: Sequence[Engine], model: EngineModel, rng: random.Random) -> Router:
+    return KvRouter(engines, model.limits.max_num_batched_tokens, rng)
+
+
+def _expected_wait(workers: int) -> Policy:
+    """The default with so many workers, each of which counts on its part of the caches."""
+    name = DEFAULT if workers == 1 else f"{DEFAULT}, {workers} workers"
+    return _pdx(name, lambda model: ExpectedWait(model.tokens // workers), workers, _EXPECTED_WAIT, default=True)
+
+
+DEFAULT: Final = "ExpectedWait"
+BASELINE: Final = "LeastRequests"
+_ALL: Final = (
+    *(_expected_wait(workers) for workers in (1, 2, 4)),
+    _pdx(
+        f"{DEFAULT}, no limit at P",
+        lambda model: ExpectedWait(model.tokens),
+        sources=_EXPECTED_WAIT,
+        limits_prefill=False,
+    ),
+    _pdx(BASELINE, lambda _: Stateless()),
+    _pdx("LeastLoad", lambda _: LeastLoad()),
+    _pdx("PrefixAffinity", lambda _: PrefixAffinity()),
+    _peer("vllm-router cache_aware", CacheAware, "vllm_router"),
+    _peer("vllm-router power_of_two", PowerOfTwo, "vllm_router"),
+    _peer("llm-d", Scorers, "llm_d"),
+    Policy("Dynamo", _dynamo, ("benchmarks.goodput.peers.dynamo", "benchmarks.goodput.peers.base")),
+    _peer("round robin", RoundRobin, "vllm_router"),
+)
+POLICIES: Final[Mapping[str, Policy]] = {policy.name: policy for policy in _ALL}

@@ -1,0 +1,255 @@
+"""The blocks of a prompt, by which a gateway finds out which engine has computed its beginning before. Pure.
+
+A block ends where a message ends, or else after 4 KiB, more in long prompts. Its hash covers everything before its end,
+so two prompts with the same hash have the same beginning. Where blocks end depends only on the bytes before, so equal
+beginnings have equal blocks.
+"""
+
+from collections.abc import Generator
+from typing import Any, Final
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from pdx_proxy.http.errors import RefusedError
+from pdx_proxy.payload.json_scanner import JSONScanner
+
+BLOCK_BYTES: Final = 4096
+"""The most bytes of a block in a prompt that is not long: about 1,000 tokens. Most blocks end with a message before."""
+MAX_BLOCKS: Final = 256
+"""The most blocks of one prompt. What follows them counts as not cached."""
+TEXT_BYTES: Final = 4
+"""Bytes of JSON per token of a text, about. Rates are learned in the same unit, so a constant error cancels."""
+ID_BYTES: Final = 6
+"""Bytes of JSON per token ID: four or five digits, a comma, and often a space."""
+_LONG_BYTES: Final = 128 * 1024
+"""From here on, blocks grow with the bytes before them, so that the number of blocks grows with their logarithm."""
+_GROWTH: Final = 32
+_SHORTEST_BYTES: Final = 256
+"""The least block that ends with a message: 64 tokens, four blocks of vLLM."""
+_HEAD_BYTES: Final = 256 * 1024
+"""Messages end no block behind this many bytes of their list. There, blocks are longer than most messages."""
+_KEYS: Final = ("cache_salt", "chat_template", "chat_template_kwargs", "documents", "mm_processor_kwargs")
+"""Members besides the model's name that change the whole prompt or, the salt, keep requests apart in vLLM's cache."""
+_PARTS: Final = ("tools", "system", "messages", "prompt", "input")
+"""Members that make the prompt, in the order of most chat templates. The last three exclude each other."""
+_SPECIAL: Final = frozenset((*_KEYS, *_PARTS)) - {"prompt"}
+"""Without any of these, only the model's name and the prompt count."""
+_ELEMENTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_LIST: Final = 0x5B
+_OBJECT: Final = 0x7B
+_ZERO: Final = 0x30
+_NINE: Final = 0x39
+_SPACES: Final = (0x20, 0x09, 0x0A, 0x0D)
+
+
+class PromptBlocks:
+    """The blocks of one prompt. Immutable by convention."""
+
+    __slots__ = ("ends", "hashes", "tokens")
+
+    def __init__(self, hashes: list[int], ends: list[int], tokens: int) -> None:
+        self.hashes = hashes
+        """For each block, a hash of the prompt up to its end."""
+        self.ends = ends
+        """For each block, the tokens of the prompt up to its end."""
+        self.tokens = tokens
+        """The tokens of the whole prompt. All are estimates."""
+
+
+NO_BLOCKS: Final = PromptBlocks([], [], 0)
+"""Of a request without a prompt."""
+
+
+class _Chain:
+    """Computes the blocks of a prompt part by part. Positions count the bytes of all parts."""
+
+    __slots__ = ("_begin", "_block", "_hash", "_hashed", "_last", "_part", "_token_bytes", "ends", "hashes", "tokens")
+
+    def __init__(self, key: int) -> None:
+        self._hash = key
+        self._hashed = 0
+        """Up to where the hash covers the prompt."""
+        self._block = BLOCK_BYTES
+        """Where the next block ends at the latest."""
+        self._last = 0
+        """Where the last block ends."""
+        self._part = memoryview(b"")
+        self._begin = 0
+        """Where the present part begins."""
+        self._token_bytes = TEXT_BYTES
+        self.tokens = 0
+        """Tokens of the parts before the present one."""
+        self.hashes: list[int] = []
+        self.ends: list[int] = []
+
+    def start(self, part: memoryview, token_bytes: int) -> None:
+        """The next bytes are those of `part`, with so many bytes for each token."""
+        end = self._begin + len(self._part)
+        if self._hashed < end:
+            self._add(end)
+        self.count()
+        self._begin, self._part, self._token_bytes = end, part, token_bytes
+
+    def count(self) -> None:
+        """Count the tokens of the present part."""
+        self.tokens += len(self._part) // self._token_bytes
+
+    def read(self, end: int) -> None:
+        """Read up to the byte `end` of the present part."""
+        end += self._begin
+        while self._block < end:
+            self._end_block(self._block)
+
+    def end_message(self, end: int) -> None:
+        """Read up to the byte `end` of the present part, and end a block there unless that would be too short."""
+        self.read(end)
+        end += self._begin
+        size = end - self._last
+        if size >= _SHORTEST_BYTES and size >= end // _GROWTH:
+            self._end_block(end)
+
+    def _end_block(self, end: int) -> None:
+        self._add(end)
+        if len(self.hashes) < MAX_BLOCKS:
+            self.hashes.append(self._hash)
+            self.ends.append(self.tokens + (end - self._begin) // self._token_bytes)
+        self._last = end
+        while self._block <= end:
+            self._block += BLOCK_BYTES if self._block < _LONG_BYTES else self._block // _GROWTH
+
+    def _add(self, end: int) -> None:
+        begin = self._begin
+        self._hash = xxh3_64_intdigest(self._part[self._hashed - begin : end - begin], self._hash)
+        self._hashed = end
+
+
+def prompt_blocks(members: dict[str, Any], text: int = 0) -> PromptBlocks:
+    """Return the blocks of a body's prompt. `members` are JSON values by name, of any type with the buffer protocol.
+
+    `text`: the bytes of the member `prompt` if it is one text; otherwise 0.
+    """
+    if 0 < text <= _LONG_BYTES and _SPECIAL.isdisjoint(members):
+        model = members.get("model")
+        return _text_blocks(members["prompt"], text, 0 if model is None else xxh3_64_intdigest(model))
+    chain = _Chain(_key(members))
+    for name in _PARTS:
+        value = members.get(name)
+        if value is not None:
+            size = len(value)
+            part = memoryview(value)
+            token_bytes = TEXT_BYTES
+            if part[0] == _LIST:
+                token_bytes = _token_bytes(part)
+            chain.start(part, token_bytes)
+            if part[0] == _LIST and token_bytes == TEXT_BYTES:
+                for end in _message_ends(value, part):
+                    chain.end_message(end)
+                chain.read(size)  # a longer conversation does not have the closing bracket here
+            else:
+                chain.end_message(size)
+    return _blocks(chain)
+
+
+def large_prompt_blocks(members: dict[str, Any]) -> Generator[int, None, PromptBlocks]:
+    """Return the same for a large body, in slices.
+
+    Yields the number of bytes that it has read since it yielded last.
+    """
+    chain = _Chain(_key(members))
+    for name in _PARTS:
+        value = members.get(name)
+        if value is None:
+            continue
+        part = memoryview(value)
+        token_bytes, size, end = _token_bytes(part), len(part), 0
+        chain.start(part, token_bytes)
+        messages = part[0] == _LIST and token_bytes == TEXT_BYTES
+        if messages:
+            ends = yield from _head_message_ends(part)
+            for end in ends:
+                chain.end_message(end)
+        while end < size:
+            before, end = end, min(size, end + _HEAD_BYTES)
+            chain.read(end)
+            yield end - before
+        if not messages:
+            chain.end_message(size)
+    return _blocks(chain)
+
+
+def _text_blocks(text: Any, size: int, key: int) -> PromptBlocks:
+    """The blocks of a prompt that is one text: the same as a chain's, in a third of the instructions."""
+    hashes: list[int] = []
+    ends: list[int] = []
+    begin, end = 0, BLOCK_BYTES
+    if end < size:
+        text = memoryview(text)
+        while end < size:
+            key = xxh3_64_intdigest(text[begin:end], key)
+            hashes.append(key)
+            ends.append(end // TEXT_BYTES)
+            begin, end = end, end + BLOCK_BYTES
+    rest = size - begin
+    if rest >= _SHORTEST_BYTES and rest >= size // _GROWTH:
+        hashes.append(xxh3_64_intdigest(text[begin:] if begin else text, key))
+        ends.append(size // TEXT_BYTES)
+    return PromptBlocks(hashes, ends, size // TEXT_BYTES)
+
+
+def _blocks(chain: _Chain) -> PromptBlocks:
+    chain.count()
+    return PromptBlocks(chain.hashes, chain.ends, chain.tokens)
+
+
+def _key(members: dict[str, Any]) -> int:
+    """A hash of what separates prompts with equal texts. An adapter (LoRA) is requested by the model's name."""
+    model = members.get("model")
+    key = 0 if model is None else xxh3_64_intdigest(model)
+    for name in _KEYS:
+        value = members.get(name)
+        if value is not None:
+            key = xxh3_64_intdigest(value, xxh3_64_intdigest(name.encode(), key))
+    return key
+
+
+def _token_bytes(part: memoryview) -> int:
+    """Bytes per token of a JSON value: less for texts than for token IDs, also in a list of lists."""
+    if part[0] != _LIST:
+        return TEXT_BYTES
+    for index in range(1, min(len(part), 8)):
+        byte = part[index]
+        if byte != _LIST and byte not in _SPACES:
+            return ID_BYTES if _ZERO <= byte <= _NINE else TEXT_BYTES
+    return TEXT_BYTES
+
+
+def _message_ends(value: Any, part: memoryview) -> list[int]:
+    """Where the elements of a list end, up to `_HEAD_BYTES`."""
+    ends: list[int] = []
+    end = 1
+    for element in _ELEMENTS.decode(value):
+        size = len(element)
+        first = memoryview(element)[0]
+        while part[end] != first:  # passes the comma and white space
+            end += 1
+        end += size
+        if end > _HEAD_BYTES:
+            break
+        ends.append(end)
+    return ends
+
+
+def _head_message_ends(part: memoryview) -> Generator[int, None, list[int]]:
+    """The same for a long list, without reading more than `_HEAD_BYTES`."""
+    head = bytes(part[:_HEAD_BYTES])
+    scanner, ends, at = JSONScanner(head), [], 0
+    while at >= 0:
+        try:
+            (start, end), last = yield from scanner.first_element(at)
+        except (RefusedError, msgspec.DecodeError):  # it ends behind the head
+            break
+        if end > start:
+            ends.append(end)
+        at = -1 if last or end == start else head.find(b",", end)
+    return ends
