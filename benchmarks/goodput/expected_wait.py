@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from typing import Final
 
-from pdx_proxy.balancing.prefill_queue import PrefillEngine, PrefillLeg
-from pdx_proxy.payload.prompt_blocks import MAX_BLOCKS, NO_BLOCKS, PromptBlocks
-
 from benchmarks.goodput.gateway import Stateless
 from benchmarks.goodput.traces import BLOCK_TOKENS, Request
 from pdx_proxy.balancing import expected_wait
 from pdx_proxy.balancing.policies import LoadOf, Policy
+from pdx_proxy.balancing.prefill_queue import PrefillEngine, PrefillLeg
 from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.payload.prompt_blocks import MAX_BLOCKS, NO_BLOCKS, PromptBlocks
 
 _GROWTH: Final = 32
 """Blocks of a long prompt grow by this part of what is before them (`payload.prompt_blocks`)."""
