@@ -1,13 +1,13 @@
-"""The policy ExpectedWait in the simulated gateway: `pdx_proxy.balancing.expected_wait`, one state for each worker."""
+"""The policy ExpectedWait in the simulated gateway: `pdx_proxy.balancing.prefill`, one state for each worker."""
 
 from collections.abc import Sequence
 from typing import Final
 
 from benchmarks.goodput.gateway import Stateless
 from benchmarks.goodput.traces import BLOCK_TOKENS, Request
-from pdx_proxy.balancing import expected_wait
 from pdx_proxy.balancing.policies import LoadOf, Policy
-from pdx_proxy.balancing.prefill_queue import PrefillEngine, PrefillLeg
+from pdx_proxy.balancing.prefill import expected_wait
+from pdx_proxy.balancing.prefill.backlog import PrefillEngine, PrefillLeg
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.payload.prompt_blocks import MAX_BLOCKS, NO_BLOCKS, PromptBlocks
 

@@ -36,7 +36,7 @@ _GATEWAY: Final = (
 )
 _EXPECTED_WAIT: Final = (
     "benchmarks.goodput.expected_wait",
-    *(f"pdx_proxy.balancing.{name}" for name in ("expected_wait", "prefill_queue", "prefill_rate", "prefix_cache")),
+    *(f"pdx_proxy.balancing.prefill.{name}" for name in ("expected_wait", "backlog", "rate", "prefix_cache")),
     "pdx_proxy.payload.prompt_blocks",
 )
 

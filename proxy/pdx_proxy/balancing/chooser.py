@@ -10,8 +10,8 @@ from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.balancing.pick import Choice, pick
 from pdx_proxy.balancing.policies import LoadOf, Policy, affine, least, least_load, pressures
-from pdx_proxy.balancing.prefill_balancer import PrefillBalancer
-from pdx_proxy.balancing.prefill_queue import PrefillLeg
+from pdx_proxy.balancing.prefill.backlog import PrefillLeg
+from pdx_proxy.balancing.prefill.balancer import PrefillBalancer
 from pdx_proxy.config.settings import Choosing
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot

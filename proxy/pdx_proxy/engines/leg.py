@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import Final
 
-from pdx_proxy.balancing.prefill_queue import PrefillLeg
+from pdx_proxy.balancing.prefill.backlog import PrefillLeg
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.http.messages import request_head
 from pdx_proxy.http.upstream.answer import Answer

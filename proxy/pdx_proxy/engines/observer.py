@@ -3,7 +3,7 @@
 from typing import Final
 
 from pdx_proxy.balancing.load import Load
-from pdx_proxy.balancing.prefill_queue import PrefillLeg
+from pdx_proxy.balancing.prefill.backlog import PrefillLeg
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.events import Cause, EventSink, HealthCheckRequest, LostHandoff, Suspect
 from pdx_proxy.endpoints.snapshot import Snapshot

@@ -6,8 +6,8 @@ sending; a leg that overtakes another changes the estimate, not the sums.
 
 from math import inf
 
-from pdx_proxy.balancing.prefill_rate import PrefillRate, rate
-from pdx_proxy.balancing.prefix_cache import PrefixCache
+from pdx_proxy.balancing.prefill.prefix_cache import PrefixCache
+from pdx_proxy.balancing.prefill.rate import PrefillRate, rate
 
 
 class PrefillEngine:

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from pdx_api.names import Policy, Role
-from pdx_proxy.balancing.cache_watch import ENOUGH_TOKENS, CacheWatch
 from pdx_proxy.balancing.chooser import Chooser
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
-from pdx_proxy.balancing.prefill_queue import PrefillEngine
-from pdx_proxy.balancing.prefill_rate import PrefillRate
+from pdx_proxy.balancing.prefill.backlog import PrefillEngine
+from pdx_proxy.balancing.prefill.cache_watch import ENOUGH_TOKENS, CacheWatch
+from pdx_proxy.balancing.prefill.rate import PrefillRate
 from pdx_proxy.balancing.slow_start import EffectiveLoad
 from pdx_proxy.config.settings import Address, Choosing, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint, State

@@ -5,7 +5,7 @@ A cache that is emptied (`/reset_prefix_cache`, sleep mode, a restart behind the
 
 from typing import Final
 
-from pdx_proxy.balancing.prefill_queue import PrefillEngine
+from pdx_proxy.balancing.prefill.backlog import PrefillEngine
 
 ENOUGH_TOKENS: Final = 8192
 """Expected hits that are compared at a time."""

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdx_proxy.balancing.expected_wait import ExpectedWait
-from pdx_proxy.balancing.prefill_queue import PrefillLeg
-from pdx_proxy.balancing.prefix_cache import UNREPORTED_TOKENS, PrefixCache
+from pdx_proxy.balancing.prefill.backlog import PrefillLeg
+from pdx_proxy.balancing.prefill.expected_wait import ExpectedWait
+from pdx_proxy.balancing.prefill.prefix_cache import UNREPORTED_TOKENS, PrefixCache
 from pdx_proxy.payload.prompt_blocks import PromptBlocks
 
 BLOCK = 512

@@ -9,8 +9,8 @@ Each worker has one, and tracks only what it sent itself.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from pdx_proxy.balancing.prefill_queue import PrefillEngine, PrefillLeg
-from pdx_proxy.balancing.prefill_rate import PrefillRate
+from pdx_proxy.balancing.prefill.backlog import PrefillEngine, PrefillLeg
+from pdx_proxy.balancing.prefill.rate import PrefillRate
 from pdx_proxy.payload.prompt_blocks import PromptBlocks
 
 TOLERANCE: Final = 1.05

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pdx_proxy.balancing.cache_watch import CacheWatch
-from pdx_proxy.balancing.expected_wait import ExpectedWait
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
 from pdx_proxy.balancing.policies import LoadOf, Policy
-from pdx_proxy.balancing.prefill_queue import PrefillEngine, PrefillLeg
+from pdx_proxy.balancing.prefill.backlog import PrefillEngine, PrefillLeg
+from pdx_proxy.balancing.prefill.cache_watch import CacheWatch
+from pdx_proxy.balancing.prefill.expected_wait import ExpectedWait
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.payload.request import Request
