@@ -105,11 +105,11 @@ class Worker:
 class Gateway:
     """One gateway. Its workers share legs in flight and limits; each has its own policies and serves its requests."""
 
-    def __init__(self, engines: Sequence[Engine], workers: Sequence[Worker], *, limits_prefill: bool = True) -> None:
-        """`limits_prefill`: whether P's have limits of legs, as D's and aggregated engines always have."""
+    def __init__(self, engines: Sequence[Engine], workers: Sequence[Worker], *, lends: bool = False) -> None:
+        """`lends`: whether P's lend each other what their limits of legs leave free."""
         self._engines = engines
-        self._limits_prefill = limits_prefill
         self._workers = workers
+        self._lends = lends
         self._endpoints = tuple(_endpoint(engine) for engine in engines)
         self._index = {endpoint.name: index for index, endpoint in enumerate(self._endpoints)}
         self._snapshot = Snapshot.of(self._endpoints)
@@ -164,9 +164,7 @@ class Gateway:
             limits[endpoint.name] = estimator.update(sample)
         self._reports = LoadReports(engines, limits)
         self._load.limits = leg_limits(self._snapshot, self._reports, _LEG_LIMITS, self._load.count)
-        if not self._limits_prefill:
-            for endpoint in self._snapshot.prefill:
-                del self._load.limits[endpoint.name]
+        self._load.lend(self._snapshot.peers if self._lends else {})
         for worker in self._workers:
             worker.prefill.reported(self._reports, self._snapshot.prefill, self._load.of)
             worker.decode.reported(self._reports, self._snapshot.decode, self._load.of)

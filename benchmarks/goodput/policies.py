@@ -48,7 +48,7 @@ def _pdx(
     sources: tuple[str, ...] = (),
     *,
     default: bool = False,
-    limits_prefill: bool = True,
+    lends: bool = False,
 ) -> Policy:
     """A policy of PDX for the engines that prefill; D's are chosen by LeastRequests."""
 
@@ -56,7 +56,7 @@ def _pdx(
         splits = bool(Groups(engines).prefill)
         pairs = [(choosing(model), Stateless() if splits else None) for _ in range(workers)]
         found = [Worker(first, first if second is None else second) for first, second in pairs]
-        return Gateway(engines, found, limits_prefill=limits_prefill)
+        return Gateway(engines, found, lends=lends)
 
     return Policy(name, make, (*_GATEWAY, *sources), pdx=True, default=default)
 
@@ -75,19 +75,15 @@ def _dynamo(engines: Sequence[Engine], model: EngineModel, rng: random.Random) -
 def _expected_wait(workers: int) -> Policy:
     """The default with so many workers, each of which counts on its part of the caches."""
     name = DEFAULT if workers == 1 else f"{DEFAULT}, {workers} workers"
-    return _pdx(name, lambda model: ExpectedWait(model.tokens // workers), workers, _EXPECTED_WAIT, default=True)
+    return _pdx(
+        name, lambda model: ExpectedWait(model.tokens // workers), workers, _EXPECTED_WAIT, default=True, lends=True
+    )
 
 
 DEFAULT: Final = "ExpectedWait"
 BASELINE: Final = "LeastRequests"
 _ALL: Final = (
     *(_expected_wait(workers) for workers in (1, 2, 4)),
-    _pdx(
-        f"{DEFAULT}, no limit at P",
-        lambda model: ExpectedWait(model.tokens),
-        sources=_EXPECTED_WAIT,
-        limits_prefill=False,
-    ),
     _pdx(BASELINE, lambda _: Stateless()),
     _pdx("LeastLoad", lambda _: LeastLoad()),
     _pdx("PrefixAffinity", lambda _: PrefixAffinity()),

@@ -48,7 +48,8 @@ class Chooser:
         self._least_load: dict[Role, Policy] = {Role.PREFILL: least, Role.DECODE: least}
         self.prefills = PrefillBalancer(load, workers)
         """What the engines have to prefill."""
-        self._expects_prefill = choosing.prefill_policy is PolicyName.EXPECTED_WAIT
+        self.expects_prefill = choosing.prefill_policy is PolicyName.EXPECTED_WAIT
+        """Whether P's are selected by their expected wait."""
         self._expects_decode = False
         """Whether the engines that answer clients prefill too, and are selected by their expected wait."""
         self._aggregated = False
@@ -109,7 +110,7 @@ class Chooser:
     def sent(self, endpoint: Endpoint, request: Request) -> PrefillLeg | None:
         """Add a request's prompt to the backlog of an engine that prefills it; None if no policy needs that."""
         if endpoint.role is _PREFILL:
-            return self.prefills.sent(endpoint, request, True) if self._expects_prefill else None
+            return self.prefills.sent(endpoint, request, True) if self.expects_prefill else None
         return self.prefills.sent(endpoint, request, request.stream) if self._expects_decode else None
 
     def _set_decode_policy(self, *, aggregated: bool) -> None:
@@ -123,7 +124,7 @@ class Chooser:
         self._decode_name, self._decode_varies = name.value, name not in _CONSTANT
         self._decode_policy = self._policy_for(name, Role.DECODE)
         key = PolicyName.PREFIX_AFFINITY in (choosing.prefill_policy, name)
-        blocks = self._expects_prefill or self._expects_decode
+        blocks = self.expects_prefill or self._expects_decode
         limit = choosing.disaggregate_above_tokens
         self.prompt_reader = PromptReader(key, limit, blocks) if key or limit or blocks else None
 

@@ -1,17 +1,23 @@
 """Legs in flight: the number by which engines are compared."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
+from typing import Final
 
+from pdx_api.names import Role
 from pdx_proxy.balancing.slow_start import EffectiveLoad
 from pdx_proxy.endpoints.endpoint import Endpoint
+
+MOST_BORROWED: Final = 4.0
+"""A P has at most so many times the legs of its limit."""
+_PREFILL: Final = Role.PREFILL
 
 
 class Load:
     """Legs in flight by endpoint. Acquired and released exactly once for each leg."""
 
-    __slots__ = ("clock", "effective_loads", "legs", "limits", "on_release")
+    __slots__ = ("clock", "effective_loads", "legs", "lenders", "lent", "limits", "most_prefill", "on_release")
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.legs: dict[str, int] = {}
@@ -20,6 +26,12 @@ class Load:
         """By name, the endpoints that must receive less than their share; mostly empty."""
         self.limits: dict[str, float] = {}
         """By name, the most legs of this gateway at each endpoint."""
+        self.lenders: Mapping[str, Sequence[Endpoint]] = {}
+        """By revision, the P's that share their limits: one may have more legs while the others have fewer."""
+        self.lent: dict[str, float] = {}
+        """By revision, the sum of their limits."""
+        self.most_prefill = inf
+        """The most legs of a P that has more than its limit."""
         self.on_release: Callable[[], None] | None = None
         """Called when a leg has ended, while requests wait for that."""
         self.clock = clock
@@ -48,8 +60,22 @@ class Load:
         return self.legs.get(endpoint.name, 0)
 
     def full(self, endpoint: Endpoint) -> bool:
-        """Whether the endpoint has as many legs as its limit allows."""
-        return self.count(endpoint) >= self.limits.get(endpoint.name, inf)
+        """Whether the endpoint has as many legs as its limit allows; a P of `lenders`, as many as theirs allow."""
+        legs, limit = self.count(endpoint), self.limits.get(endpoint.name, inf)
+        group = self.lenders.get(endpoint.revision) if endpoint.role is _PREFILL else None
+        if group is None:
+            return legs >= limit
+        if legs >= min(MOST_BORROWED * limit, self.most_prefill):
+            return True
+        total = 0
+        for each in group:
+            total += self.count(each)
+        return total >= self.lent[endpoint.revision]
+
+    def lend(self, lenders: Mapping[str, Sequence[Endpoint]], most: float = inf) -> None:
+        """From here on, the P's of a revision share their limits; `most`: the most legs of each."""
+        self.lenders, self.most_prefill = lenders, most
+        self.lent = {name: sum(self.limits.get(each.name, inf) for each in group) for name, group in lenders.items()}
 
     def view(self) -> Mapping[str, int]:
         """This worker's legs by endpoint; endpoints without legs are absent."""

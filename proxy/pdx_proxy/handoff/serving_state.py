@@ -58,6 +58,7 @@ class ServingState:
         engines = self.engines
         load, limits = engines.load, engines.settings.limits
         load.limits = leg_limits(engines.snapshot, self.load_reports, limits, load.count)
+        load.lend(engines.snapshot.peers if self.chooser.expects_prefill else {}, limits.in_flight_per_prefill or inf)
 
     def prefill_leg(self, endpoint: Endpoint, request: Request, deadline: float = inf) -> Leg:
         """Create a leg whose engine prefills the prompt: of a P, or of an aggregated engine."""

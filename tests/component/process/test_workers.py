@@ -198,7 +198,7 @@ async def test_all_processes_write_json(make_world: MakeWorld, programs: list[Pr
 async def test_two_workers_find_the_least_loaded(make_world: MakeWorld, programs: list[Program]) -> None:
     """A worker alone would spread only its own streams, and the eight engines would get unequal numbers."""
     world = await make_world(Order.PREFILL_FIRST, 0, 8, d={"decode_token_seconds": 0.02}, gateway=False)
-    program = await _start(programs, world, 2)
+    program = await _start(programs, world, 2, "--decode-policy=LeastRequests")
     host, port = program.listen.split(":")
     writers: list[asyncio.StreamWriter] = []
 
@@ -261,7 +261,7 @@ async def test_sigterm_finishes_open_streams(workers: int, make_world: MakeWorld
 
 async def test_a_worker_that_dies_cuts_its_streams(make_world: MakeWorld, programs: list[Program]) -> None:
     world = await make_world(Order.PREFILL_FIRST, gateway=False, d={"decode_token_seconds": 0.01})
-    program = await _start(programs, world, 2)
+    program = await _start(programs, world, 2, "--decode-policy=LeastRequests")
     host, port = program.listen.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(request_of(Shape(stream=True).body(tokens=3000)))

@@ -13,7 +13,18 @@ from pdx_proxy.balancing.prefill.rate import PrefillRate, rate
 class PrefillEngine:
     """One engine: its backlog, its rate and its cache."""
 
-    __slots__ = ("_all", "_oldest", "backlog", "busy_since", "cache", "expected_hits", "legs", "measured", "sent_at")
+    __slots__ = (
+        "_all",
+        "_oldest",
+        "backlog",
+        "busy_since",
+        "cache",
+        "expected_hits",
+        "legs",
+        "measured",
+        "recent",
+        "sent_at",
+    )
 
     def __init__(self, everything: PrefillRate) -> None:
         """`everything` is the rate of all engines together, shared with the other engines."""
@@ -29,6 +40,8 @@ class PrefillEngine:
         """When it began what it works on: at its last answer, or else when it got its first open leg."""
         self.sent_at = -inf
         """When it got its last leg."""
+        self.recent = 0.0
+        """Tokens that it got to compute recently: see `ExpectedWait`."""
         self.expected_hits = 0
         """Tokens that were expected to be in its cache, of all legs that it has answered."""
 
@@ -37,16 +50,9 @@ class PrefillEngine:
         mean = self._all.mean()
         return rate(self.measured, mean, self._oldest is None, now) if mean > 0.0 else 0.0
 
-    def wait(self, tokens: int, now: float) -> float:
-        """Return in how many seconds it will have computed its backlog and so many tokens.
-
-        While no engine has been measured, a second is a token.
-        """
-        speed = self.rate(now)
-        work = float(self.backlog + tokens)
-        if speed <= 0.0:
-            return work
-        seconds, oldest = work / speed, self._oldest
+    def wait(self, tokens: int, speed: float, now: float) -> float:
+        """Return in how many seconds it will have computed its backlog and so many tokens, at its rate."""
+        seconds, oldest = (self.backlog + tokens) / speed, self._oldest
         if oldest is None:
             return seconds
         done = now - self.busy_since  # a part of the oldest leg
@@ -63,6 +69,7 @@ class PrefillEngine:
             self._oldest = leg
             self.busy_since = now
         self.sent_at = now
+        self.recent += tokens
         self.legs[leg] = None
         self.backlog += tokens
         return leg

@@ -1,8 +1,9 @@
 """The policy ExpectedWait over endpoints: connects snapshots, load reports and legs of a worker with its state."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
+from pdx_api.names import Role
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
 from pdx_proxy.balancing.policies import LoadOf, Policy
@@ -12,6 +13,8 @@ from pdx_proxy.balancing.prefill.expected_wait import ExpectedWait
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.payload.request import Request
+
+_PREFILL: Final = Role.PREFILL
 
 
 class PrefillBalancer:
@@ -64,7 +67,9 @@ class PrefillBalancer:
                 return endpoints[0]
             load = self._load
             shares = self._shares(endpoints) if load.effective_loads else None
-            return endpoints[self.expected.choose(self._engines(endpoints), blocks, load.clock(), cursor, shares)]
+            sequences = None if endpoints[0].role is _PREFILL else [load_of(each) for each in endpoints]
+            engines, now = self._engines(endpoints), load.clock()
+            return endpoints[self.expected.choose(engines, blocks, now, cursor, shares, sequences)]
 
         return choose
 

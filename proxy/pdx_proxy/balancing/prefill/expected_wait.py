@@ -1,12 +1,17 @@
-"""The policy ExpectedWait and its state: each prompt goes where its prefill is expected to end first. Pure.
+"""The policy ExpectedWait and its state: each prompt goes where its prefill costs all prompts the least time. Pure.
 
 The expected wait at an engine is (tokens of its backlog + tokens of this prompt that are not in its cache) / its rate.
 All tokens are estimates in one unit; rates are learned in the same unit, so a constant error cancels.
+
+The wait is one part of the cost. Besides, each token that an engine computes delays the prompts that come to it until
+it is idle again. So tokens that are not cached count more the busier the engines are, and a conversation stays where
+its cache is (`docs/gateway.md`, "Expected wait").
 
 Each worker has one, and tracks only what it sent itself.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from math import exp
 from typing import Final
 
 from pdx_proxy.balancing.prefill.backlog import PrefillEngine, PrefillLeg
@@ -14,18 +19,34 @@ from pdx_proxy.balancing.prefill.rate import PrefillRate
 from pdx_proxy.payload.prompt_blocks import PromptBlocks
 
 TOLERANCE: Final = 1.05
-"""Waits that differ by less are equal: equal engines take turns, so that prompts spread over their caches."""
+"""Costs that differ by less are equal: equal engines take turns, so that prompts spread over their caches."""
+RECENT_SECONDS: Final = 60.0
+"""After this time, a prompt counts e times less in what is recent."""
+_DECAY_SECONDS: Final = 1.0
+"""How often recent counts decay."""
+_DELAYED: Final = 2.0
+"""Prompts that a token delays, for each prompt that comes to an engine while it works on its backlog: this one, and one
+that comes because it takes longer. `benchmarks/goodput` compared 0.5, 1, 2 and 4."""
+_MOST_DELAYED: Final = 32.0
+_RECENT_WEIGHT: Final = 0.05
+"""How much a second of recent work costs: of idle engines, the one that has had the least work gets a new prompt."""
+_SEQUENCE_TOKENS: Final = 128
+"""What a sequence that an aggregated engine decodes costs a prompt that it gets, as tokens to prefill. With the step
+model of `pdx_sim.profiles`, a sequence lengthens 100 steps as much as 100 to 200 tokens lengthen one."""
 
 
 class ExpectedWait:
     """Owner of what one worker has sent to the engines and learned about them. Times are seconds of one clock."""
 
-    __slots__ = ("_all", "_engines", "cached_tokens", "prompt_tokens")
+    __slots__ = ("_all", "_decayed_at", "_engines", "_recent", "cached_tokens", "prompt_tokens")
 
     def __init__(self) -> None:
         self._engines: dict[str, PrefillEngine] = {}
         self._all = PrefillRate()
         """The rate of all engines together."""
+        self._recent = 0.0
+        """Prompts sent recently."""
+        self._decayed_at = 0.0
         self.prompt_tokens = 0
         """Tokens of all prompts sent."""
         self.cached_tokens = 0
@@ -50,24 +71,29 @@ class ExpectedWait:
         now: float,
         cursor: int = 0,
         shares: Sequence[float] | None = None,
+        sequences: Sequence[float] | None = None,
     ) -> int:
-        """Return the index of the engine with the least expected wait.
+        """Return the index of the engine with the least cost.
 
         Of equals, it is the one whose last prompt is the longest ago; of those without any, `cursor` selects one.
         `shares`: for each engine, how much of its share it may get, above 0 and up to 1 (see `slow_start`).
+        `sequences`: for each engine, how many requests it has, where the engine decodes them too.
         """
-        waits = self.waits(engines, prompt, now)
+        costs = self._costs(engines, prompt, now)
+        if sequences is not None:
+            for index, engine in enumerate(engines):
+                costs[index] += _SEQUENCE_TOKENS * sequences[index] / (engine.rate(now) or 1.0)
         if shares is not None:
-            waits = [wait / share for wait, share in zip(waits, shares, strict=True)]
-        least = waits[0]
-        for wait in waits:
-            if wait < least:
-                least = wait
+            costs = [cost / share for cost, share in zip(costs, shares, strict=True)]
+        least = costs[0]
+        for cost in costs:
+            if cost < least:
+                least = cost
         most = least * TOLERANCE
-        count, found = len(waits), -1
+        count, found = len(costs), -1
         at = cursor % count
         for _ in range(count):
-            if waits[at] <= most and (found < 0 or engines[at].sent_at < engines[found].sent_at):
+            if costs[at] <= most and (found < 0 or engines[at].sent_at < engines[found].sent_at):
                 found = at
             at = at + 1 if at + 1 < count else 0
         return found
@@ -78,7 +104,34 @@ class ExpectedWait:
         While no rate has been measured at all, a second is a token.
         """
         tokens = prompt.tokens + 1  # an engine computes the last token even if all are in its cache
-        return [engine.wait(tokens - engine.cache.cached(prompt), now) for engine in engines]
+        return [engine.wait(tokens - engine.cache.cached(prompt), engine.rate(now) or 1.0, now) for engine in engines]
+
+    def _costs(self, engines: Sequence[PrefillEngine], prompt: PromptBlocks, now: float) -> list[float]:
+        """Return for each engine the seconds that all prompts together lose if it gets this one."""
+        if now - self._decayed_at > _DECAY_SECONDS:
+            self._decay(now)
+        tokens = prompt.tokens + 1
+        arrivals = _DELAYED * self._recent / (RECENT_SECONDS * len(self._engines))  # per second and engine
+        costs: list[float] = []
+        for engine in engines:
+            speed = engine.rate(now)
+            own = tokens - engine.cache.cached(prompt)
+            if speed <= 0.0:
+                costs.append(float(engine.backlog + own))
+                continue
+            wait = engine.wait(own, speed, now)
+            delayed = arrivals * wait
+            if delayed > _MOST_DELAYED:
+                delayed = _MOST_DELAYED
+            costs.append(wait + (delayed * own + _RECENT_WEIGHT * engine.recent) / speed)
+        return costs
+
+    def _decay(self, now: float) -> None:
+        factor = exp(-(now - self._decayed_at) / RECENT_SECONDS)
+        self._decayed_at = now
+        self._recent *= factor
+        for engine in self._engines.values():
+            engine.recent *= factor
 
     def sent(self, engine: PrefillEngine, prompt: PromptBlocks, now: float, learns: bool = True) -> PrefillLeg:
         """The engine gets the prompt. Call `answered(now)` of the leg when it has prefilled it, or `dropped()`.
@@ -86,6 +139,7 @@ class ExpectedWait:
         `learns`: whether the answer comes when the prefill ends. It does not if it comes when decoding ends.
         """
         cached = engine.cache.touch(prompt)
+        self._recent += 1.0
         self.prompt_tokens += prompt.tokens
         self.cached_tokens += cached
         return engine.sent(prompt.tokens + 1 - cached, cached, now, learns)

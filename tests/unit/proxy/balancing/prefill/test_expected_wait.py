@@ -89,10 +89,42 @@ def test_a_prompt_goes_where_its_beginning_is_unless_the_backlog_there_is_longer
     policy.sent(policy.engine("a"), prompt(*range(10)), 0.0).answered(1.0)
     assert choices(policy, "abc", prompt(*range(10), 99)) == {0}
     assert choices(policy, "abc", prompt(50, 51)) == {1, 2}, "of equals, those that got nothing yet"
-    policy.sent(policy.engine("a"), prompt(*range(100, 109)), 1.0)
-    assert choices(policy, "abc", prompt(*range(10), 99), 1.0) == {0}, "9 blocks of backlog, 10 cached"
+    policy.sent(policy.engine("a"), prompt(*range(100, 108)), 1.0)
+    assert choices(policy, "abc", prompt(*range(10), 99), 1.0) == {0}, "8 blocks of backlog, 10 cached"
     policy.sent(policy.engine("a"), prompt(*range(200, 209)), 1.0)
     assert choices(policy, "abc", prompt(*range(10), 99), 1.0) == {1, 2}
+
+
+def busy(prompts: int) -> ExpectedWait:
+    """Two engines that compute 512 tokens per second and have got so many prompts; "a" has one of 10 blocks."""
+    policy = ExpectedWait()
+    for name in "ab":
+        policy.sent(policy.engine(name), prompt(-1, tokens=511), 0.0).answered(1.0)
+    policy.sent(policy.engine("a"), prompt(*range(10)), 1.0).answered(11.0)
+    for number in range(prompts):
+        policy.sent(policy.engine("ab"[number % 2]), prompt(1000 + number), 11.0).dropped()
+    policy.sent(policy.engine("a"), prompt(*range(100, 120)), 11.0)
+    return policy
+
+
+def test_a_conversation_stays_at_its_cache_the_longer_the_busier_the_engines_are() -> None:
+    """ "a" has 20 s of backlog and needs 1 s for the prompt; "b" needs 11 s. Every second delays other prompts."""
+    turn = prompt(*range(10), 99)
+    waits = busy(0).waits([busy(0).engine("a"), busy(0).engine("b")], turn, 11.0)
+    assert choices(busy(0), "ab", turn, 11.0) == {1}
+    assert choices(busy(40), "ab", turn, 11.0) == {0}
+    assert waits[0] > 1.5 * waits[1]
+
+
+def test_of_idle_engines_the_one_with_the_least_recent_work_gets_a_new_prompt() -> None:
+    """Although the others have the prompt that all share, as long as it is short."""
+    policy = ExpectedWait()
+    for name, tokens in (("a", 60_000), ("b", 60_000), ("c", 100)):
+        policy.sent(policy.engine(name), prompt(ord(name), tokens=tokens), 0.0).answered(tokens / 10_000)
+    for name in "ab":
+        policy.sent(policy.engine(name), prompt(1, 2), 7.0).answered(7.1)
+    assert choices(policy, "abc", prompt(1, 2, 3), 8.0) == {2}
+    assert choices(policy, "abc", prompt(1, 2, 3), 500.0) == {0, 1}, "what was long ago does not count"
 
 
 def test_what_is_done_of_the_oldest_leg_no_longer_waits() -> None:
@@ -131,6 +163,16 @@ def test_an_engine_in_slow_start_gets_less_than_its_share() -> None:
     policy.sent(engines[0], prompt(1, 2, 3, 4), 0.0)
     assert policy.choose(engines, prompt(9), 0.0, 0, [1.0, 0.1]) == 0
     assert policy.choose(engines, prompt(9), 0.0, 0, [1.0, 0.5]) == 1
+
+
+def test_an_engine_that_decodes_costs_more_the_more_it_decodes() -> None:
+    """A prompt of 2 blocks in the cache of "a" weighs as much as 8 sequences."""
+    policy = ExpectedWait()
+    engines = [policy.engine("a"), policy.engine("b")]
+    policy.sent(engines[0], prompt(1, 2), 0.0).answered(1.0)
+    assert policy.choose(engines, prompt(1, 2), 2.0, 0, None, [7, 0]) == 0
+    assert policy.choose(engines, prompt(1, 2), 2.0, 0, None, [9, 0]) == 1
+    assert policy.choose(engines, prompt(3), 2.0, 0, None, [2, 1]) == 1
 
 
 # rates
