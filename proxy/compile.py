@@ -32,6 +32,7 @@ HOT: Final = (
     "balancing/prefill/expected_wait",
     "balancing/prefill/prefix_cache",
     "balancing/prefill/rate",
+    "balancing/prefill/shared_log",
     "balancing/shared_load",
     "engines/engines",
     "engines/leg",

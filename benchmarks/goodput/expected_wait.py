@@ -1,4 +1,4 @@
-"""The policy ExpectedWait in the simulated gateway: `pdx_proxy.balancing.prefill`, one state for each worker."""
+"""The policy ExpectedWait in the simulated gateway: `pdx_proxy.balancing.prefill`, one state for each gateway."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -16,10 +16,10 @@ _GROWTH: Final = 32
 
 
 class ExpectedWait(Stateless):
-    """Tracks only what its worker sent."""
+    """Tracks only what its gateway sent."""
 
     def __init__(self, tokens: int) -> None:
-        """`tokens`: the worker's part of each engine's cache, whose size vllm:cache_config_info reports."""
+        """`tokens`: the size of each engine's cache, which vllm:cache_config_info reports."""
         self._state = expected_wait.ExpectedWait()
         self._tokens = tokens
         self._legs: dict[int, PrefillLeg] = {}

@@ -8,7 +8,6 @@ here is only what the gateway performs around them: it counts legs, polls the en
 
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from benchmarks.goodput.engine import Engine
@@ -30,7 +29,7 @@ _LEG_LIMITS: Final = Limits()
 
 
 class Choosing(Protocol):
-    """One policy of one role. Each worker has its own."""
+    """One policy of one role. Each gateway has its own."""
 
     def policy(self, request: Request, now: float) -> Policy:
         """The policy for a request."""
@@ -94,21 +93,14 @@ class PrefixAffinity(Stateless):
         return lambda endpoints, load_of, cursor: affine(endpoints, load_of, key)[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """The policies of one worker."""
-
-    prefill: Choosing
-    decode: Choosing
-
-
 class Gateway:
-    """One gateway. Its workers share legs in flight and limits; each has its own policies and serves its requests."""
+    """One gateway. Its workers share all that matters here, so their number does not."""
 
-    def __init__(self, engines: Sequence[Engine], workers: Sequence[Worker], *, lends: bool = False) -> None:
+    def __init__(self, engines: Sequence[Engine], prefill: Choosing, decode: Choosing, *, lends: bool = False) -> None:
         """`lends`: whether P's lend each other what their limits of legs leave free."""
         self._engines = engines
-        self._workers = workers
+        self._prefill = prefill
+        self._decode = decode
         self._lends = lends
         self._endpoints = tuple(_endpoint(engine) for engine in engines)
         self._index = {endpoint.name: index for index, endpoint in enumerate(self._endpoints)}
@@ -126,24 +118,23 @@ class Gateway:
 
     def answered(self, request: Request, route: Route, now: float) -> Iterable[Dispatch]:
         """P's leg ends and D's begins; or a whole request has been prefilled."""
-        worker = self._worker(request)
         decode = self._endpoints[route.decode]
         if route.prefill is None:
-            worker.decode.answered(request, decode, now)
+            self._decode.answered(request, decode, now)
             return ()
         prefill = self._endpoints[route.prefill]
-        worker.prefill.answered(request, prefill, now)
-        worker.prefill.ended(request, prefill, now)
+        self._prefill.answered(request, prefill, now)
+        self._prefill.ended(request, prefill, now)
         self._load.release(prefill)
         self._load.acquire(decode)
-        worker.decode.sent(request, decode, now)
+        self._decode.sent(request, decode, now)
         return self._serve(now)
 
     def ended(self, request: Request, route: Route, now: float) -> Iterable[Dispatch]:
         """The leg of the engine that answers ends."""
         decode = self._endpoints[route.decode]
         self._load.release(decode)
-        self._worker(request).decode.ended(request, decode, now)
+        self._decode.ended(request, decode, now)
         return self._serve(now)
 
     def polled(self, now: float) -> tuple[float, Iterable[Dispatch]]:
@@ -165,16 +156,11 @@ class Gateway:
         self._reports = LoadReports(engines, limits)
         self._load.limits = leg_limits(self._snapshot, self._reports, _LEG_LIMITS, self._load.count)
         self._load.lend(self._snapshot.peers if self._lends else {})
-        for worker in self._workers:
-            worker.prefill.reported(self._reports, self._snapshot.prefill, self._load.of)
-            worker.decode.reported(self._reports, self._snapshot.decode, self._load.of)
+        self._prefill.reported(self._reports, self._snapshot.prefill, self._load.of)
+        self._decode.reported(self._reports, self._snapshot.decode, self._load.of)
         dispatches = list(self._serve(now))
         soon = bool(self._queue) and any(limit.grows for limit in limits.values())
         return GROWING_SECONDS if soon else PAUSE_SECONDS, dispatches
-
-    def _worker(self, request: Request) -> Worker:
-        """The worker that serves a request. A multiplication scatters the numbers, against patterns of the trace."""
-        return self._workers[(request.index * 2654435761 >> 7) % len(self._workers)]
 
     def _serve(self, now: float) -> Iterable[Dispatch]:
         found: list[Dispatch] = []
@@ -183,13 +169,12 @@ class Gateway:
         return found
 
     def _send(self, request: Request, choice: Choice, now: float) -> Dispatch:
-        worker = self._worker(request)
         if choice.prefill is None:
             self._load.acquire(choice.decode)
-            worker.decode.sent(request, choice.decode, now)
+            self._decode.sent(request, choice.decode, now)
             return request, Route(self._index[choice.decode.name])
         self._load.acquire(choice.prefill)
-        worker.prefill.sent(request, choice.prefill, now)
+        self._prefill.sent(request, choice.prefill, now)
         return request, Route(self._index[choice.decode.name], self._index[choice.prefill.name])
 
     def _choice(self, request: Request, now: float) -> Choice | None:
@@ -207,16 +192,43 @@ class Gateway:
 
     def _choose(self, request: Request, avoid: Collection[str], now: float) -> Choice | None:
         self._cursor += 1
-        worker = self._worker(request)
         return pick(
             self._snapshot,
             self._load.of,
             split=bool(self._snapshot.prefill),
             avoid=avoid,
             cursor=self._cursor,
-            prefill=worker.prefill.policy(request, now),
-            decode=worker.decode.policy(request, now),
+            prefill=self._prefill.policy(request, now),
+            decode=self._decode.policy(request, now),
         )
+
+
+class Gateways:
+    """Several gateways. Each serves some of the requests, and sees the others only in the engines' metrics."""
+
+    def __init__(self, gateways: Sequence[Gateway]) -> None:
+        self._gateways = gateways
+
+    def arrived(self, request: Request, now: float) -> Iterable[Dispatch]:
+        """See `Router`; likewise the others."""
+        return self._of(request).arrived(request, now)
+
+    def answered(self, request: Request, route: Route, now: float) -> Iterable[Dispatch]:
+        """For the gateway of the request."""
+        return self._of(request).answered(request, route, now)
+
+    def ended(self, request: Request, route: Route, now: float) -> Iterable[Dispatch]:
+        """For the gateway of the request."""
+        return self._of(request).ended(request, route, now)
+
+    def polled(self, now: float) -> tuple[float, Iterable[Dispatch]]:
+        """All read the engines' metrics."""
+        polls = [gateway.polled(now) for gateway in self._gateways]
+        return min(seconds for seconds, _ in polls), [each for _, dispatches in polls for each in dispatches]
+
+    def _of(self, request: Request) -> Gateway:
+        """The gateway of a request. A multiplication scatters the numbers, against patterns of the trace."""
+        return self._gateways[(request.index * 2654435761 >> 7) % len(self._gateways)]
 
 
 def _endpoint(engine: Engine) -> Endpoint:

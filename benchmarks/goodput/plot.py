@@ -46,7 +46,7 @@ def svg(comparison: Comparison, caption: str) -> str:
     ]
     for index, (name, found) in enumerate(comparison.curves.items()):
         points = " ".join(f"{x(load):.1f},{y(found[load].share):.1f}" for load in loads)
-        colour, dash = _COLOURS[index % len(_COLOURS)], ' stroke-dasharray="5 3"' if "workers" in name else ""
+        colour, dash = _COLOURS[index % len(_COLOURS)], ' stroke-dasharray="5 3"' if "gateways" in name else ""
         top, width = _TOP + 16 * index, 1.5 if index else 3
         parts += [
             f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{width}"{dash}/>',

@@ -7,7 +7,7 @@ from typing import Final
 
 from benchmarks.goodput.engine import Engine, EngineModel
 from benchmarks.goodput.expected_wait import ExpectedWait
-from benchmarks.goodput.gateway import Choosing, Gateway, LeastLoad, PrefixAffinity, Stateless, Worker
+from benchmarks.goodput.gateway import Choosing, Gateway, Gateways, LeastLoad, PrefixAffinity, Stateless
 from benchmarks.goodput.peers.base import Groups, PeerRouter, Policies
 from benchmarks.goodput.peers.dynamo import KvRouter
 from benchmarks.goodput.peers.llm_d import Scorers
@@ -44,7 +44,7 @@ _EXPECTED_WAIT: Final = (
 def _pdx(
     name: str,
     choosing: Callable[[EngineModel], Choosing],
-    workers: int = 1,
+    gateways: int = 1,
     sources: tuple[str, ...] = (),
     *,
     default: bool = False,
@@ -54,9 +54,9 @@ def _pdx(
 
     def make(engines: Sequence[Engine], model: EngineModel, rng: random.Random) -> Router:
         splits = bool(Groups(engines).prefill)
-        pairs = [(choosing(model), Stateless() if splits else None) for _ in range(workers)]
-        found = [Worker(first, first if second is None else second) for first, second in pairs]
-        return Gateway(engines, found, lends=lends)
+        pairs = [(choosing(model), Stateless() if splits else None) for _ in range(gateways)]
+        found = [Gateway(engines, first, first if second is None else second, lends=lends) for first, second in pairs]
+        return found[0] if gateways == 1 else Gateways(found)
 
     return Policy(name, make, (*_GATEWAY, *sources), pdx=True, default=default)
 
@@ -72,18 +72,18 @@ def _dynamo(engines: Sequence[Engine], model: EngineModel, rng: random.Random) -
     return KvRouter(engines, model.limits.max_num_batched_tokens, rng)
 
 
-def _expected_wait(workers: int) -> Policy:
-    """The default with so many workers, each of which counts on its part of the caches."""
-    name = DEFAULT if workers == 1 else f"{DEFAULT}, {workers} workers"
+def _expected_wait(gateways: int) -> Policy:
+    """The default with so many gateways."""
+    name = DEFAULT if gateways == 1 else f"{DEFAULT}, {gateways} gateways"
     return _pdx(
-        name, lambda model: ExpectedWait(model.tokens // workers), workers, _EXPECTED_WAIT, default=True, lends=True
+        name, lambda model: ExpectedWait(model.tokens), gateways, _EXPECTED_WAIT, default=gateways == 1, lends=True
     )
 
 
 DEFAULT: Final = "ExpectedWait"
 BASELINE: Final = "LeastRequests"
 _ALL: Final = (
-    *(_expected_wait(workers) for workers in (1, 2, 4)),
+    *(_expected_wait(gateways) for gateways in (1, 2, 4)),
     _pdx(BASELINE, lambda _: Stateless()),
     _pdx("LeastLoad", lambda _: LeastLoad()),
     _pdx("PrefixAffinity", lambda _: PrefixAffinity()),

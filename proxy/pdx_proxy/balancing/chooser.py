@@ -12,6 +12,7 @@ from pdx_proxy.balancing.pick import Choice, pick
 from pdx_proxy.balancing.policies import LoadOf, Policy, affine, least, least_load, pressures
 from pdx_proxy.balancing.prefill.backlog import PrefillLeg
 from pdx_proxy.balancing.prefill.balancer import PrefillBalancer
+from pdx_proxy.balancing.prefill.shared_log import SharedLog
 from pdx_proxy.config.settings import Choosing
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
@@ -40,13 +41,13 @@ PolicyFor = Callable[[Request], Policy]
 class Chooser:
     """One worker's choice of engines."""
 
-    def __init__(self, choosing: Choosing, load: Load, counters: Counters, workers: int = 1) -> None:
+    def __init__(self, choosing: Choosing, load: Load, counters: Counters, log: SharedLog | None = None) -> None:
         self._choosing = choosing
         self._load_of = load.of
         self._counters = counters
         self._prefill_choices, self._decode_choices = counters.choices["prefill"], counters.choices["decode"]
         self._least_load: dict[Role, Policy] = {Role.PREFILL: least, Role.DECODE: least}
-        self.prefills = PrefillBalancer(load, workers)
+        self.prefills = PrefillBalancer(load, log)
         """What the engines have to prefill."""
         self.expects_prefill = choosing.prefill_policy is PolicyName.EXPECTED_WAIT
         """Whether P's are selected by their expected wait."""

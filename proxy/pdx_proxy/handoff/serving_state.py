@@ -8,6 +8,7 @@ from pdx_proxy.admission.retry_budget import RetryBudget
 from pdx_proxy.balancing.chooser import Chooser
 from pdx_proxy.balancing.leg_limits import leg_limits
 from pdx_proxy.balancing.load_reports import LoadReports
+from pdx_proxy.balancing.prefill.shared_log import SharedLog
 from pdx_proxy.endpoints.endpoint import Endpoint, pairing
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.engines import Engines
@@ -26,6 +27,8 @@ class ServingState:
     """One worker's serving side. The control side has none: its probes are neither balanced nor counted."""
 
     engines: Engines
+    log: SharedLog | None = None
+    """What the workers of a gateway share; None if there is only one."""
     counters: Counters = field(default_factory=Counters)
     handshakes: Handshakes = field(default_factory=Handshakes)
     """Pairs that have exchanged KV in this generation of both."""
@@ -36,7 +39,7 @@ class ServingState:
 
     def __post_init__(self) -> None:
         settings = self.engines.settings
-        self.chooser = Chooser(settings.choosing, self.engines.load, self.counters, settings.workers)
+        self.chooser = Chooser(settings.choosing, self.engines.load, self.counters, self.log)
         self.budget = RetryBudget(settings.retries, settings.workers)
 
     def apply(self, snapshot: Snapshot) -> None:

@@ -143,7 +143,7 @@ def _prefill_families(report: Mapping[str, Any]) -> Iterable[Metric]:
         "pdx_prefill_backlog_tokens", "Tokens that an engine has to prefill, by an estimate.", labels=["endpoint"]
     )
     for name, tokens in report.get("backlog", {}).items():
-        backlog.add_metric([name], tokens)
+        backlog.add_metric([name], tokens / report["counted"][name])
     yield backlog
     rates = GaugeMetricFamily(
         "pdx_prefill_rate_tokens_per_second", "Tokens that an engine prefills in a second.", labels=["endpoint"]

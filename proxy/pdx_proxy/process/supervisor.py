@@ -37,6 +37,8 @@ class WorkerContext:
 
     load_fd: int
     """The memory of `LoadTable`."""
+    prefill_fd: int
+    """That of `SharedLogMemory`."""
     heartbeats: HeartbeatTable
     bind: Callable[[], socket.socket]
     """Returns one more listening socket of the serving port; raises OSError."""
@@ -162,7 +164,8 @@ class WorkerSupervisor:
         return end
 
     async def _spawn(self, listener: socket.socket, theirs: socket.socket) -> asyncio.subprocess.Process:
-        fds = (listener.fileno(), theirs.fileno(), self._context.load_fd, self._context.heartbeats.fd)
+        context = self._context
+        fds = (listener.fileno(), theirs.fileno(), context.load_fd, context.prefill_fd, context.heartbeats.fd)
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "pdx_proxy.process.worker_process"),
             *map(str, (*fds, self._number)),

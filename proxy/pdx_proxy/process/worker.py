@@ -13,6 +13,7 @@ from pdx_proxy.admission.api_keys import Keyring
 from pdx_proxy.admission.usage import Usage
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReports
+from pdx_proxy.balancing.prefill.shared_log import SharedLog
 from pdx_proxy.config.settings import Settings
 from pdx_proxy.endpoints.events import EventSink
 from pdx_proxy.endpoints.snapshot import Snapshot
@@ -56,11 +57,16 @@ class Worker:
     """Owner of a listening server, its serving state and its settlements."""
 
     def __init__(
-        self, settings: Settings, notify: EventSink, load: Load | None = None, usage: Usage | None = None
+        self,
+        settings: Settings,
+        notify: EventSink,
+        load: Load | None = None,
+        usage: Usage | None = None,
+        log: SharedLog | None = None,
     ) -> None:
         self._settings = settings
         self._engines = create_engines(settings, notify, load)
-        self._serving = ServingState(self._engines)
+        self._serving = ServingState(self._engines, log)
         self._settlements = Settlements(self._serving)
         # A random start, or several gateways would all select the same engine first.
         cursor = int.from_bytes(os.urandom(4))

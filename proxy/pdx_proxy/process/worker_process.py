@@ -1,4 +1,4 @@
-"""A worker as a process: `python -m pdx_proxy.process.worker_process LISTENER CHANNEL LOAD HEARTBEATS NUMBER`.
+"""A worker as a process: `python -m pdx_proxy.process.worker_process LISTENER CHANNEL LOAD PREFILL HEARTBEATS NUMBER`.
 
 All but the last are file descriptors.
 """
@@ -11,6 +11,7 @@ import uvloop
 
 from pdx_proxy.admission.usage import ROWS, SharedUsage
 from pdx_proxy.balancing.load_reports import LoadReports
+from pdx_proxy.balancing.prefill.shared_log import SharedLog
 from pdx_proxy.balancing.shared_load import SharedLoad
 from pdx_proxy.config.settings import Settings
 from pdx_proxy.endpoints.snapshot import Snapshot, SnapshotChange
@@ -20,7 +21,9 @@ from pdx_proxy.process.worker import Worker, keep_memory, spare_collector
 from pdx_proxy.telemetry.access_log import configure_logs
 
 
-async def _work(listener_fd: int, channel_fd: int, load_fd: int, heartbeat_fd: int, number: int) -> None:
+async def _work(
+    listener_fd: int, channel_fd: int, load_fd: int, prefill_fd: int, heartbeat_fd: int, number: int
+) -> None:
     listener = socket.socket(fileno=listener_fd)
     channel = await Channel.over(socket.socket(fileno=channel_fd))
     settings = await channel.receive()
@@ -28,7 +31,8 @@ async def _work(listener_fd: int, channel_fd: int, load_fd: int, heartbeat_fd: i
     configure_logs(settings)
     load = SharedLoad.over(load_fd, number, settings.workers, ROWS)
     usage = SharedUsage(load.rows, number, settings.workers)
-    worker = Worker(settings, lambda event: channel.send(encode(event)), load, usage)
+    log = SharedLog.over(prefill_fd, number, settings.workers)
+    worker = Worker(settings, lambda event: channel.send(encode(event)), load, usage, log)
     heart = Heart(heartbeat_fd, number)
     snapshot: Snapshot | None = None
     while (message := await channel.receive()) is not None:
@@ -53,4 +57,4 @@ async def _work(listener_fd: int, channel_fd: int, load_fd: int, heartbeat_fd: i
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    uvloop.run(_work(*map(int, sys.argv[1:6])))
+    uvloop.run(_work(*map(int, sys.argv[1:7])))

@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 
 from pdx_proxy.admission.usage import WAITING_ROW
 from pdx_proxy.balancing.load_reports import LoadReports
+from pdx_proxy.balancing.prefill.shared_log import SharedLogMemory
 from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import Address, Settings
 from pdx_proxy.endpoints.events import EventSink
@@ -138,8 +139,10 @@ class ProcessWorkers:
         self._draining = False
         self._stopping = False
         self._heartbeats = HeartbeatTable(settings.workers)
+        self._prefill = SharedLogMemory(settings.workers)
         context = WorkerContext(
             load_fd=table.fd,
+            prefill_fd=self._prefill.fd,
             heartbeats=self._heartbeats,
             bind=self._listen,
             first_frames=self._first_frames,
@@ -184,6 +187,7 @@ class ProcessWorkers:
         self._stopping = True
         await asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors))
         self._heartbeats.close()
+        self._prefill.close()
 
     @property
     def _running(self) -> list[WorkerSupervisor]:
@@ -202,6 +206,7 @@ class ProcessWorkers:
     def _add_ended(self, number: int, report: dict[str, Any] | None) -> None:
         """Keep the counts of a process that has ended; it has nothing in flight."""
         self._table.forget(number)
+        self._prefill.forget(number)
         if report is not None:
             prefill = {"tokens": report["prefill"]["tokens"]}
             self._ended_reports.append({**report, "inFlight": {}, "legs": {}, "held": {}, "prefill": prefill})

@@ -8,6 +8,7 @@ from math import inf
 
 from pdx_proxy.balancing.prefill.prefix_cache import PrefixCache
 from pdx_proxy.balancing.prefill.rate import PrefillRate, rate
+from pdx_proxy.balancing.prefill.shared_log import SharedLog
 
 
 class PrefillEngine:
@@ -99,7 +100,7 @@ class PrefillEngine:
 class PrefillLeg:
     """A prompt that an engine prefills. Its owner calls `answered` or `dropped`; the first call counts."""
 
-    __slots__ = ("_engine", "_learns", "cached", "tokens")
+    __slots__ = ("_engine", "_learns", "cached", "log", "number", "tokens")
 
     def __init__(self, engine: PrefillEngine, tokens: int, cached: int, learns: bool) -> None:
         self._engine = engine
@@ -108,6 +109,9 @@ class PrefillLeg:
         """Tokens that the engine has to compute."""
         self.cached = cached
         """Tokens that it is expected to have in its cache."""
+        self.log: SharedLog | None = None
+        """Where other workers read that it has ended, under its number."""
+        self.number = 0
 
     def answered(self, now: float) -> None:
         """The engine has prefilled the prompt."""
@@ -116,7 +120,10 @@ class PrefillLeg:
             engine.expected_hits += self.cached
             if self._learns:
                 engine.answered(self, now)
+            if self.log is not None:
+                self.log.ended(self.number, now)
 
     def dropped(self) -> None:
         """The engine does not work on the prompt any more, or never did."""
-        self._engine.close(self)
+        if self._engine.close(self) and self.log is not None:
+            self.log.ended(self.number, None)

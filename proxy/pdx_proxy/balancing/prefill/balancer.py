@@ -10,7 +10,8 @@ from pdx_proxy.balancing.policies import LoadOf, Policy
 from pdx_proxy.balancing.prefill.backlog import PrefillEngine, PrefillLeg
 from pdx_proxy.balancing.prefill.cache_watch import CacheWatch
 from pdx_proxy.balancing.prefill.expected_wait import ExpectedWait
-from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.balancing.prefill.shared_log import EndRecord, SentRecord, SharedLog
+from pdx_proxy.endpoints.endpoint import NO_SLOT, Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.payload.request import Request
 
@@ -20,28 +21,34 @@ _PREFILL: Final = Role.PREFILL
 class PrefillBalancer:
     """One worker's expected waits by endpoint."""
 
-    __slots__ = ("_candidates", "_generations", "_load", "_of", "_watches", "_workers", "expected")
+    __slots__ = ("_candidates", "_generations", "_load", "_log", "_names", "_of", "_open", "_watches", "expected")
 
-    def __init__(self, load: Load, workers: int = 1) -> None:
-        """`workers` share each engine's cache: a worker fills its part of it."""
+    def __init__(self, load: Load, log: SharedLog | None = None) -> None:
+        """`log`: what the workers of a gateway share; None if there is only one."""
         self._load = load
-        self._workers = workers
+        self._log = log
         self._generations: dict[str, int] = {}
         """The generation of each endpoint. What is learned in one does not hold in the next."""
+        self._names: dict[int, str] = {}
+        """The endpoints by slot."""
         self._of: Sequence[Endpoint] = ()
         self._candidates: list[PrefillEngine] = []
         """The engines of `_of`, which is mostly the same for all requests between two snapshots."""
+        self._open: dict[int, dict[int, PrefillLeg]] = {}
+        """The open legs of each other worker, by their numbers."""
         self._watches: dict[str, CacheWatch] = {}
         self.expected = ExpectedWait()
 
     def apply(self, snapshot: Snapshot, reports: LoadReports) -> None:
         """Forget endpoints that are gone or have restarted, and set the sizes of caches."""
+        self._read_log()
         generations = {e.name: e.generation for e in snapshot.everything}
         expected = self.expected
         for name, generation in self._generations.items():
             if generations.get(name) != generation:
                 expected.forget(name)
         self._generations = generations
+        self._names = {e.slot: e.name for e in snapshot.everything if e.slot != NO_SLOT}
         self._of = ()
         self._watches = {name: watch for name, watch in self._watches.items() if name in expected.engines}
         for name, report in reports.engines.items():
@@ -50,7 +57,7 @@ class PrefillBalancer:
 
     def _apply_report(self, engine: PrefillEngine, name: str, report: LoadReport) -> None:
         if report.cache_tokens:
-            engine.cache.resize(report.cache_tokens // self._workers)
+            engine.cache.resize(report.cache_tokens)
         if report.cache_hits is not None:
             watch = self._watches.get(name)
             if watch is None:
@@ -65,6 +72,7 @@ class PrefillBalancer:
         def choose(endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
             if len(endpoints) == 1:
                 return endpoints[0]
+            self._read_log()
             load = self._load
             shares = self._shares(endpoints) if load.effective_loads else None
             sequences = None if endpoints[0].role is _PREFILL else [load_of(each) for each in endpoints]
@@ -75,16 +83,21 @@ class PrefillBalancer:
 
     def sent(self, endpoint: Endpoint, request: Request, learns: bool) -> PrefillLeg:
         """Add a request's prompt to the backlog of an engine. `learns`: see `ExpectedWait.sent`."""
-        expected = self.expected
-        return expected.sent(expected.engine(endpoint.name), request.body.features.blocks, self._load.clock(), learns)
+        expected, blocks, now, log = self.expected, request.body.features.blocks, self._load.clock(), self._log
+        leg = expected.sent(expected.engine(endpoint.name), blocks, now, learns)
+        if log is not None and endpoint.slot != NO_SLOT:
+            leg.log, leg.number = log, log.sent(endpoint.slot, blocks, now, learns)
+        return leg
 
     def report(self) -> dict[str, Any]:
-        """Return the state as JSON values that may be summed over workers; rates come with what to divide by."""
+        """Return the state as JSON values that may be summed over workers; some come with what to divide by."""
+        self._read_log()
         now, expected = self._load.clock(), self.expected
         engines = expected.engines.items()
         rates = {name: round(rate, 1) for name, engine in engines if (rate := engine.rate(now))}
         return {
             "backlog": {name: engine.backlog for name, engine in engines},
+            "counted": dict.fromkeys(expected.engines, 1),
             "rates": rates,
             "rated": dict.fromkeys(rates, 1),
             "tokens": {
@@ -92,6 +105,33 @@ class PrefillBalancer:
                 "computed": expected.prompt_tokens - expected.cached_tokens,
             },
         }
+
+    def _read_log(self) -> None:
+        """Do what the other workers have done."""
+        if self._log is None:
+            return
+        for writer, record in self._log.read():
+            legs = self._open.setdefault(writer, {})
+            if record is None:
+                for leg in legs.values():
+                    leg.dropped()
+                legs.clear()
+            elif isinstance(record, SentRecord):
+                name = self._names.get(record.slot)
+                if name is not None:
+                    engine = self.expected.engine(name)
+                    leg = self.expected.received(engine, record.prompt, record.at, record.learns)
+                    legs[record.number] = leg
+            else:
+                self._end(legs.pop(record.number, None), record)
+
+    def _end(self, leg: PrefillLeg | None, record: EndRecord) -> None:
+        if leg is None:
+            return
+        if record.answered_at is None:
+            leg.dropped()
+        else:
+            leg.answered(record.answered_at)
 
     def _engines(self, endpoints: Sequence[Endpoint]) -> list[PrefillEngine]:
         if endpoints is not self._of:

@@ -7,7 +7,7 @@ The wait is one part of the cost. Besides, each token that an engine computes de
 it is idle again. So tokens that are not cached count more the busier the engines are, and a conversation stays where
 its cache is (`docs/gateway.md`, "Expected wait").
 
-Each worker has one, and tracks only what it sent itself.
+Each worker has one. It tracks what all workers of its gateway sent (`shared_log`), and nothing of other gateways.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -36,7 +36,7 @@ model of `pdx_sim.profiles`, a sequence lengthens 100 steps as much as 100 to 20
 
 
 class ExpectedWait:
-    """Owner of what one worker has sent to the engines and learned about them. Times are seconds of one clock."""
+    """Owner of what was sent to the engines and what was learned about them. Times are seconds of one clock."""
 
     __slots__ = ("_all", "_decayed_at", "_engines", "_recent", "cached_tokens", "prompt_tokens")
 
@@ -48,7 +48,7 @@ class ExpectedWait:
         """Prompts sent recently."""
         self._decayed_at = 0.0
         self.prompt_tokens = 0
-        """Tokens of all prompts sent."""
+        """Tokens of all prompts that this worker sent."""
         self.cached_tokens = 0
         """Those of them that were expected to be in the engine's cache."""
 
@@ -138,10 +138,15 @@ class ExpectedWait:
 
         `learns`: whether the answer comes when the prefill ends. It does not if it comes when decoding ends.
         """
+        leg = self.received(engine, prompt, now, learns)
+        self.prompt_tokens += prompt.tokens
+        self.cached_tokens += leg.cached
+        return leg
+
+    def received(self, engine: PrefillEngine, prompt: PromptBlocks, now: float, learns: bool) -> PrefillLeg:
+        """The same for a prompt that another worker has sent."""
         cached = engine.cache.touch(prompt)
         self._recent += 1.0
-        self.prompt_tokens += prompt.tokens
-        self.cached_tokens += cached
         return engine.sent(prompt.tokens + 1 - cached, cached, now, learns)
 
     def forget(self, name: str) -> None:

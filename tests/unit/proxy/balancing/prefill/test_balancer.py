@@ -1,5 +1,7 @@
 """ExpectedWait over endpoints: snapshots, load reports, slow start, and caches that engines have lost."""
 
+import os
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -11,6 +13,7 @@ from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
 from pdx_proxy.balancing.prefill.backlog import PrefillEngine
 from pdx_proxy.balancing.prefill.cache_watch import ENOUGH_TOKENS, CacheWatch
 from pdx_proxy.balancing.prefill.rate import PrefillRate
+from pdx_proxy.balancing.prefill.shared_log import SharedLog, SharedLogMemory
 from pdx_proxy.balancing.slow_start import EffectiveLoad
 from pdx_proxy.config.settings import Address, Choosing, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint, State
@@ -20,7 +23,7 @@ from pdx_proxy.payload.decisions import Decisions
 from pdx_proxy.payload.features import PromptFeatures
 from pdx_proxy.payload.prompt_blocks import PromptBlocks
 from pdx_proxy.payload.request import Request
-from pdx_proxy.telemetry.counters import Counters
+from pdx_proxy.telemetry.counters import Counters, add_reports
 
 
 def endpoint(port: int, role: Role) -> Endpoint:
@@ -31,6 +34,8 @@ P1, P2, D1, D2 = (endpoint(port, Role.PREFILL if port < 3 else Role.DECODE) for 
 A1, A2 = endpoint(5, Role.AGGREGATED), endpoint(6, Role.AGGREGATED)
 PAIRS, AGGREGATED = Snapshot.of([P1, P2, D1, D2]), Snapshot.of([A1, A2])
 NONE = LoadReports()
+P1_SLOT, P2_SLOT = replace(P1, slot=0), replace(P2, slot=1)
+SLOTS = Snapshot.of([P1_SLOT, P2_SLOT, replace(D1, slot=2)])
 
 
 def request(*blocks: int, tokens: int = 512, stream: bool = True) -> Request:
@@ -39,8 +44,13 @@ def request(*blocks: int, tokens: int = 512, stream: bool = True) -> Request:
     return Request("/v1/completions", Body(decisions=Decisions(stream, True), features=features), (), True)
 
 
-def chooser(load: Load, choosing: Choosing = Choosing(), workers: int = 1, snapshot: Snapshot = PAIRS) -> Chooser:  # noqa: B008 (frozen)
-    by = Chooser(choosing, load, Counters(), workers)
+def chooser(
+    load: Load,
+    choosing: Choosing = Choosing(),  # noqa: B008 (frozen)
+    log: SharedLog | None = None,
+    snapshot: Snapshot = PAIRS,
+) -> Chooser:
+    by = Chooser(choosing, load, Counters(), log)
     by.apply(snapshot, NONE)
     return by
 
@@ -105,11 +115,57 @@ def test_an_engine_in_slow_start_gets_fewer_prompts() -> None:
     assert {prefill_of(by, request(7), cursor).name for cursor in range(2)} == {P1.name}
 
 
-@pytest.mark.parametrize("workers", [1, 4])
-def test_a_worker_fills_its_part_of_a_reported_cache(workers: int) -> None:
-    by = chooser(Load(), workers=workers)
+def test_the_mirror_has_the_size_that_the_engine_reports() -> None:
+    by = chooser(Load())
     by.apply_load(PAIRS, LoadReports({P1.name: LoadReport(0, 0, 0.0, cache_tokens=100_000)}))
-    assert by.prefills.expected.engine(P1.name).cache.capacity == 100_000 // workers
+    assert by.prefills.expected.engine(P1.name).cache.capacity == 100_000
+
+
+@pytest.fixture
+def memory() -> Iterator[SharedLogMemory]:
+    owner = SharedLogMemory(2)
+    yield owner
+    owner.close()
+
+
+def workers(memory: SharedLogMemory, load: Load) -> list[Chooser]:
+    """Two workers of a gateway."""
+    return [chooser(load, log=SharedLog.over(os.dup(memory.fd), number, 2), snapshot=SLOTS) for number in range(2)]
+
+
+def test_workers_share_backlog_rates_and_caches(memory: SharedLogMemory) -> None:
+    now = [1.0]
+    one, other = workers(memory, Load(clock=lambda: now[0]))
+    leg = one.sent(P1_SLOT, request(1, 2, 3))
+    assert leg is not None
+    assert {prefill_of(other, request(1, 2, 3), cursor, SLOTS) for cursor in range(4)} == {P2_SLOT}, "P1 has a backlog"
+    now[0] = 2.0
+    leg.answered(2.0)
+    assert {prefill_of(other, request(1, 2, 3), cursor, SLOTS) for cursor in range(4)} == {P1_SLOT}, "P1 has the prompt"
+    own, copy = (by.prefills.expected.engine(P1_SLOT.name) for by in (one, other))
+    assert copy.rate(2.0) == own.rate(2.0) > 0
+    assert (copy.backlog, copy.expected_hits, copy.cache.tokens) == (own.backlog, own.expected_hits, own.cache.tokens)
+    reports = [by.prefills.report() for by in (one, other)]
+    assert [report["tokens"]["computed"] for report in reports] == [1536, 0], "counters count each prompt once"
+    assert add_reports(reports)["counted"][P1_SLOT.name] == 2
+
+
+def test_what_a_worker_drops_or_leaves_behind_is_no_backlog(memory: SharedLogMemory) -> None:
+    one, other = workers(memory, Load(clock=lambda: 1.0))
+    legs = [one.sent(P1_SLOT, request(number)) for number in range(3)]
+    assert legs[0] is not None
+    backlog = [other.prefills.report()["backlog"][P1_SLOT.name]]
+    legs[0].dropped()
+    backlog.append(other.prefills.report()["backlog"][P1_SLOT.name])
+    memory.forget(0)
+    backlog.append(other.prefills.report()["backlog"][P1_SLOT.name])
+    assert backlog == [3 * 513, 2 * 513, 0]
+
+
+def test_what_goes_to_an_engine_without_a_slot_is_not_shared(memory: SharedLogMemory) -> None:
+    one, other = workers(memory, Load(clock=lambda: 1.0))
+    assert one.sent(P1, request(1)) is not None
+    assert other.prefills.report()["backlog"] == {}
 
 
 def test_a_cache_that_was_reset_is_forgotten() -> None:
