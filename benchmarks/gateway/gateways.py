@@ -85,13 +85,14 @@ def _urls(ports: tuple[int, ...]) -> list[str]:
     return [f"http://127.0.0.1:{port}" for port in ports]
 
 
-def _pdx(workers: int, *, compiled: bool = True) -> Callable[[Engines, int, Path], Command]:
+def _pdx(workers: int, *flags: str, compiled: bool = True) -> Callable[[Engines, int, Path], Command]:
     def command(engines: Engines, port: int, _: Path) -> Command:
         line = [sys.executable, "-m", "pdx_cli", "gateway", "--listen", f"127.0.0.1:{port}"]
         line += ["--admin", f"127.0.0.1:{port + 50}", "--workers", str(workers)]
         line += ["--prefill", *_urls(engines.prefill), "--decode", *_urls(engines.decode)]
         line += ["--verification-period-seconds", "0"]  # engines count what the load sends
         line += ["--max-in-flight-per-decode", "8192"]  # the peers have no limit, and 5000 streams are one load
+        line += flags
         env = {"PYTHONPATH": str(cache.compile_gateway(CHECKOUT))} if compiled else {}
         return Command(line, checkout_version(), env)
 
@@ -134,6 +135,10 @@ def _nginx(engines: Engines, port: int, folder: Path) -> Command:
 DIRECT: Final = Gateway("direct", "no gateway: the ceiling", 0, splits=False)
 PDX: Final = Gateway("pdx", "pdx", 18301, command=_pdx(1))
 PDX_TWO: Final = Gateway("pdx-2", "pdx, two workers", 18302, command=_pdx(2))
+PDX_LEAST: Final = Gateway(
+    "pdx-least", "pdx, LeastRequests", 18307, command=_pdx(1, "--prefill-policy", "LeastRequests")
+)
+"""Only for the count of instructions: what the default policy costs."""
 PDX_PURE: Final = Gateway("pdx-pure", "pdx, not compiled", 18306, command=_pdx(1, compiled=False))
 GATEWAYS: Final = (
     DIRECT,

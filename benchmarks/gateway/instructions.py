@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.gateway import cache, processes
-from benchmarks.gateway.gateways import CHECKOUT, PDX, PDX_PURE, Engines, Gateway
+from benchmarks.gateway.gateways import CHECKOUT, PDX, PDX_LEAST, PDX_PURE, Engines, Gateway
 
+_COUNTED: Final = (PDX, PDX_LEAST, PDX_PURE)
 _WARM: Final = 20
 """Requests before the first count: they open connections and fill caches."""
 _RUNS: Final = 3
@@ -100,7 +101,7 @@ CASES: Final = (
 def count_all(names: Sequence[str], runs: int = _RUNS) -> list[Count]:
     """Count the gateways with these names (none: all). Raises CountError or SetupError."""
     _require_valgrind()
-    chosen = [gateway for gateway in (PDX, PDX_PURE) if not names or gateway.name in names]
+    chosen = [gateway for gateway in _COUNTED if not names or gateway.name in names]
     found: dict[tuple[str, str], list[float]] = {}
     for number in range(runs):
         for gateway in chosen:
@@ -113,7 +114,7 @@ def count_all(names: Sequence[str], runs: int = _RUNS) -> list[Count]:
 
 def table(counts: Sequence[Count]) -> str:
     """The counts in Markdown."""
-    gateways = [gateway for gateway in (PDX, PDX_PURE) if any(count.gateway == gateway.name for count in counts)]
+    gateways = [gateway for gateway in _COUNTED if any(count.gateway == gateway.name for count in counts)]
     lines = ["| instructions per request | " + " | ".join(gateway.title for gateway in gateways) + " |"]
     lines.append("|---|" + "---|" * len(gateways))
     by_key = {(count.gateway, count.case): count for count in counts}
