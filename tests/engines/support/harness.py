@@ -213,6 +213,8 @@ class Gateway:
     process: subprocess.Popen[bytes] | None = None
     verification_period_seconds: int = 0
     """0: tests count the requests to engines, so no probe may add to them."""
+    flags: tuple[str, ...] = ()
+    """Further flags."""
 
     @property
     def url(self) -> str:
@@ -247,6 +249,7 @@ class Gateway:
                     *("--listen", f"127.0.0.1:{self.port}", "--admin", f"127.0.0.1:{self.admin_port}"),
                     *("--verification-period-seconds", str(self.verification_period_seconds)),
                     *engines,
+                    *self.flags,
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -301,9 +304,12 @@ def gateway(
     logs: Path,
     mode: Mode = Mode.DISAGGREGATED,
     verification_period_seconds: int = 0,
+    flags: tuple[str, ...] = (),
 ) -> Iterator[Gateway]:
     """A warm gateway in front of engines."""
-    front = Gateway(order, prefill, decode, mode, logs, verification_period_seconds=verification_period_seconds)
+    front = Gateway(
+        order, prefill, decode, mode, logs, verification_period_seconds=verification_period_seconds, flags=flags
+    )
     front.start()
     try:
         front.wait_until_warm()

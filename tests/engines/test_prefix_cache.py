@@ -1,0 +1,85 @@
+"""ExpectedWait with three P's and two D's: conversations that grow find their beginnings in vLLM's prefix caches."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from pdx_api.names import Order, Role
+from tests.engines.support.harness import Engine, complete, gateway, make_prompt, running, tiny_spec
+
+CONVERSATIONS = 10
+TURNS = 5
+SYLLABLES = 110
+"""Of a message: about 250 tokens."""
+
+
+@dataclass(frozen=True)
+class Engines:
+    """Engines of both roles, wired to each other."""
+
+    prefill: list[Engine]
+    decode: list[Engine]
+
+
+@pytest.fixture(scope="module")
+def engines(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    spec, logs = tiny_spec(tiny_model, order="PrefillFirst", connector="NIXL"), tmp_path_factory.mktemp("prefix")
+    found = Engines(
+        [Engine(spec, Role.PREFILL, logs) for _ in range(3)], [Engine(spec, Role.DECODE, logs) for _ in range(2)]
+    )
+    with running(*found.prefill, *found.decode):
+        yield found
+
+
+async def converse(session: aiohttp.ClientSession, url: Callable[[int], str], first_seed: int) -> None:
+    """Let all conversations take their turns together. `url` returns where a conversation goes."""
+
+    async def turn(number: int, messages: list[dict[str, str]]) -> None:
+        seed = first_seed + number * TURNS + len(messages)
+        messages.append({"role": "user", "content": make_prompt(seed, SYLLABLES)})
+        answer = await complete(session, url(number), {"messages": messages, "max_tokens": 4})
+        assert answer.status == 200, answer.text
+        messages.append({"role": "assistant", "content": answer.text})
+
+    conversations: list[list[dict[str, str]]] = [[] for _ in range(CONVERSATIONS)]
+    for _ in range(TURNS):
+        await asyncio.gather(*(turn(number, messages) for number, messages in enumerate(conversations)))
+
+
+@asynccontextmanager
+async def hits(engines: Sequence[Engine]) -> AsyncIterator[list[float]]:
+    """Append the share of prompt tokens that these engines found in their prefix caches."""
+
+    def read() -> list[float]:
+        pages = [engine.metrics() for engine in engines]
+        return [sum(page[f"prefix_cache_{name}_total"] for page in pages) for name in ("hits", "queries")]
+
+    before, found = await asyncio.to_thread(read), list[float]()
+    yield found
+    after = await asyncio.to_thread(read)
+    found.append((after[0] - before[0]) / (after[1] - before[1]))
+
+
+async def through_gateway(session: aiohttp.ClientSession, engines: Engines, seed: int, *flags: str) -> float:
+    """Return the share of the P's."""
+    with gateway(Order.PREFILL_FIRST, engines.prefill, engines.decode, engines.prefill[0].logs, flags=flags) as front:
+        async with hits(engines.prefill) as found:
+            await converse(session, lambda _: front.url, seed)
+    return found[0]
+
+
+async def test_conversations_find_their_beginning(session: aiohttp.ClientSession, engines: Engines) -> None:
+    """At least 90 % of the hits of one engine that has every turn, and more than with LeastRequests."""
+    async with hits(engines.prefill[:1]) as alone:
+        await converse(session, lambda _: engines.prefill[0].url, 10_000)
+    expected = await through_gateway(session, engines, 20_000)
+    least = await through_gateway(session, engines, 30_000, "--prefill-policy", "LeastRequests")
+    shares = f"one engine {alone[0]:.1%}, ExpectedWait {expected:.1%}, LeastRequests {least:.1%}"
+    assert alone[0] > 0.4, f"the conversations share too little: {shares}"
+    assert expected >= 0.9 * alone[0], shares
+    assert expected > 1.2 * least, shares
