@@ -1,21 +1,18 @@
 """The blocks of a prompt, by which a gateway finds out which engine has computed its beginning before. Pure.
 
-A block ends where a message ends, or else after 4 KiB, more in long prompts. Its hash covers everything before its end,
-so two prompts with the same hash have the same beginning. Where blocks end depends only on the bytes before, so equal
-beginnings have equal blocks.
+In a list of messages, a block ends at the first closing brace after 1 KiB, which mostly ends a message, or else after 4
+KiB, more in long prompts. No JSON is parsed for that: a brace within a text does as well. A block's hash covers
+everything before its end, so two prompts with the same hash have the same beginning. Where blocks end depends only on the
+bytes before, so equal beginnings have equal blocks.
 """
 
 from collections.abc import Generator
 from typing import Any, Final
 
-import msgspec
 from xxhash import xxh3_64_intdigest
 
-from pdx_proxy.http.errors import RefusedError
-from pdx_proxy.payload.json_scanner import JSONScanner
-
 BLOCK_BYTES: Final = 4096
-"""The most bytes of a block in a prompt that is not long: about 1,000 tokens. Most blocks end with a message before."""
+"""The most bytes of a block in a prompt that is not long: about 1,000 tokens."""
 MAX_BLOCKS: Final = 256
 """The most blocks of one prompt. What follows them counts as not cached."""
 TEXT_BYTES: Final = 4
@@ -26,18 +23,18 @@ _LONG_BYTES: Final = 128 * 1024
 """From here on, blocks grow with the bytes before them, so that the number of blocks grows with their logarithm."""
 _GROWTH: Final = 32
 _SHORTEST_BYTES: Final = 256
-"""The least block that ends with a message: 64 tokens, four blocks of vLLM."""
+"""The least block that ends with a part: 64 tokens, four blocks of vLLM."""
+_MESSAGE_BYTES: Final = 1024
+"""The least block that ends at a brace."""
 _HEAD_BYTES: Final = 256 * 1024
-"""Messages end no block behind this many bytes of their list. There, blocks are longer than most messages."""
+"""Braces end no block behind this many bytes of their list. There, blocks are longer than most messages."""
 _KEYS: Final = ("cache_salt", "chat_template", "chat_template_kwargs", "documents", "mm_processor_kwargs")
 """Members besides the model's name that change the whole prompt or, the salt, keep requests apart in vLLM's cache."""
 _PARTS: Final = ("tools", "system", "messages", "prompt", "input")
 """Members that make the prompt, in the order of most chat templates. The last three exclude each other."""
 _SPECIAL: Final = frozenset((*_KEYS, *_PARTS)) - {"prompt"}
 """Without any of these, only the model's name and the prompt count."""
-_ELEMENTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _LIST: Final = 0x5B
-_OBJECT: Final = 0x7B
 _ZERO: Final = 0x30
 _NINE: Final = 0x39
 _SPACES: Final = (0x20, 0x09, 0x0A, 0x0D)
@@ -101,13 +98,27 @@ class _Chain:
         while self._block < end:
             self._end_block(self._block)
 
-    def end_message(self, end: int) -> None:
-        """Read up to the byte `end` of the present part, and end a block there unless that would be too short."""
+    def end(self, end: int) -> None:
+        """Read up to the end of the present part, and end a block there unless that would be too short."""
         self.read(end)
         end += self._begin
         size = end - self._last
         if size >= _SHORTEST_BYTES and size >= end // _GROWTH:
             self._end_block(end)
+
+    def read_messages(self, size: int) -> None:
+        """Read the beginning of a list that is `size` bytes long, and end blocks at braces."""
+        head = bytes(self._part[:_HEAD_BYTES]) if size > _HEAD_BYTES else bytes(self._part)
+        begin, end = self._begin, 0
+        while True:
+            start = self._last + max(_MESSAGE_BYTES, self._last // _GROWTH) - begin - 1
+            end = head.find(b"}", start if start > end else end) + 1
+            if not end:
+                return
+            self.read(end)
+            at = end + begin
+            if at - self._last >= max(_MESSAGE_BYTES, self._last // _GROWTH):
+                self._end_block(at)
 
     def _end_block(self, end: int) -> None:
         self._add(end)
@@ -115,8 +126,7 @@ class _Chain:
             self.hashes.append(self._hash)
             self.ends.append(self.tokens + (end - self._begin) // self._token_bytes)
         self._last = end
-        while self._block <= end:
-            self._block += BLOCK_BYTES if self._block < _LONG_BYTES else self._block // _GROWTH
+        self._block = end + (BLOCK_BYTES if end < _LONG_BYTES else end // _GROWTH)
 
     def _add(self, end: int) -> None:
         begin = self._begin
@@ -143,11 +153,10 @@ def prompt_blocks(members: dict[str, Any], text: int = 0) -> PromptBlocks:
                 token_bytes = _token_bytes(part)
             chain.start(part, token_bytes)
             if part[0] == _LIST and token_bytes == TEXT_BYTES:
-                for end in _message_ends(value, part):
-                    chain.end_message(end)
+                chain.read_messages(size)
                 chain.read(size)  # a longer conversation does not have the closing bracket here
             else:
-                chain.end_message(size)
+                chain.end(size)
     return _blocks(chain)
 
 
@@ -166,15 +175,14 @@ def large_prompt_blocks(members: dict[str, Any]) -> Generator[int, None, PromptB
         chain.start(part, token_bytes)
         messages = part[0] == _LIST and token_bytes == TEXT_BYTES
         if messages:
-            ends = yield from _head_message_ends(part)
-            for end in ends:
-                chain.end_message(end)
+            chain.read_messages(size)
+            yield min(size, _HEAD_BYTES)
         while end < size:
             before, end = end, min(size, end + _HEAD_BYTES)
             chain.read(end)
             yield end - before
         if not messages:
-            chain.end_message(size)
+            chain.end(size)
     return _blocks(chain)
 
 
@@ -222,34 +230,3 @@ def _token_bytes(part: memoryview) -> int:
         if byte != _LIST and byte not in _SPACES:
             return ID_BYTES if _ZERO <= byte <= _NINE else TEXT_BYTES
     return TEXT_BYTES
-
-
-def _message_ends(value: Any, part: memoryview) -> list[int]:
-    """Where the elements of a list end, up to `_HEAD_BYTES`."""
-    ends: list[int] = []
-    end = 1
-    for element in _ELEMENTS.decode(value):
-        size = len(element)
-        first = memoryview(element)[0]
-        while part[end] != first:  # passes the comma and white space
-            end += 1
-        end += size
-        if end > _HEAD_BYTES:
-            break
-        ends.append(end)
-    return ends
-
-
-def _head_message_ends(part: memoryview) -> Generator[int, None, list[int]]:
-    """The same for a long list, without reading more than `_HEAD_BYTES`."""
-    head = bytes(part[:_HEAD_BYTES])
-    scanner, ends, at = JSONScanner(head), [], 0
-    while at >= 0:
-        try:
-            (start, end), last = yield from scanner.first_element(at)
-        except (RefusedError, msgspec.DecodeError):  # it ends behind the head
-            break
-        if end > start:
-            ends.append(end)
-        at = -1 if last or end == start else head.find(b",", end)
-    return ends

@@ -103,7 +103,7 @@ def test_the_end_of_one_part_separates_prompts_too() -> None:
 
 
 def test_prompts_with_one_system_prompt_share_it() -> None:
-    system = {"role": "system", "content": "Be brief. " * 60}
+    system = {"role": "system", "content": "Be brief. " * 120}
     one, other = (blocks_of(messages=[system, *chat(f"{name} {TEXT * 200}")]) for name in "ab")
     assert common(one, other) == one.ends[0]
     assert common(one, other) == pytest.approx(len(json.dumps(system)) / 4, abs=2)
@@ -131,3 +131,15 @@ def test_the_number_of_blocks_is_bounded(texts: list[str]) -> None:
     assert 150 < len(found.hashes) <= MAX_BLOCKS
     assert found.ends[-1] > 0.9 * found.tokens
     assert max(b - a for a, b in zip(found.ends, found.ends[1:], strict=False)) < 0.04 * found.tokens
+
+
+def test_a_block_ends_at_the_first_brace_after_1_kib() -> None:
+    texts = ["x" * 500] * 8
+    sizes = [len(json.dumps(message)) for message in chat(*texts)]
+    found = blocks_of(messages=chat(*texts))
+    ends = [1]
+    for size in sizes:
+        ends.append(ends[-1] + size + 2)
+    assert found.ends == [(ends[number] - 2) // 4 for number in (2, 4, 6, 8)]
+    assert blocks_of(messages=chat("}" * 900)).ends == [], "a text may have braces, and is too short"
+    assert blocks_of(messages=chat("}" * 5000)).ends == [256, 512, 768, 1024]
