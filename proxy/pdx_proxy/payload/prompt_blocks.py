@@ -1,11 +1,12 @@
 """The blocks of a prompt, by which a gateway finds out which engine has computed its beginning before. Pure.
 
-In a list of messages, a block ends at the first closing brace after 1 KiB, which mostly ends a message, or else after 4
-KiB, more in long prompts. No JSON is parsed for that: a brace within a text does as well. A block's hash covers
-everything before its end, so two prompts with the same hash have the same beginning. Where blocks end depends only on the
-bytes before, so equal beginnings have equal blocks.
+In the first 32 KiB of a list of messages, a block ends at the first closing brace after 1 KiB or an eighth of what is
+before it; that is mostly the end of a message. All other blocks have 4 KiB, more in long prompts. No JSON is parsed for
+that: a brace within a text does as well. A block's hash covers everything before its end, so two prompts with the same
+hash have the same beginning. Where blocks end depends only on the bytes before, so equal beginnings have equal blocks.
 """
 
+import re
 from collections.abc import Generator
 from typing import Any, Final
 
@@ -26,8 +27,13 @@ _SHORTEST_BYTES: Final = 256
 """The least block that ends with a part: 64 tokens, four blocks of vLLM."""
 _MESSAGE_BYTES: Final = 1024
 """The least block that ends at a brace."""
-_HEAD_BYTES: Final = 256 * 1024
-"""Braces end no block behind this many bytes of their list. There, blocks are longer than most messages."""
+_MESSAGE_GROWTH: Final = 8
+"""Such a block has at least this part of the bytes before it, so that a long list of messages has few blocks."""
+_HEAD_BYTES: Final = _MESSAGE_GROWTH * BLOCK_BYTES
+"""Braces end no block behind this many bytes of their list, where they would come too late."""
+_SLICE_BYTES: Final = 256 * 1024
+"""What is read of a large body at a time."""
+_BRACE: Final = re.compile(rb"}")
 _KEYS: Final = ("cache_salt", "chat_template", "chat_template_kwargs", "documents", "mm_processor_kwargs")
 """Members besides the model's name that change the whole prompt or, the salt, keep requests apart in vLLM's cache."""
 _PARTS: Final = ("tools", "system", "messages", "prompt", "input")
@@ -106,19 +112,18 @@ class _Chain:
         if size >= _SHORTEST_BYTES and size >= end // _GROWTH:
             self._end_block(end)
 
-    def read_messages(self, size: int) -> None:
-        """Read the beginning of a list that is `size` bytes long, and end blocks at braces."""
-        head = bytes(self._part[:_HEAD_BYTES]) if size > _HEAD_BYTES else bytes(self._part)
-        begin, end = self._begin, 0
+    def read_messages(self) -> None:
+        """Read the beginning of a list, and end blocks at braces."""
+        part, begin, end = self._part[:_HEAD_BYTES], self._begin, 0
         while True:
-            start = self._last + max(_MESSAGE_BYTES, self._last // _GROWTH) - begin - 1
-            end = head.find(b"}", start if start > end else end) + 1
-            if not end:
+            shortest = max(_MESSAGE_BYTES, self._last // _MESSAGE_GROWTH)
+            brace = _BRACE.search(part, max(end, self._last + shortest - begin - 1))
+            if brace is None:
                 return
+            end = brace.end()
             self.read(end)
-            at = end + begin
-            if at - self._last >= max(_MESSAGE_BYTES, self._last // _GROWTH):
-                self._end_block(at)
+            if end + begin - self._last >= shortest:
+                self._end_block(end + begin)
 
     def _end_block(self, end: int) -> None:
         self._add(end)
@@ -153,7 +158,7 @@ def prompt_blocks(members: dict[str, Any], text: int = 0) -> PromptBlocks:
                 token_bytes = _token_bytes(part)
             chain.start(part, token_bytes)
             if part[0] == _LIST and token_bytes == TEXT_BYTES:
-                chain.read_messages(size)
+                chain.read_messages()
                 chain.read(size)  # a longer conversation does not have the closing bracket here
             else:
                 chain.end(size)
@@ -175,10 +180,9 @@ def large_prompt_blocks(members: dict[str, Any]) -> Generator[int, None, PromptB
         chain.start(part, token_bytes)
         messages = part[0] == _LIST and token_bytes == TEXT_BYTES
         if messages:
-            chain.read_messages(size)
-            yield min(size, _HEAD_BYTES)
+            chain.read_messages()
         while end < size:
-            before, end = end, min(size, end + _HEAD_BYTES)
+            before, end = end, min(size, end + _SLICE_BYTES)
             chain.read(end)
             yield end - before
         if not messages:

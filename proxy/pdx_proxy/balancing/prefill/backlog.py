@@ -5,10 +5,13 @@ sending; a leg that overtakes another changes the estimate, not the sums.
 """
 
 from math import inf
+from typing import Final
 
 from pdx_proxy.balancing.prefill.prefix_cache import PrefixCache
 from pdx_proxy.balancing.prefill.rate import PrefillRate, rate
 from pdx_proxy.balancing.prefill.shared_log import SharedLog
+
+_RATED_SECONDS: Final = 0.1
 
 
 class PrefillEngine:
@@ -17,6 +20,8 @@ class PrefillEngine:
     __slots__ = (
         "_all",
         "_oldest",
+        "_rate",
+        "_rated_at",
         "backlog",
         "busy_since",
         "cache",
@@ -31,6 +36,8 @@ class PrefillEngine:
         """`everything` is the rate of all engines together, shared with the other engines."""
         self._all = everything
         self._oldest: PrefillLeg | None = None
+        self._rate = 0.0
+        self._rated_at = -inf
         self.cache = PrefixCache()
         self.measured = PrefillRate()
         self.legs: dict[PrefillLeg, None] = {}
@@ -47,9 +54,16 @@ class PrefillEngine:
         """Tokens that were expected to be in its cache, of all legs that it has answered."""
 
     def rate(self, now: float) -> float:
-        """Return tokens per second; 0 while no engine has been measured."""
+        """Return tokens per second, as they were at most 0.1 s ago; 0 while no engine has been measured."""
+        age = now - self._rated_at
+        if 0.0 < age < _RATED_SECONDS:
+            return self._rate
         mean = self._all.mean()
-        return rate(self.measured, mean, self._oldest is None, now) if mean > 0.0 else 0.0
+        if mean <= 0.0:
+            return 0.0
+        self._rated_at = now
+        self._rate = rate(self.measured, mean, self._oldest is None, now)
+        return self._rate
 
     def wait(self, tokens: int, speed: float, now: float) -> float:
         """Return in how many seconds it will have computed its backlog and so many tokens, at its rate."""

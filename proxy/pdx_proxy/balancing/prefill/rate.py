@@ -38,8 +38,14 @@ class PrefillRate:
 
     def add(self, tokens: float, seconds: float, now: float) -> None:
         """A leg with so many tokens has ended; before, the engine worked for so long without an end of one."""
-        age = min(max(now - self.at, 0.0), _LONGEST_SECONDS)
-        factor = exp(-age / DECAY_SECONDS - min(seconds, _LONGEST_SECONDS) / _BUSY_DECAY_SECONDS)
+        age, busy = now - self.at, seconds
+        if age > _LONGEST_SECONDS:
+            age = _LONGEST_SECONDS
+        elif age < 0.0:
+            age = 0.0
+        if busy > _LONGEST_SECONDS:
+            busy = _LONGEST_SECONDS
+        factor = exp(-age / DECAY_SECONDS - busy / _BUSY_DECAY_SECONDS)
         self.tokens = self.tokens * factor + tokens
         self.seconds = self.seconds * factor + seconds
         self.squares = self.squares * factor + tokens * tokens
@@ -63,5 +69,6 @@ def rate(own: PrefillRate, mean: float, idle: bool, now: float) -> float:
     prior = _PRIOR_SECONDS
     if idle:
         age = (now - own.at) / _FORGET_SECONDS
-        prior *= 1.0 + age**6
+        cube = age * age * age
+        prior *= 1.0 + cube * cube  # a power is a call
     return (own.tokens + prior * mean) / (own.seconds + prior)
