@@ -306,7 +306,7 @@ class SimEngine:
 
     def metrics(self) -> str:
         """The page /metrics."""
-        text = metrics_text(self.counts, self.settings.model, self.settings.num_blocks)
+        text = metrics_text(self.counts, self.settings)
         return self.last_metrics or text + self.timings.text()
 
     def _answer_peer(self, message: Message) -> Message:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from pdx_sim.settings import SimSettings
+
 
 class Violation(StrEnum):
     """Requests that a correct gateway never sends."""
@@ -150,11 +152,11 @@ class Counts:
         return {name: dict(value) if isinstance(value, Counter) else value for name, value in values.items()}
 
 
-def metrics_text(counts: Counts, model: str, num_blocks: int) -> str:
+def metrics_text(counts: Counts, settings: SimSettings) -> str:
     """vLLM's counters and gauges that operator, gateway and dashboards read, in Prometheus' text format."""
     computed, external, found = counts.prompt_tokens_local, counts.prompt_tokens_external, counts.prompt_tokens_found
     plain = {
-        "kv_cache_usage_perc": counts.blocks_held_now / num_blocks,
+        "kv_cache_usage_perc": counts.blocks_held_now / settings.num_blocks,
         "num_requests_running": counts.running_now,
         "num_requests_waiting": counts.waiting_now,
         "nixl_num_kv_expired_reqs_total": counts.expired,
@@ -171,7 +173,7 @@ def metrics_text(counts: Counts, model: str, num_blocks: int) -> str:
     sources = {"local_compute": computed, "local_cache_hit": found, "external_kv_transfer": external}
     waiting = {"capacity": counts.waiting_now - counts.loading_now, "deferred": counts.loading_now}
     reasons = {reason: counts.finished[reason] for reason in ("stop", "length", "abort", "error", "repetition")}
-    own = f'engine="0",model_name="{model}"'
+    own = f'engine="0",model_name="{settings.model}"'
     lines = [line for name, value in plain.items() for line in _family(name, {own: value})]
     for name, label, values in (
         ("prompt_tokens_by_source_total", "source", sources),
@@ -179,6 +181,9 @@ def metrics_text(counts: Counts, model: str, num_blocks: int) -> str:
         ("request_success_total", "finished_reason", reasons),
     ):
         lines += _family(name, {f'{own},{label}="{key}"': value for key, value in values.items()})
+    blocks, size = settings.num_blocks, settings.block_size
+    cache = f'block_size="{size}",engine="0",kv_cache_size_tokens="{blocks * size}",num_gpu_blocks="{blocks}"'
+    lines += _family("cache_config_info", {cache: 1})
     return "\n".join(lines) + "\n"
 
 

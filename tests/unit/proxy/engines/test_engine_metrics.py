@@ -5,6 +5,8 @@ import pytest
 from pdx_proxy.balancing.engine_limits import EngineSample
 from pdx_proxy.balancing.load_reports import LoadReport
 from pdx_proxy.engines.engine_metrics import PromptTokens, read_cache_tokens, read_load, read_prompt_tokens, read_sample
+from pdx_sim.core.counters import Counts, metrics_text
+from pdx_sim.settings import SimSettings
 
 LOAD_PAGE = b"""\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -117,3 +119,11 @@ def test_cache_hits_are_those_of_the_rank() -> None:
     plain = read_load(LOAD_PAGE)
     assert plain is not None
     assert plain.cache_hits is None
+
+
+def test_a_simulated_engine_reports_the_size_of_its_cache() -> None:
+    page = metrics_text(Counts(), SimSettings(num_blocks=1000, block_size=16)).encode()
+    assert read_cache_tokens(page) == 16_000
+    report = read_load(page)
+    assert report is not None
+    assert (report.cache_tokens, report.cache_hits) == (16_000, 0.0)
