@@ -11,11 +11,13 @@ from pdx_proxy.endpoints.endpoint import Endpoint
 class Load:
     """Legs in flight by endpoint. Acquired and released exactly once for each leg."""
 
-    __slots__ = ("clock", "effective_loads", "legs", "limits", "on_release")
+    __slots__ = ("at_prefill", "clock", "effective_loads", "legs", "limits", "on_release")
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.legs: dict[str, int] = {}
         """This worker's legs. Never zero, so nothing is kept of endpoints that are gone."""
+        self.at_prefill: dict[str, int] = {}
+        """By D, this worker's legs that wait for their P (see `prefilling`). Never zero."""
         self.effective_loads: Mapping[str, EffectiveLoad] = {}
         """By name, the endpoints that must receive less than their share; mostly empty."""
         self.limits: dict[str, float] = {}
@@ -37,6 +39,22 @@ class Load:
             del self.legs[endpoint.name]
         if self.on_release is not None:
             self.on_release()
+
+    def begin_prefill(self, decode: Endpoint) -> None:
+        """A leg to this D has been acquired, and reaches D when a P has finished."""
+        self.at_prefill[decode.name] = self.at_prefill.get(decode.name, 0) + 1
+
+    def end_prefill(self, decode: Endpoint) -> None:
+        """P has finished or failed: once for every `begin_prefill`."""
+        left = self.at_prefill[decode.name] - 1
+        if left:
+            self.at_prefill[decode.name] = left
+        else:
+            del self.at_prefill[decode.name]
+
+    def prefilling(self, decode: Endpoint) -> int:
+        """Return how many legs of a D have not reached it, because a P prefills their prompts."""
+        return self.at_prefill.get(decode.name, 0)
 
     def of(self, endpoint: Endpoint) -> float:
         """Return the load of an endpoint: its legs in flight, more for one that must receive less than its share."""

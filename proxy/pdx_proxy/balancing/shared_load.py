@@ -1,6 +1,7 @@
-"""Legs in flight of all workers, in memory that they share: a row of counts for each endpoint, one count per worker.
+"""Legs in flight of all workers, in memory that they share: two rows of counts for each endpoint, one count per worker.
 
-The first rows are the caller's: what the requests of all workers hold.
+The first rows are the caller's: what the requests of all workers hold. Then come the legs of each endpoint, then, of
+each endpoint, those that wait for their P.
 
 Invariant: while a worker lives, only that worker writes its counts, so no lock is needed. The counts of a dead worker
 are set to zero.
@@ -30,7 +31,7 @@ class LoadTable:
         self._first = rows * self._row.size
         self.fd: Final = os.memfd_create("pdx-load")
         """The file of the memory, for worker processes (see `SharedLoad.over`)."""
-        size = self._first + slots * self._row.size
+        size = self._first + 2 * slots * self._row.size
         os.ftruncate(self.fd, size)
         self._memory = mmap.mmap(self.fd, size)
         self._free = deque(range(slots))
@@ -78,17 +79,20 @@ class LoadTable:
 class SharedLoad(Load):
     """One worker's end: counts its own legs, and compares engines by the sum over all workers."""
 
-    __slots__ = ("_counts", "_own", "_workers", "rows")
+    __slots__ = ("_counts", "_own", "_own_prefilling", "_prefilling", "_workers", "rows")
 
     def __init__(self, memory: mmap.mmap, worker: int, workers: int, rows: int = 0) -> None:
         super().__init__()
         counts = memoryview(memory).cast("q")
         self.rows = counts[: rows * workers]
         """The further rows."""
-        self._counts = counts[rows * workers :]
+        slots = (len(counts) - rows * workers) // 2
+        self._counts = counts[rows * workers :][:slots]
         """For each slot, the counts of all workers."""
         self._own = self._counts[worker::workers]
         """This worker's counts by slot."""
+        self._prefilling = counts[rows * workers + slots :]
+        self._own_prefilling = self._prefilling[worker::workers]
         self._workers = workers
 
     @classmethod
@@ -107,6 +111,23 @@ class SharedLoad(Load):
         if endpoint.slot >= 0:
             self._own[endpoint.slot] -= 1
         Load.release(self, endpoint)
+
+    def begin_prefill(self, decode: Endpoint) -> None:
+        Load.begin_prefill(self, decode)
+        if decode.slot >= 0:
+            self._own_prefilling[decode.slot] += 1
+
+    def end_prefill(self, decode: Endpoint) -> None:
+        if decode.slot >= 0:
+            self._own_prefilling[decode.slot] -= 1
+        Load.end_prefill(self, decode)
+
+    def prefilling(self, decode: Endpoint) -> int:
+        slot = decode.slot
+        if slot < 0:
+            return self.at_prefill.get(decode.name, 0)
+        first = slot * self._workers
+        return sum(self._prefilling[first : first + self._workers])
 
     def of(self, endpoint: Endpoint) -> float:
         legs = self.count(endpoint)

@@ -130,9 +130,13 @@ class Control:
 
     async def _report(self) -> dict[str, Any]:
         report = await self._worker_report()
-        legs = report["legs"]
+        legs, prefilling = report["legs"], report.get("prefilling", {})
         limits = leg_limits(
-            self._snapshot(), self.load_poller.reports, self._settings.limits, lambda each: legs.get(each.name, 0)
+            self._snapshot(),
+            self.load_poller.reports,
+            self._settings.limits,
+            lambda each: legs.get(each.name, 0),
+            lambda each: prefilling.get(each.name, 0),
         )
         own = {"ejections": dict(self.registry.ejections), "canary": self.prober.report(), "legLimits": limits}
         return {**report, **own, "arrivals": self.transfer_share.as_json()}

@@ -96,8 +96,9 @@ class Worker:
 
     def report(self) -> dict[str, Any]:
         """Return the counters and the legs in flight."""
-        serving = self._serving
-        return {**serving.counters.report(self._engines.load.view()), "prefill": serving.chooser.prefills.report()}
+        serving, load = self._serving, self._engines.load
+        prefill = serving.chooser.prefills.report()
+        return {**serving.counters.report(load.view()), "prefilling": dict(load.at_prefill), "prefill": prefill}
 
     def drain(self) -> None:
         """Serve on, and let clients connect to other gateways."""

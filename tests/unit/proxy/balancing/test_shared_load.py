@@ -56,6 +56,25 @@ def test_every_worker_sees_the_sum(steps: list[tuple[int, int]], random: Random)
         table.close()
 
 
+def test_legs_that_wait_for_their_prefill(table: LoadTable) -> None:
+    """They are legs of D, too. Every worker sees the sum, and reports its own."""
+    one, beyond = endpoint(1, table.give("h:1")), endpoint(2, NO_SLOT)
+    loads = workers(table, 3)
+    for load in (*loads, loads[0]):
+        for each in (one, beyond):
+            load.acquire(each)
+            load.begin_prefill(each)
+    assert [load.prefilling(one) for load in loads] == [4] * 3
+    assert [load.prefilling(beyond) for load in loads] == [2, 1, 1]
+    assert table.legs(one.slot) == 4
+    loads[0].end_prefill(one)
+    loads[1].end_prefill(one)
+    assert (loads[2].prefilling(one), table.legs(one.slot)) == (2, 4)
+    assert [dict(load.at_prefill) for load in loads] == [{"h:1": 1, "h:2": 2}, {"h:2": 1}, {"h:1": 1, "h:2": 1}]
+    table.forget(0)
+    assert loads[2].prefilling(one) == 1
+
+
 def test_a_dead_worker_counts_nothing(table: LoadTable) -> None:
     one, two = endpoint(1, table.give("h:1")), endpoint(2, table.give("h:2"))
     loads = workers(table, 3)
