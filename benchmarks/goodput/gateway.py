@@ -163,9 +163,7 @@ class Gateway:
             )
             limits[endpoint.name] = estimator.update(sample)
         self._reports = LoadReports(engines, limits)
-        self._load.limits = leg_limits(
-            self._snapshot, self._reports, _LEG_LIMITS, self._load.count, self._load.prefilling
-        )
+        self._load.limits = leg_limits(self._snapshot, self._reports, _LEG_LIMITS, self._load.legs_at)
         if not self._limits_prefill:
             for endpoint in self._snapshot.prefill:
                 del self._load.limits[endpoint.name]

@@ -26,6 +26,8 @@ _KEPT_SHARE: Final = 0.7
 """Weight of the earlier values in an average."""
 _RATE_SECONDS: Final = 5.0
 """Within this time, the weight of a request that has ended falls to 1/e."""
+_DEFERRED_SECONDS: Final = 20.0
+"""How long requests must wait for their KV until they count."""
 _PATIENCE: Final = 10
 """Reports with the limit reached and nothing waiting until one more request is tried."""
 _DECREASES: Final = 2
@@ -80,6 +82,18 @@ class EngineLimit:
     """Seconds that a request takes, its wait in the engine's queue included."""
 
 
+@dataclass(frozen=True, slots=True)
+class Legs:
+    """The legs of a gateway at one endpoint."""
+
+    count: int
+    """All in flight."""
+    prefilling: int = 0
+    """Those that have not reached their D, because a P works on their prompts."""
+    blocked: int = 0
+    """Those whose clients read more slowly than the endpoint answers. The endpoint may have finished with them."""
+
+
 def room(work: Work, running: float) -> float:
     """How many requests wait in an engine that runs all it can.
 
@@ -96,23 +110,25 @@ def growth(work: Work, running: float) -> float:
     return max(MOST_QUEUED, (1.0 if work is Work.PREFILL else QUEUED_SHARE) * running)
 
 
-def own_limit(limit: EngineLimit, legs: float, prefilling: float = 0.0, ahead: float = 0.0) -> float:
+def own_limit(limit: EngineLimit, legs: Legs, ahead: float = 0.0) -> float:
     """One gateway's part of a limit: all of it, unless the engine has requests of others, too.
 
-    `legs`: its own requests, of which `prefilling` are still at a P. `ahead`: requests of all gateways that may be at a
-    P (see `under_way`). Several gateways see the same room at the same time, so each takes its share of it, by its share
-    of the engine's requests. It assumes that the others have as many at a P, in proportion. It takes half of that share
-    at once, because requests that reach the engine later cannot be taken back.
+    `ahead`: requests of all gateways that may be at a P (see `under_way`). Several gateways see the same room at the
+    same time, so each takes its share of it, by its share of the engine's requests. It assumes that the others have as
+    many at a P, in proportion. It takes half of that share at once, because requests that reach the engine later cannot
+    be taken back. A request counts no longer when the engine has generated the answer, and only the client does not
+    read it.
     """
-    reached = legs - prefilling
+    reached: float = legs.count - legs.prefilling
+    unread = min(legs.blocked, max(0.0, reached - limit.load))
+    reached -= unread
     if limit.load <= reached:
-        return max(1.0, limit.requests + ahead)
-    room = limit.requests + ahead - limit.load
+        return max(1.0, limit.requests + ahead) + unread
     if reached <= 0:
-        return max(1.0, legs)
-    share = reached / limit.load
-    change = share * room - prefilling
-    return max(1.0, legs + (max(change / 2, min(1.0, room)) if change > 0 else change))
+        return max(1.0, legs.count)
+    room = limit.requests + ahead - limit.load
+    change = reached / limit.load * room - legs.prefilling
+    return max(1.0, legs.count + (max(change / 2, min(1.0, room)) if change > 0 else change))
 
 
 def under_way(decode: EngineLimit, prefill_seconds: float) -> float:
@@ -156,7 +172,7 @@ class LimitEstimator:
         """Consecutive reports without, at the limit."""
         self._last: EngineSample | None = None
         self._deferred = 0.0
-        """How many requests wait for their KV, on average: several whose P's finish together do so for a moment."""
+        """How many requests wait for their KV all the time. Those whose P's finish together do so for a moment."""
         self._ended = 0.0
         """Requests that have ended, each with a weight that falls with time."""
         self._busy = 0.0
@@ -204,7 +220,11 @@ class LimitEstimator:
 
     def _measure(self, sample: EngineSample) -> None:
         last, self._last = self._last, sample
-        self._deferred = sample.deferred if last is None else _average(self._deferred, sample.deferred)
+        if last is not None and sample.at > last.at and sample.deferred > self._deferred:
+            risen = 1 - exp((last.at - sample.at) / _DEFERRED_SECONDS)
+            self._deferred += risen * (sample.deferred - self._deferred)
+        else:
+            self._deferred = sample.deferred
         if last is None or sample.at <= last.at or sample.completed < last.completed:
             return
         ended, seconds = sample.completed - last.completed, sample.at - last.at

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from math import floor
 
 from pdx_api.names import Order, Role
-from pdx_proxy.balancing.engine_limits import FIRST_LIMIT, UNREPORTED_LIMIT, own_limit, under_way
+from pdx_proxy.balancing.engine_limits import FIRST_LIMIT, UNREPORTED_LIMIT, Legs, own_limit, under_way
 from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.config.settings import Limits
 from pdx_proxy.endpoints.endpoint import Endpoint
@@ -15,29 +15,26 @@ def leg_limits(
     snapshot: Snapshot,
     reports: LoadReports,
     limits: Limits,
-    count: Callable[[Endpoint], int],
-    prefilling: Callable[[Endpoint], int],
+    legs_at: Callable[[Endpoint], Legs],
 ) -> dict[str, float]:
     """Return the most legs of this gateway at each endpoint that may be selected, by name.
 
-    `count` returns the legs that the gateway has there, and `prefilling` how many of them still wait for their P. A limit
-    of the settings is a bound; it also applies while the engine reports nothing.
+    `legs_at` returns the legs that the gateway has there. A limit of the settings is a bound; it also applies while the
+    engine reports nothing.
     """
     found: dict[str, float] = {}
     for prefill in snapshot.prefill:
-        found[prefill.name] = _bounded(_limit(prefill, reports, count(prefill)), limits.in_flight_per_prefill)
+        found[prefill.name] = _bounded(_limit(prefill, reports, legs_at(prefill)), limits.in_flight_per_prefill)
     seconds = {revision: _prefill_seconds(peers, reports) for revision, peers in snapshot.peers.items()}
     for decode in snapshot.decode:
         waits = decode.order is Order.PREFILL_FIRST and decode.role is Role.DECODE
         ahead = seconds.get(decode.revision, 0.0) if waits else 0.0
-        limit = _limit(decode, reports, count(decode), prefilling(decode), ahead)
+        limit = _limit(decode, reports, legs_at(decode), ahead)
         found[decode.name] = _bounded(limit, limits.in_flight_per_decode)
     return found
 
 
-def _limit(
-    endpoint: Endpoint, reports: LoadReports, legs: int, prefilling: int = 0, prefill_seconds: float = 0.0
-) -> float | None:
+def _limit(endpoint: Endpoint, reports: LoadReports, legs: Legs, prefill_seconds: float = 0.0) -> float | None:
     """The limit by the engine's reports; None if it reports nothing.
 
     A D whose P goes first gets its leg only when P has finished. So besides the legs that it has room for now, it gets
@@ -45,7 +42,7 @@ def _limit(
     """
     limit = reports.limits.get(endpoint.name)
     if limit is not None:
-        return floor(own_limit(limit, legs, prefilling, floor(under_way(limit, prefill_seconds))))
+        return floor(own_limit(limit, legs, floor(under_way(limit, prefill_seconds))))
     return None if endpoint.name in reports.silent else FIRST_LIMIT
 
 

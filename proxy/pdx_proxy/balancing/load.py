@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from math import inf
 
+from pdx_proxy.balancing.engine_limits import Legs
 from pdx_proxy.balancing.slow_start import EffectiveLoad
 from pdx_proxy.endpoints.endpoint import Endpoint
 
@@ -11,13 +12,15 @@ from pdx_proxy.endpoints.endpoint import Endpoint
 class Load:
     """Legs in flight by endpoint. Acquired and released exactly once for each leg."""
 
-    __slots__ = ("at_prefill", "clock", "effective_loads", "legs", "limits", "on_release")
+    __slots__ = ("at_prefill", "blocked", "clock", "effective_loads", "legs", "limits", "on_release")
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.legs: dict[str, int] = {}
         """This worker's legs. Never zero, so nothing is kept of endpoints that are gone."""
         self.at_prefill: dict[str, int] = {}
-        """By D, this worker's legs that wait for their P (see `prefilling`). Never zero."""
+        """By D, this worker's legs that wait for their P. Never zero."""
+        self.blocked: dict[str, int] = {}
+        """By endpoint, this worker's legs whose clients do not read. Never zero."""
         self.effective_loads: Mapping[str, EffectiveLoad] = {}
         """By name, the endpoints that must receive less than their share; mostly empty."""
         self.limits: dict[str, float] = {}
@@ -42,19 +45,24 @@ class Load:
 
     def begin_prefill(self, decode: Endpoint) -> None:
         """A leg to this D has been acquired, and reaches D when a P has finished."""
-        self.at_prefill[decode.name] = self.at_prefill.get(decode.name, 0) + 1
+        _add(self.at_prefill, decode.name)
 
     def end_prefill(self, decode: Endpoint) -> None:
         """P has finished or failed: once for every `begin_prefill`."""
-        left = self.at_prefill[decode.name] - 1
-        if left:
-            self.at_prefill[decode.name] = left
-        else:
-            del self.at_prefill[decode.name]
+        _remove(self.at_prefill, decode.name)
 
-    def prefilling(self, decode: Endpoint) -> int:
-        """Return how many legs of a D have not reached it, because a P prefills their prompts."""
-        return self.at_prefill.get(decode.name, 0)
+    def block(self, endpoint: Endpoint) -> None:
+        """The client of a leg reads more slowly than the endpoint answers."""
+        _add(self.blocked, endpoint.name)
+
+    def unblock(self, endpoint: Endpoint) -> None:
+        """The client has read on, or the leg ends: once for every `block`."""
+        _remove(self.blocked, endpoint.name)
+
+    def legs_at(self, endpoint: Endpoint) -> Legs:
+        """Return the legs in flight of an endpoint by their state."""
+        name = endpoint.name
+        return Legs(self.count(endpoint), self.at_prefill.get(name, 0), self.blocked.get(name, 0))
 
     def of(self, endpoint: Endpoint) -> float:
         """Return the load of an endpoint: its legs in flight, more for one that must receive less than its share."""
@@ -76,3 +84,15 @@ class Load:
     def _effective(self, endpoint: Endpoint, legs: int) -> float:
         effective = self.effective_loads.get(endpoint.name)
         return effective.of(legs, self.clock()) if effective is not None else legs
+
+
+def _add(counts: dict[str, int], name: str) -> None:
+    counts[name] = counts.get(name, 0) + 1
+
+
+def _remove(counts: dict[str, int], name: str) -> None:
+    left = counts[name] - 1
+    if left:
+        counts[name] = left
+    else:
+        del counts[name]

@@ -57,7 +57,7 @@ class ServingState:
     def _limit_legs(self) -> None:
         engines = self.engines
         load, limits = engines.load, engines.settings.limits
-        load.limits = leg_limits(engines.snapshot, self.load_reports, limits, load.count, load.prefilling)
+        load.limits = leg_limits(engines.snapshot, self.load_reports, limits, load.legs_at)
 
     def prefill_leg(self, endpoint: Endpoint, request: Request, deadline: float = inf) -> Leg:
         """Create a leg whose engine prefills the prompt: of a P, or of an aggregated engine."""

@@ -97,8 +97,8 @@ class Worker:
     def report(self) -> dict[str, Any]:
         """Return the counters and the legs in flight."""
         serving, load = self._serving, self._engines.load
-        prefill = serving.chooser.prefills.report()
-        return {**serving.counters.report(load.view()), "prefilling": dict(load.at_prefill), "prefill": prefill}
+        legs = {"prefilling": dict(load.at_prefill), "blocked": dict(load.blocked)}
+        return {**serving.counters.report(load.view()), **legs, "prefill": serving.chooser.prefills.report()}
 
     def drain(self) -> None:
         """Serve on, and let clients connect to other gateways."""

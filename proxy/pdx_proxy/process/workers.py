@@ -204,6 +204,6 @@ class ProcessWorkers:
         self._table.forget(number)
         if report is not None:
             prefill = {"tokens": report["prefill"]["tokens"]}
-            open_now = {key: dict[str, int]() for key in ("inFlight", "legs", "prefilling", "held")}
+            open_now = {key: dict[str, int]() for key in ("inFlight", "legs", "prefilling", "blocked", "held")}
             self._ended_reports.append({**report, **open_now, "prefill": prefill})
             self._ended_reports = [add_reports(self._ended_reports)]

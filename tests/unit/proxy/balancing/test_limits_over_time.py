@@ -92,7 +92,7 @@ class Gateway:
         samples = {P.name: self._p.sample(), D.name: self._d.sample()}
         limits = {name: self._estimators[name].update(sample) for name, sample in samples.items()}
         load = self._load
-        load.limits = leg_limits(SNAPSHOT, LoadReports(limits=limits), Limits(), load.count, load.prefilling)
+        load.limits = leg_limits(SNAPSHOT, LoadReports(limits=limits), Limits(), load.legs_at)
         self._send()
         soon = any(limit.grows for limit in limits.values())
         self._clock.after(0.1 if soon else self._random.uniform(0.8, 1.2), self._poll)
