@@ -52,11 +52,12 @@ class Plan:
     overload: float = 120.0
     fills: float = 30.0
     """From the beginning of the overload until every engine runs what it can."""
-    tokens: int = 20
-    token: float = 1.0
+    tokens: int = 8
+    token: float = 5.0
     """The time of one token: an answer takes `tokens` of them, on average."""
     varies: float = 0.5
-    """By which share answers are shorter or longer. The simulation cannot replace 1,024 requests that end together."""
+    """By which share answers are shorter or longer. One process simulates all engines and clients: it cannot replace a
+    thousand requests that end together, nor pass on a thousand tokens in a second."""
     sequences: Sequence[int] = (4, 64, 1024)
     """What each D runs, but for the one that its KV cache bounds."""
     cached: int = 40
