@@ -154,7 +154,7 @@ class Gateway:
             )
             limits[endpoint.name] = estimator.update(sample)
         self._reports = LoadReports(engines, limits)
-        self._load.limits = leg_limits(self._snapshot, self._reports, _LEG_LIMITS, self._load.count)
+        self._load.limits = leg_limits(self._snapshot, self._reports, _LEG_LIMITS, self._load.legs_at)
         self._load.lend(self._snapshot.peers if self._lends else {})
         self._prefill.reported(self._reports, self._snapshot.prefill, self._load.of)
         self._decode.reported(self._reports, self._snapshot.decode, self._load.of)

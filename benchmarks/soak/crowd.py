@@ -2,12 +2,15 @@
 
 Kinds: connections that declare 64 MiB and send 16 KiB a second; request heads without a body; connections that read
 nothing of a long answer. Engines have room for all of them. A connection that the gateway closes is replaced.
+
+`python -m benchmarks.soak.crowd ADDRESS NUMBER KIND...` is the process of these peers.
 """
 
 import asyncio
 import itertools
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +21,7 @@ from benchmarks.soak import frame
 from benchmarks.soak.clients import ClientRequest, Saw, connect, drop
 from benchmarks.soak.engines import BASE, Engines
 from benchmarks.soak.frame import come_to_idle, conclude, each_role, eventually, setup
-from benchmarks.soak.program import GatewayProcess
+from benchmarks.soak.program import ROOT, GatewayProcess
 from benchmarks.soak.traffic import Traffic, within
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Address, Limits, Settings
@@ -36,7 +39,7 @@ _TOKENS: Final = 20
 """Of the answers for all others."""
 _BETWEEN: Final = 0.002
 """Seconds between two connects."""
-_SETTLES_WITHIN: Final = 150.0
+_SETTLES_WITHIN: Final = 300.0
 _ESTABLISHED: Final = 1
 _SIM: Final = replace(
     BASE,
@@ -161,17 +164,32 @@ async def _phase(report: Report, gateway: GatewayProcess, engines: Engines, peer
 
 @asynccontextmanager
 async def _crowd(where: Address, peers: tuple[Peer, ...], number: int) -> AsyncIterator[None]:
-    """So many connections of each kind while the context lasts."""
-    tasks: list[asyncio.Task[None]] = []
+    """So many connections of each kind while the context lasts. Their own process delays no other client."""
+    if not peers:
+        yield
+        return
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.soak.crowd", str(where), str(number), *(each.__name__ for each in peers)),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )
+    assert process.stdout is not None, "it is a pipe"
     try:
-        for peer in itertools.chain.from_iterable([peers] * number):
-            tasks.append(asyncio.create_task(_stay(where, peer)))
-            await asyncio.sleep(_BETWEEN)
+        assert await process.stdout.readline(), "the slow peers have connected"
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        process.kill()
+        await process.wait()
+
+
+async def crowd(where: Address, peers: Sequence[Peer], number: int) -> None:
+    """Keep so many connections of each kind, until cancelled. Print a line when all have begun."""
+    tasks: list[asyncio.Task[None]] = []
+    for peer in itertools.chain.from_iterable([peers] * number):
+        tasks.append(asyncio.create_task(_stay(where, peer)))
+        await asyncio.sleep(_BETWEEN)
+    print("connected", flush=True)
+    await asyncio.gather(*tasks)
 
 
 async def _stay(where: Address, peer: Peer) -> None:
@@ -192,3 +210,9 @@ def _check(report: Report) -> None:
         allowed = max(_MAY_GROW * alone, alone + report.plan.may_add)
         report.expect(late <= allowed, f"{kind}: p99 {late * 1000:.1f} ms, without {alone * 1000:.1f} ms")
     report.expect(not report.ejections, f"{report.ejections} healthy engines ejected")
+
+
+if __name__ == "__main__":
+    host, _, port = sys.argv[1].rpartition(":")
+    by_name = {each.__name__: each for each in (send_slowly, send_head, read_nothing)}
+    asyncio.run(crowd(Address(host, int(port)), [by_name[name] for name in sys.argv[3:]], int(sys.argv[2])))

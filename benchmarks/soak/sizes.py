@@ -23,9 +23,9 @@ from pdx_sim import SimEngine, SimSettings
 
 TIMES: Final = 3
 _PREFILL: Final = 4
-_PROMPT: Final = "x" * 900
+_PROMPT: Final = "x" * 860
 _BLOCKS: Final = 16
-"""Blocks of a request: at most 229 tokens of its prompt, and its answer."""
+"""Blocks of a request: at most 220 tokens of its prompt, and its answer."""
 _SIM: Final = replace(
     BASE,
     jitter=0.0,
@@ -52,9 +52,12 @@ class Plan:
     overload: float = 120.0
     fills: float = 30.0
     """From the beginning of the overload until every engine runs what it can."""
-    tokens: int = 20
-    token: float = 1.0
-    """The time of one token: an answer takes `tokens` of them."""
+    tokens: int = 8
+    token: float = 5.0
+    """The time of one token: an answer takes `tokens` of them, on average."""
+    varies: float = 0.5
+    """By which share answers are shorter or longer. One process simulates all engines and clients: it cannot replace a
+    thousand requests that end together, nor pass on a thousand tokens in a second."""
     sequences: Sequence[int] = (4, 64, 1024)
     """What each D runs, but for the one that its KV cache bounds."""
     cached: int = 40
@@ -140,7 +143,7 @@ async def _overload(report: Report, gateways: list[GatewayProcess], decodes: lis
     rate = TIMES * sum(each.can_run for each in report.engines) / (plan.tokens * plan.token)
     numbers = itertools.count()
     patience = plan.waits + 3 * plan.tokens * plan.token + _LATE
-    loads = [Traffic([gateway.listen], plan.tokens, _PROMPT, numbers, patience) for gateway in gateways]
+    loads = [Traffic([gateway.listen], plan.tokens, _PROMPT, numbers, patience, plan.varies) for gateway in gateways]
     async with asyncio.TaskGroup() as group:
         for load in loads:
             group.create_task(load.open_loop(rate / len(gateways), within(plan.overload)))

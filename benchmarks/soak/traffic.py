@@ -14,6 +14,8 @@ from pdx_proxy.config.settings import Address
 _PATIENCE: Final = 120.0
 """Seconds after which a client gives up: more than the gateway's queue and an answer may take."""
 _TICK: Final = 0.005
+_GOLDEN: Final = 0.6180339887498949
+"""Multiples of it, without their whole parts, are spread evenly between 0 and 1."""
 _DETAIL: Final = 300
 
 
@@ -45,6 +47,8 @@ class Traffic:
     prompt: str = ""
     numbers: Iterator[int] = field(default_factory=itertools.count)
     patience: float = _PATIENCE
+    varies: float = 0.0
+    """By which share answers are shorter or longer than `tokens`. Equal ones that begin together end together."""
     attempts: list[Attempt] = field(default_factory=list)
     _open: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -52,7 +56,8 @@ class Traffic:
         """Send one request, half of them streams, and keep what came of it."""
         number = next(self.numbers)
         text = f"request {number} {self.prompt}"
-        request = ClientRequest(number, chat=False, stream=number % 2 == 0, prompt=text, tokens=self.tokens)
+        tokens = round(self.tokens * (1 + self.varies * (2 * (number * _GOLDEN % 1.0) - 1)))
+        request = ClientRequest(number, chat=False, stream=number % 2 == 0, prompt=text, tokens=tokens)
         began = time.monotonic()
         answer = await self._exchange(self.where[number % len(self.where)], request)
         ended = time.monotonic()
@@ -63,7 +68,7 @@ class Traffic:
             ended,
             answer.first if answer and request.stream else 0.0,
             saw,
-            self.tokens if saw is Saw.TEXT else 0,
+            tokens if saw is Saw.TEXT else 0,
             int(answer.head.get("retry-after", 0)) if answer else 0,
             returned,
             "" if fine else f"{saw} after {ended - began:.1f} s: {request} {answer}"[:_DETAIL],

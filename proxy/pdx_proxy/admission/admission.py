@@ -21,6 +21,10 @@ from pdx_proxy.telemetry.counters import Counters, Phase, ShedReason
 
 POLL_SECONDS: Final = 0.005
 """How often a worker checks for room that another worker has freed, while requests wait."""
+SMALL_BODY_BYTES: Final = 1 << 16
+"""Larger bodies leave a part of the buffered bytes to smaller ones, which many slow senders could otherwise fill."""
+_PART_FOR_SMALL: Final = 16
+"""That part is the limit divided by this."""
 _PATIENCE_SECONDS: Final = 0.05
 """After this time a worker takes room that another worker has a right to and does not take."""
 
@@ -105,8 +109,8 @@ class Admission:
             of_client = usage.open_of(client)
             if of_client >= limits.requests_per_client:
                 raise self._shed_client(of_client)
-        buffered = usage.all_buffered()
-        if buffered and buffered + (exchange.size or 0) > limits.buffered_bytes:
+        buffered, size = usage.all_buffered(), exchange.size or 0
+        if buffered and buffered + size > self._most_buffered(size):
             raise self._shed(ShedReason.BYTES)
         if usage.waiting and usage.all_waiting() >= limits.queued_requests:
             self._check_queue(exchange, name)
@@ -205,11 +209,16 @@ class Admission:
 
         def count(size: int) -> None:
             buffered = self.usage.all_buffered()
-            if buffered > permit.buffered and buffered + size > self._limits.buffered_bytes:
+            if buffered > permit.buffered and buffered + size > self._most_buffered(permit.buffered + size):
                 raise self._shed(ShedReason.BYTES)
             permit.add_body(size)
 
         return count
+
+    def _most_buffered(self, size: int) -> int:
+        """Bytes of all bodies up to which one of this size may grow."""
+        most = self._limits.buffered_bytes
+        return most if size <= SMALL_BODY_BYTES else most - most // _PART_FOR_SMALL
 
     def _client(self, exchange: Exchange, name: str | None) -> str:
         if name is not None:

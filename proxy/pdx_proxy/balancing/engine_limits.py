@@ -7,6 +7,7 @@ when requests wait, it runs all that it can.
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from math import exp
 from typing import Final
 
 FIRST_LIMIT: Final = 5.0
@@ -23,6 +24,10 @@ _SCARCE_KV: Final = 0.5
 """From this use of the KV cache on, it bounds the limit."""
 _KEPT_SHARE: Final = 0.7
 """Weight of the earlier values in an average."""
+_RATE_SECONDS: Final = 5.0
+"""Within this time, the weight of a request that has ended falls to 1/e."""
+_DEFERRED_SECONDS: Final = 20.0
+"""How long requests must wait for their KV until they count."""
 _PATIENCE: Final = 10
 """Reports with the limit reached and nothing waiting until one more request is tried."""
 _DECREASES: Final = 2
@@ -69,10 +74,24 @@ class EngineLimit:
     """Requests that had reached it at that moment."""
     grows: bool = False
     """Whether the engine may be able to run more, so that a further report soon may raise the limit."""
+    was_full: bool = False
+    """Whether it has run all that it could before."""
     rate: float = 0.0
-    """Requests that end in a second."""
+    """Requests that end in a second at this load."""
     latency: float = 0.0
     """Seconds that a request takes, its wait in the engine's queue included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Legs:
+    """The legs of a gateway at one endpoint."""
+
+    count: int
+    """All in flight."""
+    prefilling: int = 0
+    """Those that have not reached their D, because a P works on their prompts."""
+    blocked: int = 0
+    """Those whose clients read more slowly than the endpoint answers. The endpoint may have finished with them."""
 
 
 def room(work: Work, running: float) -> float:
@@ -91,43 +110,73 @@ def growth(work: Work, running: float) -> float:
     return max(MOST_QUEUED, (1.0 if work is Work.PREFILL else QUEUED_SHARE) * running)
 
 
-def own_limit(limit: EngineLimit, legs: float, ahead: float) -> float:
-    """One gateway's part of a limit: what the requests of others leave, of which it has `legs` itself.
+def own_limit(limit: EngineLimit, legs: Legs, ahead: float = 0.0) -> float:
+    """One gateway's part of a limit: all of it, unless the engine has requests of others, too.
 
-    `ahead`: requests of its own that it may have under way to the engine besides (see `under_way`).
+    `ahead`: requests of all gateways that may be at a P (see `under_way`). Several gateways see the same room at the
+    same time, so each takes its share of it, by its share of the engine's requests. It assumes that the others have as
+    many at a P, in proportion. It takes half of that share at once, because requests that reach the engine later cannot
+    be taken back. A request counts no longer when the engine has generated the answer, and only the client does not
+    read it.
     """
-    return max(1.0, limit.requests - max(0.0, limit.load - legs) + ahead)
+    reached: float = legs.count - legs.prefilling
+    unread = min(legs.blocked, max(0.0, reached - limit.load))
+    reached -= unread
+    if limit.load <= reached:
+        return max(1.0, limit.requests + ahead) + unread
+    if reached <= 0:
+        return max(1.0, legs.count)
+    room = limit.requests + ahead - limit.load
+    change = reached / limit.load * room - legs.prefilling
+    return max(1.0, legs.count + (max(change / 2, min(1.0, room)) if change > 0 else change))
 
 
 def under_way(decode: EngineLimit, prefill_seconds: float) -> float:
     """How many requests for a D may be at a P, so that D has room for each when P has finished: what ends meanwhile.
 
-    While nothing shows how many D can run, it may also get more each time, at most twice as many in a second.
+    While nothing has shown how many D can run, it may also get more each time, at most twice as many in a second.
     """
     ending = decode.rate * prefill_seconds
     if not decode.grows:
         return ending
-    return max(ending, min(prefill_seconds, 1.0) * max(MOST_QUEUED, decode.load))
+    more = growth(Work.DECODE, decode.load) if decode.was_full else max(MOST_QUEUED, decode.load)
+    return max(ending, min(prefill_seconds, 1.0) * more)
 
 
 class LimitEstimator:
     """Estimates the limit of one engine from its reports."""
 
-    __slots__ = ("_deferred", "_full_at", "_last", "_latency", "_limit", "_quiet", "_rate", "_waited", "_work")
+    __slots__ = (
+        "_busy",
+        "_deferred",
+        "_ended",
+        "_full_at",
+        "_last",
+        "_latency",
+        "_limit",
+        "_quiet",
+        "_waited",
+        "_was_full",
+        "_work",
+    )
 
     def __init__(self, work: Work) -> None:
         self._work = work
         self._limit = FIRST_LIMIT
         self._full_at: float | None = None
         """Requests that it ran when others waited; None while nothing shows how many it can run."""
+        self._was_full = False
         self._waited = 0
         """Consecutive reports with waiting requests."""
         self._quiet = 0
         """Consecutive reports without, at the limit."""
         self._last: EngineSample | None = None
         self._deferred = 0.0
-        """How many requests wait for their KV, on average: several whose P's finish together do so for a moment."""
-        self._rate = 0.0
+        """How many requests wait for their KV all the time. Those whose P's finish together do so for a moment."""
+        self._ended = 0.0
+        """Requests that have ended, each with a weight that falls with time."""
+        self._busy = 0.0
+        """Seconds in which it had requests, weighted alike."""
         self._latency = 0.0
 
     def update(self, sample: EngineSample) -> EngineLimit:
@@ -145,7 +194,9 @@ class LimitEstimator:
         limit = self._limit
         if sample.kv_use > _SCARCE_KV:
             limit = min(limit, busy / sample.kv_use + growth(self._work, busy))
-        return EngineLimit(limit, busy + sample.waiting, self._full_at is None, round(self._rate, 2), self._latency)
+        load = busy + sample.waiting
+        rate = round(self._rate(load), 2)
+        return EngineLimit(limit, load, self._full_at is None, self._was_full, rate, self._latency)
 
     def _grow(self, sample: EngineSample, steady: float) -> None:
         """Nothing waits. Requests that wait for their KV do not show that the engine can run them too."""
@@ -164,20 +215,33 @@ class LimitEstimator:
         if self._waited >= _DECREASES or sample.waiting > growth(self._work, steady) or full >= self._limit:
             if self._work is Work.PREFILL and self._full_at is not None:
                 full = max(full, 0.8 * self._limit)  # prompts differ, and one long prompt fills a step
-            self._full_at = sample.running
+            self._full_at, self._was_full = sample.running, True
             self._limit = full
 
     def _measure(self, sample: EngineSample) -> None:
         last, self._last = self._last, sample
-        self._deferred = sample.deferred if last is None else _average(self._deferred, sample.deferred)
+        if last is not None and sample.at > last.at and sample.deferred > self._deferred:
+            risen = 1 - exp((last.at - sample.at) / _DEFERRED_SECONDS)
+            self._deferred += risen * (sample.deferred - self._deferred)
+        else:
+            self._deferred = sample.deferred
         if last is None or sample.at <= last.at or sample.completed < last.completed:
             return
-        ended = sample.completed - last.completed
-        rate = ended / (sample.at - last.at)
-        self._rate = rate if not self._rate else _average(self._rate, rate)
+        ended, seconds = sample.completed - last.completed, sample.at - last.at
+        if ended or last.running or last.waiting or last.deferred:
+            kept = exp(-seconds / _RATE_SECONDS)
+            self._ended, self._busy = kept * self._ended + ended, kept * self._busy + seconds
         if ended:
             latency = (sample.seconds - last.seconds) / ended
             self._latency = latency if not self._latency else _average(self._latency, latency)
+
+    def _rate(self, load: float) -> float:
+        """How many requests end in a second: the smaller of what was counted and what follows from Little's law.
+
+        Requests that begin together end together, so the count is too large for a moment. And the first that end are
+        short, so their duration is too small.
+        """
+        return min(self._ended / self._busy, load / self._latency) if self._ended and self._latency else 0.0
 
 
 def _average(before: float, value: float) -> float:

@@ -1,9 +1,10 @@
 """How many legs one gateway sends to each endpoint at a time (Envoy's max_requests). Pure."""
 
 from collections.abc import Callable, Sequence
+from math import floor
 
 from pdx_api.names import Order, Role
-from pdx_proxy.balancing.engine_limits import FIRST_LIMIT, UNREPORTED_LIMIT, own_limit, under_way
+from pdx_proxy.balancing.engine_limits import FIRST_LIMIT, UNREPORTED_LIMIT, Legs, own_limit, under_way
 from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.config.settings import Limits
 from pdx_proxy.endpoints.endpoint import Endpoint
@@ -11,27 +12,29 @@ from pdx_proxy.endpoints.snapshot import Snapshot
 
 
 def leg_limits(
-    snapshot: Snapshot, reports: LoadReports, limits: Limits, count: Callable[[Endpoint], int]
+    snapshot: Snapshot,
+    reports: LoadReports,
+    limits: Limits,
+    legs_at: Callable[[Endpoint], Legs],
 ) -> dict[str, float]:
     """Return the most legs of this gateway at each endpoint that may be selected, by name.
 
-    `count` returns the legs that the gateway has there. A limit of the settings is a bound; it also applies while the
+    `legs_at` returns the legs that the gateway has there. A limit of the settings is a bound; it also applies while the
     engine reports nothing.
     """
     found: dict[str, float] = {}
     for prefill in snapshot.prefill:
-        found[prefill.name] = _bounded(_limit(prefill, reports, count, 0.0), limits.in_flight_per_prefill)
+        found[prefill.name] = _bounded(_limit(prefill, reports, legs_at(prefill)), limits.in_flight_per_prefill)
     seconds = {revision: _prefill_seconds(peers, reports) for revision, peers in snapshot.peers.items()}
     for decode in snapshot.decode:
         waits = decode.order is Order.PREFILL_FIRST and decode.role is Role.DECODE
-        limit = _limit(decode, reports, count, seconds.get(decode.revision, 0.0) if waits else 0.0)
+        ahead = seconds.get(decode.revision, 0.0) if waits else 0.0
+        limit = _limit(decode, reports, legs_at(decode), ahead)
         found[decode.name] = _bounded(limit, limits.in_flight_per_decode)
     return found
 
 
-def _limit(
-    endpoint: Endpoint, reports: LoadReports, count: Callable[[Endpoint], int], prefill_seconds: float
-) -> float | None:
+def _limit(endpoint: Endpoint, reports: LoadReports, legs: Legs, prefill_seconds: float = 0.0) -> float | None:
     """The limit by the engine's reports; None if it reports nothing.
 
     A D whose P goes first gets its leg only when P has finished. So besides the legs that it has room for now, it gets
@@ -39,7 +42,7 @@ def _limit(
     """
     limit = reports.limits.get(endpoint.name)
     if limit is not None:
-        return own_limit(limit, count(endpoint), int(under_way(limit, prefill_seconds)))
+        return floor(own_limit(limit, legs, floor(under_way(limit, prefill_seconds))))
     return None if endpoint.name in reports.silent else FIRST_LIMIT
 
 

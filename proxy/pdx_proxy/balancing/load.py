@@ -6,6 +6,7 @@ from math import inf
 from typing import Final
 
 from pdx_api.names import Role
+from pdx_proxy.balancing.engine_limits import Legs
 from pdx_proxy.balancing.slow_start import EffectiveLoad
 from pdx_proxy.endpoints.endpoint import Endpoint
 
@@ -17,11 +18,26 @@ _PREFILL: Final = Role.PREFILL
 class Load:
     """Legs in flight by endpoint. Acquired and released exactly once for each leg."""
 
-    __slots__ = ("clock", "effective_loads", "legs", "lenders", "lent", "limits", "most_prefill", "on_release")
+    __slots__ = (
+        "at_prefill",
+        "blocked",
+        "clock",
+        "effective_loads",
+        "legs",
+        "lenders",
+        "lent",
+        "limits",
+        "most_prefill",
+        "on_release",
+    )
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.legs: dict[str, int] = {}
         """This worker's legs. Never zero, so nothing is kept of endpoints that are gone."""
+        self.at_prefill: dict[str, int] = {}
+        """By D, this worker's legs that wait for their P. Never zero."""
+        self.blocked: dict[str, int] = {}
+        """By endpoint, this worker's legs whose clients do not read. Never zero."""
         self.effective_loads: Mapping[str, EffectiveLoad] = {}
         """By name, the endpoints that must receive less than their share; mostly empty."""
         self.limits: dict[str, float] = {}
@@ -49,6 +65,27 @@ class Load:
             del self.legs[endpoint.name]
         if self.on_release is not None:
             self.on_release()
+
+    def begin_prefill(self, decode: Endpoint) -> None:
+        """A leg to this D has been acquired, and reaches D when a P has finished."""
+        _add(self.at_prefill, decode.name)
+
+    def end_prefill(self, decode: Endpoint) -> None:
+        """P has finished or failed: once for every `begin_prefill`."""
+        _remove(self.at_prefill, decode.name)
+
+    def block(self, endpoint: Endpoint) -> None:
+        """The client of a leg reads more slowly than the endpoint answers."""
+        _add(self.blocked, endpoint.name)
+
+    def unblock(self, endpoint: Endpoint) -> None:
+        """The client has read on, or the leg ends: once for every `block`."""
+        _remove(self.blocked, endpoint.name)
+
+    def legs_at(self, endpoint: Endpoint) -> Legs:
+        """Return the legs in flight of an endpoint by their state."""
+        name = endpoint.name
+        return Legs(self.count(endpoint), self.at_prefill.get(name, 0), self.blocked.get(name, 0))
 
     def of(self, endpoint: Endpoint) -> float:
         """Return the load of an endpoint: its legs in flight, more for one that must receive less than its share."""
@@ -84,3 +121,15 @@ class Load:
     def _effective(self, endpoint: Endpoint, legs: int) -> float:
         effective = self.effective_loads.get(endpoint.name)
         return effective.of(legs, self.clock()) if effective is not None else legs
+
+
+def _add(counts: dict[str, int], name: str) -> None:
+    counts[name] = counts.get(name, 0) + 1
+
+
+def _remove(counts: dict[str, int], name: str) -> None:
+    left = counts[name] - 1
+    if left:
+        counts[name] = left
+    else:
+        del counts[name]

@@ -1,6 +1,7 @@
-"""Legs in flight of all workers, in memory that they share: a row of counts for each endpoint, one count per worker.
+"""Legs in flight of all workers, in memory that they share: rows of counts for each endpoint, one count per worker.
 
-The first rows are the caller's: what the requests of all workers hold.
+The first rows are the caller's: what the requests of all workers hold. Then come the legs of all endpoints, then those
+of them that wait for their P, then those whose clients do not read.
 
 Invariant: while a worker lives, only that worker writes its counts, so no lock is needed. The counts of a dead worker
 are set to zero.
@@ -12,12 +13,15 @@ from collections import deque
 from struct import Struct
 from typing import Final
 
+from pdx_proxy.balancing.engine_limits import Legs
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.endpoints.endpoint import NO_SLOT, Endpoint
 
 _SLOTS: Final = 4096
 """Endpoints with a slot. For further endpoints each worker counts only its own legs."""
 _COUNT: Final = Struct("q")
+_STATES: Final = 3
+"""Rows of an endpoint: all of its legs, and two parts of them."""
 
 
 class LoadTable:
@@ -30,7 +34,7 @@ class LoadTable:
         self._first = rows * self._row.size
         self.fd: Final = os.memfd_create("pdx-load")
         """The file of the memory, for worker processes (see `SharedLoad.over`)."""
-        size = self._first + slots * self._row.size
+        size = self._first + _STATES * slots * self._row.size
         os.ftruncate(self.fd, size)
         self._memory = mmap.mmap(self.fd, size)
         self._free = deque(range(slots))
@@ -78,17 +82,23 @@ class LoadTable:
 class SharedLoad(Load):
     """One worker's end: counts its own legs, and compares engines by the sum over all workers."""
 
-    __slots__ = ("_counts", "_own", "_workers", "rows")
+    __slots__ = ("_blocked", "_counts", "_own", "_own_blocked", "_own_prefilling", "_prefilling", "_workers", "rows")
 
     def __init__(self, memory: mmap.mmap, worker: int, workers: int, rows: int = 0) -> None:
         super().__init__()
         counts = memoryview(memory).cast("q")
         self.rows = counts[: rows * workers]
         """The further rows."""
-        self._counts = counts[rows * workers :]
+        first = rows * workers
+        size = (len(counts) - first) // _STATES
+        self._counts = counts[first : first + size]
         """For each slot, the counts of all workers."""
         self._own = self._counts[worker::workers]
         """This worker's counts by slot."""
+        self._prefilling = counts[first + size : first + 2 * size]
+        self._own_prefilling = self._prefilling[worker::workers]
+        self._blocked = counts[first + 2 * size :]
+        self._own_blocked = self._blocked[worker::workers]
         self._workers = workers
 
     @classmethod
@@ -107,6 +117,33 @@ class SharedLoad(Load):
         if endpoint.slot >= 0:
             self._own[endpoint.slot] -= 1
         Load.release(self, endpoint)
+
+    def begin_prefill(self, decode: Endpoint) -> None:
+        Load.begin_prefill(self, decode)
+        if decode.slot >= 0:
+            self._own_prefilling[decode.slot] += 1
+
+    def end_prefill(self, decode: Endpoint) -> None:
+        if decode.slot >= 0:
+            self._own_prefilling[decode.slot] -= 1
+        Load.end_prefill(self, decode)
+
+    def block(self, endpoint: Endpoint) -> None:
+        Load.block(self, endpoint)
+        if endpoint.slot >= 0:
+            self._own_blocked[endpoint.slot] += 1
+
+    def unblock(self, endpoint: Endpoint) -> None:
+        if endpoint.slot >= 0:
+            self._own_blocked[endpoint.slot] -= 1
+        Load.unblock(self, endpoint)
+
+    def legs_at(self, endpoint: Endpoint) -> Legs:
+        slot = endpoint.slot
+        if slot < 0:
+            return Load.legs_at(self, endpoint)
+        row = slice(slot * self._workers, (slot + 1) * self._workers)
+        return Legs(sum(self._counts[row]), sum(self._prefilling[row]), sum(self._blocked[row]))
 
     def of(self, endpoint: Endpoint) -> float:
         legs = self.count(endpoint)

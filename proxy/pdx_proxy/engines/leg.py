@@ -38,6 +38,14 @@ class LegObserver:
         """A leg to the endpoint has ended."""
         raise NotImplementedError
 
+    def blocked(self, endpoint: Endpoint) -> None:
+        """The client of a leg to the endpoint does not read as fast as the endpoint answers."""
+        raise NotImplementedError
+
+    def unblocked(self, endpoint: Endpoint) -> None:
+        """The client reads on, or the leg ends: once for every `blocked`, before `release`."""
+        raise NotImplementedError
+
     def succeeded(self, endpoint: Endpoint) -> None:
         """The endpoint has answered 200."""
         raise NotImplementedError
@@ -59,6 +67,7 @@ class Leg:
 
     __slots__ = (
         "_abandoned",
+        "_blocked",
         "_body",
         "_connection",
         "_counted",
@@ -77,6 +86,8 @@ class Leg:
         self._observer = observer
         observer.acquire(endpoint)
         self._counted = True
+        self._blocked = False
+        """Whether it is counted as a leg whose client does not read."""
         self._connection: Connection | None = None
         self._head = b""
         self._body: LegBody = b""
@@ -206,10 +217,14 @@ class Leg:
 
     def pause(self) -> None:
         """Pause reading: the client is slower than the engine."""
+        if self._counted and not self._blocked:
+            self._blocked = True
+            self._observer.blocked(self.endpoint)
         self.connection.pause()
 
     def resume(self) -> None:
         """Resume reading."""
+        self._unblock()
         self.connection.resume()
 
     def detach(self) -> "Leg":
@@ -250,9 +265,15 @@ class Leg:
         self.give_back()
         self._release()
 
+    def _unblock(self) -> None:
+        if self._blocked:
+            self._blocked = False
+            self._observer.unblocked(self.endpoint)
+
     def _release(self) -> None:
         if self._counted:
             self._counted = False
+            self._unblock()
             if self.prefill is not None:
                 self.prefill.dropped()
             self._observer.release(self.endpoint)

@@ -44,6 +44,12 @@ class EndpointObserver(LegObserver):
     def release(self, endpoint: Endpoint) -> None:
         self._load.release(endpoint)
 
+    def blocked(self, endpoint: Endpoint) -> None:
+        self._load.block(endpoint)
+
+    def unblocked(self, endpoint: Endpoint) -> None:
+        self._load.unblock(endpoint)
+
     def succeeded(self, endpoint: Endpoint) -> None:
         if self._outliers.counts:
             self._outliers.succeeded(endpoint)

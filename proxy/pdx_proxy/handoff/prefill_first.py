@@ -31,6 +31,8 @@ async def finish_prefill(
     `params` are the parameters of P's leg. Without them P keeps nothing for a D. The caller must end the leg.
     """
     body = prefill_body(call.request.body, params)
+    load = serving.engines.load
+    load.begin_prefill(decode)
     try:
         await leg.connect()
         serving.send_prefill(leg, call, body, serving.engines.new_id())
@@ -44,6 +46,8 @@ async def finish_prefill(
     except (asyncio.CancelledError, Exception):  # mostly because the client has left
         stop_prefill(settlements, leg.detach(), decode, call, keeps=params is not None)
         raise
+    finally:
+        load.end_prefill(decode)
     leg.end()  # P has room for another request, although its blocks are pinned until D has read them
     timeline = call.timeline
     timeline.prefill = serving.engines.clock() - timeline.sent

@@ -60,7 +60,7 @@ class ServingState:
     def _limit_legs(self) -> None:
         engines = self.engines
         load, limits = engines.load, engines.settings.limits
-        load.limits = leg_limits(engines.snapshot, self.load_reports, limits, load.count)
+        load.limits = leg_limits(engines.snapshot, self.load_reports, limits, load.legs_at)
         load.lend(engines.snapshot.peers if self.chooser.expects_prefill else {}, limits.in_flight_per_prefill or inf)
 
     def prefill_leg(self, endpoint: Endpoint, request: Request, deadline: float = inf) -> Leg:

@@ -7,6 +7,7 @@ from aiohttp import web
 
 from pdx_proxy.admission.api_keys import Keyring
 from pdx_proxy.admission.usage import ROWS
+from pdx_proxy.balancing.engine_limits import Legs
 from pdx_proxy.balancing.leg_limits import leg_limits
 from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import Settings
@@ -130,9 +131,12 @@ class Control:
 
     async def _report(self) -> dict[str, Any]:
         report = await self._worker_report()
-        legs = report["legs"]
+        counts = [report.get(key, {}) for key in ("legs", "prefilling", "blocked")]
         limits = leg_limits(
-            self._snapshot(), self.load_poller.reports, self._settings.limits, lambda each: legs.get(each.name, 0)
+            self._snapshot(),
+            self.load_poller.reports,
+            self._settings.limits,
+            lambda each: Legs(*(by_name.get(each.name, 0) for by_name in counts)),
         )
         own = {"ejections": dict(self.registry.ejections), "canary": self.prober.report(), "legLimits": limits}
         return {**report, **own, "arrivals": self.transfer_share.as_json()}

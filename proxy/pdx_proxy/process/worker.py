@@ -102,8 +102,9 @@ class Worker:
 
     def report(self) -> dict[str, Any]:
         """Return the counters and the legs in flight."""
-        serving = self._serving
-        return {**serving.counters.report(self._engines.load.view()), "prefill": serving.chooser.prefills.report()}
+        serving, load = self._serving, self._engines.load
+        legs = {"prefilling": dict(load.at_prefill), "blocked": dict(load.blocked)}
+        return {**serving.counters.report(load.view()), **legs, "prefill": serving.chooser.prefills.report()}
 
     def drain(self) -> None:
         """Serve on, and let clients connect to other gateways."""

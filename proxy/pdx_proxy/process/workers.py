@@ -209,5 +209,6 @@ class ProcessWorkers:
         self._prefill.forget(number)
         if report is not None:
             prefill = {"tokens": report["prefill"]["tokens"]}
-            self._ended_reports.append({**report, "inFlight": {}, "legs": {}, "held": {}, "prefill": prefill})
+            open_now = {key: dict[str, int]() for key in ("inFlight", "legs", "prefilling", "blocked", "held")}
+            self._ended_reports.append({**report, **open_now, "prefill": prefill})
             self._ended_reports = [add_reports(self._ended_reports)]

@@ -4,6 +4,7 @@ import asyncio
 
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Limits
+from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld
 from tests.component.harness import PROMPT, Reply, Shape, World, eventually, request_of
 
@@ -104,3 +105,16 @@ async def test_a_body_that_does_not_come_holds_nothing(make_world: MakeWorld) ->
 
 def _buffered(world: World) -> int:
     return world.worker._admission.usage.buffered
+
+
+async def test_a_leg_that_waits_for_its_prefill_has_not_reached_its_decode(make_world: MakeWorld) -> None:
+    """The gateway counts it at D, where it will run, and counts those apart that a P prefills."""
+    world = await make_world(Order.PREFILL_FIRST, p={"prefill_base_seconds": 0.5})
+    task = asyncio.create_task(world.complete(prompt=PROMPT, tokens=2))
+    d = world.endpoint(world.d).name
+    await eventually(lambda: world.report["prefilling"] == {d: 1} and world.report["legs"].get(d) == 1)
+    assert (await task).status == 200
+    assert not world.report["prefilling"]
+    world.p.faults.add(FaultKind.STATUS, status=500)
+    assert (await world.complete(prompt=PROMPT, tokens=2)).status == 200
+    assert not world.report["prefilling"], "P has failed"

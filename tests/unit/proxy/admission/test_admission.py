@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pdx_proxy.admission.admission import Admission, ShedError, Waiter
+from pdx_proxy.admission.admission import SMALL_BODY_BYTES, Admission, ShedError, Waiter
 from pdx_proxy.admission.permit import Permit
 from pdx_proxy.admission.usage import Usage
 from pdx_proxy.config.settings import Limits
@@ -212,6 +212,29 @@ async def test_bytes_count_as_they_arrive() -> None:
     other.release()
     exchange.count(1000)  # alone: bounded by the largest body
     growing.release()
+    setup.check_idle(1)
+
+
+async def test_large_bodies_leave_bytes_to_small_ones() -> None:
+    """However many clients send large bodies slowly, a small request is served."""
+    most = 16 * SMALL_BODY_BYTES
+    setup = Setup(buffered_bytes=most)
+    exchanges: list[Any] = [FakeExchange(most // 2) for _ in range(3)]
+    permits = [setup.admission.acquire(exchange, None) for exchange in exchanges]
+    for exchange in exchanges[:2]:
+        exchange.count(most // 2 - SMALL_BODY_BYTES // 2)
+    assert setup.usage.buffered == most - SMALL_BODY_BYTES
+    exchanges[2].count(1000)
+    with pytest.raises(ShedError) as shed:
+        exchanges[0].count(1)
+    assert shed.value.reason is ShedReason.BYTES
+    with pytest.raises(ShedError):
+        setup.acquire(SMALL_BODY_BYTES + 1)
+    small = setup.acquire(SMALL_BODY_BYTES - 1000)
+    with pytest.raises(ShedError):
+        setup.acquire(1)
+    for permit in (small, *permits):
+        permit.release()
     setup.check_idle(1)
 
 

@@ -12,6 +12,7 @@ from pdx_proxy.balancing.engine_limits import (
     UNREPORTED_LIMIT,
     EngineLimit,
     EngineSample,
+    Legs,
     LimitEstimator,
     Work,
     own_limit,
@@ -104,6 +105,16 @@ def test_requests_that_wait_for_their_kv_for_a_moment_raise_no_limit() -> None:
     assert estimator.update(EngineSample(102, 8, 0, deferred=2)).requests < 11
 
 
+def test_a_wave_of_loads_raises_no_limit() -> None:
+    """Half of D's requests end within seconds, and the KV of those that replace them comes slowly."""
+    estimator = LimitEstimator(Work.DECODE)
+    before = fill(estimator, 64, 60)[-1].requests
+    for at in (100, 100.5, 101, 101.5):
+        estimator.update(EngineSample(at, 32, 0, deferred=32))
+    assert estimator.update(EngineSample(102, 64, 1)).requests <= before
+    assert estimator.update(EngineSample(103, 64, 1)).requests <= before
+
+
 def test_while_many_wait_for_their_kv_others_run() -> None:
     """If loads take long, requests for a full engine reach it besides those that load."""
     estimator = LimitEstimator(Work.DECODE)
@@ -118,18 +129,45 @@ def test_rate_and_latency_are_measured() -> None:
     estimator = LimitEstimator(Work.PREFILL)
     for at in range(60):
         limit = estimator.update(EngineSample(at, 1, 0, completed=at * 20, seconds=at * 10))
-    assert limit.rate == 20.0
-    assert limit.latency == pytest.approx(0.5)
-    restarted = estimator.update(EngineSample(60, 0, 0, completed=0, seconds=0))
-    assert restarted.rate == 20.0
+    assert (limit.rate, limit.latency) == (2.0, pytest.approx(0.5)), "of one that runs"
+    busy = estimator.update(EngineSample(60, 50, 0, completed=0, seconds=0))
+    assert busy.rate == pytest.approx(20.0, rel=0.01), "after a restart, too"
+
+
+def test_requests_that_end_together_do_not_raise_the_rate() -> None:
+    """64 requests of 20 s begin within one second. Three of them end in a second on average, but 64 in this one."""
+    estimator = LimitEstimator(Work.DECODE)
+    for at in range(20):
+        estimator.update(EngineSample(at, 64, 4))
+    burst = estimator.update(EngineSample(20, 64, 4, completed=64, seconds=64 * 20.0))
+    assert burst.rate == pytest.approx(68 / 20)
+
+
+def test_a_short_first_request_does_not_raise_the_rate() -> None:
+    estimator = LimitEstimator(Work.DECODE)
+    for at in range(10):
+        estimator.update(EngineSample(at, 64, 4))
+    assert estimator.update(EngineSample(10.1, 64, 4, completed=1, seconds=0.1)).rate < 0.3
 
 
 def test_the_requests_of_others_are_theirs() -> None:
     limit = EngineLimit(20, load=12)
-    assert own_limit(limit, legs=12, ahead=0) == 20
-    assert own_limit(limit, legs=5, ahead=0) == 13
-    assert own_limit(limit, legs=15, ahead=3) == 23, "three are at a P"
-    assert own_limit(EngineLimit(20, load=90), legs=0, ahead=0) == 1
+    assert own_limit(limit, Legs(12)) == 20
+    assert own_limit(limit, Legs(15, prefilling=3), ahead=3) == 23
+    assert own_limit(limit, Legs(6)) == 8, "half of its part at once: both gateways see room for eight"
+    assert own_limit(limit, Legs(8, prefilling=2), ahead=4) == 10, "and both have two of four at a P"
+    assert own_limit(limit, Legs(1)) == 2, "one with few requests gets more, too"
+    assert own_limit(EngineLimit(20, load=30), Legs(15)) == 10
+    assert own_limit(EngineLimit(20, load=90), Legs(0)) == 1
+
+
+def test_answers_that_nobody_reads_need_no_room() -> None:
+    """What the engine has generated holds no place there, although its leg stays open."""
+    limit = EngineLimit(20, load=12)
+    assert own_limit(limit, Legs(112, blocked=100)) == 120
+    assert own_limit(limit, Legs(62, blocked=100)) == 70, "it still runs half of those whose clients do not read"
+    assert own_limit(limit, Legs(112, blocked=10)) == 30, "others have just come, and are not in the report"
+    assert own_limit(limit, Legs(115, prefilling=3, blocked=100), ahead=3) == 123
 
 
 def test_as_many_are_under_way_as_end_meanwhile() -> None:
@@ -138,6 +176,8 @@ def test_as_many_are_under_way_as_end_meanwhile() -> None:
     assert under_way(grows, 0.0) == 0
     assert under_way(grows, 0.5) == 4
     assert under_way(grows, 10.0) == 10
+    assert under_way(replace(grows, rate=0.1), 10.0) == 8, "at most twice as many in a second"
+    assert under_way(replace(grows, was_full=True), 0.5) == 2
 
 
 def endpoint(name: str, role: Role, order: Order = Order.PREFILL_FIRST) -> Endpoint:
@@ -152,7 +192,7 @@ def test_legs_are_limited_by_reports_and_settings() -> None:
     limits = {p.name: EngineLimit(6, latency=0.5), d.name: busy, pushed.name: busy}
 
     def found(reports: LoadReports, **more: Any) -> list[float]:
-        by_name = leg_limits(snapshot, reports, Limits(**more), lambda _: 100)
+        by_name = leg_limits(snapshot, reports, Limits(**more), lambda _: Legs(100))
         return [by_name[each.name] for each in (p, d, pushed)]
 
     assert found(LoadReports(limits=limits)) == [6, 120, 100], "with P first, 20 of D's may be at a P"

@@ -56,6 +56,35 @@ def test_every_worker_sees_the_sum(steps: list[tuple[int, int]], random: Random)
         table.close()
 
 
+def test_legs_by_their_state(table: LoadTable) -> None:
+    """Every worker sees the sum, and reports its own."""
+    one, beyond = endpoint(1, table.give("h:1")), endpoint(2, NO_SLOT)
+    loads = workers(table, 3)
+    for load in (*loads, loads[0]):
+        for each in (one, beyond):
+            load.acquire(each)
+            load.begin_prefill(each)
+    loads[1].block(one)
+    loads[1].block(beyond)
+    assert [states(load, one) for load in loads] == [(4, 4, 1)] * 3
+    assert [states(load, beyond) for load in loads] == [(2, 2, 0), (1, 1, 1), (1, 1, 0)]
+    assert table.legs(one.slot) == 4
+    loads[0].end_prefill(one)
+    loads[1].end_prefill(one)
+    loads[1].unblock(one)
+    loads[0].block(one)
+    assert states(loads[2], one) == (4, 2, 1)
+    assert [dict(load.at_prefill) for load in loads] == [{"h:1": 1, "h:2": 2}, {"h:2": 1}, {"h:1": 1, "h:2": 1}]
+    assert [dict(load.blocked) for load in loads] == [{"h:1": 1}, {"h:2": 1}, {}]
+    table.forget(0)
+    assert states(loads[2], one) == (2, 1, 0)
+
+
+def states(load: SharedLoad, where: Endpoint) -> tuple[int, int, int]:
+    legs = load.legs_at(where)
+    return legs.count, legs.prefilling, legs.blocked
+
+
 def test_a_dead_worker_counts_nothing(table: LoadTable) -> None:
     one, two = endpoint(1, table.give("h:1")), endpoint(2, table.give("h:2"))
     loads = workers(table, 3)
