@@ -6,7 +6,6 @@ that: a brace within a text does as well. A block's hash covers everything befor
 hash have the same beginning. Where blocks end depends only on the bytes before, so equal beginnings have equal blocks.
 """
 
-import re
 from collections.abc import Generator
 from typing import Any, Final
 
@@ -33,7 +32,6 @@ _HEAD_BYTES: Final = _MESSAGE_GROWTH * BLOCK_BYTES
 """Braces end no block behind this many bytes of their list, where they would come too late."""
 _SLICE_BYTES: Final = 256 * 1024
 """What is read of a large body at a time."""
-_BRACE: Final = re.compile(rb"}")
 _KEYS: Final = ("cache_salt", "chat_template", "chat_template_kwargs", "documents", "mm_processor_kwargs")
 """Members besides the model's name that change the whole prompt or, the salt, keep requests apart in vLLM's cache."""
 _PARTS: Final = ("tools", "system", "messages", "prompt", "input")
@@ -114,13 +112,12 @@ class _Chain:
 
     def read_messages(self) -> None:
         """Read the beginning of a list, and end blocks at braces."""
-        part, begin, end = self._part[:_HEAD_BYTES], self._begin, 0
+        head, begin, end = bytes(self._part[:_HEAD_BYTES]), self._begin, 0
         while True:
             shortest = max(_MESSAGE_BYTES, self._last // _MESSAGE_GROWTH)
-            brace = _BRACE.search(part, max(end, self._last + shortest - begin - 1))
-            if brace is None:
+            end = head.find(b"}", max(end, self._last + shortest - begin - 1)) + 1
+            if not end:
                 return
-            end = brace.end()
             self.read(end)
             if end + begin - self._last >= shortest:
                 self._end_block(end + begin)
