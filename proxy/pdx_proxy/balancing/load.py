@@ -77,6 +77,10 @@ class Load:
         """Whether the endpoint has as many legs as its limit allows."""
         return self.count(endpoint) >= self.limits.get(endpoint.name, inf)
 
+    def share(self, endpoint: Endpoint) -> float:
+        """Return the load of an endpoint as a share of its limit."""
+        return self.of(endpoint) / self.limits.get(endpoint.name, inf)
+
     def view(self) -> Mapping[str, int]:
         """This worker's legs by endpoint; endpoints without legs are absent."""
         return self.legs
