@@ -147,6 +147,16 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "p99 of all others": lambda line: "; ".join(f"{kind}: {x * 1000:.1f} ms" for kind, x in line["late"].items()),
         "machine": _of("machine"),
     },
+    "neighbours": {
+        "date": _of("date"),
+        "order": _of("order"),
+        "minutes": lambda line: f"{line['seconds'] / 60:.3g}",
+        "connections of the first": _of("connections"),
+        "answers to the first, the second": lambda line: ", ".join(f"{x:,}" for x in line["answers"]),
+        "one service": lambda line: f"{line['service']:.2f} s",
+        "p99 of the second": lambda line: f"{line['p99']:.2f} s",
+        "machine": _of("machine"),
+    },
     "kills": {
         "date": _of("date"),
         "leaders killed": _of("kills"),
