@@ -47,7 +47,11 @@ class GatewayProcess:
                 stderr=log,
                 cwd=ROOT,
             )
-        assert b"serving on" in await self._line(), self.log
+        try:
+            assert b"serving on" in await self._line(), self.log
+        except BaseException:
+            await self.__aexit__()  # without the context, nothing would end it
+            raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:

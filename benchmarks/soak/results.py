@@ -12,6 +12,9 @@ HERE: Final = Path(__file__).parent
 _BEGIN: Final = "<!-- begin of {0}: written by the soak -->"
 _END: Final = "<!-- end of {0} -->"
 
+LAST: Final = "last results"
+"""The table of all campaigns."""
+_NOT_IN_LAST: Final = ("date", "machine", "seed", "outcomes")
 _DEEDS: Final = ("kill", "leave", "add")
 
 Line = Mapping[str, Any]
@@ -29,9 +32,32 @@ def record(name: str, line: Line, here: Path = HERE) -> None:
     path = here / f"{name}.jsonl"
     with path.open("a") as results:
         results.write(json.dumps({"date": date, "machine": machine, **line}) + "\n")
-    lines = [json.loads(each) for each in path.read_text().splitlines()]
     readme = here / "README.md"
-    readme.write_text(replaced(readme.read_text(), name, table(name, lines)))
+    text = replaced(readme.read_text(), name, table(name, read(name, here)))
+    readme.write_text(replaced(text, LAST, last_results(text, here)))
+
+
+def read(name: str, here: Path = HERE) -> list[Line]:
+    """All lines of one file, the oldest first; none without the file."""
+    path = here / f"{name}.jsonl"
+    return [json.loads(each) for each in path.read_text().splitlines()] if path.exists() else []
+
+
+def last_results(text: str, here: Path = HERE) -> str:
+    """Markdown of the last line of each file whose table the document has, in the order of the document."""
+    names = sorted(
+        (name for name in _COLUMNS if _BEGIN.format(name) in text), key=lambda x: text.index(_BEGIN.format(x))
+    )
+    rows = ["| campaign | last run | runs | last result |", "|---|---|---|---|"]
+    for name in names:
+        lines = read(name, here)
+        if not lines:
+            rows.append(f"| {name} | – | 0 | |")
+            continue
+        cells = {title: cell(lines[-1]) for title, cell in _COLUMNS[name].items() if title not in _NOT_IN_LAST}
+        result = "; ".join(f"{title}: {value}" for title, value in cells.items())
+        rows.append(f"| {name} | {lines[-1]['date']} | {len(lines)} | {result} |")
+    return "\n".join(rows)
 
 
 def replaced(text: str, name: str, content: str) -> str:
@@ -145,6 +171,16 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
         "slow peers of each kind": _of("peers"),
         "minutes of each": lambda line: f"{line['seconds'] / 60:.3g}",
         "p99 of all others": lambda line: "; ".join(f"{kind}: {x * 1000:.1f} ms" for kind, x in line["late"].items()),
+        "machine": _of("machine"),
+    },
+    "neighbours": {
+        "date": _of("date"),
+        "order": _of("order"),
+        "minutes": lambda line: f"{line['seconds'] / 60:.3g}",
+        "connections of the first": _of("connections"),
+        "answers to the first, the second": lambda line: ", ".join(f"{x:,}" for x in line["answers"]),
+        "one service": lambda line: f"{line['service']:.2f} s",
+        "p99 of the second": lambda line: f"{line['p99']:.2f} s",
         "machine": _of("machine"),
     },
     "kills": {

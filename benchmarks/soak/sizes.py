@@ -143,7 +143,8 @@ async def _overload(report: Report, gateways: list[GatewayProcess], decodes: lis
     rate = TIMES * sum(each.can_run for each in report.engines) / (plan.tokens * plan.token)
     numbers = itertools.count()
     patience = plan.waits + 3 * plan.tokens * plan.token + _LATE
-    loads = [Traffic([gateway.listen], plan.tokens, _PROMPT, numbers, patience, plan.varies) for gateway in gateways]
+    tokens, varies = plan.tokens, plan.varies
+    loads = [Traffic([each.listen], tokens, _PROMPT, numbers, patience, varies=varies) for each in gateways]
     async with asyncio.TaskGroup() as group:
         for load in loads:
             group.create_task(load.open_loop(rate / len(gateways), within(plan.overload)))

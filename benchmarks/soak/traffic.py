@@ -47,6 +47,8 @@ class Traffic:
     prompt: str = ""
     numbers: Iterator[int] = field(default_factory=itertools.count)
     patience: float = _PATIENCE
+    client: str = ""
+    """The client that a proxy of the gateway reports; empty: the address is the client."""
     varies: float = 0.0
     """By which share answers are shorter or longer than `tokens`. Equal ones that begin together end together."""
     attempts: list[Attempt] = field(default_factory=list)
@@ -116,7 +118,8 @@ class Traffic:
             async with asyncio.timeout(self.patience):
                 reader, writer = await connect(where)
                 try:
-                    writer.write(request.wire("Connection: close\r\n"))
+                    forwarded = f"X-Forwarded-For: {self.client}\r\n" if self.client else ""
+                    writer.write(request.wire(f"Connection: close\r\n{forwarded}"))
                     answer = await read_answer(reader)
                 finally:
                     drop(writer)

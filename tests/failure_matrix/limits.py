@@ -88,6 +88,58 @@ def limits() -> Iterator[Row]:
         test="component/admission/test_limits.py::test_a_prefill_has_a_limit_of_its_own",
     )
     yield Row(
+        "decode-full-shared",
+        Phase.QUEUE,
+        "several gateways have more requests than D can run",
+        "the right answer, after a wait in a gateway's queue",
+        {Outcome.SPLIT: 1},
+        orders=PULL,
+        engines="D runs all that it can; at most 4, or a tenth, wait in its queue",
+        test="unit/proxy/balancing/test_limits_over_time.py::"
+        "test_a_decode_runs_what_it_can_and_its_queue_stays_short[64-0.02-2]",
+    )
+    yield Row(
+        "decode-waves",
+        Phase.QUEUE,
+        "all requests of a full D end within a second",
+        "the right answer, after a wait in a gateway's queue",
+        {Outcome.SPLIT: 1},
+        orders=PULL,
+        engines="D gets as many as before",
+        test="unit/proxy/balancing/test_engine_limits.py::test_requests_that_end_together_do_not_raise_the_rate",
+    )
+    yield Row(
+        "decode-unread",
+        Phase.QUEUE,
+        "other clients do not read answers that D has generated",
+        Client.RIGHT,
+        {Outcome.SPLIT: 1},
+        orders=PULL,
+        engines="their legs take no room",
+        test="component/http/test_slow_peers.py::test_answers_that_nobody_reads_take_no_room",
+    )
+    yield Row(
+        "bytes-large",
+        Phase.QUEUE,
+        "other clients fill the buffered bytes with large bodies, and its own is small",
+        Client.RIGHT,
+        {Outcome.SPLIT: 1},
+        orders=PULL,
+        engines="one leg each",
+        counters="`pdx_requests_shed_total` bytes: the large ones",
+        test="unit/proxy/admission/test_admission.py::test_large_bodies_leave_bytes_to_small_ones",
+    )
+    yield Row(
+        "retried-full",
+        Phase.PREFILL,
+        "P fails, and every D has as many requests as its limit allows",
+        Client.RIGHT,
+        {Outcome.SPLIT: 1},
+        orders=PULL,
+        engines="further attempts do not wait; D's get them in proportion to their limits",
+        test="unit/proxy/serving/test_attempts.py::test_attempts_that_do_not_wait_are_divided_by_the_engines_limits",
+    )
+    yield Row(
         "left-settling",
         Phase.PREFILL,
         "the client leaves, and its hand-off is settled for some time",

@@ -23,6 +23,42 @@ MUTATIONS: Final = (
         "component/admission/test_limits.py::test_a_prefill_has_a_limit_of_its_own",
     ),
     Mutation(
+        "every gateway takes all the room of an engine",
+        "balancing/engine_limits.py",
+        "change = reached / limit.load * room - legs.prefilling",
+        "change = 2 * room",
+        "unit/proxy/balancing/test_limits_over_time.py::"
+        "test_a_decode_runs_what_it_can_and_its_queue_stays_short[64-0.02-2]",
+    ),
+    Mutation(
+        "requests that end together raise D's rate",
+        "balancing/engine_limits.py",
+        "return min(self._ended / self._busy, load / self._latency) if",
+        "return self._ended / self._busy if",
+        "unit/proxy/balancing/test_engine_limits.py::test_requests_that_end_together_do_not_raise_the_rate",
+    ),
+    Mutation(
+        "answers that nobody reads take room",
+        "balancing/engine_limits.py",
+        "unread = min(legs.blocked, max(0.0, reached - limit.load))",
+        "unread = 0.0",
+        "component/http/test_slow_peers.py::test_answers_that_nobody_reads_take_no_room",
+    ),
+    Mutation(
+        "large bodies leave nothing to small ones",
+        "admission/admission.py",
+        "return most if size <= SMALL_BODY_BYTES else most - most // _PART_FOR_SMALL",
+        "return most",
+        "unit/proxy/admission/test_admission.py::test_large_bodies_leave_bytes_to_small_ones",
+    ),
+    Mutation(
+        "attempts that do not wait go to the smallest engine",
+        "balancing/chooser.py",
+        "pick(snapshot, self._share_of, split=split",
+        "pick(snapshot, self._load_of, split=split",
+        "unit/proxy/serving/test_attempts.py::test_attempts_that_do_not_wait_are_divided_by_the_engines_limits",
+    ),
+    Mutation(
         "the queue uses up the whole deadline",
         "serving/attempts.py",
         "call.request.deadline += timeline.queued",

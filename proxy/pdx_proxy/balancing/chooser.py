@@ -43,7 +43,7 @@ class Chooser:
 
     def __init__(self, choosing: Choosing, load: Load, counters: Counters, log: SharedLog | None = None) -> None:
         self._choosing = choosing
-        self._load_of = load.of
+        self._load_of, self._share_of = load.of, load.share
         self._counters = counters
         self._prefill_choices, self._decode_choices = counters.choices["prefill"], counters.choices["decode"]
         self._least_load: dict[Role, Policy] = {Role.PREFILL: least, Role.DECODE: least}
@@ -96,6 +96,15 @@ class Chooser:
         prefill = self._prefill_policy(request) if split else least
         decode = self._decode_policy(request)
         return pick(snapshot, self._load_of, split=split, avoid=avoid, cursor=cursor, prefill=prefill, decode=decode)
+
+    def choose_least_full(
+        self, snapshot: Snapshot, *, split: bool, avoid: Collection[str], cursor: int
+    ) -> Choice | None:
+        """Select the engines of an attempt that does not wait for room: by the share of their limits.
+
+        By their load alone, all such attempts would go to the smallest engine.
+        """
+        return pick(snapshot, self._share_of, split=split, avoid=avoid, cursor=cursor)
 
     def count(self, choice: Choice, request: Request, *, split: bool, first: bool) -> None:
         """Count a choice that is used. `first`: for the first attempt of a request."""

@@ -10,8 +10,8 @@ from enum import Enum, auto
 from math import exp
 from typing import Final
 
-FIRST_LIMIT: Final = 5.0
-"""Requests for an engine before its first report. One runs, so at most four wait."""
+FIRST_LIMIT: Final = 4.0
+"""Requests for an engine before its first report: as many may wait, so two gateways may begin with as many each."""
 UNREPORTED_LIMIT: Final = 256.0
 """Requests for an engine that reports nothing: vLLM's max_num_seqs on most GPUs (engine/arg_utils.py)."""
 MOST_QUEUED: Final = 4.0
@@ -26,6 +26,8 @@ _KEPT_SHARE: Final = 0.7
 """Weight of the earlier values in an average."""
 _RATE_SECONDS: Final = 5.0
 """Within this time, the weight of a request that has ended falls to 1/e."""
+_QUICK_PREFILL: Final = 0.5
+"""Up to so many seconds of a prefill, a D whose limit rises by a part of its load is full within half a minute."""
 _DEFERRED_SECONDS: Final = 20.0
 """How long requests must wait for their KV until they count."""
 _PATIENCE: Final = 10
@@ -134,13 +136,13 @@ def own_limit(limit: EngineLimit, legs: Legs, ahead: float = 0.0) -> float:
 def under_way(decode: EngineLimit, prefill_seconds: float) -> float:
     """How many requests for a D may be at a P, so that D has room for each when P has finished: what ends meanwhile.
 
-    While nothing has shown how many D can run, it may also get more each time, at most twice as many in a second.
+    While nothing has shown how many D can run, it may also get more each time if P is slow: otherwise it would take
+    minutes to fill a large D. If D cannot run them, they wait in its queue.
     """
     ending = decode.rate * prefill_seconds
-    if not decode.grows:
+    if not decode.grows or decode.was_full:
         return ending
-    more = growth(Work.DECODE, decode.load) if decode.was_full else max(MOST_QUEUED, decode.load)
-    return max(ending, min(prefill_seconds, 1.0) * more)
+    return max(ending, min(max(prefill_seconds - _QUICK_PREFILL, 0.0), 1.0) * max(MOST_QUEUED, decode.load))
 
 
 class LimitEstimator:
@@ -202,7 +204,8 @@ class LimitEstimator:
         """Nothing waits. Requests that wait for their KV do not show that the engine can run them too."""
         if self._full_at is None or sample.running > self._full_at:
             self._full_at = None
-            self._limit = max(self._limit, steady + growth(self._work, steady))
+            more = room if self._was_full else growth
+            self._limit = max(self._limit, steady + more(self._work, steady))
         elif self._quiet >= _INCREASES and sample.running < self._full_at:
             full = self._full_at + self._deferred
             self._limit = max(self._limit, full + room(self._work, full))

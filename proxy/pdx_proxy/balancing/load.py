@@ -114,6 +114,10 @@ class Load:
         self.lenders, self.most_prefill = lenders, most
         self.lent = {name: sum(self.limits.get(each.name, inf) for each in group) for name, group in lenders.items()}
 
+    def share(self, endpoint: Endpoint) -> float:
+        """Return the load of an endpoint as a share of its limit."""
+        return self.of(endpoint) / self.limits.get(endpoint.name, inf)
+
     def view(self) -> Mapping[str, int]:
         """This worker's legs by endpoint; endpoints without legs are absent."""
         return self.legs

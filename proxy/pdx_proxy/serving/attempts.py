@@ -65,6 +65,8 @@ class Attempts:
                 else:
                     choice = await self._wait(call)
                 self._serving.budget.request(call.timeline.read)
+            elif choice is not None and not self.has_room(choice):
+                choice = self._choose_least_full(split, avoid)
             if choice is None:
                 break
             self._chooser.count(choice, call.request, split=split, first=not avoid)
@@ -128,6 +130,10 @@ class Attempts:
     def _choose(self, call: Call, split: bool, avoid: Collection[str]) -> Choice | None:
         self._cursor += 1
         return self._chooser.choose(self._engines.snapshot, call.request, split=split, avoid=avoid, cursor=self._cursor)
+
+    def _choose_least_full(self, split: bool, avoid: Collection[str]) -> Choice | None:
+        snapshot = self._engines.snapshot
+        return self._chooser.choose_least_full(snapshot, split=split, avoid=avoid, cursor=self._cursor)
 
     def _record(self, failure: HandoffFailure, call: Call, avoid: set[str]) -> EngineFailure:
         """Count a failed attempt, and avoid its endpoint in the next one."""

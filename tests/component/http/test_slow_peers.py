@@ -93,6 +93,28 @@ async def test_a_client_that_reads_nothing_is_cut(state: str, path: str, make_wo
         await _read_all(client)
 
 
+async def test_answers_that_nobody_reads_take_no_room(make_world: MakeWorld, send: Send) -> None:
+    """D has generated them. Their legs stay open, and are more than D has ever run."""
+    world = await make_world(Order.PREFILL_FIRST, sim=LARGE, d={"decode_token_seconds": 1e-4})
+    _small_buffers(world)
+    d = world.endpoint(world.d).name
+    clients: list[socket.socket] = []
+
+    def have_all_been_generated() -> bool:
+        return world.report["blocked"].get(d) == len(clients) and not world.d.counts.running_now
+
+    for _ in range(3):
+        world.sent += 4
+        clients += [await send(world, request_of(Shape(stream=True).body(tokens=4000))) for _ in range(4)]
+        await eventually(have_all_been_generated)
+    assert (await world.complete()).text == Shape().expected()
+    for client in clients:
+        client.close()
+    await eventually(lambda: not world.report["inFlight"]["requests"])
+    assert not world.report["blocked"]
+    assert await world.outcomes() == {"split": 1, "client_left": 12}
+
+
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_pipelining_client_that_leaves_is_noticed(path: str, make_world: MakeWorld, send: Send) -> None:
     """It has sent so much ahead that the gateway does not read from it."""
@@ -127,7 +149,7 @@ async def test_declared_bodies_take_nothing(path: str, make_world: MakeWorld, se
     """Neither a slot nor bytes: only what has arrived counts."""
     limits = Limits(in_flight_per_decode=1, queued_requests=1, buffered_bytes=1 << 20)
     world = await make_world(Order.PREFILL_FIRST, limits=limits)
-    head = request_of({}, PATHS[path]).partition(b"Content-Length")[0] + b"Content-Length: 1000000\r\n\r\n"
+    head = request_of({}, PATHS[path]).partition(b"Content-Length")[0] + b"Content-Length: 900000\r\n\r\n"
     world.sent += 4
     clients = [await send(world, head + b'{"prompt":"') for _ in range(4)]
     await eventually(lambda: world.report["inFlight"]["requests"] == 4)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from benchmarks.soak import capacity, crowd, impatience, overload, sizes
+from benchmarks.soak import capacity, crowd, impatience, neighbours, overload, sizes
 from benchmarks.soak.frame import Report
 from benchmarks.soak.results import print_line, record
 from pdx_api.names import Order
@@ -17,6 +17,7 @@ RUN: Final[Mapping[str, Callable[[Any, Path], Awaitable[Report[Any]]]]] = {
     "impatience": impatience.run,
     "sizes": sizes.run,
     "crowd": crowd.run,
+    "neighbours": neighbours.run,
 }
 SHORT: Final[Mapping[str, Any]] = {
     "overload": overload.Plan(Order.PREFILL_FIRST, 6.0, keeps=0.7),
@@ -29,6 +30,7 @@ SHORT: Final[Mapping[str, Any]] = {
     ),
     "sizes": sizes.SHORT,
     "crowd": crowd.SHORT,
+    "neighbours": neighbours.SHORT,
 }
 """Shorter phases vary more, and the machine may be busy."""
 LONG: Final[Mapping[str, Sequence[Any]]] = {
@@ -37,6 +39,7 @@ LONG: Final[Mapping[str, Sequence[Any]]] = {
     "impatience": [impatience.Plan(order) for order in Order],
     "sizes": [sizes.Plan(order, gateways) for order in Order for gateways in (1, 2)],
     "crowd": [crowd.Plan()],
+    "neighbours": [neighbours.Plan(order) for order in Order],
 }
 SOAK: Final = [pytest.mark.soak, pytest.mark.timeout(1800)]
 

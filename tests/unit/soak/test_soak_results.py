@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.soak.clients import Answer, ClientRequest, Saw, judge
-from benchmarks.soak.results import HERE, record, replaced, table
+from benchmarks.soak.results import HERE, LAST, last_results, read, record, replaced, table
 
 REQUEST = ClientRequest(1, chat=False, stream=True, prompt="request 1", tokens=3)
 PIECES = [REQUEST.expected[i : i + 4] for i in range(0, 12, 4)]
@@ -64,12 +64,16 @@ def test_a_line_is_dated_and_shown(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["faults", "hang-ups", "overload"])
+@pytest.mark.parametrize("name", [path.stem for path in sorted(HERE.glob("*.jsonl"))])
 def test_the_committed_tables_are_those_of_the_committed_lines(name: str) -> None:
-    path = HERE / f"{name}.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     text = (HERE / "README.md").read_text()
-    assert not lines or replaced(text, name, table(name, lines)) == text
+    assert replaced(text, name, table(name, read(name))) == text
+    assert f"| {name} | {read(name)[-1]['date']} |" in text
+
+
+def test_the_last_results_are_those_of_the_committed_lines() -> None:
+    text = (HERE / "README.md").read_text()
+    assert replaced(text, LAST, last_results(text)) == text
 
 
 def test_a_readme_without_a_place_is_an_error() -> None:

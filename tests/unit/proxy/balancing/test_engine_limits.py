@@ -83,6 +83,14 @@ def test_it_grows_again_when_requests_become_smaller() -> None:
     assert int(fill(estimator, 50, 120)[-1].requests) == 52
 
 
+def test_what_an_engine_runs_varies_with_the_size_of_its_requests() -> None:
+    """It is full at 40, and runs 44 for a moment. Its queue stays short when it runs 40 again."""
+    estimator = LimitEstimator(Work.DECODE)
+    assert fill(estimator, 40, 60)[-1].requests == 42
+    assert int(estimator.update(EngineSample(100, 44, 0)).requests) == 46
+    assert int(fill(estimator, 40, 20)[-1].requests) == 42
+
+
 def test_scarce_kv_bounds_it() -> None:
     estimator = LimitEstimator(Work.DECODE)
     fill(estimator, 200, 60)
@@ -173,11 +181,11 @@ def test_answers_that_nobody_reads_need_no_room() -> None:
 def test_as_many_are_under_way_as_end_meanwhile() -> None:
     assert under_way(EngineLimit(100, load=100, rate=40.0), 0.5) == 20
     grows = EngineLimit(9, load=8, grows=True, rate=1.0)
-    assert under_way(grows, 0.0) == 0
-    assert under_way(grows, 0.5) == 4
+    assert under_way(grows, 0.5) == 0.5
+    assert under_way(grows, 1.0) == 4
     assert under_way(grows, 10.0) == 10
-    assert under_way(replace(grows, rate=0.1), 10.0) == 8, "at most twice as many in a second"
-    assert under_way(replace(grows, was_full=True), 0.5) == 2
+    assert under_way(replace(grows, rate=0.1), 10.0) == 8, "at most as many as it has"
+    assert under_way(replace(grows, was_full=True), 1.0) == 1
 
 
 def endpoint(name: str, role: Role, order: Order = Order.PREFILL_FIRST) -> Endpoint:
