@@ -137,7 +137,7 @@ def test_rate_and_latency_are_measured() -> None:
     estimator = LimitEstimator(Work.PREFILL)
     for at in range(60):
         limit = estimator.update(EngineSample(at, 1, 0, completed=at * 20, seconds=at * 10))
-    assert (limit.rate, limit.latency) == (2.0, pytest.approx(0.5)), "of one that runs"
+    assert (limit.rate, limit.latency) == pytest.approx((2.0, 0.5)), "of one that runs"
     busy = estimator.update(EngineSample(60, 50, 0, completed=0, seconds=0))
     assert busy.rate == pytest.approx(20.0, rel=0.01), "after a restart, too"
 
