@@ -149,7 +149,7 @@ async def test_declared_bodies_take_nothing(path: str, make_world: MakeWorld, se
     """Neither a slot nor bytes: only what has arrived counts."""
     limits = Limits(in_flight_per_decode=1, queued_requests=1, buffered_bytes=1 << 20)
     world = await make_world(Order.PREFILL_FIRST, limits=limits)
-    head = request_of({}, PATHS[path]).partition(b"Content-Length")[0] + b"Content-Length: 1000000\r\n\r\n"
+    head = request_of({}, PATHS[path]).partition(b"Content-Length")[0] + b"Content-Length: 900000\r\n\r\n"
     world.sent += 4
     clients = [await send(world, head + b'{"prompt":"') for _ in range(4)]
     await eventually(lambda: world.report["inFlight"]["requests"] == 4)
