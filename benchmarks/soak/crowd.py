@@ -33,8 +33,8 @@ _PIECE: Final = b" " * (16 << 10)
 _BUFFER: Final = 4096
 _SEGMENT: Final = 1400
 """Bytes of a TCP segment, as on a network."""
-_LONG: Final = 1500
-"""Tokens of an answer that nobody reads: 330 kB, of which the gateway and both kernels buffer less than 220 kB."""
+_LONG: Final = 1200
+"""Tokens of an answer that nobody reads: 264 kB, of which the gateway and both kernels buffer less than 220 kB."""
 _TOKENS: Final = 20
 """Of the answers for all others."""
 _BETWEEN: Final = 0.002
@@ -66,7 +66,7 @@ class Plan:
     """One run. All times are in seconds."""
 
     peers: int = 1000
-    phase: float = 60.0
+    phase: float = 40.0
     rate: float = 20.0
     """Requests per second of the other clients."""
     may_add: float = 0.005

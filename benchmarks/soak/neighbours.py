@@ -35,7 +35,7 @@ class Plan:
     """One run. All times are in seconds."""
 
     order: Order
-    seconds: float = 120.0
+    seconds: float = 60.0
     connections: int = 100
     """Of the first client."""
     prefill: float = 0.5
