@@ -149,10 +149,10 @@ async def test_the_last_decode_serves_while_it_is_suspect(order: Order, make_wor
     first = asyncio.create_task(world.complete(n=2))
     await eventually(lambda: world.endpoint(world.d).state is State.SUSPECT)
     assert (await world.call("GET", f"{world.url}/ready")).status == 200
-    replies = await asyncio.gather(*(world.complete() for _ in range(4)))
-    assert [reply.text for reply in replies] == [Shape().expected()] * 4
+    replies = await asyncio.gather(*(world.complete() for _ in range(3)))  # a fourth would wait until D is warm
+    assert [reply.text for reply in replies] == [Shape().expected()] * 3
     assert (await first).status == 200
-    assert await world.outcomes() == {"split": 1, "whole": 5}, "remote KV must not be the first work of an engine"
+    assert await world.outcomes() == {"split": 1, "whole": 4}, "remote KV must not be the first work of an engine"
     await world.warm()
     assert (await world.complete()).text == Shape().expected()
     assert (await world.outcomes())["split"] == 2

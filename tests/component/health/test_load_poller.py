@@ -49,7 +49,9 @@ async def test_an_engine_that_others_keep_busy_is_avoided(make_world: MakeWorld,
 
 async def test_reports_of_idle_engines_are_not_published(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, choosing=Choosing(decode_policy=Policy.LEAST_LOAD))
-    await eventually(lambda: report_of(world, world.d) == report_of(world, world.p) == LoadReport(0, 0, 0.0))
+    settings = world.d.settings
+    idle = LoadReport(0, 0, 0.0, cache_tokens=settings.num_blocks * settings.block_size, cache_hits=0.0)
+    await eventually(lambda: report_of(world, world.d) == report_of(world, world.p) == idle)
     await eventually(lambda: not any(limit.rate for limit in reports_of_worker(world).limits.values()))
     before, snapshot = reports_of_worker(world), world.worker._engines.snapshot
     poller = world.gateway.load_poller
