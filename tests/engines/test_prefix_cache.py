@@ -13,7 +13,7 @@ from pdx_api.names import Order, Role
 from tests.engines.support.harness import Engine, complete, gateway, make_prompt, running, tiny_spec
 
 CONVERSATIONS = 10
-TURNS = 5
+ROUNDS = 5
 SYLLABLES = 110
 """Of a message: about 250 tokens."""
 
@@ -39,16 +39,16 @@ def engines(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 async def converse(session: aiohttp.ClientSession, url: Callable[[int], str], first_seed: int) -> None:
     """Let all conversations take their turns together. `url` returns where a conversation goes."""
 
-    async def turn(number: int, messages: list[dict[str, str]]) -> None:
-        seed = first_seed + number * TURNS + len(messages)
+    async def go_on(number: int, messages: list[dict[str, str]]) -> None:
+        seed = first_seed + number * ROUNDS + len(messages)
         messages.append({"role": "user", "content": make_prompt(seed, SYLLABLES)})
         answer = await complete(session, url(number), {"messages": messages, "max_tokens": 4})
         assert answer.status == 200, answer.text
         messages.append({"role": "assistant", "content": answer.text})
 
     conversations: list[list[dict[str, str]]] = [[] for _ in range(CONVERSATIONS)]
-    for _ in range(TURNS):
-        await asyncio.gather(*(turn(number, messages) for number, messages in enumerate(conversations)))
+    for _ in range(ROUNDS):
+        await asyncio.gather(*(go_on(number, messages) for number, messages in enumerate(conversations)))
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from pdx_api.names import Order
 from tests.engines.conftest import Pair, running_pair
 from tests.engines.support import campaign
 from tests.engines.support.api_table import ApiTable
-from tests.engines.support.harness import Engine, Gateway, complete, eventually, gateway, make_prompt
+from tests.engines.support.harness import Gateway, complete, eventually, gateway, make_prompt
 from tests.engines.support.openai_client import OpenAIClient
 
 

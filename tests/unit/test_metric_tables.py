@@ -27,7 +27,13 @@ def gateway() -> str:
     transfer_share = {"split": 1, "decode": {"d": {"promptTokens": 2, "outside": 1}}}
     limits = {endpoint.name: 2.0 for endpoint in endpoints}
     own = {"ejections": {"lost": 0}, "canary": transfer_probes, "arrivals": transfer_share, "legLimits": limits}
-    prefill = {"backlog": {"p": 1}, "rates": {"p": 2.0}, "rated": {"p": 1}, "tokens": {"cached": 1, "computed": 2}}
+    prefill = {
+        "backlog": {"p": 1},
+        "counted": {"p": 1},
+        "rates": {"p": 2.0},
+        "rated": {"p": 1},
+        "tokens": {"cached": 1, "computed": 2},
+    }
     return render({**counters, **own, "prefill": prefill}, endpoints).decode()
 
 

@@ -111,7 +111,7 @@ class ExpectedWait:
         if now - self._decayed_at > _DECAY_SECONDS:
             self._decay(now)
         tokens = prompt.tokens + 1
-        arrivals = _DELAYED * self._recent / (RECENT_SECONDS * len(self._engines))  # per second and engine
+        delayed_per_second = _DELAYED * self._recent / (RECENT_SECONDS * len(self._engines))  # per second and engine
         costs: list[float] = []
         for engine in engines:
             speed = engine.rate(now)
@@ -120,7 +120,7 @@ class ExpectedWait:
                 costs.append(float(engine.backlog + own))
                 continue
             wait = engine.wait(own, speed, now)
-            delayed = arrivals * wait
+            delayed = delayed_per_second * wait
             if delayed > _MOST_DELAYED:
                 delayed = _MOST_DELAYED
             costs.append(wait + (delayed * own + _RECENT_WEIGHT * engine.recent) / speed)

@@ -109,10 +109,10 @@ def busy(prompts: int) -> ExpectedWait:
 
 def test_a_conversation_stays_at_its_cache_the_longer_the_busier_the_engines_are() -> None:
     """ "a" has 20 s of backlog and needs 1 s for the prompt; "b" needs 11 s. Every second delays other prompts."""
-    turn = prompt(*range(10), 99)
-    waits = busy(0).waits([busy(0).engine("a"), busy(0).engine("b")], turn, 11.0)
-    assert choices(busy(0), "ab", turn, 11.0) == {1}
-    assert choices(busy(40), "ab", turn, 11.0) == {0}
+    sent = prompt(*range(10), 99)
+    waits = busy(0).waits([busy(0).engine("a"), busy(0).engine("b")], sent, 11.0)
+    assert choices(busy(0), "ab", sent, 11.0) == {1}
+    assert choices(busy(40), "ab", sent, 11.0) == {0}
     assert waits[0] > 1.5 * waits[1]
 
 
