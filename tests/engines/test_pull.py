@@ -1,6 +1,8 @@
 """NIXL, PrefillFirst: D pulls from P. Real vLLM engines."""
 
 import asyncio
+import re
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,7 +101,9 @@ async def _long_prefill(session: aiohttp.ClientSession, url: str, number: int) -
 
 def _sent(front: Gateway) -> int:
     """How many legs the gateway has sent to P's."""
-    return sum(front.state()["phases"]["to_prefill"]["counts"])
+    with urllib.request.urlopen(f"http://127.0.0.1:{front.admin_port}/metrics", timeout=10) as page:
+        found = re.search(r'^pdx_phase_seconds_count\{phase="to_prefill"\} (\S+)', page.read().decode(), re.MULTILINE)
+    return int(float(found[1])) if found else 0
 
 
 @pytest.mark.parametrize("rounds", campaign.ROUNDS)
