@@ -121,8 +121,12 @@ async def connect(
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
     if segment:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, segment)
-    await asyncio.get_running_loop().sock_connect(sock, (where.host, where.port))
-    return await asyncio.open_connection(sock=sock, limit=buffer or 1 << 20)
+    try:
+        await asyncio.get_running_loop().sock_connect(sock, (where.host, where.port))
+        return await asyncio.open_connection(sock=sock, limit=buffer or 1 << 20)
+    except BaseException:  # also a client that is cancelled
+        sock.close()
+        raise
 
 
 def drop(writer: asyncio.StreamWriter, *, reset: bool = False) -> None:
