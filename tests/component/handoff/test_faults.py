@@ -40,7 +40,7 @@ async def test_the_only_decode_fails(name: str, order: Order, make_world: MakeWo
     """It gets the request again. If it is silent, only a stream has a deadline before `total`."""
     kind, fields = D_FAULTS[name]
     shape = Shape(stream=True) if name in D_HANGS else Shape()
-    world = await make_world(order, sim={"lease_seconds": 0.4}, deadlines=SHORT)
+    world = await make_world(order, sim={"lease_seconds": 1.0}, deadlines=SHORT)
     world.allowed.stranded = not world.pull
     world.allowed.expired = True
     await _warmed_up(world, Shape())
