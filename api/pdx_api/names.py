@@ -120,7 +120,7 @@ class Policy(StrEnum):
     """How the gateway chooses among the engines of one role."""
 
     EXPECTED_WAIT = "ExpectedWait"
-    """The engine that is expected to finish the prompt's prefill first: by its backlog, its cache and its rate."""
+    """The engine where the prompt's prefill costs least time: its own wait, and that of the prompts that it delays."""
     LEAST_REQUESTS = "LeastRequests"
     """The engine with the fewest requests of this gateway."""
     LEAST_LOAD = "LeastLoad"

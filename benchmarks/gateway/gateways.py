@@ -106,11 +106,13 @@ def checkout_version() -> str:
     return found.stdout.strip() or "no commit"
 
 
-def _rust(package: str, module: str, mode: str, bootstrap: tuple[str, ...]) -> Callable[[Engines, int, Path], Command]:
+def _rust(
+    package: str, module: str, mode: str, bootstrap: tuple[str, ...] = (), policy: str = "round_robin"
+) -> Callable[[Engines, int, Path], Command]:
     def command(engines: Engines, port: int, _: Path) -> Command:
         folder = cache.install_peers()
         version = next((folder.parent / "lib").glob(f"python3.*/site-packages/{package}-*.dist-info"))
-        line = [str(folder / "python"), "-m", module, mode, "--policy", "round_robin"]
+        line = [str(folder / "python"), "-m", module, mode, "--policy", policy]
         for url in _urls(engines.prefill):
             line += ["--prefill", url, *bootstrap]
         for url in _urls(engines.decode):
@@ -121,6 +123,11 @@ def _rust(package: str, module: str, mode: str, bootstrap: tuple[str, ...]) -> C
         return Command(line, version.name.removesuffix(".dist-info").split("-")[1], offline)
 
     return command
+
+
+def vllm_router(policy: str) -> Callable[[Engines, int, Path], Command]:
+    """How vllm-router is started with this policy for P's and D's."""
+    return _rust("vllm_router", "vllm_router.launch_router", "--vllm-pd-disaggregation", policy=policy)
 
 
 def _nginx(engines: Engines, port: int, folder: Path) -> Command:
@@ -150,7 +157,7 @@ GATEWAYS: Final = (
         "vllm-router (Rust)",
         18303,
         rust=True,
-        command=_rust("vllm_router", "vllm_router.launch_router", "--vllm-pd-disaggregation", ()),
+        command=vllm_router("round_robin"),
     ),
     Gateway(
         "sglang-router",

@@ -9,6 +9,7 @@ one that is idle.
 import argparse
 import asyncio
 import json
+import os
 import random
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from typing import Final
 import aiohttp
 
 from benchmarks.gateway import cache, processes
-from benchmarks.gateway.gateways import CHECKOUT
+from benchmarks.gateway.gateways import CHECKOUT, Command, Engines, checkout_version, vllm_router
 from benchmarks.goodput import report
 from benchmarks.goodput.campaign import Plan, Runner, capacity
 from benchmarks.goodput.engine import EngineModel
@@ -98,7 +99,7 @@ async def measure(experiment: Experiment, policy: str, rate: float) -> Outcome:
 
         async def at_its_time(at: float, request: Request) -> Record:
             await asyncio.sleep(max(0.0, began + at / SPEED - loop.time()))
-            return await _serve(session, at, request)
+            return await _serve(session, request)
 
         records = await asyncio.gather(*(at_its_time(*each) for each in experiment.requests(rate)))
         hits = [engine.counts.prompt_tokens_found for engine in engines if engine.settings.role is Role.PREFILL]
@@ -106,7 +107,7 @@ async def measure(experiment: Experiment, policy: str, rate: float) -> Outcome:
         return replace(found, hit_share=sum(hits) / sum(record.request.prompt for record in records))
 
 
-async def _serve(session: aiohttp.ClientSession, at: float, request: Request) -> Record:
+async def _serve(session: aiohttp.ClientSession, request: Request) -> Record:
     """One request; its first and its last token are events of the stream."""
     clock = asyncio.get_running_loop().time
     body = {"model": "sim", "prompt": prompt_of(request), "max_tokens": request.output, "ignore_eos": True}
@@ -139,13 +140,15 @@ async def _engines(experiment: Experiment) -> AsyncIterator[list[SimEngine]]:
 @asynccontextmanager
 async def _gateway(policy: str, engines: Sequence[SimEngine]) -> AsyncIterator[str]:
     """A gateway as a process that serves; yields its URL."""
-    port, admin = free_port(), free_port()
-    prefill, decode = (
-        [engine.url for engine in engines if engine.settings.role is role] for role in (Role.PREFILL, Role.DECODE)
+    port, cores = free_port(), ",".join(map(str, sorted(os.sched_getaffinity(0))))
+    ports = (
+        tuple(int(engine.url.rpartition(":")[2]) for engine in engines if engine.settings.role is role)
+        for role in (Role.PREFILL, Role.DECODE)
     )
-    line, env = (_router if policy == _PEER else _pdx)(prefill, decode, port, admin)
+    start = vllm_router("cache_aware") if policy == _PEER else _pdx
     with tempfile.TemporaryDirectory() as folder:
-        process = processes.start(line, "0-1023", Path(folder) / "log", env, CHECKOUT)
+        command = start(Engines(*ports), port, Path(folder))
+        process = processes.start(command.line, cores, Path(folder) / "log", command.env, CHECKOUT)
         try:
             url = f"http://127.0.0.1:{port}"
             if not await _serves(url):
@@ -165,28 +168,23 @@ async def _serves(url: str) -> bool:
             body = {"model": "sim", "prompt": f"{served} is the first", "max_tokens": 2}
             try:
                 async with session.post("/v1/completions", json=body) as answer:
-                    served += answer.status == 200
                     await answer.read()
+                    if answer.status == 200:
+                        served += 1
+                        continue
             except aiohttp.ClientError:
-                await asyncio.sleep(0.1)
+                pass
+            await asyncio.sleep(0.1)
     return served == _WARM
 
 
-def _pdx(prefill: Sequence[str], decode: Sequence[str], port: int, admin: int) -> tuple[list[str], Mapping[str, str]]:
+def _pdx(engines: Engines, port: int, _: Path) -> Command:
+    """PDX as a user starts it."""
     line = [sys.executable, "-m", "pdx_cli", "gateway", "--listen", f"127.0.0.1:{port}"]
-    line += ["--admin", f"127.0.0.1:{admin}", "--prefill", *prefill, "--decode", *decode]
-    return line, {"PYTHONPATH": str(cache.compile_gateway(CHECKOUT))}
-
-
-def _router(
-    prefill: Sequence[str], decode: Sequence[str], port: int, admin: int
-) -> tuple[list[str], Mapping[str, str]]:
-    python = cache.install_peers() / "python"
-    line = [str(python), "-m", "vllm_router.launch_router", "--vllm-pd-disaggregation", "--policy", "cache_aware"]
-    line += [part for url in prefill for part in ("--prefill", url)]
-    line += [part for url in decode for part in ("--decode", url)]
-    line += ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(admin), "--log-level", "error"]
-    return line, {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}  # it would request a tokenizer there
+    line += ["--admin", f"127.0.0.1:{free_port()}"]
+    for flag, ports in (("--prefill", engines.prefill), ("--decode", engines.decode)):
+        line += [flag, *(f"http://127.0.0.1:{each}" for each in ports)]
+    return Command(line, checkout_version(), {"PYTHONPATH": str(cache.compile_gateway(CHECKOUT))})
 
 
 async def compare(experiment: Experiment, rates: Mapping[float, float], repeats: int) -> list[dict[str, object]]:
@@ -206,7 +204,7 @@ async def compare(experiment: Experiment, rates: Mapping[float, float], repeats:
 
 
 def table(results: Sequence[Mapping[str, object]]) -> str:
-    """For the README."""
+    """A row for each load and gateway, in Markdown."""
     rows = [["load", "gateway", "within the SLO", "TTFT p50 / p99, s", "cached", "simulated: within, TTFT, cached"]]
     for each in results:
         live, simulated = (Outcome.read(each[name]) for name in ("live", "simulated"))  # type: ignore[arg-type]
@@ -219,7 +217,7 @@ def _cells(found: Outcome) -> tuple[str, str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the comparison and print its table; the exit code is 1 if PDX's TTFT is worse anywhere."""
+    """Run the comparison and print its table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.goodput.live", description=__doc__)
     add = parser.add_argument
     add("--trace", type=Path, default=report.HERE / "traces" / "mooncake-conversation.csv.gz", metavar="FILE")

@@ -134,8 +134,8 @@ class Routing(Part):
 
     prefill_policy: Policy | None = Field(
         default=None,
-        description="How the gateway chooses P. ExpectedWait, the default: the engine that is expected to finish the "
-        "prompt first, by the tokens that it has to prefill, those of the prompt that are in its cache, and its speed. "
+        description="How the gateway chooses P. ExpectedWait, the default: the engine where the prompt, and those "
+        "that it delays, wait least: by the tokens that it has to prefill, its cache and its speed. "
         "LeastRequests: the engine with the fewest requests of this gateway. LeastLoad: also by the queue and KV use "
         "that engines report. PrefixAffinity: prompts with the same beginning to the same engine. SessionAffinity: "
         "requests with the same x-session-id to the same engine. No effect in mode Aggregated.",

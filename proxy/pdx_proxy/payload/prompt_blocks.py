@@ -148,11 +148,8 @@ def prompt_blocks(members: dict[str, Any], text: int = 0) -> PromptBlocks:
     for name in _PARTS:
         value = members.get(name)
         if value is not None:
-            size = len(value)
-            part = memoryview(value)
-            token_bytes = TEXT_BYTES
-            if part[0] == _LIST:
-                token_bytes = _token_bytes(part)
+            size, part = len(value), memoryview(value)
+            token_bytes = _token_bytes(part)
             chain.start(part, token_bytes)
             if part[0] == _LIST and token_bytes == TEXT_BYTES:
                 chain.read_messages()

@@ -10,7 +10,7 @@ its cache is (`docs/gateway.md`, "Expected wait").
 Each worker has one. It tracks what all workers of its gateway sent (`shared_log`), and nothing of other gateways.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import exp
 from typing import Final
 
@@ -28,6 +28,7 @@ _DELAYED: Final = 2.0
 """Prompts that a token delays, for each prompt that comes to an engine while it works on its backlog: this one, and one
 that comes because it takes longer. `benchmarks/goodput` compared 0.5, 1, 2 and 4."""
 _MOST_DELAYED: Final = 32.0
+"""Above this number more prompts change nothing: the prompt stays where its cache is."""
 _RECENT_WEIGHT: Final = 0.05
 """How much a second of recent work costs: of idle engines, the one that has had the least work gets a new prompt."""
 _SEQUENCE_TOKENS: Final = 128
@@ -152,8 +153,3 @@ class ExpectedWait:
     def forget(self, name: str) -> None:
         """The engine has restarted or is gone. Its open legs change nothing any more."""
         self._engines.pop(name, None)
-
-    def keep(self, names: Collection[str]) -> None:
-        """Forget all other engines."""
-        for name in [name for name in self._engines if name not in names]:
-            self.forget(name)

@@ -261,7 +261,7 @@ def test_an_engine_that_is_gone_gets_nothing_and_the_others_stay() -> None:
     engines = Engines(10_000, 10_000, 10_000)
     engines.run(30)
     late = [leg for _, chosen, leg in engines.open if chosen == 2]
-    engines.policy.keep({"p0", "p1"})
+    engines.policy.forget("p2")
     assert set(engines.policy.engines) == {"p0", "p1"}
     for leg in late:
         leg.answered(engines.now)
