@@ -19,7 +19,7 @@ PACKAGES_FOR := PYTHONPATH=$(CURDIR)/cluster $(PYTHON) -m scripts.system_package
 # One worker for real engines and the node, two for all else: they wait more than they compute. WORKERS=0: one process.
 WORKERS ?= 3
 # The folders of the tests that are marked `alone`.
-ALONE := tests/component/soak tests/dashboards/test_fires.py
+ALONE := tests/component/soak tests/component/cli/bench tests/dashboards/test_fires.py tests/engines/test_prefix_cache.py
 TIMES := .cache/test-times.jsonl
 # Tests start hundreds of Python processes: with this variable set, each would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -76,7 +76,7 @@ test: install-dev ## Run every test (a part this machine cannot run is skipped b
 
 .PHONY: unit
 unit: install-dev ## Run every test that needs no socket and no process, within a minute
-	@$(BIN)/pytest -n auto -m 'not machine' tests/unit $(ARGS)
+	@$(BIN)/pytest -n auto -m 'not machine and not soak' tests/unit $(ARGS)
 
 .PHONY: soak
 soak: install-dev ## Long fault campaigns and loads; results go to benchmarks/
@@ -103,7 +103,7 @@ dashboards: install-dev ## Run every panel's and alert's query in a Prometheus t
 	@PYTHONPATH=$(CURDIR)/cluster $(BIN)/python -m tests.dashboards.show $(ARGS)
 
 .PHONY: check
-check: install-dev ## Format, lint, types, import rule, spelling, locks
+check: install-dev ## Format, lint, types, import rule, spelling, prose, links, the site, locks
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@PYTHONPATH=cluster $(BIN)/lint-imports
@@ -111,10 +111,18 @@ check: install-dev ## Format, lint, types, import rule, spelling, locks
 	@$(BIN)/mypy tests scripts
 	@$(BIN)/codespell
 	@$(BIN)/python -m scripts.generate --check
+	@$(BIN)/python -m scripts.site.links
+	@$(BIN)/python -m scripts.site
+	@$(BIN)/python -m scripts.prose
 	@if grep -nE '(https?|git\+[a-z]+)://' requirements/*.lock benchmarks/*/*.lock; then echo 'A lock names an address; run: make lock' >&2; exit 1; fi
 
+.PHONY: docs
+docs: install-dev ## Build the documentation site into build/site; it needs no server and no network
+	@$(BIN)/python -m scripts.site
+	@echo "Open build/site/index.html"
+
 .PHONY: generate
-generate: install-dev ## Write the CRD, the field reference, the dashboards and the alerts from Python
+generate: install-dev ## Write the CRD, the reference pages, the dashboards and the alerts from Python
 	@$(BIN)/python -m scripts.generate
 
 .PHONY: format

@@ -24,6 +24,10 @@ HOT: Final = (
     "admission/retry_budget",
     "admission/usage",
     "balancing/chooser",
+    "balancing/decode/balancer",
+    "balancing/decode/itl",
+    "balancing/decode/placement",
+    "balancing/decode/view",
     "balancing/load",
     "balancing/pick",
     "balancing/policies",
@@ -63,6 +67,8 @@ HOT: Final = (
     "http/upstream/connection",
     "http/upstream/connection_pool",
     "http/upstream/deadline",
+    "payload/answer_budget",
+    "payload/apis",
     "payload/body",
     "payload/decisions",
     "payload/features",
@@ -78,6 +84,7 @@ HOT: Final = (
     "serving/relay",
     "telemetry/counters",
     "telemetry/timeline",
+    "telemetry/trace_context",
 )
 """The modules that every request runs through.
 

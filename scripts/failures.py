@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from pdx_api.names import PrefillFailure
+from tests.failure_matrix.agents import agent_rows
 from tests.failure_matrix.families import family_scenarios
 from tests.failure_matrix.mooncake import mooncake_rows
 from tests.failure_matrix.peers import peer_rows
@@ -49,7 +50,7 @@ def failures(document: str) -> str:
 
 def matrix() -> tuple[Row, ...]:
     """Every row."""
-    return (*rows(), *mooncake_rows(), *scenarios(), *family_scenarios(), *peer_rows())
+    return (*rows(), *mooncake_rows(), *scenarios(), *family_scenarios(), *agent_rows(), *peer_rows())
 
 
 def _section(phase: Phase) -> str:

@@ -1,9 +1,10 @@
 """Write the generated files, or report which differ: `python -m scripts.generate [--check]`."""
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import yaml
@@ -12,11 +13,17 @@ from pdx_api.names import GROUP, PLURAL
 from pdx_api.spec.schema import custom_resource_definition, object_schema
 from scripts.alerts import rules_file
 from scripts.architecture import architecture, problems
+from scripts.chart_values import chart_values
+from scripts.command_line import command_line
+from scripts.contents import contents
 from scripts.dashboards import dashboards
 from scripts.failures import failures
 from scripts.reference import reference
+from scripts.site.pages import sources
+from scripts.style import style
 
 ROOT: Final = Path(__file__).parents[1]
+CHART: Final = ROOT / "charts" / "pdx"
 CRD: Final = Path("crds") / f"{GROUP}_{PLURAL}.yaml"
 CHART_CRDS: Final = Path("charts") / "pdx" / "files" / "crds"
 """The chart's templates read the CRDs from here, because Helm cannot read files outside a chart."""
@@ -31,17 +38,29 @@ def generated(root: Path) -> Mapping[Path, str]:
     crd = _HEAD + yaml.safe_dump(custom_resource_definition(), sort_keys=False, width=120, allow_unicode=True)
     matrix = Path("docs") / "failures.md"
     layout = Path("ARCHITECTURE.md")
+    guide = Path("docs") / "style.md"
     files = {
         CRD: crd,
         Path("docs") / "reference.md": reference(object_schema()),
         matrix: failures(_read(root / matrix) or ""),
         layout: architecture(_read(root / layout) or "", root),
         RULES: rules_file(),
+        guide: style(_read(root / guide) or ""),
+        Path("docs") / "reference-chart.md": _chart_values(CHART),
+        Path("docs") / "reference-cli.md": command_line(),
         **{CHART_DASHBOARDS / name: text for name, text in dashboards().items()},
     }
     if (root / CHART_CRDS).is_dir():
         files[CHART_CRDS / CRD.name] = crd
-    return files
+    pages = {source: _read(root / source) or "" for source in sources(root)}
+    pages |= {PurePosixPath(path): text for path, text in files.items() if path.suffix == ".md"}
+    index = Path("docs") / "index.md"
+    return {**files, index: contents(pages.get(PurePosixPath(index), ""), pages)}
+
+
+def _chart_values(chart: Path) -> str:
+    schema = json.loads((chart / "values.schema.json").read_text(encoding="utf-8"))
+    return chart_values((chart / "values.yaml").read_text(encoding="utf-8"), schema)
 
 
 def main() -> int:

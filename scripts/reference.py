@@ -12,12 +12,14 @@ Schema = Mapping[str, Any]
 HEAD: Final = f"""\
 # Fields of a {KIND}
 
-Every field of `{API_VERSION}`, as `kubectl explain pdd.spec` shows them. Bold fields are required. `make generate`
-writes this page from `api/pdx_api`.
+This page lists every field of `{API_VERSION}`. `kubectl explain pdd.spec` shows the same. Bold fields are required. The
+messages after "Refused with" are those with which PDX refuses a value. `make generate` writes this page from
+`api/pdx_api`.
 """
 
 _BOUNDS: Final = {
     "integer": ("minimum", "maximum", ""),
+    "number": ("minimum", "maximum", ""),
     "string": ("minLength", "maxLength", " characters"),
     "array": ("minItems", "maxItems", " entries"),
     "object": ("minProperties", "maxProperties", " entries"),

@@ -15,6 +15,8 @@ from pdx_cluster.programs import packages
 PURPOSES: Final = ("images", "test", "bench")
 _BENCH: Final = {"valgrind": "valgrind", "callgrind_control": "valgrind"}
 _SHELLS: Final = {"zsh": "zsh", "fish": "fish"}
+_CLIENTS: Final = {"ab": "apache2-utils", "curl": "curl", "nginx": "nginx-light", "chromium": "chromium"}
+"""Clients and proxies of the gateway; without one, its tests are skipped."""
 
 
 def needed(purpose: str) -> Mapping[str, str]:
@@ -22,7 +24,7 @@ def needed(purpose: str) -> Mapping[str, str]:
     if purpose == "bench":
         return _BENCH
     if purpose == "test":  # the tests build with buildah, whatever else is there
-        return {**packages.COMMANDS, **packages.IMAGE_COMMANDS, **_SHELLS}
+        return {**packages.COMMANDS, **packages.IMAGE_COMMANDS, **_SHELLS, **_CLIENTS}
     return packages.IMAGE_COMMANDS if _builds_with_buildah() else {}
 
 

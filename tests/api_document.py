@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any, Final
 
 DOCUMENT: Final = Path(__file__).parents[1] / "docs/api.md"
-PATHS: Final = {"text": "/v1/completions", "chat": "/v1/chat/completions"}
+PATHS: Final = {
+    "text": "/v1/completions",
+    "chat": "/v1/chat/completions",
+    "messages": "/v1/messages",
+    "responses": "/v1/responses",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +26,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A row of a table of parameters, for one of the two paths."""
+    """A row of a table of parameters, for one of its paths."""
 
     name: str
     kind: str
@@ -50,7 +55,7 @@ def parameters() -> list[Parameter]:
     """Every parameter, once for each of its paths."""
     found: list[Parameter] = []
     for name, of, verdict, to_prefill, example, note in _rows("parameter"):
-        kinds = tuple(PATHS) if of == "both" else (of,)
+        kinds = ("text", "chat") if of == "both" else tuple(of.split(", "))
         body = json.loads(example.strip("`"))
         refused = "vLLM refuses it" in note
         found += [Parameter(name.strip("`"), kind, verdict, to_prefill, body, refused) for kind in kinds]

@@ -15,166 +15,134 @@ def _variables(*names: str) -> list[Body]:
     return [{"name": name, "value": ""} for name in names]
 
 
+def _renamed(instead: str) -> str:
+    return f"this field has another name; write {instead} (pdx convert does it)"
+
+
+_AUTOSCALED = (
+    "an autoscaler owns the number of gateway pods if replicas is unset; leave out autoscaled, and replicas too if "
+    "autoscaled is true"
+)
+_REQUIREMENT = "In and NotIn need values, Exists and DoesNotExist have none; write values with In or NotIn only"
 _PATH = "write an absolute path, for example /models/qwen"
-
 _INNER_PATH = "write a path inside the volume, without / at the start or .. in it"
-
 _OBJECT = "write the name of an object: lower-case letters, digits, - and ., for example hub-token"
-
 _KEY = "write a key of a secret: letters, digits, -, _ and ., for example token"
-
 _VARIABLE = "write a variable's name: letters, digits and _, no digit first"
-
 _QUANTITY = "write a quantity, for example 2, 500m or 16Gi"
-
 _COUNT = "write a number from 0 to 1024, or a percentage, for example 25%"
-
 _LABEL = "write a label's value: at most 63 letters, digits, -, _ and ., with a letter or digit at both ends"
-
 _LABEL_KEY = "write keys as name or domain/name, for example app or example.org/app"
-
 _NOTE = "write keys as name or domain/name, for example example.org/note"
-
 _RESOURCE = "write resources as name or domain/name, for example cpu or nvidia.com/gpu"
-
 _OWN_KEYS = "keys that begin with pdx.dev/ are reserved for PDX; leave them out"
-
 _NAME = "write at most 41 lower-case letters, digits and -, with a letter first and no - at the end"
-
 _SOURCE = "write either path or persistentVolumeClaim"
-
 _TOKEN = "tokenSecretRef is for models from the Hugging Face Hub; leave out tokenSecretRef, or source"
-
 _OWN_FLAG = (
     "PDX sets --kv-transfer-config, --host, --port, --model, --served-model-name, --tensor-parallel-size, -tp, "
     "--shutdown-timeout from the other fields of spec; leave it out"
 )
-
 _NO_FLAG = (
     "this version supports neither multi-node engines (--nnodes, --node-rank, --headless) nor flags from a file "
     "(--config); leave it out"
 )
-
+_RANK = (
+    "the gateway addresses data-parallel ranks; write parallelism.data of the role, and leave out --data-parallel-size "
+    "and related flags"
+)
 _ENGINE = "PDX sets command and args of the container engine; leave them out"
-
 _ENGINE_PORTS = "PDX sets these ports of the container engine: http, bootstrap, side-channel; leave them out"
-
 _GATEWAY = "PDX sets command and args of the container gateway; leave them out"
-
 _SERVICE = "PDX sets command and args of the container service; leave them out"
-
 _GATEWAY_PORTS = "PDX sets these ports of the container gateway: http, admin; leave them out"
-
 _REQUEST = "a request exceeds its limit; write requests of at most the limits"
-
-_DEVICES = "an engine needs parallelism.tensor devices; write at least as many nvidia.com/gpu in resources.limits"
-
-_NODES = "this version does not support multi-node engines; write nodes: 1"
-
+_DEVICES = (
+    "an engine needs parallelism.tensor devices, times parallelism.pipeline and parallelism.data; write at least as "
+    "many nvidia.com/gpu in resources.limits"
+)
+_NODES = "an engine uses one node; leave it out"
 _PAIR = "these engines cannot pair; write parallelism.tensor of prefill and decode so that one divides the other"
-
 _CHUNKS = (
     "without chunks one step of spec.decode holds a whole prompt; write chunkedPrefill.maxBatchedTokens of at least "
     "engine.maxModelLen, or leave it out"
 )
-
 _SIZE = "write an amount of memory from 1Ki to 1Ti, for example 256Mi"
-
 _HANDOFF = "a hand-off ends with the first event; write handoffSeconds of at most firstEventSeconds"
-
 _TOTAL = (
     "no wait is longer than the whole request; write connectSeconds, prefillSeconds, firstEventSeconds, idleSeconds "
     "of at most totalSeconds"
 )
-
-_BUDGET = "without a retry budget no request is retried; write budgetPercent or free above 0, or attempts: 1"
-
+_BUDGET = "without a retry budget no request is retried; write budgetPercent or minRetries above 0, or attempts: 1"
 _WAIT = "no wait is longer than the whole request; write queue.maxWaitSeconds of at most deadlines.totalSeconds"
-
 _ATTEMPTS = (
     "a retry needs a second attempt; write routing.retries.attempts of at least 2, or routing.onPrefillFailure: Fail"
 )
-
 _SPLIT = "no prompt would be split; write routing.disaggregateAboveTokens below engine.maxModelLen"
-
 _BODIES = (
-    "the largest body would never be accepted; write gateway.limits.maxBodySize of at most routing.queue.maxMemory"
+    "the largest body would never be accepted; write gateway.limits.maxBodySize of at most "
+    "routing.queue.maxBufferedBytes"
 )
-
 _LEASE = (
     "P would free blocks that D may still read; write kvTransfer.config.kv_lease_duration above "
     "routing.deadlines.handoffSeconds, or leave it out"
 )
-
 _ENGINE_KEY = "engines read their key from engine.apiKeySecretRef; leave out VLLM_API_KEY and --api-key"
-
 _CONNECTOR = f"this connector does not exist; write one of: {', '.join(CONNECTORS)}"
-
 _STORAGE = (
     "connector SharedStorage needs a volume that all engines share; write "
     "storage: {persistentVolumeClaim: {claimName: kv}}"
 )
-
 _WHOLE = (
     "connector SharedStorage supports only whole prompts on one device; leave out parallelism.tensor and "
     "chunkedPrefill.maxBatchedTokens of spec."
 )
-
 _SHARED: Final[Body] = {"connector": "SharedStorage", "storage": {"persistentVolumeClaim": {"claimName": "kv"}}}
-
 _STORE: Final[Body] = {"connector": "MooncakeStore"}
-
-_SCRAPE = "an entry without labels would admit every pod; write podLabels or namespaceLabels"
-
+_SCRAPE = "an entry without labels would admit every pod; write podSelector or namespaceSelector"
 _NO_CUSTOM = "connector Custom needs a description; write custom: {className: ..., modulePath: ...}"
-
 _CUSTOM_OF_OTHERS = "custom describes connector Custom; write connector: Custom, or leave out custom"
-
 _CUSTOM_ORDER = "connector Custom does not allow this order; write one of: PrefillFirst"
-
 _CUSTOM_CODE = "code is imported by the name of its module; write modulePath, or leave out code"
-
-_CUSTOM_POOL = "in a pool no leg carries parameters; leave out prefillParams, or write family: Serial"
-
+_CUSTOM_POOL = "in a pool no leg carries parameters; leave out prefillParams, or write family: Pull"
 _CUSTOM_SAVED_AFTER = "only a pool saves KV after P's answer; leave out savedAfterMilliseconds, or write family: Pool"
-
 _CUSTOM_FAMILY = (
     f"write one of: {', '.join(FamilyName)}; a push connector would need code in PDX that reads P's identity"
 )
-
 _CLASS = "write the name of a Python class, for example FolderConnector"
-
 _MODULE = "write a module as Python imports it, for example my_package.connector"
-
 _SHARED_FLAG = (
     "P and D must use the same --dtype, --kv-cache-dtype, --block-size, --revision, --quantization, -q, "
     "--hf-overrides, --attention-backend, --disable-hybrid-kv-cache-manager, --no-disable-hybrid-kv-cache-manager; "
     "write it in spec.engine, or leave it out"
 )
-
 _SHARED_VARIABLE = (
     "P and D must use the same PYTHONHASHSEED, VLLM_KV_CACHE_LAYOUT, VLLM_SSM_CONV_STATE_LAYOUT, VLLM_MLA_DISABLE; "
     "write it in engine.env, or leave it out"
 )
-
 _ANYWHERE = "engine.args, prefill.args, decode.args"
-
-_PIPELINE = "NIXL supports one pipeline stage on D; leave out --pipeline-parallel-size in engine.args, decode.args"
-
-_CONTEXT = f"NIXL push supports no decode context parallelism; leave out --decode-context-parallel-size in {_ANYWHERE}"
-
-_RANK = (
-    "D must be sent the rank of P that pushes, and a PDDeployment does not give the gateway the ranks of its engines; "
-    f"leave out --data-parallel-size in {_ANYWHERE}"
+_PIPELINE = (
+    "NIXL supports one pipeline stage on D; leave out parallelism.pipeline, and --pipeline-parallel-size in "
+    "engine.args, decode.args"
 )
-
+_CONTEXT = f"NIXL push supports no decode context parallelism; leave out --decode-context-parallel-size in {_ANYWHERE}"
+_CHILD_KEYS = "keys that begin with pdx.dev/ or app.kubernetes.io/ are reserved for PDX; leave them out"
+_WITH_ADAPTER = {"name": "m", "adapters": [{"name": "a", "path": "/a"}]}
+_LORA = (
+    "PDX sets --enable-lora, --lora-modules, --max-lora-rank, --max-loras from model.adapters and model.lora; "
+    "leave them out of args"
+)
+_ORIGIN = "write an origin as SCHEME://HOST[:PORT] in lower case, for example https://chat.example.com, or *"
+_TRACES_FLAG = "PDX sets --otlp-traces-endpoint from observability.tracing; leave it out of args"
+_RECEIVER = "write the URL of an OTLP receiver over HTTP, for example http://collector.observability:4318"
+_GRPC = "4317 is the port of OTLP over gRPC; write the receiver's port for OTLP over HTTP, usually 4318"
+_TRACED = {"tracing": {"endpoint": "http://collector:4318"}}
+_NO_GATEWAY = "there is no gateway with gateway.enabled: false; leave out gateway.tls and gateway.httpRoute"
 _ONE_DEVICE = "SharedStorage supports only one device; leave out "
-
 _RANKS = (
     "MooncakeStore saves the KV of each rank separately; write the same parallelism.tensor for prefill and decode, or "
     "kvTransfer.config.store_tp_size that is a multiple of both"
 )
-
 _PAIRS: Final[Body] = {"model": {"name": "m"}, "prefill": {}, "decode": {}}
 
 RULES: Final[list[tuple[str, object, str, str]]] = [
@@ -229,13 +197,64 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec", {**_PAIRS, "kvTransfer": {"order": "Concurrent"}, "engine": {"args": ["-dcp=2"]}}, "spec", _CONTEXT),
     ("spec", {**_PAIRS, "kvTransfer": {"order": "DecodeFirst"},
               "prefill": {"args": ["--decode-context-parallel-size", "2"]}}, "spec", _CONTEXT),
-    ("spec", {**_PAIRS, "kvTransfer": {"order": "Concurrent"}, "prefill": {"args": ["--data-parallel-size=8"]}},
-     "spec", _RANK),
-    ("spec", {**_PAIRS, "kvTransfer": {"order": "DecodeFirst"}, "engine": {"args": ["-dp", "2"]}}, "spec", _RANK),
-    ("spec", {**_PAIRS, "kvTransfer": {"connector": "Mooncake"}, "decode": {"args": ["--data_parallel_size_local=2"]}},
-     "spec", _RANK),
+    ("spec.prefill.args", ["--data-parallel-size=8"], "spec.prefill.args[0]", _RANK),
+    ("spec.engine.args", ["-dp", "2"], "spec.engine.args[0]", _RANK),
+    ("spec.decode.args", ["--data_parallel_size_local=2"], "spec.decode.args[0]", _RANK),
+    ("spec.decode.args", ["--data-parallel-backend=ray"], "spec.decode.args[0]", _RANK),
+    ("spec.decode", {"parallelism": {"tensor": 2, "data": 2}, "resources": {"limits": {"nvidia.com/gpu": 3}}},
+     "spec.decode", _DEVICES),
+    ("spec.prefill", {"parallelism": {"tensor": 2, "pipeline": 2, "data": 2},
+                      "resources": {"limits": {"nvidia.com/gpu": 7}}}, "spec.prefill", _DEVICES),
+    ("spec.engine.env", [{"name": "A"}], "spec.engine.env[0]", "write either value or valueFrom"),
+    ("spec.engine.env", [{"name": "A", "value": "1", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+     "spec.engine.env[0]", "write either value or valueFrom"),
+    ("spec.engine.env", [{"name": "A", "valueFrom": {}}], "spec.engine.env[0].valueFrom",
+     "write one of secretKeyRef, configMapKeyRef, fieldRef and resourceFieldRef"),
+    ("spec.engine.env", [{"name": "PYTHONPATH", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+     "spec.engine.env[0]", "PDX adds directories to PYTHONPATH; write its value"),
+    ("spec.labels", {"pdx.dev/role": "x"}, "spec.labels", _CHILD_KEYS),
+    ("spec.annotations", {"app.kubernetes.io/name": "x"}, "spec.annotations", _CHILD_KEYS),
+    ("spec.engine.podTemplate", _overlay(name="engine", args=["x"]), "spec.engine.podTemplate", _ENGINE),
+    ("spec.engine.rdma", {"resource": "rdma hca"}, "spec.engine.rdma.resource",
+     "write the name of a resource, for example rdma/hca"),
+    ("spec.model", {"name": "m", "adapters": [{"name": "m", "path": "/a"}]}, "spec.model",
+     "an adapter has the name of the model; write another name"),
+    ("spec.model", {"name": "m", "adapters": [{"name": "a b", "path": "/a"}]}, "spec.model.adapters[0].name",
+     "write an adapter's name: letters, digits, -, _, ., : and /, for example sql-v2"),
+    ("spec.model", {"name": "m", "lora": {"maxRank": 8}}, "spec.model",
+     "lora describes adapters; write model.adapters, or leave lora out"),
+    *(
+        ("spec.observability.tracing", {"endpoint": endpoint}, "spec.observability.tracing.endpoint", _RECEIVER)
+        for endpoint in (
+            "",
+            "collector:4318",
+            "grpc://collector:4318",
+            "http://",
+            "http://user:secret@collector:4318",
+            "http://collector:4318/v1/traces?a=b",
+            "http://collector:port",
+            "http://collector 1:4318",
+        )
+    ),
+    ("spec.observability.tracing", {"endpoint": "http://collector:4317"}, "spec.observability.tracing.endpoint",
+     _GRPC),
+    ("spec.observability.tracing", {"endpoint": "https://[fd00::1]:4317/x"}, "spec.observability.tracing.endpoint",
+     _GRPC),
+    ("spec", {**_PAIRS, "observability": _TRACED, "engine": {"args": ["--otlp-traces-endpoint=http://a"]}}, "spec",
+     _TRACES_FLAG),
+    ("spec", {**_PAIRS, "observability": _TRACED, "decode": {"args": ["--otlp_traces_endpoint", "http://a"]}}, "spec",
+     _TRACES_FLAG),
+    ("spec", {**_PAIRS, "model": _WITH_ADAPTER, "decode": {"args": ["--max-lora-rank=32"]}}, "spec", _LORA),
+    ("spec", {**_PAIRS, "model": _WITH_ADAPTER, "engine": {"args": ["--lora_modules", "a=/b"]}}, "spec", _LORA),
+    ("spec.gateway", {"enabled": False, "tls": {"secretRef": {"name": "t"}}}, "spec", _NO_GATEWAY),
+    ("spec.gateway", {"enabled": False, "httpRoute": {"parentRefs": [{"name": "g"}]}}, "spec", _NO_GATEWAY),
+    ("spec.gateway.httpRoute", {"parentRefs": [{"name": "g"}], "hostnames": ["A"]},
+     "spec.gateway.httpRoute.hostnames[0]",
+     "write a host name in lower case, for example llm.example.com or *.example.com"),
+    *(("spec.gateway.cors", {"allowedOrigins": ["https://a.example", origin]}, "spec.gateway.cors.allowedOrigins[1]",
+       _ORIGIN) for origin in ("https://a.example/", "a.example", "https://*.example", "HTTPS://a.example", "null")),
     ("spec", {**_PAIRS, "kvTransfer": _SHARED, "prefill": {"args": ["--pipeline-parallel-size", "2"]}}, "spec",
-     f"{_ONE_DEVICE}--pipeline-parallel-size in {_ANYWHERE}"),
+     f"{_ONE_DEVICE}parallelism.pipeline, and --pipeline-parallel-size in {_ANYWHERE}"),
     ("spec", {**_PAIRS, "kvTransfer": _SHARED, "decode": {"args": ["-dcp", "2"]}}, "spec",
      f"{_ONE_DEVICE}--decode-context-parallel-size in {_ANYWHERE}"),
     ("spec", {**_PAIRS, "kvTransfer": _SHARED, "engine": {"args": ["--prefill-context-parallel-size=2"]}}, "spec",
@@ -253,7 +272,8 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec", {**_PAIRS, "kvTransfer": {**_STORE, "config": {"store_tp_size": 2}},
               "decode": {"parallelism": {"tensor": 4}}}, "spec", _RANKS),
     ("spec", {**_PAIRS, "kvTransfer": _STORE, "decode": {"args": ["-pp", "2"]}}, "spec",
-     "MooncakeStore needs the same ranks on P and D; leave out --pipeline-parallel-size in prefill.args, decode.args"),
+     "MooncakeStore needs the same ranks on P and D; leave out parallelism.pipeline, and --pipeline-parallel-size in "
+     "prefill.args, decode.args"),
     ("spec.kvTransfer", {**_STORE, "order": "DecodeFirst"}, "spec.kvTransfer",
      "connector MooncakeStore does not allow this order; write one of: PrefillFirst"),
     ("spec.kvTransfer", {**_STORE, "config": {"mooncake_protocol": "rdma"}}, "spec.kvTransfer",
@@ -298,10 +318,41 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
      _REQUEST),
     ("spec.decode", {"parallelism": {"tensor": 2}, "resources": {"limits": {"nvidia.com/gpu": 1}}}, "spec.decode",
      _DEVICES),
+    ("spec.prefill", {"parallelism": {"tensor": 2, "pipeline": 2}, "resources": {"limits": {"nvidia.com/gpu": 3}}},
+     "spec.prefill", _DEVICES),
+    ("spec.decode.parallelism", {"pipeline": 2}, "spec", _PIPELINE),
+    ("spec.prefill", {"parallelism": {"pipeline": 2}, "args": ["-pp=2"]}, "spec",
+     "PDX sets --pipeline-parallel-size from parallelism.pipeline; leave it out of args"),
+    ("spec", {**_PAIRS, "engine": {"args": ["--enable_expert_parallel"]}, "prefill": {"parallelism": {"expert": True}}},
+     "spec", "PDX sets --enable-expert-parallel from parallelism.expert; leave it out of args"),
     ("spec.prefill", {"parallelism": {"tensor": 4}, "resources": {"limits": {"nvidia.com/gpu": "2"}}}, "spec.prefill",
      _DEVICES),
-    ("spec.decode.parallelism", {"nodes": 2}, "spec.decode.parallelism.nodes", _NODES),
+    ("spec.decode.parallelism", {"nodes": 1}, "spec.decode.parallelism.nodes", _NODES),
     ("spec.aggregated", {"parallelism": {"nodes": 4}}, "spec.aggregated.parallelism.nodes", _NODES),
+    ("spec.routing.canarySeconds", 60, "spec.routing.canarySeconds",
+     _renamed("kvTransfer.verification.periodSeconds")),
+    ("spec.routing.ejection", {"consecutiveFailures": 9}, "spec.routing.ejection",
+     _renamed("routing.outlierDetection, and in it consecutiveErrors for consecutiveFailures")),
+    ("spec.routing.retries", {"free": 5}, "spec.routing.retries.free", _renamed("routing.retries.minRetries")),
+    ("spec.routing.queue", {"maxMemory": "1Gi"}, "spec.routing.queue.maxMemory",
+     _renamed("routing.queue.maxBufferedBytes")),
+    ("spec.engine.shutdownSeconds", 60, "spec.engine.shutdownSeconds", _renamed("engine.drainSeconds")),
+    ("spec.observability.scrapeFrom", [{"podLabels": {"a": "b"}}], "spec.observability.scrapeFrom[0].podLabels",
+     _renamed("podSelector: {matchLabels: ...}")),
+    ("spec.observability.scrapeFrom", [{"namespaceLabels": {"a": "b"}}],
+     "spec.observability.scrapeFrom[0].namespaceLabels", _renamed("namespaceSelector: {matchLabels: ...}")),
+    ("spec.gateway.autoscaled", True, "spec.gateway.autoscaled", _AUTOSCALED),
+    ("spec.kvTransfer", custom(family="Serial"), "spec.kvTransfer.custom.family",
+     "this family has another name; write Pull (pdx convert does it)"),
+    ("spec.observability.scrapeFrom",
+     [{"podSelector": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["x"]}]}}],
+     "spec.observability.scrapeFrom[0].podSelector.matchExpressions[0]", _REQUIREMENT),
+    ("spec.observability.scrapeFrom",
+     [{"podSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}],
+     "spec.observability.scrapeFrom[0].podSelector.matchExpressions[0]", _REQUIREMENT),
+    ("spec.observability.scrapeFrom",
+     [{"podSelector": {"matchExpressions": [{"key": "a/", "operator": "Exists"}]}}],
+     "spec.observability.scrapeFrom[0].podSelector.matchExpressions[0].key", _LABEL_KEY),
     ("spec", {"model": {"name": "m"}, "prefill": {"parallelism": {"tensor": 2}},
               "decode": {"parallelism": {"tensor": 3}}}, "spec", _PAIR),
     ("spec", {"model": {"name": "m"}, "engine": {"maxModelLen": 4096}, "prefill": {},
@@ -325,8 +376,8 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec.decode.podTemplate", {"metadata": {"annotations": {"a b": "c"}}},
      "spec.decode.podTemplate.metadata.annotations", _NOTE),
     ("spec.gateway.service", {"annotations": {"/x": ""}}, "spec.gateway.service.annotations", _NOTE),
-    ("spec.observability.scrapeFrom", [{"podLabels": {"app/": "x"}}],
-     "spec.observability.scrapeFrom[0].podLabels", _LABEL_KEY),
+    ("spec.observability.scrapeFrom", [{"podSelector": {"matchLabels": {"app/": "x"}}}],
+     "spec.observability.scrapeFrom[0].podSelector.matchLabels", _LABEL_KEY),
     ("spec.decode.resources", {"limits": {"nvidia.com/gpu/x": 1}}, "spec.decode.resources.limits", _RESOURCE),
     ("spec.decode.resources", {"limits": {"x" * 318: 1}}, "spec.decode.resources.limits", _RESOURCE),
     ("spec.decode.disruption", {"maxUnavailable": "half"}, "spec.decode.disruption.maxUnavailable", _COUNT),
@@ -341,21 +392,21 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec.routing.deadlines", {"connectSeconds": 3601}, "spec.routing.deadlines", _TOTAL),
     ("spec.routing.deadlines", {"prefillSeconds": 3601}, "spec.routing.deadlines", _TOTAL),
     ("spec.routing.deadlines", {"idleSeconds": 3601}, "spec.routing.deadlines", _TOTAL),
-    ("spec.routing.retries", {"budgetPercent": 0, "free": 0}, "spec.routing.retries", _BUDGET),
+    ("spec.routing.retries", {"budgetPercent": 0, "minRetries": 0}, "spec.routing.retries", _BUDGET),
     ("spec.routing", {"queue": {"maxWaitSeconds": 601}, "deadlines": {"totalSeconds": 600}}, "spec.routing", _WAIT),
     ("spec.routing.retries", {"attempts": 1}, "spec", _ATTEMPTS),
     ("spec.routing", {"onPrefillFailure": "Local", "retries": {"attempts": 1}}, "spec", _ATTEMPTS),
     ("spec", {"model": {"name": "m"}, "prefill": {}, "decode": {}, "engine": {"maxModelLen": 4096},
               "routing": {"disaggregateAboveTokens": 4096}}, "spec", _SPLIT),
     ("spec.gateway.limits", {"maxBodySize": "512Mi"}, "spec", _BODIES),
-    ("spec.routing.queue", {"maxMemory": 1048576}, "spec", _BODIES),
+    ("spec.routing.queue", {"maxBufferedBytes": 1048576}, "spec", _BODIES),
     ("spec.gateway.limits", {"maxBodySize": "lots"}, "spec.gateway.limits.maxBodySize", _SIZE),
     ("spec.gateway.limits", {"maxBodySize": "64MB"}, "spec.gateway.limits.maxBodySize", _SIZE),
     ("spec.gateway.limits", {"maxBodySize": -1}, "spec.gateway.limits.maxBodySize", _SIZE),
     ("spec.gateway.limits", {"maxBodySize": "1e6"}, "spec.gateway.limits.maxBodySize", _SIZE),
     ("spec.gateway.limits", {"maxBodySize": "0.5Ki"}, "spec.gateway.limits.maxBodySize", _SIZE),
-    ("spec.routing.queue", {"maxMemory": "1.5Ti"}, "spec.routing.queue.maxMemory", _SIZE),
-    ("spec.routing.queue", {"maxMemory": 1024**4 + 1}, "spec.routing.queue.maxMemory", _SIZE),
+    ("spec.routing.queue", {"maxBufferedBytes": "1.5Ti"}, "spec.routing.queue.maxBufferedBytes", _SIZE),
+    ("spec.routing.queue", {"maxBufferedBytes": 1024**4 + 1}, "spec.routing.queue.maxBufferedBytes", _SIZE),
     ("spec.kvTransfer.config", {"kv_lease_duration": 25}, "spec", _LEASE),
     ("spec.kvTransfer", {"connector": "Mooncake", "config": {"mooncake_protocol": "rdma"}}, "spec.kvTransfer",
      "mooncake_protocol rdma needs devices; write config.device_name, for example mlx5_0, or mooncake_protocol: "
@@ -372,9 +423,10 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec.engine.apiKeySecretRef", {"name": "A_B"}, "spec.engine.apiKeySecretRef.name", _OBJECT),
     ("spec.gateway.auth", {"secretRef": {"name": "k", "key": "a b"}}, "spec.gateway.auth.secretRef.key", _KEY),
     ("spec.observability.scrapeFrom", [{}], "spec.observability.scrapeFrom[0]", _SCRAPE),
-    ("spec.observability.scrapeFrom", [{"podLabels": {"a": "b"}}, {"namespaceLabels": {}}],
+    ("spec.observability.scrapeFrom",
+     [{"podSelector": {"matchLabels": {"a": "b"}}}, {"podSelector": {"matchLabels": {}}}],
      "spec.observability.scrapeFrom[1]", _SCRAPE),
-    ("spec.observability.scrapeFrom", [{"podLabels": {"app": "-"}}],
-     "spec.observability.scrapeFrom[0].podLabels[app]", _LABEL),
+    ("spec.observability.scrapeFrom", [{"podSelector": {"matchLabels": {"app": "-"}}}],
+     "spec.observability.scrapeFrom[0].podSelector.matchLabels[app]", _LABEL),
 ]  # fmt: skip
 """Objects that break a rule: path, value, the field of the API server's error, and the sentence, as in `parse`."""

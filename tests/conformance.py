@@ -18,9 +18,10 @@ from pdx_api.connectors.custom import Custom, FamilyName
 from pdx_api.connectors.families import Push
 from pdx_api.names import Order, Role
 from pdx_sim import FaultKind, SimSettings
-from tests.component.harness import FAST, SHAPES, Shape, World, eventually
+from tests.component.harness import AGENT_SHAPES, FAST, SHAPES, Shape, World, eventually
 
 TOKENS: Final = 12
+ALL_SHAPES: Final = (*SHAPES, *AGENT_SHAPES)
 SLOWNESS: Final = 30.0
 """Factor that makes an engine slow, but keeps it within every deadline."""
 PROTOCOLS: Final[dict[str, dict[str, str]]] = {
@@ -164,7 +165,7 @@ async def cell(wiring: Wiring, shape: Shape, case: str) -> str:
 
 def shape_name(shape: Shape) -> str:
     """The name of a shape in the table."""
-    return f"{'chat' if shape.chat else 'completions'}{', streamed' if shape.stream else ''}"
+    return f"{shape.agent or ('chat' if shape.chat else 'completions')}{', streamed' if shape.stream else ''}"
 
 
 async def rows(only: str = "") -> AsyncIterator[tuple[str, ...]]:
@@ -175,7 +176,7 @@ async def rows(only: str = "") -> AsyncIterator[tuple[str, ...]]:
         if wiring.impossible:
             yield (wiring.label, wiring.order, "any", wiring.impossible)
             continue
-        for shape in SHAPES:
+        for shape in ALL_SHAPES:
             cells = [await cell(wiring, shape, case) for case in CASES]
             yield (wiring.label, wiring.order, shape_name(shape), *cells)
 

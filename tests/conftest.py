@@ -3,6 +3,8 @@
 import json
 import os
 from collections.abc import Generator, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +17,7 @@ CLUSTERS_END_WITHIN: Final = 400.0
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "engines and node": (
         *("engines/", "images/", "cluster/test_tiny.py", "cluster/test_connectors.py", "cluster/test_broken_setups.py"),
-        *("cluster/test_node.py", "cluster/test_down.py", "cluster/test_pod_answers.py"),
+        *("cluster/test_node.py", "cluster/test_down.py", "cluster/test_pod_answers.py", "cluster/test_bench.py"),
     ),
     "control plane": ("cluster/",),
     "campaigns": ("component/soak/",),
@@ -26,7 +28,9 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 Real engines run in one group, one set at a time, those in pods too: an idle engine with NIXL keeps most of a core busy,
 and beside such a set the tests of engines in pods take four times as long. There is one cluster of each size.
 """
-SHARES_FIXTURE: Final = frozenset({"component/test_failure_rows.py"})
+AUTOGROUPS: Final = Path("/proc/sys/kernel/sched_autogroup_enabled")
+"""While it is 1, Linux shares the cores between sessions (sched(7)), and niceness counts within one session only."""
+SHARES_FIXTURE: Final = frozenset({"component/http/test_compiled.py", "component/test_failure_rows.py"})
 """Files of component tests that share a costly fixture."""
 
 
@@ -48,9 +52,21 @@ class Times:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        return
     path = config.getoption("--times")
-    if path and not hasattr(config, "workerinput"):
+    if path:
         config.pluginmanager.register(Times(Path(path)))
+    with suppress(OSError):
+        before = AUTOGROUPS.read_text(encoding="ascii")
+        _let_niceness_count("0")
+        config.add_cleanup(partial(_let_niceness_count, before))
+
+
+def _let_niceness_count(autogroups: str) -> None:
+    """Real engines are nice, and most have sessions of their own. Without root the setting stays as it is."""
+    with suppress(OSError):
+        AUTOGROUPS.write_text(autogroups, encoding="ascii")
 
 
 def group_of(nodeid: str) -> str:

@@ -38,13 +38,14 @@ FULL: Final[Body] = {
             "blockSize": 16,
             "args": ["--enforce-eager", "--seed=1", "--model-impl", "vllm"],
             "env": [{"name": "VLLM_LOGGING_LEVEL", "value": "INFO"}, {"name": "A", "value": "$(B)"}],
-            "shutdownSeconds": 30,
+            "drainSeconds": 30,
             "apiKeySecretRef": {"name": "engine-key", "key": "vllm"},
         },
         "kvTransfer": {
             "connector": "NIXL",
             "order": "DecodeFirst",
             "onLoadFailure": "Recompute",
+            "verification": {"periodSeconds": 60},
             "config": {"kv_lease_duration": 30, "deep": {"list": [1, "two", None]}},
             "podTemplate": {"spec": {"nodeSelector": {"kv": "here"}, "containers": [{"name": "service", "env": []}]}},
         },
@@ -54,7 +55,7 @@ FULL: Final[Body] = {
                 "requests": {"cpu": "500m", "memory": "16Gi"},
                 "limits": {"cpu": 4, "memory": "1e11", "nvidia.com/gpu": 2, "rdma/hca": "1"},
             },
-            "parallelism": {"tensor": 2, "nodes": 1},
+            "parallelism": {"tensor": 2, "pipeline": 1, "expert": True},
             "chunkedPrefill": {"enabled": False, "maxBatchedTokens": 32768},
             "args": ["--gpu-memory-utilization", "0.9"],
             "env": [{"name": "UCX_TLS", "value": "rc,cuda"}],
@@ -79,7 +80,7 @@ FULL: Final[Body] = {
             "decodePolicy": "SessionAffinity",
             "disaggregateAboveTokens": 512,
             "onPrefillFailure": "Local",
-            "retries": {"attempts": 2, "budgetPercent": 10, "free": 0},
+            "retries": {"attempts": 2, "budgetPercent": 10, "minRetries": 0},
             "deadlines": {
                 "connectSeconds": 1,
                 "prefillSeconds": 120,
@@ -88,13 +89,13 @@ FULL: Final[Body] = {
                 "idleSeconds": 60,
                 "totalSeconds": 1800,
             },
-            "queue": {"maxRequests": 0, "maxWaitSeconds": 0, "maxInFlightPerDecode": 300, "maxMemory": "1.5Gi"},
-            "ejection": {"consecutiveFailures": 2},
+            "queue": {"maxRequests": 0, "maxWaitSeconds": 0, "maxInFlightPerDecode": 300, "maxBufferedBytes": "1.5Gi"},
+            "outlierDetection": {"consecutiveErrors": 2},
             "slowStartSeconds": 0,
         },
+        "slo": {"ttftMilliseconds": 2000, "tpotMilliseconds": 50},
         "gateway": {
             "replicas": 3,
-            "autoscaled": True,
             "workers": 4,
             "image": "gateway:test",
             "resources": {"requests": {"cpu": 1}},
@@ -107,8 +108,12 @@ FULL: Final[Body] = {
         "rollout": {"maxSurge": 0, "maxUnavailable": "50%"},
         "observability": {
             "scrapeFrom": [
-                {"namespaceLabels": {"kubernetes.io/metadata.name": "monitoring"}, "podLabels": {"app": "prometheus"}}
-            ]
+                {
+                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
+                    "podSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["prometheus"]}]},
+                }
+            ],
+            "tracing": {"endpoint": "http://collector.observability:4318", "ratio": 0.25},
         },
     },
 }
@@ -134,19 +139,44 @@ def custom(**fields: object) -> Body:
     return {"connector": "Custom", "custom": {"className": "MyConnector", "modulePath": "my.connector", **fields}}
 
 
-_WITHOUT_DEFAULT: Final = (
+_WITHOUT_DEFAULT: Final[tuple[tuple[str | int, ...], ...]] = (
+    ("paused",),
+    ("labels",),
+    ("annotations",),
+    ("model", "adapters"),
+    ("engine", "drainSeconds"),
+    ("kvTransfer", "verification"),
+    ("gateway", "enabled"),
     ("routing", "queue", "maxInFlightPerDecode"),
     ("routing", "queue", "maxInFlightPerPrefill"),
-    ("routing", "ejection", "stalledSeconds"),
+    ("routing", "queue", "maxBufferedBytes"),
+    ("routing", "outlierDetection"),
+    ("routing", "outlierDetection", "stalledSeconds"),
+    ("routing", "retries", "minRetries"),
+    ("slo",),
+    ("observability", "scrapeFrom", 0, "namespaceSelector", "matchLabels"),
+    ("observability", "scrapeFrom", 0, "namespaceSelector", "matchExpressions"),
+    ("observability", "scrapeFrom", 0, "podSelector", "matchLabels"),
+    ("observability", "scrapeFrom", 0, "podSelector", "matchExpressions"),
     ("gateway", "limits", "trustedProxies"),
+    ("gateway", "cors"),
 )
 """Fields whose default 0.1.0 refuses, so that the CRD has none."""
+
+
+def _at(part: Any, step: str | int) -> Any:
+    if isinstance(step, int):
+        return part[step] if step < len(part) else {}
+    return part.get(step, {})
 
 
 def as_stored(spec: Any, stored: Any) -> Any:
     """A spec with all defaults, without the fields that have no default in the CRD and that `stored` does not set."""
     found = copy.deepcopy(spec)
-    for part, group, name in _WITHOUT_DEFAULT:
-        if name not in stored[part][group]:
-            del found[part][group][name]
+    for *groups, name in _WITHOUT_DEFAULT:
+        part, other = found, stored
+        for group in groups:
+            part, other = _at(part, group), _at(other, group)
+        if name not in other:
+            part.pop(name, None)
     return found

@@ -44,12 +44,19 @@ BODY_BYTES: Final = 64 * 1024 * 1024
 SLOW_SECONDS: Final = 30.0
 """A request without an answer after this time is slow: engines prefill faster, and clients give up."""
 
+TRACING_RATIO: Final = 0.1
+"""The share of requests with traces: some requests of every kind, at a tenth of the cost."""
+
 STALLED_SECONDS: Final = 30.0
 """Running requests without any progress. One step of an engine with chunked prefill takes a few seconds at most."""
 CONSECUTIVE_ERRORS: Final = 5
 """Consecutive failures of an engine until it is ejected and probed."""
 SLOW_START_SECONDS: Final = 10.0
 """How long a new engine receives less than its share: its caches are empty and it compiles its first shapes."""
+ENGINE_DRAIN_SECONDS: Final = 600
+"""For an engine that stops to finish its requests: answers of reasoning models take minutes."""
+STARTUP_SECONDS: Final = 1800
+"""For an engine to load; hundreds of GB of weights on slow storage take that long."""
 POOL_GIB: Final = 4
 """A pool for some thousand prompts of a small model. Every node has this much memory."""
 VERIFICATION_PERIOD_SECONDS: Final = 40.0

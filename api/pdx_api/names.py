@@ -20,13 +20,21 @@ LABEL_REVISION: Final = f"{GROUP}/revision"
 LABEL_SERVICE: Final = f"{GROUP}/service"
 """Label: the side service that an object belongs to."""
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+LABEL_APP_NAME: Final = "app.kubernetes.io/name"
+LABEL_INSTANCE: Final = "app.kubernetes.io/instance"
+LABEL_COMPONENT: Final = "app.kubernetes.io/component"
+LABEL_PART_OF: Final = "app.kubernetes.io/part-of"
 MANAGED_BY: Final = "pdx"
-OPERATOR_LABELS: Final = {"app.kubernetes.io/part-of": "pdx", "app.kubernetes.io/component": "operator"}
+"""Value of managed-by and part-of."""
+RECOMMENDED_LABELS: Final = (LABEL_APP_NAME, LABEL_INSTANCE, LABEL_COMPONENT, LABEL_PART_OF, LABEL_MANAGED_BY)
+OPERATOR_LABELS: Final = {LABEL_PART_OF: MANAGED_BY, LABEL_COMPONENT: "operator"}
 """Labels that the chart puts on the operator's pods, among others."""
 ANNOTATION_CONNECTOR: Final = f"{GROUP}/connector"
 ANNOTATION_ORDER: Final = f"{GROUP}/order"
 ANNOTATION_PROTOCOL: Final = f"{GROUP}/protocol"
 """Annotation: the protocol of a user's connector (`connectors.custom`)."""
+ANNOTATION_RANKS: Final = f"{GROUP}/data-parallel"
+"""Annotation: the number of data-parallel ranks of an engine. Absent: 1."""
 ANNOTATION_FILE: Final = f"{GROUP}/file-"
 """Prefix of annotations: the file's name follows, the value is its content, and the pod mounts it."""
 ANNOTATION_INPUTS: Final = f"{GROUP}/inputs"
@@ -72,12 +80,22 @@ CLIENT_KEYS_FLAG: Final = "--client-keys"
 ENGINE_KEY_FLAG: Final = "--engine-key"
 """Flag of the gateway: file with the API key of the engines."""
 
+ORIGIN: Final = r"^([*]|[a-z][a-z0-9+.-]*://([a-z0-9]([-._a-z0-9]*[a-z0-9])?|\[[0-9a-f:.]+\])(:[0-9]{1,5})?)$"
+"""Pattern of an origin as browsers send it (RFC 6454, 6.2), or * for all of them."""
+
+TLS_CERTIFICATE_FLAG: Final = "--tls-certificate"
+"""Flag of the gateway: file with the certificate of the serving port."""
+TLS_KEY_FLAG: Final = "--tls-key"
+"""Flag of the gateway: file with the certificate's private key."""
+
 ENGINE_PORT: Final = 8000
 """Port of vLLM's HTTP API in an engine pod."""
 GATEWAY_PORT: Final = 8080
 """Port on which the gateway serves clients."""
 GATEWAY_SERVICE_PORT: Final = 80
 """Port of the gateway's Service."""
+GATEWAY_TLS_PORT: Final = 443
+"""Port of the gateway's Service with TLS."""
 ADMIN_PORT: Final = 9090
 """Port on which the gateway answers /metrics and /pdx/state."""
 
@@ -123,6 +141,8 @@ class Policy(StrEnum):
     """The engine where the prompt's prefill costs least time: its own wait, and that of the prompts that it delays."""
     LEAST_REQUESTS = "LeastRequests"
     """The engine with the fewest requests of this gateway."""
+    LEAST_ITL = "LeastITL"
+    """The engine with the least inter-token latency by its batch, unless its KV cache is nearly full."""
     LEAST_LOAD = "LeastLoad"
     """By the requests of this gateway, and the queue and KV use that the engine reports."""
     PREFIX_AFFINITY = "PrefixAffinity"
@@ -142,7 +162,10 @@ class LogFormat(StrEnum):
 class ConditionType(StrEnum):
     """The types of `status.conditions`."""
 
+    AVAILABLE = "Available"
+    """Requests are answered."""
     READY = "Ready"
+    """Everything is as specified."""
     PROGRESSING = "Progressing"
     DEGRADED = "Degraded"
     KV_TRANSFER_VERIFIED = "KVTransferVerified"

@@ -24,6 +24,8 @@ class Rule:
     message: str
     """The reason and the correction: the end of a sentence that begins with the field's path, without a full stop."""
     holds: Callable[[Any], bool]
+    fields: tuple[str, ...] = ()
+    """The fields that it relates, for example `decode.parallelism.tensor`, from the value that has the rule."""
 
     def check(self, value: Any) -> None:
         """Raise ValueError with the message if the value breaks the rule."""

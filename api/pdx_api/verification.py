@@ -6,8 +6,13 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-VERDICT_PATH: Final = "/pdx/canary/verdict"
+PAIRS_PATH: Final = "/pdx/verification"
+"""Path on the gateway's admin port: every pair, for people."""
+RESULT_PATH: Final = "/pdx/verification/result"
 """Path on the gateway's admin port. `?after=STAMP&wait=SECONDS` delays the answer until the finding changes."""
+FORMER_PAIRS_PATH: Final = "/pdx/canary"
+FORMER_RESULT_PATH: Final = "/pdx/canary/verdict"
+"""The same paths on gateways of PDX 0.1.0. A gateway answers on both for one release."""
 LONGEST_WAIT: Final = 60.0
 """Longest value of `wait`, in seconds."""
 

@@ -85,18 +85,44 @@ def _urls(ports: tuple[int, ...]) -> list[str]:
     return [f"http://127.0.0.1:{port}" for port in ports]
 
 
-def _pdx(workers: int, *flags: str, compiled: bool = True) -> Callable[[Engines, int, Path], Command]:
-    def command(engines: Engines, port: int, _: Path) -> Command:
+def _pdx(
+    workers: int, *flags: str, compiled: bool = True, tls: bool = False
+) -> Callable[[Engines, int, Path], Command]:
+    def command(engines: Engines, port: int, folder: Path) -> Command:
         line = [sys.executable, "-m", "pdx_cli", "gateway", "--listen", f"127.0.0.1:{port}"]
         line += ["--admin", f"127.0.0.1:{port + 50}", "--workers", str(workers)]
         line += ["--prefill", *_urls(engines.prefill), "--decode", *_urls(engines.decode)]
         line += ["--verification-period-seconds", "0"]  # engines count what the load sends
         line += ["--max-in-flight-per-decode", "8192"]  # the peers have no limit, and 5000 streams are one load
         line += flags
+        line += _certificate(folder) if tls else []
         env = {"PYTHONPATH": str(cache.compile_gateway(CHECKOUT))} if compiled else {}
         return Command(line, checkout_version(), env)
 
     return command
+
+
+def _certificate(folder: Path) -> list[str]:
+    """A certificate for 127.0.0.1 in the folder, as flags; raises SetupError."""
+    certificate, key = folder / "tls.crt", folder / "tls.key"
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-noenc",
+        "-days",
+        "2",
+    ]
+    command += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command += ["-keyout", str(key), "-out", str(certificate)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise cache.SetupError(f"openssl failed: {done.stderr.strip()[-300:]}")
+    return ["--tls-certificate", str(certificate), "--tls-key", str(key)]
 
 
 def checkout_version() -> str:
@@ -143,10 +169,15 @@ DIRECT: Final = Gateway("direct", "no gateway: the ceiling", 0, splits=False)
 PDX: Final = Gateway("pdx", "pdx", 18301, command=_pdx(1))
 PDX_TWO: Final = Gateway("pdx-2", "pdx, two workers", 18302, command=_pdx(2))
 PDX_LEAST: Final = Gateway(
-    "pdx-least", "pdx, LeastRequests", 18307, command=_pdx(1, "--prefill-policy", "LeastRequests")
+    "pdx-least",
+    "pdx, LeastRequests",
+    18307,
+    command=_pdx(1, "--prefill-policy", "LeastRequests", "--decode-policy", "LeastRequests"),
 )
-"""Only for the count of instructions: what the default policy costs."""
+"""Only for the count of instructions: what the default policies cost."""
 PDX_PURE: Final = Gateway("pdx-pure", "pdx, not compiled", 18306, command=_pdx(1, compiled=False))
+PDX_TLS: Final = Gateway("pdx-tls", "pdx, TLS", 18308, command=_pdx(1, tls=True))
+"""Only its instructions are counted: the load generator speaks plain HTTP."""
 GATEWAYS: Final = (
     DIRECT,
     PDX,

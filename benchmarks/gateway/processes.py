@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import ssl
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
+_HANDSHAKE_SECONDS: Final = 30.0
+"""A handshake in a gateway that is slowed down by a counter."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -95,9 +98,12 @@ def get_json(port: int, path: str) -> dict[str, Any]:
         connection.close()
 
 
-def serves(port: int) -> bool:
-    """Whether a completion is answered with 200."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+def serves(port: int, tls: ssl.SSLContext | None = None, seconds: float = 2.0) -> bool:
+    """Whether a completion is answered with 200 within so many seconds."""
+    if tls is None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
+    else:
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=seconds, context=tls)
     body = json.dumps({"model": "bench", "prompt": "a short prompt", "max_tokens": 2, "stream": False})
     try:
         connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
@@ -108,13 +114,15 @@ def serves(port: int) -> bool:
         connection.close()
 
 
-def await_serving(process: subprocess.Popen[bytes], port: int, seconds: float = 30.0) -> str | None:
+def await_serving(
+    process: subprocess.Popen[bytes], port: int, seconds: float = 30.0, tls: ssl.SSLContext | None = None
+) -> str | None:
     """Wait until a gateway serves; otherwise return the reason why it does not."""
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         if process.poll() is not None:
             return f"ended with status {process.returncode}"
-        if serves(port):
+        if serves(port) if tls is None else serves(port, tls, _HANDSHAKE_SECONDS):
             return None
         time.sleep(0.2)
     return f"served nothing within {seconds:g} s"

@@ -24,6 +24,7 @@ ROOT: Final = Path(__file__).parents[2]
 _COMMON: Final = (
     *(f"benchmarks.goodput.{name}" for name in ("engine", "measures", "simulation", "synthetic", "traces")),
     *(f"pdx_sim.core.{name}" for name in ("blocks", "links", "prefix_cache", "scheduler")),
+    "pdx_cli.bench.load.traces",
     "pdx_sim.profiles",
 )
 _STEP: Final = 1.15
@@ -90,7 +91,7 @@ def run(cell: Cell, plan: Plan) -> Outcome:
     began = time.process_time()
     trace = load(cell.source, plan.seed, plan.requests)
     engines = cell.layout.engines(plan.model)
-    router = POLICIES[cell.policy].make(engines, plan.model, random.Random(plan.seed))
+    router = POLICIES[cell.policy].router(engines, plan.model, random.Random(plan.seed), plan.slo)
     records = Simulation(engines, router, plan.model).run(trace.at_rate(cell.rate))
     return outcome(records, cell.rate, plan.slo, time.process_time() - began)
 

@@ -20,7 +20,8 @@ class ExpectedWait(Stateless):
 
     def __init__(self, tokens: int) -> None:
         """`tokens`: the size of each engine's cache, which vllm:cache_config_info reports."""
-        self._state = expected_wait.ExpectedWait()
+        self.state = expected_wait.ExpectedWait()
+        """Owner of what the gateway has sent."""
         self._tokens = tokens
         self._legs: dict[int, PrefillLeg] = {}
         self._blocks: tuple[int, PromptBlocks] = (-1, NO_BLOCKS)
@@ -30,20 +31,21 @@ class ExpectedWait(Stateless):
         blocks = self._read(request)
 
         def choose(endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
-            return endpoints[self._state.choose([self._engine(e) for e in endpoints], blocks, now, cursor)]
+            return endpoints[self.state.choose([self.engine(e) for e in endpoints], blocks, now, cursor)]
 
         return choose
 
     def sent(self, request: Request, endpoint: Endpoint, now: float) -> None:
         """Open its leg."""
-        self._legs[request.index] = self._state.sent(self._engine(endpoint), self._read(request), now)
+        self._legs[request.index] = self.state.sent(self.engine(endpoint), self._read(request), now)
 
     def answered(self, request: Request, endpoint: Endpoint, now: float) -> None:
         """Close its leg."""
         self._legs.pop(request.index).answered(now)
 
-    def _engine(self, endpoint: Endpoint) -> PrefillEngine:
-        engine = self._state.engine(endpoint.name)
+    def engine(self, endpoint: Endpoint) -> PrefillEngine:
+        """The state of one engine."""
+        engine = self.state.engine(endpoint.name)
         if engine.cache.capacity != self._tokens:
             engine.cache.resize(self._tokens)
         return engine

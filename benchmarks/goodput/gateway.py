@@ -7,13 +7,14 @@ here is only what the gateway performs around them: it counts legs, polls the en
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from benchmarks.goodput.engine import Engine
 from benchmarks.goodput.simulation import Dispatch, Route
 from benchmarks.goodput.traces import Request
 from pdx_api.names import Role
+from pdx_proxy.balancing.decode.placement import Place
 from pdx_proxy.balancing.engine_limits import EngineSample, LimitEstimator, Work
 from pdx_proxy.balancing.leg_limits import leg_limits
 from pdx_proxy.balancing.load import Load
@@ -46,6 +47,23 @@ class Choosing(Protocol):
     def ended(self, request: Request, endpoint: Endpoint, now: float) -> None:
         """The leg has ended."""
 
+    def bind(self, load: Load, snapshot: Snapshot, engines: Sequence[Engine]) -> None:
+        """The gateway begins."""
+
+    def polled(self, reports: LoadReports, now: float) -> Mapping[str, float]:
+        """The engines' metrics have been read: return the limits of D's batches, by name."""
+
+    def place(
+        self, request: Request, waited: float, avoid: Collection[str], now: float
+    ) -> tuple[Endpoint, Place] | None:
+        """The D that prefills a request, and why; None if a P does."""
+
+    def sent_split(self, request: Request, endpoint: Endpoint) -> None:
+        """The request has been sent to a P, and D will get its KV."""
+
+    def sent_whole(self, request: Request, endpoint: Endpoint, now: float) -> None:
+        """D gets the whole request."""
+
 
 class Stateless:
     """The policies that keep no state of their own: LeastRequests here, others below."""
@@ -64,6 +82,25 @@ class Stateless:
         """Nothing."""
 
     def ended(self, request: Request, endpoint: Endpoint, now: float) -> None:
+        """Nothing."""
+
+    def bind(self, load: Load, snapshot: Snapshot, engines: Sequence[Engine]) -> None:
+        """Nothing."""
+
+    def polled(self, reports: LoadReports, now: float) -> Mapping[str, float]:
+        """No limit."""
+        return {}
+
+    def place(
+        self, request: Request, waited: float, avoid: Collection[str], now: float
+    ) -> tuple[Endpoint, Place] | None:
+        """Always a P."""
+        return None
+
+    def sent_split(self, request: Request, endpoint: Endpoint) -> None:
+        """Nothing."""
+
+    def sent_whole(self, request: Request, endpoint: Endpoint, now: float) -> None:
         """Nothing."""
 
 
@@ -96,23 +133,36 @@ class PrefixAffinity(Stateless):
 class Gateway:
     """One gateway. Its workers share all that matters here, so their number does not."""
 
-    def __init__(self, engines: Sequence[Engine], prefill: Choosing, decode: Choosing, *, lends: bool = False) -> None:
-        """`lends`: whether P's lend each other what their limits of legs leave free."""
+    def __init__(
+        self, engines: Sequence[Engine], prefill: Choosing, decode: Choosing, *, lends: bool = False, above: int = 0
+    ) -> None:
+        """`lends`: whether P's lend each other what their limits of legs leave free.
+
+        `above`: D alone serves prompts of at most so many tokens (`routing.disaggregateAboveTokens`).
+        """
         self._engines = engines
         self._prefill = prefill
         self._decode = decode
         self._lends = lends
+        self._above = above
         self._endpoints = tuple(_endpoint(engine) for engine in engines)
         self._index = {endpoint.name: index for index, endpoint in enumerate(self._endpoints)}
         self._snapshot = Snapshot.of(self._endpoints)
-        self._load = Load(clock=lambda: 0.0)
+        self._now = 0.0
+        self._load = Load(clock=lambda: self._now)
         self._estimators = [LimitEstimator(_work(engine)) for engine in engines]
         self._queue: deque[Request] = deque()
         self._reports = LoadReports()
         self._cursor = 0
+        self._arrived: dict[int, float] = {}
+        """When the requests of the queue came."""
+        self.placed: list[tuple[float, Place]] = []
+        """When D's got requests that a P could have prefilled, and why."""
+        self._decode.bind(self._load, self._snapshot, engines)
 
     def arrived(self, request: Request, now: float) -> Iterable[Dispatch]:
         """See `Router`; likewise the others."""
+        self._arrived[request.index] = now
         self._queue.append(request)
         return self._serve(now)
 
@@ -142,7 +192,7 @@ class Gateway:
         engines, limits = {}, {}
         for engine, endpoint, estimator in zip(self._engines, self._endpoints, self._estimators, strict=True):
             deferred = engine.scheduler.deferred
-            engines[endpoint.name] = LoadReport(engine.running, engine.waiting, engine.kv_use)
+            engines[endpoint.name] = LoadReport(engine.running, engine.waiting, engine.kv_use, engine.tokens)
             sample = EngineSample(
                 now,
                 engine.running,
@@ -153,8 +203,9 @@ class Gateway:
                 engine.latency,
             )
             limits[endpoint.name] = estimator.update(sample)
-        self._reports = LoadReports(engines, limits)
-        self._load.limits = leg_limits(self._snapshot, self._reports, _LEG_LIMITS, self._load.legs_at)
+        self._now, self._reports = now, LoadReports(engines, limits)
+        batches = self._decode.polled(self._reports, now)
+        self._load.limits = leg_limits(self._snapshot, self._reports, _LEG_LIMITS, self._load.legs_at, batches)
         self._load.lend(self._snapshot.peers if self._lends else {})
         self._prefill.reported(self._reports, self._snapshot.prefill, self._load.of)
         self._decode.reported(self._reports, self._snapshot.decode, self._load.of)
@@ -169,12 +220,17 @@ class Gateway:
         return found
 
     def _send(self, request: Request, choice: Choice, now: float) -> Dispatch:
+        del self._arrived[request.index]
+        if choice.place is not None:
+            self.placed.append((now, choice.place))
         if choice.prefill is None:
             self._load.acquire(choice.decode)
             self._decode.sent(request, choice.decode, now)
+            self._decode.sent_whole(request, choice.decode, now)
             return request, Route(self._index[choice.decode.name])
         self._load.acquire(choice.prefill)
         self._prefill.sent(request, choice.prefill, now)
+        self._decode.sent_split(request, choice.decode)
         return request, Route(self._index[choice.decode.name], self._index[choice.prefill.name])
 
     def _choice(self, request: Request, now: float) -> Choice | None:
@@ -192,10 +248,14 @@ class Gateway:
 
     def _choose(self, request: Request, avoid: Collection[str], now: float) -> Choice | None:
         self._cursor += 1
+        self._now = now
+        placed = self._decode.place(request, now - self._arrived[request.index], avoid, now)
+        if placed is not None:
+            return Choice(placed[0], None, placed[1])
         return pick(
             self._snapshot,
             self._load.of,
-            split=bool(self._snapshot.prefill),
+            split=bool(self._snapshot.prefill) and request.prompt > self._above,
             avoid=avoid,
             cursor=self._cursor,
             prefill=self._prefill.policy(request, now),

@@ -57,6 +57,9 @@ class Record:
     sent: float = NEVER
     answered: float = NEVER
     """P has answered."""
+    loading: float = NEVER
+    """D has its blocks and its KV begins to move."""
+    loaded: float = NEVER
     first: float = NEVER
     last: float = NEVER
     cached: int = 0
@@ -186,6 +189,7 @@ class Simulation:
         record = self._by_work[work]
         assert record.route is not None
         assert record.route.prefill is not None
+        record.loading = now
         size = max(1, work.prompt - work.cached) * self._kv_bytes
         links = (self._engines[record.route.prefill].link, engine.link)
         self._put(max((link.reserve(size, now) for link in links if link is not None), default=now), _Kind.LOADED, work)
@@ -194,6 +198,7 @@ class Simulation:
         record = self._by_work[work]
         assert record.route is not None
         assert record.route.prefill is not None
+        record.loaded = now
         prefill, decode = self._engines[record.route.prefill], self._engines[record.route.decode]
         prefill.pool.free(work.owner)
         self._wake(prefill, now)  # a request may wait for these blocks

@@ -5,7 +5,6 @@ import http.client
 import json
 import os
 import re
-import socket
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from benchmarks.soak.gateway import TASKS, packed
+from pdx_cli.local.ports import allocate
 from pdx_proxy.config.settings import Address, EndpointSpec, Settings
 
 ROOT: Final = Path(__file__).parents[2]
@@ -23,10 +23,8 @@ _STARTS_WITHIN: Final = 30.0
 
 
 def free_port() -> int:
-    """A free port."""
-    with socket.socket() as sock:
-        sock.bind((_HOST, 0))
-        return int(sock.getsockname()[1])
+    """A free port that no outgoing connection takes."""
+    return allocate(1)[0]
 
 
 class GatewayProcess:

@@ -139,6 +139,7 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Callable[[Line], Any]]]] = {
     },
     "impatience": {
         "date": _of("date"),
+        "gateway": lambda line: line.get("gateway", "PDX"),
         "order": _of("order"),
         "minutes per load": lambda line: f"{line['seconds'] / 60:.3g}",
         "P's can serve, requests/s": lambda line: f"{line['capacity']:g}",

@@ -7,7 +7,6 @@ that `pdx --help` is fast.
 import argparse
 import contextlib
 import errno
-import functools
 import importlib
 import os
 import sys
@@ -17,14 +16,16 @@ from typing import Final
 from pdx_api.version import pdx_version
 from pdx_cli import streams
 from pdx_cli.errors import EXIT_CODES, CommandError, ExitCode
-from pdx_cli.usage import Parser, check_extra
+from pdx_cli.usage import Parser, check_extra, check_first
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "up": ("pdx_cli.commands.up", "Run a PDDeployment as local processes and prove that KV moves."),
     "status": ("pdx_cli.commands.status", "Show what `pdx up` runs on this machine."),
     "top": ("pdx_cli.commands.top", "Watch a deployment live: engines, load, latency, pairs."),
+    "bench": ("pdx_cli.commands.bench", "Measure the goodput of a deployment, and where the time goes."),
     "doctor": ("pdx_cli.commands.doctor", "Report what is wrong with a deployment, and what to do."),
     "render": ("pdx_cli.commands.render", "Print what the operator would apply to a cluster, as YAML."),
+    "convert": ("pdx_cli.commands.convert", "Rename old fields in PDDeployments of PDX 0.1.0."),
     "gateway": ("pdx_cli.commands.gateway", "Run only the gateway, in front of engines that already run."),
     "sim": ("pdx_cli.commands.sim", "Run a simulated engine: vLLM's API and KV protocols, without a model."),
     "tiny-model": (
@@ -35,7 +36,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 }
 """Name of a command -> its module and its help text."""
 
-PLUGIN_COMMANDS: Final = ("top", "doctor", "render")
+PLUGIN_COMMANDS: Final = ("top", "doctor", "render", "convert")
 """The commands of `kubectl pdx`: those that concern a cluster."""
 
 EPILOG: Final = f"""\
@@ -59,7 +60,7 @@ examples:
                                            compare a file with the cluster
 
 The plugin always inspects the cluster of your kubeconfig, as kubectl does. The commands for this machine (up, status,
-gateway, sim, tiny-model) are in the program `pdx`.
+gateway, sim, tiny-model), and `bench`, which also measures in a cluster, are in the program `pdx`.
 
 {EXIT_CODES}
 
@@ -79,9 +80,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "pdx") -> int:
         finally:  # argparse's help ends with SystemExit
             sys.stdout.flush()
     except CommandError as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        for line in error.details:
-            print(f"    {line}", file=sys.stderr)
+        _report(f"{prog}: {error}", *(f"    {line}" for line in error.details))
         return error.code
     except KeyboardInterrupt:
         return 130
@@ -93,18 +92,28 @@ def main(argv: Sequence[str] | None = None, prog: str = "pdx") -> int:
         if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
             raise
         _discard_output()
-        print(f"{prog}: The output cannot be written: {error.strerror}.", file=sys.stderr)
+        _report(f"{prog}: The output cannot be written: {error.strerror}.")
         return ExitCode.FAILED
 
 
 def _run(args: Sequence[str], prog: str) -> int:
+    def parser_of_all() -> Parser:
+        return parser_of((), prog, complete=True)[0]
+
+    if args and args[0].startswith("-") and args[0] not in ("--help", "-h", "--version"):
+        check_first(args[0], args, parser_of_all)
     parser, chosen = parser_of(args, prog)
-    whole = functools.partial(parser_of, (), prog, complete=True)
-    namespace = argparse.Namespace(plugin=prog != "pdx", whole_parser=lambda: whole()[0])
+    namespace = argparse.Namespace(plugin=prog != "pdx", whole_parser=parser_of_all)
     parsed, extra = parser.parse_known_args(args, namespace)
     assert chosen is not None, "argparse refuses a missing command"
-    check_extra(parser, chosen, extra)
+    check_extra(parser, chosen, extra, lambda: parser_of((chosen,), "pdx")[0])
     return int(importlib.import_module(COMMANDS[chosen][0]).run(parsed))
+
+
+def _report(*lines: str) -> None:
+    """Print on stderr, unless its disk is full or its reader has closed it: the exit code still shows the failure."""
+    with contextlib.suppress(OSError):
+        print(*lines, sep="\n", file=sys.stderr, flush=True)
 
 
 def _discard_output() -> None:
@@ -130,7 +139,7 @@ def parser_of(args: Sequence[str], prog: str, *, complete: bool = False) -> tupl
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = next((arg for arg in args if not arg.startswith("-")), None)
     if plugin and chosen in COMMANDS and chosen not in PLUGIN_COMMANDS:
-        parser.error(f"`{chosen}` works on this machine, not in a cluster; run `pdx {chosen}`")
+        parser.error(f"The plugin has no command `{chosen}`; run `pdx {chosen}`")
     for name in PLUGIN_COMMANDS if plugin else COMMANDS:
         module, summary = COMMANDS[name]
         command = commands.add_parser(

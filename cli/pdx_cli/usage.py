@@ -1,6 +1,7 @@
 """The errors of a command line, each as one sentence with the correction."""
 
 import argparse
+import contextlib
 import difflib
 import re
 import sys
@@ -8,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from pdx_cli.errors import ExitCode
+from pdx_cli.errors import ExitCode, InputError
 
 _TYPES: Final = {"int": "a whole number", "float": "a number", "whole_number": "a whole number"}
 """Python's name of a flag's type -> what to write."""
@@ -19,7 +20,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the error on stderr and exit with 2."""
-        self.exit(ExitCode.INVALID, f"{self.prog}: {sentence(message)}\n")
+        with contextlib.suppress(OSError):  # stderr may be on a full disk
+            sys.stderr.write(f"{self.prog}: {sentence(message)}\n")
+            sys.stderr.flush()
+        self.exit(ExitCode.INVALID)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Write the help; unlike argparse, let a full disk or a closed pipe be an error."""
@@ -47,6 +51,8 @@ def _about(name: str, text: str) -> str:
         what = "the command" if name == "COMMAND" else name
         options = f"write one of: {', '.join(choices)}."
         return f"{what} is {found[1]!r}; {suggestion(found[1], choices) or options}"
+    if text.startswith("ignored explicit argument"):
+        return f"{name} takes no value."
     if text.startswith("expected"):
         return f"{name} needs a value."
     return ended(f"{name}: {text}")
@@ -64,17 +70,46 @@ def suggestion(given: str, choices: Iterable[str]) -> str:
     return f"did you mean {by_lower[near[0]]}?" if near else ""
 
 
-def check_extra(parser: argparse.ArgumentParser, command: str, extra: Sequence[str]) -> None:
-    """Refuse arguments that the command does not have."""
+def check_extra(
+    parser: argparse.ArgumentParser, command: str, extra: Sequence[str], parser_of_pdx: Callable[[], Parser]
+) -> None:
+    """Refuse arguments that the command does not have. `parser_of_pdx` returns that of `pdx`, not of the plugin."""
     if not extra:
         return
     chosen = subparsers(parser)[command]
-    flag = next((arg for arg in extra if arg.startswith("-") and arg != "-"), None)
+    own = flags_of(chosen)  # behind `--`, they are arguments
+    given = (arg.partition("=")[0] for arg in extra if arg.startswith("-") and arg != "-")
+    flag = next((each for each in given if each not in own), None)
     if flag is None:
         chosen.error(f"{extra[0]!r} is one argument too many; --help shows the usage")
-    flags = [option for action in chosen._actions for option in action.option_strings]
-    hint = suggestion(flag.partition("=")[0], flags) or "--help lists the flags."
-    chosen.error(f"{flag.partition('=')[0]} does not exist; {hint}")
+    if flag in flags_of(subparsers(parser_of_pdx())[command]):
+        chosen.error(f"the plugin always inspects a cluster; leave out {flag}, or run `pdx {command} {flag}`")
+    chosen.error(f"{flag} does not exist; {_flag_suggestion(flag, own) or '--help lists the flags.'}")
+
+
+def check_first(first: str, args: Sequence[str], parser_of_all: Callable[[], Parser]) -> None:
+    """Refuse a flag before the command. `parser_of_all` returns the parser with the flags of every command."""
+    parser, flag = parser_of_all(), first.partition("=")[0]
+    if flag in flags_of(parser):
+        return
+    commands = {name for name, each in subparsers(parser).items() if flag in flags_of(each)}
+    if not commands:
+        hint = _flag_suggestion(flag, flags_of(parser)) or "--help lists the commands."
+        parser.error(f"{flag} does not exist; {hint}")
+    example = next((arg for arg in args if arg in commands), min(commands))
+    parser.error(f"{flag} is a flag of a command; write it after the command: `{parser.prog} {example} {flag}`")
+
+
+def flags_of(parser: argparse.ArgumentParser) -> list[str]:
+    """Return every flag of a parser, with its short forms."""
+    return [option for action in parser._actions for option in action.option_strings]
+
+
+def _flag_suggestion(given: str, flags: Sequence[str]) -> str:
+    """Return `did you mean --X?`. The dashes, which all flags share, make none of them similar."""
+    by_name = {flag.lstrip("-"): flag for flag in flags if flag.startswith("--") or flag == given.lower()}
+    near = difflib.get_close_matches(given.lstrip("-").lower(), by_name, n=1)
+    return f"did you mean {by_name[near[0]]}?" if near else ""
 
 
 def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
@@ -97,11 +132,44 @@ def port(text: str) -> int:
     return int(text)
 
 
+def count(text: str) -> int:
+    """Parse a flag that is a number of things, at least one."""
+    if not (text.isascii() and text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not valid; write a whole number, 1 or more")
+    return int(text)
+
+
 def directory(text: str) -> Path:
-    """Parse a flag that names a directory. An empty text mostly is a variable without a value."""
-    if not text.strip():
-        raise argparse.ArgumentTypeError("the value is empty; name a directory")
+    """Parse a flag that names a directory."""
+    return _path(text, "a directory")
+
+
+def file(text: str) -> Path:
+    """Parse a flag that names a file."""
+    return _path(text, "a file")
+
+
+def _path(text: str, what: str) -> Path:
+    if not text.strip():  # mostly a variable without a value
+        raise argparse.ArgumentTypeError(f"the value is empty; name {what}")
+    if is_url(text):  # a Path would lose a slash of it
+        raise argparse.ArgumentTypeError(f"{text} is a URL; name {what} on this machine")
     return Path(text)
+
+
+def is_url(text: str) -> bool:
+    """Whether a text is a URL, of any scheme: https://HOST/PATH, s3://BUCKET/KEY."""
+    return re.match(r"[a-z][-+.a-z0-9]*://", text, re.IGNORECASE) is not None
+
+
+def is_taken(new: Path) -> bool:
+    """Whether a directory that is to be created exists and is not empty; raises InputError if it cannot be created."""
+    try:
+        if blocking := next((each for each in new.absolute().parents if each.exists() and not each.is_dir()), None):
+            raise InputError(f"{new} cannot be created: {blocking} is not a directory; name another directory.")
+        return new.exists() and (not new.is_dir() or any(new.iterdir()))
+    except OSError as error:
+        raise InputError(f"{new} cannot be created: {error.strerror}; name another directory.") from error
 
 
 def seconds(shortest: float, longest: float) -> Callable[[str], float]:

@@ -19,8 +19,8 @@ EPILOG: Final = """\
 The gateway discovers engines as pods with the label pdx.dev/deployment=NAME. It uses the pod's service account, or
 KUBECONFIG if it is set, and needs the right to list and watch pods in the namespace.
 The admin port serves /healthz, /readyz, /metrics and /pdx/state.
-On SIGTERM /readyz answers 503, the gateway serves on for --drain-seconds, then open requests end within
---shutdown-seconds. A second signal skips the drain."""
+On SIGTERM, /readyz answers 503 and the gateway still serves for --drain-seconds. After that, open requests have
+--shutdown-seconds to end. A second signal skips the drain."""
 
 
 def create_parser() -> Parser:
@@ -34,7 +34,7 @@ def create_parser() -> Parser:
     )
     add = parser.add_argument
     add("--deployment", required=True, type=_name, metavar="NAME", help="name of the PDDeployment")
-    add("--namespace", required=True, type=_name, metavar="NS", help="its namespace")
+    add("--namespace", required=True, type=_name, metavar="NS", help="namespace of the PDDeployment")
     add(
         "--listen",
         type=_address,
@@ -55,14 +55,14 @@ def create_parser() -> Parser:
         type=seconds,
         default=5.0,
         metavar="S",
-        help="how long the gateway serves on after SIGTERM (%(default)g)",
+        help="seconds that the gateway still serves after SIGTERM (%(default)g)",
     )
     add(
         "--shutdown-seconds",
         type=seconds,
         default=30.0,
         metavar="S",
-        help="how long open requests may take after the drain (%(default)g)",
+        help="seconds that open requests have after the drain (%(default)g)",
     )
     add_flags(parser)
     return parser

@@ -46,8 +46,9 @@ ALERTS: Final = (
         "2m",
         Severity.CRITICAL,
         f"Decode engines of {WHICH} compute prompts that prefill engines have already computed.",
-        "Only {{ $value | humanizePercentage }} of the prompt tokens that P computed reached D. D computes the others "
-        "again: the work of prefill engines is lost, and prefills slow down decoding.",
+        "Only {{ $value | humanizePercentage }} of the prompt tokens that prefill engines computed reached decode "
+        "engines, which compute the others again. The work of prefill engines is lost, and prefills slow down "
+        "decoding.",
     ),
     Alert(
         "PDXTransferProbeFailing",
@@ -55,8 +56,8 @@ ALERTS: Final = (
         "1m",
         Severity.CRITICAL,
         f"KV does not move between some engines of {WHICH}.",
-        "In {{ $value | humanize }} pairs the transfer probes failed: D computed the prompt again, the hand-off "
-        "failed, or the text differs.",
+        "Transfer probes failed in {{ $value | humanize }} pairs: the decode engine computed the prompt again, the "
+        "hand-off failed, or the text differs.",
     ),
     Alert(
         "PDXKVPinnedTooLong",
@@ -64,8 +65,8 @@ ALERTS: Final = (
         "2m",
         Severity.WARNING,
         f"Prefill engines of {WHICH} keep KV that no decode engine reads.",
-        "KV stays on P for more than 10 s on average, or until its lease ends ({{ $value | humanize }}). Other prompts "
-        "cannot use its blocks.",
+        "KV stays on prefill engines for more than 10 s on average, or until its lease ends ({{ $value | humanize }}). "
+        "Other prompts cannot use its blocks.",
     ),
     Alert(
         "PDXHandoffSlow",
@@ -73,8 +74,8 @@ ALERTS: Final = (
         "5m",
         Severity.WARNING,
         f"Hand-offs of {WHICH} are slow.",
-        "5 % of requests wait {{ $value | humanizeDuration }} or more between P's answer and D's first event, for the "
-        "transfer of KV or in D's queue.",
+        "5 % of requests wait {{ $value | humanizeDuration }} or more between the prefill engine's answer and the "
+        "decode engine's first event, for the transfer of KV or in the decode engine's queue.",
     ),
     Alert(
         "PDXPrefillSaturated",
@@ -82,7 +83,7 @@ ALERTS: Final = (
         "5m",
         Severity.WARNING,
         f"Prefill engines of {WHICH} are full.",
-        "Requests wait for a prefill engine: in the gateway's queue, or in the engines' own. First tokens are late.",
+        "Requests wait for a prefill engine: in the gateway's queue, or in the engines' own queues. TTFT is high.",
     ),
     Alert(
         "PDXDecodeSaturated",
@@ -90,8 +91,8 @@ ALERTS: Final = (
         "5m",
         Severity.WARNING,
         f"Decode engines of {WHICH} are full.",
-        "Requests wait for a place in D's batch, in the gateway's queue or in D's own, or D's KV cache is full. First "
-        "tokens are late, and a D with a full cache preempts running requests.",
+        "Requests wait for a decode engine, in the gateway's queue or in the engines' own queues, or the KV cache of "
+        "decode engines is full. TTFT is high, and an engine with a full cache preempts running requests.",
     ),
     Alert(
         "PDXRatioWrong",
@@ -100,7 +101,8 @@ ALERTS: Final = (
         "15m",
         Severity.WARNING,
         f"{WHICH} has too few prefill engines for its traffic.",
-        "Requests wait for a prefill engine, and decode engines are half empty. Add P or remove D.",
+        "Requests wait for a prefill engine, and decode engines are half empty. Add prefill engines, or remove decode "
+        "engines.",
         {"more": "prefill"},
     ),
     Alert(
@@ -110,7 +112,8 @@ ALERTS: Final = (
         "15m",
         Severity.WARNING,
         f"{WHICH} has too few decode engines for its traffic.",
-        "Decode engines are full, and no request waits for a prefill engine. Add D or remove P.",
+        "Decode engines are full, and no request waits for a prefill engine. Add decode engines, or remove prefill "
+        "engines.",
         {"more": "decode"},
     ),
 )

@@ -33,8 +33,8 @@ ALERTS: Final = (
         burn(14.4, "1h", "5m"),
         "2m",
         Severity.CRITICAL,
-        f"First tokens of {WHICH} are late: a month's error budget is gone in two days.",
-        f"{_LATE}, over the last hour and now; 1 % may.",
+        f"TTFT of {WHICH} is high: at this rate a month's error budget lasts two days.",
+        f"{_LATE}, over the last hour and over the last five minutes. The budget is 1 %.",
         {"burn": "fast"},
     ),
     Alert(
@@ -42,8 +42,8 @@ ALERTS: Final = (
         burn(6, "6h", "30m"),
         "15m",
         Severity.WARNING,
-        f"First tokens of {WHICH} are late: a month's error budget is gone in five days.",
-        f"{_LATE}, over the last six hours and now; 1 % may.",
+        f"TTFT of {WHICH} is high: at this rate a month's error budget lasts five days.",
+        f"{_LATE}, over the last six hours and over the last 30 minutes. The budget is 1 %.",
         {"burn": "slow"},
     ),
     Alert(

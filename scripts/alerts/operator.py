@@ -22,7 +22,7 @@ ALERTS: Final = (
         "5m",
         Severity.WARNING,
         "The rollout of {{ $labels.object }} does not end.",
-        "It has taken {{ $value | humanizeDuration }} so far. The engines that served before still serve.",
+        "The rollout has taken {{ $value | humanizeDuration }} so far. The engines that served before it still serve.",
     ),
     Alert(
         "PDXOperatorNotReconciling",
@@ -30,7 +30,7 @@ ALERTS: Final = (
         "5m",
         Severity.CRITICAL,
         "The operator in {{ $labels.namespace }} does not reconcile.",
-        "It is gone, or every reconcile fails, or specs have not been reconciled for ten minutes. Engines and gateways "
-        "still serve, but changes, rollouts and repairs do not happen.",
+        "The operator is gone, or every reconcile fails, or specs have not been reconciled for ten minutes. Engines "
+        "and gateways still serve, but changes, rollouts and repairs do not happen.",
     ),
 )

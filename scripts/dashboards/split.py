@@ -90,7 +90,7 @@ BOARD: Final = Board(
                 Panel(
                     "Pairs, by verdict",
                     "Result of the transfer probes of each pair. One broken pair makes the condition "
-                    "KVTransferVerified False; /pdx/canary of a gateway names the pair and the likely cause.",
+                    "KVTransferVerified False; /pdx/verification of a gateway names the pair and the likely cause.",
                     Unit.COUNT,
                     (Query(f"max by (verdict) (pdx_transfer_probe_pairs{{{OWN}}})", "{{verdict}}"),),
                 ),
@@ -115,9 +115,16 @@ BOARD: Final = Board(
                 Panel(
                     "Why requests are not split",
                     "path, parameters, short: the gateway does not split such requests. no_prefill: no P was "
-                    "ready. long_queue: D's queue is longer than a push survives.",
+                    "ready. long_queue: D's queue is longer than a push survives. burst, sooner: see Bursts.",
                     Unit.PER_SECOND,
                     (Query(rate("pdx_not_split_total", by="reason"), "{{reason}}"),),
+                ),
+                Panel(
+                    "Bursts",
+                    "Requests that D serves alone by the objectives. burst: the wait at every P would have used up the "
+                    "TTFT; many of them show that P's are too few. sooner: D finishes the prompt first.",
+                    Unit.PER_SECOND,
+                    (Query(rate("pdx_not_split_total", f'{OWN},reason=~"burst|sooner"', by="reason"), "{{reason}}"),),
                 ),
                 Panel(
                     "Hand-off",

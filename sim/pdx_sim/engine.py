@@ -61,7 +61,11 @@ class SimEngine:
         self.settings = settings
         self.counts = Counts()
         self.timings = Timings(settings.model, settings.kv_bytes_per_token)
-        at_once = {FaultKind.REFUSE: self._refuse, FaultKind.HANG_CORE: self._hang}
+        at_once = {
+            FaultKind.REFUSE: self._refuse,
+            FaultKind.HANG_CORE: self._hang,
+            FaultKind.BLOCK_TRANSFER: lambda seconds: self.station.channel.block(seconds),
+        }
         self.faults = Faults(random.Random(settings.seed), at_once)  # noqa: S311 (a repeatable simulation)
         self.seen: deque[Seen] = deque(maxlen=settings.record)
         """The most recent generation requests, as they were received."""

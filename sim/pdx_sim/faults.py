@@ -43,6 +43,9 @@ class FaultKind(StrEnum):
     HANG_CORE = "hang_core"
     """The engine core hangs for `seconds`, while HTTP answers: /health is 200, nothing progresses, and the metrics stay
     as they are. Strikes when set, not by request."""
+    BLOCK_TRANSFER = "block_transfer"
+    """The engine reaches no side channel of another engine for `seconds`, as behind a firewall, so it moves no KV.
+    Strikes when set, not by request."""
     LONG_PREFILL = "long_prefill"
     """The prefill of the request takes `seconds`, whatever its length."""
     SLOW = "slow"
@@ -61,8 +64,10 @@ class Fault:
     """Only requests of this leg; None: all."""
     status: int = 500
     """For STATUS."""
+    retry_after: int = 0
+    """For STATUS: the seconds of its Retry-After header; 0: it has none."""
     seconds: float = 3600.0
-    """For REFUSE, LONG_PREFILL and the HANG kinds."""
+    """For REFUSE, BLOCK_TRANSFER, LONG_PREFILL and the HANG kinds."""
     events: int = 0
     """Events that are sent first, for the kinds that name them."""
     factor: float = 10.0
@@ -99,7 +104,7 @@ class Faults:
             self._active.append(fault)
 
     def clear(self) -> None:
-        """Remove every fault; a port that refuses connections opens again, and a core that hangs resumes."""
+        """Remove every fault; what struck when it was set ends: a closed port opens, a core that hangs resumes."""
         self._active.clear()
         for strike in self._at_once.values():
             strike(0.0)

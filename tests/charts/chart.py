@@ -1,13 +1,11 @@
-"""The chart as helm renders it, and what is written from it: `python -m tests.charts.chart` rewrites
+"""The chart as helm renders it.
 
-* `tests/charts/golden/*.yaml`, the renders of the value sets beside them;
-* the table of values in `docs/install.md`, from the comments in `values.yaml`.
+`python -m tests.charts.chart` rewrites `tests/charts/golden/*.yaml`, the renders of the value sets beside them.
 """
 
-import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,16 +19,12 @@ ROOT: Final = Path(__file__).parents[2]
 CHART: Final = ROOT / "charts" / "pdx"
 GOLDEN: Final = Path(__file__).parent / "golden"
 OLDER: Final = Path(__file__).parent / "fixtures" / "pdx-0.0.1"
-GUIDE: Final = ROOT / "docs" / "install.md"
 SETS: Final = tuple(sorted(path.name.removesuffix(".values.yaml") for path in GOLDEN.glob("*.values.yaml")))
 POD_MONITORS: Final = "monitoring.coreos.com/v1/PodMonitor"
 SERVICE_MONITORS: Final = "monitoring.coreos.com/v1/ServiceMonitor"
 RULES: Final = "monitoring.coreos.com/v1/PrometheusRule"
 NAMESPACE: Final = "pdx-system"
 CRD: Final = "customresourcedefinition/pddeployments.pdx.dev"
-
-_TABLE: Final = re.compile(r"(?<=<!-- values -->\n).*?(?=<!-- /values -->)", re.DOTALL)
-_KEY: Final = re.compile(r"( *)([A-Za-z]+):(?: (.*))?")
 
 
 class HelmError(Exception):
@@ -74,48 +68,9 @@ def install(cluster: Cluster, *arguments: str) -> str:
     return cluster.helm("install", "pdx", str(CHART), "--namespace", NAMESPACE, *arguments)
 
 
-def documented_values(text: str) -> Iterator[tuple[str, str, str]]:
-    """Path, default and comment of every value in values.yaml that has a comment."""
-    path: list[str] = []
-    comment: list[str] = []
-    for line in text.splitlines():
-        if line.lstrip().startswith("# "):
-            comment.append(line.lstrip()[2:])
-        elif (match := _KEY.fullmatch(line)) is not None:
-            path[len(match[1]) // 2 :] = [match[2]]
-            if comment:
-                yield ".".join(path), _default(text, path), " ".join(comment)
-            comment = []
-        else:
-            comment = []
-
-
-def values_table(text: str) -> str:
-    """The documented values as a table."""
-    rows = [f"| `{path}` | {default} | {comment} |\n" for path, default, comment in documented_values(text)]
-    return "| value | default | meaning |\n|---|---|---|\n" + "".join(rows)
-
-
-def guide(current: str, values: str) -> str:
-    """The guide with the table of these values."""
-    return _TABLE.sub(lambda _: values_table(values), current)
-
-
 def written(chart: Chart) -> Mapping[Path, str]:
     """Every file that is written from the chart."""
-    values = (CHART / "values.yaml").read_text(encoding="utf-8")
-    renders = {GOLDEN / f"{name}.yaml": chart.golden(name) for name in SETS}
-    return {**renders, GUIDE: guide(GUIDE.read_text(encoding="utf-8"), values)}
-
-
-def _default(text: str, path: list[str]) -> str:
-    value: Any = yaml.safe_load(text)
-    for key in path:
-        value = value[key]
-    if isinstance(value, dict) and value:
-        shown = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False).strip()
-        return f"`{shown}`"
-    return f'`"{value}"`' if isinstance(value, str) else f"`{yaml.safe_dump(value).split(chr(10))[0]}`"
+    return {GOLDEN / f"{name}.yaml": chart.golden(name) for name in SETS}
 
 
 def main() -> int:

@@ -12,6 +12,7 @@ from pdx_api.names import OPERATOR_LABELS, PORT_ADMIN, PORT_HTTP, PORT_METRICS
 from pdx_operator.app.main import parse_arguments
 from pdx_operator.app.permissions import ACCESS
 from scripts.alerts import ALERTS
+from scripts.chart_values import documented_values
 from scripts.dashboards import dashboards
 from tests.charts.chart import (
     CHART,
@@ -24,7 +25,6 @@ from tests.charts.chart import (
     SETS,
     Chart,
     HelmError,
-    documented_values,
     written,
 )
 
@@ -97,7 +97,7 @@ def test_a_wrong_value_is_refused_with_its_path(chart: Chart, setting: str, mess
 def test_every_value_is_in_the_schema_and_has_a_comment() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())
-    documented = {path for path, _, _ in documented_values((CHART / "values.yaml").read_text())}
+    documented = {value.path for value in documented_values((CHART / "values.yaml").read_text())}
 
     def compare(value: Any, node: dict[str, Any], path: str) -> None:
         if isinstance(value, dict) and "properties" in node:
@@ -155,7 +155,7 @@ def test_the_operator_accepts_its_flags(chart: Chart) -> None:
     deployment = _one(chart.objects("--values", str(NAMESPACED)), "Deployment")
     settings = parse_arguments(deployment["spec"]["template"]["spec"]["containers"][0]["args"])
 
-    assert settings.gateway_image == "pdx/gateway:0.1.0"
+    assert settings.gateway_image == "pdx/gateway:0.2.0"
     assert settings.namespaces == ("team-a", "team-b")
     assert settings.health_port == 8081
 

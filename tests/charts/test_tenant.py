@@ -143,7 +143,7 @@ def _attack(
     with closing(gateway.socket), kubelets(admin, namespace, address=gateway.address):
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(create, range(count)))
-        eventually(lambda: _all_seen(admin, namespace), within=seconds, what="a status of every object")
+        eventually(lambda: _all_seen(admin, namespace), within=seconds, what="a status of every object", every=5.0)
         eventually(lambda: gateway.polls >= 5, what="polls of the hostile gateways")
         time.sleep(2)
         gateway.shutdown()

@@ -9,18 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from benchmarks.operator import FOLDER
 from benchmarks.soak.results import print_line, record
+from pdx_api.spec.parse import parse
+from pdx_cli.main import main
 from pdx_cluster.app.cluster import Cluster
-from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, POD
+from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, PDDEPLOYMENT, POD
 from tests.charts.chart import CHART, NAMESPACE
 from tests.charts.clients import Clients
 from tests.charts.node import Node
 from tests.charts.test_rights import kubeconfig
-from tests.cluster.runtime.harness import Api, Operator, eventually, free_port, kubelets
+from tests.cluster.runtime.harness import Api, Operator, eventually, kubelets
 from tests.component.skew.record import CHART as OLD_CHART
-from tests.component.skew.record import WHEEL
+from tests.component.skew.record import EXAMPLES, WHEEL
+from tests.former_objects import FORMER
+from tests.ports import free_port
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -147,3 +152,52 @@ def test_an_upgrade_from_0_1_0_replaces_no_engine(cluster: Cluster, namespace: s
         finally:
             operator.end()
         assert "forbidden" not in operator.text().lower()
+
+
+def _engine_pods(api: Api, namespace: str) -> dict[str, str]:
+    """The engines' pods by uid."""
+    pods = api.items(POD, namespace, labelSelector="pdx.dev/role in (prefill, decode, aggregated)")
+    return {pod["metadata"]["uid"]: pod["metadata"]["name"] for pod in pods}
+
+
+def _all_reported(api: Api, namespace: str, operator: str = "") -> bool:
+    """Whether every object's newest spec has been reconciled, by an operator that claims objects if one is named."""
+    bodies = api.items(PDDEPLOYMENT, namespace)
+    statuses = [(body["metadata"]["generation"], body.get("status") or {}) for body in bodies]
+    return all(status.get("observedGeneration") == generation for generation, status in statuses) and all(
+        status.get("operator", "").startswith(operator) for _, status in statuses
+    )
+
+
+def test_former_objects_keep_their_engines_through_upgrade_and_conversion(
+    cluster: Cluster, namespace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every example of 0.1.0, and an object with every field that has another name."""
+    cluster.helm("install", "pdx", str(OLD_CHART), "--namespace", NAMESPACE)
+    api, bodies = Api(cluster), [FORMER, *yaml.safe_load_all(EXAMPLES.read_text())]
+    previous = _previous_operator(kubeconfig(cluster, tmp_path), tmp_path)
+    try:
+        for body in bodies:
+            api.create(PDDEPLOYMENT, namespace, body)
+        eventually(lambda: _all_reported(api, namespace), what="reconciled by 0.1.0")
+        desired = sum(
+            pool.replicas or 1 for body in bodies for pool in parse(body, tolerant=True).spec.pools().values()
+        )
+        eventually(lambda: len(_engine_pods(api, namespace)) == desired, what="engines of 0.1.0")
+        before = _engine_pods(api, namespace)
+        cluster.helm("upgrade", "pdx", str(CHART), "--namespace", NAMESPACE, "--reset-then-reuse-values")
+    finally:
+        previous.end()
+    operator = _upgraded_operator(cluster, tmp_path)
+    try:
+        eventually(lambda: _all_reported(api, namespace, NAMESPACE), what="reconciled after the upgrade")
+        assert _engine_pods(api, namespace) == before
+        flags = ["--cluster", "-n", namespace, "--kubeconfig", str(cluster.kubeconfig)]
+        assert main(["convert", *flags, "--write"]) == 0
+        assert capsys.readouterr().out.count("(converted)") == len(bodies)
+        eventually(lambda: _all_reported(api, namespace, NAMESPACE), what="reconciled after the conversion")
+        assert _engine_pods(api, namespace) == before
+        assert main(["convert", *flags, "--check"]) == 0
+    finally:
+        operator.end()
+    assert "Traceback" not in operator.text()

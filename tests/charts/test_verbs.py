@@ -13,11 +13,12 @@ import pytest
 from pdx_api.names import API_VERSION, KIND, LABEL_DEPLOYMENT, ConditionType, gateway_name
 from pdx_cluster.app.cluster import Cluster
 from pdx_operator.app.permissions import ACCESS, OWN_ACCESS
-from pdx_operator.kube.resources import CHILD_KINDS, PDDEPLOYMENT, POD
+from pdx_operator.kube.resources import CHILD_KINDS, OPTIONAL_KINDS, PDDEPLOYMENT, POD
 from tests.charts.chart import NAMESPACE, ROOT, install
 from tests.charts.recorder import verbs
 from tests.charts.test_rights import kubeconfig
-from tests.cluster.runtime.harness import CHILDREN, Api, Operator, eventually, kubelets
+from tests.cluster.runtime.gateway_api import ROUTE, gateway_api
+from tests.cluster.runtime.harness import CHILDREN, SPEC, Api, Operator, eventually, kubelets
 
 CRASHED = {"terminated": {"exitCode": 1, "reason": "Error", "containerID": "x://1"}}
 BODIES: dict[str, dict[str, Any]] = {
@@ -33,6 +34,7 @@ BODIES: dict[str, dict[str, Any]] = {
             "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "x", "image": "x"}]}},
         }
     },
+    "HTTPRoute": {"spec": {"parentRefs": [{"name": "g"}]}},
     "PodDisruptionBudget": {"spec": {"selector": {"matchLabels": {"a": "b"}}}},
 }
 """The least that the API server takes of each kind of child."""
@@ -58,6 +60,11 @@ def test_a_request_needs_these_verbs(method: str, url: str, status: int, used: l
 @pytest.fixture
 def recorded(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
     """Where an operator that works with the chart's rights writes each verb that it uses."""
+    with gateway_api(cluster):
+        yield from _recorded(cluster, tmp_path)
+
+
+def _recorded(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
     install(cluster)
     cluster.kubectl("delete", "leases", "--all", "--namespace", NAMESPACE)  # of another test's operator
     path, log = tmp_path / "verbs", tmp_path / "log"
@@ -95,8 +102,10 @@ def test_the_operator_uses_every_verb_that_it_may_use_and_no_other(
 
     _make_each_kind(api, namespace, gateway_name("taken"), {})
     _make_each_kind(api, namespace, f"{gateway_name('taken')}-clusterrole", {})
-    api.deploy(namespace, "taken")
-    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": "m", "uid": api.deploy(namespace)["metadata"]["uid"]}
+    spec = {**SPEC, "gateway": {"httpRoute": ROUTE}}
+    api.deploy(namespace, "taken", spec)
+    uid = api.deploy(namespace, spec=spec)["metadata"]["uid"]
+    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": "m", "uid": uid}
     eventually(lambda: len(api.children(namespace)) == CHILDREN, what="created")
     _crash(api, eventually(lambda: api.items(POD, namespace), what="pods")[0])
     eventually(lambda: "get pods/log" in used(), what="its log read")
@@ -125,7 +134,7 @@ def _condition_reason(api: Api, namespace: str) -> object:
 
 
 def _make_each_kind(api: Api, namespace: str, name: str, metadata: dict[str, Any]) -> None:
-    for kind in CHILD_KINDS:
+    for kind in (*CHILD_KINDS, *OPTIONAL_KINDS):
         body = {"apiVersion": kind.api_version, "kind": kind.name, "metadata": {"name": name, **metadata}}
         api.create(kind, namespace, {**body, **BODIES[kind.name]})
 

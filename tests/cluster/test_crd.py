@@ -12,7 +12,7 @@ from kubernetes import client
 
 from pdx_api.names import API_VERSION, GROUP, KIND, PLURAL, VERSION, ConditionType, Mode, Order
 from pdx_api.spec.parse import parse
-from pdx_api.spec.status import Condition, GatewayStatus, PoolStatus, Status
+from pdx_api.spec.status import Condition, GatewayStatus, RoleStatus, Status
 from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.errors import ClusterError
 from tests.broken_rules import RULES
@@ -151,17 +151,20 @@ def test_kubectl_get_shows_what_is_in_force(installed: Cluster, namespace: str) 
     installed.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(GOOD))
     fresh = installed.kubectl("get", "pdd", "-n", namespace).splitlines()
     assert re.split(r" {2,}", fresh[0].strip()) == [
-        *("NAME", "MODE", "CONNECTOR", "ORDER", "P", "D", "READY", "KV VERIFIED", "AGE"),
+        *("NAME", "MODE", "CONNECTOR", "ORDER", "PREFILL", "DECODE", "AVAILABLE", "READY", "KV VERIFIED", "AGE"),
     ]
     assert fresh[1].split()[:2] == ["qwen", "Disaggregated"]
     patch = {"status": STATUS.model_dump(mode="json", by_alias=True, exclude_none=True)}
     arguments = ("pdd", "qwen", "-n", namespace, "--subresource=status", "--type=merge")
     installed.kubectl("patch", *arguments, "-p", json.dumps(patch))
     row = installed.kubectl("get", "pdd", "-n", namespace).splitlines()[1].split()
-    assert row[:8] == ["qwen", "Disaggregated", "NIXL", "PrefillFirst", "1/2", "1/1", "True", "Unknown"]
+    assert row[:9] == ["qwen", "Disaggregated", "NIXL", "PrefillFirst", "1", "2", "True", "False", "Unknown"]
+    head, line = installed.kubectl("get", "pdd", "-n", namespace, "-o", "wide").splitlines()
+    wide = {title: line[head.index(title) :].split()[0] for title in ("PREFILL DESIRED", "DECODE DESIRED")}
+    assert list(wide.values()) == ["2", "3"]
     stored = json.loads(installed.kubectl("get", "pdd", "qwen", "-n", namespace, "-o", "json"))
     assert stored["status"] == patch["status"]
-    installed.kubectl("wait", "--for=condition=Ready", "pdd/qwen", "-n", namespace, "--timeout=5s")
+    installed.kubectl("wait", "--for=condition=Available", "pdd/qwen", "-n", namespace, "--timeout=5s")
 
 
 def _condition(kind: ConditionType, status: Any) -> Condition:
@@ -183,11 +186,21 @@ STATUS = Status(
     order=Order.PREFILL_FIRST,
     image="vllm/vllm-openai:v0.32.0",
     revision="0123456789",
-    prefill=PoolStatus(desired=2, ready=1, revision="0123456789"),
-    decode=PoolStatus(desired=1, ready=1, revision="0123456789"),
-    gateway=GatewayStatus(desired=1, ready=1),
+    roles=[
+        RoleStatus(
+            role=role,
+            desired_replicas=desired,
+            replicas=desired,
+            ready_replicas=ready,
+            updated_replicas=desired,
+            revision="0123456789",
+        )
+        for role, desired, ready in (("prefill", 2, 1), ("decode", 3, 2))
+    ],
+    gateway=GatewayStatus(desired_replicas=1, ready_replicas=1),
     conditions=[
-        _condition(ConditionType.READY, "True"),
+        _condition(ConditionType.AVAILABLE, "True"),
+        _condition(ConditionType.READY, "False"),
         _condition(ConditionType.KV_TRANSFER_VERIFIED, "Unknown"),
     ],
 )
@@ -199,4 +212,4 @@ def test_kubectl_explains_fields(installed: Cluster) -> None:
         assert re.search(rf"^  {field}\t", spec, re.MULTILINE), field
     order = installed.kubectl("explain", "pdd.spec.kvTransfer.order")
     assert "ENUM:\n    PrefillFirst\n    DecodeFirst\n    Concurrent\n" in order
-    assert "The leg that is sent first." in order
+    assert "The leg that the gateway sends first." in order

@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -27,6 +26,7 @@ from pdx_proxy.discovery.pod_watcher import PodDiscovery, PodWatcher
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_sim import SimEngine
 from tests.component.harness import FAST, Shape, World, eventually, request_of
+from tests.ports import free_port
 
 NAME = "tiny"
 AT_ONCE_SECONDS = 1.0
@@ -335,12 +335,6 @@ async def test_pods_of_others_are_none_of_its_business(world: PodWorld) -> None:
     await world.show("decode-a-1")
     await world.all_warm("decode-a-0", "decode-a-1")
     assert len(world.endpoints) == 2
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @pytest.mark.parametrize("workers", [1, 2])

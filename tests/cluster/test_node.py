@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from pdx_api.spec.model import Model
 from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.node import pods
 from pdx_cluster.node.network import Addresses
+from pdx_operator.render.storage import HUB_CACHE, engine_env, engine_mounts, engine_volumes
+from tests.cluster.runtime.harness import eventually
 
 SERVE = """
 import http.server, pathlib, sys
@@ -73,8 +76,15 @@ def test_import_returns_the_reference_for_pods(node_cluster: Cluster) -> None:
 
 
 def test_a_pod_answers_through_its_service_from_the_machine(web: str) -> None:
-    with urllib.request.urlopen(f"http://{web}/", timeout=5) as answer:
-        assert answer.read() == b"hello from a pod"
+    def read() -> bytes:
+        """Empty until kube-proxy has the Service's endpoint, some time after the pod is Ready: packets are lost."""
+        try:
+            with urllib.request.urlopen(f"http://{web}/", timeout=2) as answer:
+                return bytes(answer.read())
+        except OSError:
+            return b""
+
+    assert eventually(read, within=40) == b"hello from a pod"
 
 
 def test_a_pod_reaches_a_service_by_name(node_cluster: Cluster, namespace: str, web: str) -> None:
@@ -137,3 +147,25 @@ def test_a_confined_pod_reaches_the_api_server_with_its_token(node_cluster: Clus
     filtered, none = "2", "0" * 16
     output = json.loads(node_cluster.kubectl("logs", "confined", "-n", namespace))
     assert output == ["APIVersions", 65532, filtered, none, False]
+
+
+CACHES = """
+import os
+os.makedirs(os.environ["VLLM_CACHE_ROOT"] + "/modelinfos")
+os.makedirs(os.environ["XDG_CONFIG_HOME"])
+os.mkdir("/home/vllm/.cache/huggingface/hub")
+"""
+
+
+def test_an_engine_writes_next_to_a_mounted_cache(node_cluster: Cluster, namespace: str) -> None:
+    """Where no volume is mounted, the runtime creates the parents of a mount for root alone."""
+    assert node_cluster.node is not None
+    node_cluster.node.import_image(pods.empty_image())
+    model = Model(name="tiny")
+    body = pod("caches", CACHES, env=engine_env(model), securityContext={"runAsUser": 2000, "runAsNonRoot": True})
+    spec, container = body["spec"], body["spec"]["containers"][0]
+    spec["volumes"] += [*engine_volumes(model), {"name": "hub", "emptyDir": {}}]
+    container["volumeMounts"] += [*engine_mounts(model), {"name": "hub", "mountPath": HUB_CACHE}]
+    node_cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(body))
+    done = "--for=jsonpath={.status.phase}=Succeeded"
+    node_cluster.kubectl("wait", done, "pod/caches", "-n", namespace, "--timeout=30s")

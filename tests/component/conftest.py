@@ -10,7 +10,7 @@ import pytest
 
 from pdx_api.names import Order, Role
 from tests.component.changing import Changing, MakeChanging
-from tests.component.harness import FAST, ORDERS, SHAPES, Shape, World
+from tests.component.harness import AGENT_SHAPES, FAST, ORDERS, SHAPES, Shape, World
 
 MakeWorld = Callable[..., Coroutine[Any, Any, World]]
 
@@ -20,8 +20,16 @@ def order(request: pytest.FixtureRequest) -> Order:
     return Order(request.param)
 
 
-@pytest.fixture(params=SHAPES, ids=lambda s: f"{'chat' if s.chat else 'text'}{'-stream' if s.stream else ''}")
+@pytest.fixture(params=SHAPES, ids=lambda s: s.label)
 def shape(request: pytest.FixtureRequest) -> Shape:
+    found = request.param
+    assert isinstance(found, Shape)
+    return found
+
+
+@pytest.fixture(params=AGENT_SHAPES, ids=lambda s: s.label)
+def agent(request: pytest.FixtureRequest) -> Shape:
+    """A request of a coding agent."""
     found = request.param
     assert isinstance(found, Shape)
     return found

@@ -23,6 +23,10 @@ from pdx_sim.settings import TransferMode
 
 ORDERS = list(Order)
 PATHS = {False: "/v1/completions", True: "/v1/chat/completions"}
+AGENTS = ("messages", "responses")
+"""The APIs of coding agents, as the last part of their paths."""
+LAST_EVENTS = ("message_stop", "response.completed")
+"""The events that end their streams."""
 FAST = SimSettings(prefill_token_seconds=2e-6, decode_token_seconds=2e-4, lease_seconds=30.0)
 PROMPT = "What a long prompt this is. " * 60
 SHORT = Deadlines(connect=2.0, prefill=2.0, handoff=2.0, first_event=3.0, settle=2.0, nearly_done=0.1, warm_up=3.0)
@@ -53,11 +57,16 @@ class Reply:
 
     @property
     def events(self) -> list[str]:
-        return [part.removeprefix("data: ") for part in self.raw.decode().split("\n\n") if part]
+        """The data of the events."""
+        parts = [part for part in self.raw.decode().split("\n\n") if part]
+        return [part.partition("\ndata: ")[2] or part.removeprefix("data: ") for part in parts]
 
     @property
     def done(self) -> bool:
-        return self.events[-1:] == ["[DONE]"]
+        """Whether the stream has its proper end."""
+        last = "".join(self.events[-1:])
+        ends = any(last.startswith(f'{{"type":"{kind}"') for kind in LAST_EVENTS)
+        return last == "[DONE]" or (ends and self.raw.endswith(b"}\n\n"))
 
     @property
     def chunks(self) -> list[dict[str, Any]]:
@@ -66,13 +75,25 @@ class Reply:
     @property
     def text(self) -> str:
         streamed = self.headers.get("content-type", "").startswith("text/event-stream")
-        documents = self.chunks if streamed else [self.json]
-        choices = [choice for each in documents for choice in each.get("choices", [])]
-        return "".join(_text_of(choice) for choice in choices)
+        return "".join(map(_text_of_document, self.chunks if streamed else [self.json]))
 
     @property
     def error(self) -> dict[str, Any]:
         return dict(self.json["error"])
+
+
+def _text_of_document(document: dict[str, Any]) -> str:
+    """The text of a complete answer or of one event, of any API."""
+    match document.get("type", document.get("object")):
+        case "message":
+            return "".join(block["text"] for block in document["content"])
+        case "response":
+            return "".join(part["text"] for item in document["output"] for part in item["content"])
+        case "content_block_delta":
+            return str(document["delta"]["text"])
+        case "response.output_text.delta":
+            return str(document["delta"])
+    return "".join(_text_of(choice) for choice in document.get("choices", []))
 
 
 def _text_of(choice: dict[str, Any]) -> str:
@@ -86,21 +107,38 @@ class Shape:
 
     chat: bool = False
     stream: bool = False
+    agent: str = ""
+    """One of `AGENTS`; empty: a completion or a chat."""
 
     @property
     def path(self) -> str:
-        return PATHS[self.chat]
+        return f"/v1/{self.agent}" if self.agent else PATHS[self.chat]
+
+    @property
+    def label(self) -> str:
+        return f"{self.agent or ('chat' if self.chat else 'text')}{'-stream' if self.stream else ''}"
 
     def body(self, prompt: str = PROMPT, tokens: int = 8, **more: Any) -> dict[str, Any]:
-        question = {"messages": [{"role": "user", "content": prompt}]} if self.chat else {"prompt": prompt}
+        if self.agent == "responses":
+            return {"model": "sim", "input": prompt, "max_output_tokens": tokens, "stream": self.stream, **more}
+        chat = self.chat or self.agent
+        question = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
         return {"model": "sim", **question, "max_tokens": tokens, "stream": self.stream, **more}
 
     def expected(self, prompt: str = PROMPT, tokens: int = 8) -> str:
-        ids = chat_tokens([{"role": "user", "content": prompt}]) if self.chat else tokenize(prompt)
-        return expected_text(ids, tokens)
+        chat = self.chat or self.agent
+        return expected_text(chat_tokens([{"role": "user", "content": prompt}]) if chat else tokenize(prompt), tokens)
 
 
 SHAPES = [Shape(chat, stream) for chat in (False, True) for stream in (False, True)]
+AGENT_SHAPES = [Shape(agent=agent, stream=stream) for agent in AGENTS for stream in (False, True)]
+
+
+def prompt_of(body: dict[str, Any]) -> Any:
+    """The prompt of a leg: its text, or the text of its first message."""
+    if "messages" in body:
+        return body["messages"][0]["content"]
+    return body["input"] if "input" in body else body.get("prompt")
 
 
 @dataclass
@@ -154,7 +192,8 @@ class World:
 
     @property
     def url(self) -> str:
-        return f"http://{self.gateway.listen}"
+        scheme = "http" if self.gateway._settings.tls.certificate is None else "https"
+        return f"{scheme}://{self.gateway.listen}"
 
     @property
     def admin(self) -> str:
@@ -290,6 +329,7 @@ class World:
         await self._check_gateway()
         for engine in self.engines:
             await self._check_engine(engine)
+        self._check_decode_legs()
         assert self.allowed.loop_errors or not self.errors, self.errors
 
     async def _check_gateway(self) -> None:
@@ -306,6 +346,13 @@ class World:
         if isinstance(self.gateway._workers, LocalWorkers) and not state["settlements"]["lease"]:
             report = self.report
             assert not any(report["held"].values()) or report["settlements"]["decode_lost"], report["held"]
+
+    def _check_decode_legs(self) -> None:
+        """One set of parameters went to at most one D leg that reads KV for a client (vllm#52234)."""
+        legs = [seen.body for d in self.decode for seen in d.seen if seen.leg is Leg.DECODE]
+        given = [leg["kv_transfer_params"] for leg in legs if "kv_transfer_params" in leg and prompt_of(leg) != "."]
+        sets = [json.dumps(each, sort_keys=True) for each in given]
+        assert len(sets) == len(set(sets)), [each for each in sets if sets.count(each) > 1]
 
     async def _check_engine(self, engine: SimEngine) -> None:
         counts, allowed = engine.counts, self.allowed

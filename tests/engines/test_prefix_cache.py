@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import aiohttp
 import pytest
@@ -14,6 +15,7 @@ from tests.engines.support.harness import Engine, complete, gateway, make_prompt
 
 CONVERSATIONS = 10
 ROUNDS = 5
+REPETITIONS = 3
 SYLLABLES = 110
 """Of a message: about 250 tokens."""
 
@@ -73,13 +75,21 @@ async def through_gateway(session: aiohttp.ClientSession, engines: Engines, seed
     return found[0]
 
 
+@pytest.mark.alone
 async def test_conversations_find_their_beginning(session: aiohttp.ClientSession, engines: Engines) -> None:
-    """At least 90 % of the hits of one engine that has every turn, and more than with LeastRequests."""
-    async with hits(engines.prefill[:1]) as alone:
-        await converse(session, lambda _: engines.prefill[0].url, 10_000)
-    expected = await through_gateway(session, engines, 20_000)
-    least = await through_gateway(session, engines, 30_000, "--prefill-policy", "LeastRequests")
-    shares = f"one engine {alone[0]:.1%}, ExpectedWait {expected:.1%}, LeastRequests {least:.1%}"
-    assert alone[0] > 0.4, f"the conversations share too little: {shares}"
-    assert expected >= 0.9 * alone[0], shares
+    """At least 90 % of the hits of one engine that has every turn, and more than with LeastRequests.
+
+    Medians of interleaved repetitions: one slow step of a P rightly moves a conversation to another P.
+    """
+    found: list[tuple[float, float, float]] = []
+    for first_seed in range(0, 100_000 * REPETITIONS, 100_000):
+        async with hits(engines.prefill[:1]) as alone:
+            await converse(session, lambda _: engines.prefill[0].url, first_seed + 10_000)
+        expected = await through_gateway(session, engines, first_seed + 20_000)
+        least = await through_gateway(session, engines, first_seed + 30_000, "--prefill-policy", "LeastRequests")
+        found.append((alone[0], expected, least))
+    of_one, expected, least = map(median, zip(*found, strict=True))
+    shares = f"one engine {of_one:.1%}, ExpectedWait {expected:.1%}, LeastRequests {least:.1%}: {found}"
+    assert of_one > 0.4, f"the conversations share too little: {shares}"
+    assert expected >= 0.9 * of_one, shares
     assert expected > 1.2 * least, shares

@@ -14,6 +14,7 @@ from pdx_api.connectors.nixl import Nixl
 from pdx_api.names import Order
 from tests.engines.conftest import Pair, running_pair
 from tests.engines.support import campaign
+from tests.engines.support.agents import Agents
 from tests.engines.support.api_table import ApiTable
 from tests.engines.support.harness import Gateway, complete, eventually, gateway, make_prompt
 from tests.engines.support.openai_client import OpenAIClient
@@ -82,13 +83,15 @@ async def test_long_prefills_are_stopped_when_their_clients_leave(
     await eventually(lambda: _sent(front) > sent, 10, "the gateway sends P nothing")
     for client in clients:
         client.cancel()
+    await eventually(
+        lambda: front.state()["settlements"]["prefill_stopped"] > before["prefill_stopped"], 30, "no prefill is stopped"
+    )
     await eventually(lambda: front.state()["inFlight"]["settling"] == 0, 30, "something is still being settled")
     after = front.state()["settlements"]
     assert not all(task.done() for task in own), "P was not busy for long enough"
     for task in own:
         task.cancel()
     await asyncio.wait([*clients, *own])
-    assert after["prefill_stopped"] > before["prefill_stopped"], "all others wait in the gateway"
     assert after["lease"] == before["lease"]
     await eventually(lambda: pair.prefill.metrics()["num_requests_running"] == 0, 3, "a prefill goes on")
     await eventually(lambda: pair.prefill.kv_usage == 0, 35, "P still holds blocks")
@@ -126,6 +129,10 @@ async def _prefill(session: aiohttp.ClientSession, pair: Pair, prompt: str) -> o
 
 class TestOpenAIClient(OpenAIClient):
     """Every case of `openai_client` in this wiring."""
+
+
+class TestAgents(Agents):
+    """Conversations of coding agents in this wiring."""
 
 
 class TestApiTable(ApiTable):

@@ -9,6 +9,7 @@ import pytest
 from pdx_api.names import Order
 from tests.engines.conftest import Pair, running_pair
 from tests.engines.support import campaign
+from tests.engines.support.agents import Agents
 from tests.engines.support.api_table import ApiTable
 from tests.engines.support.harness import Gateway, gateway
 from tests.engines.support.openai_client import OpenAIClient
@@ -65,6 +66,11 @@ async def test_engines_that_are_killed(
 
 class TestOpenAIClient(OpenAIClient):
     """Every case of `openai_client` in this wiring."""
+
+
+@pytest.mark.parametrize("front", [Order.CONCURRENT], ids=str, indirect=True, scope="module")
+class TestAgents(Agents):
+    """Conversations of coding agents in one push order."""
 
 
 @pytest.mark.parametrize("front", [Order.CONCURRENT], ids=str, indirect=True, scope="module")

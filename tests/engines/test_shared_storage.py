@@ -80,7 +80,7 @@ async def _alone(session: aiohttp.ClientSession, pair: Pair, storage: Path, body
 async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
     chat: bool, stream: bool, session: aiohttp.ClientSession, front: Gateway, pair: Pair, storage: Path
 ) -> None:
-    for number in itertools.count(10 * front.port + 2 * chat + stream, 7):
+    for number in itertools.count(1000 * front.number + 2 * chat + stream, 7):
         prompt = make_prompt(number, 120)
         body: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
         body |= {"max_tokens": 24, "stream": stream, **({"stream_options": {"include_usage": True}} if stream else {})}

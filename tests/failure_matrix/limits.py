@@ -47,6 +47,16 @@ def limits() -> Iterator[Row]:
             test=_OVERLOAD + test,
         )
     yield Row(
+        "burst",
+        Phase.QUEUE,
+        "the wait at every P would use up the TTFT objective, and D's streams keep their TPOT",
+        Client.RIGHT,
+        {Outcome.WHOLE: 1},
+        engines="P nothing, D whole 1",
+        counters="`pdx_not_split_total` burst 1",
+        test="component/serving/test_bursts.py::test_requests_burst_to_d_when_every_p_would_be_late[{order}]",
+    )
+    yield Row(
         "queued-long",
         Phase.QUEUE,
         "it waits for nearly as long as `total`",

@@ -5,6 +5,7 @@ begun. Otherwise D's blocks are lost until its own timeout (docs/settling.md).
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 from pdx_api.names import PrefillFailure, Role
@@ -40,6 +41,8 @@ from tests.failure_matrix.ways import (
 )
 
 _FULL: Final = next(way for way in IDLE_WAYS if way.id == "503")
+_TOTAL: Final = replace(TOTAL, total=0.6, prefill=0.8)
+"""D has given up before the answers are settled."""
 _LOST: Final = {Settlement.DECODE_LOST: 1}
 _MAY_HAVE_KV: Final = (Settlement.PREFILL_STOPPED, Settlement.DECODE_LOST)
 """P has finished, and its write reaches D without the answer: a D that runs when it is closed has lost nothing."""
@@ -240,7 +243,9 @@ def _used_connections() -> Iterator[Row]:
     """An engine closes an idle connection at the moment when it is used again."""
     stale = Way("stale", "closes an idle connection as it is used again", K.DIE_BEFORE_HEAD, Reason.LOST)
     yield _prefill(stale, "", "", used=True, outcomes=SPLIT, legs=(2, 1, 0), orders=MOONCAKE_ALL)
-    yield _decode(stale, "", "", used=True, outcomes=SPLIT, legs=(1, 2, 0), orders=MOONCAKE_ALL)
+    again = ". It may have read the KV: P runs again"
+    more: dict[str, Any] = {"used": True, "outcomes": SPLIT, "retries": {Reason.LOST: 1}, "stranded": True}
+    yield _decode(stale, "", again, legs=(None, 2, 0), settled=(*_IN_VAIN, None), orders=MOONCAKE_ALL, **more)
 
 
 def _stream_fails() -> Iterator[Row]:
@@ -265,7 +270,7 @@ def _stream_fails() -> Iterator[Row]:
 def _expires() -> Iterator[Row]:
     """The whole request's deadline passes before the first event."""
     hangs = next(way for way in IDLE_WAYS if way.hangs)
-    late: dict[str, Any] = {"outcomes": {Outcome.EXPIRED: 1}, "deadlines": TOTAL, "stranded": True}
+    late: dict[str, Any] = {"outcomes": {Outcome.EXPIRED: 1}, "deadlines": _TOTAL, "stranded": True}
     text = " until the whole request's deadline passes"
     stopped = {Settlement.PREFILL_STOPPED: 1}
     yield _prefill(

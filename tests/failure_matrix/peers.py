@@ -76,6 +76,27 @@ def _engines() -> Iterator[Row]:
         counters="as after any lost connection",
         test=_SLOW + "the_kernel_notices_peers_that_vanish",
     )
+    yield Row(
+        "breaks-off",
+        Phase.DECODE,
+        "D closes the connection behind the head of its stream, as vLLM does when that fails; the next D does not",
+        Client.RIGHT,
+        _ALONE,
+        {Reason.LOST: 1},
+        streams=STREAM,
+        engines="a health check of D, which stays in use; the request at another D",
+        test="component/handoff/test_faults.py::test_an_answer_that_breaks_off_ejects_no_engine[{order}-die_after_head]",
+    )
+    yield Row(
+        "breaks-off-each",
+        Phase.ANSWER,
+        "D breaks off each stream, five in turn without a whole answer between",
+        Client.EVENT,
+        _BROKEN,
+        streams=STREAM,
+        engines="D is ejected, within the limits of ejections by errors",
+        test="component/handoff/test_faults.py::test_an_engine_that_breaks_off_each_stream_is_ejected[{order}]",
+    )
     for name, text, reason in (
         ("comments", "D sends comments (`: keep-alive`) and dies", Reason.LOST),
         ("crlf-comments", "D, whose lines end in CR LF, sends comments and dies", Reason.LOST),

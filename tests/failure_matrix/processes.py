@@ -183,6 +183,48 @@ def gateway() -> Iterator[Row]:
             engines="D is closed",
             test=_ENDINGS + "the_gateway_waits_no_longer_than_its_grace_period[{order}-{shape}]",
         )
+    for id_, text, test in (
+        ("certificate", "the files of its certificate are replaced",
+         "a_new_certificate_is_used_and_open_connections_stay"),
+        ("certificate-wrong", "the files of its certificate are missing, broken or do not match",
+         "a_wrong_certificate_changes_nothing_and_is_logged_once"),
+        ("certificate-rotates", "the files of its certificate are replaced while clients connect",
+         "curl_loses_no_request_while_the_certificate_rotates[1]"),
+    ):  # fmt: skip
+        yield Row(
+            id_,
+            Phase.QUEUE,
+            text,
+            Client.RIGHT,
+            {Outcome.SPLIT: 1},
+            orders=PULL,
+            streams=WHOLE,
+            engines="one leg each",
+            test=f"component/http/test_tls.py::test_{test}",
+        )
+    for id_, text, counters, test in (
+        ("receiver-refuses", "the receiver of traces answers errors, or is gone",
+         "`pdx_trace_spans_total{result=\"failed\"}`, a line in the log",
+         "a_lost_receiver_delays_no_request_and_is_counted"),
+        ("receiver-hangs", "the receiver of traces accepts connections and does not answer",
+         "`pdx_trace_spans_total{result=\"dropped\"}`",
+         "spans_that_wait_too_long_are_dropped_and_counted"),
+        ("receiver-storm", "more requests than 20 in a second fail or are slow, and none is sampled",
+         "`pdx_trace_spans_total{result=\"limited\"}`",
+         "a_storm_of_failures_is_not_one_of_spans"),
+    ):  # fmt: skip
+        yield Row(
+            id_,
+            Phase.ANSWER,
+            text,
+            Client.RIGHT,
+            {Outcome.SPLIT: 1},
+            orders=PULL,
+            streams=WHOLE,
+            engines="one leg each",
+            counters=counters,
+            test=f"component/serving/test_traces.py::test_{test}",
+        )
     yield Row(
         "internal",
         Phase.DECODE,

@@ -57,9 +57,9 @@ RETRY: Final = (PrefillFailure.RETRY,)
 POLICIES: Final = tuple(PrefillFailure)
 TEST: Final = "component/handoff/test_failures.py::test_row[{id}-{order}-{stream}-{policy}]"
 LONG: Final = Deadlines(connect=2.0, prefill=20.0, handoff=20.0, first_event=20.0, settle=1.0, nearly_done=0.1)
-SHORT: Final = replace(LONG, prefill=0.25, handoff=0.25, first_event=0.8, warm_up=0.5)
+SHORT: Final = replace(LONG, prefill=0.5, handoff=0.5, first_event=1.3, warm_up=1.0)
 IDLE: Final = replace(LONG, idle=0.2)
-TOTAL: Final = replace(LONG, total=0.25, prefill=0.5, settle=0.3)
+TOTAL: Final = replace(LONG, total=0.7, prefill=1.5, settle=0.3)
 
 
 class Phase(StrEnum):

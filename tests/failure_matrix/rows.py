@@ -129,12 +129,17 @@ def _decode_fails() -> Iterator[Row]:
 
 def _used_connections() -> Iterator[Row]:
     """An engine closes an idle connection at the moment when it is used again."""
-    for role, legs in ((Role.PREFILL, (2, 1, 0)), (Role.DECODE, (1, 2, 0))):
-        side = "P" if role is Role.PREFILL else "D"
-        phase = Phase.PREFILL if role is Role.PREFILL else Phase.DECODE
-        strike = Strike(role, K.DIE_BEFORE_HEAD, used=True)
-        text = f"{side} closes an idle connection as it is used again"
-        yield Row(f"{role}-stale", phase, text, Client.RIGHT, outcomes=SPLIT, legs=legs, strike=strike, orders=ALL)
+    text = "closes an idle connection as it is used again"
+    shared: dict[str, Any] = {"outcomes": SPLIT, "client": Client.RIGHT}
+    prefill = Strike(Role.PREFILL, K.DIE_BEFORE_HEAD, used=True)
+    yield Row("prefill-stale", Phase.PREFILL, f"P {text}", legs=(2, 1, 0), strike=prefill, orders=ALL, **shared)
+    shared |= {"phase": Phase.DECODE, "strike": Strike(Role.DECODE, K.DIE_BEFORE_HEAD, used=True)}
+    yield Row("decode-stale-pool", fails=f"D {text}", legs=(1, 2, 0), orders=POOL, **shared)
+    shared |= {"retries": {Reason.LOST: 1}, "lease": True, "stranded": True}
+    again = f"D {text}. It may have read the KV: P runs again"
+    yield Row("decode-stale", fails=again, legs=(2, 2, 0), settled=FREED, orders=PULL, **shared)
+    settled = (*ANY_SETTLED, Settlement.DECODE_LOST)
+    yield Row("decode-stale-push", fails=again, legs=(None, 2, 0), settled=settled, orders=PUSH, **shared)
 
 
 def _stream_fails() -> Iterator[Row]:

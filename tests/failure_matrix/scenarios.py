@@ -5,7 +5,7 @@ from typing import Final
 
 from pdx_proxy.http.upstream.failures import Reason
 from pdx_proxy.telemetry.counters import Outcome, Settlement
-from tests.failure_matrix import bodies, limits, processes
+from tests.failure_matrix import bodies, clients, limits, processes
 from tests.failure_matrix.row import PULL, PUSH, STREAM, WHOLE, Client, Phase, Row
 
 _LEFT: Final = {Outcome.CLIENT_LEFT: 1}
@@ -14,6 +14,7 @@ _LEAVING: Final = "component/handoff/test_leaving.py::test_"
 _OVER_HTTP: Final = "component/http/test_http.py::test_"
 _WATCHDOG: Final = "component/process/test_watchdog.py::test_"
 _HUNG: Final = "component/health/test_hung.py::test_"
+_FROZEN: Final = "component/health/test_frozen.py::test_"
 _HEALTH: Final = "component/health/test_health.py::test_"
 
 
@@ -198,6 +199,18 @@ def _ejections() -> Iterator[Row]:
         test=_HUNG + "an_engine_that_hangs_in_a_worker_process_is_ejected",
     )
     yield Row(
+        "frozen-idle-prefill",
+        Phase.QUEUE,
+        "before it, the process of the only P was stopped while it had no work: its port is open, and nothing answers",
+        Client.RIGHT,
+        {Outcome.WHOLE: 1},
+        orders=PULL,
+        streams=WHOLE,
+        engines="P is ejected by health checks before the request; D whole 1",
+        counters="`pdx_ejections_total` timeout 1",
+        test=_FROZEN + "a_frozen_prefill_is_ejected_without_requests",
+    )
+    yield Row(
         "queued-at-decode",
         Phase.DECODE,
         "D queues the request for longer than `handoff`",
@@ -286,4 +299,5 @@ def scenarios() -> tuple[Row, ...]:
         *processes.gateway(),
         *bodies.rows(),
         *limits.limits(),
+        *clients.rows(),
     )

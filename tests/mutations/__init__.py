@@ -2,7 +2,12 @@
 
 from typing import Final
 
-from tests.mutations import gateway, handoffs, protocols
+from tests.mutations import agents, gateway, handoffs, protocols
 from tests.mutations.mutation import Mutation
 
-MUTATIONS: Final[tuple[Mutation, ...]] = (*handoffs.MUTATIONS, *protocols.MUTATIONS, *gateway.MUTATIONS)
+MUTATIONS: Final[tuple[Mutation, ...]] = (
+    *handoffs.MUTATIONS,
+    *protocols.MUTATIONS,
+    *gateway.MUTATIONS,
+    *agents.MUTATIONS,
+)

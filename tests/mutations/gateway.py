@@ -5,9 +5,31 @@ from typing import Final
 from tests.mutations.mutation import Mutation
 
 _SUPERVISION: Final = "component/process/test_supervision.py::test_"
+_BUSY: Final = "component/serving/test_retry_after.py::test_"
 _HUNG: Final = "component/health/test_hung.py::test_"
 
 MUTATIONS: Final = (
+    Mutation(
+        "spans that a receiver refuses are not counted",
+        "telemetry/span_exporter.py",
+        "self.failed += len(spans)",
+        "pass",
+        "component/serving/test_traces.py::test_a_lost_receiver_delays_no_request_and_is_counted",
+    ),
+    Mutation(
+        "spans wait without a limit",
+        "telemetry/span_exporter.py",
+        "if waiting + len(spans) > QUEUE:",
+        "if False:",
+        "component/serving/test_traces.py::test_spans_that_wait_too_long_are_dropped_and_counted",
+    ),
+    Mutation(
+        "a storm of failures is one of spans",
+        "telemetry/tracing.py",
+        "if self._late <= self._most:",
+        "if True:",
+        "component/serving/test_traces.py::test_a_storm_of_failures_is_not_one_of_spans",
+    ),
     Mutation(
         "the budget refuses nothing",
         "admission/retry_budget.py",
@@ -18,7 +40,7 @@ MUTATIONS: Final = (
     Mutation(
         "endpoints have no limit",
         "balancing/load.py",
-        "legs, limit = self.count(endpoint), self.limits.get(endpoint.name, inf)",
+        "name, legs = endpoint.name, self.count(endpoint)",
         "return False",
         "component/admission/test_limits.py::test_a_prefill_has_a_limit_of_its_own",
     ),
@@ -59,6 +81,13 @@ MUTATIONS: Final = (
         "unit/proxy/serving/test_attempts.py::test_attempts_that_do_not_wait_are_divided_by_the_engines_limits",
     ),
     Mutation(
+        "a new certificate is read and not used",
+        "http/downstream/certificate.py",
+        "            self._current = self._load()",
+        "            self._load()",
+        "component/http/test_tls.py::test_a_new_certificate_is_used_and_open_connections_stay",
+    ),
+    Mutation(
         "the queue uses up the whole deadline",
         "serving/attempts.py",
         "call.request.deadline += timeline.queued",
@@ -85,6 +114,13 @@ MUTATIONS: Final = (
         "self._settlements += 1",
         "self._settlements += 0",
         "component/admission/test_limits.py::test_a_client_that_left_holds_its_slot_until_all_is_settled",
+    ),
+    Mutation(
+        "no request bursts",
+        "balancing/decode/placement.py",
+        "if each.wait < least and",
+        "if each.wait < 0.0 and",
+        "component/serving/test_bursts.py::test_requests_burst_to_d_when_every_p_would_be_late[PrefillFirst]",
     ),
     Mutation(
         "a push is sent to a D with a long queue",
@@ -115,6 +151,13 @@ MUTATIONS: Final = (
         f"{_HUNG}an_engine_that_hangs_in_a_worker_process_is_ejected",
     ),
     Mutation(
+        "a frozen engine without requests gets no health check",
+        "health/load_poller.py",
+        "self._idle[key] = not has_work([report], 0)",
+        "self._idle[key] = False",
+        "component/health/test_frozen.py::test_a_frozen_prefill_is_ejected_without_requests",
+    ),
+    Mutation(
         "a stopped worker is kept",
         "process/liveness.py",
         '_STOPPED: Final = "Tt"',
@@ -141,5 +184,62 @@ MUTATIONS: Final = (
         "except Exception as error:  # whatever it is",
         "except ZeroDivisionError as error:  # whatever it is",
         f"{_SUPERVISION}an_error_of_any_kind_starts_the_worker_again",
+    ),
+    Mutation(
+        "a busy engine gets further requests",
+        "balancing/load.py",
+        "until = self.clock() + seconds",
+        "until = self.clock()",
+        f"{_BUSY}clients_get_the_time[PrefillFirst-whole-429]",
+    ),
+    Mutation(
+        "a busy P's answer is the request's fault",
+        "engines/leg.py",
+        "        if status != 200:\n            self._check_busy()",
+        "",
+        f"{_BUSY}another_prefill_serves_meanwhile[PrefillFirst-429]",
+    ),
+    Mutation(
+        "an error behind a comment is a second head",
+        "serving/stream_keep_alive.py",
+        "if not (first and self._committed):",
+        "if True:",
+        "component/serving/test_stream_keep_alive.py::test_an_error_behind_a_comment_is_an_event[503]",
+    ),
+    Mutation(
+        "a request gets comments in the queue",
+        "serving/attempts.py",
+        "            if last is None and refused is None:\n",
+        "            if last is None and refused is None:\n"
+        "                if call.keep_alive is not None:\n                    call.keep_alive.start()\n",
+        "component/serving/test_stream_keep_alive.py::test_a_queued_request_gets_none",
+    ),
+    Mutation(
+        "without a ready engine the list of models is empty",
+        "serving/local_answers.py",
+        "if not decode:",
+        "if False:",
+        "component/serving/test_models.py::test_a_model_that_no_engine_can_serve_is_omitted",
+    ),
+    Mutation(
+        "the fast path counts no headers",
+        "http/downstream/head.py",
+        "or len(found) > MAX_HEADERS",
+        "or False",
+        "component/http/test_client_expectations.py::test_a_head_that_is_too_large_is_431[fast-headers]",
+    ),
+    Mutation(
+        "a connection returns to the fast path within a request",
+        "http/downstream/boundary.py",
+        "return self._parser is not None and self._begun == self._ended == requests",
+        "return True",
+        "component/http/test_client_expectations.py::test_a_connection_does_not_return_within_a_request",
+    ),
+    Mutation(
+        "HTTP/1.0 keep-alive without its header",
+        "http/downstream/exchange.py",
+        "return _NONE if exchange.chunks else _KEEP_ALIVE",
+        "return _NONE",
+        "component/http/test_client_expectations.py::test_http_1_0_keeps_a_connection_that_both_keep[True]",
     ),
 )

@@ -132,7 +132,7 @@ MUTATIONS: Final = (
     Mutation(
         "an event has no bound",
         "payload/first_event.py",
-        "return _is_stream_open(endpoint, answer) or answer.complete or answer.size > _BUFFERED_BYTES",
+        "return _is_stream_open(endpoint, answer) or answer.complete or _exceeds(answer, sent)",
         "return _is_stream_open(endpoint, answer) or answer.complete",
         f"{_EVENTS}a_long_event_is_relayed_before_its_end",
     ),

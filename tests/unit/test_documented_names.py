@@ -20,7 +20,8 @@ from scripts.alerts import rules_file
 from tests.documents import ROOT
 from tests.unit.test_metric_tables import PROGRAMS
 
-DOCS = sorted(path for path in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"] if path.name != "glossary.md")
+OTHER_PAGES = (ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "charts" / "pdx" / "README.md")
+DOCS = sorted(path for path in [*(ROOT / "docs").rglob("*.md"), *OTHER_PAGES] if path.name != "glossary.md")
 DASHBOARDS = sorted((ROOT / "charts" / "pdx").rglob("dashboards/*.json"))
 PACKAGES = ("pdx_api", "pdx_cli", "pdx_cluster", "pdx_operator", "pdx_proxy", "pdx_sim")
 CODE = ("api", "cli", "operator", "proxy", "sim")
@@ -31,8 +32,14 @@ EXTERNAL_FLAGS = {
     **dict.fromkeys(("--tail", "--as", "--previous", "--watch", "--raw", "--all", "--force-conflicts"), "kubectl"),
     **dict.fromkeys(("--context", "--kubeconfig", "--namespace", "--subresource", "--patch", "--type"), "kubectl"),
     **dict.fromkeys(("--replicas", "--rm", "--image", "--restart", "--field-manager", "--overwrite"), "kubectl"),
-    **dict.fromkeys(("--all-namespaces", "--cascade"), "kubectl"),
-    **dict.fromkeys(("--enable-prompt-embeds", "--scheduling-policy"), "vllm"),
+    **dict.fromkeys(("--all-namespaces", "--cascade", "--grace-period", "--cert", "--key"), "kubectl"),
+    **dict.fromkeys(("--docker-server", "--docker-username", "--docker-password"), "kubectl"),
+    **dict.fromkeys(("--delete-emptydir-data", "--ignore-daemonsets"), "kubectl"),
+    **dict.fromkeys(("--cacert", "--connect-to"), "curl"),
+    **dict.fromkeys(("--entrypoint", "--exclude", "--max-graceful-termination-sec"), "docker, hf, cluster-autoscaler"),
+    **dict.fromkeys(("--enable-prompt-embeds", "--scheduling-policy", "--enable-expert-parallel"), "vllm"),
+    **dict.fromkeys(("--load-format", "--pipeline-parallel-size", "--safetensors-load-strategy"), "vllm"),
+    **dict.fromkeys(("--allowed-origins", "--enable-request-id-headers"), "vllm"),
     **dict.fromkeys(("--trust-request-chat-template", "--trust-request-mm-kwargs"), "vllm"),
     **dict.fromkeys(("--locked", "--require-hashes", "--no-deps", "--privileged", "--device", "--network"), "tools"),
 }
@@ -180,7 +187,7 @@ def strings_of_the_code() -> set[str]:
 
 KUBERNETES = {
     *("ConfigMapNotFound", "ContainerCreating", "ClusterRole", "ClusterRoleBinding", "ConfigMap"),
-    *("CrashLoopBackOff", "ServiceMonitor", "PodMonitor"),
+    *("CrashLoopBackOff", "ServiceMonitor", "PodMonitor", "RunAsAny"),
     *("PrometheusRule", "ImagePullBackOff", "ErrImagePull", "LimitRange", "ResourceQuota", "StorageClass"),
     *("HorizontalPodAutoscaler", "ReadWriteMany", "ReadOnlyMany", "PersistentVolumeClaim", "OOMKilled"),
     *("SecurityContextConstraints", "AuthorizationPolicy", "PeerAuthentication", "DestinationRule", "ServiceAccount"),

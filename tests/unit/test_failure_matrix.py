@@ -23,6 +23,8 @@ CASES = [case for row in matrix() for case in row.cases()]
 NO_FAILURE = {FaultKind.SLOW, FaultKind.LONG_PREFILL}
 OF_THE_CORE = {FaultKind.HANG_CORE}
 """They strike an engine, not a leg: the rows `stalled` of tests/component/health/test_hung.py."""
+OF_THE_LINK = {FaultKind.BLOCK_TRANSFER}
+"""It strikes between engines: tests/component/sim/transfer/test_pull.py."""
 SAME_AT_PREFILL = {FaultKind.DIE_AFTER_EVENTS, FaultKind.DIE_IN_EVENT}
 """A P's answer is no stream: these are then the same as DIE_AFTER_HEAD."""
 ONLY_AT_PREFILL = {FaultKind.NO_PARAMS}
@@ -60,7 +62,7 @@ def test_whatever_an_engine_can_do_has_a_row() -> None:
     required = {
         (role, kind, order, stream)
         for role, kind, order, stream in product((Role.PREFILL, Role.DECODE), FaultKind, Wiring, (False, True))
-        if kind not in NO_FAILURE | OF_THE_CORE
+        if kind not in NO_FAILURE | OF_THE_CORE | OF_THE_LINK
         and not (role is Role.PREFILL and kind in SAME_AT_PREFILL)
         and not (role is Role.DECODE and kind in ONLY_AT_PREFILL)
         and not (role is Role.DECODE and kind in ONLY_IN_STREAMS and not stream)

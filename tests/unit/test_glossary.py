@@ -32,7 +32,7 @@ HELP = (
 )
 """Every program and command, as `python -m` takes them."""
 
-HISTORY = {Path("CHANGELOG.md"), Path("docs/glossary.md")}
+HISTORY = {Path("CHANGELOG.md"), Path("docs/glossary.md"), Path("docs/style.md")}
 """Pages that name old words on purpose."""
 
 SAMPLE = re.compile(r"^([a-z]\w*)(?:{(.*)})? ", re.MULTILINE)

@@ -26,7 +26,7 @@ def gateway() -> str:
     transfer_probes = {"results": {"moved": 1}, "phases": phases, "pairs": {"verified": 1}, "lastSuccess": 1.0}
     transfer_share = {"split": 1, "decode": {"d": {"promptTokens": 2, "outside": 1}}}
     limits = {endpoint.name: 2.0 for endpoint in endpoints}
-    own = {"ejections": {"lost": 0}, "canary": transfer_probes, "arrivals": transfer_share, "legLimits": limits}
+    own = {"ejections": {"lost": 0}, "verification": transfer_probes, "arrivals": transfer_share, "legLimits": limits}
     prefill = {
         "backlog": {"p": 1},
         "counted": {"p": 1},
@@ -34,7 +34,9 @@ def gateway() -> str:
         "rated": {"p": 1},
         "tokens": {"cached": 1, "computed": 2},
     }
-    return render({**counters, **own, "prefill": prefill}, endpoints).decode()
+    decode = {"itl": {"d": 0.02}, "measured": {"d": 1}}
+    spans = {"exported": 1, "dropped": 0, "failed": 0, "limited": 0}
+    return render({**counters, **own, "prefill": prefill, "decode": decode, "spans": spans}, endpoints).decode()
 
 
 def operator() -> str:

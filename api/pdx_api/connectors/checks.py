@@ -13,19 +13,9 @@ DECODE: Final = ("engine", "decode")
 """The parts whose args apply to D."""
 
 PIPELINE: Final = ("--pipeline-parallel-size", "-pp")
+EXPERT: Final = ("--enable-expert-parallel", "-ep")
 DECODE_CONTEXT: Final = ("--decode-context-parallel-size", "-dcp")
 PREFILL_CONTEXT: Final = ("--prefill-context-parallel-size", "-pcp")
-
-DATA_PARALLEL: Final = (
-    *("--data-parallel-size", "-dp", "--data-parallel-size-local", "-dpl", "--data-parallel-rank", "-dpn"),
-    *("--data-parallel-start-rank", "-dpr", "--data-parallel-address", "-dpa", "--data-parallel-rpc-port", "-dpp"),
-    *("--data-parallel-backend", "-dpb", "--data-parallel-hybrid-lb", "-dph", "--data-parallel-external-lb", "-dpe"),
-    *("--data-parallel-multi-port-external-lb", "-dpm"),
-)
-"""vLLM 0.32 `engine/arg_utils.py`."""
-DATA_PARALLEL_PUSH: Final = (
-    "D must be sent the rank of P that pushes, and a PDDeployment does not give the gateway the ranks of its engines"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +77,7 @@ def text(name: str, description: str, *, longest: int = 256) -> Setting:
 def without_flag(
     flags: tuple[str, ...], why: str, parts: tuple[str, ...] = EVERY, orders: tuple[Order, ...] = ()
 ) -> Rule:
-    """The rule that no args of these parts contain this flag of vLLM, by any of its names.
+    """The rule that no args of these parts contain this flag of vLLM, by any of its names, and no role its field.
 
     `orders`: the rule applies in these orders only; none of them may be the connector's default. vLLM refuses most of
     these flags too, but only when an engine starts or at the first hand-off.
@@ -96,6 +86,11 @@ def without_flag(
         f"(!has(self.{part}) || !self.{part}.args.exists(a, a.split('=')[0].replace('_', '-') in {cel_list(flags)}))"
         for part in parts
     )
+    field = "parallelism.pipeline" if flags == PIPELINE else ""
+    roles = [part for part in parts if part != "engine"] if field else []
+    absent += "".join(
+        f" && (!has(self.{role}) || !has(self.{role}.{field}) || self.{role}.{field} == 1)" for role in roles
+    )
     order = "self.kvTransfer.order"
     other = f"!has({order}) || !({order} in {cel_list(orders)}) || " if orders else ""
 
@@ -103,10 +98,15 @@ def without_flag(
         return part is not None and any(arg.split("=")[0].replace("_", "-") in flags for arg in part.args)
 
     def holds(spec: Any) -> bool:
-        return bool(orders and spec.order not in orders) or not any(has(getattr(spec, part)) for part in parts)
+        pools = [pool for role in roles if (pool := getattr(spec, role)) is not None]
+        return bool(orders and spec.order not in orders) or not (
+            any(has(getattr(spec, part)) for part in parts)
+            or any((pool.parallelism.pipeline or 1) > 1 for pool in pools)
+        )
 
+    what = f"{field}, and {flags[0]}" if field else flags[0]
     places = ", ".join(f"{part}.args" for part in parts)
-    return Rule(f"{other}({absent})" if other else absent, f"{why}; leave out {flags[0]} in {places}", holds)
+    return Rule(f"{other}({absent})" if other else absent, f"{why}; leave out {what} in {places}", holds)
 
 
 def without_hybrid_caches(connector: str) -> Rule:

@@ -23,8 +23,12 @@ STORAGE_VARIABLE: Final = "PDX_KV_STORAGE"
 class FamilyName(StrEnum):
     """The families that a user's connector may have."""
 
-    SERIAL = "Serial"
+    PULL = "Pull"
     POOL = "Pool"
+
+
+FORMER_FAMILIES: Final[Mapping[str, FamilyName]] = {"Serial": FamilyName.PULL}
+"""Name of a family in PDX 0.1.0 -> its name. Protocols contain the former name: gateways of 0.1.0 read them."""
 
 
 DEFAULT_PREFILL_PARAMS: Final[KVParams] = {"do_remote_decode": True}
@@ -68,7 +72,7 @@ class Custom:
     """vLLM's kv_connector; empty in the gateway, which needs only the protocol."""
     module_path: str | None = None
     """vLLM's kv_connector_module_path; None for a class of vLLM's own."""
-    family_name: FamilyName = FamilyName.SERIAL
+    family_name: FamilyName = FamilyName.PULL
     prefill_params: KVParams = field(default_factory=lambda: DEFAULT_PREFILL_PARAMS, hash=False)
     saved_after: float = 0.0
     """Pool: seconds from P's answer until D can find the KV that P saves."""
@@ -97,16 +101,18 @@ class Custom:
     def protocol(self) -> str:
         """The protocol for a gateway, as JSON."""
         values = {"prefillParams": self.prefill_params, "savedAfterSeconds": self.saved_after}
-        return json.dumps({"family": self.family_name, **values}, sort_keys=True)
+        former = {name: text for text, name in FORMER_FAMILIES.items()}
+        return json.dumps({"family": former.get(self.family_name, self.family_name), **values}, sort_keys=True)
 
     def with_protocol(self, protocol: str) -> "Custom":
         """This connector with a protocol. Raises ProtocolError if it is not a protocol."""
         try:
             values = json.loads(protocol)
-            name, params = FamilyName(values["family"]), dict(values.get("prefillParams", DEFAULT_PREFILL_PARAMS))
+            name = FORMER_FAMILIES.get(values["family"]) or FamilyName(values["family"])
+            params = dict(values.get("prefillParams", DEFAULT_PREFILL_PARAMS))
             saved_after = float(values.get("savedAfterSeconds", 0))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            example = '{"family": "Serial"}'
+            example = '{"family": "Pull"}'
             raise ProtocolError(
                 f"the protocol of connector {self.name} is {protocol!r:.200}; write JSON, for example {example}"
             ) from error

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pdx_api.connectors.base import KV_ROLES, EngineWiring, SideService, Site
-from pdx_api.connectors.checks import DATA_PARALLEL, DATA_PARALLEL_PUSH, Checks, choice, text, without_flag
+from pdx_api.connectors.checks import Checks, choice, text
 from pdx_api.connectors.families import AtBootstrap, Family, Identity, KVParams, Push, Settles
 from pdx_api.names import Order, Role
 from pdx_api.rule import Rule
@@ -67,7 +67,6 @@ CHECKS: Final = Checks(
             lambda kv: kv.config.get(PROTOCOL) != _RDMA or bool(kv.config.get(DEVICE)),
         ),
     ),
-    spec=(without_flag(DATA_PARALLEL, DATA_PARALLEL_PUSH),),
 )
 """The checks of the transfer engine, for each of vLLM's classes that use it."""
 

@@ -109,6 +109,7 @@ _CHECKS: Final = Checks(
             "MooncakeStore saves the KV of each rank separately; write the same parallelism.tensor for prefill and "
             f"decode, or kvTransfer.config.{_STORE_TENSOR} that is a multiple of both",
             _ranks_agree,
+            ("prefill.parallelism.tensor", "decode.parallelism.tensor", f"kvTransfer.config.{_STORE_TENSOR}"),
         ),
         *(
             without_flag(flags, "MooncakeStore needs the same ranks on P and D", ("prefill", "decode"))

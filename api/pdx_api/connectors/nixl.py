@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from pdx_api.connectors.base import KV_ROLES, EngineWiring, SideService, Site
 from pdx_api.connectors.checks import (
-    DATA_PARALLEL,
-    DATA_PARALLEL_PUSH,
     DECODE,
     DECODE_CONTEXT,
     PIPELINE,
@@ -88,6 +86,7 @@ _CHECKS: Final = Checks(
             f"P would free blocks that D may still read; write kvTransfer.config.{LEASE} above "
             "routing.deadlines.handoffSeconds, or leave it out",
             _lease_covers_handoff,
+            (f"kvTransfer.config.{LEASE}", "routing.deadlines.handoffSeconds"),
         ),
         # vLLM 0.32 nixl/base_worker.py and nixl/connector.py raise for the first two; push has no code for the third.
         without_flag(PIPELINE, "NIXL supports one pipeline stage on D", DECODE),
@@ -97,7 +96,6 @@ _CHECKS: Final = Checks(
             "NIXL push supports no decode context parallelism",
             orders=(Order.DECODE_FIRST, Order.CONCURRENT),
         ),
-        without_flag(DATA_PARALLEL, DATA_PARALLEL_PUSH, orders=(Order.DECODE_FIRST, Order.CONCURRENT)),
     ),
 )
 

@@ -40,6 +40,7 @@ def _saves_whole_prompts(role: Role) -> Rule:
         "connector SharedStorage supports only whole prompts on one device; leave out parallelism.tensor and "
         f"chunkedPrefill.maxBatchedTokens of spec.{role}",
         holds,
+        (f"{role}.parallelism.tensor", f"{role}.chunkedPrefill.maxBatchedTokens"),
     )
 
 

@@ -11,12 +11,18 @@ from pydantic import BaseModel
 from pdx_api.connectors.base import EngineWiring, SideService, Site
 from pdx_api.defaults import HANDOFF_SECONDS, LEASE_MARGIN_SECONDS, POOL_GIB
 from pdx_api.names import ENGINE_CONTAINER, Mode, Role
+from pdx_api.otlp import TRACES_FLAG, engine_variables, traces_url
 from pdx_api.quantities import quantity
 from pdx_api.rules.spec_rules import SHARED_VARIABLES
-from pdx_api.spec.types import Pool, Spec
+from pdx_api.spec.model import MOST_LORAS, Model
+from pdx_api.spec.overlay import PodTemplate
+from pdx_api.spec.pods import SEARCH_PATH, EnvSource
+from pdx_api.spec.types import Parallelism, Pool, Spec
 
-_SEARCH_PATH: Final = "PYTHONPATH"
-"""A list of directories, the connector's before the user's."""
+_FORMER_NAMES: Final = {"drain_seconds": "shutdown_seconds"}
+"""Name of a field -> its name in PDX 0.1.0."""
+_NOT_PAIRING: Final = ("image_pull_policy", "drain_seconds", "startup_seconds", "api_key_secret_ref", "pod_template")
+"""Fields of `engine` that may differ within a pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,8 @@ class EngineCommand:
     env: tuple[tuple[str, str], ...]
     files: tuple[tuple[str, str], ...] = ()
     """Name and content of each file in `Site.files`."""
+    env_from: tuple[tuple[str, EnvSource], ...] = ()
+    """Further variables, whose values a cluster provides."""
 
 
 def engine_command(
@@ -40,11 +48,15 @@ def engine_command(
     """
     pool = spec.pools()[role]
     wiring = _wiring(spec, role, site)
-    env = {"VLLM_HOST_IP": site.host, **wiring.env}
-    for variable in (*spec.engine.env, *pool.env):
-        env[variable.name] = variable.value
-    if (code := wiring.env.get(_SEARCH_PATH)) is not None and env[_SEARCH_PATH] != code:
-        env[_SEARCH_PATH] = f"{code}:{env[_SEARCH_PATH]}"
+    variables = {variable.name: variable for variable in (*spec.engine.env, *pool.env)}
+    sources = {name: each.value_from for name, each in variables.items() if each.value_from is not None}
+    tracing = spec.observability.tracing
+    traced = {} if tracing is None else engine_variables(role)
+    ours = {"VLLM_HOST_IP": site.host, **traced, **wiring.env}
+    env = {name: value for name, value in ours.items() if name not in sources}
+    env |= {name: each.value for name, each in variables.items() if each.value is not None}
+    if (code := wiring.env.get(SEARCH_PATH)) is not None and env[SEARCH_PATH] != code:
+        env[SEARCH_PATH] = f"{code}:{env[SEARCH_PATH]}"
     args = [
         "serve",
         spec.model.location,
@@ -54,14 +66,16 @@ def engine_command(
         # D then reports how much of a prompt it has not computed, which shows the gateway whether KV moves.
         "--enable-prompt-tokens-details",
         *_model_flags(spec),
+        *_lora_flags(spec.model),
         *_pool_flags(pool),
         *(("--shutdown-timeout", str(shutdown_seconds)) if shutdown_seconds else ()),
+        *(() if tracing is None else (TRACES_FLAG, traces_url(tracing.endpoint))),
         *wiring.args,
         *spec.engine.args,
         *pool.args,
     ]
     files = tuple(sorted(wiring.files.items()))
-    return EngineCommand(role=role, args=tuple(args), env=tuple(sorted(env.items())), files=files)
+    return EngineCommand(role, tuple(args), tuple(sorted(env.items())), files, tuple(sorted(sources.items())))
 
 
 def side_services(spec: Spec) -> tuple[SideService, ...]:
@@ -102,11 +116,12 @@ def pairing_revision(spec: Spec, *, wiring: int | None = None, overlays: bool = 
     pairing: dict[str, Any] = {
         "mode": spec.mode,
         "model": stated(spec.model, without=("token_secret_ref", "cache")),
-        "engine": stated(spec.engine, without=("image_pull_policy", "shutdown_seconds", "api_key_secret_ref")),
+        "engine": stated(spec.engine, without=_NOT_PAIRING),
+        **(_pairing_overlay(spec.engine.pod_template) if overlays else {}),
         "pools": {
             role: {
                 **stated(pool, without=("replicas", "resources", "pod_template", "disruption")),
-                **(_pairing_overlay(pool) if overlays else {}),
+                **(_pairing_overlay(pool.pod_template) if overlays else {}),
             }
             for role, pool in spec.pools().items()
         },
@@ -116,9 +131,9 @@ def pairing_revision(spec: Spec, *, wiring: int | None = None, overlays: bool = 
     return hashlib.sha256(json.dumps(pairing, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def _pairing_overlay(pool: Pool) -> dict[str, Any]:
+def _pairing_overlay(template: PodTemplate | None) -> dict[str, Any]:
     """What the overlay changes of the engine's image and of the variables that P and D must share."""
-    overlay = (pool.pod_template.overlay() if pool.pod_template else {}).get("spec") or {}
+    overlay = (template.overlay() if template else {}).get("spec") or {}
     engine: dict[str, Any] = next(
         (each for each in overlay.get("containers") or () if each.get("name") == ENGINE_CONTAINER), {}
     )
@@ -137,11 +152,13 @@ def engine_inputs(spec: Spec, role: Role) -> dict[str, Any]:
     pool = spec.pools()[role]
     return {
         "model": stated(spec.model),
-        "engine": stated(spec.engine),
+        "engine": stated(spec.engine, without=("pod_template",)),
+        **({"enginePodTemplate": spec.engine.pod_template.overlay()} if spec.engine.pod_template else {}),
         "pool": stated(pool, without=("replicas", "disruption", "pod_template")),
         "podTemplate": pool.pod_template.overlay() if pool.pod_template else {},
         "kvTransfer": {**_kv_transfer(spec), **_pool_of(spec, role)},
         **_sidecar_pool(spec),
+        **({} if (tracing := spec.observability.tracing) is None else {"traces": tracing.endpoint}),
     }
 
 
@@ -165,10 +182,13 @@ def stated(part: BaseModel, without: Collection[str] = ()) -> dict[str, Any]:
     """The fields of a part without None, empty lists and empty parts.
 
     So a field that a later version adds changes nothing in a spec that does not use it, if its default is one of
-    those. A later field with another default must be excluded here while it has that value.
+    those. A later field with another default must be excluded here while it has that value. Fields have their names in
+    PDX 0.1.0, and Parallelism the field that only 0.1.0 has: the hashes in live objects contain them.
     """
     fields = {name: _plain(getattr(part, name)) for name in type(part).model_fields if name not in without}
-    return {name: value for name, value in fields.items() if value not in (None, [], {})}
+    if isinstance(part, Parallelism):
+        fields["nodes"] = 1
+    return {_FORMER_NAMES.get(name, name): value for name, value in fields.items() if value not in (None, [], {})}
 
 
 def _plain(value: Any) -> Any:
@@ -186,7 +206,9 @@ def connector_config(spec: Spec) -> dict[str, Any]:
 def _kv_transfer(spec: Spec) -> dict[str, Any]:
     if spec.mode is Mode.AGGREGATED:
         return {}
-    fields = {**stated(spec.kv_transfer, without=("pool_size", "pod_template")), "order": spec.order}
+    fields = {**stated(spec.kv_transfer, without=("pool_size", "pod_template", "verification")), "order": spec.order}
+    if spec.kv_transfer.custom is not None:
+        fields["custom"] = {**fields["custom"], "family": spec.kv_transfer.custom.former_family}
     # With the default deadline the lease is vLLM's default, so it changes no revision.
     if spec.routing.deadlines.handoff_seconds != HANDOFF_SECONDS:
         fields["config"] = connector_config(spec)
@@ -230,10 +252,29 @@ def _model_flags(spec: Spec) -> list[str]:
     return [part for flag, value in flags.items() if value is not None for part in (flag, str(value))]
 
 
+def _lora_flags(model: Model) -> list[str]:
+    if not model.adapters:
+        return []
+    rank, most = (model.lora.max_rank, model.lora.max_loaded) if model.lora else (None, None)
+    loaded = min(len(model.adapters), MOST_LORAS) if most is None else most
+    return [
+        "--enable-lora",
+        *("--max-loras", str(loaded)),
+        *(("--max-lora-rank", str(rank)) if rank is not None else ()),
+        *("--lora-modules", *(f"{adapter.name}={adapter.path}" for adapter in model.adapters)),
+    ]
+
+
 def _pool_flags(pool: Pool) -> list[str]:
     flags: list[str] = []
     if pool.parallelism.tensor > 1:
         flags += ["--tensor-parallel-size", str(pool.parallelism.tensor)]
+    if (pool.parallelism.pipeline or 1) > 1:
+        flags += ["--pipeline-parallel-size", str(pool.parallelism.pipeline)]
+    if pool.parallelism.expert:
+        flags.append("--enable-expert-parallel")
+    if pool.parallelism.data is not None and pool.parallelism.data > 1:
+        flags += ["--data-parallel-size", str(pool.parallelism.data)]
     if not pool.chunked_prefill.enabled:
         flags.append("--no-enable-chunked-prefill")
     if pool.chunked_prefill.max_batched_tokens is not None:

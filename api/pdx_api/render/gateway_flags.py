@@ -5,23 +5,35 @@
 
 from collections.abc import Mapping
 
+from pdx_api.defaults import TRACING_RATIO
 from pdx_api.quantities import quantity
-from pdx_api.spec.routing import GatewayLimits, GatewayLogs, Routing
-from pdx_api.spec.types import Spec
+from pdx_api.spec.kv_transfer import KVTransfer
+from pdx_api.spec.routing import SLO, GatewayLimits, Routing
+from pdx_api.spec.types import Gateway, Spec, Tracing
 
 Values = Mapping[str, str]
 
 
 def gateway_flags(spec: Spec) -> tuple[str, ...]:
-    """The flags for `spec.routing`, `spec.gateway.limits` and `spec.gateway.logs`, each as `--name=value`."""
-    values = _values(spec.routing, spec.gateway.limits, spec.gateway.logs)
-    usual = _values(Routing(), GatewayLimits(), GatewayLogs())
+    """The flags for the parts of a spec that concern requests, each as `--name=value`."""
+    values = {**_values(spec.routing, spec.gateway), **_goals(spec.slo, spec.kv_transfer)}
+    values |= _tracing(spec.observability.tracing)
+    usual = {**_values(Routing(), Gateway()), **_goals(SLO(), KVTransfer()), **_tracing(None)}
     return tuple(f"{flag}={value}" for flag, value in values.items() if value != usual[flag])
 
 
-def _values(routing: Routing, limits: GatewayLimits, logs: GatewayLogs) -> Values:
-    logged = {"--log-format": str(logs.format), "--slow-seconds": str(logs.slow_seconds)}
-    return {**_choosing(routing), **_deadlines(routing), **_queue(routing, limits), **_health(routing), **logged}
+def _values(routing: Routing, gateway: Gateway) -> Values:
+    routed = {**_choosing(routing), **_deadlines(routing), **_queue(routing, gateway.limits), **_health(routing)}
+    return {**routed, **_answers(gateway)}
+
+
+def _answers(gateway: Gateway) -> Values:
+    return {
+        "--log-format": str(gateway.logs.format),
+        "--slow-seconds": str(gateway.logs.slow_seconds),
+        "--cors-allowed-origins": ",".join(gateway.cors.allowed_origins),
+        "--stream-keep-alive-seconds": str(gateway.stream_keep_alive_seconds or 0),
+    }
 
 
 def _choosing(routing: Routing) -> Values:
@@ -32,7 +44,7 @@ def _choosing(routing: Routing) -> Values:
         "--on-prefill-failure": str(routing.on_prefill_failure),
         "--attempts": str(routing.retries.attempts),
         "--retry-budget-percent": str(routing.retries.budget_percent),
-        "--min-retries": str(routing.retries.free),
+        "--min-retries": str(routing.retries.min_retries),
     }
 
 
@@ -55,7 +67,7 @@ def _queue(routing: Routing, limits: GatewayLimits) -> Values:
         "--max-wait-seconds": str(queue.max_wait_seconds),
         "--max-in-flight-per-decode": str(queue.max_in_flight_per_decode),
         "--max-in-flight-per-prefill": str(queue.max_in_flight_per_prefill),
-        "--max-buffered-bytes": _bytes(queue.max_memory),
+        "--max-buffered-bytes": _bytes(queue.max_buffered_bytes),
         "--max-body-size": _bytes(limits.max_body_size),
         "--max-requests-per-client": str(limits.max_requests_per_client),
         "--trusted-proxies": ",".join(limits.trusted_proxies),
@@ -64,11 +76,23 @@ def _queue(routing: Routing, limits: GatewayLimits) -> Values:
 
 def _health(routing: Routing) -> Values:
     return {
-        "--consecutive-errors": str(routing.ejection.consecutive_failures),
-        "--stalled-seconds": str(routing.ejection.stalled_seconds),
+        "--consecutive-errors": str(routing.outlier_detection.consecutive_errors),
+        "--stalled-seconds": str(routing.outlier_detection.stalled_seconds),
         "--slow-start-seconds": str(routing.slow_start_seconds),
-        "--verification-period-seconds": str(routing.canary_seconds),
     }
+
+
+def _goals(slo: SLO, transfer: KVTransfer) -> Values:
+    return {
+        "--slo-ttft-milliseconds": str(slo.ttft_milliseconds or 0),
+        "--slo-tpot-milliseconds": str(slo.tpot_milliseconds or 0),
+        "--verification-period-seconds": str(transfer.verification.period_seconds),
+    }
+
+
+def _tracing(tracing: Tracing | None) -> Values:
+    endpoint, ratio = ("", TRACING_RATIO) if tracing is None else (tracing.endpoint, tracing.ratio)
+    return {"--tracing-endpoint": endpoint, "--tracing-ratio": f"{ratio:.9g}"}
 
 
 def _bytes(size: int | str) -> str:

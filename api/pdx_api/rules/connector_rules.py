@@ -24,6 +24,7 @@ def order_rules(connectors: Iterable[Connector]) -> tuple[Rule, ...]:
             f"self.connector != '{connector.name}' || !has(self.order) || self.order in {cel_list(connector.orders)}",
             f"connector {connector.name} does not allow this order; write one of: {', '.join(connector.orders)}",
             lambda kv: kv.connector != connector.name or kv.order is None or kv.order in connector.orders,
+            ("connector", "order"),
         )
 
     return tuple(rule(connector) for connector in connectors if set(connector.orders) != set(Order))
@@ -37,6 +38,7 @@ def transfer_rules(connectors: Iterable[Connector]) -> Iterator[Rule]:
             f"self.connector != '{name}' || ({own.cel})",
             own.message,
             lambda kv: kv.connector != name or own.holds(kv),
+            own.fields,
         )
 
     return (rule(connector.name, own) for connector in connectors for own in connector.checks.transfer)
@@ -50,6 +52,7 @@ def transfer_rules_of_others(connectors: Iterable[Connector]) -> Iterator[Rule]:
             f"self.connector == '{name}' || ({own.cel})",
             own.message,
             lambda kv: kv.connector == name or own.holds(kv),
+            own.fields,
         )
 
     return (rule(connector.name, own) for connector in connectors for own in connector.checks.transfer_of_others)
@@ -66,6 +69,7 @@ def spec_rules(connectors: Iterable[Connector]) -> Iterator[Rule]:
             f"self.mode != '{Mode.DISAGGREGATED}' || self.kvTransfer.connector != '{name}' || ({own.cel})",
             own.message,
             holds,
+            own.fields,
         )
 
     return (rule(connector.name, own) for connector in connectors for own in connector.checks.spec)

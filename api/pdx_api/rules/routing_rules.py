@@ -3,6 +3,7 @@
 from fractions import Fraction
 from typing import Any, Final
 
+from pdx_api import defaults
 from pdx_api.names import Mode, PrefillFailure
 from pdx_api.quantities import quantity
 from pdx_api.rule import Rule
@@ -25,6 +26,7 @@ DEADLINES_RULES: Final = (
         "self.handoffSeconds <= self.firstEventSeconds",
         "a hand-off ends with the first event; write handoffSeconds of at most firstEventSeconds",
         lambda deadlines: deadlines.handoff_seconds <= deadlines.first_event_seconds,
+        ("handoffSeconds", "firstEventSeconds"),
     ),
     Rule(
         " && ".join(f"self.{field} <= self.totalSeconds" for field in _WITHIN_TOTAL),
@@ -35,9 +37,10 @@ DEADLINES_RULES: Final = (
 
 RETRIES_RULES: Final = (
     Rule(
-        "self.attempts == 1 || self.budgetPercent > 0 || self.free > 0",
-        "without a retry budget no request is retried; write budgetPercent or free above 0, or attempts: 1",
-        lambda retries: retries.attempts == 1 or retries.budget_percent > 0 or retries.free > 0,
+        "self.attempts == 1 || self.budgetPercent > 0 || !has(self.minRetries) || self.minRetries > 0",
+        "without a retry budget no request is retried; write budgetPercent or minRetries above 0, or attempts: 1",
+        lambda retries: retries.attempts == 1 or retries.budget_percent > 0 or retries.min_retries > 0,
+        ("budgetPercent", "minRetries", "attempts"),
     ),
 )
 
@@ -46,6 +49,7 @@ ROUTING_RULES: Final = (
         "self.queue.maxWaitSeconds <= self.deadlines.totalSeconds",
         "no wait is longer than the whole request; write queue.maxWaitSeconds of at most deadlines.totalSeconds",
         lambda routing: routing.queue.max_wait_seconds <= routing.deadlines.total_seconds,
+        ("queue.maxWaitSeconds", "deadlines.totalSeconds"),
     ),
 )
 
@@ -63,10 +67,16 @@ def _splits_something(spec: Any) -> bool:
 
 
 def _bodies_fit(spec: Any) -> bool:
-    size, memory = quantity(spec.gateway.limits.max_body_size), quantity(spec.routing.queue.max_memory)
+    size, memory = quantity(spec.gateway.limits.max_body_size), quantity(spec.routing.queue.max_buffered_bytes)
     return (size or Fraction(0)) <= (memory or Fraction(0))
 
 
+_QUEUE: Final = "self.routing.queue"
+_BUFFERED: Final = (
+    f"(has({_QUEUE}.maxBufferedBytes) ? string({_QUEUE}.maxBufferedBytes)"
+    f" : has({_QUEUE}.maxMemory) ? string({_QUEUE}.maxMemory) : '{defaults.QUEUED_BYTES}')"
+)
+"""Stored objects of PDX 0.1.0 have maxMemory (`spec.deprecated`)."""
 _KEY_FLAGS: Final = ("--api-k", "--api-ke", "--api-key")
 """vLLM accepts prefixes of a flag too."""
 _WITH_ARGS: Final = ("engine", "prefill", "decode", "aggregated")
@@ -94,19 +104,22 @@ REQUEST_RULES: Final = (
         "a retry needs a second attempt; write routing.retries.attempts of at least 2, or "
         f"routing.onPrefillFailure: {PrefillFailure.FAIL}",
         _tries_again,
+        ("routing.retries.attempts", "routing.onPrefillFailure"),
     ),
     Rule(
         "!has(self.engine.maxModelLen) || self.routing.disaggregateAboveTokens == 0"
         " || self.routing.disaggregateAboveTokens < self.engine.maxModelLen",
         "no prompt would be split; write routing.disaggregateAboveTokens below engine.maxModelLen",
         _splits_something,
+        ("routing.disaggregateAboveTokens", "engine.maxModelLen"),
     ),
     Rule(
-        "!isQuantity(string(self.gateway.limits.maxBodySize)) || !isQuantity(string(self.routing.queue.maxMemory))"
-        " || quantity(string(self.gateway.limits.maxBodySize))"
-        ".compareTo(quantity(string(self.routing.queue.maxMemory))) <= 0",
-        "the largest body would never be accepted; write gateway.limits.maxBodySize of at most routing.queue.maxMemory",
+        f"!isQuantity(string(self.gateway.limits.maxBodySize)) || !isQuantity({_BUFFERED})"
+        f" || quantity(string(self.gateway.limits.maxBodySize)).compareTo(quantity({_BUFFERED})) <= 0",
+        "the largest body would never be accepted; write gateway.limits.maxBodySize of at most "
+        "routing.queue.maxBufferedBytes",
         _bodies_fit,
+        ("gateway.limits.maxBodySize", "routing.queue.maxBufferedBytes"),
     ),
     Rule(
         f"!has(self.engine.apiKeySecretRef) || ({_NO_OTHER_KEY})",

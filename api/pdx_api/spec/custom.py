@@ -4,12 +4,21 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
-from pdx_api.connectors.custom import DEFAULT_PREFILL_PARAMS, Custom, FamilyName
+from pdx_api.connectors.custom import DEFAULT_PREFILL_PARAMS, FORMER_FAMILIES, Custom, FamilyName
 from pdx_api.names import CODE_MOUNT
-from pdx_api.rule import Rule
-from pdx_api.spec.fields import ObjectName, Part, Text, matching, without_null
+from pdx_api.rule import Rule, cel_list
+from pdx_api.spec.fields import ObjectName, Part, Text, matching, without_default, without_null
 
 _FAMILIES: Final = ", ".join(FamilyName)
+_FAMILY: Final = f"(has(self.family) ? self.family : '{FamilyName.PULL}')"
+
+RENAMED_FAMILIES: Final = {former: str(name) for former, name in FORMER_FAMILIES.items()}
+"""Name of a family in PDX 0.1.0 -> its name."""
+FAMILY_IS_NOT_FORMER: Final = Rule(
+    f"!(self in {cel_list(FORMER_FAMILIES)})",
+    f"this family has another name; write {FamilyName.PULL} (pdx convert does it)",
+    lambda family: family not in FORMER_FAMILIES,
+)
 
 PrefillParams = Annotated[
     dict[str, Any],
@@ -38,11 +47,11 @@ class ConnectorCode(Part):
     config_map: CodeConfigMap | None = Field(
         default=None,
         description=f"In a cluster: mounted at {CODE_MOUNT}, which is first on the engines' PYTHONPATH. Running "
-        "engines keep the code that they have imported: put changed code into a ConfigMap with another name.",
+        "engines keep the code that they have imported, so put changed code into a ConfigMap with another name.",
     )
     directory: Text | None = Field(
         default=None,
-        description="For `pdx up`: a directory that is first on the engines' PYTHONPATH; relative to the object's "
+        description="For `pdx up`: a directory that is first on the engines' PYTHONPATH, relative to the object's "
         "file. No effect in a cluster.",
     )
 
@@ -57,12 +66,12 @@ class CustomConnector(Part):
             lambda custom: custom.code is None or custom.module_path is not None,
         ),
         Rule(
-            f"self.family != '{FamilyName.POOL}' || !has(self.prefillParams)",
-            "in a pool no leg carries parameters; leave out prefillParams, or write family: Serial",
+            f"{_FAMILY} != '{FamilyName.POOL}' || !has(self.prefillParams)",
+            "in a pool no leg carries parameters; leave out prefillParams, or write family: Pull",
             lambda custom: custom.family != FamilyName.POOL or custom.prefill_params is None,
         ),
         Rule(
-            f"self.family == '{FamilyName.POOL}' || self.savedAfterMilliseconds == 0",
+            f"{_FAMILY} == '{FamilyName.POOL}' || self.savedAfterMilliseconds == 0",
             "only a pool saves KV after P's answer; leave out savedAfterMilliseconds, or write family: Pool",
             lambda custom: custom.family == FamilyName.POOL or custom.saved_after_milliseconds == 0,
         ),
@@ -87,29 +96,39 @@ class CustomConnector(Part):
         default=None,
         description="Module of the class (vLLM's kv_connector_module_path). Default: a class of vLLM's own.",
     )
-    code: ConnectorCode | None = Field(default=None, description="Source of the module. Default: the engines' image.")
+    code: ConnectorCode | None = Field(
+        default=None, description="Source of the module's code. Default: the engines' image contains it."
+    )
     family: Annotated[
         Text,
         Rule(
-            f"self in [{', '.join(repr(str(name)) for name in FamilyName)}]",
+            f"self in {cel_list((*FamilyName, *FORMER_FAMILIES))}",
             f"write one of: {_FAMILIES}; a push connector would need code in PDX that reads P's identity",
-            lambda family: family in list(FamilyName),
+            lambda family: family in (*FamilyName, *FORMER_FAMILIES),
         ),
+        FAMILY_IS_NOT_FORMER,
     ] = Field(
-        default=str(FamilyName.SERIAL),
-        description="Protocol between gateway and connector. Serial: P receives prefillParams and answers first; the "
-        "kv_transfer_params of its answer go to D. Pool: P saves and D looks up, both by the prompt; no leg carries "
-        "parameters.",
+        default=str(FamilyName.PULL),
+        json_schema_extra=without_default,
+        description="Protocol between gateway and connector. Pull, the default: P receives prefillParams and answers "
+        "first; the kv_transfer_params of its answer go to D. Pool: P saves and D looks up, both by the prompt; no leg "
+        "carries parameters.",
     )
     prefill_params: PrefillParams | None = Field(
         default=None,
-        description="Serial: the kv_transfer_params of P's leg. Default: {do_remote_decode: true}.",
+        description="Pull: the kv_transfer_params of P's leg. Default: {do_remote_decode: true}.",
     )
 
     saved_after_milliseconds: Annotated[int, Field(strict=True, ge=0, le=60_000)] = Field(
         default=0,
-        description="Pool: milliseconds from P's answer until D can find the KV; D's leg is sent then.",
+        description="Pool: milliseconds from P's answer until D can find the KV. The gateway sends D's leg after "
+        "this time.",
     )
+
+    @property
+    def former_family(self) -> str:
+        """The family's name in PDX 0.1.0."""
+        return next((former for former, name in FORMER_FAMILIES.items() if name == self.family), self.family)
 
     @property
     def connector(self) -> Custom:

@@ -71,10 +71,9 @@ def with_keys(pattern: str, longest: int, message: str) -> Rule:
 class BrokenRulesError(ValueError):
     """A part breaks some of its rules."""
 
-    def __init__(self, reasons: Sequence[str]) -> None:
-        super().__init__("; ".join(reasons))
-        self.reasons = tuple(reasons)
-        """The messages of these rules."""
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        super().__init__("; ".join(rule.message for rule in rules))
+        self.rules = tuple(rules)
 
 
 class Part(BaseModel):
@@ -96,7 +95,7 @@ class Part(BaseModel):
 
     @model_validator(mode="after")
     def _fulfils_its_rules(self) -> Self:
-        broken = [rule.message for rule in self.rules if not rule.holds(self)]
+        broken = [rule for rule in self.rules if not rule.holds(self)]
         if broken:
             raise BrokenRulesError(broken)
         return self
@@ -190,6 +189,11 @@ SecretKey = Annotated[
     StringConstraints(max_length=253),
     matching(r"^[-._a-zA-Z0-9]+$", "write a key of a secret: letters, digits, -, _ and ., for example token"),
 ]
+ResourceName = Annotated[
+    str,
+    StringConstraints(max_length=317),
+    matching(_KEY, "write the name of a resource, for example rdma/hca"),
+]
 LabelValue = Annotated[
     str,
     StringConstraints(max_length=63),
@@ -198,11 +202,13 @@ LabelValue = Annotated[
         "write a label's value: at most 63 letters, digits, -, _ and ., with a letter or digit at both ends",
     ),
 ]
+_LABEL_KEY: Final = "write keys as name or domain/name, for example app or example.org/app"
+LabelKey = Annotated[str, StringConstraints(max_length=317), matching(_KEY, _LABEL_KEY)]
 Labels = Annotated[
     dict[str, LabelValue],
     Field(max_length=64),
     BeforeValidator(without_null),
-    with_keys(_KEY, 317, "write keys as name or domain/name, for example app or example.org/app"),
+    with_keys(_KEY, 317, _LABEL_KEY),
 ]
 Annotations = Annotated[
     dict[str, Annotated[str, StringConstraints(max_length=16_384)]],

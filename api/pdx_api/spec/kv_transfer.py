@@ -7,14 +7,14 @@ from pydantic import Field
 
 from pdx_api.connectors import CONNECTORS, DEFAULT
 from pdx_api.connectors.base import Connector, SideService
-from pdx_api.defaults import POOL_GIB
+from pdx_api.defaults import POOL_GIB, VERIFICATION_PERIOD_SECONDS
 from pdx_api.names import STORAGE_MOUNT, Order
 from pdx_api.rule import Rule
 from pdx_api.rules.connector_rules import CONNECTOR_EXISTS
 from pdx_api.rules.spec_rules import KV_TRANSFER_RULES
 from pdx_api.spec.connector_config import ConnectorConfig
 from pdx_api.spec.custom import CustomConnector
-from pdx_api.spec.fields import Part, Size, Text
+from pdx_api.spec.fields import Part, Size, Text, without_default
 from pdx_api.spec.model import Volume
 from pdx_api.spec.overlay import ServicePodTemplate
 
@@ -27,13 +27,23 @@ class KVStorage(Part):
     )
 
 
+class Verification(Part):
+    """The transfer probes, which show whether KV moves (condition KVTransferVerified)."""
+
+    period_seconds: Annotated[int, Field(strict=True, ge=0, le=3600)] = Field(
+        default=int(VERIFICATION_PERIOD_SECONDS),
+        description="Seconds between two transfer probes of one engine. Each costs about 350 tokens of prefill. 0: no "
+        "transfer probes.",
+    )
+
+
 def _names(matches: Callable[[Connector], bool]) -> str:
     names = [name for name, connector in CONNECTORS.items() if matches(connector)]
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _only(matches: Callable[[SideService], bool]) -> str:
-    return f"Only {_names(lambda connector: any(map(matches, connector.services)))} read it."
+    return f"Only for {_names(lambda connector: any(map(matches, connector.services)))}."
 
 
 def _has_pool_in_engines(connector: Connector) -> bool:
@@ -55,14 +65,20 @@ class KVTransfer(Part):
     )
     order: Order | None = Field(
         default=None,
-        description="The leg that is sent first. PrefillFirst: P finishes, then D pulls from P. DecodeFirst and "
-        "Concurrent: P pushes into blocks that D has allocated. Default: the connector's first order.",
+        description="The leg that the gateway sends first. PrefillFirst: P finishes, then D pulls from P. "
+        "DecodeFirst and Concurrent: P pushes into blocks that D has allocated. Default: the connector's first "
+        "order.",
     )
     on_load_failure: Literal["Fail", "Recompute"] = Field(
         default="Fail",
-        description="What D does when KV does not arrive. Fail: D answers an error, which the gateway counts and "
-        "retries. Recompute: D prefills by itself, and only latency shows it. "
+        description="What D does if KV does not arrive. Fail: D answers with an error, which the gateway counts and "
+        "retries. Recompute: D prefills the prompt itself; only latency shows this. "
         f"{_names(lambda connector: connector.recomputes)} always recompute.",
+    )
+    verification: Verification = Field(
+        default=Verification(),
+        description="The transfer probes, which test whether KV moves. A change replaces no engine.",
+        json_schema_extra=without_default,
     )
     storage: KVStorage | None = Field(
         default=None,
@@ -70,13 +86,14 @@ class KVTransfer(Part):
     )
     pool_size: Size | None = Field(
         default=None,
-        description="Memory of the pool that a connector's server keeps, as a quantity. "
-        f"{_WITH_SIDECARS}: each engine has its own server. {_names(_has_pool_in_engines)}: each prefill engine adds "
-        "this much of its own memory instead. A change restarts the server, with an empty pool, and the engines of "
-        f"{_WITH_SIDECARS} and {_names(_has_pool_in_engines)}. {_only(lambda service: True)} Default: {POOL_GIB}Gi.",
+        description="Size of the pool in the memory of a connector's server, as a quantity. "
+        f"{_WITH_SIDECARS}: each engine has its own server with this size. {_names(_has_pool_in_engines)}: each "
+        "prefill engine adds this much of its own memory instead. A change restarts the server, with an empty pool, "
+        f"and the engines of {_WITH_SIDECARS} and {_names(_has_pool_in_engines)}. {_only(lambda service: True)} "
+        f"Default: {POOL_GIB}Gi.",
     )
     config: ConnectorConfig = Field(
-        default={}, description="Connector settings for vLLM's kv_connector_extra_config; they override PDX's."
+        default={}, description="Settings for vLLM's kv_connector_extra_config; they override PDX's."
     )
     custom: CustomConnector | None = Field(
         default=None,
@@ -84,9 +101,9 @@ class KVTransfer(Part):
     )
     pod_template: ServicePodTemplate | None = Field(
         default=None,
-        description="Strategic merge patch of the pod templates of the connector's side services. Their container is "
-        "called service. A change restarts them, with an empty pool. A sidecar is an init container of the engine's "
-        "pod: change it in podTemplate of prefill and decode, under initContainers ("
-        f"{', '.join(f'{connector}: {service}' for connector, service in _SIDECARS)}). "
+        description="Strategic merge patch of the pod templates of the connector's side services. The name of their "
+        "container is service. A change restarts them, with an empty pool. A sidecar is an init container of the "
+        "engine's pod: change it in podTemplate of prefill and decode, under initContainers "
+        f"({', '.join(f'{connector}: {service}' for connector, service in _SIDECARS)}). "
         f"{_only(lambda service: not service.is_sidecar)} Not for `pdx up`.",
     )

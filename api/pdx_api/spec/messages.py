@@ -2,12 +2,14 @@
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from pdx_api.connectors import connector_hint
+from pdx_api.spec.fields import BrokenRulesError
 
 Path = tuple[int | str, ...]
 MAX_QUOTE: Final = 80
@@ -32,15 +34,30 @@ _ELSEWHERE: Final[dict[tuple[str, str], str]] = {
 """(parent, field) of other kinds of objects -> what a PDDeployment has instead."""
 
 
-def sentences(error: ErrorDetails, model: type[BaseModel]) -> Iterator[tuple[Path, str]]:
-    """Yield each problem that one of pydantic's errors contains: its path and its sentence."""
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One error of an object."""
+
+    path: Path
+    """Keys and indices of the field; empty for the object itself."""
+    sentence: str
+    fields: tuple[Path, ...] = ()
+    """The fields that a broken rule relates; empty for an error of one field."""
+
+
+def problems(error: ErrorDetails, model: type[BaseModel]) -> Iterator[Problem]:
+    """Yield each problem that one of pydantic's errors contains."""
     path = tuple(error["loc"])
-    if error["type"] == "value_error":
-        reasons = getattr(error["ctx"]["error"], "reasons", None) or (str(error["ctx"]["error"]),)
-        for reason in reasons:
-            yield path, _broken_rule(path, error["input"], reason)
-    else:
-        yield path, _sentence(error, path, model)
+    if error["type"] != "value_error":
+        yield Problem(path, _sentence(error, path, model))
+        return
+    cause = error["ctx"]["error"]
+    if not isinstance(cause, BrokenRulesError):
+        yield Problem(path, _broken_rule(path, error["input"], str(cause)))
+        return
+    for rule in cause.rules:
+        fields = tuple((*path, *field.split(".")) for field in rule.fields)
+        yield Problem(path, _broken_rule(path, error["input"], rule.message), fields)
 
 
 def written(path: Sequence[int | str]) -> str:
@@ -128,7 +145,16 @@ def _sentence(error: ErrorDetails, path: Path, model: type[BaseModel]) -> str:
     expected = _EXPECTED.get(error["type"])
     if expected is None:
         return f"{where} is {given}: {error['msg'][0].lower()}{error['msg'][1:]}."
-    return f"{where} is {given}; write {expected}."
+    return f"{where} is {given}; write {expected}{_example(error['type'], path)}."
+
+
+def _example(kind: str, path: Path) -> str:
+    """Return an example of a list, or of one of its entries; empty if there is none."""
+    if kind == "list_type" and path[-1] in _ENTRIES:
+        return f", for example [{_ENTRIES[path[-1]]}]"
+    if kind in ("model_type", "model_attributes_type") and len(path) > 1 and path[-2] in _ENTRIES:
+        return f", for example {_ENTRIES[path[-2]]}"
+    return ""
 
 
 def key_is_no_text(parent: Path, key: object) -> str:
@@ -151,11 +177,18 @@ _EXPECTED: Final = {
     **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "a number"),
 }
 """Type of pydantic's error -> what to write."""
+_ENTRIES: Final[dict[int | str, str]] = {
+    "adapters": "{name: sql-v2, path: /models/sql-v2}",
+    "args": "--seed=1",
+    "env": "{name: HF_HUB_OFFLINE, value: '1'}",
+}
+"""Field -> an entry of its list. Other tools write some of these lists as mappings."""
 
 
 def _bound(kind: str, context: Mapping[str, Any]) -> str:
     low = kind.startswith("greater")
-    limit = next(iter(context.values()))
+    bound = next(iter(context.values()))
+    limit = f"{bound:g}" if isinstance(bound, float) else bound
     inclusive = kind.endswith("_equal")
     if inclusive:
         return f"{limit} or {'more' if low else 'less'}"
@@ -173,12 +206,9 @@ def _nonexistent(path: Path, model: type[BaseModel]) -> str:
     fields = _fields_at(parent, model)
     if instead := _ELSEWHERE.get((str(parent[-1]) if parent else "", field)):
         return f"does not exist; {instead}."
-    if field == "valueFrom":
-        where = "spec.prefill.podTemplate and spec.decode.podTemplate"
-        return f"is not supported here; write the variable in {where}, in the container engine."
     owner = str(parent[1]) if len(parent) > 1 and parent[0] == "spec" else ""
     has_template = owner in ("prefill", "decode", "aggregated", "gateway")
-    template = f"spec.{owner}.podTemplate" if has_template else "podTemplate of prefill and decode"
+    template = f"spec.{owner if has_template else 'engine'}.podTemplate"
     if field in _IN_CONTAINER:
         container = "gateway" if owner == "gateway" else "engine"
         return f"does not exist; write it in {template}, in spec.containers, for the container {container}."

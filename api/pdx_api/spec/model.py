@@ -1,13 +1,34 @@
 """`spec.model`: the model, and the source of its weights."""
 
 import posixpath
-from typing import ClassVar
+from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from pdx_api.names import MODEL_MOUNT
 from pdx_api.rule import Rule
-from pdx_api.spec.fields import AbsolutePath, ObjectName, Part, RelativePath, SecretKey, Text
+from pdx_api.spec.fields import (
+    AbsolutePath,
+    ListMap,
+    ObjectName,
+    Part,
+    RelativePath,
+    SecretKey,
+    Text,
+    matching,
+    without_default,
+)
+
+MOST_LORAS: Final = 8
+"""Adapters in one step without `maxLoaded`: vLLM reserves memory for each."""
+AdapterName = Annotated[
+    str,
+    StringConstraints(max_length=253),
+    matching(
+        r"^[A-Za-z0-9]([-._/:A-Za-z0-9]*[A-Za-z0-9])?$",
+        "write an adapter's name: letters, digits, -, _, ., : and /, for example sql-v2",
+    ),
+]
 
 
 class ModelVolume(Part):
@@ -31,7 +52,7 @@ class ModelSource(Part):
     path: AbsolutePath | None = Field(
         default=None,
         description="Absolute path of a model directory in the engine's file system. P and D start with the same "
-        "string: vLLM refuses KV from an engine with another one.",
+        "string: vLLM rejects KV from an engine with another one.",
     )
     persistent_volume_claim: ModelVolume | None = Field(
         default=None,
@@ -64,7 +85,31 @@ class ModelCache(Part):
     """A cache for downloads from the Hub."""
 
     persistent_volume_claim: Volume = Field(
-        description="A volume that all engines can write to, so that each model is downloaded once."
+        description="A volume that all engines can write to (ReadWriteMany), mounted as HF_HOME. Models are in its "
+        "directory hub. Engines download missing files."
+    )
+
+
+class Adapter(Part):
+    """A LoRA adapter."""
+
+    name: AdapterName = Field(description="The `model` that clients send.")
+    path: AbsolutePath = Field(
+        description="Absolute path of the adapter's directory in the engines' file system, for example in the volume "
+        f"of source.persistentVolumeClaim ({MODEL_MOUNT}/…). Write a new path for a new version: engines with "
+        "different paths never pair."
+    )
+
+
+class Lora(Part):
+    """Limits of adapters. vLLM reserves memory for them."""
+
+    max_rank: Literal[1, 8, 16, 32, 64, 128, 256, 320, 512] | None = Field(
+        default=None, description="Largest rank of an adapter (--max-lora-rank). Default: vLLM's, 16."
+    )
+    max_loaded: Annotated[int, Field(strict=True, ge=1, le=256)] | None = Field(
+        default=None,
+        description=f"Number of adapters in one step of an engine (--max-loras). Default: all, at most {MOST_LORAS}.",
     )
 
 
@@ -73,6 +118,17 @@ class Model(Part):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
+            "!has(self.adapters) || !self.adapters.exists(each, each.name == "
+            "(has(self.servedName) ? self.servedName : self.name))",
+            "an adapter has the name of the model; write another name",
+            lambda model: all(each.name != (model.served_name or model.name) for each in model.adapters),
+        ),
+        Rule(
+            "!has(self.lora) || (has(self.adapters) && self.adapters.size() > 0)",
+            "lora describes adapters; write model.adapters, or leave lora out",
+            lambda model: model.lora is None or bool(model.adapters),
+        ),
+        Rule(
             "!has(self.source) || !has(self.tokenSecretRef)",
             "tokenSecretRef is for models from the Hugging Face Hub; leave out tokenSecretRef, or source",
             lambda model: model.source is None or model.token_secret_ref is None,
@@ -80,26 +136,38 @@ class Model(Part):
     )
 
     name: Text = Field(
-        description="Hub id of the model, for example Qwen/Qwen3-8B; with source, only a name. "
-        "Clients send it as `model`, unless servedName is set."
+        description="Hub ID of the model, for example Qwen/Qwen3-8B. With source, it is only a name. Clients send it "
+        "as `model`, unless servedName is set."
     )
     served_name: Text | None = Field(
         default=None, description="The `model` that clients send. Default: the value of name."
     )
     revision: Text | None = Field(
-        default=None, description="Branch, tag or commit on the Hub. Default: the Hub's default branch."
+        default=None,
+        description="Branch, tag or commit on the Hub. Default: the Hub's default branch. Engines that start on "
+        "different days may get different commits of a branch. To prevent this, write a commit, or set "
+        "HF_HUB_OFFLINE and fill the cache.",
     )
     source: ModelSource | None = Field(
         default=None, description="Source of the weights. Default: the Hugging Face Hub, by name."
     )
     token_secret_ref: SecretReference | None = Field(
         default=None,
-        description="Token for the Hub, for models that need one. `pdx up` uses HF_TOKEN of its environment.",
+        description="Token for the Hub, for models that need one. Engines receive it as HF_TOKEN. `pdx up` uses "
+        "HF_TOKEN of its environment.",
     )
     cache: ModelCache | None = Field(
         default=None,
-        description="Cache for downloads from the Hub. Default: a directory of each pod, which is deleted with it.",
+        description="Cache for downloads from the Hub. Default: a directory in each pod, which is deleted with the "
+        "pod.",
     )
+
+    adapters: Annotated[list[Adapter], Field(max_length=64), ListMap("name")] = Field(
+        default=[],
+        json_schema_extra=without_default,
+        description="LoRA adapters that every engine loads when it starts.",
+    )
+    lora: Lora | None = Field(default=None, description="Limits on adapters.")
 
     @property
     def location(self) -> str:

@@ -57,7 +57,8 @@ class PodSpec(Part):
     model_config = ConfigDict(extra="allow")
 
     containers: Annotated[list[Container], Field(max_length=16), ListMap("name")] | None = Field(
-        default=None, description="Containers to change, which are found by their names, or to add."
+        default=None,
+        description="Containers to change or to add. A container to change has the name of an existing one.",
     )
 
 

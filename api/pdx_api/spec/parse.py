@@ -1,23 +1,14 @@
 """Parse a mapping into a PDDeployment, or into one sentence for each error, with the correction."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
 from pdx_api.names import API_VERSION, KIND
-from pdx_api.spec.messages import Path, did_you_mean, sentences, shown
+from pdx_api.spec import deprecated
+from pdx_api.spec.messages import Problem, did_you_mean, problems, shown, written
 from pdx_api.spec.types import PDDeployment
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One error of an object."""
-
-    path: Path
-    """Keys and indices of the field; empty for the object itself."""
-    sentence: str
 
 
 class InvalidDeploymentError(ValueError):
@@ -35,7 +26,8 @@ def parse(body: object, *, tolerant: bool = False) -> PDDeployment:
     A rule between fields is checked only if each of these fields is valid.
 
     A field that does not exist is an error for people. `tolerant` ignores it, for programs: an object in a cluster
-    contains the defaults of a CRD that may be newer than the program, and the API server has checked its fields.
+    contains the defaults of a CRD that may be newer than the program, and the API server has checked its fields. It
+    also reads deprecated fields, which stay in an object until someone converts it.
     """
     if not isinstance(body, Mapping):
         text = "This is not a PDDeployment: write a mapping with apiVersion, kind, metadata and spec."
@@ -44,11 +36,22 @@ def parse(body: object, *, tolerant: bool = False) -> PDDeployment:
         raise InvalidDeploymentError(*wrong)
     if "status" in body:
         body = {key: value for key, value in body.items() if key != "status"}
+    renamed = [] if tolerant else [_renamed(body, step) for step in deprecated.steps(body) if step.message]
     try:
-        return _validated(body, tolerant=tolerant)
+        deployment = _validated(deprecated.converted(body), tolerant=tolerant)
     except ValidationError as error:
-        found = [each for one in error.errors(include_url=False) for each in sentences(one, PDDeployment)]
-        raise InvalidDeploymentError(*_without_consequences(found)) from error
+        found = [each for one in error.errors(include_url=False) for each in problems(one, PDDeployment)]
+        raise InvalidDeploymentError(*renamed, *found) from error
+    if renamed:
+        raise InvalidDeploymentError(*renamed)
+    return deployment
+
+
+def _renamed(body: Any, step: deprecated.Step) -> Problem:
+    for key in step.path:
+        body = body[key]
+    value = f" is {shown(body)}" if isinstance(body, str | int | float) else ""
+    return Problem(step.path, f"{written(step.path)}{value}: {step.message}.")
 
 
 def _validated(body: Mapping[str, Any], *, tolerant: bool) -> PDDeployment:
@@ -85,18 +88,12 @@ def _wrong_type(body: Mapping[str, object]) -> list[Problem]:
             return [Problem(("apiVersion",), f"apiVersion is '{version}'; write apiVersion: {API_VERSION}.")]
         text = f"This is a {kind} ({version}), not a {KIND} ({API_VERSION})."
         return [Problem(("kind",), text)]
-    problems = []
+    found = []
     for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
         given = body.get(key)
         if given is None:
-            problems.append(Problem((key,), f"{key} is missing; write {key}: {expected}."))
+            found.append(Problem((key,), f"{key} is missing; write {key}: {expected}."))
         elif given != expected:
             hint = did_you_mean(given, [expected]) if isinstance(given, str) else ""
-            problems.append(Problem((key,), f"{key} is {shown(given)}; {hint or f'write {key}: {expected}.'}"))
-    return problems
-
-
-def _without_consequences(found: list[tuple[Path, str]]) -> list[Problem]:
-    """Return the problems without those that another one explains: `value` is missing beside `valueFrom`."""
-    explained = {(*path[:-1], "value") for path, _ in found if path[-1:] == ("valueFrom",)}
-    return [Problem(path, text) for path, text in found if path not in explained]
+            found.append(Problem((key,), f"{key} is {shown(given)}; {hint or f'write {key}: {expected}.'}"))
+    return found

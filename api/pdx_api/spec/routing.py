@@ -1,14 +1,14 @@
-"""How the gateway treats requests: `spec.routing`, and `limits`, `logs` and `auth` of `spec.gateway`."""
+"""How the gateway treats requests: `spec.routing`, and most of `spec.gateway`."""
 
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from pdx_api import defaults
-from pdx_api.names import LogFormat, Policy, PrefillFailure
+from pdx_api.names import ORIGIN, LogFormat, Policy, PrefillFailure
 from pdx_api.rule import Rule
 from pdx_api.rules.routing_rules import DEADLINES_RULES, RETRIES_RULES, ROUTING_RULES
-from pdx_api.spec.fields import NetworkAddress, ObjectName, Part, SecretKey, Size, without_default
+from pdx_api.spec.fields import NetworkAddress, ObjectName, Part, SecretKey, Size, Text, matching, without_default
 
 MEBIBYTE: Final = 1024 * 1024
 
@@ -24,35 +24,35 @@ class Deadlines(Part):
 
     connect_seconds: Seconds = Field(
         default=int(defaults.CONNECT_SECONDS),
-        description="To connect to an engine, in seconds; then the gateway tries another engine. Engines of one "
-        "cluster answer in milliseconds.",
+        description="Time to connect to an engine, in seconds. After that the gateway tries another engine. Engines "
+        "of the same cluster answer in milliseconds.",
     )
     prefill_seconds: Seconds = Field(
         default=int(defaults.PREFILL_SECONDS),
-        description="The whole prefill leg, in seconds; then onPrefillFailure applies. A prompt of a million tokens "
-        "takes minutes.",
+        description="Time for the whole prefill leg, in seconds. After that onPrefillFailure applies. A prompt of a "
+        "million tokens takes minutes.",
     )
     handoff_seconds: Seconds = Field(
         default=int(defaults.HANDOFF_SECONDS),
-        description="In push orders, from P's answer to D's first event, in seconds; then the request is retried. P "
-        f"pins its blocks {defaults.LEASE_MARGIN_SECONDS:g} s longer (kv_lease_duration), unless kvTransfer.config "
-        "sets that. In pull orders it only sets that lease, which D renews while the request is in its queue. A change "
-        "of this field makes a new revision, which replaces the engines.",
+        description="In push orders: time from P's answer to D's first event, in seconds. After that the request is "
+        f"retried. P pins its blocks {defaults.LEASE_MARGIN_SECONDS:g} s longer (kv_lease_duration), unless "
+        "kvTransfer.config sets that. In pull orders it sets only this lease, which D renews while the request is in "
+        "its queue. A change makes a new revision, which replaces the engines.",
     )
     first_event_seconds: Seconds = Field(
         default=int(defaults.FIRST_EVENT_SECONDS),
-        description="The decode leg of a stream up to its first event, in seconds, including the engine's queue. Then "
-        "the request is retried. Without streaming, totalSeconds applies.",
+        description="Time for the decode leg of a stream up to its first event, in seconds, including the engine's "
+        "queue. After that the request is retried. Without streaming, totalSeconds applies.",
     )
     idle_seconds: Seconds = Field(
         default=int(defaults.IDLE_SECONDS),
-        description="Between two pieces of a stream, in seconds; then the stream ends with an error. No engine decodes "
-        "so slowly.",
+        description="Time between two pieces of a stream, in seconds. After that the stream ends with an error. No "
+        "engine decodes so slowly.",
     )
     total_seconds: Seconds = Field(
         default=int(defaults.TOTAL_SECONDS),
-        description="From the last byte of a request to the last byte of its answer, in seconds; then it ends with "
-        "an error. Half a million tokens take an hour at 140 tokens a second.",
+        description="Time from the last byte of a request to the last byte of its answer, in seconds. After that the "
+        "request ends with an error. Half a million tokens take an hour at 140 tokens per second.",
     )
 
 
@@ -63,18 +63,19 @@ class Retries(Part):
 
     attempts: Annotated[int, Field(strict=True, ge=1, le=10)] = Field(
         default=defaults.ATTEMPTS,
-        description="Attempts of one request, at most. The last one uses D alone. 1: no retry.",
+        description="Maximum number of attempts per request. The last one uses D alone. 1: no retry.",
     )
     budget_percent: Annotated[int, Field(strict=True, ge=0, le=100)] = Field(
         default=defaults.RETRY_PERCENT,
-        description="Retries of the last ten seconds as a percentage of the requests. Above it the client gets the "
-        "error: more failures than that are not accidental, and retries would only add load. A retry does not count if "
-        "no engine has received the attempt.",
+        description="Limit on the retries of the last ten seconds, as a percentage of the requests. Above it, the "
+        "client gets the error: so many failures are not accidental, and retries would only add load. A retry does "
+        "not count if no engine has received the attempt.",
     )
-    free: Annotated[int, Field(strict=True, ge=0, le=10_000)] = Field(
+    min_retries: Annotated[int, Field(strict=True, ge=0, le=10_000)] = Field(
         default=defaults.MIN_RETRIES,
-        description="Retries in ten seconds that are allowed whatever budgetPercent is, so that a gateway with few "
-        "requests retries too.",
+        description="Retries in ten seconds that are always allowed, whatever budgetPercent is, because a gateway "
+        f"with few requests must also be able to retry. Default: {defaults.MIN_RETRIES}.",
+        json_schema_extra=without_default,
     )
 
 
@@ -83,45 +84,52 @@ class Queue(Part):
 
     max_requests: Amount = Field(
         default=defaults.QUEUED_REQUESTS,
-        description="Requests that may wait in one gateway for an engine; further ones are shed. 0: no request waits.",
+        description="Requests that may wait in one gateway for an engine. The gateway sheds further ones. 0: no "
+        "request waits.",
     )
     max_wait_seconds: SecondsOrNone = Field(
         default=int(defaults.QUEUE_SECONDS),
-        description="Longest wait, in seconds; then a request is shed. Most clients have given up by then.",
+        description="Longest wait in the gateway's queue, in seconds. After that the gateway sheds the request. Most "
+        "clients have given up by then.",
     )
     max_in_flight_per_decode: Amount = Field(
         default=defaults.IN_FLIGHT_PER_DECODE,
-        description="Most requests of one gateway at each decode (or aggregated) engine; further ones wait. 0, the "
-        "default: as many as the engine runs at a time, by its metrics, and at most a tenth more, so that its own "
-        "queue stays short.",
+        description="Maximum number of requests that one gateway sends to each decode (or aggregated) engine at a "
+        "time; further ones wait. 0, the default: as many as the engine runs at a time by its metrics, plus at most "
+        "a tenth, which keeps the engine's own queue short.",
         json_schema_extra=without_default,
     )
     max_in_flight_per_prefill: Amount = Field(
         default=defaults.IN_FLIGHT_PER_PREFILL,
-        description="Most requests of one gateway at each prefill engine; further ones wait. 0, the default: as many "
-        "as the engine runs at a time, by its metrics, and as many that wait for its next step.",
+        description="Maximum number of requests that one gateway sends to each prefill engine at a time; further "
+        "ones wait. 0, the default: as many as the engine runs at a time by its metrics, plus as many that wait for "
+        "its next step.",
         json_schema_extra=without_default,
     )
-    max_memory: Size = Field(
+    max_buffered_bytes: Size = Field(
         default=f"{defaults.QUEUED_BYTES // MEBIBYTE}Mi",
-        description="Memory of one gateway for request bodies that wait or are being sent, as a quantity; further "
-        "requests are shed. gateway.resources must include it.",
+        description="Memory of one gateway for request bodies that wait or are being sent, as a quantity. The "
+        "gateway sheds further requests. A body needs about twice its size, so gateway.resources must include twice "
+        f"this value. Default: {defaults.QUEUED_BYTES // MEBIBYTE}Mi.",
+        json_schema_extra=without_default,
     )
 
 
-class Ejection(Part):
+class OutlierDetection(Part):
     """When a failing engine is ejected. A probe brings it back. The last engine of a role is never ejected."""
 
-    consecutive_failures: Annotated[int, Field(strict=True, ge=1, le=1000)] = Field(
+    consecutive_errors: Annotated[int, Field(strict=True, ge=1, le=1000)] = Field(
         default=defaults.CONSECUTIVE_ERRORS,
-        description="Consecutive answers of 500 and above, except 503, that one worker receives until the engine is "
-        "ejected and probed. A lost connection ejects at once; a 4xx never counts.",
+        description="Consecutive failures that one worker receives from an engine before the engine is ejected and "
+        "probed. A failure is an answer of 500 and above (except 503), or an answer that breaks off. A connection "
+        "lost before the answer ejects the engine at once; a 4xx never counts.",
     )
     stalled_seconds: SecondsOrNone = Field(
         default=int(defaults.STALLED_SECONDS),
-        description="How long the running requests of an engine may make no progress, by its own metrics, until it is "
-        "ejected and probed. An engine that prefills whole prompts in one step (--no-enable-chunked-prefill) needs "
-        f"more than its longest prefill. Default: {defaults.STALLED_SECONDS:g}. 0: no engine is.",
+        description="Time for which the running requests of an engine may make no progress, by its own metrics, in "
+        "seconds. After that the engine is ejected and probed. An engine that prefills whole prompts in one step "
+        f"(--no-enable-chunked-prefill) needs more than its longest prefill. Default: {defaults.STALLED_SECONDS:g}. "
+        "0: no engine is ejected for this reason.",
         json_schema_extra=without_default,
     )
 
@@ -134,41 +142,44 @@ class Routing(Part):
 
     prefill_policy: Policy | None = Field(
         default=None,
-        description="How the gateway chooses P. ExpectedWait, the default: the engine where the prompt, and those "
-        "that it delays, wait least: by the tokens that it has to prefill, its cache and its speed. "
-        "LeastRequests: the engine with the fewest requests of this gateway. LeastLoad: also by the queue and KV use "
-        "that engines report. PrefixAffinity: prompts with the same beginning to the same engine. SessionAffinity: "
-        "requests with the same x-session-id to the same engine. No effect in mode Aggregated.",
+        description="How the gateway selects P. ExpectedWait, the default: the engine with the shortest wait for "
+        "this prompt and for the prompts that it delays. The gateway estimates the wait by the tokens that the "
+        "engine has to prefill, its cache and its speed. LeastRequests: the engine with the fewest requests of this "
+        "gateway. LeastLoad: as LeastRequests, and also by the queue and KV use that engines report. PrefixAffinity: "
+        "prompts with the same beginning go to the same engine. SessionAffinity: requests with the same x-session-id "
+        "go to the same engine. No effect in mode Aggregated.",
     )
     decode_policy: Policy | None = Field(
         default=None,
-        description="How the gateway chooses D, or the engine in mode Aggregated. Values as for prefillPolicy. "
-        "Default: LeastRequests for D; ExpectedWait in mode Aggregated. For a D, which prefills nothing, ExpectedWait "
-        "means LeastRequests.",
+        description="How the gateway selects D, or the engine in mode Aggregated. The values are those of "
+        "prefillPolicy. Default for D: LeastITL, the engine whose batch has the least inter-token latency, unless "
+        "its KV cache is nearly full. Default in mode Aggregated: ExpectedWait. For D, ExpectedWait means LeastITL. "
+        "For P, LeastITL means LeastRequests.",
     )
     disaggregate_above_tokens: Annotated[int, Field(strict=True, ge=0, le=16_777_216)] = Field(
         default=0,
-        description="D alone serves prompts of at most this many tokens, by the gateway's estimate: for short prompts "
-        "a hand-off costs more than it saves. 0: all prompts are split. No effect in mode Aggregated.",
+        description="D alone serves prompts of at most this many tokens, by the gateway's estimate, because a "
+        "hand-off of a short prompt costs more than it saves. 0: all prompts are split. No effect in mode "
+        "Aggregated.",
     )
     on_prefill_failure: PrefillFailure = Field(
         default=PrefillFailure.RETRY,
-        description="What happens when P fails a request. Retry: another P, then D alone as the last attempt. Local: D "
-        "alone at once. Fail: the client gets the error. No effect in mode Aggregated.",
+        description="What the gateway does if P fails a request. Retry: it tries another P, and D alone as the last "
+        "attempt. Local: it uses D alone at once. Fail: it returns the error to the client. No effect in mode "
+        "Aggregated.",
     )
-    retries: Retries = Field(default=Retries(), description="How often a request is retried.")
+    retries: Retries = Field(default=Retries(), description="How often the gateway retries a request.")
     deadlines: Deadlines = Field(default=Deadlines(), description="The deadlines of a request.")
     queue: Queue = Field(default=Queue(), description="The requests that one gateway accepts at a time.")
-    ejection: Ejection = Field(default=Ejection(), description="When a failing engine is ejected.")
+    outlier_detection: OutlierDetection = Field(
+        default=OutlierDetection(),
+        description="When the gateway ejects a failing engine.",
+        json_schema_extra=without_default,
+    )
     slow_start_seconds: SecondsOrNone = Field(
         default=int(defaults.SLOW_START_SECONDS),
-        description="How long a new engine receives less than its share, in seconds: its caches are empty and it "
-        "compiles its first shapes. The share rises linearly. 0: full share at once.",
-    )
-    canary_seconds: SecondsOrNone = Field(
-        default=int(defaults.VERIFICATION_PERIOD_SECONDS),
-        description="Seconds between two transfer probes of one engine, which show whether KV moves (condition "
-        "KVTransferVerified). Each costs about 350 tokens of prefill. 0: no transfer probes.",
+        description="Time for which a new engine receives less than its share of the requests, in seconds, because "
+        "its caches are empty and it compiles its first shapes. The share rises linearly. 0: the full share at once.",
     )
 
 
@@ -177,17 +188,19 @@ class GatewayLimits(Part):
 
     max_body_size: Size = Field(
         default=f"{defaults.BODY_BYTES // MEBIBYTE}Mi",
-        description="Largest body of a request, as a quantity; a larger one is refused with 413.",
+        description="Largest body of a request, as a quantity. The gateway answers a larger one with 413.",
     )
     max_requests_per_client: Amount = Field(
         default=0,
-        description="Open requests of one client at one gateway; further ones get 429. Clients are distinguished by "
-        "API key, or else by address: behind a proxy that is not in trustedProxies all have one address. 0: no limit.",
+        description="Maximum number of open requests of one client at one gateway; further ones get 429. The gateway "
+        "identifies a client by its API key, or else by its address. Behind a proxy that is not in trustedProxies, "
+        "all clients have the same address. 0: no limit.",
     )
     trusted_proxies: Annotated[list[NetworkAddress], Field(max_length=64)] = Field(
         default=[],
-        description="Networks of the proxies in front of the gateway, for example 10.0.0.0/8. Of a request that comes "
-        "from one of them, the client's address is the last one in X-Forwarded-For that none of them has.",
+        description="Networks of the proxies in front of the gateway, for example 10.0.0.0/8. If a request comes "
+        "from one of these networks, its client's address is the last one in X-Forwarded-For that is in none of "
+        "them.",
         json_schema_extra=without_default,
     )
 
@@ -196,10 +209,29 @@ class GatewayLogs(Part):
     """The gateway's log on stderr: one line for each request that failed or was slow. No line contains any part of a
     prompt, a key or a body."""
 
-    format: LogFormat = Field(default=LogFormat.TEXT, description="Format of the lines. JSON: one object on each line.")
+    format: LogFormat = Field(default=LogFormat.TEXT, description="Format of the lines. JSON: one object per line.")
     slow_seconds: SecondsOrNone = Field(
         default=int(defaults.SLOW_SECONDS),
         description="A request is slow if its answer has not begun after this many seconds. 0: every request is slow.",
+    )
+
+
+Origin = Annotated[
+    str,
+    StringConstraints(max_length=253),
+    matching(
+        ORIGIN, "write an origin as SCHEME://HOST[:PORT] in lower case, for example https://chat.example.com, or *"
+    ),
+]
+
+
+class GatewayCORS(Part):
+    """Requests of browsers from pages of other origins (CORS)."""
+
+    allowed_origins: Annotated[list[Origin], Field(max_length=64)] = Field(
+        default=[],
+        description="Origins whose pages may send requests and read answers, for example https://chat.example.com; "
+        '"*" means all. Empty: none.',
     )
 
 
@@ -209,7 +241,8 @@ class ClientKeys(Part):
     name: ObjectName = Field(description="Name of the Secret.")
     key: SecretKey = Field(
         default="keys",
-        description="Key of the value in the Secret: lines of `sha256:HEX NAME`, the hash of an API key and its owner.",
+        description="Key of the value in the Secret. Each line of the value is `sha256:HEX NAME`: the hash of an API "
+        "key, and the key's owner.",
     )
 
 
@@ -217,8 +250,8 @@ class GatewayAuth(Part):
     """The clients that may use the gateway."""
 
     secret_ref: ClientKeys = Field(
-        description="API keys, of which a client must send one as `Authorization: Bearer KEY`; otherwise it gets 401. "
-        "The gateway reads a change within two minutes. Not for `pdx up`."
+        description="The API keys. A client must send one of them as `Authorization: Bearer KEY`; otherwise it gets "
+        "401. The gateway reads a change within two minutes. Not for `pdx up`."
     )
 
 
@@ -227,3 +260,72 @@ class EngineKey(Part):
 
     name: ObjectName = Field(description="Name of the Secret.")
     key: SecretKey = Field(default="api-key", description="Key of the value in the Secret.")
+
+
+class CertificateSecret(Part):
+    """A Secret of type kubernetes.io/tls in the namespace of the object."""
+
+    name: ObjectName = Field(description="Name of the Secret, with tls.crt and tls.key.")
+
+
+class GatewayTLS(Part):
+    """TLS on the gateway's serving port."""
+
+    secret_ref: CertificateSecret = Field(
+        description="The certificate and its key. When they change, the gateway reads them again and closes no "
+        "connection."
+    )
+
+
+_HOSTNAME: Final = r"^([*][.])?[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+Hostname = Annotated[
+    str,
+    StringConstraints(max_length=253),
+    matching(_HOSTNAME, "write a host name in lower case, for example llm.example.com or *.example.com"),
+]
+
+
+class ParentReference(Part):
+    """A Gateway, or another parent of an HTTPRoute, as in the Gateway API."""
+
+    group: Text | None = Field(default=None, description="API group. Default: gateway.networking.k8s.io.")
+    kind: Text | None = Field(default=None, description="Kind. Default: Gateway.")
+    namespace: ObjectName | None = Field(default=None, description="Namespace. Default: the object's.")
+    name: ObjectName = Field(description="Name.")
+    section_name: Text | None = Field(default=None, description="Name of a listener. Default: all listeners.")
+    port: Annotated[int, Field(strict=True, ge=1, le=65_535)] | None = Field(
+        default=None, description="Port of a listener. Default: all ports."
+    )
+
+    def manifest(self) -> dict[str, Any]:
+        """The reference as in an HTTPRoute."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class GatewayHTTPRoute(Part):
+    """An HTTPRoute to the gateway."""
+
+    parent_refs: Annotated[list[ParentReference], Field(min_length=1, max_length=16)] = Field(
+        description="The Gateways to which the route is attached."
+    )
+    hostnames: Annotated[list[Hostname], Field(max_length=16)] = Field(
+        default=[], description="Host names of requests. The first one is the host of status.url. Default: all."
+    )
+
+
+class SLO(Part):
+    """The service level objectives of a request: the targets of routing and of measurements. No request ends because
+    it misses them."""
+
+    ttft_milliseconds: Annotated[int, Field(strict=True, ge=1, le=3_600_000)] | None = Field(
+        default=None,
+        description="Longest TTFT (time to first token), in milliseconds. Late requests are still served. With "
+        "tpotMilliseconds, D alone serves a request on two conditions: D would finish the prompt before any P, and "
+        "D's streams keep their TPOT. disaggregateAboveTokens then has no effect. Without tpotMilliseconds, only pdx "
+        "bench uses this field. Default: no target.",
+    )
+    tpot_milliseconds: Annotated[int, Field(strict=True, ge=1, le=3_600_000)] | None = Field(
+        default=None,
+        description="Longest TPOT (mean time per output token after the first), in milliseconds. It limits the "
+        "requests at each D; further ones wait in the gateway's queue. Default: no target.",
+    )

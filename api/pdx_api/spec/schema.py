@@ -5,8 +5,9 @@ from typing import Any, Final
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from pdx_api.names import GROUP, KIND, PLURAL, SHORT_NAME, VERSION, ConditionType
+from pdx_api.names import GROUP, KIND, PLURAL, SHORT_NAME, VERSION, ConditionType, Role
 from pdx_api.rule import RULES_KEY
+from pdx_api.spec import deprecated
 from pdx_api.spec.status import Status
 from pdx_api.spec.types import NAME_RULE, PDDeployment, Spec
 
@@ -63,9 +64,10 @@ def custom_resource_definition() -> Schema:
     }
 
 
-def object_schema() -> Schema:
-    """The structural schema of a PDDeployment."""
+def object_schema(*, former: bool = True) -> Schema:
+    """The structural schema of a PDDeployment; with deprecated fields, unless `former` is false."""
     assert PDDeployment.__doc__ is not None
+    spec, status = structural(_json_schema(Spec), "spec"), structural(_json_schema(Status), "status")
     name_rule = {
         "rule": NAME_RULE.cel.replace("self", "self.metadata.name"),
         "message": NAME_RULE.message,
@@ -79,8 +81,8 @@ def object_schema() -> Schema:
             "apiVersion": {"type": "string", "description": f"{GROUP}/{VERSION}."},
             "kind": {"type": "string", "description": f"{KIND}."},
             "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
-            "spec": structural(_json_schema(Spec), "spec"),
-            "status": structural(_json_schema(Status), "status"),
+            "spec": deprecated.with_fields(spec) if former else spec,
+            "status": deprecated.with_status_fields(status) if former else status,
         },
         RULES_KEY: [name_rule],
     }
@@ -92,6 +94,15 @@ def printer_columns() -> list[Schema]:
     def column(name: str, path: str, description: str, *, kind: str = "string", priority: int = 0) -> Schema:
         return {"name": name, "type": kind, "jsonPath": path, "description": description, "priority": priority}
 
+    def engines(role: Role, *, priority: int) -> list[Schema]:
+        path, title = f'.status.roles[?(@.role=="{role}")]', role.capitalize()
+        return [
+            column(title, f"{path}.readyReplicas", f"Ready {role} engines.", kind="integer", priority=priority),
+            column(
+                f"{title} Desired", f"{path}.desiredReplicas", f"Desired {role} engines.", kind="integer", priority=1
+            ),
+        ]
+
     def condition(name: ConditionType) -> str:
         return f'.status.conditions[?(@.type=="{name}")].status'
 
@@ -99,14 +110,15 @@ def printer_columns() -> list[Schema]:
         column("Mode", ".spec.mode", "Disaggregated or Aggregated."),
         column("Connector", ".status.connector", "The KV connector in force."),
         column("Order", ".status.order", "The leg that is sent first."),
-        column("P", ".status.prefill.summary", "Prefill engines: ready/desired."),
-        column("D", ".status.decode.summary", "Decode engines: ready/desired."),
-        column("A", ".status.aggregated.summary", "Engines of mode Aggregated: ready/desired.", priority=1),
-        column("Ready", condition(ConditionType.READY), "Whether the gateway answers requests."),
+        *engines(Role.PREFILL, priority=0),
+        *engines(Role.DECODE, priority=0),
+        *engines(Role.AGGREGATED, priority=1),
+        column("Available", condition(ConditionType.AVAILABLE), "Whether requests are answered."),
+        column("Ready", condition(ConditionType.READY), "Whether everything is as specified."),
         column(
             "KV Verified", condition(ConditionType.KV_TRANSFER_VERIFIED), "Whether transfer probes show that KV moves."
         ),
-        column("URL", ".status.url", "URL of the gateway inside the cluster.", priority=1),
+        column("URL", ".status.url", "URL of the gateway.", priority=1),
         column("Revision", ".status.revision", "Hash of everything that must be equal on P and D.", priority=1),
         column("Age", ".metadata.creationTimestamp", "Time since creation.", kind="date"),
     ]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, computed_field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from pdx_api.spec.fields import ListMap, Part, model_of
 
@@ -23,7 +23,7 @@ Generation = Annotated[int, Field(strict=True, ge=0, json_schema_extra={"format"
 
 
 class StatusPart(Part):
-    """A part of the status. Parsing ignores other fields: computed ones, and those of later versions."""
+    """A part of the status. Parsing ignores fields of other versions."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -31,22 +31,19 @@ class StatusPart(Part):
 class GatewayStatus(StatusPart):
     """Numbers of gateway pods."""
 
-    desired: Count = Field(description="Desired number of gateway pods.")
-    ready: Count = Field(description="Number of ready gateway pods.")
+    desired_replicas: Count = Field(description="Desired number of gateway pods.")
+    ready_replicas: Count = Field(description="Number of ready gateway pods.")
 
 
-class PoolStatus(StatusPart):
+class RoleStatus(StatusPart):
     """Numbers of engines of one role."""
 
-    desired: Count = Field(description="Desired number of engines.")
-    ready: Count = Field(description="Number of ready engines, of all revisions.")
-    revision: Short | None = Field(default=None, description="Revision of the desired engines.")
-
-    @computed_field(description="ready/desired, for people.")  # type: ignore[prop-decorator]
-    @property
-    def summary(self) -> Annotated[str, StringConstraints(max_length=32)]:
-        """The text in the columns of `kubectl get pdd`."""
-        return f"{self.ready}/{self.desired}"
+    role: Short = Field(description="The role: prefill, decode or aggregated.")
+    desired_replicas: Count = Field(description="Desired number of engines.")
+    replicas: Count = Field(description="Engines that exist, of all revisions, including those that are terminating.")
+    ready_replicas: Count = Field(description="Ready engines, of all revisions.")
+    updated_replicas: Count = Field(description="Engines of the revision below that exist.")
+    revision: Short = Field(description="Revision of the desired engines.")
 
 
 class Condition(StatusPart):
@@ -55,10 +52,10 @@ class Condition(StatusPart):
     type: ConditionName = Field(description="Type of the condition.")
     status: Literal["True", "False", "Unknown"] = Field(description="Whether the condition is true.")
     reason: Annotated[str, StringConstraints(min_length=1, max_length=1024)] = Field(
-        description="The reason, as one word for programs."
+        description="The reason, as one machine-readable word."
     )
     message: Annotated[str, StringConstraints(max_length=32_768)] = Field(
-        description="The reason and the remedy, as a sentence for people."
+        description="The reason and the remedy, as a human-readable sentence."
     )
     observed_generation: Generation = Field(description="Generation of the spec that the condition describes.")
     last_transition_time: Time = Field(description="Time of the last change of status.")
@@ -73,9 +70,12 @@ class Status(StatusPart):
     operator: Short | None = Field(
         default=None,
         description="The operator that writes this object, as NAMESPACE/NAME of its Lease. The annotation "
-        "pdx.dev/operator gives the object to another one.",
+        "pdx.dev/operator assigns the object to another operator.",
     )
-    url: Short | None = Field(default=None, description="URL of the gateway inside the cluster.")
+    url: Short | None = Field(
+        default=None,
+        description="URL of the gateway: with gateway.httpRoute its first host name, otherwise inside the cluster.",
+    )
     mode: Short | None = Field(default=None, description="The mode in force.")
     connector: Short | None = Field(default=None, description="The connector in force; none in mode Aggregated.")
     order: Short | None = Field(default=None, description="The order in force; none in mode Aggregated.")
@@ -83,12 +83,12 @@ class Status(StatusPart):
     revision: Short | None = Field(
         default=None, description="Hash of everything that must be equal on P and D. Only engines of one revision pair."
     )
-    prefill: PoolStatus | None = Field(default=None, description="The prefill engines.")
-    decode: PoolStatus | None = Field(default=None, description="The decode engines.")
-    aggregated: PoolStatus | None = Field(default=None, description="The engines of mode Aggregated.")
+    roles: Annotated[list[RoleStatus], Field(max_length=16), ListMap("role")] | None = Field(
+        default=None, description="The engines, by role."
+    )
     gateway: GatewayStatus | None = Field(default=None, description="The gateway's pods.")
     conditions: Annotated[list[Condition], Field(max_length=16), ListMap("type")] | None = Field(
-        default=None, description="The conditions: Ready, Progressing, Degraded, KVTransferVerified."
+        default=None, description="The conditions: Available, Ready, Progressing, Degraded, KVTransferVerified."
     )
 
 
@@ -99,8 +99,7 @@ def declared(status: Mapping[str, Any]) -> dict[str, Any]:
 
 def _declared(model: type[BaseModel], value: Mapping[str, Any]) -> dict[str, Any]:
     annotations = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
-    names = {*annotations, *(field.alias or name for name, field in model.model_computed_fields.items())}
-    return {name: _inner(annotations.get(name), entry) for name, entry in value.items() if name in names}
+    return {name: _inner(annotations[name], entry) for name, entry in value.items() if name in annotations}
 
 
 def _inner(annotation: Any, value: Any) -> Any:

@@ -6,34 +6,47 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from pdx_api.connectors import choose
 from pdx_api.connectors.base import Connector
+from pdx_api.defaults import ENGINE_DRAIN_SECONDS, STARTUP_SECONDS, TRACING_RATIO
 from pdx_api.names import Mode, Order, Role
+from pdx_api.otlp import ENDPOINT_RULES
 from pdx_api.rule import Rule
 from pdx_api.rules.routing_rules import REQUEST_RULES
 from pdx_api.rules.spec_rules import (
     FLAG_IS_FREE,
+    FLAG_IS_NO_RANK,
     FLAG_IS_NOT_SHARED,
     FLAG_IS_POSSIBLE,
     POOL_RULES,
     RESOURCES_RULES,
     SPEC_RULES,
-    VARIABLE_IS_NOT_SHARED,
 )
 from pdx_api.spec.fields import (
     Annotations,
     Argument,
     CountOrPercentage,
     Flag,
-    Labels,
-    ListMap,
     Part,
     Quantities,
     Text,
     matching,
+    without_default,
 )
 from pdx_api.spec.kv_transfer import KVTransfer
 from pdx_api.spec.model import Model
 from pdx_api.spec.overlay import EnginePodTemplate, GatewayPodTemplate
-from pdx_api.spec.routing import EngineKey, GatewayAuth, GatewayLimits, GatewayLogs, Routing
+from pdx_api.spec.pods import RDMA, ChildAnnotations, ChildLabels, Env, PoolEnv
+from pdx_api.spec.routing import (
+    SLO,
+    EngineKey,
+    GatewayAuth,
+    GatewayCORS,
+    GatewayHTTPRoute,
+    GatewayLimits,
+    GatewayLogs,
+    GatewayTLS,
+    Routing,
+)
+from pdx_api.spec.selectors import ScrapeSource
 
 NAME_RULE: Final = matching(
     r"^[a-z]([-a-z0-9]{0,39}[a-z0-9])?$",
@@ -42,27 +55,10 @@ NAME_RULE: Final = matching(
 # The rule comes first, so that a name of any length gets its sentence; the limit bounds the rule's cost (CEL).
 Name = Annotated[str, NAME_RULE, StringConstraints(max_length=253)]
 """A DNS label. It is short enough that the names of children, which contain it, are labels too."""
-Args = Annotated[list[Annotated[Argument, FLAG_IS_FREE, FLAG_IS_POSSIBLE]], Field(max_length=64)]
+Args = Annotated[list[Annotated[Argument, FLAG_IS_FREE, FLAG_IS_POSSIBLE, FLAG_IS_NO_RANK]], Field(max_length=64)]
 PoolArgs = Annotated[
-    list[Annotated[Argument, FLAG_IS_FREE, FLAG_IS_POSSIBLE, FLAG_IS_NOT_SHARED]], Field(max_length=64)
+    list[Annotated[Argument, FLAG_IS_FREE, FLAG_IS_POSSIBLE, FLAG_IS_NO_RANK, FLAG_IS_NOT_SHARED]], Field(max_length=64)
 ]
-
-
-class EnvVar(Part):
-    """One environment variable of an engine."""
-
-    name: Annotated[
-        str,
-        StringConstraints(max_length=256),
-        matching(r"^[A-Za-z_][A-Za-z0-9_]*$", "write a variable's name: letters, digits and _, no digit first"),
-    ] = Field(description="Name of the variable.")
-    value: Annotated[str, StringConstraints(max_length=8192)] = Field(
-        description="Its value. References to other variables are not expanded."
-    )
-
-
-Env = Annotated[list[EnvVar], Field(max_length=64), ListMap("name")]
-PoolEnv = Annotated[list[Annotated[EnvVar, VARIABLE_IS_NOT_SHARED]], Field(max_length=64), ListMap("name")]
 
 
 class Engine(Part):
@@ -70,11 +66,11 @@ class Engine(Part):
 
     image: Text = Field(
         default="vllm/vllm-openai:v0.32.0",
-        description="Container image of the engines. P and D need the same vLLM version, which its KV handshake "
-        "compares. `pdx up` uses the installed vLLM instead.",
+        description="Container image of the engines. P and D need the same vLLM version, because its KV handshake "
+        "compares versions. `pdx up` uses the installed vLLM instead.",
     )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
-        default=None, description="When the image is pulled. Default: Kubernetes' default for the image's tag."
+        default=None, description="When Kubernetes pulls the image. Default: Kubernetes' default for the image's tag."
     )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         default="auto", description="Type of weights and activations (--dtype)."
@@ -91,8 +87,27 @@ class Engine(Part):
     )
     args: Args = Field(default=[], description="Further flags of `vllm serve` for both roles, one list entry each.")
     env: Env = Field(default=[], description="Environment of both roles.")
-    shutdown_seconds: Annotated[int, Field(strict=True, ge=0, le=3600)] = Field(
-        default=60, description="Seconds that an engine has to finish its requests when it is stopped."
+    drain_seconds: Annotated[int, Field(strict=True, ge=0, le=3600)] = Field(
+        default=ENGINE_DRAIN_SECONDS,
+        description="Seconds that a stopped engine has to finish its requests; a gateway has at least 600. Longer "
+        "answers are cut. An engine without requests stops at once. A change replaces the engines. "
+        f"Default: {ENGINE_DRAIN_SECONDS}.",
+        json_schema_extra=without_default,
+    )
+    startup_seconds: Annotated[int, Field(strict=True, ge=30, le=86_400)] | None = Field(
+        default=None,
+        description="Seconds that an engine has to load the model, including downloads. After that it is restarted. "
+        f"Default: {STARTUP_SECONDS}.",
+    )
+    rdma: RDMA | None = Field(
+        default=None,
+        description="RDMA devices for engines that transfer KV, and the right to lock memory for them. Not for "
+        "`pdx up`.",
+    )
+    pod_template: EnginePodTemplate | None = Field(
+        default=None,
+        description="Strategic merge patch of the pod templates of all roles. podTemplate of a role is applied after "
+        "it. The name of vLLM's container is engine. Not for `pdx up`.",
     )
     api_key_secret_ref: EngineKey | None = Field(
         default=None,
@@ -115,18 +130,24 @@ class Parallelism(Part):
 
     tensor: Annotated[int, Field(strict=True, ge=1, le=16)] = Field(
         default=1,
-        description="Devices that share each layer (--tensor-parallel-size). Prefill's number must divide decode's, or "
-        "the reverse.",
+        description="Devices that share each layer (--tensor-parallel-size). One of the two numbers of prefill and "
+        "decode must divide the other.",
     )
-    nodes: Annotated[
-        int,
-        Field(strict=True, ge=1, le=64),
-        Rule(
-            "self == 1",
-            "this version does not support multi-node engines; write nodes: 1",
-            lambda nodes: nodes == 1,
-        ),
-    ] = Field(default=1, description="Nodes of one engine. This version supports 1 only.")
+    pipeline: Annotated[int, Field(strict=True, ge=1, le=16)] | None = Field(
+        default=None,
+        description="Stages of consecutive layers, each on its own tensor-parallel devices "
+        "(--pipeline-parallel-size). With NIXL, only for prefill. Default: 1.",
+    )
+    data: Annotated[int, Field(strict=True, ge=1, le=16)] | None = Field(
+        default=None,
+        description="Data-parallel ranks of one engine, each with its own devices and KV (--data-parallel-size). "
+        "Default: 1.",
+    )
+    expert: Flag | None = Field(
+        default=None,
+        description="True: the experts of a layer are distributed over the devices, and no expert's weights are "
+        "split (--enable-expert-parallel). Default: false.",
+    )
 
 
 class ChunkedPrefill(Part):
@@ -135,8 +156,8 @@ class ChunkedPrefill(Part):
     enabled: Flag = Field(default=True, description="False: each prompt is prefilled in one step.")
     max_batched_tokens: Annotated[int, Field(strict=True, ge=1, le=16_777_216)] | None = Field(
         default=None,
-        description="Tokens in one step, at most (--max-num-batched-tokens). A small value keeps inter-token latency "
-        "even, a large one finishes prompts sooner. Default: vLLM's default for the device.",
+        description="Maximum number of tokens in one step (--max-num-batched-tokens). A small value keeps "
+        "inter-token latency even; a large one finishes prompts sooner. Default: vLLM's default for the device.",
     )
 
 
@@ -144,7 +165,7 @@ class Disruption(Part):
     """How many pods Kubernetes may evict, for example to empty a node."""
 
     max_unavailable: CountOrPercentage = Field(
-        default=1, description="Pods that may be missing, at most: a number, or a percentage of the replicas."
+        default=1, description="Maximum number of pods that may be missing: a number, or a percentage of the replicas."
     )
 
 
@@ -153,20 +174,31 @@ class Pool(Part):
 
     rules: ClassVar[tuple[Rule, ...]] = POOL_RULES
 
-    replicas: Annotated[int, Field(strict=True, ge=0, le=1024)] = Field(default=1, description="Number of engines.")
+    replicas: Annotated[int, Field(strict=True, ge=0, le=1024)] | None = Field(
+        default=None,
+        description="Number of engines. Unset: PDX creates one engine and then never changes the number, even in "
+        "rollouts. You, or an autoscaler, then scale the Deployment.",
+    )
     resources: Resources = Field(default=Resources(), description="Compute resources of one engine.")
     parallelism: Parallelism = Field(default=Parallelism(), description="The devices of one engine.")
     chunked_prefill: ChunkedPrefill = Field(
-        default=ChunkedPrefill(), description="How long prompts are divided into chunks."
+        default=ChunkedPrefill(), description="How vLLM divides long prompts into chunks."
     )
     args: PoolArgs = Field(default=[], description="Further flags of `vllm serve` for this role, after engine.args.")
     env: PoolEnv = Field(default=[], description="Environment of this role; overrides engine.env.")
     pod_template: EnginePodTemplate | None = Field(
         default=None,
         description="Strategic merge patch of the pod template of this role: node selectors, tolerations, volumes, "
-        "pull secrets. vLLM's container is called engine. Not for `pdx up`.",
+        "pull secrets. The name of vLLM's container is engine. Not for `pdx up`.",
     )
-    disruption: Disruption = Field(default=Disruption(), description="How many engines Kubernetes may evict at a time.")
+    disruption: Disruption = Field(
+        default=Disruption(), description="How many engines Kubernetes may evict at the same time."
+    )
+
+    @property
+    def initial_replicas(self) -> int:
+        """Engines that PDX creates: `replicas`, or one if that is unset."""
+        return 1 if self.replicas is None else self.replicas
 
 
 class GatewayService(Part):
@@ -181,28 +213,53 @@ class GatewayService(Part):
 class Gateway(Part):
     """The gateway in front of the engines."""
 
-    replicas: Annotated[int, Field(strict=True, ge=0, le=64)] = Field(
-        default=1, description="Number of gateway pods, which are independent. `pdx up` runs one."
+    enabled: Flag = Field(
+        default=True,
+        json_schema_extra=without_default,
+        description="False: PDX creates no gateway. Your own router then sends requests to the engines, and "
+        "KVTransferVerified is Unknown. `pdx up` always runs a gateway. Default: true.",
     )
-    autoscaled: Flag = Field(
-        default=False,
-        description="True: a HorizontalPodAutoscaler of the gateway's Deployment sets the number of replicas.",
+    replicas: Annotated[int, Field(strict=True, ge=0, le=64)] | None = Field(
+        default=None,
+        description="Number of gateway pods. They are independent of each other. Unset: PDX creates one pod and then "
+        "never changes the number, so a HorizontalPodAutoscaler of the Deployment may own it. `pdx up` runs one.",
     )
     workers: Annotated[int, Field(strict=True, ge=1, le=64)] = Field(
-        default=1, description="Processes of one gateway that share its port. Each uses one core."
+        default=1, description="Number of processes of one gateway. They share its port, and each uses one core."
     )
-    image: Text | None = Field(default=None, description="Image of the gateway. Default: the operator's image.")
+    image: Text | None = Field(default=None, description="Image of the gateway. Default: the chart's gateway.image.")
     resources: Resources = Field(default=Resources(), description="Compute resources of one gateway pod.")
     service: GatewayService = Field(default=GatewayService(), description="The gateway's Service.")
     limits: GatewayLimits = Field(default=GatewayLimits(), description="The limits for clients.")
     logs: GatewayLogs = Field(default=GatewayLogs(), description="The gateway's log.")
+    cors: GatewayCORS = Field(
+        default=GatewayCORS(),
+        json_schema_extra=without_default,
+        description="Requests of browsers from pages of other origins. Default: the gateway refuses them.",
+    )
+    stream_keep_alive_seconds: Annotated[int, Field(strict=True, ge=1, le=3600)] | None = Field(
+        default=None,
+        description="Before the first event of a stream, the gateway sends the client a comment whenever it has sent "
+        "no byte for this number of seconds. The first comment commits the answer to status 200: a later error is an "
+        "event of the stream. Default: no comments.",
+    )
     auth: GatewayAuth | None = Field(default=None, description="The clients that may use the gateway. Default: all.")
+    tls: GatewayTLS | None = Field(
+        default=None,
+        description="TLS on the serving port. Default: plain HTTP. The admin port is always plain. Not for `pdx up`.",
+    )
+    http_route: GatewayHTTPRoute | None = Field(
+        default=None,
+        description="An HTTPRoute of the Gateway API for the gateway's Service. It also sets status.url. Not for "
+        "`pdx up`.",
+    )
     pod_template: GatewayPodTemplate | None = Field(
         default=None,
-        description="Strategic merge patch of the gateway's pod template. The gateway's container is called gateway.",
+        description="Strategic merge patch of the gateway's pod template. The name of the gateway's container is "
+        "gateway.",
     )
     disruption: Disruption = Field(
-        default=Disruption(), description="How many gateway pods Kubernetes may evict at a time."
+        default=Disruption(), description="How many gateway pods Kubernetes may evict at the same time."
     )
 
 
@@ -212,40 +269,41 @@ class Rollout(Part):
 
     max_surge: CountOrPercentage = Field(
         default="25%",
-        description="Engines of a role beyond its replicas during a rollout. 0: for clusters without spare devices.",
+        description="Engines that a role may have in addition to its replicas during a rollout. 0: for clusters "
+        "without spare devices.",
     )
     max_unavailable: CountOrPercentage = Field(
-        default=0, description="Engines of a role that may be missing during a rollout."
+        default=0,
+        description="Engines of a role that may be missing during a rollout. If maxSurge is also 0, the value is 1.",
     )
 
 
-class ScrapeSource(Part):
-    """Pods that may read metrics. At least one label is needed."""
+class Tracing(Part):
+    """Traces of requests, as OpenTelemetry's spans: the gateway's, and the engines' below them."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "(has(self.namespaceLabels) && self.namespaceLabels.size() > 0)"
-            " || (has(self.podLabels) && self.podLabels.size() > 0)",
-            "an entry without labels would admit every pod; write podLabels or namespaceLabels",
-            lambda source: bool(source.namespace_labels or source.pod_labels),
-        ),
+    endpoint: Annotated[str, *ENDPOINT_RULES, StringConstraints(max_length=512)] = Field(
+        description="URL of the OTLP receiver over HTTP, for example http://collector.observability:4318. Without a "
+        "path, /v1/traces is added. Engines and gateway send their spans to it."
     )
-
-    namespace_labels: Labels = Field(
-        default={},
-        description="Labels of the pods' namespace, for example kubernetes.io/metadata.name: monitoring. "
-        "Default: the namespace of the object.",
+    ratio: Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)] = Field(
+        default=TRACING_RATIO,
+        description="Share of the requests that are sampled. A request with a valid traceparent follows its sampled "
+        "flag instead. The gateway also exports its own spans of requests that failed or were slow.",
     )
-    pod_labels: Labels = Field(default={}, description="Labels of the pods. Default: all pods of these namespaces.")
 
 
 class Observability(Part):
-    """Access to metrics."""
+    """Access to metrics, and traces."""
 
     scrape_from: Annotated[list[ScrapeSource], Field(max_length=16)] = Field(
         default=[],
-        description="Further pods that may reach the metrics ports of engines and gateway. An engine answers metrics "
-        "on the port of its inference API, so these pods may also send it requests.",
+        description="Further pods that may reach the metrics ports of engines and gateway. An engine serves its "
+        "metrics on the port of its inference API, so these pods can also send it requests.",
+    )
+    tracing: Tracing | None = Field(
+        default=None,
+        description="Traces of requests. A change of the endpoint restarts engines and gateway; a change of the "
+        "ratio restarts only the gateway. Default: none.",
     )
 
 
@@ -256,26 +314,45 @@ class Spec(Part):
 
     mode: Mode = Field(
         default=Mode.DISAGGREGATED,
-        description="Disaggregated: prefill and decode on different engines. Aggregated: one pool does both, with "
-        "chunked prefill; no KV moves.",
+        description="Disaggregated: prefill and decode run on different engines. Aggregated: one pool of engines "
+        "does both, with chunked prefill; no KV moves.",
     )
     model: Model = Field(description="The model that is served.")
+    paused: Flag = Field(
+        default=False,
+        json_schema_extra=without_default,
+        description="True: the operator writes only the status, so you can change children by hand. Engines and "
+        "gateways keep running. Default: false.",
+    )
+    labels: ChildLabels = Field(
+        default={},
+        json_schema_extra=without_default,
+        description="Labels of all child objects, for policies and cost reports. Set labels of pods in podTemplate.",
+    )
+    annotations: ChildAnnotations = Field(
+        default={},
+        json_schema_extra=without_default,
+        description="Annotations of all child objects. Set annotations of pods in podTemplate.",
+    )
     engine: Engine = Field(default=Engine(), description="vLLM's settings for both roles.")
     kv_transfer: KVTransfer = Field(default=KVTransfer(), description="How KV moves from prefill to decode.")
     prefill: Pool | None = Field(default=None, description="The prefill engines; required in mode Disaggregated.")
     decode: Pool | None = Field(default=None, description="The decode engines; required in mode Disaggregated.")
     aggregated: Pool | None = Field(
         default=None,
-        description="The engines of mode Aggregated. Default: decode's settings, with as many replicas as prefill and "
-        "decode together.",
+        description="The engines of mode Aggregated. Default: the settings of decode, with as many replicas as "
+        "prefill and decode together.",
     )
     routing: Routing = Field(
         default=Routing(),
-        description="How the gateway chooses engines, and what it does when one fails or all are busy.",
+        description="How the gateway selects engines, and what it does if one fails or all are busy.",
+    )
+    slo: SLO = Field(
+        default=SLO(), description="The service level objectives of a request.", json_schema_extra=without_default
     )
     gateway: Gateway = Field(default=Gateway(), description="The gateway.")
-    rollout: Rollout = Field(default=Rollout(), description="How engines of an old revision are replaced.")
-    observability: Observability = Field(default=Observability(), description="Access to metrics.")
+    rollout: Rollout = Field(default=Rollout(), description="How a rollout replaces engines of an old revision.")
+    observability: Observability = Field(default=Observability(), description="Access to metrics, and traces.")
 
     @property
     def connector(self) -> Connector:
@@ -300,7 +377,8 @@ class Spec(Part):
         if self.aggregated is not None:
             return {Role.AGGREGATED: self.aggregated}
         decode = self.decode or Pool()
-        replicas = decode.replicas + (self.prefill.replicas if self.prefill else 0)
+        counts = [decode.replicas, *([self.prefill.replicas] if self.prefill else [])]
+        replicas = None if None in counts else sum(count for count in counts if count is not None)
         return {Role.AGGREGATED: decode.model_copy(update={"replicas": replicas})}
 
 

@@ -34,6 +34,10 @@
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [create, delete, get, list, patch, watch]
+# For spec.gateway.httpRoute, in clusters with the Gateway API.
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [httproutes]
+  verbs: [create, delete, get, list, patch, watch]
 - apiGroups: [""]
   resources: [pods]
   verbs: [list]

@@ -6,6 +6,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pdx_api.names import ROLE_GATEWAY, ConditionType, Role, gateway_name
+from pdx_api.spec import deprecated
+from pdx_api.spec.messages import written
 from pdx_cli.checks.findings import Finding, Severity, capitalized, listed, shortened, wrong
 from pdx_cli.sources.observation import Observation
 from pdx_operator.render.spec_fields import field_of
@@ -85,6 +87,15 @@ def invalid_spec(observation: Observation) -> Iterator[Finding]:
         yield wrong(INVALID, f"The spec is invalid: {degraded.get('message', '')}")
 
 
+def deprecated_fields(observation: Observation) -> Iterator[Finding]:
+    """The object has fields of PDX 0.1.0, which the next release does not read."""
+    named = [written(step.path) for step in deprecated.steps(observation.body) if step.message]
+    if named:
+        fields = f"{named[0]} and {len(named) - 1} more" if len(named) > 1 else named[0]
+        sentence = f"The object has fields that the next release does not read: {fields}"
+        yield Finding(Severity.NOTE, "DeprecatedFields", sentence, "Run: pdx convert --cluster --write.")
+
+
 def missing_secrets(observation: Observation) -> Iterator[Finding]:
     """A Secret that the object names does not exist, or lacks the key."""
     reported = {}
@@ -146,6 +157,8 @@ def degraded_condition(observation: Observation) -> Iterator[Finding]:
 
 def gateway_rights(observation: Observation) -> Iterator[Finding]:
     """The gateway cannot list the pods of its namespace."""
+    if observation.deployment is not None and not observation.deployment.spec.gateway.enabled:
+        return
     name = gateway_name(observation.name)
     remedy = (
         f"The operator creates and restores ServiceAccount {name} and its RoleBinding: check that it runs, and find "
@@ -238,14 +251,17 @@ _CONSEQUENCES: Final = {
     "AggregatedNotReady": "No client is served until then.",
     "PrefillNotReady": "Clients are served, by decode engines alone.",
 }
-"""Reason of the condition Ready -> what it means for clients."""
+"""Reason of the conditions Available and Ready -> what it means for clients."""
 
 
-def ready_condition(observation: Observation) -> Iterator[Finding]:
-    """The status reports that clients are not served as specified."""
-    ready = observation.condition(ConditionType.READY)
+def serving_conditions(observation: Observation) -> Iterator[Finding]:
+    """The status reports that clients are not served, or not as specified."""
+    available, ready = observation.condition(ConditionType.AVAILABLE), observation.condition(ConditionType.READY)
+    served = available.get("status") == "True"
     if ready.get("status") != "False" or ready.get("reason") == INVALID:
         return
+    if served and ready.get("reason") not in _CONSEQUENCES and ready.get("reason") != "NoPair":
+        return  # it is on its way, see `stuck_rollout`
     reason, message = ready.get("reason", ""), capitalized(ready.get("message", ""))
     if reason == "ScaledToZero":
         yield wrong(reason, message)

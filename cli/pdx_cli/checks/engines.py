@@ -1,5 +1,6 @@
 """Checks of running engines: their health, their arguments, and whether P and D match."""
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
@@ -16,6 +17,10 @@ PAIRED_FLAGS: Final = {
     "--block-size": ("the same block size", Cause.BLOCK_SIZE),
 }
 """Flag of vLLM that must be equal on P and D -> wording, and the cause if it is not."""
+
+
+_HYBRID: Final = {"mamba_block_size": "layers with state (Mamba)", "sliding_window": "a sliding window"}
+"""Label of vLLM's `cache_config_info` (vllm/config/cache.py) -> what a number there means."""
 
 
 def starting_run(observation: Observation) -> Iterator[Finding]:
@@ -102,6 +107,56 @@ def unequal_pairs(observation: Observation) -> Iterator[Finding]:
         if prefill and decode:
             yield from _differences(prefill[0], decode)
             yield from _differences(decode[0], prefill[1:])
+
+
+def unequal_adapters(observation: Observation) -> Iterator[Finding]:
+    """An engine lacks a LoRA adapter that another engine of its revision has loaded."""
+    for _, group in groupby(sorted(observation.engines, key=lambda e: e.revision), key=lambda e: e.revision):
+        found = [engine for engine in group if engine.names]
+        for name in sorted({name for engine in found for name in engine.names}):
+            has = next(engine for engine in found if name in engine.names)
+            for engine in found:
+                if name not in engine.names and _model(engine) == _model(has):
+                    yield _missing_adapter(name, engine, has)
+
+
+def hybrid_models(observation: Observation) -> Iterator[Finding]:
+    """A model with state or a sliding window over NIXL: KV that is read twice may give wrong text with a 200.
+
+    vLLM reports no error for it (vllm#52234). Its metrics do not show a model that mixes windows with full attention.
+    """
+    for engine in observation.engines:
+        kind = next((text for label, text in _HYBRID.items() if _cache_setting(engine, label)), "")
+        if kind and "Nixl" in (flag(engine.args, KV_FLAG) or ""):
+            yield Finding(
+                Severity.NOTE,
+                "HybridModel",
+                f"The model of the {engine.role} engine {engine.name} has {kind}. Over NIXL, vLLM 0.32 may answer 200 "
+                "with wrong text if a decode engine reads KV that has been read or freed before (vllm#52234)",
+                "PDX sends each set of transfer parameters to one decode engine once. Let no other proxy use these "
+                "engines, and watch vllm:nixl_num_failed_transfers_total.",
+            )
+            return
+
+
+def _cache_setting(engine: Engine, label: str) -> str:
+    """A setting of the engine's KV cache from its metrics; empty if it has none."""
+    found = re.search(rf'^vllm:cache_config_info{{.*?\b{label}="(\d+)"', engine.metrics, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _missing_adapter(name: str, engine: Engine, other: Engine) -> Finding:
+    effect = {
+        Role.PREFILL: "decode engines then compute its prompts",
+        Role.DECODE: "requests for it then fail with 404",
+        Role.AGGREGATED: "requests for it then fail with 404",
+    }[engine.role]
+    return wrong(
+        "AdapterMissing",
+        f"The {engine.role} engine {engine.name} does not serve {name!r}, the {other.role} engine {other.name} does: "
+        f"{effect}",
+        "Name adapters in spec.model.adapters, which loads them on every engine, and in no `args` or podTemplate.",
+    )
 
 
 def _differences(one: Engine, others: Sequence[Engine]) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from pdx_api.names import ENGINE_PORT, Mode, Role
 from pdx_api.verification import Cause
 from pdx_cli.checks.engines import connector_off, lacks_connector
 from pdx_cli.checks.findings import Finding, Severity, log_of, shortened, wrong
-from pdx_cli.checks.transfer import MIN_SPLIT, broken_pairs, open_ports, outcomes_of
+from pdx_cli.checks.transfer import MIN_SPLIT, broken_pairs, bursts_of, open_ports, outcomes_of
 from pdx_cli.sources.observation import Body, Observation
 
 _TEMPORARY: Final = r"waits for|no decode|has restarted|not been warmed"
@@ -20,7 +20,8 @@ def silent_gateways(observation: Observation) -> Iterator[Finding]:
     for gateway in observation.gateways:
         if gateway.state is None and gateway.problem and observation.starting is None:
             remedy = log_of(gateway.log_source, gateway.log)
-            yield wrong("GatewaySilent", f"The gateway {gateway.name} does not answer: {gateway.problem}", remedy)
+            who = "The gateway" if observation.is_local else f"The gateway {gateway.name}"
+            yield wrong("GatewaySilent", f"{who} does not answer: {gateway.problem}", remedy)
 
 
 def gateways_without_endpoints(observation: Observation) -> Iterator[Finding]:
@@ -102,8 +103,8 @@ def _name_of(observation: Observation, peer: str) -> str:
 
 
 def unsplit_requests(observation: Observation) -> Iterator[Finding]:
-    """The deployment is disaggregated, but no request was split."""
-    whole = sum(outcomes_of(gateway).get("whole", 0) for gateway in observation.gateways)
+    """The deployment is disaggregated, but no request was split, although none was sooner at a decode engine."""
+    whole = sum(outcomes_of(gateway).get("whole", 0) - bursts_of(gateway) for gateway in observation.gateways)
     split = sum(outcomes_of(gateway).get("split", 0) for gateway in observation.gateways)
     if observation.mode is Mode.DISAGGREGATED and whole >= MIN_SPLIT and not split:
         remedy = (

@@ -8,6 +8,7 @@ from pdx_api.names import ConditionType, Role
 from pdx_api.verification import ADVICE, Broken, Cause, Verdict
 from pdx_api.verification import Finding as VerificationResult
 from pdx_cli.checks.findings import Finding, Severity, wrong
+from pdx_cli.sources.figures import BURSTS
 from pdx_cli.sources.observation import Engine, Gateway, Observation, Tokens
 from pdx_operator.observed import engine_log
 
@@ -61,7 +62,7 @@ _KV_FAILED: Final = (
     ),
 )
 """Cause, pattern of a log line, what the engine does, remedy (empty: `open_ports`)."""
-_NOT_VERIFIABLE: Final = ("Aggregated", "SwitchedOff", "NotTriedYet")
+_NOT_VERIFIABLE: Final = ("Aggregated", "Disabled", "NotVerifiedYet")
 """Reasons of the condition KVTransferVerified=Unknown that need no note."""
 
 
@@ -149,6 +150,12 @@ def recomputed_prompts(observation: Observation) -> Iterator[Finding]:
 def outcomes_of(gateway: Gateway) -> Mapping[str, int]:
     """Return how many requests ended in each way since the gateway's start."""
     return (gateway.state or {}).get("outcomes") or {}
+
+
+def bursts_of(gateway: Gateway) -> int:
+    """Return how many requests decode engines served alone because of the objectives, since the gateway's start."""
+    counts = (gateway.state or {}).get("notSplit") or {}
+    return sum(counts.get(why, 0) for why in BURSTS)
 
 
 def _computes_again(requests: int, tokens: Tokens) -> bool:

@@ -88,6 +88,9 @@ _pdx() {{
   cur=${{COMP_WORDS[COMP_CWORD]}}
   prev=${{COMP_WORDS[COMP_CWORD-1]}}
   command=${{COMP_WORDS[1]}}
+  # bash splits --flag=value into three words
+  [[ $cur == = ]] && cur=
+  [[ $prev == = ]] && prev=${{COMP_WORDS[COMP_CWORD-2]}}
   if (( COMP_CWORD == 1 )); then
     COMPREPLY=($(compgen -W "{" ".join(commands)} --help --version" -- "$cur"))
     return

@@ -22,10 +22,9 @@ from pdx_cli.errors import CommandError, InputError
 from pdx_cli.inputs import formats, target
 from pdx_cli.inputs.target import InCluster, Local
 from pdx_cli.sources import local
-from pdx_cli.sources.access import ObjectAccess, sole_name
+from pdx_cli.sources.access import access_to
 from pdx_cli.sources.client import Client
 from pdx_cli.sources.cluster import ClusterObserver
-from pdx_cli.sources.kube import Kube
 from pdx_cli.sources.observation import Observation
 from pdx_cli.support.bundle import files_of
 
@@ -37,7 +36,7 @@ examples:
   pdx doctor --admin http://127.0.0.1:9090
   pdx doctor qwen -n llm -o json | jq -r '.findings[].cause'
   pdx doctor qwen -n llm --output bundle
-                                     write state, logs and metrics for somebody else to read
+                                     write state, logs and metrics for other people to read
 
 It changes nothing in the deployment. docs/doctor.md lists the causes and the rights that it needs."""
 
@@ -65,8 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Inspect, print the findings, and return 1 if something is wrong."""
-    if args.output is not None:
-        _check_new(args.output)
+    if args.output is not None and usage.is_taken(args.output):
+        raise InputError(f"--output {args.output} exists already; name a new or empty directory.")
     observation = asyncio.run(inspect(target.target_of(args), complete=args.output is not None))
     findings = examine(observation, CHECKS)
     if args.format == "text":
@@ -76,11 +75,6 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None:
         _write_bundle(args.output, observation, findings)
     return 0 if is_healthy(findings) else 1
-
-
-def _check_new(directory: Path) -> None:
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise InputError(f"--output {directory} exists already; name a new or empty directory.")
 
 
 def _write_bundle(directory: Path, observation: Observation, findings: Sequence[Finding]) -> None:
@@ -104,13 +98,8 @@ async def inspect(deployment: Local | InCluster, *, complete: bool = False) -> O
     if isinstance(deployment, Local):
         async with Client() as client:
             return await local.observe(deployment, client, _now)
-    kube, namespace = await Kube.of(deployment.kubeconfig, deployment.context)
-    try:
-        namespace = deployment.namespace or namespace
-        name = deployment.name or await sole_name(kube, namespace)
-        return await ClusterObserver(ObjectAccess(kube, namespace, name), complete).observe(_now)
-    finally:
-        await kube.close()
+    async with access_to(deployment) as access:
+        return await ClusterObserver(access, complete).observe(_now)
 
 
 def _now() -> datetime:

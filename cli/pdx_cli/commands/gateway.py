@@ -24,7 +24,8 @@ examples:
 
 The engines must be configured for this connector and order; `pdx render FILE` prints how. Start them with
 --enable-prompt-tokens-details: transfer probes (--verification-period-seconds) read the share of loaded tokens from
-their answers. --listen serves clients, /health and /ready; --admin serves /metrics, /pdx/state and /pdx/canary."""
+their answers. --listen serves clients, /health and /ready; --admin serves /metrics, /pdx/state and
+/pdx/verification. The help of a flag ends with its default in parentheses."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +64,7 @@ def _add_engines(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="data-parallel ranks of each prefill engine, its --data-parallel-size (%(default)s)",
+        help="data-parallel ranks of each prefill engine (its --data-parallel-size) (%(default)s)",
     )
     parser.add_argument(
         "--identity-ports",
@@ -72,7 +73,7 @@ def _add_engines(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=[],
         metavar="PORT",
-        help="for each prefill engine, the port of its identity: Mooncake's bootstrap (the connector's default)",
+        help="one port per prefill engine that serves its identity: Mooncake's bootstrap (the connector's default)",
     )
     parser.add_argument("--decode", nargs="+", action="extend", default=[], metavar="URL", help="engines that decode")
     parser.add_argument(
@@ -84,14 +85,14 @@ def _add_engines(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--order",
         default=None,
-        help=f"order that the engines are configured for: {', '.join(Order)} (the connector's first)",
+        help=f"order for which the engines are configured: {', '.join(Order)} (the connector's first)",
     )
     parser.add_argument(
         "--protocol",
         default="",
         metavar="JSON",
         help="protocol of connector Custom, for example "
-        """{"family": "Serial", "prefillParams": {"do_remote_decode": true}}""",
+        """{"family": "Pull", "prefillParams": {"do_remote_decode": true}}""",
     )
 
 
@@ -126,7 +127,8 @@ def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
     if not args.aggregated and not (args.prefill and args.decode):
         raise InputError("The gateway needs engines: write --prefill URL and --decode URL, or --aggregated URL.")
     if args.order is not None and args.order not in list(Order):
-        raise InputError(f"--order {args.order} does not exist; write one of: {', '.join(Order)}.")
+        hint = usage.suggestion(args.order, Order) or f"write one of: {', '.join(Order)}."
+        raise InputError(f"--order {args.order} does not exist; {hint}")
     try:
         connector, order = choose(args.connector, Order(args.order) if args.order else None, args.protocol)
     except ProtocolError as error:
@@ -162,7 +164,8 @@ def _identity_ports(args: argparse.Namespace) -> dict[str, int]:
     """Return the ports by URL of the prefill engine."""
     ports = args.identity_ports
     if ports and len(ports) != len(args.prefill):
-        raise InputError(f"--identity-ports has {len(ports)} ports; write one for each engine of --prefill.")
+        given = "1 port" if len(ports) == 1 else f"{len(ports)} ports"
+        raise InputError(f"--identity-ports has {given}; write one for each engine of --prefill.")
     for port in ports:
         if not 0 < port < 65536:
             raise InputError(f"--identity-ports: {port} is not a port; write a number from 1 to 65535.")

@@ -1,4 +1,4 @@
-"""`pdx render`: the objects that the operator applies for a PDDeployment, without its own annotations."""
+"""`pdx render`: the objects that the operator applies for a PDDeployment, without the operator's own annotations."""
 
 import argparse
 import json
@@ -17,6 +17,7 @@ from pdx_cli.inputs import document, formats, names
 from pdx_operator.render.children import Installation, children
 from pdx_operator.render.objects import DEFAULT_NAMESPACE, Manifest
 from pdx_operator.render.overlay import OverlayError
+from pdx_operator.render.rdma import check_rdma, is_engine
 
 EPILOG: Final = """\
 examples:
@@ -69,7 +70,11 @@ def _in_namespace(deployment: PDDeployment, namespace: str | None) -> PDDeployme
 def _manifests(deployment: PDDeployment, args: argparse.Namespace) -> tuple[Manifest, ...]:
     try:
         revision = pairing_revision(deployment.spec)
-        return children(deployment, revision, Installation(args.gateway_image), uid=None)
+        made = children(deployment, revision, Installation(args.gateway_image), uid=None)
+        for manifest in made:
+            if is_engine(manifest):
+                check_rdma(deployment.spec, manifest)
+        return made
     except OverlayError as error:
         raise InputError(f"{args.file}: {error}.") from error
 

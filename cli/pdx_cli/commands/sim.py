@@ -22,31 +22,31 @@ DEFAULTS: Final = SimSettings()
 OPTIONS: Final[dict[str, str]] = {
     "model": "name that clients request",
     "max_model_len": "longest prompt plus answer, in tokens",
-    "api_key": "key that requests to /v1 must carry",
+    "api_key": "key that requests to /v1 must have",
     "answer_tokens": "tokens after which an answer ends by itself; 0: never",
     "prefill_base_seconds": "fixed time of each prefill",
-    "prefill_token_seconds": "additional time for each prompt token of a prefill",
+    "prefill_token_seconds": "additional time per prompt token of a prefill",
     "prefill_chunk": "prompt tokens in one prefill step",
     "prefill_slots": "concurrent prefills",
-    "decode_token_seconds": "time for each generated token",
+    "decode_token_seconds": "time per generated token",
     "transfer_seconds": "time to move the KV of one request",
     "step_seconds": "time of a step; 0: no step loop, each sequence has its own times",
-    "step_sequence_seconds": "additional time of a step for each running sequence",
-    "step_token_seconds": "additional time of a step for each prompt token",
-    "max_num_batched_tokens": "tokens of a step at most",
-    "long_prefill_token_threshold": "tokens of one prefill in a step at most; 0: no limit",
-    "engine_gigabytes_per_second": "rate of the engine's link, which its transfers of KV share; 0: unlimited",
+    "step_sequence_seconds": "additional time of a step per running sequence",
+    "step_token_seconds": "additional time of a step per prompt token",
+    "max_num_batched_tokens": "maximum number of tokens in a step",
+    "long_prefill_token_threshold": "maximum number of tokens of one prefill in a step; 0: no limit",
+    "engine_gigabytes_per_second": "rate of the engine's link, which all its KV transfers share; 0: unlimited",
     "pair_gigabytes_per_second": "rate of the link to one peer; 0: unlimited",
     "kv_bytes_per_token": "bytes of one token's KV",
     "sse_keep_alive_interval": "seconds after which an idle stream sends a comment; 0: never",
-    "jitter": "share by which each time varies, 0 to 1",
+    "jitter": "random variation of each time, as a share from 0 to 1",
     "seed": "seed of all random choices",
     "max_running": "concurrent sequences",
     "num_blocks": "KV blocks",
     "block_size": "tokens in a KV block",
-    "lease_seconds": "how long P keeps finished blocks",
+    "lease_seconds": "time for which P keeps finished blocks",
     "storage": "directory that the engines share, for connectors of the family pool",
-    "shutdown_seconds": "how long a stop waits for open requests",
+    "shutdown_seconds": "time that open requests have after a stop",
 }
 """Field of SimSettings that is a plain flag -> help text."""
 
@@ -62,7 +62,7 @@ examples:
   pdx sim --listen 127.0.0.1:8002 --role decode --side-channel 127.0.0.1:5602
   pdx gateway --prefill http://127.0.0.1:8001 --decode http://127.0.0.1:8002
 
-Profiles (--profile): settings of the step loop from published measurements. Other flags overrule a profile.
+Profiles (--profile): settings of the step loop from published measurements. Other flags override a profile.
 {_PROFILES}
 Role {BOTH} accepts prefill and decode legs. Both engines of a pair need the same --model and --order.
 
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--order",
         choices=[str(order) for order in Order],
         default=str(DEFAULTS.order),
-        help="order that it is configured for; NIXL pulls with PrefillFirst, else pushes (default: %(default)s)",
+        help="order of the legs; NIXL pulls with PrefillFirst and pushes with the others (default: %(default)s)",
     )
     parser.add_argument(
         "--protocol",
@@ -103,10 +103,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--on-load-failure",
         choices=[str(choice) for choice in OnLoadFailure],
         default=str(DEFAULTS.on_load_failure),
-        help="what D does when KV does not arrive (default: %(default)s)",
+        help="what D does if KV does not arrive (default: %(default)s)",
     )
     parser.add_argument(
-        "--profile", choices=list(PROFILES), help="settings of a published measurement, which other flags overrule"
+        "--profile", choices=list(PROFILES), help="settings of a published measurement; other flags override them"
     )
     for field, meaning in OPTIONS.items():
         default = getattr(DEFAULTS, field)
@@ -114,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{field.replace('_', '-')}",
             type=type(default),
             metavar=_METAVARS[type(default)],
-            help=f"{meaning} (default: {default}, or the profile's)",
+            help=f"{meaning} (default: {_default(field)})",
         )
     parser.add_argument(
         "--enable-prefix-caching",
@@ -122,6 +122,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep the KV of prompts for later prompts with the same beginning; needs --step-seconds or --profile",
     )
     parser.epilog = EPILOG
+
+
+def _default(field: str) -> str:
+    default = getattr(DEFAULTS, field)
+    profiled = any(field in each.settings for each in PROFILES.values())
+    return f"{'none' if default == '' else default}{', or that of --profile' if profiled else ''}"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -135,6 +141,8 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
     side_host, side_port = _address("--side-channel", args.side_channel)
     plain: dict[str, Any] = {field: getattr(args, field) for field in OPTIONS if getattr(args, field) is not None}
     profile = dict(PROFILES[args.profile].settings) if args.profile else {}
+    if args.enable_prefix_caching and not {**profile, **plain}.get("step_seconds", DEFAULTS.step_seconds):
+        raise InputError("--enable-prefix-caching needs steps; add --step-seconds or --profile.")
     try:
         return dataclasses.replace(
             DEFAULTS,
@@ -161,6 +169,6 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
 
 def _address(flag: str, text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    if not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
         raise InputError(f"{flag} {text} is not an address; write HOST:PORT, for example 127.0.0.1:{ENGINE_PORT}.")
     return host.strip("[]"), int(port)

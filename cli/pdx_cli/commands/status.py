@@ -5,7 +5,7 @@ import asyncio
 import dataclasses
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,12 +16,13 @@ from rich.text import Text
 from pdx_api.names import Mode
 from pdx_api.verification import Finding, Verdict
 from pdx_cli import usage
-from pdx_cli.display.lines import Line, amount, line
+from pdx_cli.display.lines import Line, amount, line, shortened
 from pdx_cli.inputs import formats
 from pdx_cli.runs import reaper
-from pdx_cli.runs.run_record import Process, Run, default_root, directories, live_runs
+from pdx_cli.runs.run_record import RECENT_SECONDS, Process, Run, default_root, directories, live_runs
 from pdx_cli.sources.answers import STATE_PATH
 from pdx_cli.sources.client import AnswerError, Client
+from pdx_cli.sources.figures import WARM, why_not_verified
 
 EPILOG: Final = """\
 examples:
@@ -29,11 +30,23 @@ examples:
   pdx status -o json | jq '.[].endpoint'
   pdx status -o name"""
 
-
-RECENT_SECONDS: Final = 3600.0
-"""For so long, an ended run is listed below the running ones."""
+HEALTH_SECONDS: Final = 3.0
+"""As in `pdx doctor`."""
+SILENT: Final = "Silent"
+"""As in `pdx top`."""
 UNLIMITED: Final = 10_000
 """Columns where there is neither a terminal nor the variable COLUMNS."""
+COLUMNS: Final = (
+    ("process", "state", "in flight", "pid", "url"),
+    ("process", "state", "in flight", "pid", "address"),
+    ("process", "state", "in flight", "pid", "port"),
+    ("process", "state", "in flight", "port"),
+    ("process", "state", "port"),
+)
+"""The columns of the table, for ever narrower terminals."""
+SHORTEST_NAME: Final = 7
+LEAST_REASON: Final = 22
+"""Columns that the reasons of states get if the terminal is narrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +56,8 @@ class Report:
     run: Run
     state: Mapping[str, Any] | None
     """The gateway's /pdx/state; None if it does not answer (yet)."""
+    silent: Mapping[str, str]
+    """The engines that do not answer although the gateway still uses them, and why."""
     now: float
     """Unix time, seconds."""
 
@@ -107,8 +122,25 @@ def _print_ended(root: Path, now: float, *, since: float) -> None:
 
 async def _reports(runs: list[Run]) -> list[Report]:
     async with Client() as client:
-        states = await asyncio.gather(*(_state(client, run) for run in runs))
-    return [Report(run, state, time.time()) for run, state in zip(runs, states, strict=True)]
+        return list(await asyncio.gather(*(_report(client, run) for run in runs)))
+
+
+async def _report(client: Client, run: Run) -> Report:
+    state = await _state(client, run)
+    used = {str(e["url"]).rstrip("/") for e in (state or {}).get("endpoints") or () if e.get("state") == WARM}
+    engines = [process for process in run.processes if process.url in used]
+    problems = await asyncio.gather(*(_problem(client, each) for each in engines))
+    silent = {each.name: problem for each, problem in zip(engines, problems, strict=True) if problem}
+    return Report(run, state, silent, time.time())
+
+
+async def _problem(client: Client, engine: Process) -> str:
+    """Return why an engine is not healthy; empty if it is."""
+    try:
+        await client.text(f"{engine.url}/health", seconds=HEALTH_SECONDS)
+    except AnswerError as error:
+        return str(error).removeprefix(engine.url)
+    return ""
 
 
 async def _state(client: Client, run: Run) -> Mapping[str, Any] | None:
@@ -124,50 +156,81 @@ def _print(report: Report) -> None:
     wiring = f"{run.connector} {run.order}" if run.connector else run.mode
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text(f"{run.name}: {run.model}, {wiring}, {run.engine}, up {usage.duration(report.uptime)}", "bold"))
-    console.print(Text(f"  {run.endpoint}/v1   {_in_flight(report.state)}"))
-    if kv := _kv(report.state):
+    console.print(Text(f"  {run.endpoint}/v1   {_in_flight(report)}"))
+    if kv := _kv(report.state, report.silent):
         console.print(Text(f"  {kv}"))
     if run.processes:
         console.print(Text(f"  logs: {Path(run.processes[0].log).parent}"))
-    width = shutil.get_terminal_size((UNLIMITED, 0)).columns
-    head, *rows = _table(report)
-    console.print(Text(head.cut(width).text, "dim"))
+    head, *rows = _table(report, shutil.get_terminal_size((UNLIMITED, 0)).columns)
+    console.print(Text(head.text, "dim"))
     for row in rows:
-        console.print(Text(row.cut(width).text))
+        console.print(Text(row.text))
 
 
-def _table(report: Report) -> Iterator[Line]:
-    """Yield a row for each process. The state, which has a reason, is last: a narrow terminal cuts it."""
-    rows = [("process", "pid", "in flight", "url", "state")]
-    for process in report.run.processes:
-        in_flight = str(report.endpoint(process).get("inFlight", ""))
-        rows.append((process.name, str(process.pid), in_flight, process.url, _liveness(report, process)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield line(f"  {cells}".rstrip())
+def _table(report: Report, width: int) -> Iterator[Line]:
+    """Yield the head and a row for each process, in so many columns; the reasons of states get the rest of the line."""
+    processes = report.run.processes
+    states, reasons = zip(*(_liveness(report, each) for each in processes), strict=True) if processes else ((), ())
+    cells = [_cells(each, state, report.endpoint(each)) for each, state in zip(processes, states, strict=True)]
+    needed = min(LEAST_REASON, max((len(reason) + 2 for reason in reasons if reason), default=0))
+    tables = (_aligned(cells, columns) for columns in COLUMNS)
+    head, *rows = next((table for table in tables if len(table[0]) + needed <= width), _narrowest(cells, width))
+    room = max(0, width - len(head) - 2)
+    for row, reason in ((head, "reason" if any(reasons) else ""), *zip(rows, reasons, strict=True)):
+        yield line(f"{row}  {line(reason).cut(room).text}".rstrip()).cut(width)
 
 
-def _liveness(report: Report, process: Process) -> str:
+def _cells(process: Process, state: str, endpoint: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the value of every column."""
+    address = process.url.removeprefix("http://")
+    return {
+        "process": process.name,
+        "state": state,
+        "in flight": str(endpoint.get("inFlight", "")),
+        "pid": str(process.pid),
+        "url": process.url,
+        "address": address,
+        "port": f":{address.rpartition(':')[2]}",
+    }
+
+
+def _narrowest(cells: Sequence[Mapping[str, str]], width: int) -> list[str]:
+    """Return the table with the fewest columns, and with names that are short enough for the width."""
+    excess = len(_aligned(cells, COLUMNS[-1])[0]) - width
+    longest = max((len(row["process"]) for row in cells), default=0) - max(0, excess)
+    named = [{**row, "process": shortened(row["process"], max(SHORTEST_NAME, longest))} for row in cells]
+    return _aligned(named, COLUMNS[-1])
+
+
+def _aligned(cells: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
+    """Return the head and the rows of a table, all of one length."""
+    widths = [max(len(column), *(len(row[column]) for row in cells), 0) for column in columns]
+    rows = [columns, *([row[column] for column in columns] for row in cells)]
+    padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
+    return [f"  {'  '.join(row)}" for row in padded]
+
+
+def _liveness(report: Report, process: Process) -> tuple[str, str]:
+    """Return a process's state, and the reason for it."""
     if not reaper.has_members(process.pid):
-        return "dead"
+        return "dead", ""
     endpoint = report.endpoint(process)
-    if not endpoint:
-        return "running"
-    reason = endpoint.get("reason")
-    return f"{endpoint['state']}: {reason}" if reason else str(endpoint["state"])
+    if process.name in report.silent:
+        return SILENT, f"{report.silent[process.name]}; the gateway still reports {endpoint['state']}"
+    return str(endpoint.get("state") or "running"), str(endpoint.get("reason") or "")
 
 
-def _in_flight(state: Mapping[str, Any] | None) -> str:
+def _in_flight(report: Report) -> str:
+    state = report.state
     if state is None:
-        return "(the gateway does not answer yet)"
+        return "(the gateway does not answer)" if report.run.serving else "(the gateway does not answer yet)"
     ready = "ready" if state["ready"] else "not ready"
     counts = state["inFlight"].items()
     flight = ", ".join(amount(n, "request") if name == "requests" else f"{n} {name}" for name, n in counts)
     return f"{ready}; in flight: {flight}"
 
 
-def _kv(state: Mapping[str, Any] | None) -> str:
+def _kv(state: Mapping[str, Any] | None, silent: Collection[str] = ()) -> str:
     """Return the result of the gateway's transfer probes; empty if it runs none."""
     result = (state or {}).get("kvTransfer")
     if result is None or (state or {}).get("mode") != Mode.DISAGGREGATED:
@@ -175,12 +238,10 @@ def _kv(state: Mapping[str, Any] | None) -> str:
     finding = Finding.read(result)
     match finding.verdict:
         case Verdict.VERIFIED:
-            down = [str(e["name"]) for e in (state or {}).get("endpoints") or () if e.get("state") != "Warm"]
-            if down:
-                return (
-                    f"KV not proved now: {amount(len(down), 'engine')} {'does' if len(down) == 1 else 'do'} not serve"
-                )
+            cold = [e for e in (state or {}).get("endpoints") or () if e.get("state") != WARM]
+            if down := len(cold) + len(silent):
+                return f"KV not proved now: {amount(down, 'engine')} {'does' if down == 1 else 'do'} not serve"
             return f"KV moves: verified in {amount(finding.pairs, 'pair', finding.possible)}"
         case Verdict.BROKEN:
             return f"KV does not move: {finding.broken[0].sentence}"
-    return f"KV: {finding.why}"
+    return f"KV: {why_not_verified(finding.why, (state or {}).get('endpoints') or ())}"

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Create the model in a temporary directory and move it to its place when it is complete."""
     target: Path = args.directory.absolute()
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    if usage.is_taken(target):
         raise InputError(f"{target} exists already; remove it, or name another directory.")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -32,11 +32,11 @@ examples:
   pdx top --admin http://127.0.0.1:9090 --once
   pdx top qwen -n llm --once -o json | jq .ttftSeconds
 
-figures and the metrics that they come from:
+values, and the metrics that they come from:
 {keys.SOURCES}
 
-In a terminal, q ends it and ? shows the keys. In a pipe, and with TERM=dumb, it prints one update after another; with
--o json, one JSON object on a line. NO_COLOR switches colours off."""
+In a terminal, q quits and ? shows the keys. In a pipe, and with TERM=dumb, it prints one update after another; with
+-o json, one JSON object per line. NO_COLOR switches colours off."""
 
 PIPE_WIDTH: Final = 120
 """Columns of an update that is not written to a terminal."""
@@ -45,7 +45,7 @@ PIPE_WIDTH: Final = 120
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `pdx top`."""
     target.add_arguments(parser)
-    parser.add_argument("--once", action="store_true", help="print the figures of one interval and end")
+    parser.add_argument("--once", action="store_true", help="print the values of one interval and end")
     parser.add_argument(
         "--interval",
         type=usage.seconds(0.1, 3600),
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sort",
         choices=[str(sort) for sort in Sort],
         default=str(Sort.STATE),
-        help="order of the engines; state: those that do not serve first (default: %(default)s)",
+        help="order of the engines; state: first those that do not serve (default: %(default)s)",
     )
     formats.add_arguments(parser, "text", "json", "yaml")
     parser.epilog = target.epilog(parser, EPILOG)

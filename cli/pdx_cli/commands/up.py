@@ -6,9 +6,7 @@ import contextlib
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pdx_api.names import GATEWAY_PORT
@@ -72,10 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-engines",
-        type=int,
+        type=usage.count,
         default=default_limit(os.cpu_count()),
         metavar="N",
-        help="refuse to start more engines than this on this machine (default: 4 for each core, %(default)s here)",
+        help="maximum number of engines on this machine (default: 4 per core, %(default)s here)",
     )
     parser.epilog = EPILOG
 
@@ -104,21 +102,16 @@ def _run_in(
         ports.check_free(args.port)
         admin = ports.adjacent(args.port)
         taken = frozenset({args.port, admin})
-        # Sockets are in the temporary directory, because a socket's path has at most 107 characters.
-        with (
-            tempfile.TemporaryDirectory(prefix="pdx-") as sockets,
-            tempfile.TemporaryDirectory(prefix="kv-", dir=directory.path) as storage,
-            contextlib.closing(Processes()) as processes,
-        ):
+        with directory.scratch() as scratch, contextlib.closing(Processes(directory.reaper_log)) as processes:
             layout = lay_out(
                 deployment,
                 kind,
                 port=args.port,
                 admin=admin,
-                storage=storage,
+                storage=str(scratch.storage),
                 allocate=lambda count: ports.allocate(count, taken=taken),
             )
-            session = Session(deployment, kind, layout, directory, processes, Path(sockets), args.start_timeout)
+            session = Session(deployment, kind, layout, directory, processes, scratch.sockets, args.start_timeout)
             return _run(session, stop, once=args.once)
 
 

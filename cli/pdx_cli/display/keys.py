@@ -1,5 +1,6 @@
 """What the keys of `pdx top` do to its view. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,7 +15,7 @@ TTFT        pdx_phase_seconds{phase="first_token"} of the gateways, with queue
 TPOT        vllm:request_time_per_output_token_seconds, else
             vllm:inter_token_latency_seconds: mean of the requests that ended
 REMOTE      vllm:prompt_tokens_by_source_total, source external_kv_transfer
-phases      pdx_phase_seconds; pairs: /pdx/canary of the gateways"""
+phases      pdx_phase_seconds; pairs: /pdx/verification of the gateways"""
 """Where each figure comes from, in lines of at most 80 characters."""
 
 HELP: Final = f"""\
@@ -75,17 +76,23 @@ def screen(view: View, shown: Page, width: int, height: int, message: str = "") 
     """Return the lines of the whole screen: head, a part of the body, footer."""
     if view.is_help:
         rows = [line(text).cut(width) for text in HELP.splitlines()]
-        return [*rows[: height - 1], *[Line()] * (height - 1 - len(rows)), _footer("any key: back", width)]
+        return [*rows[: height - 1], *[Line()] * (height - 1 - len(rows)), _footer(["any key: back"], width)]
     view, room = fitted(view, shown, height), body_lines(shown, height)
     rows = [*shown.head[: height - 2], *shown.body[view.offset : view.offset + room]]
     last = min(view.offset + room, len(shown.body))
-    hidden = f"  lines {view.offset + 1}-{last} of {len(shown.body)}" if len(shown.body) > room else ""
-    text = message or f"q quit  ? help  s sort: {view.sort}  ↑↓ scroll{hidden}"
-    return [*rows, *[Line()] * (height - 1 - len(rows)), _footer(text, width)]
+    hidden = [f"lines {view.offset + 1}-{last} of {len(shown.body)}"] if len(shown.body) > room else []
+    items = [message] if message else ["q quit", "? help", f"s sort: {view.sort}", "↑↓ scroll", *hidden]
+    return [*rows, *[Line()] * (height - 1 - len(rows)), _footer(items, width)]
 
 
-def _footer(text: str, width: int) -> Line:
-    return line((f" {text}"[:width].ljust(width), Style.BAR))
+def _footer(items: Sequence[str], width: int) -> Line:
+    """Return the footer with the first item, and with the others from the left that fit."""
+    text = f" {items[0]}"
+    for item in items[1:]:
+        if len(text) + len(item) + 2 > width:
+            break
+        text = f"{text}  {item}"
+    return line((text.ljust(width), Style.BAR)).cut(width)
 
 
 _SEQUENCES: Final = {

@@ -13,6 +13,8 @@ MAX_PROBLEMS: Final = 4
 WIDE: Final = 100
 """Columns from which roles are written out and the reasons have a column."""
 FIRST_TOKEN: Final = "first_token"  # noqa: S105 - the name of a phase
+_LEAST_RATE: Final = 0.05
+"""Requests per second that are not shown as 0.0."""
 _ROLES: Final = ("prefill", "decode", "aggregated")
 
 
@@ -98,7 +100,7 @@ def _status(shown: Figures) -> Line:
 def _kv(shown: Figures) -> Iterator[str]:
     """Yield what is proved at present: a result of engines that have restarted or do not serve is past."""
     good = sum(pair.is_verified for pair in shown.pairs)
-    past = [pair.age for pair in shown.pairs if pair.verdict == "verified"]
+    past = [pair.age for pair in shown.pairs if pair.verdict == "verified" and pair.age is not None]
     if good and not shown.recomputes:
         yield f"  KV verified in {amount(good, 'pair', len(shown.pairs))}"
     elif shown.kv:
@@ -126,8 +128,9 @@ def problems(shown: Figures) -> Iterator[str]:
         yield "no KV arrived since the last update: decode engines computed the prompts of split requests"
     stale = [pair for pair in shown.unverified if pair.stale]
     if stale:
-        were, most = ("was", "") if len(stale) == 1 else ("were", "up to ")
-        yield f"{amount(len(stale), 'pair', total)} {were} not probed for {most}{max(p.age for p in stale):.0f} s"
+        have, most = ("has", "") if len(stale) == 1 else ("have", "up to ")
+        oldest = max(pair.age or 0 for pair in stale)
+        yield f"{amount(len(stale), 'pair', total)} {have} had no result for {most}{oldest:.0f} s"
     if restarted := sum(pair.outdated and not pair.stale for pair in shown.unverified):
         yield f"{amount(restarted, 'pair', total)} {'has' if restarted == 1 else 'have'} an engine that restarted"
     for name, (rate, _) in shown.problems.items():
@@ -144,7 +147,9 @@ def _problem_lines(shown: Figures) -> Iterator[Line]:
 
 
 def _figures(shown: Figures) -> Iterator[Line]:
-    rates = "  ".join(f"{name} {rate:.1f}/s" for name, (rate, total) in shown.outcomes.items() if total)
+    counted = [(name, rate) for name, (rate, total) in (*shown.outcomes.items(), *shown.bursts.items()) if total]
+    now = [(name, rate) for name, rate in counted if rate >= _LEAST_RATE] or counted[:1]
+    rates = "  ".join(f"{name} {rate:.1f}/s" for name, rate in now)
     flight = ", ".join(
         amount(number, "request") if name == "requests" else f"{number} {name}"
         for name, number in shown.in_flight.items()
@@ -255,7 +260,7 @@ def _pairs(shown: Figures, width: int) -> Iterator[Line]:
     if good:
         remote = min((pair.remote for pair in good if pair.remote is not None), default=None)
         least = f", remote at least {percent(remote)}" if remote is not None else ""
-        age = max(pair.age for pair in good)
+        age = max(pair.age or 0 for pair in good)
         text = f"{amount(len(good), 'pair', total)} verified, oldest probe {age:.0f} s ago{least}"
         yield line(("Pairs     ", Style.DIM), text)
     if down := sum(pair.is_down and pair.verdict != "broken" for pair in shown.pairs):
@@ -264,7 +269,7 @@ def _pairs(shown: Figures, width: int) -> Iterator[Line]:
         )
     for pair in shown.unverified:
         past = " (before a restart)" if pair.outdated else " (stale)" if pair.stale else ""
-        verdict = f"{pair.verdict}, {pair.age:.0f} s ago{past}"
+        verdict = pair.verdict if pair.age is None else f"{pair.verdict}, {pair.age:.0f} s ago{past}"
         style = Style.BAD if pair.verdict == "broken" else Style.YELLOW
         yield line(f"  {_pair_name(pair)}  ", (verdict, style), f": {pair.detail}" if pair.detail else "").cut(width)
 
@@ -282,7 +287,8 @@ def _phases(shown: Figures) -> Iterator[Line]:
 
 
 def _outcomes(shown: Figures) -> Iterator[Line]:
-    rows = [(name, *counts) for name, counts in (*shown.outcomes.items(), *shown.problems.items()) if counts[1]]
+    counted = (*shown.outcomes.items(), *shown.bursts.items(), *shown.problems.items())
+    rows = [(name, *counts) for name, counts in counted if counts[1]]
     yield Line()
     yield line((f"{'OUTCOME':<32}{'PER S':>8}{'TOTAL':>10}", Style.BAR))
     for name, rate, total in rows:

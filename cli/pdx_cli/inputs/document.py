@@ -10,10 +10,12 @@ from typing import Any, Final
 
 import yaml
 
-from pdx_api.names import API_VERSION, KIND
-from pdx_api.spec.messages import shown, written
-from pdx_api.spec.parse import InvalidDeploymentError, Problem, parse
+from pdx_api.names import API_VERSION, KIND, Role
+from pdx_api.rules.spec_rules import FLAG_IS_FREE, FLAG_IS_NO_RANK, FLAG_IS_POSSIBLE
+from pdx_api.spec.messages import Problem, shown, written
+from pdx_api.spec.parse import InvalidDeploymentError, parse
 from pdx_api.spec.types import PDDeployment
+from pdx_cli import usage
 from pdx_cli.errors import InputError
 from pdx_cli.inputs.names import ENGINE_IMAGE_RULE, IMAGE_RULE, NAMESPACE_RULE, is_image, is_namespace
 from pdx_cli.inputs.object_rules import broken_rules
@@ -26,12 +28,18 @@ _CHECKED: Final[tuple[tuple[tuple[str, ...], Callable[[str], bool], str], ...]] 
     (("spec", "gateway", "image"), is_image, IMAGE_RULE),
 )
 """Field, its check, and what to write: what the schema leaves to Kubernetes."""
+_FLAG_AND_VALUE: Final = re.compile(r"(--?[A-Za-z][-.\w]*)\s+(.*)", re.DOTALL)
+"""One argument with both. The value of another flag, such as JSON, does not begin with a dash and a letter."""
+_FLAG_RULES: Final = (FLAG_IS_FREE, FLAG_IS_POSSIBLE, FLAG_IS_NO_RANK)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of every command that reads a PDDeployment."""
     parser.add_argument(
-        "file", metavar="FILE", type=_file, help="YAML file with a PDDeployment; other objects are skipped; -: stdin"
+        "file",
+        metavar="FILE",
+        type=_file_of(parser.prog),
+        help="YAML file with a PDDeployment; other objects are skipped; -: stdin",
     )
     parser.add_argument("--name", metavar="NAME", help="the PDDeployment of this name, if FILE has several")
     parser.add_argument(
@@ -45,14 +53,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _file(text: str) -> Path:
-    if not text.strip():
-        raise argparse.ArgumentTypeError("the value is empty; name a YAML file, or - for stdin")
-    if re.match(r"[a-z]+://", text, re.IGNORECASE):
-        raise argparse.ArgumentTypeError(
-            f"{text} is a URL; pipe its content, for example `curl -sL URL | pdx render -`"
-        )
-    return Path(text)
+def _file_of(prog: str) -> Callable[[str], Path]:
+    """Return the parser of FILE for a command; `prog` is how the user calls it."""
+
+    def parse(text: str) -> Path:
+        if not text.strip():
+            raise argparse.ArgumentTypeError("the value is empty; name a YAML file, or - for stdin")
+        if text.lower().startswith(("http://", "https://")):
+            raise argparse.ArgumentTypeError(f"{text} is a URL; pipe its content: `curl -sL {text} | {prog} -`")
+        if usage.is_url(text):
+            raise argparse.ArgumentTypeError(f"{text} is a URL; pipe its content, and write - instead of it")
+        return Path(text)
+
+    return parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +103,11 @@ def load_all(file: Path, assignments: Sequence[str], name: str | None = None) ->
         try:
             found.append(_checked(body))
         except InvalidDeploymentError as error:
-            problems += (_located(problem, document, changes) for problem in error.problems)
+            problems += (_located(problem, body, document, changes) for problem in error.problems)
     if problems:
         lines = tuple(text for _, text in sorted(problems, key=lambda problem: problem[0]))
-        raise InputError(*(lines if len(lines) == 1 else (f"{source_name(file)} has {len(lines)} errors:", lines)))
+        source = source_name(file) if any(line for line, _ in problems) else "--set"
+        raise InputError(*(lines if len(lines) == 1 else (f"{source} has {len(lines)} errors:", lines)))
     return found
 
 
@@ -114,7 +128,7 @@ def _selected(documents: Sequence[Document], source: str, name: str | None) -> l
         return found
     names = [_name(each.body) for each in found]
     if name not in names:
-        raise InputError(f"{source} has no {KIND} named {name}; it has: {', '.join(names)}.")
+        raise InputError(f"{source} has no {KIND} named {name or shown(name)}; it has: {', '.join(names)}.")
     return [found[names.index(name)]]
 
 
@@ -138,8 +152,8 @@ def _kinds(documents: Iterable[Document]) -> str:
 
 
 def _checked(body: Any) -> PDDeployment:
-    """Parse a body, and check what the schema leaves to Kubernetes; raises InvalidDeploymentError."""
-    further = [*_names_and_images(body), *broken_rules(body)]
+    """Parse a body, and check what the schema leaves to Kubernetes and to vLLM; raises InvalidDeploymentError."""
+    further = [*_names_and_images(body), *_joined_arguments(body), *broken_rules(body)]
     try:
         deployment = parse(body)
     except InvalidDeploymentError as error:
@@ -161,13 +175,47 @@ def _names_and_images(body: Any) -> Iterator[Problem]:
             yield Problem(path, f"{'.'.join(path)} is empty; write {rule}, or leave it out.")
 
 
-def _located(problem: Problem, document: Document, changes: Sequence[_Assignment]) -> tuple[int, str]:
-    """Return the line where the user wrote the field, 0 for a flag, and the problem with this place."""
+def _joined_arguments(body: Any) -> Iterator[Problem]:
+    """Yield the arguments that have a flag and its value in one text, which vLLM does not split."""
+    spec = body.get("spec") if isinstance(body, dict) else None
+    for name in ("engine", *Role):
+        part = spec.get(name) if isinstance(spec, dict) else None
+        args = part.get("args") if isinstance(part, dict) else None
+        for index, arg in enumerate(args if isinstance(args, list) else ()):
+            if isinstance(arg, str) and (found := _FLAG_AND_VALUE.fullmatch(arg)):
+                path = ("spec", str(name), "args", index)
+                flag, value = found.groups()
+                instead = f"write two entries, {flag} and its value, or {flag}={value}" if value else f"write {flag}"
+                reason = next((rule.message for rule in _FLAG_RULES if not rule.holds(flag)), "")
+                reason = reason or f"vLLM does not split an argument at a blank; {instead}"
+                yield Problem(path, f"{written(path)} is {shown(arg)}: {reason}.")
+
+
+def _located(problem: Problem, body: Any, document: Document, changes: Sequence[_Assignment]) -> tuple[int, str]:
+    """Return the first line where the user wrote the fields, 0 for a flag, and the problem with every such place."""
+    fields = [field for field in problem.fields if _contains(body, field)] or [problem.path]
+    lines = sorted({_line(field, document, changes) for field in fields})
+    places = " and ".join(f"{document.name}:{line}" if line else "--set" for line in lines)
+    return lines[0], f"{places}: {problem.sentence}"
+
+
+def _line(path: Sequence[int | str], document: Document, changes: Sequence[_Assignment]) -> int:
+    """Return the line where the user wrote a field; 0 for a flag."""
     for change in reversed(changes):
-        if problem.path and change.path == problem.path[: len(change.path)]:
-            return 0, f"--set: {problem.sentence}"
-    line = document.line(problem.path)
-    return line, f"{document.name}:{line}: {problem.sentence}"
+        depth = min(len(change.path), len(path))
+        at_or_above = depth == len(change.path) or not document.has(path)
+        if depth and change.path[:depth] == tuple(path[:depth]) and at_or_above:
+            return 0
+    return document.line(path)
+
+
+def _contains(body: Any, path: Sequence[int | str]) -> bool:
+    """Whether the user has written the field, in the file or in a flag."""
+    for step in path:
+        if not isinstance(body, dict) or step not in body:
+            return False
+        body = body[step]
+    return True
 
 
 def _parsed(assignment: str) -> _Assignment:
@@ -175,6 +223,9 @@ def _parsed(assignment: str) -> _Assignment:
     steps = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
     if not equals or not all(steps):
         raise InputError(f"--set {assignment!r} is not PATH=VALUE; write for example spec.decode.replicas=2.")
+    if wrong := re.search(r"\[.*?(\]|$)|\]", ".".join(steps)):
+        example = f"{path.strip().partition('[')[0].rstrip(']')}[0]"
+        raise InputError(f"--set {path}: {wrong[0]} is not an index; write a number from 0, for example {example}.")
     if not text.strip():
         raise InputError(f"--set {path}: the value is empty; write null to remove the field, or '\"\"' for empty text.")
     try:
@@ -188,6 +239,10 @@ def _assigned(body: Any, change: _Assignment) -> Any:
     node = changed = copy.deepcopy(body)
     for depth, (step, following) in enumerate(zip(change.path, (*change.path[1:], None), strict=True)):
         key: Any = _key(node, step, change.path[:depth], change.text)
+        if change.value is None and (following is None or not _has(node, key)):
+            if _has(node, key):
+                del node[key]
+            return changed
         if isinstance(node, list) and key == len(node):
             node.append(None)
         if following is None:
@@ -199,13 +254,17 @@ def _assigned(body: Any, change: _Assignment) -> Any:
     return changed
 
 
+def _has(node: Any, key: int | str) -> bool:
+    return key < len(node) if isinstance(node, list) and isinstance(key, int) else key in node
+
+
 def _with_absolute_code(body: Any, base: Path) -> Any:
     """Return the body with the directory of a connector's code as an absolute path."""
     inner = body
     for step in _CODE_DIRECTORY[:-1]:
         inner = inner.get(step) if isinstance(inner, dict) else None
     directory = inner.get(_CODE_DIRECTORY[-1]) if isinstance(inner, dict) else None
-    if not isinstance(directory, str):
+    if not isinstance(directory, str) or usage.is_url(directory):
         return body
     return _assigned(body, _Assignment(_CODE_DIRECTORY, ".".join(_CODE_DIRECTORY), str(base / directory)))
 

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from pdx_api.names import ADMIN_PORT
 from pdx_cli.errors import CommandError, InputError
 from pdx_cli.inputs.names import namespace
 from pdx_cli.runs.logs import tail
-from pdx_cli.runs.run_record import Run, default_root, directories, live_runs
+from pdx_cli.runs.run_record import RECENT_SECONDS, Run, default_root, directories, live_runs
 from pdx_cli.usage import directory
 from pdx_operator.observed import engine_log
 
+_ADMIN: Final = f"http://127.0.0.1:{ADMIN_PORT}"
 LOG_LINES: Final = 400
 """Lines at the end of a log in which an error is looked for."""
 
@@ -69,7 +71,9 @@ class InCluster:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of every command that inspects one deployment. `kubectl pdx` has none of this machine."""
-    parser.add_argument("name", nargs="?", metavar="NAME", help="name of the PDDeployment (default: the only one)")
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", type=_name, help="name of the PDDeployment (default: the only one)"
+    )
     cluster = parser.add_argument_group("in a cluster")
     cluster.add_argument("-n", "--namespace", metavar="NAME", type=namespace, help="namespace (default: the context's)")
     cluster.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig (default: KUBECONFIG, then ~/.kube/config)")
@@ -78,11 +82,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     if parser.prog.startswith("kubectl"):
         return
     here = parser.add_argument_group("on this machine")
-    here.add_argument("--local", action="store_true", help="only what `pdx up` runs here, never a cluster")
+    here.add_argument("--local", action="store_true", help="inspect only what `pdx up` runs here, never a cluster")
     here.add_argument("--admin", metavar="URL", help="a gateway's admin port, for example http://127.0.0.1:9090")
     here.add_argument(
         "--run-dir", type=directory, metavar="DIR", help=f"parent of the run directories (default: {default_root()})"
     )
+
+
+def _name(text: str) -> str:
+    if text.endswith((".yaml", ".yml", ".json")):
+        raise argparse.ArgumentTypeError(f"{text} is a file; write the name of the PDDeployment in it")
+    return text
 
 
 def target_of(args: argparse.Namespace) -> Local | InCluster:
@@ -103,7 +113,7 @@ def target_of(args: argparse.Namespace) -> Local | InCluster:
         if found is not None:
             return found
         if here_flags or not has_kubeconfig():
-            _check_ended(args.run_dir or default_root(), args.name)
+            _check_ended(args.run_dir or default_root(), args.name, time.time())
         if here_flags:
             what = f"No `pdx up` named {args.name} runs" if args.name else "No `pdx up` runs"
             raise InputError(f"{what} on this machine; start one with `pdx up FILE`.")
@@ -115,13 +125,13 @@ def target_of(args: argparse.Namespace) -> Local | InCluster:
     return InCluster(args.name, args.namespace, args.kubeconfig, args.context)
 
 
-def _check_ended(root: Path, name: str | None) -> None:
-    """Refuse the name of a run that has ended, with its end and its logs."""
-    for each in directories(root, ended=True) if name else ():
-        ending = each.ending()
-        if ending.name == name:
-            rest = f"Its logs are in {each.logs}; start it again with `pdx up FILE`."
-            raise InputError(f"{ending.sentence(time.time())} {rest}", tuple(_errors(each.logs)))
+def _check_ended(root: Path, name: str | None, now: float) -> None:
+    """Refuse a run that has ended, with its end and its logs: the one of that name, or the last one if it is recent."""
+    ended = [(each.ending(), each.logs) for each in directories(root, ended=True)]
+    for ending, logs in sorted(ended, key=lambda each: -each[0].at):
+        if ending.name == name or (name is None and ending.at >= now - RECENT_SECONDS):
+            rest = f"Its logs are in {logs}; start it again with `pdx up FILE`."
+            raise InputError(f"{ending.sentence(now)} {rest}", tuple(_errors(logs)))
 
 
 def _errors(logs: Path) -> Iterator[str]:
@@ -150,7 +160,13 @@ def local_of(runs: Sequence[Run], name: str | None) -> Local | None:
 
 
 def _host(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.netloc:
-        raise CommandError(f"--admin {url} is not a URL; write for example http://127.0.0.1:9090.", code=2)
+    try:
+        parts = urlsplit(url)
+        is_usable = bool(parts.hostname) and parts.port != 0 and parts.path in ("", "/") and not parts.query
+    except ValueError:  # a port that does not exist
+        is_usable = False
+    if not is_usable or parts.scheme != "http":
+        raise InputError(
+            f"--admin {url} is not the URL of an admin port; write http://HOST:PORT, for example {_ADMIN}."
+        )
     return parts.netloc

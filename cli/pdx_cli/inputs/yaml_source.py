@@ -15,6 +15,8 @@ import yaml
 from pdx_cli.errors import InputError
 
 STDIN: Final = Path("-")
+MAX_BYTES: Final = 4 * 2**20
+"""Of a file or of stdin. The API server takes no object of this size, and the loader would take minutes."""
 MAX_VALUES: Final = 100_000
 """Values of one document, with each use of an anchor counted."""
 _MERGE: Final = "tag:yaml.org,2002:merge"
@@ -39,6 +41,16 @@ class Document:
             node, line = found
         return line + 1
 
+    def has(self, path: Sequence[int | str]) -> bool:
+        """Whether the text has the field."""
+        node = self.node
+        for step in path:
+            found = _child(node, step)
+            if found is None:
+                return False
+            node = found[0]
+        return True
+
     def entries(self) -> "list[Document]":
         """Return the objects of a List, as `kubectl get` prints several objects; otherwise the document itself."""
         body = self.body
@@ -55,9 +67,19 @@ def source_name(file: Path) -> str:
 
 
 def read(file: Path) -> list[Document]:
-    """Return the documents that are not empty; raises InputError."""
+    """Return the objects of a file that are not empty, those of a List one by one; raises InputError."""
+    return [entry for document in documents_of(text_of(file), source_name(file)) for entry in document.entries()]
+
+
+def text_of(file: Path) -> str:
+    """Return the text of a file or of stdin; raises InputError."""
     name = source_name(file)
-    loader = yaml.SafeLoader(_printable(_text(file, name), name))
+    return _printable(_text(file, name), name)
+
+
+def documents_of(text: str, name: str) -> list[Document]:
+    """Return the documents of a text that are not empty; `name` is its source's. Raises InputError."""
+    loader = yaml.SafeLoader(text)
     documents = []
     try:
         while loader.check_node():
@@ -69,7 +91,7 @@ def read(file: Path) -> list[Document]:
                 raise InputError(f"{name} expands to more than {MAX_VALUES} values; write it without anchors.")
             body = loader.construct_document(node)
             if body is not None:
-                documents += Document(name, body, node).entries()
+                documents.append(Document(name, body, node))
     except yaml.YAMLError as error:
         raise InputError(f"{name} is not YAML{position(error)}.") from error
     except (ValueError, RecursionError) as error:  # for example a date that does not exist
@@ -90,7 +112,9 @@ def position(error: yaml.YAMLError) -> str:
 
 def _text(file: Path, name: str) -> str:
     try:
-        data = sys.stdin.buffer.read() if file == STDIN else file.read_bytes()
+        data = sys.stdin.buffer.read(MAX_BYTES + 1) if file == STDIN else _first_bytes(file)
+        if len(data) > MAX_BYTES:
+            raise InputError(f"{name} is larger than {MAX_BYTES // 2**20} MiB; write a file with only PDDeployments.")
         return data.decode("utf-8-sig")
     except FileNotFoundError as error:
         raise InputError(f"{name!r} does not exist.") from error
@@ -104,6 +128,11 @@ def _text(file: Path, name: str) -> str:
         raise InputError(f"{name} cannot be read: {error.strerror}.") from error
 
 
+def _first_bytes(file: Path) -> bytes:
+    with file.open("rb") as stream:
+        return stream.read(MAX_BYTES + 1)
+
+
 def _printable(text: str, name: str) -> str:
     """Return the text if YAML allows its characters; raises InputError. The loader's own check names no line."""
     if found := yaml.reader.Reader.NON_PRINTABLE.search(text):
@@ -115,7 +144,7 @@ def _printable(text: str, name: str) -> str:
 def _listed(name: str, duplicates: Sequence[tuple[str, int, int]]) -> tuple[str, tuple[str, ...]]:
     lines = tuple(
         f"{name}:{line}: the key {key} appears twice, first on line {first}; write it once."
-        for key, first, line in duplicates
+        for key, first, line in sorted(duplicates, key=lambda duplicate: duplicate[2])
     )
     return (lines[0], ()) if len(lines) == 1 else (f"{name} has {len(lines)} errors:", lines)
 

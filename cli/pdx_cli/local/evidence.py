@@ -12,7 +12,7 @@ from typing import Any, Final
 from pdx_api.connectors.families import Pool
 from pdx_api.names import Mode, Role
 from pdx_api.spec.types import Spec
-from pdx_api.verification import VERDICT_PATH, Verdict
+from pdx_api.verification import RESULT_PATH, Verdict
 from pdx_cli.errors import CommandError
 from pdx_cli.local.layout import EngineProgram, Layout
 from pdx_cli.local.proof import WHOLE_BLOCKS, EngineAddress, Evidence
@@ -48,12 +48,12 @@ async def gather(client: Client, layout: Layout, spec: Spec) -> Evidence:
 
 async def _first_verification(client: Client, layout: Layout, spec: Spec) -> None:
     """Wait until the gateway's first transfer probes have ended, because the counters include their tokens."""
-    if spec.mode is Mode.AGGREGATED or not spec.routing.canary_seconds:
+    if spec.mode is Mode.AGGREGATED or not spec.kv_transfer.verification.period_seconds:
         return
     result: dict[str, Any] = {"stamp": "", "finding": {"verdict": Verdict.UNKNOWN}}
     deadline = time.monotonic() + VERIFICATION_SECONDS
     while result["finding"]["verdict"] == Verdict.UNKNOWN and time.monotonic() < deadline:
-        url = f"{layout.admin.url}{VERDICT_PATH}?after={result['stamp']}&wait={VERIFICATION_SECONDS:.0f}"
+        url = f"{layout.admin.url}{RESULT_PATH}?after={result['stamp']}&wait={VERIFICATION_SECONDS:.0f}"
         result = await client.json(url, seconds=2 * VERIFICATION_SECONDS)
 
 

@@ -22,7 +22,7 @@ from pdx_api.render.engines import (
 )
 from pdx_api.render.gateway_flags import gateway_flags
 from pdx_api.spec.types import PDDeployment, Spec
-from pdx_cli.errors import CommandError
+from pdx_cli.errors import InputError
 from pdx_cli.local.ports import HOST
 
 PDX: Final = (sys.executable, "-P", "-m", "pdx_cli")
@@ -121,7 +121,7 @@ def lay_out(
         return _engine_site(spec, {name: next(free) for name in port_names}, services, storage, f"{storage}/{engine}")
 
     engines = tuple(_engine(spec, role, name, kind, next(free), site(name)) for role, name in names)
-    gateway = _gateway(spec, engines, port, admin)
+    gateway = _gateway(spec, engines, port, admin, kind)
     sites = {**common, **own_sites}
     services = [_service(spec, each, sites[each.name]) for each in (*shared, *own)]
     programs = tuple(services) if kind is EngineKind.VLLM else ()
@@ -129,11 +129,11 @@ def lay_out(
 
 
 def _engine_names(spec: Spec) -> list[tuple[Role, str]]:
-    """Return role and name of every engine; raises CommandError for a role without engines."""
+    """Return role and name of every engine; raises InputError for a role without engines."""
     for role, pool in spec.pools().items():
         if pool.replicas == 0:
-            raise CommandError(f"spec.{role}.replicas is 0; `pdx up` needs at least one engine of each role.")
-    return [(role, f"{role}-{i}") for role, pool in spec.pools().items() for i in range(pool.replicas)]
+            raise InputError(f"spec.{role}.replicas is 0; `pdx up` needs at least one engine of each role.")
+    return [(role, f"{role}-{i}") for role, pool in spec.pools().items() for i in range(pool.initial_replicas)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def _engine_site(spec: Spec, ports: Mapping[str, int], services: Mapping[str, Si
 def _service(spec: Spec, placed: _Placed, site: Site) -> Program:
     service = placed.service
     argv = service_command(spec, service, site)
-    env = {variable.name: variable.value for variable in spec.engine.env}
+    env = {variable.name: variable.value for variable in spec.engine.env if variable.value is not None}
     return Program(placed.name, argv, env, site.ports[service.probe_port], service.probe_path)
 
 
@@ -205,16 +205,22 @@ def _sim(spec: Spec, role: Role, port: int, site: Site) -> tuple[str, ...]:
     return tuple(argv)
 
 
-def _gateway(spec: Spec, engines: tuple[EngineProgram, ...], port: int, admin: int) -> Program:
+def _gateway(spec: Spec, engines: tuple[EngineProgram, ...], port: int, admin: int, kind: EngineKind) -> Program:
     argv = [*PDX, "gateway", "--listen", f"{HOST}:{port}", "--admin", f"{HOST}:{admin}"]
     for role in spec.pools():
         argv += [f"--{role}", *(engine.url for engine in engines if engine.role is role)]
     if spec.mode is Mode.DISAGGREGATED:
         argv += ["--connector", spec.connector.name, "--order", spec.order]
         argv += ["--protocol", spec.protocol] if spec.protocol else []
+        argv += _ranks(spec) if kind is EngineKind.VLLM else []  # a simulated engine has one
         argv += _identity_ports(spec, [engine for engine in engines if engine.role is Role.PREFILL])
     argv += ["--workers", str(spec.gateway.workers), "--debug-headers", *gateway_flags(spec)]
     return Program("gateway", tuple(argv), {}, port)
+
+
+def _ranks(spec: Spec) -> list[str]:
+    ranks = (spec.prefill.parallelism.data if spec.prefill is not None else None) or 1
+    return ["--prefill-ranks", str(ranks)] if ranks > 1 else []
 
 
 def _identity_ports(spec: Spec, prefill: Sequence[EngineProgram]) -> list[str]:

@@ -59,20 +59,15 @@ class Child:
 class Processes:
     """Owns every child of one run. Call `stop`, then `close`, once each."""
 
-    def __init__(self, grace_seconds: float = reaper.GRACE_SECONDS) -> None:
+    def __init__(self, reaper_log: Path | None = None, grace_seconds: float = reaper.GRACE_SECONDS) -> None:
         self._grace_seconds = grace_seconds
         self.children: list[Child] = []
         self.restarts: dict[str, Callable[[], Awaitable[Child]]] = {}
         """Name of a child that is restarted when it exits -> the function that starts it."""
         self._exits: Counter[str] = Counter()
-        reading, self._pipe = os.pipe()
-        self._reaper = subprocess.Popen(
-            REAPER,
-            stdin=reading,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        with (reaper_log or Path(os.devnull)).open("wb") as output:
+            reading, self._pipe = os.pipe()
+            self._reaper = subprocess.Popen(REAPER, stdin=reading, stdout=output, stderr=output, start_new_session=True)
         os.close(reading)
 
     async def start(self, name: str, argv: tuple[str, ...], env: Mapping[str, str], log: Path) -> Child:

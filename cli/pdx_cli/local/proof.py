@@ -1,4 +1,4 @@
-"""The proof that KV moved: the evidence of one request, its judgement, and the text of both. Pure."""
+"""The proof that KV moved: the evidence of one request, the verdict on this evidence, and the printed text. Pure."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -21,8 +21,11 @@ def default_limit(cores: int | None) -> int:
 
 
 def check_count(spec: Spec, limit: int) -> None:
-    """Refuse more engines than the machine can run: each is at least one process."""
-    count = sum(pool.replicas for pool in spec.pools().values())
+    """Refuse a role without engines, and more engines than the machine can run: each is at least one process."""
+    counts = {role: pool.initial_replicas for role, pool in spec.pools().items()}
+    if empty := next((role for role, count in counts.items() if count == 0), None):
+        raise InputError(f"spec.{empty}.replicas is 0; `pdx up` needs at least one engine of each role.")
+    count = sum(counts.values())
     if count > limit:
         raise InputError(
             f"This deployment has {count} engines, and `pdx up` starts at most {limit} on this machine; lower "
@@ -31,7 +34,10 @@ def check_count(spec: Spec, limit: int) -> None:
 
 
 def check_vllm(spec: Spec) -> None:
-    """Refuse a run of real engines if vLLM, the model or the connector's code is missing on this machine."""
+    """Refuse a run of real engines if vLLM, the model or the connector's code is missing on this machine.
+
+    Raises InputError for a path that the user has to correct, and CommandError for a program to install.
+    """
     if shutil.which("vllm", path=environment(os.environ, {})["PATH"]) is None:
         raise CommandError("vLLM is not installed; run `make install`, or use simulated engines with --engine sim.")
     _check_code(spec)
@@ -40,14 +46,12 @@ def check_vllm(spec: Spec) -> None:
     if source is None:
         return
     if source.path is None:
-        raise CommandError(
+        raise InputError(
             "spec.model.source.persistentVolumeClaim is a volume of a cluster; name a directory here: "
             "--set spec.model.source='{path: /models/qwen}'."
         )
     if not (Path(source.path) / "config.json").is_file():
-        raise CommandError(
-            f"There is no model at {source.path}; create a tiny one with `pdx tiny-model {source.path}`."
-        )
+        raise InputError(f"There is no model at {source.path}; create a tiny one with `pdx tiny-model {source.path}`.")
 
 
 def _check_code(spec: Spec) -> None:
@@ -56,11 +60,11 @@ def _check_code(spec: Spec) -> None:
         return
     where = "spec.kvTransfer.custom.code"
     if custom.code.directory is None:
-        raise CommandError(
+        raise InputError(
             f"{where}.configMap is an object of a cluster; name a directory here: --set {where}.directory=my-connector."
         )
     if not Path(custom.code.directory).is_dir():
-        raise CommandError(f"{where}.directory: {custom.code.directory} is not a directory.")
+        raise InputError(f"{where}.directory: {custom.code.directory} is not a directory; name one on this machine.")
 
 
 def _check_programs(spec: Spec) -> None:

@@ -1,7 +1,8 @@
 """The reaper: ends the process groups of a `pdx up` that was killed.
 
 It runs as a separate process, `python -I -S reaper.py`, and reads a pipe on stdin. The lines `+GROUP` and `-GROUP` add
-and remove a running group. When the pipe closes, `pdx up` has ended, and the reaper ends the groups that are left.
+and remove a running group. When the pipe closes, `pdx up` has ended, and the reaper ends the groups that are left. It
+first writes a line to stdout: the time of this line in the log is when `pdx up` was killed.
 
 A child is started as `python -I -S reaper.py FD ARGV…`: it writes its own group to the pipe, then executes its program.
 So every running child is registered with the reaper.
@@ -67,6 +68,14 @@ def announce(pipe: int, argv: list[str]) -> None:
         sys.exit(f"{argv[0]} cannot be started: {error.strerror}")
 
 
+def report(count: int) -> None:
+    """Write when `pdx up` was killed, unless the disk is full: the groups have to end anyway."""
+    try:
+        print(f"`pdx up` ended before {count} of its process groups; ending them", flush=True)
+    except OSError:
+        return
+
+
 def main() -> None:
     """Read the pipe to its end, then end the registered groups."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -75,6 +84,8 @@ def main() -> None:
     for line in sys.stdin:
         group = int(line[1:])
         groups = groups | {group} if line.startswith("+") else groups - {group}
+    if groups:
+        report(len(groups))
     end(groups)
 
 

@@ -8,19 +8,29 @@ import dataclasses
 import fcntl
 import json
 import os
+import shutil
+import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pdx_cli.errors import CommandError
+from pdx_cli.errors import CommandError, InputError
 from pdx_cli.usage import duration
 
 STATE: Final = "state.json"
 LOCK: Final = "lock"
 LOGS: Final = "logs"
 ENDING: Final = "ending.json"
+SCRATCH: Final = "scratch.json"
+SOCKETS: Final = "pdx-"
+"""First letters of a directory's name in the system's temporary directory."""
+STORAGE: Final = "kv-"
+"""The same in the run directory."""
+RECENT_SECONDS: Final = 3600.0
+"""For so long after its end, commands mention a run that nobody named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +70,16 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Scratch:
+    """The temporary directories of a run."""
+
+    sockets: Path
+    """For vLLM's sockets, which stay. The path is short, because a socket's path has at most 107 characters."""
+    storage: Path
+    """For KV that engines share as files, and for the files of each engine."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ending:
     """How the last run of a directory ended."""
 
@@ -68,10 +88,12 @@ class Ending:
     """Unix time, seconds."""
     why: str = ""
     """As a clause; empty if it was stopped."""
+    is_exact: bool = True
+    """False: `at` is the time of its last log line, and nothing reports when it ended."""
 
     def sentence(self, now: float) -> str:
         """Return which run has ended, when, and why."""
-        ago = f"{duration(max(0, int(now - self.at)))} ago"
+        ago = f"{'' if self.is_exact else 'at most '}{duration(max(0, int(now - self.at)))} ago"
         return f"{self.name} ended {ago}: {self.why}." if self.why else f"{self.name} ended {ago}."
 
 
@@ -85,6 +107,11 @@ class RunDirectory:
     def logs(self) -> Path:
         """The directory of the logs."""
         return self.path / LOGS
+
+    @property
+    def reaper_log(self) -> Path:
+        """The log of the process that ends the others if `pdx up` is killed; empty until then."""
+        return self.log("reaper")
 
     def log(self, name: str) -> Path:
         """Return the path of one process's log."""
@@ -112,29 +139,90 @@ class RunDirectory:
         (self.path / STATE).unlink(missing_ok=True)
 
     def ending(self) -> Ending:
-        """Return how the last run has ended; without a report, only its name and the time of its last log line."""
+        """Return how the last run has ended; without a report, only its name and what its logs show."""
         try:
             return Ending(**json.loads((self.path / ENDING).read_text()))
         except (OSError, ValueError, TypeError):
-            return Ending(self.path.name, self._last_line())
+            return self._killed(self.path.name, "")
 
-    def _last_line(self) -> float:
+    def _killed(self, name: str, why: str) -> Ending:
+        """Return the end of a run that reported none: the reaper writes its log at that moment."""
+        with contextlib.suppress(OSError):
+            found = self.reaper_log.stat()
+            if found.st_size:
+                return Ending(name, found.st_mtime, why)
         times = [log.stat().st_mtime for log in self.logs.glob("*.log")] if self.logs.is_dir() else []
-        return max(times, default=self.path.stat().st_mtime)
+        return Ending(name, max(times, default=self.path.stat().st_mtime), why, is_exact=False)
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Scratch]:
+        """Create the temporary directories of a run, and remove them. A file lists them, in case the run is killed."""
+        try:
+            with (
+                tempfile.TemporaryDirectory(prefix=SOCKETS) as sockets,
+                tempfile.TemporaryDirectory(prefix=STORAGE, dir=self.path.absolute()) as storage,
+            ):
+                listed = {"run": str(self.path.resolve()), "directories": [sockets, storage]}
+                (self.path / SCRATCH).write_text(json.dumps(listed) + "\n")
+                yield Scratch(Path(sockets), Path(storage))
+        finally:
+            (self.path / SCRATCH).unlink(missing_ok=True)
+
+    def remove_scratch(self) -> None:
+        """Remove the temporary directories that a killed run left. No run may hold the lock.
+
+        While engines that have not ended yet still write into one, the list stays for the next command.
+        """
+        try:
+            listed = [path for path in self._listed() if self._is_scratch(path)]
+        except (OSError, ValueError, TypeError, KeyError):
+            return
+        for path in listed:
+            shutil.rmtree(path, ignore_errors=True)
+        if not any(path.exists() for path in listed):
+            (self.path / SCRATCH).unlink(missing_ok=True)
+
+    def _listed(self) -> list[Path]:
+        """Return the directories that a run in this directory listed.
+
+        In a copied run directory, or if another user has written the list, they are not the run's: return none.
+        """
+        with open(os.open(self.path / SCRATCH, os.O_RDONLY | os.O_NOFOLLOW), encoding="utf-8") as file:
+            is_own = os.fstat(file.fileno()).st_uid == os.getuid()
+            listed = json.load(file)
+        if not is_own or listed["run"] != str(self.path.resolve()):
+            return []
+        return [Path(path) for path in listed["directories"]]
+
+    def _is_scratch(self, path: Path) -> bool:
+        """Whether a run of this user made the directory."""
+        try:
+            found, place = path.lstat(), path.parent.resolve()
+        except OSError:
+            return False
+        places = ((Path(tempfile.gettempdir()), SOCKETS), (self.path, STORAGE))
+        is_named = any(place == parent.resolve() and path.name.startswith(prefix) for parent, prefix in places)
+        return is_named and stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
     @contextlib.contextmanager
     def held(self, name: str) -> Iterator[None]:
-        """Lock the directory; raises CommandError if another `pdx up` holds the lock."""
+        """Lock the directory, and remove what a killed run left in it.
+
+        Raises InputError for a directory that cannot store files, and CommandError if another `pdx up` holds the lock.
+        """
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise CommandError(
+            raise InputError(
                 f"{self.path} cannot store the run's files: {error.strerror}; choose another directory with --run-dir."
             ) from error
         try:
             if not _lock(lock, wait_seconds=0.5):
                 raise CommandError(f"{name} already runs in {self.path}; stop that `pdx up`, or use another --run-dir.")
+            for former in (STATE, ENDING):
+                (self.path / former).unlink(missing_ok=True)
+            self.remove_scratch()
             why = ""
             try:
                 yield
@@ -146,6 +234,18 @@ class RunDirectory:
         finally:
             os.close(lock)
 
+    @property
+    def is_held(self) -> bool:
+        """Whether a run holds the lock."""
+        try:
+            lock = os.open(self.path / LOCK, os.O_RDWR)
+        except OSError:
+            return False
+        try:
+            return not _lock(lock, wait_seconds=0)
+        finally:
+            os.close(lock)
+
     def live(self) -> Run | None:
         """Return the record if its `pdx up` still runs; remove it otherwise."""
         if (run := self.read()) is None:
@@ -154,7 +254,8 @@ class RunDirectory:
             lock = os.open(self.path / LOCK, os.O_RDWR)
             try:
                 if _lock(lock, wait_seconds=0):
-                    self.clear(Ending(run.name, self._last_line(), "`pdx up` was killed"))
+                    self.clear(self._killed(run.name, "`pdx up` was killed"))
+                    self.remove_scratch()
                     return None
             finally:
                 os.close(lock)
@@ -168,11 +269,19 @@ def default_root() -> Path:
 
 
 def directories(root: Path, *, ended: bool = False) -> list[RunDirectory]:
-    """Return every run directory in a root, or the root itself if it is one; if `ended`, those of ended runs."""
-    candidates = [root, *sorted(root.iterdir())] if root.is_dir() else []
-    if ended:
-        return [RunDirectory(p) for p in candidates if (p / LOGS).is_dir() and not (p / STATE).is_file()]
-    return [RunDirectory(path) for path in candidates if (path / STATE).is_file()]
+    """Return every run directory in a root, or the root itself if it is one; if `ended`, those of ended runs.
+
+    Raises InputError for a root that is a file or that cannot be read.
+    """
+    try:
+        candidates = [root, *sorted(root.iterdir())] if root.exists() else []
+        if ended:
+            found = [RunDirectory(p) for p in candidates if (p / LOGS).is_dir() and not (p / STATE).is_file()]
+            return [each for each in found if not each.is_held]
+        return [RunDirectory(path) for path in candidates if (path / STATE).is_file()]
+    except OSError as error:
+        named = f"{error.filename or root} cannot be read: {error.strerror}"
+        raise InputError(f"{named}; choose another directory with --run-dir.") from error
 
 
 def live_runs(root: Path) -> list[Run]:

@@ -1,14 +1,20 @@
 """Reads of one PDDeployment's objects with the user's own rights."""
 
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import aiohttp
+
+from pdx_api.names import LABEL_DEPLOYMENT, LABEL_ROLE, ROLE_GATEWAY
 from pdx_cli.errors import CommandError
+from pdx_cli.inputs.target import InCluster
+from pdx_cli.sources.client import reason
 from pdx_cli.sources.kube import Kube
 from pdx_cli.sources.observation import Body
 from pdx_operator.kube.client import ApiError, MissingError
-from pdx_operator.kube.resources import PDDEPLOYMENT, Kind
+from pdx_operator.kube.resources import PDDEPLOYMENT, POD, Kind
 
 Answer = TypeVar("Answer")
 
@@ -50,6 +56,12 @@ class ObjectAccess:
             self.unseen[what] = "not allowed" if error.status == 403 else str(error)
             return default
 
+    async def gateway_pods(self) -> list[str]:
+        """Return the names of the pods of running gateways; raises ApiError."""
+        selector = f"{LABEL_DEPLOYMENT}={self.name},{LABEL_ROLE}={ROLE_GATEWAY}"
+        pods = (await self.kube.list(POD, self.namespace, labelSelector=selector))["items"]
+        return sorted(pod["metadata"]["name"] for pod in pods if (pod.get("status") or {}).get("phase") == "Running")
+
     async def _missing(self, message: str) -> str:
         if "could not find the requested resource" in message:
             return "This cluster has no CRD for PDDeployments: install the chart, or apply crds/."
@@ -61,7 +73,18 @@ class ObjectAccess:
         )
 
 
-async def sole_name(kube: Kube, namespace: str) -> str:
+@asynccontextmanager
+async def access_to(target: InCluster) -> AsyncIterator[ObjectAccess]:
+    """Connect to a PDDeployment, or to the only one if none is named; raises CommandError with code 2."""
+    kube, namespace = await Kube.of(target.kubeconfig, target.context)
+    try:
+        namespace = target.namespace or namespace
+        yield ObjectAccess(kube, namespace, target.name or await _sole_name(kube, namespace))
+    finally:
+        await kube.close()
+
+
+async def _sole_name(kube: Kube, namespace: str) -> str:
     """Return the name of the only PDDeployment in a namespace; raises CommandError with code 2."""
     try:
         found = (await kube.list(PDDEPLOYMENT, namespace))["items"]
@@ -75,5 +98,8 @@ async def sole_name(kube: Kube, namespace: str) -> str:
 
 
 def unreadable(error: ApiError) -> CommandError:
-    """Return the error of a command that the API server refuses, with code 2."""
+    """Return the error of a command that the API server refuses or does not answer, with code 2."""
+    cause = error.__cause__
+    if isinstance(cause, aiohttp.ClientError | OSError):  # TimeoutError is one
+        return CommandError(f"The cluster cannot be read: the API server does not answer: {reason(cause)}.", code=2)
     return CommandError(f"The cluster cannot be read: {str(error).rstrip('.')}.", code=2)

@@ -8,7 +8,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from pdx_cli.sources.observation import Tokens
 
 STATE_PATH: Final = "/pdx/state"
-VERIFICATION_PATH: Final = "/pdx/canary"
 """On a gateway's admin port: the results of its transfer probes, pair by pair."""
 
 PROMPT_TOKENS: Final = "vllm:prompt_tokens_by_source_total"
@@ -28,6 +27,12 @@ def model_of(body: bytes) -> str | None:
     cards = parsed(body).get("data")
     card = cards[0] if isinstance(cards, list) and cards and isinstance(cards[0], dict) else {}
     return card.get("root") or card.get("id")
+
+
+def names_of(body: bytes) -> tuple[str, ...]:
+    """Return the names that clients may send as `model`, adapters included, from /v1/models."""
+    cards = parsed(body).get("data")
+    return tuple(str(card.get("id")) for card in cards if isinstance(card, dict)) if isinstance(cards, list) else ()
 
 
 def tokens_of(page: bytes) -> Tokens | None:

@@ -3,15 +3,25 @@
 import asyncio
 import json
 import os
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import aiohttp
+
+from pdx_cli.errors import CommandError, InputError
+
+NOT_FOUND: Final = 404
 
 
 class AnswerError(Exception):
     """No usable answer: the connection failed, the time ran out, or the status is not 200. The text says which."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        """The answer's status; None without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +34,14 @@ class Answer:
 
 
 class Client:
-    """Owns one HTTP session. It ignores the proxies of the environment, because every server is on this machine."""
+    """Owns one HTTP session. It ignores the proxies of the environment: most servers are on this machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, headers: Mapping[str, str] | None = None) -> None:
+        """`headers`: sent with every request."""
         # A server may close an idle connection at the moment at which a POST is sent over it.
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), trust_env=False)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(force_close=True), headers=headers, trust_env=False
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -75,14 +88,29 @@ class Client:
         except TimeoutError as error:
             raise AnswerError(f"{url} did not answer within {seconds:g} s") from error
         except (aiohttp.ClientError, OSError, UnicodeDecodeError) as error:
-            raise AnswerError(f"{url} did not answer: {_reason(error)}") from error
+            raise AnswerError(f"{url} did not answer: {reason(error)}") from error
         if response.status != 200:
-            raise AnswerError(f"{url} answered {response.status}: {' '.join(text.split())[:200]}")
+            raise AnswerError(f"{url} answered {response.status}: {' '.join(text.split())[:200]}", response.status)
         return text, {name.lower(): value for name, value in response.headers.items()}
 
 
-def _reason(error: Exception) -> str:
+def unreadable_gateway(admin: str, error: AnswerError) -> CommandError:
+    """Return the error of a command whose gateway does not answer at the URL of its admin port, with code 2."""
+    if error.status == NOT_FOUND:
+        return InputError(f"{admin} is not the admin port of a gateway; write the one that `pdx gateway` prints.")
+    return CommandError(f"The gateway cannot be queried: {error}.", code=2)
+
+
+def reason(error: BaseException) -> str:
     """Return why a request failed, without the client library's details."""
+    if isinstance(error, aiohttp.InvalidURL):
+        return "its URL is not valid"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
+        return "its certificate is not trusted"
+    if isinstance(error, aiohttp.ClientConnectorSSLError | ssl.SSLError):
+        return "it does not speak TLS, or not with this client"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "its host name cannot be resolved"
     if isinstance(error, aiohttp.ClientConnectorError):

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from pdx_api.names import Mode, Role
 from pdx_cli.sources.engine_load import EngineLoad, LoadFigures, compared
 from pdx_cli.sources.observation import Body
 
@@ -15,6 +16,10 @@ QUANTILES: Final = (0.5, 0.9, 0.99)
 WARM: Final = "Warm"
 STALE_ROUNDS: Final = 2
 PHASES: Final = "pdx_phase_seconds_bucket"
+BURSTS: Final = ("burst", "sooner")
+"""Reasons of `pdx_not_split_total` for requests that decode engines serve alone by the objectives."""
+NO_PAIR: Final = "there is no pair"
+"""First words of a gateway's finding while it has no pair to probe (`pdx_proxy.verification.verdict`)."""
 _STATES: Final = ("Warm", "Warming", "Suspect", "Cold", "NotReady", "Leaving")
 
 _NO_LOAD: Final = LoadFigures()
@@ -32,7 +37,7 @@ class Reading:
     """Its /pdx/state."""
     phases: Mapping[str, Buckets] = field(default_factory=dict)
     verification: Body | None = None
-    """Its /pdx/canary; None if it has none."""
+    """Its /pdx/verification; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,8 @@ class PairFigures:
     remote: float | None
     """Share of the probe's prompt that came through the connector."""
     seconds: Mapping[str, float]
-    age: float
+    age: float | None
+    """Seconds since the last probe that proved something; None if none has."""
     detail: str
     stale: bool = False
     """Whether all pairs could have been probed twice since, so that its verdict is not current."""
@@ -125,6 +131,8 @@ class Figures:
     """Time between the two samples; 0 if there is only one, and then there are no rates."""
     outcomes: Mapping[str, tuple[float, int]]
     """Outcome -> requests per second, and since the gateways' start."""
+    bursts: Mapping[str, tuple[float, int]]
+    """Requests that decode engines served alone because they were sooner, by reason -> the same."""
     problems: Mapping[str, tuple[float, int]]
     """Retries, shed requests, ejections and settlements, by kind and reason -> the same."""
     phases: tuple[PhaseFigures, ...]
@@ -182,6 +190,7 @@ def figures(before: Sample | None, now: Sample, names: Mapping[str, str] = Mappi
         in_flight=_sum(state["inFlight"] for state in states),
         seconds=seconds,
         outcomes=_rates(before, now, seconds, lambda state: state["outcomes"]),
+        bursts=_rates(before, now, seconds, _bursts),
         problems=_rates(before, now, seconds, _problems),
         phases=_phases(before, now, seconds),
         endpoints=endpoints,
@@ -236,6 +245,11 @@ def _rates(before: Sample | None, now: Sample, seconds: float, of: Any) -> dict[
             rate, total = totals.get(name, (0.0, 0))
             totals[name] = (rate + (grown / seconds if seconds else 0.0), total + count)
     return totals
+
+
+def _bursts(state: Body) -> dict[str, int]:
+    counts = state.get("notSplit") or {}
+    return {f"whole: {why}": counts[why] for why in BURSTS if why in counts}
 
 
 def _problems(state: Body) -> dict[str, int]:
@@ -302,20 +316,20 @@ def _pairs(readings: Sequence[Reading]) -> tuple[PairFigures, ...]:
     found: dict[tuple[str, str], PairFigures] = {}
     for page, pair in ((probes, each) for probes in _probes(readings) for each in probes.get("pairs") or ()):
         longest = STALE_ROUNDS * _round_seconds(page)
-        tokens = pair.get("tokens") or 0
+        tokens, age = pair.get("tokens") or 0, pair.get("ageSeconds")
         figure = PairFigures(
             prefill=str(pair["prefill"]),
             decode=str(pair["decode"]),
             verdict=str(pair["verdict"]),
             remote=pair.get("outside", 0) / tokens if tokens else None,
             seconds=pair.get("seconds") or {},
-            age=float(pair.get("ageSeconds") or 0),
+            age=age,
             detail=": ".join(each for each in (str(pair.get("cause") or ""), _seen(pair)) if each),
             outdated=bool(pair.get("outdated")),
-            stale=0 < longest < float(pair.get("ageSeconds") or 0),
+            stale=age is not None and 0 < longest < age,
         )
         other = found.get((figure.prefill, figure.decode))
-        if other is None or figure.age < other.age:
+        if other is None or (figure.age is not None and (other.age is None or figure.age < other.age)):
             found[figure.prefill, figure.decode] = figure
     return tuple(sorted(found.values(), key=lambda p: (p.verdict == "verified", p.prefill, p.decode)))
 
@@ -339,11 +353,12 @@ def _probes(readings: Sequence[Reading]) -> list[Body]:
 
 
 def _summary(readings: Sequence[Reading]) -> str:
-    findings = [page["finding"] for page in _probes(readings) if "finding" in page]
+    split = [reading for reading in readings if reading.state.get("mode") != Mode.AGGREGATED]
+    findings = [(page["finding"], each.state) for each in split if "finding" in (page := each.verification or {})]
     if not findings:
         return ""
     order = ("broken", "verified", "unknown")
-    worst = min(findings, key=lambda f: order.index(f["verdict"]) if f["verdict"] in order else len(order))
+    worst, state = min(findings, key=lambda f: order.index(v) if (v := f[0]["verdict"]) in order else len(order))
     match worst["verdict"]:
         case "verified":
             return ""  # the pairs show whether this holds at present
@@ -351,7 +366,31 @@ def _summary(readings: Sequence[Reading]) -> str:
             noun = "pair" if worst.get("possible") == 1 else "pairs"
             return f"KV DOES NOT MOVE in {worst.get('broken_pairs')} of {worst.get('possible')} {noun}"
         case _:
-            return f"KV not verified: {worst.get('why') or 'no transfer probe has succeeded yet'}"
+            why = why_not_verified(str(worst.get("why") or ""), state["endpoints"])
+            return f"KV not verified: {why or 'no transfer probe has succeeded yet'}"
+
+
+def why_not_verified(why: str, endpoints: Sequence[Body]) -> str:
+    """Return why a gateway has no result about KV, as a clause.
+
+    A gateway probes pairs of engines that serve. Before there is one, and until it looks again about a second later, it
+    reports that there is no pair.
+    """
+    if not why.startswith(NO_PAIR):
+        return why
+    if not endpoints:
+        return "the gateway has found no engines"
+    if _paired([each for each in endpoints if each["state"] == WARM]):
+        return "the first transfer probe has not ended yet"
+    return "waiting until a prefill and a decode engine serve" if _paired(endpoints) else why
+
+
+def _paired(endpoints: Sequence[Body]) -> bool:
+    """Whether a prefill and a decode engine have the same revision."""
+    prefill, decode = (
+        {each.get("revision") for each in endpoints if each["role"] == role} for role in (Role.PREFILL, Role.DECODE)
+    )
+    return not prefill.isdisjoint(decode)
 
 
 def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

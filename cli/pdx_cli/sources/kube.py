@@ -17,7 +17,7 @@ import yaml
 from aiohttp import AddrInfoType
 from kubernetes.aio import client, config
 
-from pdx_cli.errors import CommandError, InputError
+from pdx_cli.errors import InputError
 from pdx_operator.kube.client import ApiError, Cluster
 from pdx_operator.kube.resources import POD
 
@@ -158,9 +158,8 @@ def _check_exists(kubeconfig: str | None) -> None:
     """Refuse a path without a file; the library would print a line for it."""
     paths = _paths(kubeconfig)
     if not any(Path(file).expanduser().is_file() for file in paths.split(os.pathsep) if file):
-        raise CommandError(
-            f"No cluster is configured: {paths!r} does not exist; name a file with --kubeconfig.", code=2
-        )
+        problem = "is not a file" if Path(paths).expanduser().exists() else "does not exist"
+        raise InputError(f"No cluster is configured: {paths!r} {problem}; name a file with --kubeconfig.")
 
 
 async def _received(channel: "aiohttp.ClientWebSocketResponse") -> bytes:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from pdx_api.names import Mode, Role
-from pdx_cli.errors import CommandError
+from pdx_api.verification import PAIRS_PATH
 from pdx_cli.inputs.target import Local
 from pdx_cli.runs import reaper
 from pdx_cli.runs.logs import tail
 from pdx_cli.runs.run_record import Process, Run
-from pdx_cli.sources.answers import STATE_PATH, VERIFICATION_PATH, model_of, parsed, tokens_of, version_of
-from pdx_cli.sources.client import AnswerError, Client
+from pdx_cli.sources.answers import STATE_PATH, model_of, names_of, parsed, tokens_of, version_of
+from pdx_cli.sources.client import AnswerError, Client, unreadable_gateway
 from pdx_cli.sources.observation import Body, EndedProcess, Engine, Gateway, Observation, Starting
 
 LOG_LINES: Final = 400
@@ -32,7 +32,7 @@ async def observe(local: Local, client: Client, now: Callable[[], datetime]) -> 
         state = await client.json(f"{local.admin}{STATE_PATH}", seconds=_QUERY_SECONDS)
     except AnswerError as error:
         if local.run is None:
-            raise CommandError(f"The gateway cannot be queried: {error}.", code=2) from error
+            raise unreadable_gateway(local.admin, error) from error
         problem = str(error)
     processes = {process.url.rstrip("/"): process for process in local.run.processes} if local.run else {}
     endpoints = {_url(e): e for e in (state or {}).get("endpoints") or ()}
@@ -72,8 +72,8 @@ async def _gateway(
 
 
 async def _verification(local: Local, client: Client) -> Body | None:
-    """Return the gateway's /pdx/canary with the names of processes instead of addresses."""
-    page = await _text(client, f"{local.admin}{VERIFICATION_PATH}")
+    """Return the gateway's /pdx/verification with the names of processes instead of addresses."""
+    page = await _text(client, f"{local.admin}{PAIRS_PATH}")
     for address, name in local.names.items():
         page = page.replace(address.encode(), name.encode())
     return parsed(page) or None
@@ -98,7 +98,14 @@ async def _engine(
         *(_text(client, f"{url}{path}") for path in ("/version", "/v1/models", "/metrics"))
     )
     page = metrics.decode(errors="replace")
-    return replace(engine, version=version_of(version), model=model_of(models), tokens=tokens_of(metrics), metrics=page)
+    return replace(
+        engine,
+        version=version_of(version),
+        model=model_of(models),
+        names=names_of(models),
+        tokens=tokens_of(metrics),
+        metrics=page,
+    )
 
 
 def _log(process: Process, now: datetime) -> str:

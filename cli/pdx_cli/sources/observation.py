@@ -23,7 +23,7 @@ class Gateway:
     problem: str = ""
     """Why the state could not be read."""
     verification: Body | None = None
-    """Its /pdx/canary; None if it has none."""
+    """Its /pdx/verification; None if it has none."""
     log: str = ""
     """The end of its log; empty if it was not read."""
     log_source: str = ""
@@ -59,6 +59,8 @@ class Engine:
     version: str | None = None
     model: str | None = None
     """The model that it has loaded: `root` of its /v1/models."""
+    names: tuple[str, ...] = ()
+    """What clients may send as `model`: the names in its /v1/models, adapters included."""
     tokens: Tokens | None = None
     log: str = ""
     """The last minutes of its log."""

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pdx_api.names import ADMIN_PORT, ENGINE_CONTAINER, ENGINE_PORT, GATEWAY_CONTAINER, ROLE_GATEWAY, Role
+from pdx_api.verification import PAIRS_PATH
 from pdx_cli.sources.access import ObjectAccess
-from pdx_cli.sources.answers import STATE_PATH, VERIFICATION_PATH, model_of, parsed, tokens_of, version_of
+from pdx_cli.sources.answers import STATE_PATH, model_of, names_of, parsed, tokens_of, version_of
 from pdx_cli.sources.kube import PodAnswerError
 from pdx_cli.sources.objects import group_of, is_running, rendered_args, role_of, vllm_args
 from pdx_cli.sources.observation import Body, Engine, Gateway
@@ -68,7 +69,7 @@ class PodReader:
         return f"kubectl logs -n {self.access.namespace} {pod} -c {container}"
 
     async def _verification(self, pod: str) -> Body | None:
-        query = self.access.kube.query_pod(self.access.namespace, pod, ADMIN_PORT, VERIFICATION_PATH)
+        query = self.access.kube.query_pod(self.access.namespace, pod, ADMIN_PORT, PAIRS_PATH)
         return parsed(await _or_empty(query)) or None
 
     async def engines(self, pods: Sequence[Body], deployments: Sequence[Body]) -> tuple[Engine, ...]:
@@ -112,6 +113,7 @@ class PodReader:
         return {
             "version": version_of(version),
             "model": model_of(models),
+            "names": names_of(models),
             "tokens": tokens_of(metrics),
             "metrics": page,
         }

@@ -8,18 +8,17 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-from pdx_api.names import ADMIN_PORT, LABEL_DEPLOYMENT, LABEL_ROLE, ROLE_GATEWAY
-from pdx_cli.errors import CommandError
+from pdx_api.names import ADMIN_PORT
+from pdx_api.verification import PAIRS_PATH
 from pdx_cli.inputs.target import InCluster, Local
-from pdx_cli.sources.access import ObjectAccess, sole_name, unreadable
-from pdx_cli.sources.answers import STATE_PATH, VERIFICATION_PATH
-from pdx_cli.sources.client import AnswerError, Client
+from pdx_cli.sources.access import ObjectAccess, access_to, unreadable
+from pdx_cli.sources.answers import STATE_PATH
+from pdx_cli.sources.client import AnswerError, Client, unreadable_gateway
 from pdx_cli.sources.engine_load import EngineLoad, read_load
 from pdx_cli.sources.figures import Reading, Sample, read_phases
-from pdx_cli.sources.kube import Kube, PodAnswerError
+from pdx_cli.sources.kube import PodAnswerError
 from pdx_cli.sources.observation import Body
 from pdx_operator.kube.client import ApiError
-from pdx_operator.kube.resources import POD
 
 MAX_ENGINES: Final = 64
 """Engines whose counters one sample reads."""
@@ -79,16 +78,13 @@ class LocalSampler:
         """See `Sampler`."""
         try:
             reading = await _reading("gateway", self._query)
-        except _NoAnswerError as error:
-            raise CommandError(f"The gateway cannot be queried: {error}.", code=2) from error
+        except AnswerError as error:
+            raise unreadable_gateway(self.local.admin, error) from error
         loads, unanswered = await _loads([reading], self._load)
         return Sample(self.clock(), (reading,), loads=loads, unanswered=unanswered)
 
     async def _query(self, path: str) -> str:
-        try:
-            return await self.client.text(f"{self.local.admin}{path}")
-        except AnswerError as error:
-            raise _NoAnswerError(str(error)) from error
+        return await self.client.text(f"{self.local.admin}{path}")
 
     async def _load(self, endpoint: Body) -> EngineLoad | None:
         url = f"{str(endpoint['url']).rstrip('/')}/metrics"
@@ -122,12 +118,10 @@ class ClusterSampler:
 
     async def sample(self) -> Sample:
         """See `Sampler`."""
-        selector = f"{LABEL_DEPLOYMENT}={self.access.name},{LABEL_ROLE}={ROLE_GATEWAY}"
         try:
-            pods = (await self.access.kube.list(POD, self.access.namespace, labelSelector=selector))["items"]
+            names = await self.access.gateway_pods()
         except ApiError as error:
             raise unreadable(error) from error
-        names = sorted(p["metadata"]["name"] for p in pods if (p.get("status") or {}).get("phase") == "Running")
         answers = await asyncio.gather(*(self._read(name) for name in names))
         readings = tuple(answer for answer in answers if isinstance(answer, Reading))
         loads, unanswered = await _loads(readings, self._load)
@@ -169,20 +163,15 @@ async def sampler_of(target: Local | InCluster, clock: Callable[[], float]) -> A
         async with Client() as client:
             yield LocalSampler(target, client, clock)
         return
-    kube, namespace = await Kube.of(target.kubeconfig, target.context)
-    try:
-        namespace = target.namespace or namespace
-        access = ObjectAccess(kube, namespace, target.name or await sole_name(kube, namespace))
+    async with access_to(target) as access:
         await access.object()
         yield ClusterSampler(access, clock)
-    finally:
-        await kube.close()
 
 
 async def _reading(name: str, query: Query) -> Reading:
     state, page = await asyncio.gather(query(STATE_PATH), query("/metrics"))
     try:
-        verification = json.loads(await query(VERIFICATION_PATH))
+        verification = json.loads(await query(PAIRS_PATH))
     except (_NoAnswerError, ValueError):
         verification = None
     try:

@@ -57,6 +57,7 @@ KUBE_PROXY: Final = _kubernetes("kube-proxy")
 HELM: Final = Program("helm", "helm", "helm.sh/helm/v4/cmd/helm", ("version", "--short"), "4.")
 KWOK: Final = Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", ("--version",), "0.8.")
 COREDNS: Final = Program("coredns", "coredns", ".", ("-version",), "1.15.")
+COLLECTOR: Final = Program("otelcol", "otelcol", ".", ("--version",), "0.160.")
 PAUSE: Final = Program("pdx-pause", "pause", ".", ("--version",), "none")
 
 CONTROL_PLANE: Final = (ETCD, APISERVER, CONTROLLER_MANAGER, KUBECTL, SCHEDULER)

@@ -1,5 +1,6 @@
 """The HTTP endpoints of the operator: /healthz and /readyz for the kubelet, /metrics for Prometheus."""
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -9,11 +10,15 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pdx_operator.app.metrics import Metrics
 
 
+class PortError(Exception):
+    """The endpoints cannot listen; the text says on which port, and why."""
+
+
 @asynccontextmanager
 async def serving(
     port: int, is_alive: Callable[[], bool], is_ready: Callable[[], bool], metrics: Metrics
 ) -> AsyncIterator[None]:
-    """Serve the endpoints inside a `with` block; with port 0 serve nothing. Raises OSError."""
+    """Serve the endpoints inside a `with` block; with port 0 serve nothing. Raises PortError."""
     if not port:
         yield
         return
@@ -36,8 +41,16 @@ async def serving(
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5)
     await runner.setup()
     try:
-        # The kubelet and Prometheus connect to the pod's address.
-        await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104
+        await _listen(runner, port)
         yield
     finally:
         await runner.cleanup()
+
+
+async def _listen(runner: web.AppRunner, port: int) -> None:
+    try:
+        # The kubelet and Prometheus connect to the pod's address.
+        await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise PortError(f"cannot listen on port {port}: {reason}; choose another port with --health-port") from error

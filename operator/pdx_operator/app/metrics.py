@@ -12,11 +12,15 @@ from pdx_api.names import ConditionType
 from pdx_api.version import pdx_version
 from pdx_operator.app.object_summary import UNKNOWN, ObjectSummary
 from pdx_operator.plan.rollout import Phase
+from pdx_operator.status.conditions import INVALID, PAUSED
 
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _RESULTS: Final = ("ok", "failed", "fault")
 _STATUSES: Final = ("True", "False", UNKNOWN)
-_STATES: Final = (*(phase.value for phase in Phase), "GatewayStarting", "InvalidSpec", UNKNOWN)
+STATES: Final = (
+    *(phase.value for phase in Phase),
+    *("GatewayStarting", "GatewayUpgradeWaiting", PAUSED, INVALID, UNKNOWN),
+)
 """Reasons of the condition Progressing; any other reason counts as Unknown."""
 
 Summaries = Callable[[], Mapping[str, ObjectSummary]]
@@ -160,7 +164,7 @@ def _rollouts(summaries: Iterable[ObjectSummary]) -> Metric:
         labels=["state"],
     )
     reasons = [summary.conditions[ConditionType.PROGRESSING].reason for summary in summaries]
-    tally = Tally(reason if reason in _STATES else UNKNOWN for reason in reasons)
-    for state in _STATES:
+    tally = Tally(reason if reason in STATES else UNKNOWN for reason in reasons)
+    for state in STATES:
         family.add_metric([state], tally[state])
     return family

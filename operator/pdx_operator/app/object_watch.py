@@ -1,4 +1,4 @@
-"""Watches PDDeployments with kopf, restarts it after a failure, and compares its result with lists.
+"""Watches PDDeployments with kopf, restarts kopf after a failure, and lists all PDDeployments to find missed changes.
 
 kopf ends at an error in a watch, and when one of its namespaces cannot be read. It reports no object that has been
 deleted while no watch was open. So this module watches readable namespaces only, starts kopf again, and lists the

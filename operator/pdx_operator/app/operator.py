@@ -16,6 +16,7 @@ from pdx_operator.app.object_watch import ObjectWatch
 from pdx_operator.app.settings import Settings
 from pdx_operator.controller.claims import Claims
 from pdx_operator.controller.crd_check import CRDCheck
+from pdx_operator.controller.gateway_upgrades import GatewayUpgrades
 from pdx_operator.controller.manager import Manager
 from pdx_operator.controller.reconciler import Context, Reconciler
 from pdx_operator.controller.transfer_poller import TransferPoller
@@ -25,7 +26,7 @@ from pdx_operator.kube.crd import missing_fields
 from pdx_operator.kube.event_recorder import EventRecorder
 from pdx_operator.kube.informer import Informer
 from pdx_operator.kube.leadership import Leadership
-from pdx_operator.kube.resources import CHILD_KINDS, Key
+from pdx_operator.kube.resources import CHILD_KINDS, OPTIONAL_KINDS, Key
 from pdx_operator.render.children import Installation
 from pdx_operator.render.rbac import RoleKind
 
@@ -53,7 +54,16 @@ class Operator:
         self._cache = Cache(self._enqueue, summaries.observe)
         self._informers = {
             namespace: [
-                Informer(cluster, self._cache, kind, namespace, random.random, time.monotonic) for kind in CHILD_KINDS
+                Informer(
+                    cluster,
+                    self._cache,
+                    kind,
+                    namespace,
+                    random.random,
+                    time.monotonic,
+                    optional=kind in OPTIONAL_KINDS,
+                )
+                for kind in (*CHILD_KINDS, *OPTIONAL_KINDS)
             ]
             for namespace in namespaces
         }
@@ -78,6 +88,9 @@ class Operator:
             count_reconcile=metrics.count_reconcile,
             installation=_installation(settings),
             claims=Claims(self._cluster, settings.operator_name, time.monotonic, metrics.count_conflict),
+            gateway_upgrades=GatewayUpgrades(
+                settings.max_gateway_upgrades, time.monotonic, lambda key: self._enqueue(key, False)
+            ),
             crd_check=self._crd_check,
             intervals=settings.intervals,
             reconciles=asyncio.Semaphore(settings.max_concurrent_reconciles),
@@ -164,6 +177,7 @@ def _installation(settings: Settings) -> Installation:
     return Installation(
         gateway_image=settings.gateway_image,
         gateway_pull_secrets=settings.gateway_pull_secrets,
+        gateway_pull_policy=settings.gateway_pull_policy,
         operator_namespace=settings.operator_namespace,
         gateway_role=RoleKind.ROLE if settings.namespaces else RoleKind.CLUSTER_ROLE,
     )

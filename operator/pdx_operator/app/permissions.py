@@ -19,6 +19,7 @@ ACCESS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "rolebindings.rbac.authorization.k8s.io": _CHILD,
         "poddisruptionbudgets.policy": _CHILD,
         "networkpolicies.networking.k8s.io": _CHILD,
+        "httproutes.gateway.networking.k8s.io": _CHILD,
         "pods": ("list",),
         "pods/log": ("get",),
         "events.events.k8s.io": ("create",),

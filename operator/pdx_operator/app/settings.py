@@ -14,6 +14,10 @@ class Settings:
     """Image of gateways whose spec names none."""
     gateway_pull_secrets: tuple[str, ...] = ()
     """Pull secrets of that image."""
+    gateway_pull_policy: str = ""
+    """When that image is pulled. Empty: Kubernetes' default."""
+    max_gateway_upgrades: int = 4
+    """Objects whose gateways are replaced at the same time after an upgrade of the operator."""
     operator_namespace: str = ""
     """Namespace of the operator's own pod: gateways accept its requests to their admin port. Empty: not in a pod."""
     namespaces: tuple[str, ...] = ()

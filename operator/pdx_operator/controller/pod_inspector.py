@@ -1,4 +1,4 @@
-"""Lists the pods of an object that is not ready, rarely, to find the cause.
+"""Lists the pods of an object, at long intervals, to find out why the object is not ready.
 
 Pods are not watched: a cluster has ten times as many pods as objects of all other kinds.
 """

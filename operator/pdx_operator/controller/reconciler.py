@@ -13,6 +13,7 @@ from pdx_api.spec.types import PDDeployment
 from pdx_operator.controller.applier import Applier, ApplyResult
 from pdx_operator.controller.claims import Claims
 from pdx_operator.controller.crd_check import CRDCheck
+from pdx_operator.controller.gateway_upgrades import RETRY_SECONDS, GatewayUpgrades
 from pdx_operator.controller.intervals import Intervals
 from pdx_operator.controller.pod_inspector import PodInspector
 from pdx_operator.controller.status_writer import StatusWriter
@@ -47,6 +48,7 @@ class Context:
     """Called after each reconcile with its result (ok, failed or fault) and its duration in seconds."""
     installation: Installation
     claims: Claims
+    gateway_upgrades: GatewayUpgrades
     crd_check: CRDCheck
     intervals: Intervals
     reconciles: asyncio.Semaphore
@@ -96,6 +98,7 @@ class Reconciler:
             if delay is None and self._key not in self._context.cache:
                 self._context.transfer_poller.forget(self._key)
                 self._context.claims.forget(self._key)
+                self._context.gateway_upgrades.finish(self._key)
                 return
             await self._wait(delay)
 
@@ -212,7 +215,8 @@ class Reconciler:
         else:
             self._backoff.reset()
             retry = None
-        delays = (next_inspection, wait or None, retry, filtered.wait)
+        upgrade = RETRY_SECONDS if filtered.plan.gateway_waits else None
+        delays = (next_inspection, wait or None, retry, filtered.wait, upgrade)
         return min((delay for delay in delays if delay is not None), default=None)
 
     async def _status(
@@ -246,6 +250,11 @@ class Reconciler:
     def _plan(self, snapshot: Snapshot) -> FilteredPlan:
         context = self._context
         new = plan(snapshot, context.installation)
+        if new.upgrades_gateway:
+            if not context.gateway_upgrades.start(self._key):
+                new = new.without_gateway_upgrade()
+        elif new.gateway_is_complete or new.has_no_gateway:
+            context.gateway_upgrades.finish(self._key)
         return self._write_backoff.filter(new, snapshot.body["metadata"]["generation"])
 
     async def _is_current(self, snapshot: Snapshot) -> bool:
@@ -276,7 +285,8 @@ class Reconciler:
 
 def _probes_transfer(deployment: PDDeployment) -> bool:
     spec = deployment.spec
-    return spec.mode is Mode.DISAGGREGATED and spec.routing.canary_seconds > 0
+    verified = spec.kv_transfer.verification.period_seconds > 0
+    return spec.mode is Mode.DISAGGREGATED and spec.gateway.enabled and verified
 
 
 def events(result: ApplyResult) -> list[Event]:

@@ -31,6 +31,8 @@ class Informer:
         namespace: str | None,
         random: Callable[[], float],
         clock: Callable[[], float],
+        *,
+        optional: bool = False,
     ) -> None:
         self._cluster = cluster
         self._cache = cache
@@ -38,6 +40,8 @@ class Informer:
         self._namespace = namespace
         self._backoff = Backoff(0.2, 15.0, random)
         self._clock = clock
+        self._optional = optional
+        """Whether the cluster may lack the kind, or refuse to list it: then there are no such children."""
         self._version = ""
         """The version to watch from; empty: list first."""
         self.last_active = clock()
@@ -63,13 +67,18 @@ class Informer:
                     await asyncio.sleep(self._backoff.next())
             except ApiError as error:
                 check = True
-                self.refused = isinstance(error, RefusedError | MissingError)
+                absent = isinstance(error, RefusedError | MissingError)
+                self.refused = absent and not self._optional
+                if absent and self._optional:
+                    self._cache.retain_children(self._kind, self._namespace, set())
+                    self.synced.set()
                 if error.status:
                     self._active()
                 if not isinstance(error, UnavailableError):
                     self._version = ""
                 delay = max(self._backoff.next(), getattr(error, "after", 0.0))
-                log.log(logging.WARNING if delay > 1 else logging.DEBUG, "Watching %s: %s", self._kind.plural, error)
+                level = logging.WARNING if delay > 1 and (self.refused or not absent) else logging.DEBUG
+                log.log(level, "Watching %s: %s", self._kind.plural, error)
                 await asyncio.sleep(delay)
 
     async def _list(self) -> None:

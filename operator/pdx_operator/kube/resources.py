@@ -76,13 +76,16 @@ CHILD_KINDS: Final = (
     DEPLOYMENT,
 )
 """The kinds of children. PDX 0.1.0 created a Role for each gateway; this version deletes them."""
+HTTP_ROUTE: Final = Kind("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes")
+OPTIONAL_KINDS: Final = (HTTP_ROUTE,)
+"""Further kinds, which a cluster may lack: the Gateway API's CRDs are installed separately."""
 
 OBJECT_BYTES: Final = 256 * 1024
 """Largest PDDeployment that is reconciled. Tenants share the operator's memory."""
 TOO_LARGE: Final = "pdxTooLarge"
 """Key of a cached object that is too large to be kept: its size in bytes."""
 
-KIND_OF: Final = {kind.name: kind for kind in CHILD_KINDS}
+KIND_OF: Final = {kind.name: kind for kind in (*CHILD_KINDS, *OPTIONAL_KINDS)}
 
 
 def controller_of(body: Body) -> Body:

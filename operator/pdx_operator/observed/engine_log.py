@@ -62,7 +62,8 @@ FAILURES: Final = (
     _failure(
         "HubUnreachable",
         r"We couldn't connect to '|outgoing traffic has been disabled",
-        "let the engines reach the Hub, or serve from a volume with spec.model.source",
+        "let the engines reach the Hub, or serve from a volume with spec.model.source; with HF_HUB_OFFLINE, put the "
+        "model in the engine's cache",
     ),
     # vllm model_executor/model_loader/default_loader.py
     _failure(

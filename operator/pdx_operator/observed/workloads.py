@@ -5,6 +5,8 @@ A missing field is read with the meaning that Kubernetes gives to its absence. N
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
 from typing import Final
 
 from pdx_api.names import LABEL_REVISION, LABEL_ROLE, LABEL_SERVICE, Role
@@ -84,6 +86,8 @@ class Ending:
     reason: str
     message: str
     """Its termination message, or the end of its log where the pod's policy falls back to that."""
+    seconds: float = 0.0
+    """How long the run lasted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,10 @@ class ContainerView:
     """The latest run that has ended."""
     sidecar: bool = False
     """Whether it is one of the pod's init containers."""
+    startup_seconds: int = 0
+    """When its startup probe gives up; 0 without one."""
+    grace_seconds: int = 0
+    """How long it then has to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +240,11 @@ def pod_view(pod: Body) -> PodView:
                 for c in status.get("initContainerStatuses") or ()
                 if _is_unready(c, done=0)
             ),
-            *(_container_view(c) for c in status.get("containerStatuses") or () if _is_unready(c)),
+            *(
+                _container_view(c, spec=pod.get("spec") or {})
+                for c in status.get("containerStatuses") or ()
+                if _is_unready(c)
+            ),
         ),
     )
 
@@ -270,7 +282,7 @@ def _is_unready(status: Body, done: int | None = None) -> bool:
     return not status.get("ready") and (ended is None or ended.get("exitCode") != done)
 
 
-def _container_view(status: Body, *, sidecar: bool = False) -> ContainerView:
+def _container_view(status: Body, *, sidecar: bool = False, spec: Body = MappingProxyType({})) -> ContainerView:
     state = status.get("state") or {}
     waiting = state.get("waiting") or {}
     return ContainerView(
@@ -283,14 +295,30 @@ def _container_view(status: Body, *, sidecar: bool = False) -> ContainerView:
         restarts=status.get("restartCount") or 0,
         ending=_ending(state.get("terminated") or (status.get("lastState") or {}).get("terminated")),
         sidecar=sidecar,
+        startup_seconds=_startup_seconds(spec, status.get("name", "")),
+        grace_seconds=spec.get("terminationGracePeriodSeconds") or 0,
     )
+
+
+def _startup_seconds(spec: Body, name: str) -> int:
+    container: Body = next((each for each in spec.get("containers") or () if each.get("name") == name), {})
+    probe = container.get("startupProbe") or {}
+    return int(probe.get("failureThreshold", 3)) * int(probe.get("periodSeconds", 10)) if probe else 0
 
 
 def _ending(ended: Body | None) -> Ending | None:
     if not ended:
         return None
     # The end of a log names the error.
-    return Ending(ended.get("exitCode") or 0, ended.get("reason") or "", (ended.get("message") or "")[-MESSAGE_CUT:])
+    message = (ended.get("message") or "")[-MESSAGE_CUT:]
+    return Ending(ended.get("exitCode") or 0, ended.get("reason") or "", message, _lasted(ended))
+
+
+def _lasted(ended: Body) -> float:
+    began, ends = ended.get("startedAt"), ended.get("finishedAt")
+    if not began or not ends:
+        return 0.0
+    return (datetime.fromisoformat(str(ends)) - datetime.fromisoformat(str(began))).total_seconds()
 
 
 def _cut(text: object) -> str:

@@ -11,7 +11,7 @@ from pdx_api.names import (
     ANNOTATION_TEMPLATE,
     ANNOTATION_WIRING,
     GROUP,
-    LABEL_MANAGED_BY,
+    RECOMMENDED_LABELS,
 )
 from pdx_operator.kube.resources import Body
 from pdx_operator.render.objects import Manifest, annotations_of, digest, recorded_template, with_annotations
@@ -44,7 +44,7 @@ def scale_only(live: Body, replicas: int) -> Manifest:
     stored template is unreadable keeps the template in its spec.
     """
     metadata, spec = live["metadata"], live["spec"]
-    labels = {k: v for k, v in metadata["labels"].items() if k.startswith(f"{GROUP}/") or k == LABEL_MANAGED_BY}
+    labels = {k: v for k, v in metadata["labels"].items() if k.startswith(f"{GROUP}/") or k in RECOMMENDED_LABELS}
     stored = annotations_of(live).items()
     annotations = {k: v for k, v in stored if k.startswith(f"{GROUP}/") and k != ANNOTATION_APPLIED}
     return {

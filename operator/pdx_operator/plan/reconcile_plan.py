@@ -4,24 +4,35 @@ Foreign objects are never touched. Children of a previous owner of the same name
 label of a child is adopted, as after a restore from a backup.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from pdx_api.names import LABEL_REVISION, LABEL_ROLE, LABEL_SERVICE, engines_name, gateway_name, services_policy_name
+from pdx_api.names import (
+    ANNOTATION_INPUTS,
+    LABEL_REVISION,
+    LABEL_ROLE,
+    LABEL_SERVICE,
+    Role,
+    engines_name,
+    gateway_name,
+    services_policy_name,
+)
 from pdx_api.render.engines import wiring_number
 from pdx_api.spec.parse import InvalidDeploymentError, parse
-from pdx_api.spec.types import PDDeployment
+from pdx_api.spec.types import PDDeployment, Spec
 from pdx_operator.kube.resources import DEPLOYMENT, OBJECT_BYTES, TOO_LARGE, Body, ChildKey, Snapshot, is_terminating
 from pdx_operator.observed.workloads import ObservedPool, Workloads, observe
 from pdx_operator.plan.drift import differs
 from pdx_operator.plan.operations import Apply, Delete
 from pdx_operator.plan.ownership import Ownership, ownership
 from pdx_operator.plan.pinned_template import pinned, scale_only, with_hash
+from pdx_operator.plan.replicas import engine_counts, is_rolling
 from pdx_operator.plan.revision import is_side_service, revision_in_force, wiring_of
 from pdx_operator.plan.rollout import Budget, RolloutPlan, plan_rollout
-from pdx_operator.render.children import Installation, children
-from pdx_operator.render.objects import Manifest
+from pdx_operator.render.children import Installation, children, with_metadata
+from pdx_operator.render.objects import Manifest, annotations_of
 from pdx_operator.render.overlay import OverlayError
+from pdx_operator.render.rdma import check_rdma, is_engine
 
 _Bodies = Mapping[ChildKey, Body]
 _Manifests = Mapping[ChildKey, Manifest]
@@ -45,6 +56,19 @@ class Plan:
     deletes_of_previous: tuple[Delete, ...] = ()
     """Children of a previous owner that still have the name of a child."""
 
+    engines: Mapping[Role, int] = field(default_factory=dict)
+    """The desired number of engines of each role."""
+    upgrades_gateway: bool = False
+    """The gateway's pods are replaced only because this version of PDX renders them otherwise."""
+    gateway_waits: bool = False
+    """That is put off, because gateways of other objects are being replaced."""
+
+    def without_gateway_upgrade(self) -> "Plan":
+        """The same plan, without the write that replaces the gateway's pods."""
+        assert self.deployment is not None, "an invalid spec has no writes"
+        key = ChildKey(DEPLOYMENT.name, gateway_name(self.deployment.metadata.name))
+        return replace(self, applies=tuple(each for each in self.applies if each.key != key), gateway_waits=True)
+
     @property
     def has_writes(self) -> bool:
         """Whether anything but the status has to be written."""
@@ -55,13 +79,30 @@ class Plan:
         """Whether some pods are not ready yet, or not gone yet."""
         if self.rollout is None:
             return False
-        gateway = self.workloads.gateway
-        complete = self.rollout.done and gateway and gateway.settled and gateway.ready >= gateway.replicas
+        complete = self.rollout.done and (self.gateway_is_complete or self.has_no_gateway)
         return not (complete and all(service.ready >= service.replicas for service in self.workloads.services))
+
+    @property
+    def has_no_gateway(self) -> bool:
+        """Whether the spec asks for none."""
+        return self.deployment is not None and not self.deployment.spec.gateway.enabled
+
+    @property
+    def gateway_is_complete(self) -> bool:
+        """Whether all gateway pods run the present template and are ready."""
+        gateway = self.workloads.gateway
+        return gateway is not None and gateway.settled and gateway.ready >= gateway.replicas
 
 
 def plan(snapshot: Snapshot, installation: Installation) -> Plan:
-    """The writes that follow from a snapshot."""
+    """The writes that follow from a snapshot; none while the object is paused."""
+    found = _plan(snapshot, installation)
+    if found.deployment is None or not found.deployment.spec.paused:
+        return found
+    return replace(found, applies=(), deletes=(), deletes_of_previous=(), upgrades_gateway=False)
+
+
+def _plan(snapshot: Snapshot, installation: Installation) -> Plan:
     if (size := snapshot.body.get(TOO_LARGE)) is not None:
         most = OBJECT_BYTES // 1024
         return Plan(None, invalid=f"the object has {size // 1024} KiB; write one of at most {most} KiB")
@@ -73,11 +114,15 @@ def plan(snapshot: Snapshot, installation: Installation) -> Plan:
         deployment = parse(snapshot.body, tolerant=True)
         revision = revision_in_force(deployment.spec, name, live)
         manifests = children(deployment, revision, installation, uid=uid)
+        _check_new_engines(deployment.spec, manifests, live)
     except (InvalidDeploymentError, OverlayError) as error:
         return Plan(None, invalid=str(error))
     rendered = {_key(manifest): manifest for manifest in manifests}
     workloads = observe(live, gateway_name(name))
-    rollout = _rollout(deployment, revision, workloads)
+    engines = engine_counts(
+        deployment.spec, revision, tuple(workloads.pools.values()), snapshot.body.get("status") or {}
+    )
+    rollout = _rollout(deployment, revision, engines, workloads)
     desired = dict(_desired(deployment, rendered, live, workloads, rollout))
     kept = desired.keys() | set(_kept(name, live, workloads, rollout))
     return Plan(
@@ -90,6 +135,8 @@ def plan(snapshot: Snapshot, installation: Installation) -> Plan:
         deletes_of_previous=tuple(
             _deletes({k: snapshot.children[k] for k in desired if owners.get(k) is Ownership.PREVIOUS_OWNER})
         ),
+        engines=engines,
+        upgrades_gateway=_upgrades_gateway(ChildKey(DEPLOYMENT.name, gateway_name(name)), desired, live),
     )
 
 
@@ -97,9 +144,28 @@ def _key(manifest: Manifest) -> ChildKey:
     return ChildKey(manifest["kind"], manifest["metadata"]["name"])
 
 
-def _rollout(deployment: PDDeployment, revision: str, workloads: Workloads) -> RolloutPlan:
+def _check_new_engines(spec: Spec, manifests: Sequence[Manifest], live: _Bodies) -> None:
+    """Refuse engines that would get a new template with half of what RDMA needs. Raises OverlayError."""
+    for manifest in manifests:
+        if is_engine(manifest):
+            inputs = annotations_of(live.get(_key(manifest))).get(ANNOTATION_INPUTS)
+            if inputs != annotations_of(manifest)[ANNOTATION_INPUTS]:
+                check_rdma(spec, manifest)
+
+
+def _upgrades_gateway(key: ChildKey, desired: _Manifests, live: _Bodies) -> bool:
+    manifest, body = desired.get(key), live.get(key)
+    if manifest is None or body is None:
+        return False
+    # PDX 0.1.0 recorded no inputs.
+    if annotations_of(body).get(ANNOTATION_INPUTS) not in (None, annotations_of(manifest)[ANNOTATION_INPUTS]):
+        return False
+    template = {"kind": manifest["kind"], "spec": {"template": manifest["spec"]["template"]}}
+    return differs(template, body) is not None
+
+
+def _rollout(deployment: PDDeployment, revision: str, desired: Mapping[Role, int], workloads: Workloads) -> RolloutPlan:
     spec = deployment.spec
-    desired = {role: pool.replicas for role, pool in spec.pools().items()}
     budget = Budget(spec.rollout.max_surge, spec.rollout.max_unavailable)
     return plan_rollout(revision, desired, tuple(workloads.pools.values()), budget)
 
@@ -112,7 +178,11 @@ def _desired(
     roles = {engines_name(name, role, revision): role for role in deployment.spec.pools()}
     for key, manifest in rendered.items():
         if key.kind == DEPLOYMENT.name and (role := roles.get(key.name)) is not None:
-            spec = {**manifest["spec"], "replicas": rollout.replicas[revision, role]}
+            spec = dict(manifest["spec"])
+            if _owns_replicas(deployment, role, rollout, workloads):
+                spec["replicas"] = rollout.replicas[revision, role]
+            else:
+                del spec["replicas"]
             yield key, pinned({**manifest, "spec": spec}, live.get(key))
         elif is_side_service(manifest):
             yield key, _pinned_service(manifest, live, wiring_number(deployment.spec))
@@ -122,7 +192,17 @@ def _desired(
     for key, pool in workloads.pools.items():
         replicas = rollout.replicas.get((pool.revision, pool.role), pool.replicas)
         if key not in rendered and replicas != pool.replicas:
-            yield key, scale_only(live[key], replicas)
+            yield key, with_metadata(deployment.spec, scale_only(live[key], replicas))
+
+
+def _owns_replicas(deployment: PDDeployment, role: Role, rollout: RolloutPlan, workloads: Workloads) -> bool:
+    """Whether PDX writes the number of engines: if the spec names it, and during a rollout."""
+    revision, pools = rollout.revision, tuple(workloads.pools.values())
+    if deployment.spec.pools()[role].replicas is not None or is_rolling(revision, pools):
+        return True
+    # Kubernetes creates a Deployment without a number with one pod.
+    live = next((pool.replicas for pool in pools if (pool.revision, pool.role) == (revision, role)), 1)
+    return live != rollout.replicas[revision, role]
 
 
 def _pinned_service(manifest: Manifest, live: _Bodies, wiring: int) -> Manifest:

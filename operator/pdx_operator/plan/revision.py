@@ -1,4 +1,4 @@
-"""Which pairing revision is in force: the one of the spec, by this or by another version's reckoning.
+"""Which pairing revision of the spec is in force: the one that this version of PDX computes, or another version's.
 
 The pairing revision of an unchanged spec differs between versions of PDX if the wiring number of its connector does.
 Engines of another version stay in force while the inputs of all roles and side services are unchanged: their pinned

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-from pdx_api.spec.types import PDDeployment
+from pdx_api.spec.types import PDDeployment, Spec
 from pdx_operator.render.disruption import disruption_budgets
 from pdx_operator.render.engines import engine_manifests
-from pdx_operator.render.gateway import gateway_deployment, gateway_service
+from pdx_operator.render.gateway import GatewayImage, gateway_deployment, gateway_service
+from pdx_operator.render.http_route import http_routes
 from pdx_operator.render.network_policies import network_policies
-from pdx_operator.render.objects import Manifest, owner_of
+from pdx_operator.render.objects import Manifest, Owner, owner_of
 from pdx_operator.render.rbac import RoleKind, gateway_rbac
 from pdx_operator.render.side_services import service_manifests
 
@@ -20,6 +21,8 @@ class Installation:
     """Image of gateways whose spec names none."""
     gateway_pull_secrets: tuple[str, ...] = ()
     """Pull secrets of that image, which must exist in the namespace of each PDDeployment."""
+    gateway_pull_policy: str = ""
+    """When that image is pulled. Empty: Kubernetes' default."""
     operator_namespace: str = ""
     """Gateways accept requests to their admin port from the operator's pods in this namespace; empty: from none."""
     gateway_role: RoleKind | None = None
@@ -36,13 +39,34 @@ def children(
     template. Raises OverlayError for a `podTemplate` that cannot be applied.
     """
     spec, owner = deployment.spec, owner_of(deployment, uid)
-    return (
+    manifests = (
         # Network policies exist before the engines that they guard.
         *network_policies(spec, owner, installation.operator_namespace),
         *service_manifests(spec, owner, revision),
         *engine_manifests(spec, owner, revision),
-        *gateway_rbac(owner, installation.gateway_role),
-        gateway_service(spec, owner),
-        gateway_deployment(spec, owner, installation.gateway_image, installation.gateway_pull_secrets),
+        *(_gateway(spec, owner, installation) if spec.gateway.enabled else ()),
         *disruption_budgets(spec, owner),
     )
+    return tuple(with_metadata(spec, manifest) for manifest in manifests)
+
+
+def _gateway(spec: Spec, owner: Owner, installation: Installation) -> tuple[Manifest, ...]:
+    image = GatewayImage(
+        installation.gateway_image, installation.gateway_pull_secrets, installation.gateway_pull_policy
+    )
+    return (
+        *gateway_rbac(owner, installation.gateway_role),
+        gateway_service(spec, owner),
+        gateway_deployment(spec, owner, image),
+        *http_routes(spec, owner),
+    )
+
+
+def with_metadata(spec: Spec, manifest: Manifest) -> Manifest:
+    """The manifest with the labels and annotations that the spec gives to all children. PDX's own take precedence."""
+    if not spec.labels and not spec.annotations:
+        return manifest
+    metadata = manifest["metadata"]
+    labels = {**spec.labels, **metadata.get("labels", {})}
+    annotations = {**spec.annotations, **metadata.get("annotations", {})}
+    return {**manifest, "metadata": {**metadata, "labels": labels, "annotations": annotations}}

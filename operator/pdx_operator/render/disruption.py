@@ -6,7 +6,8 @@ from pdx_operator.render.objects import Manifest, Owner, gateway_labels, metadat
 
 
 def disruption_budgets(spec: Spec, owner: Owner) -> tuple[Manifest, ...]:
-    """One budget for each role, over all its revisions, and one for the gateway."""
+    """One budget for each role, over all its revisions, and one for the gateway if there is one."""
+    gateway = [_budget(owner, gateway_name(owner.name), gateway_labels(owner), spec.gateway.disruption)]
     roles = {role: pool.disruption for role, pool in spec.pools().items()}
     return (
         *(
@@ -15,7 +16,7 @@ def disruption_budgets(spec: Spec, owner: Owner) -> tuple[Manifest, ...]:
             )
             for role, disruption in roles.items()
         ),
-        _budget(owner, gateway_name(owner.name), gateway_labels(owner), spec.gateway.disruption),
+        *(gateway if spec.gateway.enabled else ()),
     )
 
 

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pdx_api.connectors.base import Site
+from pdx_api.defaults import STARTUP_SECONDS
 from pdx_api.names import (
     ANNOTATION_CONNECTOR,
     ANNOTATION_FILE,
     ANNOTATION_ORDER,
     ANNOTATION_PROTOCOL,
+    ANNOTATION_RANKS,
     ANNOTATION_WIRING,
     CODE_MOUNT,
     ENGINE_CONTAINER,
@@ -37,28 +39,33 @@ from pdx_operator.render.objects import (
     Manifest,
     Owner,
     address_variable,
+    app_labels,
     grace_seconds,
     metadata,
     resources,
     spread,
     with_address,
+    with_requests,
     with_template,
 )
 from pdx_operator.render.overlay import OverlayError, overlaid
+from pdx_operator.render.rdma import IPC_LOCK, rdma_of, runs_as_root, with_rdma
 from pdx_operator.render.side_services import service_sites, sidecars
 from pdx_operator.render.spec_fields import field_of
 from pdx_operator.render.storage import engine_env, engine_mounts, engine_volumes
+from pdx_operator.render.tracing import trace_variables
 
 USER_ID: Final = 2000
 """User and group of an engine: the user `vllm` of the stock image (vLLM 0.32 `docker/Dockerfile`)."""
 
-STARTUP_SECONDS: Final = 1800
-"""How long an engine may load before it is restarted; hundreds of GB of weights on slow storage take that long."""
+_REQUESTS: Final = {"cpu": "500m", "memory": "1Gi"}
+"""Requests of an engine without any: few enough for the smallest node. docs/gpu-clusters.md has realistic ones."""
+_PROBE_SECONDS: Final = 5
 WARM_SECONDS: Final = 10
 """How long an engine must be ready before it counts as available. The gateways warm it up meanwhile; without the delay,
 a rollout would remove old engines before that."""
-PROGRESS_SECONDS: Final = STARTUP_SECONDS + 600
-"""How long Kubernetes waits for progress of a Deployment: time to pull the image and to load."""
+_PULL_SECONDS: Final = 600
+"""Time to pull the image. Kubernetes waits so long, and for the model to load, for progress of a Deployment."""
 
 
 def engine_manifests(spec: Spec, owner: Owner, revision: str) -> tuple[Manifest, ...]:
@@ -96,10 +103,10 @@ def engine_deployment(spec: Spec, owner: Owner, role: Role, pool: Pool, revision
         "kind": "Deployment",
         "metadata": metadata(owner, engines_name(owner.name, role, revision), labels, _annotations(spec)),
         "spec": {
-            "replicas": pool.replicas,
+            "replicas": 1 if pool.replicas is None else pool.replicas,
             "strategy": _strategy(spec.rollout),
             "minReadySeconds": WARM_SECONDS,
-            "progressDeadlineSeconds": PROGRESS_SECONDS,
+            "progressDeadlineSeconds": _startup_seconds(spec) + _PULL_SECONDS,
             "revisionHistoryLimit": 1,
             "selector": {"matchLabels": labels},
             "template": pod_template(spec, role, pool, labels),
@@ -114,31 +121,34 @@ def pod_template(spec: Spec, role: Role, pool: Pool, labels: Mapping[str, str]) 
     command = _command(spec, role, labels)
     files = {f"{ANNOTATION_FILE}{name}": content for name, content in command.files}
     template = {
-        "metadata": {"labels": dict(labels), "annotations": {**_annotations(spec), **files}},
+        "metadata": {
+            "labels": app_labels(labels),
+            "annotations": {**_annotations(spec), **_ranks(pool), **files},
+        },
         "spec": {
             **({"initContainers": init_containers} if init_containers else {}),
-            "containers": [_container(spec, pool, command)],
+            "containers": [_container(spec, role, pool, command, labels[LABEL_DEPLOYMENT])],
             "volumes": engine_volumes(spec.model, _storage(spec), _code(spec), dict(command.files)),
             "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": USER_ID,
-                "runAsGroup": USER_ID,
+                **_user(runs_as_root(spec, role)),
                 "fsGroup": USER_ID,
                 # Otherwise Kubernetes walks through a cache of terabytes at every start.
                 "fsGroupChangePolicy": "OnRootMismatch",
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
-            "terminationGracePeriodSeconds": grace_seconds(spec.engine.shutdown_seconds),
+            "terminationGracePeriodSeconds": grace_seconds(spec.engine.drain_seconds),
             "topologySpreadConstraints": spread(labels),
             "automountServiceAccountToken": False,
             # A Service named `vllm` would set VLLM_PORT, which vLLM reads.
             "enableServiceLinks": False,
         },
     }
-    if pool.pod_template is None:
-        return template
-    where = f"spec.{field_of(spec, role)}.podTemplate"
-    return overlaid(template, pool.pod_template.overlay(), container=ENGINE_CONTAINER, where=where)
+    overlays = {"engine": spec.engine.pod_template, str(field_of(spec, role)): pool.pod_template}
+    for field, overlay in overlays.items():
+        if overlay is not None:
+            where = f"spec.{field}.podTemplate"
+            template = overlaid(template, overlay.overlay(), container=ENGINE_CONTAINER, where=where)
+    return template
 
 
 def record_template(deployment: Manifest, spec: Spec, role: Role) -> Manifest:
@@ -157,6 +167,12 @@ def _annotations(spec: Spec) -> dict[str, str]:
     if (number := wiring_number(spec)) > 1:
         wiring[ANNOTATION_WIRING] = str(number)
     return {**wiring, ANNOTATION_PROTOCOL: spec.protocol} if spec.protocol else wiring
+
+
+def _ranks(pool: Pool) -> dict[str, str]:
+    """The number of ranks, for gateways; nothing where it is 1."""
+    ranks = pool.parallelism.data or 1
+    return {ANNOTATION_RANKS: str(ranks)} if ranks > 1 else {}
 
 
 def _connector_ports(spec: Spec) -> dict[str, int]:
@@ -202,11 +218,20 @@ def _command(spec: Spec, role: Role, labels: Mapping[str, str]) -> EngineCommand
         site=site,
         listen="0.0.0.0",  # noqa: S104
         port=ENGINE_PORT,
-        shutdown_seconds=spec.engine.shutdown_seconds,
+        shutdown_seconds=spec.engine.drain_seconds,
     )
 
 
-def _container(spec: Spec, pool: Pool, command: EngineCommand) -> Manifest:
+def _startup_seconds(spec: Spec) -> int:
+    return spec.engine.startup_seconds or STARTUP_SECONDS
+
+
+def _user(root: bool) -> Manifest:
+    user = 0 if root else USER_ID
+    return {"runAsNonRoot": not root, "runAsUser": user, "runAsGroup": user}
+
+
+def _container(spec: Spec, role: Role, pool: Pool, command: EngineCommand, deployment: str) -> Manifest:
     engine = spec.engine
     return {
         "name": ENGINE_CONTAINER,
@@ -214,37 +239,41 @@ def _container(spec: Spec, pool: Pool, command: EngineCommand) -> Manifest:
         **({"imagePullPolicy": engine.image_pull_policy} if engine.image_pull_policy else {}),
         "command": ["vllm"],
         "args": [with_address(arg) for arg in command.args],
-        "env": _env(spec, dict(command.env)),
+        "env": _env(spec, command, deployment),
         "ports": [{"name": name, "containerPort": port} for name, port in _ports(spec).items()],
-        **_probes(),
+        **_probes(_startup_seconds(spec)),
         # vLLM aborts requests that it receives after SIGTERM.
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
-        "resources": resources(pool.resources),
+        "resources": with_requests(with_rdma(resources(pool.resources), rdma_of(spec, role)), _REQUESTS),
         "volumeMounts": engine_mounts(spec.model, _storage(spec), _code(spec), dict(command.files)),
-        "securityContext": _security(),
+        "securityContext": _security(runs_as_root(spec, role)),
         # Writes the cause of a crash into the pod's status.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
 
 
-def _env(spec: Spec, wired: Mapping[str, str]) -> list[Manifest]:
+def _env(spec: Spec, command: EngineCommand, deployment: str) -> list[Manifest]:
+    wired, sources = dict(command.env), dict(command.env_from)
     ours = [
-        variable for variable in engine_env(spec.model, spec.engine.api_key_secret_ref) if variable["name"] not in wired
+        variable
+        for variable in (*engine_env(spec.model, spec.engine.api_key_secret_ref), *trace_variables(spec, deployment))
+        if variable["name"] not in wired and variable["name"] not in sources
     ]
     users = [{"name": name, "value": with_address(value)} for name, value in wired.items() if name != POD_IP]
-    return [address_variable(), *ours, *users]
+    others = [{"name": name, "valueFrom": each.manifest()} for name, each in sources.items() if name != POD_IP]
+    return [address_variable(), *ours, *users, *others]
 
 
-def _security() -> dict[str, Any]:
+def _security(locks_memory: bool) -> dict[str, Any]:
     """The root file system stays writable, because libraries that compile kernels at run time write next to their code.
 
-    RDMA pins memory, as much as the node's memlock limit allows. IPC_LOCK lifts the limit for root only, so an engine
-    gets it by an overlay that also sets runAsUser: 0.
+    RDMA pins memory. IPC_LOCK lifts the limit of locked memory, but for root only (`render.rdma`).
     """
-    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    added = {"add": [IPC_LOCK]} if locks_memory else {}
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **added}}
 
 
-def _probes() -> Manifest:
+def _probes(startup_seconds: int) -> Manifest:
     def probe(period: int, failures: int, timeout: int) -> Manifest:
         return {
             "httpGet": {"path": "/health", "port": PORT_HTTP},
@@ -254,7 +283,7 @@ def _probes() -> Manifest:
         }
 
     return {
-        "startupProbe": probe(5, STARTUP_SECONDS // 5, 5),
+        "startupProbe": probe(_PROBE_SECONDS, -(-startup_seconds // _PROBE_SECONDS), 5),
         "readinessProbe": probe(5, 2, 5),
         # /health waits for the engine's event loop, which a long step may block: only a minute means that it hangs.
         "livenessProbe": probe(10, 6, 10),

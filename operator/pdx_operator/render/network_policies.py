@@ -16,20 +16,23 @@ from pdx_api.names import (
     services_policy_name,
 )
 from pdx_api.render.engines import side_services
-from pdx_api.spec.types import ScrapeSource, Spec
+from pdx_api.spec.selectors import ScrapeSource
+from pdx_api.spec.types import Spec
 from pdx_operator.render.objects import Manifest, Owner, gateway_labels, metadata
 
 
 def network_policies(spec: Spec, owner: Owner, operator_namespace: str = "") -> tuple[Manifest, ...]:
     """One policy for the engines, one for the gateway, and one for the side services if there are any.
 
+    Without a gateway, engines still admit pods with the gateway's labels in their namespace: a router of the user's.
     The kubelet's probes always pass: Kubernetes allows traffic from a pod's own node.
     """
     scrapers = [_scraper(source) for source in spec.observability.scrape_from]
-    policies = (_engines(spec, owner, scrapers), _gateway(owner, scrapers, operator_namespace))
-    if all(service.is_sidecar for service in side_services(spec)):
-        return policies
-    return (*policies, _services(spec, owner, scrapers))
+    return (
+        _engines(spec, owner, scrapers),
+        *([_gateway(owner, scrapers, operator_namespace)] if spec.gateway.enabled else ()),
+        *(() if all(s.is_sidecar for s in side_services(spec)) else [_services(spec, owner, scrapers)]),
+    )
 
 
 def _engines(spec: Spec, owner: Owner, scrapers: list[Manifest]) -> Manifest:
@@ -100,8 +103,9 @@ def _ingress(peers: list[Manifest], port: int) -> Manifest:
 
 
 def _scraper(source: ScrapeSource) -> Manifest:
-    namespaces = {"namespaceSelector": {"matchLabels": source.namespace_labels}} if source.namespace_labels else {}
-    return {**namespaces, "podSelector": {"matchLabels": source.pod_labels} if source.pod_labels else {}}
+    namespaces, pods = source.namespace_selector, source.pod_selector
+    selected = {} if namespaces.is_empty else {"namespaceSelector": namespaces.manifest()}
+    return {**selected, "podSelector": pods.manifest()}
 
 
 def _operator(namespace: str) -> Manifest:

@@ -13,11 +13,17 @@ from pdx_api.names import (
     ANNOTATION_TEMPLATE,
     API_VERSION,
     KIND,
+    LABEL_APP_NAME,
+    LABEL_COMPONENT,
     LABEL_DEPLOYMENT,
+    LABEL_INSTANCE,
     LABEL_MANAGED_BY,
+    LABEL_PART_OF,
     LABEL_ROLE,
+    LABEL_SERVICE,
     MANAGED_BY,
     ROLE_GATEWAY,
+    Role,
 )
 from pdx_api.spec.types import PDDeployment, Resources
 
@@ -58,10 +64,18 @@ def metadata(
     return {
         "name": name,
         "namespace": owner.namespace,
-        "labels": {LABEL_DEPLOYMENT: owner.name, LABEL_MANAGED_BY: MANAGED_BY, **(labels or {})},
+        "labels": {LABEL_MANAGED_BY: MANAGED_BY, **app_labels({LABEL_DEPLOYMENT: owner.name, **(labels or {})})},
         **({"annotations": dict(annotations)} if annotations else {}),
         **({"ownerReferences": [reference]} if owner.uid else {}),
     }
+
+
+def app_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """PDX's labels, and Kubernetes' recommended labels that follow from them. Selectors use only PDX's."""
+    component = labels.get(LABEL_ROLE) or labels.get(LABEL_SERVICE)
+    program = "vllm" if component in set(Role) else f"{MANAGED_BY}-{component}" if component else MANAGED_BY
+    recommended = {LABEL_APP_NAME: program, LABEL_INSTANCE: labels[LABEL_DEPLOYMENT], LABEL_PART_OF: MANAGED_BY}
+    return {**recommended, **({LABEL_COMPONENT: component} if component else {}), **labels}
 
 
 def gateway_labels(owner: Owner) -> dict[str, str]:
@@ -72,6 +86,15 @@ def gateway_labels(owner: Owner) -> dict[str, str]:
 def resources(of: Resources) -> Manifest:
     """A container's resources."""
     return of.model_dump(mode="json", exclude_defaults=True)
+
+
+def with_requests(given: Manifest, requests: Mapping[str, str]) -> Manifest:
+    """A container's resources, with these requests if they name neither CPU nor memory.
+
+    Without any of them the pod is BestEffort: the first to be evicted, and refused where a quota counts requests.
+    """
+    named = {name for part in given.values() for name in part}
+    return given if {"cpu", "memory"} & named else {**given, "requests": {**requests, **given.get("requests", {})}}
 
 
 def spread(labels: Mapping[str, str]) -> list[Manifest]:

@@ -121,6 +121,7 @@ def _deployment(spec: Spec, owner: Owner, service: SideService, revision: str) -
             "strategy": {"type": "Recreate"},
             "revisionHistoryLimit": 1,
             "selector": {"matchLabels": labels},
+            # Without the recommended labels: PDX 0.1.0 recorded no template, and a restart empties the pool.
             "template": _overlaid(spec, {"metadata": {"labels": labels}, "spec": pod}),
         },
     }
@@ -164,7 +165,13 @@ def _user_env(spec: Spec, service: SideService) -> list[dict[str, Any]]:
     """The user's environment for engines, which also applies to side services: they run the same image."""
     own = {POD_IP, *(each["name"] for each in _OWN)}
     written = with_address if service.is_sidecar else literal
-    return [{"name": each.name, "value": written(each.value)} for each in spec.engine.env if each.name not in own]
+    return [
+        {"name": each.name, "valueFrom": each.value_from.manifest()}
+        if each.value_from is not None
+        else {"name": each.name, "value": written(each.value or "")}
+        for each in spec.engine.env
+        if each.name not in own
+    ]
 
 
 def _probe(service: SideService, period: int, failures: int) -> Manifest:

@@ -12,19 +12,21 @@ from pdx_operator.render.objects import Manifest
 
 HOME: Final = "/home/vllm"
 """Home of the stock image's user; an emptyDir is mounted there."""
-HUB_CACHE: Final = f"{HOME}/.cache/huggingface"
+CACHE: Final = f"{HOME}/.cache"
+"""An emptyDir of its own: where a cache is mounted below it, the runtime would create this folder for root alone."""
+HUB_CACHE: Final = f"{CACHE}/huggingface"
 
-_HOME, _TMP, _SHM, _HUB = "home", "tmp", "shm", "hub-cache"
+_HOME, _CACHE, _TMP, _SHM, _HUB = "home", "home-cache", "tmp", "shm", "hub-cache"
 _MODEL, _KV, _CODE, _FILES = "model", "kv", "connector", "files"
 
 _PATHS: Final = {
     "HOME": HOME,
-    "XDG_CACHE_HOME": f"{HOME}/.cache",
+    "XDG_CACHE_HOME": CACHE,
     "XDG_CONFIG_HOME": f"{HOME}/.config",
     "HF_HOME": HUB_CACHE,
-    "VLLM_CACHE_ROOT": f"{HOME}/.cache/vllm",
-    "TRITON_CACHE_DIR": f"{HOME}/.cache/triton",
-    "TORCHINDUCTOR_CACHE_DIR": f"{HOME}/.cache/torchinductor",
+    "VLLM_CACHE_ROOT": f"{CACHE}/vllm",
+    "TRITON_CACHE_DIR": f"{CACHE}/triton",
+    "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/torchinductor",
 }
 """Set even where they equal the default, so that an image with other values writes to a volume too."""
 
@@ -51,6 +53,7 @@ def engine_volumes(
     cache = model.cache.persistent_volume_claim if model.cache else None
     volumes: list[Manifest] = [
         {"name": _HOME, "emptyDir": {}},
+        {"name": _CACHE, "emptyDir": {}},
         {"name": _TMP, "emptyDir": {}},
         # Its contents count as memory of the container, so the memory limit bounds it.
         {"name": _SHM, "emptyDir": {"medium": "Memory"}},
@@ -81,6 +84,7 @@ def engine_mounts(
     """The mounts of the volumes of `engine_volumes`."""
     mounts: list[Manifest] = [
         {"name": _HOME, "mountPath": HOME},
+        {"name": _CACHE, "mountPath": CACHE},
         {"name": _TMP, "mountPath": "/tmp"},  # noqa: S108
         {"name": _SHM, "mountPath": "/dev/shm"},  # noqa: S108
     ]

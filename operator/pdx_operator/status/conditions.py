@@ -4,23 +4,29 @@ The status of a settled object never changes, so that nothing is written: repeat
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from pdx_api.names import ConditionType, Mode, Role, gateway_name
-from pdx_api.spec.status import Condition, GatewayStatus, PoolStatus, Status, StatusPart
-from pdx_api.spec.types import PDDeployment
+from pdx_api.names import LABEL_DEPLOYMENT, ConditionType, Mode, Role
+from pdx_api.spec.status import Condition, GatewayStatus, RoleStatus, Status, StatusPart
+from pdx_api.spec.types import PDDeployment, Spec
 from pdx_api.verification import Finding, Verdict
 from pdx_operator.observed.workloads import ObservedGateway, ObservedPool
 from pdx_operator.plan.rollout import Phase
+from pdx_operator.render.http_route import gateway_url
 from pdx_operator.render.spec_fields import field_of
 from pdx_operator.status.facts import Facts
 
 CRD_TOO_OLD: Final = "CRDTooOld"
 INVALID: Final = "InvalidSpec"
 SERVING: Final = "Serving"
+AS_SPECIFIED: Final = "AsSpecified"
+PAUSED: Final = "Paused"
 NOTHING_FOUND: Final = "NothingFound"
+
+_FORMER: Final = ("NotTriedYet", "SwitchedOff")
+"""Reasons of KVTransferVerified that PDX 0.1.0 wrote."""
 
 _Condition = Mapping[str, Any]
 """A condition of a status; empty when the status lacks it."""
@@ -48,8 +54,9 @@ class _Outcome:
 def build(facts: Facts, old: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     """The new status as plain JSON; `old` is the present status, which provides what has not changed."""
     outcomes = {
+        ConditionType.AVAILABLE: _available(facts),
         ConditionType.READY: _ready(facts),
-        ConditionType.PROGRESSING: _progressing(facts),
+        ConditionType.PROGRESSING: _progressing(facts, _condition(old, ConditionType.PROGRESSING)),
         ConditionType.DEGRADED: _degraded(facts, _condition(old, ConditionType.DEGRADED)),
         ConditionType.KV_TRANSFER_VERIFIED: _verified(facts, _condition(old, ConditionType.KV_TRANSFER_VERIFIED)),
     }
@@ -81,7 +88,7 @@ def transitions(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Transiti
     return [
         *_became_wrong(*both(ConditionType.DEGRADED), "True"),
         *_rollout_events(*both(ConditionType.PROGRESSING)),
-        *_ready_events(*both(ConditionType.READY)),
+        *_availability_events(*both(ConditionType.AVAILABLE)),
         *_transfer_events(*both(ConditionType.KV_TRANSFER_VERIFIED)),
     ]
 
@@ -99,31 +106,54 @@ def _rollout_events(was: _Condition, now: _Condition) -> Iterator[Transition]:
         yield Transition("RolloutCompleted", now["message"])
 
 
-def _ready_events(was: _Condition, now: _Condition) -> Iterator[Transition]:
+def _availability_events(was: _Condition, now: _Condition) -> Iterator[Transition]:
     if now.get("status") == "True" and was.get("status") != "True":
-        yield Transition("Ready", now["message"])
+        yield Transition("Available", now["message"])
     if now.get("status") == "False" and was.get("status") == "True":
-        yield Transition("NotReady", now["message"], warning=True)
+        yield Transition("Unavailable", now["message"], warning=True)
 
 
 def _transfer_events(was: _Condition, now: _Condition) -> Iterator[Transition]:
     yield from _became_wrong(was, now, "False")
     if now.get("status") == "True" and was.get("status") == "False":
-        yield Transition("KVTransferMended", now["message"])
+        yield Transition("KVTransferRestored", now["message"])
 
 
-def url(deployment: PDDeployment, namespace: str) -> str:
-    """The gateway's URL inside the cluster."""
-    return f"http://{gateway_name(deployment.metadata.name)}.{namespace}.svc"
+def _available(facts: Facts) -> _Outcome:
+    """Requests are answered."""
+    if facts.deployment is None:
+        return _Outcome(None, INVALID, "the spec is invalid; what runs stays as it is")
+    enabled = facts.deployment.spec.gateway.enabled
+    missing = (_missing_gateway(facts.gateway) if enabled else None) or _missing_servers(facts, facts.deployment.spec)
+    if missing is not None:
+        return missing
+    name = facts.deployment.metadata.name
+    if not enabled:
+        text = (
+            f"engines are ready; without a gateway, a router of yours uses the pods labelled {LABEL_DEPLOYMENT}={name}"
+        )
+        return _Outcome(True, SERVING, text)
+    return _Outcome(
+        True, SERVING, f"requests are served at {gateway_url(facts.deployment.spec, name, facts.namespace)}"
+    )
 
 
 def _ready(facts: Facts) -> _Outcome:
+    """Requests are answered, and everything is as specified."""
     if facts.deployment is None:
         return _Outcome(False, INVALID, facts.invalid)
-    missing = _missing_gateway(facts.gateway) or _missing_engines(facts.deployment, facts.pools)
-    if missing is not None:
+    available = _available(facts)
+    if not available.holds:
+        return available
+    if (missing := _missing_pair(facts, facts.deployment.spec)) is not None:
         return missing
-    return _Outcome(True, SERVING, f"requests are served at {url(facts.deployment, facts.namespace)}")
+    progressing = _progress_unless_paused(facts)
+    if progressing.holds:
+        return _Outcome(False, progressing.reason, progressing.message)
+    if facts.deployment.spec.paused:
+        return _Outcome(None, PAUSED, "spec.paused is true: the operator keeps nothing as specified")
+    pods = "engines and gateway pods" if facts.deployment.spec.gateway.enabled else "engines"
+    return _Outcome(True, AS_SPECIFIED, f"all {pods} are ready")
 
 
 def _missing_gateway(gateway: ObservedGateway | None) -> _Outcome | None:
@@ -134,20 +164,29 @@ def _missing_gateway(gateway: ObservedGateway | None) -> _Outcome | None:
     return _Outcome(False, "GatewayNotReady", "no gateway pod is ready")
 
 
-def _missing_engines(deployment: PDDeployment, pools: Sequence[ObservedPool]) -> _Outcome | None:
-    desired = {role: pool.replicas for role, pool in deployment.spec.pools().items()}
-    server = Role.DECODE if deployment.spec.mode is Mode.DISAGGREGATED else Role.AGGREGATED
+def _ready_revisions(pools: Sequence[ObservedPool]) -> Mapping[Role, set[str]]:
     ready: dict[Role, set[str]] = {role: set() for role in Role}
     for pool in pools:
         if min(pool.ready, pool.replicas):
             ready[pool.role].add(pool.revision)
-    servers = ready[Role.DECODE] | ready[Role.AGGREGATED]
-    if not servers:
-        if desired[server] == 0:
-            field = field_of(deployment.spec, server)
-            return _Outcome(False, "ScaledToZero", f"there are no {server} engines; set spec.{field}.replicas")
-        return _Outcome(False, f"{server.capitalize()}NotReady", f"no {server} engine is ready")
-    if not desired.get(Role.PREFILL) or ready[Role.AGGREGATED] or ready[Role.PREFILL] & ready[Role.DECODE]:
+    return ready
+
+
+def _missing_servers(facts: Facts, spec: Spec) -> _Outcome | None:
+    """Engines that answer clients."""
+    ready = _ready_revisions(facts.pools)
+    if ready[Role.DECODE] | ready[Role.AGGREGATED]:
+        return None
+    server = Role.DECODE if spec.mode is Mode.DISAGGREGATED else Role.AGGREGATED
+    if _engines(facts, spec)[server] == 0:
+        field = field_of(spec, server)
+        return _Outcome(False, "ScaledToZero", f"there are no {server} engines; set spec.{field}.replicas")
+    return _Outcome(False, f"{server.capitalize()}NotReady", f"no {server} engine is ready")
+
+
+def _missing_pair(facts: Facts, spec: Spec) -> _Outcome | None:
+    ready, splits = _ready_revisions(facts.pools), _engines(facts, spec).get(Role.PREFILL, 0) > 0
+    if not splits or ready[Role.AGGREGATED] or ready[Role.PREFILL] & ready[Role.DECODE]:
         return None
     if not ready[Role.PREFILL]:
         return _Outcome(False, "PrefillNotReady", "no prefill engine is ready; decode engines serve whole requests")
@@ -155,12 +194,34 @@ def _missing_engines(deployment: PDDeployment, pools: Sequence[ObservedPool]) ->
     return _Outcome(False, "NoPair", text)
 
 
-def _progressing(facts: Facts) -> _Outcome:
+def _progressing(facts: Facts, old: _Condition) -> _Outcome:
+    """The progress, and what it waits for."""
+    progress = _progress(facts)
+    waits = next((problem.message for problem in facts.problems if problem.waits), "")
+    if not facts.inspected and str(old.get("message", "")).startswith(f"{progress.message}; "):
+        return replace(progress, message=old["message"])
+    return replace(progress, message=f"{progress.message}; {waits}") if waits else progress
+
+
+def _progress(facts: Facts) -> _Outcome:
     if facts.deployment is None or facts.rollout is None:
         return _Outcome(False, INVALID, "nothing is changed until the spec is valid")
+    if facts.deployment.spec.paused:
+        return _Outcome(None, PAUSED, "spec.paused is true: the operator changes nothing")
+    return _progress_unless_paused(facts)
+
+
+def _progress_unless_paused(facts: Facts) -> _Outcome:
+    assert facts.deployment is not None, "only of a valid spec"
+    assert facts.rollout is not None, "only of a valid spec"
     gateway = facts.gateway
     if not facts.rollout.done:
         return _Outcome(True, facts.rollout.phase, facts.rollout.message)
+    if facts.gateway_waits:
+        text = f"{facts.rollout.message}; the gateway's upgrade waits for those of other PDDeployments"
+        return _Outcome(True, "GatewayUpgradeWaiting", text)
+    if not facts.deployment.spec.gateway.enabled:
+        return _Outcome(False, facts.rollout.phase, facts.rollout.message)
     if gateway is None or not gateway.settled or gateway.ready < gateway.replicas:
         count = f"{gateway.ready} of {gateway.replicas}" if gateway else "none"
         return _Outcome(True, "GatewayStarting", f"{facts.rollout.message}; {count} gateway pods are ready")
@@ -174,9 +235,10 @@ def _degraded(facts: Facts, old: _Condition) -> _Outcome:
     if failing is not None:
         return _Outcome(True, failing.reason, failing.message)
     if not facts.inspected and old.get("observedGeneration") == facts.generation:
-        return _Outcome(old["status"] == "True", old["reason"], old["message"])
-    if facts.problems:
-        return _Outcome(False, facts.problems[0].reason, facts.problems[0].message)
+        return _unchanged(old)
+    reverted = next((problem for problem in facts.problems if not problem.waits), None)
+    if reverted is not None:
+        return _Outcome(None, reverted.reason, reverted.message)
     return _Outcome(False, NOTHING_FOUND, "nothing is wrong")
 
 
@@ -186,16 +248,20 @@ def _verified(facts: Facts, old: _Condition) -> _Outcome:
     spec, finding = facts.deployment.spec, facts.transfer.finding
     if spec.mode is Mode.AGGREGATED:
         return _Outcome(None, "Aggregated", "aggregated engines do both prefill and decode: no KV is transferred")
-    if not spec.routing.canary_seconds:
-        return _Outcome(None, "SwitchedOff", "spec.routing.canarySeconds is 0: the gateway sends no transfer probes")
+    if not spec.gateway.enabled:
+        return _Outcome(None, "NoGateway", "spec.gateway.enabled is false: nothing sends transfer probes")
+    if not spec.kv_transfer.verification.period_seconds:
+        return _Outcome(
+            None, "Disabled", "spec.kvTransfer.verification.periodSeconds is 0: the gateway sends no transfer probes"
+        )
     if finding is not None:
-        return _found(finding, spec.routing.canary_seconds)
+        return _found(finding, spec.kv_transfer.verification.period_seconds)
     if facts.transfer.unreachable:
         return _Outcome(None, "GatewayUnreachable", "the operator cannot reach the admin port of any gateway")
-    if old.get("reason") not in (None, INVALID, "Aggregated", "SwitchedOff"):
+    if old.get("reason") not in (None, INVALID, "NoGateway", "Aggregated", "Disabled", *_FORMER):
         # The operator has just started: the last result is still valid.
         return _unchanged(old)
-    return _Outcome(None, "NotTriedYet", "no gateway has reported a transfer probe yet")
+    return _Outcome(None, "NotVerifiedYet", "no gateway has reported a transfer probe yet")
 
 
 def _unchanged(old: _Condition) -> _Outcome:
@@ -214,38 +280,49 @@ def _found(finding: Finding, seconds: int) -> _Outcome:
     if broken is not None:
         more = f" ({finding.broken_pairs} of {finding.possible} pairs)" if finding.possible > 1 else ""
         return _Outcome(False, broken.cause, f"KV does not move{more}: {broken.sentence}")
-    return _Outcome(None, "NotTriedYet", finding.why)
+    return _Outcome(None, "NotVerifiedYet", finding.why)
 
 
 def _status(facts: Facts, deployment: PDDeployment, revision: str, conditions: list[Condition]) -> Status:
     spec = deployment.spec
     split = spec.mode is Mode.DISAGGREGATED
-    counts = {
-        role: PoolStatus(
-            desired=pool.replicas,
-            ready=sum(min(state.ready, state.replicas) for state in facts.pools if state.role is role),
-            revision=revision,
-        )
-        for role, pool in spec.pools().items()
-    }
-    gateway = facts.gateway
     return Status(
         observed_generation=facts.generation,
-        url=url(deployment, facts.namespace),
+        url=gateway_url(spec, deployment.metadata.name, facts.namespace),
         mode=spec.mode,
         connector=spec.connector.name if split else None,
         order=spec.order if split else None,
         image=spec.engine.image,
         revision=revision,
-        prefill=counts.get(Role.PREFILL),
-        decode=counts.get(Role.DECODE),
-        aggregated=counts.get(Role.AGGREGATED),
-        gateway=GatewayStatus(
-            desired=gateway.replicas if gateway else spec.gateway.replicas,
-            ready=min(gateway.ready, gateway.replicas) if gateway else 0,
-        ),
+        roles=[_role_status(role, desired, facts.pools, revision) for role, desired in _engines(facts, spec).items()],
+        gateway=_gateway_status(facts.gateway, spec) if spec.gateway.enabled else None,
         conditions=conditions,
     )
+
+
+def _engines(facts: Facts, spec: Spec) -> dict[Role, int]:
+    """The desired number of engines of each role."""
+    counts = {role: 1 if pool.replicas is None else pool.replicas for role, pool in spec.pools().items()}
+    return {role: facts.engines.get(role, count) for role, count in counts.items()}
+
+
+def _role_status(role: Role, desired: int, pools: Sequence[ObservedPool], revision: str) -> RoleStatus:
+    own = [pool for pool in pools if pool.role is role]
+    return RoleStatus(
+        role=role,
+        desired_replicas=desired,
+        replicas=sum(pool.pods for pool in own),
+        ready_replicas=sum(min(pool.ready, pool.replicas) for pool in own),
+        updated_replicas=sum(pool.pods for pool in own if pool.revision == revision),
+        revision=revision,
+    )
+
+
+def _gateway_status(gateway: ObservedGateway | None, spec: Spec) -> GatewayStatus:
+    if gateway is None:
+        desired = 1 if spec.gateway.replicas is None else spec.gateway.replicas
+        return GatewayStatus(desired_replicas=desired, ready_replicas=0)
+    return GatewayStatus(desired_replicas=gateway.replicas, ready_replicas=min(gateway.ready, gateway.replicas))
 
 
 def _dated(kind: ConditionType, outcome: _Outcome, generation: int, old: Mapping[str, Any], now: datetime) -> Condition:

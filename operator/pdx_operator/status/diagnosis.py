@@ -15,7 +15,14 @@ from typing import Final
 from pdx_api.connectors import service_titles
 from pdx_api.names import ROLE_GATEWAY, Role
 from pdx_operator.observed import engine_log
-from pdx_operator.observed.workloads import ContainerView, ObservedGateway, ObservedPool, ObservedService, PodView
+from pdx_operator.observed.workloads import (
+    ContainerView,
+    Ending,
+    ObservedGateway,
+    ObservedPool,
+    ObservedService,
+    PodView,
+)
 
 SLOW_MINUTES: Final = (60, 30, 20, 10)
 """Thresholds for the duration of a start in messages: the largest one that has passed is given."""
@@ -24,6 +31,12 @@ CREATE_MINUTES: Final = (30, 20, 10, 5)
 
 Pulling an image of 10 GB takes minutes, and the kubelet reports when it fails.
 """
+_KUBELET_SECONDS: Final = 15
+"""How far the kubelet's times are from those of a pod's spec."""
+_STOP_SECONDS: Final = 60
+"""How long an engine that has not started takes to end after SIGTERM, preStop hook included."""
+_KILLED: Final = 137
+"""Exit code after SIGKILL."""
 CUT: Final = 700
 """Characters of a diagnosis; an Event's note may hold 1024."""
 
@@ -37,7 +50,9 @@ class Diagnosis:
     message: str
     """One sentence, without a full stop."""
     failing: bool = True
-    """False while it is enough to wait."""
+    """False while no action is needed."""
+    waits: bool = False
+    """True while it is enough to wait: no problem, but the reason of a delay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +115,8 @@ def diagnose(
     several = len({g.revision for g in totals if g.role == group.role}) > 1
     count = sum(n for (other, same), n in causes.items() if other == group and same.reason == cause.reason)
     message = f"{_subject(group, count, totals.get(group, count), several)}: {cause.text}"
-    return Diagnosis(cause.reason, _cut(message), failing=cause.rank != _RANKS.index("wait"))
+    waits = cause.rank == _RANKS.index("wait")
+    return Diagnosis(cause.reason, _cut(message), failing=not waits, waits=waits)
 
 
 def logs_to_read(pods: Sequence[PodView], most: int = 2) -> tuple[ContainerLog, ...]:
@@ -207,6 +223,9 @@ def _ended(container: ContainerView, log: str | None, field: str) -> _Cause | No
         return None
     if ending.reason in _NO_START:
         return _found("start", "ContainerCannotStart", f"its container cannot start: {_sentence(ending.message)}")
+    if _timed_out(container, ending):
+        text = f"it did not start within {container.startup_seconds} seconds and was stopped"
+        return _found("start", "StartupTimedOut", f"{text}; raise spec.engine.startupSeconds, or load the model faster")
     excerpt = engine_log.read(log or ending.message)
     if (failure := excerpt.failure) is not None:
         return _found("listed", failure.reason, f"{excerpt.line.rstrip('.')}; {failure.advice}")
@@ -219,6 +238,17 @@ def _ended(container: ContainerView, log: str | None, field: str) -> _Cause | No
         return _found("memory", "OutOfMemory", f"{subject} exceeded its memory limit and was killed; raise {limit}")
     why = f", saying: {excerpt.line}" if excerpt.line else "; read its log"
     return _found("crash", "Crashing", f"{subject} ends with exit code {ending.exit_code}{why}")
+
+
+def _timed_out(container: ContainerView, ending: Ending) -> bool:
+    """Whether the kubelet has stopped a run because its startup probe gave up."""
+    limit, killed = container.startup_seconds, ending.exit_code == _KILLED
+    if not limit or ending.reason == "OOMKilled":
+        return False
+    after = ending.seconds - limit
+    return -_KUBELET_SECONDS <= after <= _STOP_SECONDS or (
+        killed and abs(after - container.grace_seconds) <= _KUBELET_SECONDS
+    )
 
 
 def _slow(pod: PodView, now: datetime) -> _Cause | None:

@@ -1,9 +1,10 @@
 """The facts that a PDDeployment's status is built from, collected from one reconcile."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from pdx_api.names import Role
 from pdx_api.spec.types import PDDeployment
 from pdx_operator.kube.resources import Snapshot
 from pdx_operator.observed.transfer_report import TransferReport
@@ -31,6 +32,10 @@ class Facts:
     problems: Sequence[Diagnosis] = ()
     """The most important problem first."""
     transfer: TransferReport = field(default_factory=TransferReport)
+    engines: Mapping[Role, int] = field(default_factory=dict)
+    """The desired number of engines of each role."""
+    gateway_waits: bool = False
+    """Its gateway is replaced after those of other objects."""
     inspected: bool = True
     """Whether pods were inspected. If not, the last diagnosis stays."""
 
@@ -57,5 +62,7 @@ def facts_of(
         gateway=plan.workloads.gateway,
         problems=problems_of(plan, inspection, now, rejected=rejected, reverted=reverted),
         transfer=transfer,
+        engines=plan.engines,
+        gateway_waits=plan.gateway_waits,
         inspected=inspection.done,
     )

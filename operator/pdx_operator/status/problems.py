@@ -2,14 +2,18 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 from pdx_api.names import Role
-from pdx_operator.kube.resources import ChildKey
+from pdx_operator.kube.resources import HTTP_ROUTE, ChildKey
 from pdx_operator.observed.workloads import PodInspection
 from pdx_operator.plan.operations import Problem, RevertedChange
 from pdx_operator.plan.reconcile_plan import Plan
 from pdx_operator.render.spec_fields import field_of
 from pdx_operator.status.diagnosis import Diagnosis, diagnose
+
+_NOT_SERVED: Final = "HTTP 404"
+"""Of a kind that the API server does not serve: unlike a missing object it has no message."""
 
 
 def problems_of(
@@ -35,14 +39,17 @@ def rejected_child(child: ChildKey, message: str) -> Diagnosis:
     if not message:
         text = f"a {child} exists that belongs to another owner; delete it, or rename this PDDeployment"
         return Diagnosis("NameTaken", text)
-    return Diagnosis("ChildRefused", f"the API server refuses {child}: {' '.join(message.split())[:600]}")
+    if child.kind == HTTP_ROUTE.name and message == _NOT_SERVED:
+        text = "the cluster serves no HTTPRoutes; install the CRDs of the Gateway API, or leave out "
+        return Diagnosis("GatewayAPIMissing", f"{text}spec.gateway.httpRoute")
+    return Diagnosis("ChildRejected", f"the API server refuses {child}: {' '.join(message.split())[:600]}")
 
 
 def reverted_child(child: ChildKey, path: str) -> Diagnosis:
     """A child that does not stay as it is applied. `path` is the field; empty when the child is deleted."""
     change = f"{path} of {child} is changed back" if path else f"{child} is deleted again"
     text = f"{change} by another writer (a default, a policy, a controller); adapt the spec, or stop that writer"
-    return Diagnosis("ChangedBack", text, failing=False)
+    return Diagnosis("ChildReverted", text, failing=False)
 
 
 def _unready_pods(plan: Plan, inspection: PodInspection, now: datetime) -> Diagnosis | None:

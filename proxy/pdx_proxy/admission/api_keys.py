@@ -37,7 +37,7 @@ class UnauthorizedError(RefusedError):
         super().__init__(401, "Unauthorized", "Unauthorized")
         self.headers = {"www-authenticate": "Bearer"}
 
-    def body(self) -> bytes:
+    def body(self, path: str = "") -> bytes:
         return b'{"error":"Unauthorized"}'
 
 

@@ -1,4 +1,4 @@
-"""When a client that was shed may come back: by the rate at which requests end, and the clients that come back before.
+"""When a shed client may try again, from the rate at which requests end and the clients that return before it.
 
 Pure: callers pass the time, in seconds.
 """

@@ -1,4 +1,4 @@
-"""What one request holds of its gateway, until it and its settlements have ended."""
+"""The gateway's resources that one request holds until the request and its settlements have ended."""
 
 from pdx_proxy.admission.usage import Usage
 from pdx_proxy.http.downstream.exchange import Exchange

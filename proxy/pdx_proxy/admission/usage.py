@@ -1,4 +1,4 @@
-"""What the requests of a gateway hold: of one worker, and of all workers together.
+"""The resources that a gateway's requests hold, counted for one worker and for all workers together.
 
 With several workers the counts are in shared memory: one count per worker in each row, which only that worker writes.
 """

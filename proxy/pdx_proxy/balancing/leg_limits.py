@@ -1,7 +1,9 @@
 """How many legs one gateway sends to each endpoint at a time (Envoy's max_requests). Pure."""
 
-from collections.abc import Callable, Sequence
-from math import floor
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import floor, inf
+from typing import Final
 
 from pdx_api.names import Order, Role
 from pdx_proxy.balancing.engine_limits import FIRST_LIMIT, UNREPORTED_LIMIT, Legs, own_limit, under_way
@@ -10,17 +12,20 @@ from pdx_proxy.config.settings import Limits
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
 
+_NO_BATCHES: Final[Mapping[str, float]] = {}
+
 
 def leg_limits(
     snapshot: Snapshot,
     reports: LoadReports,
     limits: Limits,
     legs_at: Callable[[Endpoint], Legs],
+    batches: Mapping[str, float] = _NO_BATCHES,
 ) -> dict[str, float]:
     """Return the most legs of this gateway at each endpoint that may be selected, by name.
 
     `legs_at` returns the legs that the gateway has there. A limit of the settings is a bound; it also applies while the
-    engine reports nothing.
+    engine reports nothing. `batches`: the requests that D's may run by the objective for TPOT.
     """
     found: dict[str, float] = {}
     for prefill in snapshot.prefill:
@@ -28,22 +33,28 @@ def leg_limits(
     seconds = {revision: _prefill_seconds(peers, reports) for revision, peers in snapshot.peers.items()}
     for decode in snapshot.decode:
         waits = decode.order is Order.PREFILL_FIRST and decode.role is Role.DECODE
+        batch = batches.get(decode.name, inf)
         ahead = seconds.get(decode.revision, 0.0) if waits else 0.0
-        limit = _limit(decode, reports, legs_at(decode), ahead)
+        limit = _limit(decode, reports, legs_at(decode), ahead, batch)
         found[decode.name] = _bounded(limit, limits.in_flight_per_decode)
     return found
 
 
-def _limit(endpoint: Endpoint, reports: LoadReports, legs: Legs, prefill_seconds: float = 0.0) -> float | None:
-    """The limit by the engine's reports; None if it reports nothing.
+def _limit(
+    endpoint: Endpoint, reports: LoadReports, legs: Legs, prefill_seconds: float = 0.0, batch: float = inf
+) -> float | None:
+    """The limit by the engine's reports and the largest batch; None if it reports nothing and has no such batch.
 
     A D whose P goes first gets its leg only when P has finished. So besides the legs that it has room for now, it gets
     those that find room by then.
     """
     limit = reports.limits.get(endpoint.name)
     if limit is not None:
+        limit = replace(limit, requests=min(limit.requests, batch))
         return floor(own_limit(limit, legs, floor(under_way(limit, prefill_seconds))))
-    return None if endpoint.name in reports.silent else FIRST_LIMIT
+    if endpoint.name not in reports.silent:
+        return FIRST_LIMIT
+    return None if batch == inf else batch
 
 
 def _bounded(limit: float | None, most: int) -> float:

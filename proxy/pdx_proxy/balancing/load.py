@@ -5,14 +5,26 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Final
 
-from pdx_api.names import Role
 from pdx_proxy.balancing.engine_limits import Legs
 from pdx_proxy.balancing.slow_start import EffectiveLoad
 from pdx_proxy.endpoints.endpoint import Endpoint
 
 MOST_BORROWED: Final = 4.0
 """A P has at most so many times the legs of its limit."""
-_PREFILL: Final = Role.PREFILL
+
+
+class Borrower:
+    """A P that may have more legs than its limit while the others of its revision have fewer."""
+
+    __slots__ = ("lenders", "limit", "most")
+
+    def __init__(self, most: float, lenders: Sequence[Endpoint], limit: float) -> None:
+        self.most = most
+        """The most legs of this P."""
+        self.lenders = lenders
+        """The P's of its revision, itself included."""
+        self.limit = limit
+        """The most legs of all of them together."""
 
 
 class Load:
@@ -20,14 +32,13 @@ class Load:
 
     __slots__ = (
         "at_prefill",
+        "backing_off",
         "blocked",
+        "borrowers",
         "clock",
         "effective_loads",
         "legs",
-        "lenders",
-        "lent",
         "limits",
-        "most_prefill",
         "on_release",
     )
 
@@ -36,18 +47,16 @@ class Load:
         """This worker's legs. Never zero, so nothing is kept of endpoints that are gone."""
         self.at_prefill: dict[str, int] = {}
         """By D, this worker's legs that wait for their P. Never zero."""
+        self.backing_off: dict[str, float] = {}
+        """By endpoint, until when it accepts no request, by its own answer (Retry-After). Mostly empty."""
         self.blocked: dict[str, int] = {}
         """By endpoint, this worker's legs whose clients do not read. Never zero."""
         self.effective_loads: Mapping[str, EffectiveLoad] = {}
         """By name, the endpoints that must receive less than their share; mostly empty."""
         self.limits: dict[str, float] = {}
         """By name, the most legs of this gateway at each endpoint."""
-        self.lenders: Mapping[str, Sequence[Endpoint]] = {}
-        """By revision, the P's that share their limits: one may have more legs while the others have fewer."""
-        self.lent: dict[str, float] = {}
-        """By revision, the sum of their limits."""
-        self.most_prefill = inf
-        """The most legs of a P that has more than its limit."""
+        self.borrowers: dict[str, Borrower] = {}
+        """By name, the P's that share their limits."""
         self.on_release: Callable[[], None] | None = None
         """Called when a leg has ended, while requests wait for that."""
         self.clock = clock
@@ -82,6 +91,17 @@ class Load:
         """The client has read on, or the leg ends: once for every `block`."""
         _remove(self.blocked, endpoint.name)
 
+    def back_off(self, endpoint: Endpoint, seconds: float) -> None:
+        """The endpoint accepts no request for so long."""
+        until = self.clock() + seconds
+        self.backing_off[endpoint.name] = max(self.backing_off.get(endpoint.name, 0.0), until)
+
+    def busy(self) -> Mapping[str, float]:
+        """Return the seconds for which endpoints accept no request, and forget those that accept some again."""
+        now = self.clock()
+        self.backing_off = {name: until for name, until in self.backing_off.items() if until > now}
+        return {name: until - now for name, until in self.backing_off.items()}
+
     def legs_at(self, endpoint: Endpoint) -> Legs:
         """Return the legs in flight of an endpoint by their state."""
         name = endpoint.name
@@ -97,22 +117,27 @@ class Load:
         return self.legs.get(endpoint.name, 0)
 
     def full(self, endpoint: Endpoint) -> bool:
-        """Whether the endpoint has as many legs as its limit allows; a P of `lenders`, as many as theirs allow."""
-        legs, limit = self.count(endpoint), self.limits.get(endpoint.name, inf)
-        group = self.lenders.get(endpoint.revision) if endpoint.role is _PREFILL else None
-        if group is None:
-            return legs >= limit
-        if legs >= min(MOST_BORROWED * limit, self.most_prefill):
-            return True
-        total = 0
-        for each in group:
-            total += self.count(each)
-        return total >= self.lent[endpoint.revision]
+        """Whether the endpoint has as many legs as it may have; a borrower may have what its lenders leave."""
+        name, legs = endpoint.name, self.count(endpoint)
+        borrower = self.borrowers.get(name)
+        if borrower is None:
+            return legs >= self.limits.get(name, inf)
+        return legs >= borrower.most or self.count_all(borrower.lenders) >= borrower.limit
+
+    def count_all(self, endpoints: Sequence[Endpoint]) -> int:
+        """Return the legs in flight of several endpoints."""
+        legs, total = self.legs, 0
+        for endpoint in endpoints:
+            total += legs.get(endpoint.name, 0)
+        return total
 
     def lend(self, lenders: Mapping[str, Sequence[Endpoint]], most: float = inf) -> None:
         """From here on, the P's of a revision share their limits; `most`: the most legs of each."""
-        self.lenders, self.most_prefill = lenders, most
-        self.lent = {name: sum(self.limits.get(each.name, inf) for each in group) for name, group in lenders.items()}
+        self.borrowers = {}
+        for group in lenders.values():
+            limits = [self.limits.get(each.name, inf) for each in group]
+            for each, limit in zip(group, limits, strict=True):
+                self.borrowers[each.name] = Borrower(min(MOST_BORROWED * limit, most), group, sum(limits))
 
     def share(self, endpoint: Endpoint) -> float:
         """Return the load of an endpoint as a share of its limit."""

@@ -20,6 +20,12 @@ class LoadReport:
     """Tokens that its KV cache has room for; 0: not reported."""
     cache_hits: float | None = None
     """Tokens of prompts that it has found in its prefix cache since its start; None: not reported."""
+    decode_seconds: float = 0.0
+    """The sum of the times between two tokens of an answer since its start; 0: not reported."""
+    decode_tokens: float = 0.0
+    """Tokens that it has generated since its start, without the first one of each answer."""
+    answer_tokens: float = 0.0
+    """Tokens of an answer, on average since its start; 0: none has ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from pdx_api.names import Role
+from pdx_proxy.balancing.decode.placement import Place
 from pdx_proxy.balancing.policies import LoadOf, Policy, least
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
@@ -17,11 +18,13 @@ _AGGREGATED: Final = Role.AGGREGATED
 class Choice:
     """The engines of one attempt. Without a P, D serves the whole request."""
 
-    __slots__ = ("decode", "prefill")
+    __slots__ = ("decode", "place", "prefill")
 
-    def __init__(self, decode: Endpoint, prefill: Endpoint | None = None) -> None:
+    def __init__(self, decode: Endpoint, prefill: Endpoint | None = None, place: Place | None = None) -> None:
         self.decode = decode
         self.prefill = prefill
+        self.place = place
+        """Why D prefills a request that a P could have prefilled; None for any other reason."""
 
 
 def pick(

@@ -5,18 +5,30 @@
 
 import argparse
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import ip_network
 from typing import Any, Final, NoReturn, TypeVar
 
-from pdx_api.names import CLIENT_KEYS_FLAG, ENGINE_KEY_FLAG, LogFormat, Policy, PrefillFailure
+from pdx_api.names import (
+    CLIENT_KEYS_FLAG,
+    ENGINE_KEY_FLAG,
+    ORIGIN,
+    TLS_CERTIFICATE_FLAG,
+    TLS_KEY_FLAG,
+    LogFormat,
+    Policy,
+    PrefillFailure,
+)
+from pdx_api.otlp import ENDPOINT_RULES
 from pdx_api.quantities import quantity
 from pdx_proxy.config.settings import Settings
 
 MAX_SECONDS: Final = 24 * 3600.0
 _MAX_AMOUNT: Final = 1_000_000
+_MAX_MILLISECONDS: Final = 3_600_000
 _MAX_TOKENS: Final = 16_777_216
 _SMALLEST, _LARGEST = 1024, 1024**4
 
@@ -104,10 +116,38 @@ def _networks(text: str) -> tuple[str, ...]:
     return found
 
 
+def _origins(text: str) -> tuple[str, ...]:
+    found = tuple(each.strip() for each in text.split(","))
+    for each in found:
+        if re.fullmatch(ORIGIN, each) is None:
+            raise argparse.ArgumentTypeError(
+                f"{each or 'an empty text'} is not an origin; write SCHEME://HOST[:PORT] in lower case, for example "
+                "https://chat.example.com, or * for all"
+            )
+    return found
+
+
 def _file(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("the value is empty; name a file")
     return text
+
+
+def _endpoint(text: str) -> str:
+    for rule in ENDPOINT_RULES:
+        if not rule.holds(text):
+            raise argparse.ArgumentTypeError(f"{text or 'an empty text'} is not possible; {rule.message}")
+    return text
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1; write for example 0.1")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,71 +179,98 @@ _POLICIES: Final = "|".join(Policy)
 
 FLAGS: Final[dict[str, tuple[Flag, ...]]] = {
     "selection of engines": (
-        Flag("--prefill-policy", "choosing", "prefill_policy", _POLICY, "POLICY", f"how P is selected: {_POLICIES}"),
-        Flag("--decode-policy", "choosing", "decode_policy", _POLICY, "POLICY", "how D is selected; the same values"),
+        Flag("--prefill-policy", "choosing", "prefill_policy", _POLICY, "POLICY", f"how to select P: {_POLICIES}"),
+        Flag("--decode-policy", "choosing", "decode_policy", _POLICY, "POLICY", "how to select D; the same values"),
         Flag("--disaggregate-above-tokens", "choosing", "disaggregate_above_tokens", _whole(0, _MAX_TOKENS), "N",
-             "D alone serves prompts of at most N tokens, by an estimate; 0 splits all"),
+             "D alone serves prompts of at most N tokens, by an estimate; 0: split all; if both objectives below are "
+             "set, estimated times decide instead"),
+    ),
+    "service level objectives": (
+        Flag("--slo-ttft-milliseconds", "slo", "ttft_milliseconds", _whole(0, _MAX_MILLISECONDS), "MS",
+             "longest time to first token; with --slo-tpot-milliseconds, D alone serves a request if it finishes the "
+             "prompt before any P and its streams keep their TPOT; 0: none"),
+        Flag("--slo-tpot-milliseconds", "slo", "tpot_milliseconds", _whole(0, _MAX_MILLISECONDS), "MS",
+             "longest time per output token; it limits the requests at each D; 0: none"),
     ),
     "failures": (
         Flag("--on-prefill-failure", "retries", "on_prefill_failure", _one_of(PrefillFailure), "WHAT",
-             "when P fails: Retry (another P, at last D alone), Local (D alone at once) or Fail (return the error)"),
+             "if P fails: Retry (another P, finally D alone), Local (D alone at once) or Fail (return the error)"),
         Flag("--attempts", "retries", "attempts", _whole(1, 10), "N",
-             "most attempts before the first event of an answer"),
+             "maximum number of attempts before the first event of an answer"),
         Flag("--retry-budget-percent", "retries", "budget_percent", _PERCENT, "N",
-             "retries of the last ten seconds as a percentage of its requests"),
+             "limit on the retries of the last ten seconds, as a percentage of the requests"),
         Flag("--min-retries", "retries", "min_retries", _whole(0, 10_000), "N",
-             "retries in ten seconds that are allowed whatever the percentage"),
+             "retries in ten seconds that are always allowed, whatever the percentage"),
         Flag("--consecutive-errors", "health", "consecutive_errors", _whole(1, 1000), "N",
              "consecutive answers of 500 and above after which an engine is ejected and probed"),
         Flag("--stalled-seconds", "health", "stalled_seconds", seconds, "S",
-             "an engine whose running requests make no progress for S seconds, by its metrics, is ejected; 0: none is"),
+             "eject an engine whose running requests make no progress for S seconds, by its metrics; 0: never"),
         Flag("--slow-start-seconds", "health", "slow_start_seconds", seconds, "S",
-             "how long a new engine gets less than its share"),
+             "time for which a new engine gets less than its share"),
     ),
     "deadlines": (
-        Flag("--connect-seconds", "deadlines", "connect", _some_seconds, "S", "a connection to an engine"),
-        Flag("--prefill-seconds", "deadlines", "prefill", _some_seconds, "S", "P's whole part of a request"),
+        Flag("--connect-seconds", "deadlines", "connect", _some_seconds, "S", "time to connect to an engine"),
+        Flag("--prefill-seconds", "deadlines", "prefill", _some_seconds, "S", "time for the whole prefill leg"),
         Flag("--handoff-seconds", "deadlines", "handoff", _some_seconds, "S",
-             "in push orders, P's answer to D's first event; kv_lease_duration of the engines must be longer"),
+             "in push orders, time from P's answer to D's first event; the engines' kv_lease_duration must be longer"),
         Flag("--first-event-seconds", "deadlines", "first_event", _some_seconds, "S",
-             "D's part of a streamed request to its first event, D's queue included"),
+             "time for the decode leg of a stream up to its first event, including D's queue"),
         Flag("--idle-seconds", "deadlines", "idle", _some_seconds, "S", "longest gap in an engine's stream"),
-        Flag("--total-seconds", "deadlines", "total", _some_seconds, "S", "a whole request"),
+        Flag("--total-seconds", "deadlines", "total", _some_seconds, "S", "time for a whole request"),
     ),
     "limits of this gateway, for all of its workers together": (
         Flag("--max-in-flight-per-decode", "limits", "in_flight_per_decode", _AMOUNT, "N",
-             "most requests at each engine that answers clients; further ones wait; 0: as many as the engine runs, by "
-             "its metrics"),
+             "maximum number of requests at each decode or aggregated engine; further ones wait; 0: as many as the "
+             "engine runs, by its metrics"),
         Flag("--max-in-flight-per-prefill", "limits", "in_flight_per_prefill", _AMOUNT, "N",
-             "most requests at each engine that prefills; the same"),
+             "maximum number of requests at each prefill engine; as above"),
         Flag("--max-queued-requests", "limits", "queued_requests", _AMOUNT, "N",
-             "requests in the queue; further ones are shed"),
+             "maximum number of requests in the queue; the gateway sheds further ones"),
         Flag("--max-wait-seconds", "limits", "queue_seconds", seconds, "S",
-             "longest wait in the queue; then a request is shed"),
+             "longest wait in the queue; after that the gateway sheds the request"),
         Flag("--max-buffered-bytes", "limits", "buffered_bytes", _size, "SIZE",
-             "bytes of request bodies that wait or are being sent, for example 256Mi; further requests are shed"),
+             "memory for bodies that wait or are being sent, for example 256Mi; the gateway sheds further requests"),
         Flag("--max-body-size", "limits", "max_body_bytes", _size, "SIZE",
              "largest body, for example 64Mi; a larger one gets 413"),
         Flag("--max-requests-per-client", "limits", "requests_per_client", _AMOUNT, "N",
-             "open requests of one API key, or else of one address; 0: no limit"),
+             "maximum number of open requests per API key, or per address if there is no key; 0: no limit"),
         Flag("--trusted-proxies", "limits", "trusted_proxies", _networks, "CIDR,...",
              "networks of proxies whose X-Forwarded-For names the client, for example 10.0.0.0/8; may be repeated",
              many=True),
     ),
+    "browsers and streams": (
+        Flag("--cors-allowed-origins", "cors", "allowed_origins", _origins, "ORIGIN,...",
+             "origins whose pages may read answers (CORS), for example https://chat.example.com; * for all; may be "
+             "repeated", many=True),
+        Flag("--stream-keep-alive-seconds", "streams", "keep_alive_seconds", seconds, "S",
+             "send a comment before the first event of a stream after each S seconds without a byte; the first comment "
+             "commits the status to 200; 0: none"),
+    ),
     "log on stderr": (
-        Flag("--log-format", "logs", "format", _one_of(LogFormat), "FORMAT", "how lines are written: Text or JSON"),
+        Flag("--log-format", "logs", "format", _one_of(LogFormat), "FORMAT", "format of the lines: Text or JSON"),
         Flag("--slow-seconds", "logs", "slow_seconds", seconds, "S",
-             "a request whose answer has not begun by then gets a line, like a failed one; 0: every request"),
+             "log a request whose answer has not begun after S seconds, like a failed one; 0: log every request"),
+    ),
+    "traces": (
+        Flag("--tracing-endpoint", "tracing", "endpoint", _endpoint, "URL",
+             "OTLP receiver over HTTP that receives the spans, for example http://collector:4318"),
+        Flag("--tracing-ratio", "tracing", "ratio", _share, "SHARE",
+             "share of sampled requests; a request with a valid traceparent follows its sampled flag instead"),
     ),
     "verification": (
         Flag("--verification-period-seconds", "verification", "period_seconds", seconds, "S",
-             "time between two transfer probes of an engine, which show whether KV moves to or from it; 0: none"),
+             "time between two transfer probes of an engine, which test whether KV moves to or from it; 0: none"),
     ),
     "API keys": (
         Flag(CLIENT_KEYS_FLAG, "keys", "clients", _file, "FILE",
-             "clients that may use the gateway: lines of `sha256:HEX NAME [weight=N]`; a changed file is read again"),
+             "clients that may use the gateway, as lines `sha256:HEX NAME [weight=N]`; a changed file is read again"),
         Flag(ENGINE_KEY_FLAG, "keys", "engines", _file, "FILE",
              "the key that engines require (vLLM's --api-key); a changed file is read again"),
+    ),
+    "TLS on the serving port": (
+        Flag(TLS_CERTIFICATE_FLAG, "tls", "certificate", _file, "FILE",
+             "certificate with its chain (PEM); changed files are read again, and open connections stay"),
+        Flag(TLS_KEY_FLAG, "tls", "key", _file, "FILE", "private key of the certificate (PEM, without a passphrase)"),
     ),
 }  # fmt: skip
 """All flags by subject."""
@@ -253,6 +320,8 @@ def _check(settings: Settings) -> None:
         )
     if limits.queue_seconds > deadlines.total:
         raise FlagsError("no wait is longer than the whole request; write --max-wait-seconds up to --total-seconds")
+    if (settings.tls.certificate is None) != (settings.tls.key is None):
+        raise FlagsError(f"TLS needs a certificate and its key; write {TLS_CERTIFICATE_FLAG} and {TLS_KEY_FLAG}")
     if limits.max_body_bytes > limits.buffered_bytes:
         raise FlagsError("the largest body would never be taken; write --max-body-size up to --max-buffered-bytes")
 

@@ -119,7 +119,7 @@ class Choosing:
 
     prefill_policy: Policy = Policy.EXPECTED_WAIT
     decode_policy: Policy | None = None
-    """Also for aggregated engines. None: ExpectedWait for these, LeastRequests for D's."""
+    """Also for aggregated engines. None: ExpectedWait for these, LeastITL for D's."""
     disaggregate_above_tokens: int = 0
     """D alone serves prompts of at most this many tokens, by the estimate. 0 splits all."""
 
@@ -151,7 +151,7 @@ class Health:
     """When an engine is ejected, and how it returns."""
 
     consecutive_errors: int = defaults.CONSECUTIVE_ERRORS
-    """Consecutive answers of 500 and above until it is ejected. A lost connection ejects it at once."""
+    """Consecutive answers of 500 and above, or broken off, until it is ejected. One lost before them ejects at once."""
     slow_start_seconds: float = defaults.SLOW_START_SECONDS
     """How long after its warm-up an engine gets less than its share, rising linearly. 0: no slow start."""
     stalled_seconds: float = defaults.STALLED_SECONDS
@@ -168,11 +168,48 @@ class Logs:
 
 
 @dataclass(frozen=True, slots=True)
+class Tracing:
+    """Traces of requests."""
+
+    endpoint: str | None = None
+    """URL of an OTLP receiver over HTTP; None: no traces."""
+    ratio: float = defaults.TRACING_RATIO
+    """Share of the requests that are sampled. A request with a valid traceparent follows that instead."""
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     """How often the gateway checks whether KV moves within its pairs."""
 
     period_seconds: float = defaults.VERIFICATION_PERIOD_SECONDS
     """Between two transfer probes of one engine, once every pair has a verdict. 0: none are sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class SLO:
+    """The service level objectives of a request, in milliseconds. 0: no target."""
+
+    ttft_milliseconds: int = 0
+    """Longest time to the first token. With both, D prefills what it finishes first, as long as its streams keep
+    their TPOT."""
+    tpot_milliseconds: int = 0
+    """Longest mean time per further output token. It limits the legs at each D."""
+
+
+@dataclass(frozen=True, slots=True)
+class CORS:
+    """Browsers' requests from pages of other origins."""
+
+    allowed_origins: tuple[str, ...] = ()
+    """Origins whose pages may read answers; `*` stands for all. Empty: none, and preflight requests are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Streamed answers."""
+
+    keep_alive_seconds: float = 0.0
+    """While engines prefill, a client without a byte for so long gets a comment in its stream. 0: it waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +220,16 @@ class Keys:
     """Clients that may use the gateway: lines of `sha256:HEX NAME [weight=N]`. None: every client."""
     engines: str | None = None
     """The key that engines require (vLLM's --api-key). None: the client's Authorization is forwarded."""
+
+
+@dataclass(frozen=True, slots=True)
+class TLS:
+    """Files of the serving port's certificate. Changed files are read again."""
+
+    certificate: str | None = None
+    """The certificate and its chain (PEM). None: plain HTTP."""
+    key: str | None = None
+    """Its private key (PEM)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +250,13 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     health: Health = field(default_factory=Health)
     verification: Verification = field(default_factory=Verification)
+    slo: SLO = field(default_factory=SLO)
+    cors: CORS = field(default_factory=CORS)
+    streams: Streams = field(default_factory=Streams)
     keys: Keys = field(default_factory=Keys)
+    tls: TLS = field(default_factory=TLS)
     logs: Logs = field(default_factory=Logs)
+    tracing: Tracing = field(default_factory=Tracing)
     idle_seconds: float = 4.0
     """How long an idle connection to an engine is kept: less than the 5 s after which vLLM closes it."""
     decode_lead_seconds: float = 0.01

@@ -9,6 +9,7 @@ from pdx_api.names import (
     ANNOTATION_CONNECTOR,
     ANNOTATION_ORDER,
     ANNOTATION_PROTOCOL,
+    ANNOTATION_RANKS,
     ENGINE_CONTAINER,
     ENGINE_PORT,
     LABEL_REVISION,
@@ -21,6 +22,7 @@ from pdx_proxy.config.settings import Address, EndpointSpec
 
 Pod = Mapping[str, Any]
 
+MAX_RANKS: Final = 64
 _ENDED: Final = ("Succeeded", "Failed")
 
 
@@ -49,6 +51,7 @@ def read_pod(pod: Pod) -> EndpointSpec | UnusablePod:
         role = _role(_mapping(metadata, "labels"))
         revision = _text(_mapping(metadata, "labels"), LABEL_REVISION, "label")
         connector, order, protocol = _wiring(_mapping(metadata, "annotations"), role)
+        ranks = _ranks(_mapping(metadata, "annotations"))
     except _UnusablePodError as error:
         return UnusablePod(str(error))
     return EndpointSpec(
@@ -58,6 +61,7 @@ def read_pod(pod: Pod) -> EndpointSpec | UnusablePod:
         connector=connector,
         order=order,
         protocol=protocol,
+        ranks=ranks,
         pod=str(metadata.get("name", "")),
         instance=_instance(metadata, status),
         ready=_is_ready(status),
@@ -121,6 +125,13 @@ def _wiring(annotations: Mapping[str, Any], role: Role) -> tuple[str, Order, str
     except ValueError as error:
         raise _UnusablePodError(f"has a wiring that this gateway does not support: {error}") from error
     return connector, Order(order), protocol
+
+
+def _ranks(annotations: Mapping[str, Any]) -> int:
+    text = annotations.get(ANNOTATION_RANKS, "1")
+    if not isinstance(text, str) or not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_RANKS:
+        raise _UnusablePodError(f"has {text!r:.20} data-parallel ranks, which is no number from 1 to {MAX_RANKS}")
+    return int(text)
 
 
 def _text(fields: Mapping[str, Any], name: str, kind: str) -> str:

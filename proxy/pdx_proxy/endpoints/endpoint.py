@@ -11,6 +11,7 @@ from pdx_api.connectors.families import Identity, Push
 from pdx_api.names import Order, Role
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.events import HUNG, INFERENCE, Cause
+from pdx_proxy.endpoints.models import ServedModel
 
 NO_SLOT: Final = -1
 _RANK_HEADER: Final = "X-data-parallel-rank"
@@ -57,6 +58,8 @@ class Endpoint:
     """Whether a request would wait in this D's queue for longer than a push survives. D then gets whole requests."""
     slot: int = NO_SLOT
     """Where the workers count its legs together."""
+    models: tuple[ServedModel, ...] = ()
+    """What it reports that it serves, LoRA adapters included; empty until its first warm-up."""
     name: str = field(init=False, repr=False, compare=False)
     """Unique name."""
     host: str = field(init=False, repr=False, compare=False)

@@ -10,7 +10,7 @@ class Cause(StrEnum):
     """Why an endpoint was ejected: a metric's label."""
 
     LOST = "lost"
-    """A connection was lost or refused: the engine may have died or restarted."""
+    """A connection was lost before an answer, or refused: the engine may have died or restarted."""
     TIMEOUT = "timeout"
     """The engine answered no health check."""
     STALLED = "stalled"
@@ -42,11 +42,14 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class HealthCheckRequest:
-    """A request waited too long for an endpoint, or its hand-off failed. That shows nothing yet about the endpoint."""
+    """An endpoint must answer a health check. What leads to it shows nothing yet about the endpoint.
+
+    A request waited too long for it, its hand-off failed, or it does not report its load and has no work.
+    """
 
     name: str
     generation: int
-    """The generation that the request used."""
+    """The generation that the request, or the load poller, used."""
 
 
 @dataclass(frozen=True, slots=True)

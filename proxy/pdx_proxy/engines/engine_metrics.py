@@ -21,6 +21,9 @@ _CAPACITY: Final = b'reason="capacity"'
 _DEFERRED: Final = b'reason="deferred"'
 _WAITING_BY_REASON: Final = b"\nvllm:num_requests_waiting_by_reason{"
 _FINISHED: Final = b"\nvllm:request_success_total{"
+_FIRST_TOKENS: Final = b"\nvllm:time_to_first_token_seconds_count{"
+_ITL_COUNT: Final = b"\nvllm:inter_token_latency_seconds_count{"
+_ITL_SECONDS: Final = b"\nvllm:inter_token_latency_seconds_sum{"
 _PROMPTS: Final = b"\nvllm:prompt_tokens_total{"
 _GENERATION: Final = b"\nvllm:generation_tokens_total{"
 _PROMPT_TOKENS: Final = b"\nvllm:prompt_tokens_by_source_total{"
@@ -73,8 +76,28 @@ def read_load(page: bytes, rank: int | None = None) -> LoadReport | None:
     if not (running and waiting and kv_use) or not all(map(isfinite, (*running, *waiting, *kv_use))):
         return None
     return LoadReport(
-        sum(running), sum(waiting), sum(kv_use) / len(kv_use), read_cache_tokens(page), _cache_hits(page, labels)
+        sum(running),
+        sum(waiting),
+        sum(kv_use) / len(kv_use),
+        read_cache_tokens(page),
+        _cache_hits(page, labels),
+        *_decoded(page, labels),
     )
+
+
+def _decoded(page: bytes, labels: tuple[bytes, ...]) -> tuple[float, float, float]:
+    """Read the seconds between tokens, these tokens, and the mean tokens of an answer.
+
+    vLLM observes one latency for each output of a step, which has several tokens with speculative decoding
+    (v1/metrics/stats.py, `update_from_output`). Generated tokens include the first ones, latencies do not.
+    """
+    names = (_ITL_SECONDS, _ITL_COUNT, _GENERATION, _FIRST_TOKENS, _COMPLETED)
+    seconds, outputs, generated, first, completed = (sum(_finite(page, name, *labels)) for name in names)
+    return seconds, max(outputs, generated - first), generated / completed if completed else 0.0
+
+
+def _finite(page: bytes, prefix: bytes, *labels: bytes) -> Iterable[float]:
+    return filter(isfinite, _values(page, prefix, *labels))
 
 
 def _cache_hits(page: bytes, labels: tuple[bytes, ...]) -> float | None:
@@ -106,7 +129,7 @@ def read_sample(page: bytes, load: LoadReport, at: float, rank: int | None = Non
     """
     labels = _labels(rank)
     deferred, completed, seconds = (
-        sum(value for value in _values(page, name, *more, *labels) if isfinite(value))
+        sum(_finite(page, name, *more, *labels))
         for name, more in ((_WAITING_BY_REASON, (_DEFERRED,)), (_COMPLETED, ()), (_SECONDS, ()))
     )
     waiting = max(0.0, load.waiting - deferred)

@@ -10,7 +10,8 @@ from pdx_proxy.http.messages import request_head
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.connection import Connection, Sink
 from pdx_proxy.http.upstream.connection_pool import ConnectionPool
-from pdx_proxy.http.upstream.failures import BadAnswer, LostConnection, Reason
+from pdx_proxy.http.upstream.failures import BadAnswer, ClosedConnection, EngineBusy, LostConnection, Reason
+from pdx_proxy.http.upstream.retry_after import retry_after
 from pdx_proxy.payload.body import LegBody
 from pdx_proxy.payload.first_event import is_open
 
@@ -50,8 +51,16 @@ class LegObserver:
         """The endpoint has answered 200."""
         raise NotImplementedError
 
+    def completed(self, endpoint: Endpoint) -> None:
+        """The endpoint has sent a whole answer."""
+        raise NotImplementedError
+
     def failed(self, endpoint: Endpoint, detail: str) -> None:
         """The endpoint's answer reports a failure of the engine."""
+        raise NotImplementedError
+
+    def busy(self, endpoint: Endpoint, seconds: float) -> None:
+        """The endpoint accepts no request for so long, by its own answer."""
         raise NotImplementedError
 
     def prefilled(self, prefill: PrefillLeg) -> None:
@@ -74,9 +83,12 @@ class Leg:
         "_head",
         "_interruption",
         "_observer",
+        "_path",
         "_pool",
+        "_size",
         "deadline",
         "endpoint",
+        "once",
         "prefill",
         "sent",
     )
@@ -91,6 +103,9 @@ class Leg:
         self._connection: Connection | None = None
         self._head = b""
         self._body: LegBody = b""
+        self._path = ""
+        self._size = 0
+        """Bytes of the request's body."""
         self._abandoned = False
         """Whether the answer is no longer needed."""
         self._interruption: Exception | None = None
@@ -99,6 +114,8 @@ class Leg:
         """The prompt in the backlog of its engine, from the beginning to the answer or the end; None: not tracked."""
         self.sent = False
         """Whether the engine may have received the request."""
+        self.once = False
+        """Whether the request must not be sent a second time: its engine reads KV with it."""
         self.deadline = deadline
         """When the request expires, in the loop's time. From then on waits raise RequestExpired."""
 
@@ -132,8 +149,9 @@ class Leg:
         endpoint = self.endpoint
         if endpoint.pin:
             headers = (*headers, *endpoint.pin)
-        self._head = request_head(method, path, endpoint.host, headers, len(body), self._pool.authorization)
-        self._body = body
+        self._size = len(body)
+        self._head = request_head(method, path, endpoint.host, headers, self._size, self._pool.authorization)
+        self._body, self._path = body, path
         self.sent = True
         try:
             self.connection.send(self._head, body)
@@ -147,20 +165,26 @@ class Leg:
         return self._received()
 
     async def first_event(self, seconds: float) -> Answer:
-        """The answer once its first event shows that it may go to a client; raises BadAnswer for a failure."""
+        """The answer once its first event shows that it may go to a client; raises BadAnswer for a failure.
+
+        An answer of 429 or 503 with Retry-After is one (EngineBusy).
+        """
         self.connection.set_timeout(seconds, self.deadline)
         await self._receive_head()
         connection, name = self.connection, self.endpoint.name
         try:
-            while not is_open(name, connection.answer):
+            while not is_open(name, connection.answer, self._path, self._size):
                 await connection.progress()
                 connection.check()
         except BadAnswer as failure:
+            self._check_busy()
             if connection.answer.status != _BUSY:
                 self._observer.failed(self.endpoint, failure.detail)
             raise
         if connection.answer.status == 200:
             self._succeed()
+        else:
+            self._check_busy()
         return self._received()
 
     async def whole(self, seconds: float, *, counts: bool = True) -> Answer:
@@ -176,12 +200,24 @@ class Leg:
                 detail = f"an answer of more than {_WHOLE_BYTES} bytes"
                 raise BadAnswer(self.endpoint.name, detail, Reason.LOST, 502, b"")
             await connection.progress()
+        self._observer.completed(self.endpoint)
         status = connection.answer.status
+        if status != 200:
+            self._check_busy()
         if status >= 500 and status != _BUSY and counts:
             self._observer.failed(self.endpoint, f"status {status}")
         elif status == 200:
             self._succeed()
         return self._received()
+
+    def _check_busy(self) -> None:
+        """Raise EngineBusy if the engine has answered how long it accepts no request."""
+        answer = self.connection.answer
+        seconds = retry_after(answer)
+        if seconds:
+            self._observer.busy(self.endpoint, seconds)
+            body = answer.document if answer.complete else b""
+            raise EngineBusy(self.endpoint.name, seconds, answer.status, body) from None
 
     def _succeed(self) -> None:
         self._observer.succeeded(self.endpoint)
@@ -204,6 +240,16 @@ class Leg:
         connection.watch_idle(idle, self.deadline)
         while not connection.answer.complete:
             await connection.progress()
+
+    @property
+    def source(self) -> str:
+        """The name of its engine."""
+        return self.endpoint.name
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client is slower than the engine."""
+        return self.connection.paused
 
     @property
     def relayed_chunks(self) -> int:
@@ -232,6 +278,7 @@ class Leg:
         other = Leg(self._pool, self._observer, self.endpoint)
         other._connection, self._connection = self._connection, None
         other._head, other._body, other.sent, other._abandoned = self._head, self._body, self.sent, self._abandoned
+        other._path, other._size, other.once = self._path, self._size, self.once
         other.prefill, self.prefill = self.prefill, None
         self._release()
         return other
@@ -282,8 +329,8 @@ class Leg:
         """Wait for the head. A request that met a connection which the engine was closing is sent once more.
 
         The loss must come at once, on a reused connection, before any byte of an answer, and the request must not be
-        abandoned. After a later loss the engine may have worked on the request: a D would read KV a second time that
-        may by then belong to another request.
+        abandoned. A D that gets parameters of a hand-off gets them once: it could read KV a second time that may by
+        then belong to another request, and answer 200 (vllm#52234).
         """
         connection = self.connection
         try:
@@ -292,11 +339,13 @@ class Leg:
             connection.check()
             self._body = b""  # never sent again, and a stream may last long
             return
-        except LostConnection:
+        except LostConnection as failure:
             if not connection.used or connection.answer.status or self._abandoned or connection.lost is None:
                 raise  # without `lost` the connection was interrupted
             if connection.since_sent > _STALE_SECONDS:
                 raise
+            if self.once:
+                raise ClosedConnection(self.endpoint.name, failure.detail) from failure
         remaining = connection.remaining
         connection.close()
         self._connection = await self._pool.connect(self.endpoint.address, self.endpoint.name)

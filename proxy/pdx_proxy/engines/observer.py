@@ -10,7 +10,12 @@ from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.attribution import Culprit, attribute
 from pdx_proxy.engines.leg import LegObserver
 from pdx_proxy.engines.outlier_detection import OutlierDetector
-from pdx_proxy.http.upstream.failures import ConnectTimeout, DeadlineExceeded, EngineFailure
+from pdx_proxy.http.upstream.failures import (
+    ClosedConnection,
+    ConnectTimeout,
+    DeadlineExceeded,
+    EngineFailure,
+)
 
 Start = tuple[str, int]
 """Name and generation of an endpoint."""
@@ -21,12 +26,24 @@ _CHECK_PERIOD_SECONDS: Final = 1.0
 class EndpointObserver(LegObserver):
     """One worker's view of how endpoints behave. It alone sends events of endpoints to the control side."""
 
-    __slots__ = ("_checked", "_failed_with", "_failing", "_handoffs", "_load", "_lost", "_notify", "_outliers")
+    __slots__ = (
+        "_broken",
+        "_checked",
+        "_failed_with",
+        "_failing",
+        "_handoffs",
+        "_load",
+        "_lost",
+        "_notify",
+        "_outliers",
+    )
 
     def __init__(self, load: Load, outliers: OutlierDetector, notify: EventSink) -> None:
         """`outliers` counts errors of engines. Failed hand-offs of P's are counted with the same limit."""
         self._load = load
         self._outliers = outliers
+        self._broken = OutlierDetector(outliers.limit, Cause.CONSECUTIVE_ERRORS, "answers that broke off")
+        """Counted apart: the first event of a stream is a success that resets the other errors."""
         self._handoffs = OutlierDetector(outliers.limit, Cause.FAILED_HANDOFFS, "failed hand-offs")
         self._notify = notify
         self._lost: set[Start] = set()
@@ -54,6 +71,10 @@ class EndpointObserver(LegObserver):
         if self._outliers.counts:
             self._outliers.succeeded(endpoint)
 
+    def completed(self, endpoint: Endpoint) -> None:
+        if self._broken.counts:
+            self._broken.succeeded(endpoint)
+
     def prefilled(self, prefill: PrefillLeg) -> None:
         prefill.answered(self._load.clock())
 
@@ -62,10 +83,22 @@ class EndpointObserver(LegObserver):
         if suspect is not None:
             self._notify(suspect)
 
+    def busy(self, endpoint: Endpoint, seconds: float) -> None:
+        self._load.back_off(endpoint, seconds)
+
     def suspect(self, endpoint: Endpoint, failure: EngineFailure) -> None:
-        """The endpoint may have died or restarted. A wait that was too long shows that of no engine: it is checked."""
+        """The endpoint may have died or restarted.
+
+        A wait that was too long or a connection that the engine closed shows that of no engine: it is checked. Closed
+        connections also count as errors.
+        """
         start = (endpoint.name, endpoint.generation)
         if isinstance(failure, DeadlineExceeded | ConnectTimeout):
+            self.check(endpoint)
+        elif isinstance(failure, ClosedConnection):
+            suspect = self._broken.failed(endpoint, failure.detail)
+            if suspect is not None:
+                self._notify(suspect)
             self.check(endpoint)
         elif start not in self._lost:
             self._lost.add(start)
@@ -118,11 +151,12 @@ class EndpointObserver(LegObserver):
 
     def apply(self, snapshot: Snapshot) -> None:
         """Forget endpoints that are gone and generations that are over."""
-        counts = self._outliers.counts or self._handoffs.counts
+        counts = self._outliers.counts or self._handoffs.counts or self._broken.counts
         if not (counts or self._lost or self._failing or self._checked or self._failed_with):
             return
         starts = {(e.name, e.generation) for e in snapshot.everything}
         self._outliers.keep(starts)
+        self._broken.keep(starts)
         self._handoffs.keep(starts)
         self._lost &= starts
         self._failing &= starts

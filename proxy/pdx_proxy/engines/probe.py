@@ -179,14 +179,20 @@ async def answers_health(engines: Engines, endpoint: Endpoint, seconds: float) -
 
 async def page_of(engines: Engines, endpoint: Endpoint, path: str, seconds: float) -> bytes:
     """GET a page of an engine; empty unless it answers 200."""
+    try:
+        return await fetch(engines, endpoint, path, seconds)
+    except EngineFailure:
+        return b""
+
+
+async def fetch(engines: Engines, endpoint: Endpoint, path: str, seconds: float) -> bytes:
+    """GET a page of an engine; empty if it answers another status than 200. Raises EngineFailure without an answer."""
     leg = engines.leg(endpoint)
     try:
         await leg.connect()
         leg.send("GET", path, (), b"")
         answer = await leg.whole(seconds)
         return answer.body if answer.status == 200 else b""
-    except EngineFailure:
-        return b""
     finally:
         leg.end()
 

@@ -8,11 +8,10 @@ from pdx_api.connectors.families import Identity, InPrefillAnswer, KVParams, Pus
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.failures import BadAnswer, Reason
-from pdx_proxy.payload.prefill_answer import PREFILLED
+from pdx_proxy.payload.apis import API, COMPLETIONS_API
 
 NO_PARAMS: Final = "answered without kv_transfer_params: is its KV connector on?"
 """Detail of the failure of a P that has no connector."""
-_ENDED: Final = b'"finish_reason":"length"'
 
 
 class LegRefused(Exception):  # noqa: N818 (the engine's refusal, not an error of the gateway)
@@ -23,6 +22,10 @@ class LegRefused(Exception):  # noqa: N818 (the engine's refusal, not an error o
     """
 
 
+class PrefillStopped(LegRefused):
+    """P's one token was a stop token, so its connector hands over nothing. D gets the whole request."""
+
+
 class NothingHandedOverError(BadAnswer):
     """A P answered 200 and has nothing to hand over."""
 
@@ -30,7 +33,7 @@ class NothingHandedOverError(BadAnswer):
         super().__init__(endpoint, detail, Reason.STATUS, 502, b"")
 
 
-def transfer_params(endpoint: Endpoint, answer: Answer) -> dict[str, Any] | None:
+def transfer_params(endpoint: Endpoint, answer: Answer, api: API = COMPLETIONS_API) -> dict[str, Any] | None:
     """Return the parameters of a P's complete answer, or None when it has nothing to hand over.
 
     Raises LegRefused for a 4xx, and BadAnswer for an answer that is not a P's.
@@ -40,25 +43,31 @@ def transfer_params(endpoint: Endpoint, answer: Answer) -> dict[str, Any] | None
     if answer.status != 200:
         raise BadAnswer(endpoint.name, f"status {answer.status}", Reason.STATUS, answer.status, answer.document)
     try:
-        found = PREFILLED.decode(answer.body)
+        aborted, params = api.read_prefill(answer.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadAnswer(endpoint.name, "not an answer of vLLM", Reason.LOST, 502, b"") from error
-    for choice in found.choices:
-        if choice.finish_reason == "abort":
-            raise BadAnswer(endpoint.name, "aborted by the engine", Reason.ABORT, 503, b"")
-    return found.kv_transfer_params
+    if aborted:
+        raise BadAnswer(endpoint.name, "aborted by the engine", Reason.ABORT, 503, b"")
+    return params
 
 
-def handed_over(endpoint: Endpoint, family: Push, answer: Answer) -> KVParams:
+def needs_length(family: Push) -> bool:
+    """Whether P hands over only what has ended by its length (Mooncake's `request_finished`)."""
+    return not isinstance(family.identity, InPrefillAnswer)
+
+
+def handed_over(endpoint: Endpoint, family: Push, answer: Answer, api: API = COMPLETIONS_API) -> KVParams:
     """Return the parameters of a P's complete answer; empty where P only has to finish by length.
 
-    Raises LegRefused, and BadAnswer also when P has nothing to hand over.
+    Raises LegRefused (PrefillStopped where P may stop), and BadAnswer also when P has nothing to hand over.
     """
-    params = transfer_params(endpoint, answer)
-    if not isinstance(family.identity, InPrefillAnswer):
-        if _ENDED not in answer.body:
-            raise NothingHandedOverError(endpoint.name, "nothing to hand over: it has not ended by its length")
-        return {}
+    params = transfer_params(endpoint, answer, api)
+    if needs_length(family):
+        if api.ended in answer.body:
+            return {}
+        if api.may_stop:
+            raise PrefillStopped
+        raise NothingHandedOverError(endpoint.name, "nothing to hand over: it has not ended by its length")
     if params is None:
         raise NothingHandedOverError(endpoint.name, NO_PARAMS)
     return params

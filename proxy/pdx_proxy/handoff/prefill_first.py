@@ -35,8 +35,9 @@ async def finish_prefill(
     load.begin_prefill(decode)
     try:
         await leg.connect()
-        serving.send_prefill(leg, call, body, serving.engines.new_id())
-        answered = transfer_params(leg.endpoint, await leg.whole(serving.engines.deadlines.prefill))
+        record = serving.send_prefill(leg, call, body, serving.engines.new_id())
+        answer = await leg.whole(serving.engines.deadlines.prefill)
+        answered = transfer_params(leg.endpoint, answer, call.request.body.api)
     except EngineFailure as failure:
         if not (isinstance(failure, BadAnswer) and failure.reason is Reason.STATUS):
             serving.engines.observer.suspect(leg.endpoint, failure)
@@ -50,7 +51,8 @@ async def finish_prefill(
         load.end_prefill(decode)
     leg.end()  # P has room for another request, although its blocks are pinned until D has read them
     timeline = call.timeline
-    timeline.prefill = serving.engines.clock() - timeline.sent
+    record.ended = serving.engines.clock()
+    timeline.prefill = record.ended - timeline.sent
     serving.counters.phases[_PREFILL].observe(timeline.prefill)
     return answered
 

@@ -1,4 +1,4 @@
-"""Settlement in the families pull and pool: stops P's leg, or has a D release the KV that P has finished."""
+"""Settlement in the families pull and pool: it stops P's leg, or makes a D release the KV that P has finished."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ from pdx_proxy.engines.transfer_params import LegRefused, transfer_params
 from pdx_proxy.handoff.base import REFUSED_MAX_TOKENS
 from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.settlement import Settlements
-from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, EngineFailure
+from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, EngineBusy, EngineFailure
 from pdx_proxy.payload.body import prefill_body, settling_body
 from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry.counters import Settlement
@@ -35,12 +35,12 @@ def stop_prefill(settlements: Settlements, leg: Leg, decode: Endpoint, call: Cal
     if not leg.sent:
         leg.end()
     elif keeps:
-        settlements.settle(_stop_prefill(settlements, leg, decode, call.request), call.permit)
+        settlements.settle(_stop_prefill(settlements, leg, decode, call.request), call)
     elif _may_stop(leg.endpoint):
         settlements.count(Settlement.PREFILL_STOPPED)
         leg.end()
     else:
-        settlements.settle(_finish_prefill(settlements, leg), call.permit)
+        settlements.settle(_finish_prefill(settlements, leg), call)
 
 
 def release(
@@ -54,11 +54,12 @@ def release(
 ) -> None:
     """Free the blocks of a finished P whose parameters no D leg uses.
 
-    `failure` is the failure of the pair's D, if any. `begun`: that D may have read the blocks.
+    `failure` is the failure of the pair's D, if any. `begun`: that D may have read the blocks, or have notified P that
+    it does not need them, as a busy D does that has a handshake with P. (Another worker may have made it.)
     """
-    dead = failure is not None and not isinstance(failure, BadAnswer)
-    work = _release(settlements, _releaser(settlements, pair, dead=dead), params, call.request, begun=begun)
-    settlements.settle(settlements.while_pinned(pair[0], work), call.permit)
+    last = failure is not None and (isinstance(failure, EngineBusy) or not isinstance(failure, BadAnswer))
+    work = _release(settlements, _releaser(settlements, pair, last=last), params, call.request, begun=begun)
+    settlements.settle(settlements.while_pinned(pair[0], work), call)
 
 
 def leave_decode(
@@ -73,14 +74,14 @@ def leave_decode(
     prefill, _ = pair
     if settlements.serving.has_handshake(*pair):
         work = _close_when_open(leg, _INTAKE_SECONDS, Settlement.RELEASED)
-    elif (releaser := _releaser(settlements, pair, dead=False))[1]:
+    elif (releaser := _releaser(settlements, pair, last=False))[1]:
         leg.end()
         work = _release(settlements, releaser, params, call.request, begun=True)
     elif call.request.stream:
         work = _close_when_open(leg, settlements.engines.deadlines.settle, Settlement.LEASE)
     else:
         work = _close_when_open(leg, _FIRST_KV_SECONDS, Settlement.RELEASED)
-    settlements.settle(settlements.while_pinned(prefill, work), call.permit)
+    settlements.settle(settlements.while_pinned(prefill, work), call)
 
 
 def _may_stop(prefill: Endpoint) -> bool:
@@ -106,7 +107,7 @@ async def _stop_prefill(settlements: Settlements, leg: Leg, decode: Endpoint, re
         except DeadlineExceeded:
             leg.half_close()
             answer = await leg.whole(_LATE_ANSWER_SECONDS)
-        params = transfer_params(leg.endpoint, answer)
+        params = transfer_params(leg.endpoint, answer, request.body.api)
     except (EngineFailure, LegRefused):
         return Settlement.PREFILL_STOPPED
     finally:
@@ -115,20 +116,20 @@ async def _stop_prefill(settlements: Settlements, leg: Leg, decode: Endpoint, re
         return Settlement.PREFILL_STOPPED
     prefill = leg.endpoint
     settlements.serving.counters.pin(prefill.name)
-    releaser = _releaser(settlements, (prefill, decode), dead=False)
+    releaser = _releaser(settlements, (prefill, decode), last=False)
     return await settlements.while_pinned(prefill, _release(settlements, releaser, params, request, begun=False))
 
 
-def _releaser(settlements: Settlements, pair: tuple[Endpoint, Endpoint], *, dead: bool) -> tuple[Endpoint, bool]:
+def _releaser(settlements: Settlements, pair: tuple[Endpoint, Endpoint], *, last: bool) -> tuple[Endpoint, bool]:
     """Select the D that frees P's blocks; return it and whether it has a handshake with P.
 
-    The pair's own D comes last if it is dead or may no longer be selected.
+    `last`: the pair's own D is selected only if there is no other. It comes last, too, if it may no longer be selected.
     """
     prefill, decode = pair
     decodes = settlements.engines.snapshot.decode
     others = [d for d in decodes if d.revision == prefill.revision and d.name != decode.name]
     selectable = any(d.name == decode.name for d in decodes)
-    candidates = others if dead and others else [decode, *others] if selectable else [*others, decode]
+    candidates = others if last and others else [decode, *others] if selectable else [*others, decode]
     handshaken = next((d for d in candidates if settlements.serving.has_handshake(prefill, d)), None)
     return (handshaken or candidates[0], handshaken is not None)
 
@@ -145,8 +146,8 @@ async def _release(
     decode, handshaken = releaser
     if handshaken:
         salt = settlements.engines.new_id()
-        body = settling_body(request.path, params, REFUSED_MAX_TOKENS, salt)
-        status = await settlements.call(decode, request, body, salt)
+        body = settling_body(request.body.api, params, REFUSED_MAX_TOKENS, salt)
+        status = await settlements.call(decode, request, body, salt, settles=True)
         return Settlement.RELEASED if 400 <= status < 500 else Settlement.LEASE
     if begun:
         return Settlement.LEASE

@@ -65,6 +65,7 @@ async def _decode(
     pair = (prefill, decode)
     try:
         await leg.connect()
+        leg.once = params is not None
         serving.send(leg, call, decode_body(request.body, params), engines.new_id())
         # D may queue the leg: its heartbeats renew P's lease meanwhile.
         await leg.first_event(engines.deadlines.answer(stream=request.stream))

@@ -11,7 +11,7 @@ from math import inf
 from pdx_api.connectors.families import Push
 from pdx_api.names import Order
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.engines.transfer_params import LegRefused, NothingHandedOverError
+from pdx_proxy.engines.transfer_params import LegRefused, NothingHandedOverError, needs_length
 from pdx_proxy.handoff import push_settlement
 from pdx_proxy.handoff.base import Handoff, HandoffFailure, has_answered
 from pdx_proxy.handoff.call import Call
@@ -32,7 +32,13 @@ async def hand_off(
     pair: tuple[Endpoint, Endpoint],
     call: Call,
 ) -> Handoff:
-    """Run both legs until D's answer is open; raises HandoffFailure or LegRefused."""
+    """Run both legs until D's answer is open; raises HandoffFailure or LegRefused.
+
+    A D that already waits for a P that stops at its first token would wait for minutes. So where P may stop, and its
+    connector then hands over nothing, P goes first in every order.
+    """
+    if call.request.body.api.may_stop and needs_length(family):
+        order = Order.PREFILL_FIRST
     attempt = _Attempt(serving, PushTransfer(settlements, family, pair, call))
     began = serving.engines.clock()
     try:
@@ -63,6 +69,7 @@ class _Attempt:
         self._engines = serving.engines
         self._transfer = transfer
         self.decode_leg = serving.engines.leg(transfer.decode, transfer.request.deadline)
+        self.decode_leg.once = True
         self.prefill = PushPrefill(transfer, self.decode_leg)
 
     async def begin(self, order: Order) -> None:

@@ -12,7 +12,7 @@ from pdx_api.connectors.families import AtBootstrap, Identity, KVParams
 from pdx_api.names import PrefillFailure
 from pdx_proxy.engines.bootstrap import query_identity
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.engines.transfer_params import LegRefused, handed_over, identity_of
+from pdx_proxy.engines.transfer_params import LegRefused, PrefillStopped, handed_over, identity_of
 from pdx_proxy.handoff.base import FULL, has_answered
 from pdx_proxy.handoff.push_transfer import PushTransfer
 from pdx_proxy.http.upstream.connection import Connection
@@ -27,6 +27,7 @@ from pdx_proxy.http.upstream.failures import (
 )
 from pdx_proxy.payload.body import prefill_body
 from pdx_proxy.telemetry.counters import Phase
+from pdx_proxy.telemetry.timeline import LegRecord
 
 _REFUSAL_SECONDS: Final = 0.5
 """How long D may take to refuse a request that P has refused."""
@@ -74,6 +75,8 @@ class PushPrefill:
         self.resending = False
         """Whether P's leg is sent again only to release D's blocks. The client has already got its error."""
         self._ended: float | None = None
+        self._record: LegRecord | None = None
+        """The leg that was sent last."""
         self._kv = _NONE
         self._watch: asyncio.TimerHandle | None = None
         self._connection: Connection | None = None
@@ -165,7 +168,7 @@ class PushPrefill:
                     continue
                 return None
             if identity != self._endpoint.identity:
-                self._transfer.settlements.settle(self._transfer.free(params), self._transfer.call.permit)
+                self._transfer.settlements.settle(self._transfer.free(params), self._transfer.call)
                 await self._fail_decode(LostConnection(self._endpoint.name, _RESTARTED))
                 return None
             self._succeed(began)
@@ -181,10 +184,12 @@ class PushPrefill:
             if not leg.connected:
                 await leg.connect()
             body = prefill_body(self._request.body, transfer.family.prefill_params(transfer.id))
-            self._serving.send_prefill(leg, transfer.call, body, transfer.id)
+            self._record = self._serving.send_prefill(leg, transfer.call, body, transfer.id)
             answer = await leg.whole(self._engines.deadlines.prefill)
-            params = handed_over(prefill, transfer.family, answer)
+            params = handed_over(prefill, transfer.family, answer, self._request.body.api)
             self._connection = leg.connection
+        except PrefillStopped:
+            raise
         except LegRefused:
             answer = leg.answer
             raise BadAnswer(prefill.name, "refused", Reason.STATUS, answer.status, answer.body) from None
@@ -227,6 +232,8 @@ class PushPrefill:
     def _succeed(self, began: float) -> None:
         """P has finished. Pin its KV, unless D's first event was faster than P's answer."""
         self._ended = self._engines.clock()
+        if self._record is not None:
+            self._record.ended = self._ended
         if self._decode_leg.sent:
             self.transfer_since = self._ended
         self.seconds = self._ended - began

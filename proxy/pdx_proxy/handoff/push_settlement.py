@@ -51,7 +51,7 @@ def end_of_failure(failure: EngineFailure) -> DecodeEnd:
 
 def finish(transfer: PushTransfer, prefill: PushPrefill, decode_leg: Leg) -> None:
     """The request was abandoned while D had its leg: let P finish, then close D."""
-    transfer.settlements.settle(_finish(transfer, prefill, decode_leg), transfer.call.permit)
+    transfer.settlements.settle(_finish(transfer, prefill, decode_leg), transfer.call)
 
 
 def unwind(transfer: PushTransfer, prefill: PushPrefill, decode_leg: Leg, end: DecodeEnd) -> None:
@@ -61,7 +61,7 @@ def unwind(transfer: PushTransfer, prefill: PushPrefill, decode_leg: Leg, end: D
     if prefill.task is None:
         prefill.leg.end()
         if transfer.by_prefill_leg and end is DecodeEnd.REFUSED:
-            settlements.settle(transfer.substitute_prefill(None, refused=True), transfer.call.permit)
+            settlements.settle(transfer.substitute_prefill(None, refused=True), transfer.call)
         return
     since = prefill.transfer_since
     if end not in _REFUSED and since is not None and transfer.engines.clock() - since > PUSH_SECONDS:
@@ -70,7 +70,7 @@ def unwind(transfer: PushTransfer, prefill: PushPrefill, decode_leg: Leg, end: D
         return
     stop_prefill = end not in _MAY_WAIT and not (transfer.by_prefill_leg and decode_leg.sent)
     work = _unwind(transfer, prefill, prefill.task, end, stop_prefill=stop_prefill)
-    settlements.settle(work, transfer.call.permit)
+    settlements.settle(work, transfer.call)
 
 
 def after_prefill_failure(
@@ -83,7 +83,7 @@ def after_prefill_failure(
         return
     prefill.unpin(expires=isinstance(failure, DeadlineExceeded))
     if decode_leg.sent:
-        transfer.settlements.settle(_close_decode(transfer, failure, decode_leg.detach()), transfer.call.permit)
+        transfer.settlements.settle(_close_decode(transfer, failure, decode_leg.detach()), transfer.call)
     else:
         decode_leg.end()
 
@@ -91,7 +91,7 @@ def after_prefill_failure(
 def give_up(transfer: PushTransfer, prefill: PushPrefill, decode_leg: Leg) -> None:
     """P has finished, and D has shown no first event in time: it still queues the request, or the push failed."""
     assert prefill.task is not None, "P has finished"
-    transfer.settlements.settle(_give_up(transfer, prefill, prefill.task, decode_leg.detach()), transfer.call.permit)
+    transfer.settlements.settle(_give_up(transfer, prefill, prefill.task, decode_leg.detach()), transfer.call)
 
 
 async def _close_decode(transfer: PushTransfer, failure: EngineFailure, decode_leg: Leg) -> Settlement:

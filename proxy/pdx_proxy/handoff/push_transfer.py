@@ -117,9 +117,10 @@ class PushTransfer:
             return Settlement.LEASE if refused else self.report_lost()
         params = self.family.prefill_params(self.id)
         request = self.request
-        body = settling_body(request.path, params, 1, self.id) if refused else prefill_body(request.body, params)
+        api = request.body.api
+        body = settling_body(api, params, 1, self.id) if refused else prefill_body(request.body, params)
         request_id = self.engines.new_id() if refused else self.id  # P may have had a leg that has this one
-        status = await self.settlements.call(self.prefill, request, body, request_id)
+        status = await self.settlements.call(self.prefill, request, body, request_id, settles=refused)
         if status == 200:
             return Settlement.FINISHED
         return Settlement.LEASE if refused else self.report_lost()  # a D that refuses holds nothing
@@ -132,8 +133,8 @@ class PushTransfer:
         assert identity is not None, "a P that has finished has an identity"
         leg_params = self.family.decode_params(self.id, identity)
         max_tokens = REFUSED_MAX_TOKENS if self.by_prefill_leg else 1
-        body = settling_body(self.request.path, leg_params, max_tokens, self.id)
-        status = await self.settlements.call(decode, self.request, body, self.id)
+        body = settling_body(self.request.body.api, leg_params, max_tokens, self.id)
+        status = await self.settlements.call(decode, self.request, body, self.id, settles=True)
         freed = 400 <= status < 500 if self.by_prefill_leg else status == 200
         return Settlement.RELEASED if freed else Settlement.LEASE
 

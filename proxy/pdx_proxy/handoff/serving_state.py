@@ -1,4 +1,4 @@
-"""What a worker needs to serve requests besides the engines: choice, retry budget, counters, handshakes."""
+"""What a worker needs, in addition to the engines, to serve requests: choice, retry budget, counters, handshakes."""
 
 from dataclasses import dataclass, field
 from math import inf
@@ -15,9 +15,11 @@ from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.handshakes import Handshakes
-from pdx_proxy.payload.body import LegBody
+from pdx_proxy.payload.body import LegBody, identified
 from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry.counters import Counters, Phase
+from pdx_proxy.telemetry.timeline import LegRecord
+from pdx_proxy.telemetry.tracing import Tracing
 
 _TO_PREFILL: Final = Phase.TO_PREFILL.value
 
@@ -29,6 +31,8 @@ class ServingState:
     engines: Engines
     log: SharedLog | None = None
     """What the workers of a gateway share; None if there is only one."""
+    tracing: Tracing | None = None
+    """None: no request has a trace."""
     counters: Counters = field(default_factory=Counters)
     handshakes: Handshakes = field(default_factory=Handshakes)
     """Pairs that have exchanged KV in this generation of both."""
@@ -39,7 +43,7 @@ class ServingState:
 
     def __post_init__(self) -> None:
         settings = self.engines.settings
-        self.chooser = Chooser(settings.choosing, self.engines.load, self.counters, self.log)
+        self.chooser = Chooser(settings.choosing, self.engines.load, self.counters, self.log, settings.slo)
         self.budget = RetryBudget(settings.retries, settings.workers)
 
     def apply(self, snapshot: Snapshot) -> None:
@@ -60,7 +64,8 @@ class ServingState:
     def _limit_legs(self) -> None:
         engines = self.engines
         load, limits = engines.load, engines.settings.limits
-        load.limits = leg_limits(engines.snapshot, self.load_reports, limits, load.legs_at)
+        batches = self.chooser.decodes.batch_limits()
+        load.limits = leg_limits(engines.snapshot, self.load_reports, limits, load.legs_at, batches)
         load.lend(engines.snapshot.peers if self.chooser.expects_prefill else {}, limits.in_flight_per_prefill or inf)
 
     def prefill_leg(self, endpoint: Endpoint, request: Request, deadline: float = inf) -> Leg:
@@ -69,20 +74,32 @@ class ServingState:
         leg.prefill = self.chooser.sent(endpoint, request)
         return leg
 
-    def send(self, leg: Leg, call: Call, body: LegBody, request_id: str, method: str = "POST") -> None:
+    def send(self, leg: Leg, call: Call, body: LegBody, request_id: str, method: str = "POST") -> LegRecord:
         """Send a leg under this request ID and record it in the timeline."""
-        request = call.request
-        leg.send(method, request.path, (*request.headers, ("X-Request-Id", request_id)), body)
-        call.timeline.legs.append((leg.endpoint.name, request_id))
+        request, timeline, endpoint = call.request, call.timeline, leg.endpoint
+        if request.body.api.id_in_body:
+            body = identified(body, request_id)
+        now = 0.0 if self.tracing is None else self.engines.clock()
+        record = LegRecord(endpoint.name, endpoint.address, request_id, timeline.attempt, now)
+        headers = (*request.headers, ("X-Request-Id", request_id))
+        trace = timeline.trace
+        if trace is not None and trace.sampled and self.tracing is not None:
+            record.span_id = self.tracing.sampler.new_span()
+            headers = (*headers, *trace.headers(record.span_id))
+        leg.send(method, request.path, headers, body)
+        timeline.legs.append(record)
+        return record
 
-    def send_prefill(self, leg: Leg, call: Call, body: LegBody, request_id: str) -> None:
+    def send_prefill(self, leg: Leg, call: Call, body: LegBody, request_id: str) -> LegRecord:
         """Send a leg to a P. The time of the prefill starts."""
-        self.send(leg, call, body, request_id)
+        record = self.send(leg, call, body, request_id)
+        record.prefill = True
         timeline, now = call.timeline, self.engines.clock()
         if not timeline.sent:
             timeline.to_prefill = now - timeline.read
             self.counters.phases[_TO_PREFILL].observe(timeline.to_prefill)
         timeline.sent = now
+        return record
 
     def may_retry(self) -> bool:
         """Whether the retry budget allows one more attempt. Counts the retry or the refusal."""

@@ -6,21 +6,29 @@ a deadline. `Settlements` owns the tasks, because the request that they belonged
 
 import asyncio
 from collections.abc import Coroutine
+from contextvars import ContextVar
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pdx_api.connectors import family_of
 from pdx_api.connectors.families import Pool
 from pdx_api.defaults import LEASE_MARGIN_SECONDS
+from pdx_api.names import Role
 from pdx_proxy.admission.permit import Permit
 from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.http.upstream.failures import EngineFailure
-from pdx_proxy.payload.body import LegBody
+from pdx_proxy.payload.body import LegBody, identified
 from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry.counters import Settlement
+from pdx_proxy.telemetry.timeline import SettlementRecord
+from pdx_proxy.telemetry.trace_context import Trace
+from pdx_proxy.telemetry.tracing import Tracing
 
 Result = TypeVar("Result")
+_LEG_HEADERS: Final[ContextVar[tuple[tuple[str, str], ...]]] = ContextVar("leg_headers", default=())
+"""The trace context of the settlement that the task performs: its leg belongs to its span."""
 
 
 class Settlements:
@@ -52,10 +60,12 @@ class Settlements:
         """Count how a hand-off was settled."""
         self.serving.counters.settlements[settlement] += 1
 
-    def settle(self, work: Coroutine[Any, Any, Settlement], permit: Permit) -> None:
+    def settle(self, work: Coroutine[Any, Any, Settlement], call: Call) -> None:
         """Settle a hand-off in the background and count its result. Until then its request holds what it held."""
         self.serving.counters.settling += 1  # not in the task, which begins after the request has ended
-        self.start(self._settle(work), permit).add_done_callback(self._settled)
+        if self.serving.tracing is not None:
+            work = _traced(work, call, self.serving.tracing, call.timeline.trace)
+        self.start(self._settle(work), call.permit).add_done_callback(self._settled)
 
     async def _settle(self, work: Coroutine[Any, Any, Settlement]) -> None:
         self.count(await work)
@@ -86,17 +96,38 @@ class Settlements:
         kept = None if isinstance(family, Pool) else family.kept_seconds
         return self.engines.deadlines.handoff + LEASE_MARGIN_SECONDS if kept is None else kept
 
-    async def call(self, endpoint: Endpoint, request: Request, body: LegBody, request_id: str) -> int:
+    async def call(
+        self, endpoint: Endpoint, request: Request, body: LegBody, request_id: str, *, settles: bool = False
+    ) -> int:
         """Send one whole leg without a client; return its status, or 0 if no answer came in time.
 
+        `settles`: the body is a `settling_body`.
         An error counts against no engine: a D also answers it because of P's KV.
         """
-        leg = self.engines.leg(endpoint)
+        leg, api = self.engines.leg(endpoint), request.body.api
+        leg.once = endpoint.role is not Role.PREFILL and not settles  # D refuses a `settling_body`, and reads nothing
+        if api.id_in_body:
+            body = identified(body, request_id)
         try:
             await leg.connect()
-            leg.send("POST", request.path, (*request.headers, ("X-Request-Id", request_id)), body)
+            headers = (*request.headers, ("X-Request-Id", request_id), *_LEG_HEADERS.get())
+            leg.send("POST", api.settles_at if settles else request.path, headers, body)
             return (await leg.whole(self.engines.deadlines.settle, counts=False)).status
         except EngineFailure:
             return 0
         finally:
             leg.end()
+
+
+async def _traced(
+    work: Coroutine[Any, Any, Settlement], call: Call, tracing: Tracing, trace: Trace | None
+) -> Settlement:
+    """Settle, and record the settlement in the trace of its request."""
+    began, span_id = tracing.clock(), ""
+    if trace is not None and trace.sampled:
+        span_id = tracing.sampler.new_span()
+        _LEG_HEADERS.set(trace.headers(span_id))
+    result = await work
+    record = SettlementRecord(began, tracing.clock(), result.value, span_id)
+    tracing.settled(call.request.path, call.timeline, record)
+    return result

@@ -1,6 +1,6 @@
-"""Reads every warm engine's metrics: whether it works on its requests, and whether its queue is too long for a push.
+"""Reads each warm engine's metrics and models: its progress, its models, and whether its queue is too long for a push.
 
-One request to `/metrics` of each engine every ten seconds, for all workers of the gateway.
+One request to `/metrics` and one to `/v1/models` of each engine every ten seconds, for all workers of the gateway.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from pdx_proxy.engines.engine_metrics import read_finished, read_progress, read_
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.probe import page_of
 from pdx_proxy.health.progress import Observed, QueueSample, observe, queue_seconds
+from pdx_proxy.http.routes import MODELS
 
 PAUSE_SECONDS: Final = 10.0
 """Between two rounds, varied by a fifth."""
@@ -52,13 +53,18 @@ class EngineWatch:
         snapshot: Callable[[], Snapshot],
         report: Callable[[EndpointEvent], None],
         set_long_queue: Callable[[Endpoint, bool], None],
+        set_models: Callable[[Endpoint, bytes], None],
         rng: random.Random | None = None,
     ) -> None:
-        """`set_long_queue` receives, for each D of a push, whether its queue is longer than a push survives."""
+        """`set_long_queue` receives, for each D of a push, whether its queue is longer than a push survives.
+
+        `set_models` receives the page with the models of each engine that answers clients: adapters may come and go.
+        """
         self._engines = engines
         self._snapshot = snapshot
         self._report = report
         self._set_long_queue = set_long_queue
+        self._set_models = set_models
         self._random = rng or random.Random()  # noqa: S311 (spreads load)
         self._slots = asyncio.Semaphore(_CONCURRENT)
         self._observed: dict[Start, Observed] = {}
@@ -97,6 +103,8 @@ class EngineWatch:
     async def _poll(self, ranks: list[Endpoint]) -> None:
         async with self._slots:
             page = await page_of(self._engines, ranks[0], "/metrics", ANSWER_SECONDS)
+            if ranks[0].role is not Role.PREFILL:
+                self._set_models(ranks[0], await page_of(self._engines, ranks[0], MODELS, ANSWER_SECONDS))
         if page:
             for endpoint in ranks:
                 self.read(endpoint, page, self._engines.clock())

@@ -1,15 +1,28 @@
-"""Whether an engine works on its requests, by its own metrics. Pure.
+"""Whether an engine works on its requests, from its own metrics. Pure.
 
 Rule: requests run, and for `Health.stalled_seconds` neither their number, nor the queue, nor the use of the KV cache,
 nor a token counter has changed. vLLM's scheduler reports all of these after every step, so a frozen page means that no
 step has ended. A step is short with chunked prefill, which vLLM uses by default: it has at most
 `--max-num-batched-tokens` tokens. Nothing in the metrics shows progress within a step. An engine that prefills whole
 prompts in one step (`--no-enable-chunked-prefill`) therefore needs a limit longer than its longest prefill.
+
+An engine under pressure may answer everything late, so a missing answer shows something only about an engine without
+work.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pdx_proxy.balancing.load_reports import LoadReport
 from pdx_proxy.engines.engine_metrics import Progress
+
+
+def has_work(reports: Iterable[LoadReport], legs: int) -> bool:
+    """Whether work explains that an engine does not answer: this gateway's legs to it, or requests that it reports.
+
+    `reports` has one report for each of its ranks. The requests in them may come from other gateways.
+    """
+    return legs > 0 or any(report.running or report.waiting for report in reports)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import EndpointSpec
 from pdx_proxy.endpoints.endpoint import NO_SLOT, Endpoint, State, by_rank, pairing
 from pdx_proxy.endpoints.events import Cause, EndpointEvent, HealthCheckRequest, LostHandoff, Suspect
+from pdx_proxy.endpoints.models import ServedModel, latest
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.health import ejection
 
@@ -92,6 +93,10 @@ class EndpointRegistry:
     def set_long_queue(self, endpoint: Endpoint, long_queue: bool) -> Actions:
         """The queue of a D is, or is no longer, too long for a push."""
         return self._put(endpoint, long_queue=long_queue)
+
+    def set_models(self, endpoint: Endpoint, models: tuple[ServedModel, ...]) -> Actions:
+        """The endpoint reports the models that it serves."""
+        return self._put(endpoint, models=latest(endpoint.models, models))
 
     def next_decode(self, prefill: Endpoint) -> Endpoint | None:
         """Return a warm D of the P's revision, each in turn; None if there is none."""

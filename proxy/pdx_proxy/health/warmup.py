@@ -13,16 +13,20 @@ from pdx_api.names import Role
 from pdx_proxy.config.settings import EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.events import EndpointEvent, HealthCheckRequest, Suspect
+from pdx_proxy.endpoints.models import read_models
 from pdx_proxy.engines.engines import Engines
-from pdx_proxy.engines.probe import hand_over, serve, serve_any
+from pdx_proxy.engines.probe import hand_over, page_of, serve, serve_any
 from pdx_proxy.health.health_checks import HealthChecks
 from pdx_proxy.health.registry import Actions, EndpointRegistry
+from pdx_proxy.http.routes import MODELS
 from pdx_proxy.http.upstream.failures import BadAnswer, ConnectFailure, ConnectTimeout, DeadlineExceeded, EngineFailure
 
 _BODY: Final[Mapping[str, Any]] = {"prompt": "A first short prompt warms an engine up.", "max_tokens": 2}
 _FIRST_PAUSE: Final = 0.2
 _LONGEST_PAUSE: Final = 2.0
 _LONGEST_EJECTION: Final = 30.0
+_MODELS_SECONDS: Final = 2.0
+"""For an engine that has just served to report its models. An engine that does not is warm without them."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -74,6 +78,12 @@ class WarmUp:
         """The queue of a D is, or is no longer, too long for a push."""
         self._perform(self._registry.set_long_queue(endpoint, long_queue))
 
+    def set_models(self, endpoint: Endpoint, page: bytes) -> None:
+        """Put the models in force that an engine reports on a page. Without such a page they stay as they are."""
+        models = read_models(page)
+        if models is not None:
+            self._perform(self._registry.set_models(endpoint, models))
+
     def _perform(self, actions: Actions) -> None:
         for name in actions.cancel:
             task = self._tasks.pop(name, None)
@@ -117,6 +127,7 @@ class WarmUp:
             return
         async with self._slots:
             await serve_any(self._engines, endpoint, _BODY, self._seconds)
+            self.set_models(endpoint, await page_of(self._engines, endpoint, MODELS, _MODELS_SECONDS))
         self._perform(self._registry.warm_up_succeeded(endpoint))
 
     async def _warm_prefill(self, prefill: Endpoint) -> None:

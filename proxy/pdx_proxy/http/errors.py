@@ -1,4 +1,8 @@
-"""Errors that the gateway answers itself, in vLLM's shape and, where vLLM has the same error, in vLLM's text."""
+"""Errors that the gateway answers itself, in vLLM's shape and, where vLLM has the same error, in vLLM's text.
+
+At Anthropic's paths, errors that the gateway alone answers have Anthropic's shape, as vLLM's own have there. vLLM's
+server answers a body that is no valid JSON, and a key that is missing, in one shape at all paths.
+"""
 
 import json
 from collections.abc import Mapping
@@ -10,13 +14,27 @@ BAD_REQUEST: Final = "Bad Request"
 """vLLM's error type for a 400."""
 _MAX_DESCRIBED_BYTES: Final = 64 * 1024
 """The largest invalid body whose error names the position."""
+_ANTHROPIC_PATHS: Final = frozenset(("/v1/messages", "/v1/messages/count_tokens"))
+_ANTHROPIC_TYPES: Final = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""The types of Anthropic's error objects (anthropic/types/shared/error_type.py)."""
 
 
 class RefusedError(Exception):
     """The gateway refuses the request. `str()` is the message for the client."""
 
-    def __init__(self, status: int, message: str, kind: str, param: str | None = None) -> None:
+    def __init__(
+        self, status: int, message: str, kind: str, param: str | None = None, *, one_shape: bool = False
+    ) -> None:
         super().__init__(message)
+        self.one_shape = one_shape
+        """Whether the error has vLLM's shape at all paths, because vLLM's HTTP server answers it, and no API."""
         self.headers: Mapping[str, str] = {}
         """Further headers of the answer."""
         self.status = status
@@ -24,25 +42,37 @@ class RefusedError(Exception):
         self.kind = kind
         self.param = param
 
-    def body(self) -> bytes:
-        """vLLM's error object."""
-        return error_body(self.status, self.message, self.kind, self.param)
+    def body(self, path: str = "") -> bytes:
+        """The error object of the API at the path."""
+        return error_body(self.status, self.message, self.kind, self.param, "" if self.one_shape else path)
 
 
-def error_body(status: int, message: str, kind: str, param: str | None = None) -> bytes:
-    """An error in vLLM's shape (vllm/entrypoints/serve/engine/protocol.py, ErrorResponse)."""
+def error_body(status: int, message: str, kind: str, param: str | None = None, path: str = "") -> bytes:
+    """An error in vLLM's shape (vllm/entrypoints/serve/engine/protocol.py, ErrorResponse), or in that of the path."""
+    if path in _ANTHROPIC_PATHS:
+        return orjson.dumps({"type": "error", "error": {"type": anthropic_type(status), "message": message}})
     return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": status}})
 
 
-def unavailable_body(message: str) -> bytes:
+def anthropic_type(status: int) -> str:
+    """The type of an Anthropic error with this status."""
+    return _ANTHROPIC_TYPES.get(status) or ("api_error" if status >= 500 else "invalid_request_error")
+
+
+def unavailable_body(message: str, path: str = "") -> bytes:
     """The body of a 503."""
-    return error_body(503, message, "ServiceUnavailableError")
+    return error_body(503, message, "ServiceUnavailableError", path=path)
 
 
 def not_json_type() -> RefusedError:
     """The body has another content type."""
     message = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
-    return RefusedError(400, message, BAD_REQUEST)
+    return RefusedError(400, message, BAD_REQUEST, one_shape=True)
+
+
+def null_member(name: str) -> RefusedError:
+    """A member is null, and must have a value where it is given."""
+    return RefusedError(400, f"{name} must not be null; leave it out, or write a value.", BAD_REQUEST, name)
 
 
 def not_an_object(raw: bytes) -> RefusedError:
@@ -109,6 +139,17 @@ def body_too_slow() -> RefusedError:
     return RefusedError(408, "The request's body did not arrive in time.", "Request Timeout")
 
 
+def head_too_large(line: int, headers: int) -> RefusedError:
+    """A line of the request's head is longer than `line` bytes, or it has more than `headers` headers."""
+    message = f"The request's head is too large: at most {headers} headers, and {line} bytes in each line, are taken."
+    return RefusedError(431, message, "Request Header Fields Too Large")
+
+
+def no_such_model(name: str) -> RefusedError:
+    """No engine serves the model; vLLM's error (entrypoints/openai/models/serving.py, check_model)."""
+    return RefusedError(404, f"The model `{name}` does not exist.", "NotFoundError", "model")
+
+
 def body_too_large(limit: int) -> RefusedError:
     """The body is larger than `limit` bytes."""
     message = f"The request body is too large: at most {limit} bytes are taken."
@@ -120,4 +161,4 @@ def _out_of_bounds(message: str) -> RefusedError:
 
 
 def _invalid(detail: dict[str, Any], param: str = "body") -> RefusedError:
-    return RefusedError(400, f"1 validation error:\n  {detail}", BAD_REQUEST, param)
+    return RefusedError(400, f"1 validation error:\n  {detail}", BAD_REQUEST, param, one_shape=True)

@@ -12,7 +12,8 @@ import orjson
 
 from pdx_proxy.http.errors import not_an_object, not_json_type, too_deep, too_many_brackets, too_many_members
 from pdx_proxy.http.messages import BodyParts
-from pdx_proxy.payload.decisions import COMPLETIONS, DECIDING, Decisions, decide, is_text, is_token
+from pdx_proxy.payload.apis import API, COMPLETIONS_API, ENGINE_FIELDS, api_of, named, own_members
+from pdx_proxy.payload.decisions import COMPLETIONS, Decisions, decide, is_text, is_token
 from pdx_proxy.payload.features import PromptFeatures, PromptReader
 from pdx_proxy.payload.json_scanner import JSONScanner, Span
 from pdx_proxy.payload.structure import MAX_BRACKETS, MAX_DEPTH, MAX_MEMBERS, may_be_deep, measure
@@ -22,51 +23,19 @@ LARGE_BYTES: Final = 256 * 1024
 _COPIED_BYTES: Final = 16 * 1024
 """The members of a larger body are not copied: its legs are sent in parts."""
 LegBody: TypeAlias = bytes | BodyParts
-_ENGINE_FIELDS: Final = ("kv_transfer_params", "ec_transfer_params", "request_id")
 _JSON: Final = "application/json"
 _XARGS: Final = "vllm_xargs"
 _NO_FEATURES: Final = PromptFeatures()
 _NO_DECISIONS: Final = Decisions()
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_ANSWER_ONLY: Final = frozenset(
-    {
-        *("stream", "stream_options"),
-        *("max_tokens", "min_tokens", "max_completion_tokens", "min_completion_tokens", "ignore_eos"),
-        *("logprobs", "top_logprobs", "logprob_token_ids"),
-        *("return_token_ids", "return_tokens_as_token_ids", "return_prompt_text"),
-        *("stop", "stop_token_ids", "repetition_detection", "structured_outputs"),
-    }
-)
-"""Members that P's leg leaves out or sets itself. With one token and no stream, vLLM refuses or ignores them.
-
-Members that change some models' prompts (`response_format`, `tool_choice`) are not among them. docs/api.md has a row
-for each member.
-"""
-_PREFILL: Final = b'"stream":false,"max_tokens":1,"ignore_eos":true'
-_PREFILL_LIMITED: Final = _PREFILL + b',"max_completion_tokens":1'
+_EMPTY: Final = b"{}"
 _PARAMS: Final = b',"kv_transfer_params":'
 _ONE_PROMPT: Final = b'"."'
 _NOT_ONE_PROMPT: Final = b"null"
 """What `decide` reads instead of a long prompt."""
 
 
-class _Member:
-    """What happens to a member with a certain name."""
-
-    __slots__ = ("answer", "deciding", "key", "removed")
-
-    def __init__(self, name: str) -> None:
-        self.key = f'"{name}":'.encode()
-        """As a JSON key, encoded once."""
-        self.answer = name in _ANSWER_ONLY
-        self.deciding = name in DECIDING
-        self.removed = name in _ENGINE_FIELDS
-
-
-_LISTED: Final = {
-    name: _Member(name) for name in (*_ANSWER_ONLY, *DECIDING, *_ENGINE_FIELDS, "model", "messages", "temperature")
-}
-"""Other members go to both legs and decide nothing."""
+_TEXT: Final = msgspec.json.Decoder(str)
 
 
 class Body:
@@ -75,26 +44,29 @@ class Body:
     Immutable by convention, as is Request but for its deadline: a frozen dataclass would cost 0.1 µs for each field.
     """
 
-    __slots__ = ("answer", "decisions", "features", "limits_completion", "shared")
+    __slots__ = ("answer", "api", "decisions", "features", "prefill", "shared")
 
     def __init__(
         self,
         shared: LegBody = b"",
         answer: LegBody = b"",
-        limits_completion: bool = False,
+        prefill: bytes = b"",
         decisions: Decisions = _NO_DECISIONS,
         features: PromptFeatures = _NO_FEATURES,
+        api: API = COMPLETIONS_API,
     ) -> None:
         self.shared = shared
         """Members that go to both legs. Large ones are not copied."""
         self.answer = answer
         """Members that shape the answer only."""
-        self.limits_completion = limits_completion
-        """Whether the body has `max_completion_tokens`."""
+        self.prefill = prefill
+        """What P's leg has instead of them, without a comma behind it."""
         self.decisions = decisions
         """How the request is served."""
         self.features = features
         """The features of the prompt that the policies in force use."""
+        self.api = api
+        """The API of its path."""
 
 
 def read_body(raw: bytes | bytearray, content_type: str, path: str, reader: PromptReader | None = None) -> Body:
@@ -145,14 +117,15 @@ def read_large_body(
     members: dict[str, Any] = {name: view[begin:end] for name, (begin, end) in spans.items()}
     if _XARGS in members:
         members[_XARGS] = yield from _clean_large_extra(raw, spans[_XARGS])
-    shared, answer, deciding = _sort(members)
+    api = api_of(path)
+    shared, answer, deciding = _sort(members, api)
     if len(members.get("prompt", b"")) > LARGE_BYTES and path == COMPLETIONS:
         one = yield from _is_one_long_prompt(raw, spans["prompt"])
         deciding["prompt"] = _ONE_PROMPT if one else _NOT_ONE_PROMPT
     features = (yield from reader.features_of_large(members)) if reader is not None else _NO_FEATURES
     decisions = decide(path, deciding)
-    limits_completion = "max_completion_tokens" in members
-    return Body(BodyParts(_flat(shared)), BodyParts(answer), limits_completion, decisions, features)
+    own = own_members(api, members)
+    return Body(BodyParts(_flat(shared)), BodyParts(answer), own, decisions, features, api)
 
 
 def _flat(parts: list[Any]) -> list[Any]:
@@ -179,22 +152,23 @@ def _separate(members: dict[str, Any], path: str, reader: PromptReader | None, t
     """Remove the fields that control the engine, and sort the other members. `text`: see `_text_size`."""
     if _XARGS in members:
         members[_XARGS] = _clean_extra(members[_XARGS])
-    shared, answer, deciding = _sort(members)
+    api = api_of(path)
+    shared, answer, deciding = _sort(members, api)
     if text > len(_ONE_PROMPT):
         deciding["prompt"] = _ONE_PROMPT
     features = reader.features_of(members, text) if reader is not None else _NO_FEATURES
     decisions = decide(path, deciding)
-    limits_completion = "max_completion_tokens" in members
+    own = own_members(api, members)
     if copied:
-        return Body(b"".join(shared), b"".join(answer), limits_completion, decisions, features)
-    return Body(_views(shared), _views(answer), limits_completion, decisions, features)
+        return Body(b"".join(shared), b"".join(answer), own, decisions, features, api)
+    return Body(_views(shared), _views(answer), own, decisions, features, api)
 
 
 def _views(parts: list[Any]) -> BodyParts:
     return BodyParts([part if isinstance(part, bytes) else memoryview(part) for part in parts])
 
 
-def _sort(members: dict[str, Any]) -> tuple[list[Any], list[Any], dict[str, Any]]:
+def _sort(members: dict[str, Any], api: API) -> tuple[list[Any], list[Any], dict[str, Any]]:
     """The parts of the members that go to both legs, those that shape the answer, and the members that decide.
 
     The fields of the KV protocol and the request's ID inside the engine are in none of them.
@@ -202,8 +176,9 @@ def _sort(members: dict[str, Any]) -> tuple[list[Any], list[Any], dict[str, Any]
     shared: list[Any] = []
     answer: list[Any] = []
     deciding: dict[str, Any] = {}
+    rules = api.members
     for key, value in members.items():
-        listed = _LISTED.get(key)
+        listed = rules.get(key)
         into = shared
         if listed is None:
             into.append(b"%b:" % orjson.dumps(key))
@@ -244,13 +219,13 @@ def _clean_large_extra(raw: bytes | bytearray, span: Span) -> Generator[int, Non
 
 
 def _has_engine_fields(members: Mapping[str, Any]) -> bool:
-    return any(name in members for name in _ENGINE_FIELDS)
+    return any(name in members for name in ENGINE_FIELDS)
 
 
 def _without_engine_fields(members: dict[str, Any]) -> list[Any]:
     parts: list[Any] = []
     for key, value in members.items():
-        if key not in _ENGINE_FIELDS:
+        if key not in ENGINE_FIELDS:
             parts += (b",", orjson.dumps(key), b":", value)
     return [b"{", *parts[1:], b"}"]
 
@@ -265,12 +240,32 @@ def _is_one_long_prompt(raw: bytes | bytearray, span: Span) -> Generator[int, No
     return only or is_token(memoryview(raw)[begin:end])
 
 
-def prefill_body(body: Body, params: Mapping[str, Any] | None) -> LegBody:
-    """The body of P's leg: one token, no stream, and all members that shape the prompt as the client wrote them.
+def model_of(body: Body) -> str:
+    """The member `model`; empty without one, or if it is no text. Short members are read again: for traces only."""
+    shared = body.shared
+    parts = shared.parts if isinstance(shared, BodyParts) else [shared]
+    for part in parts:
+        if isinstance(part, bytes):  # a long value is a view
+            found = _model_in(part)
+            if found:
+                return found
+    return ""
 
-    `ignore_eos` makes the leg end by its length: some connectors hand over nothing for a leg that ends by a stop token.
-    """
-    own = _PREFILL_LIMITED if body.limits_completion else _PREFILL
+
+def _model_in(members: bytes) -> str:
+    """The model in members with a comma behind each. Around long values, a comma comes first and a name last."""
+    begin = 1 if members.startswith(b",") else 0
+    end = b"null}" if members.endswith(b":") else b"}"
+    try:
+        model = _MEMBERS.decode(b"{" + members[begin:].removesuffix(b",") + end).get("model")
+        return "" if model is None else _TEXT.decode(model)
+    except msgspec.DecodeError:
+        return ""
+
+
+def prefill_body(body: Body, params: Mapping[str, Any] | None) -> LegBody:
+    """The body of P's leg: one token, no stream, and all members that shape the prompt as the client wrote them."""
+    own = body.prefill
     given = b"" if params is None else msgspec.json.encode(params)
     name = _PARAMS if given else b""
     shared = body.shared
@@ -295,12 +290,19 @@ def decode_body(body: Body, params: Mapping[str, Any] | None) -> LegBody:
     return b"".join((b"{", shared, answer, own, b"}"))
 
 
-def settling_body(path: str, params: Mapping[str, Any], max_tokens: int, salt: str) -> bytes:
+def settling_body(api: API, params: Mapping[str, Any], max_tokens: int, salt: str) -> bytes:
     """The body of a leg that only settles a hand-off: a prompt of a few tokens with the hand-off's parameters.
 
     The KV that D receives belongs to another prompt. `salt` is unique to this request and keeps that KV out of D's
-    prefix cache.
+    prefix cache. The leg goes to the API's `settles_at`.
     """
-    prompt = {"prompt": "."} if path == COMPLETIONS else {"messages": [{"role": "user", "content": "."}]}
-    shape = {"max_tokens": max_tokens, "ignore_eos": True, "cache_salt": salt}
-    return msgspec.json.encode({**prompt, **shape, "kv_transfer_params": params})
+    shape = {api.limit: max_tokens, "ignore_eos": True, "cache_salt": salt}
+    return msgspec.json.encode({**api.prompt, **shape, "kv_transfer_params": params})
+
+
+def identified(body: LegBody, request_id: str) -> LegBody:
+    """The body of a leg with its ID inside, for an API that reads it there."""
+    if isinstance(body, BodyParts):
+        first = memoryview(body.parts[0])[1:]
+        return BodyParts((b"{", named(request_id), b",", first, *body.parts[1:]))
+    return b"".join((b"{", named(request_id), b"," if body != _EMPTY else b"", body[1:]))

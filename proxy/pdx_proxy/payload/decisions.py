@@ -1,7 +1,8 @@
 """The members that decide how a request is served, read as vLLM reads them.
 
-vLLM's request models (entrypoints/openai/completion/protocol.py, chat_completion/protocol.py) are pydantic models that
-convert values: `"stream": "off"` means false, `"n": "1"` means 1.
+vLLM's request models (entrypoints/openai/{completion,chat_completion,responses}/protocol.py and
+entrypoints/anthropic/protocol.py) are pydantic models that convert values: `"stream": "off"` means false, `"n": "1"`
+means 1.
 """
 
 import re
@@ -10,8 +11,13 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from pdx_proxy.http.errors import null_member
+from pdx_proxy.payload.tools import are_clients_tools, forces_tool
+
 COMPLETIONS: Final = "/v1/completions"
-_CHAT: Final = "/v1/chat/completions"
+CHAT: Final = "/v1/chat/completions"
+MESSAGES: Final = "/v1/messages"
+RESPONSES: Final = "/v1/responses"
 
 
 class Refused:
@@ -95,12 +101,23 @@ _BOTH: Final[dict[str, Read]] = {
 }
 TYPES: Final[dict[str, dict[str, Read]]] = {
     COMPLETIONS: {**_BOTH, "n": read_int, "echo": _OPTIONAL_BOOL},
-    _CHAT: {**_BOTH, "n": _OPTIONAL_INT, "echo": read_bool},
+    CHAT: {**_BOTH, "n": _OPTIONAL_INT, "echo": read_bool},
+    MESSAGES: {"stream": _OPTIONAL_BOOL},
+    RESPONSES: {"stream": _OPTIONAL_BOOL, "background": _OPTIONAL_BOOL},
 }
 """The types of the deciding members, by path."""
 _OTHER: Final[dict[str, Read]] = {"stream": _OPTIONAL_BOOL}
 """The only deciding member of a path whose requests are never split."""
-DECIDING: Final = frozenset({*TYPES[COMPLETIONS], "prompt", "prompt_embeds"})
+_NOT_NULL: Final = ("background", "truncation")
+_REFERENCES: Final = ("previous_response_id", "conversation", "prompt")
+"""Members of a response's request that stand for something which at most one engine has."""
+DECIDING: Final[dict[str, frozenset[str]]] = {
+    COMPLETIONS: frozenset((*TYPES[COMPLETIONS], "prompt", "prompt_embeds")),
+    CHAT: frozenset(TYPES[CHAT]),
+    MESSAGES: frozenset((*TYPES[MESSAGES], "tool_choice")),
+    RESPONSES: frozenset((*TYPES[RESPONSES], *_REFERENCES, "tools", "truncation")),
+}
+"""The deciding members, by path."""
 
 
 class Decisions:
@@ -122,7 +139,10 @@ def decide(path: str, members: dict[str, Any]) -> Decisions:
 
     vLLM skips the connector for echo and prompt_logprobs (v1/core/sched/scheduler.py). With n > 1 each child request
     would fetch the same blocks, which the first one frees. A prompt that is truncated to leave room for the answer may
-    be truncated differently for P, whose answer is one token.
+    be truncated differently for P, whose answer is one token. A response in the background is polled for at its engine.
+    If a message forces a tool, vLLM may parse the answer as JSON: P's one token is none, and P answers 400 after its
+    prefill (anthropic/serving.py, `messages_full_converter`). P's leg cannot have another `tool_choice`, which is part
+    of some models' prompts (renderers/kimi_k3.py).
     """
     stream, splits = False, True
     types = TYPES.get(path, _OTHER)
@@ -143,7 +163,14 @@ def decide(path: str, members: dict[str, Any]) -> Decisions:
             splits = splits and value is None
         elif value:
             splits = False
-    return Decisions(stream, splits and (path != COMPLETIONS or _has_one_prompt(members)))
+    if splits and path == COMPLETIONS:
+        splits = _has_one_prompt(members)
+    elif splits and path == RESPONSES:
+        splits = _stands_alone(members)
+    elif splits and path == MESSAGES:
+        choice = members.get("tool_choice")
+        splits = choice is None or not forces_tool(choice)
+    return Decisions(stream, splits)
 
 
 def scalar(raw: Any) -> Any:
@@ -166,6 +193,27 @@ def _has_one_prompt(members: dict[str, Any]) -> bool:
     if embeds is not None and bytes(memoryview(embeds)[:5]) != b"null":
         return False
     return prompt is not None and is_one_prompt(prompt)
+
+
+def _stands_alone(members: dict[str, Any]) -> bool:
+    """Whether a response needs nothing that one engine has, and D sends its engine one request with all of the prompt.
+
+    For each result of a tool that vLLM runs itself, D's API server sends one more request with the same parameters
+    (responses/serving.py `_generate_with_builtin_tools`), which would fetch blocks that are free by then.
+
+    Raises RefusedError for a null that vLLM accepts and then fails to answer with (responses/protocol.py,
+    `ResponsesResponse`): after the whole prefill, and in a stream by closing the connection.
+    """
+    for name in _NOT_NULL:
+        value = members.get(name)
+        if value is not None and scalar(value) is None:
+            raise null_member(name)
+    for name in _REFERENCES:
+        value = members.get(name)
+        if value is not None and scalar(value) is not None:
+            return False
+    truncation, tools = members.get("truncation"), members.get("tools")
+    return (truncation is None or scalar(truncation) == "disabled") and (tools is None or are_clients_tools(tools))
 
 
 def is_one_prompt(prompt: Any) -> bool:

@@ -2,25 +2,46 @@
 
 from typing import Final
 
+import msgspec
+
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.failures import BadAnswer, Reason
+from pdx_proxy.payload.decisions import MESSAGES, RESPONSES
 from pdx_proxy.payload.error_event import error_of
+from pdx_proxy.payload.prefill_answer import COMPLETED, ENDED
 
 _BUFFERED_BYTES: Final = 1024 * 1024
-"""How much of an answer is buffered and inspected before it is relayed, or counts as failed."""
+"""How much of an answer is buffered and inspected before it is relayed, or counts as failed. In a stream, how much of
+what may prove something."""
+_REPEATED: Final = 3
+"""How often events that prove nothing may have the bytes of the request that they repeat. vLLM does so twice before the
+engine has the request, with the default values of members that the client left out."""
 _ABORTED: Final = b'"finish_reason":"abort"'
+_STOP_REASON: Final = b'"stop_reason":'
+_NO_STOP_REASON: Final = b'"stop_reason":null'
+"""Of a message whose request was aborted. In an answer that is no stream the member is missing."""
+_NO_TOKENS: Final = b'"output_tokens":0,'
+"""Of a response whose request was aborted before its first token: vLLM reports it as completed."""
+_SHORT_BYTES: Final = 4096
+"""A longer event is copied only if it may prove something."""
+_NAME_BYTES: Final = 64
+"""The longest line with the name of an event, of those below."""
 _ANNOUNCEMENTS: Final = frozenset(
     (b"response.created", b"response.in_progress", b"response.queued", b"message_start", b"ping")
 )
 """Events that prove nothing. vLLM sends `response.created` before the engine has the request
 (openai/responses/serving.py), and `message_start` as it sends a chat's role (anthropic/serving.py)."""
+_REPEATING: Final = _ANNOUNCEMENTS | {b"response.completed", b"response.failed", b"response.incomplete"}
+"""Events with the whole response, which repeats the client's instructions and tools."""
 
 
-def is_open(endpoint: str, answer: Answer) -> bool:
+def is_open(endpoint: str, answer: Answer, path: str = "", sent: int = 0) -> bool:
     """Whether enough of the answer has arrived to relay it; raises BadAnswer if it reports that the engine failed.
 
+    `sent`: bytes of the request's body.
+
     vLLM answers 200 before the KV has arrived: a failed load is an error event at the head of the stream. An engine
-    that shuts down answers 200 with the finish reason "abort".
+    that shuts down answers 200 with the finish reason "abort", or with what stands for it at `path`.
     """
     if not answer.status:
         return False
@@ -32,12 +53,31 @@ def is_open(endpoint: str, answer: Answer) -> bool:
     if answer.status != 200:  # the caller may need the whole error object
         return answer.complete or answer.size > _BUFFERED_BYTES
     if answer.framed or answer.is_event_stream:
-        return _is_stream_open(endpoint, answer) or answer.complete or answer.size > _BUFFERED_BYTES
+        return _is_stream_open(endpoint, answer) or answer.complete or _exceeds(answer, sent)
     if not answer.complete:
         return answer.size > _BUFFERED_BYTES
-    if answer.content.find(_ABORTED) >= 0:  # slower with `in`, which first checks for an integer operand
+    if _is_aborted(path, answer.content):
         raise BadAnswer(endpoint, "aborted by the engine", Reason.ABORT, 503, b"")
     return True
+
+
+def _is_aborted(path: str, content: bytes | bytearray) -> bool:
+    """Whether a complete answer is one of an engine that shuts down."""
+    if path == MESSAGES:
+        return content.find(_STOP_REASON) < 0
+    if path == RESPONSES:
+        return _has_no_tokens(content)
+    return content.find(_ABORTED) >= 0  # slower with `in`, which first checks for an integer operand
+
+
+def _has_no_tokens(content: bytes | bytearray) -> bool:
+    """Whether a response has no tokens. It repeats the client's tools, which may have a member of the same name."""
+    if content.find(_NO_TOKENS) < 0:
+        return False
+    try:
+        return ENDED.decode(content).usage.output_tokens == 0
+    except msgspec.DecodeError:
+        return False
 
 
 def _is_stream_open(endpoint: str, answer: Answer) -> bool:
@@ -49,9 +89,26 @@ def _is_stream_open(endpoint: str, answer: Answer) -> bool:
             answer.event_begin = begin
             answer.inspected = max(begin, len(content) - 2)  # a separator may have begun
             return False
-        if _proves(endpoint, bytes(content[begin:end])):
+        short = end - begin <= _SHORT_BYTES
+        if (short or _name_of(content, begin) not in _ANNOUNCEMENTS) and _proves(endpoint, bytes(content[begin:end])):
             return True
         begin = after
+
+
+def _exceeds(answer: Answer, sent: int) -> bool:
+    """Whether too much of a stream is buffered without a proof. What repeats the request is bounded by its size."""
+    size, begin = answer.size, answer.event_begin
+    if size <= _BUFFERED_BYTES:
+        return False
+    if size > _BUFFERED_BYTES + _REPEATED * sent:
+        return True
+    return size - begin > _BUFFERED_BYTES and _name_of(answer.content, begin) not in _REPEATING
+
+
+def _name_of(content: bytes | bytearray, begin: int) -> bytes:
+    """The name of the event that begins there, if its first line is the name and has arrived; else empty."""
+    line, end, _ = bytes(content[begin : begin + _NAME_BYTES]).partition(b"\n")
+    return line.removeprefix(b"event:").strip() if end and line.startswith(b"event:") else b""
 
 
 def _event_end(content: bytes | bytearray, begin: int) -> tuple[int, int]:
@@ -78,9 +135,25 @@ def _proves(endpoint: str, event: bytes) -> bool:
         error = error_of(name, event.removeprefix(b"data:"))
         if error is not None:
             raise BadAnswer(endpoint, "an error event", Reason.ERROR_EVENT, error.status, error.body)
-    if event.find(_ABORTED) >= 0:
+    if event.find(_ABORTED) >= 0 or (name and _ends_without_token(name, event)):
         raise BadAnswer(endpoint, "aborted by the engine", Reason.ABORT, 503, b"")
     return not _only_announces(event)
+
+
+def _ends_without_token(name: bytes, event: bytes) -> bool:
+    """Whether an event behind announcements alone ends a message or a response that was aborted."""
+    if name == b"message_delta":
+        return event.find(_NO_STOP_REASON) >= 0
+    return name == b"response.completed" and _completes_without_token(event)
+
+
+def _completes_without_token(event: bytes) -> bool:
+    if event.find(_NO_TOKENS) < 0:
+        return False
+    try:
+        return COMPLETED.decode(event).response.usage.output_tokens == 0
+    except msgspec.DecodeError:
+        return False
 
 
 def _fields(event: bytes) -> tuple[bytes, bytes]:

@@ -3,9 +3,11 @@
 This module is not compiled: msgspec reads the annotations, and a compiled class has none.
 """
 
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
+
+Params: TypeAlias = dict[str, Any] | None
 
 
 class Choice(msgspec.Struct):
@@ -14,11 +16,49 @@ class Choice(msgspec.Struct):
     finish_reason: str | None
 
 
-class Prefilled(msgspec.Struct):
-    """A P's complete answer."""
+class Completion(msgspec.Struct):
+    """A P's complete answer at /v1/completions or /v1/chat/completions."""
 
     choices: list[Choice]
-    kv_transfer_params: dict[str, Any] | None
+    kv_transfer_params: Params
 
 
-PREFILLED: Final = msgspec.json.Decoder(Prefilled)
+class Message(msgspec.Struct):
+    """The same at /v1/messages, which leaves out members without a value (entrypoints/anthropic/api_router.py)."""
+
+    type: Literal["message"]
+    stop_reason: str | None = None
+    kv_transfer_params: Params = None
+
+
+class Usage(msgspec.Struct):
+    """The usage of a response."""
+
+    output_tokens: int
+
+
+class Response(msgspec.Struct):
+    """The same at /v1/responses."""
+
+    object: Literal["response"]
+    usage: Usage
+    kv_transfer_params: Params
+
+
+class Ended(msgspec.Struct):
+    """A response with its usage."""
+
+    usage: Usage
+
+
+class Completed(msgspec.Struct):
+    """The data of the event `response.completed`."""
+
+    response: Ended
+
+
+COMPLETION: Final = msgspec.json.Decoder(Completion)
+MESSAGE: Final = msgspec.json.Decoder(Message)
+RESPONSE: Final = msgspec.json.Decoder(Response)
+ENDED: Final = msgspec.json.Decoder(Ended)
+COMPLETED: Final = msgspec.json.Decoder(Completed)

@@ -6,7 +6,7 @@ Both read the JSON as received.
 import re
 import zlib
 from collections.abc import Generator, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import orjson
@@ -18,9 +18,14 @@ Requests that share less gain little from the same engine. Requests that share m
 """
 _PROMPTS: Final = ("messages", "prompt", "input")
 """Members that contain the prompt; a body has one of them."""
-_COUNTED: Final = (*_PROMPTS, "system", "tools")
+_SYSTEMS: Final = {"messages": "system", "input": "instructions"}
+"""The member that stands before the prompt, by the prompt's."""
+_COUNTED: Final = (*_PROMPTS, *_SYSTEMS.values(), "tools")
 """Members that count as part of the prompt."""
 _MESSAGES: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_LIST: Final = ord("[")
+_BILLING: Final = b"x-anthropic-billing-header"
+_BILLING_BYTES: Final = 512
 _LETTERS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ "
 _NOT_ASCII: Final = bytes(range(0x80, 0x100))
 _NO_LEAD: Final = bytes(range(0xC0))
@@ -47,18 +52,39 @@ _MESSAGE: Final = msgspec.json.Decoder(_Message)
 
 
 def beginning(members: Mapping[str, bytes]) -> int | None:
-    """A hash of the first `KEY_BYTES` of a prompt; None without a prompt.
+    """A hash of the model's name and the first `KEY_BYTES` of a prompt; None without a prompt.
 
-    In a chat the key ends with the first message of the user, so that a conversation keeps its key.
+    An adapter (LoRA) is requested by the model's name, and has KV of its own. In a chat the key ends with the first
+    message of the user, so that a conversation keeps its key. Anthropic's `system` and `instructions` of a response
+    stand before the messages.
     """
     for name in _PROMPTS:
         if (prompt := members.get(name)) is not None:
-            return _of_chat(prompt) if name == "messages" else zlib.crc32(memoryview(prompt)[:KEY_BYTES])
+            key, remaining = zlib.crc32(members.get("model", b"")), KEY_BYTES
+            system = members.get(_SYSTEMS[name]) if name in _SYSTEMS else None
+            if system is not None:
+                begin = memoryview(stable_system(system))[:KEY_BYTES]
+                key, remaining = zlib.crc32(begin, key), KEY_BYTES - len(begin)
+            if name == "prompt" or memoryview(prompt)[0] != _LIST:
+                return zlib.crc32(memoryview(prompt)[:remaining], key)
+            return _of_chat(prompt, key, remaining) if remaining else key
     return None
 
 
-def _of_chat(messages: bytes) -> int:
-    key, remaining = 0, KEY_BYTES
+def stable_system(system: Any) -> Any:
+    """The value of `system` without a first text that differs with every request and that vLLM removes.
+
+    Claude Code begins its system prompt with such a text (vllm/entrypoints/anthropic/serving.py,
+    `_convert_system_message`).
+    """
+    view = memoryview(system)
+    head = bytes(view[:_BILLING_BYTES])
+    begin = head.find(_BILLING)
+    return view[head.find(b"}", begin) + 1 :] if begin >= 0 and head[0] == _LIST else system
+
+
+def _of_chat(messages: bytes, key: int, remaining: int) -> int:
+    first, most = key, remaining
     long = len(messages) > _SLICE_BYTES
     try:
         for message in _first_messages(messages) if long else _MESSAGES.decode(messages):
@@ -67,7 +93,7 @@ def _of_chat(messages: bytes) -> int:
             if remaining <= 0 or _MESSAGE.decode(message).role == "user":
                 break
     except msgspec.DecodeError:  # an engine refuses it
-        return zlib.crc32(memoryview(messages)[:KEY_BYTES])
+        return zlib.crc32(memoryview(messages)[:most], first)
     return key
 
 

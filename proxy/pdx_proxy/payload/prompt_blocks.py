@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from xxhash import xxh3_64_intdigest
 
+from pdx_proxy.payload.prompt import stable_system
+
 BLOCK_BYTES: Final = 4096
 """The most bytes of a block in a prompt that is not long: about 1,000 tokens."""
 MAX_BLOCKS: Final = 256
@@ -34,7 +36,7 @@ _SLICE_BYTES: Final = 256 * 1024
 """What is read of a large body at a time."""
 _KEYS: Final = ("cache_salt", "chat_template", "chat_template_kwargs", "documents", "mm_processor_kwargs")
 """Members besides the model's name that change the whole prompt or, the salt, keep requests apart in vLLM's cache."""
-_PARTS: Final = ("tools", "system", "messages", "prompt", "input")
+_PARTS: Final = ("tools", "system", "instructions", "messages", "prompt", "input")
 """Members that make the prompt, in the order of most chat templates. The last three exclude each other."""
 _SPECIAL: Final = frozenset((*_KEYS, *_PARTS)) - {"prompt"}
 """Without any of these, only the model's name and the prompt count."""
@@ -147,6 +149,8 @@ def prompt_blocks(members: dict[str, Any], text: int = 0) -> PromptBlocks:
     chain = _Chain(_key(members))
     for name in _PARTS:
         value = members.get(name)
+        if value is not None and name == "system":
+            value = stable_system(value)
         if value is not None:
             size, part = len(value), memoryview(value)
             token_bytes = _token_bytes(part)
@@ -167,6 +171,8 @@ def large_prompt_blocks(members: dict[str, Any]) -> Generator[int, None, PromptB
     chain = _Chain(_key(members))
     for name in _PARTS:
         value = members.get(name)
+        if value is not None and name == "system":
+            value = stable_system(value)
         if value is None:
             continue
         part = memoryview(value)

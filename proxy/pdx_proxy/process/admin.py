@@ -1,4 +1,4 @@
-"""The admin port: probes for the kubelet, /metrics for Prometheus, /pdx/state and /pdx/canary for people.
+"""The admin port: probes for the kubelet, /metrics for Prometheus, /pdx/state and /pdx/verification for people.
 
 The operator reads the finding of the transfer probes there.
 """
@@ -11,7 +11,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from pdx_api.names import Mode, Role
-from pdx_api.verification import VERDICT_PATH
+from pdx_api.verification import FORMER_PAIRS_PATH, FORMER_RESULT_PATH, PAIRS_PATH, RESULT_PATH
 from pdx_proxy.config.settings import Settings
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
@@ -78,8 +78,10 @@ def create_admin(
     app = web.Application()
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/pdx/state", state)
-    app.router.add_get("/pdx/canary", pairs)
-    app.router.add_get(VERDICT_PATH, finding)
+    for path in (PAIRS_PATH, FORMER_PAIRS_PATH):
+        app.router.add_get(path, pairs)
+    for path in (RESULT_PATH, FORMER_RESULT_PATH):
+        app.router.add_get(path, finding)
     for path in ("/healthz", "/health"):
         app.router.add_get(path, alive)
     app.router.add_get("/readyz", ready)
@@ -105,6 +107,7 @@ def describe(settings: Settings, snapshot: Snapshot, report: dict[str, Any], ser
         ],
         "inFlight": in_flight,
         "outcomes": report["outcomes"],
+        "notSplit": report["notSplit"],
         "settlements": report["settlements"],
         "retries": report["retries"],
         "ejections": report.get("ejections", {}),

@@ -1,6 +1,7 @@
 """The control side: it connects discovery, health and verification with the workers."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
@@ -19,6 +20,7 @@ from pdx_proxy.health.load_poller import LoadPoller
 from pdx_proxy.health.registry import EndpointRegistry
 from pdx_proxy.health.transfer_share import TransferShare
 from pdx_proxy.health.warmup import WarmUp
+from pdx_proxy.http.downstream.certificate import certificate_of
 from pdx_proxy.process.admin import create_admin
 from pdx_proxy.process.workers import LocalWorkers, ProcessWorkers, Workers, address_of, bind
 from pdx_proxy.verification.prober import TransferProber
@@ -36,14 +38,21 @@ class Control:
         self._runner: web.AppRunner | None = None
         self._engines = create_engines(settings, lambda _: None)
         self._keyring = Keyring(settings.keys, self._engines.pool, log_warning)
+        self._certificate = certificate_of(settings.tls, log_warning)
         self._table = LoadTable(settings.workers, rows=ROWS) if settings.workers > 1 else None
         self.registry = EndpointRegistry(settings.endpoints, self._engines.clock, self._table)
         self.warm_up = WarmUp(self._engines, self.registry, self._publish)
         self.engine_watch = EngineWatch(
-            self._engines, self._snapshot, self.warm_up.on_event, self.warm_up.set_long_queue
+            self._engines,
+            self._snapshot,
+            self.warm_up.on_event,
+            self.warm_up.set_long_queue,
+            self.warm_up.set_models,
         )
-        self.load_poller = LoadPoller(self._engines, self._snapshot, self._publish_load, self._waiting)
-        self.prober = TransferProber(self._engines, self._snapshot)
+        self.load_poller = LoadPoller(
+            self._engines, self._snapshot, self._publish_load, self._legs, self.warm_up.on_event, self._waiting
+        )
+        self.prober = TransferProber(self._engines, self._snapshot, self.load_poller.has_work)
         self.transfer_share = TransferShare(self._engines, self._snapshot, self._worker_report)
         self.discovery: asyncio.Task[None] | None = None
         """Runs as long as the gateway, unless discovery fails for good."""
@@ -78,6 +87,8 @@ class Control:
         await control._runner.setup()
         await web.SockSite(control._runner, admin).start()
         control._keyring.start()
+        if control._certificate is not None:
+            control._certificate.start()
         control._publish()
         control.warm_up.start()
         control.engine_watch.start()
@@ -108,6 +119,8 @@ class Control:
         await self.engine_watch.stop()
         await self.load_poller.stop()
         self._keyring.stop()
+        if self._certificate is not None:
+            self._certificate.stop()
         self._engines.pool.close()
         if self._table is not None:
             self._table.close()
@@ -129,16 +142,23 @@ class Control:
         assert self._workers is not None
         return await self._workers.report()
 
+    async def _legs(self) -> Mapping[str, int]:
+        legs: Mapping[str, int] = (await self._worker_report())["legs"]
+        return legs
+
     async def _report(self) -> dict[str, Any]:
         report = await self._worker_report()
         counts = [report.get(key, {}) for key in ("legs", "prefilling", "blocked")]
+        decode = report.get("decode", {})
+        batches = {name: limit / decode["limited"][name] for name, limit in decode.get("batches", {}).items()}
         limits = leg_limits(
             self._snapshot(),
             self.load_poller.reports,
             self._settings.limits,
             lambda each: Legs(*(by_name.get(each.name, 0) for by_name in counts)),
+            batches,
         )
-        own = {"ejections": dict(self.registry.ejections), "canary": self.prober.report(), "legLimits": limits}
+        own = {"ejections": dict(self.registry.ejections), "verification": self.prober.report(), "legLimits": limits}
         return {**report, **own, "arrivals": self.transfer_share.as_json()}
 
     def _publish(self) -> None:

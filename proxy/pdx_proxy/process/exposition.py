@@ -26,6 +26,7 @@ class _Collector:
         yield from _open_families(report)
         yield from _endpoint_families(report, self._engines)
         yield from _prefill_families(report.get("prefill", {}))
+        yield _itl_family(report.get("decode", {}))
         build = GaugeMetricFamily("pdx_build_info", "1, with the version of the gateway.", labels=["version"])
         build.add_metric([pdx_version()], 1)
         yield build
@@ -38,8 +39,8 @@ class _Collector:
             if tokens["promptTokens"]:
                 share.add_metric([name], tokens["outside"] / tokens["promptTokens"])
         yield share
-        if "canary" in report:
-            yield from _probe_families(report["canary"])
+        if "verification" in report:
+            yield from _probe_families(report["verification"])
 
 
 def _request_families(report: Mapping[str, Any]) -> Iterable[Metric]:
@@ -72,6 +73,13 @@ def _request_families(report: Mapping[str, Any]) -> Iterable[Metric]:
     yield CounterMetricFamily("pdx_response_chunks", "Chunks of responses written to clients.", value=report["chunks"])
     yield CounterMetricFamily(
         "pdx_retries_refused", "Retries refused because the retry budget was used up.", value=report["retriesRefused"]
+    )
+    yield _counter(
+        "pdx_trace_spans",
+        "Spans by what became of them: exported, dropped (too many waited), failed (the receiver accepted none), "
+        "limited (too many requests failed or were slow; one span of each).",
+        "result",
+        report.get("spans", {}),
     )
     phases = HistogramMetricFamily("pdx_phase_seconds", "Duration of each phase of a request.", labels=["phase"])
     for phase, histogram in report["phases"].items():
@@ -151,6 +159,16 @@ def _prefill_families(report: Mapping[str, Any]) -> Iterable[Metric]:
     for name, rate in report.get("rates", {}).items():
         rates.add_metric([name], rate / report["rated"][name])
     yield rates
+
+
+def _itl_family(report: Mapping[str, Any]) -> Metric:
+    """What the streams of engines have shown, from `DecodeBalancer.report`."""
+    family = GaugeMetricFamily(
+        "pdx_decode_itl_seconds", "Inter-token latency of an engine at its present batch, learned.", labels=["endpoint"]
+    )
+    for name, seconds in report.get("itl", {}).items():
+        family.add_metric([name], seconds / report["measured"][name])
+    return family
 
 
 def _probe_families(report: Mapping[str, Any]) -> Iterable[Metric]:

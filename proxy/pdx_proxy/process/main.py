@@ -7,9 +7,11 @@ import sys
 
 import uvloop
 
-from pdx_proxy.admission.api_keys import KeyFileError, check
+from pdx_proxy.admission import api_keys
+from pdx_proxy.admission.api_keys import KeyFileError
 from pdx_proxy.config.settings import Settings
 from pdx_proxy.discovery.pod_watcher import Discovery, DiscoveryError, log_warning
+from pdx_proxy.http.downstream.certificate import CertificateError, certificate_of
 from pdx_proxy.http.downstream.listener import raise_file_limit
 from pdx_proxy.process.control import Control
 from pdx_proxy.process.worker import keep_memory, spare_collector
@@ -20,15 +22,16 @@ from pdx_proxy.telemetry.access_log import configure_logs
 def run(settings: Settings, discovery: Discovery | None = None) -> int:
     """Serve until SIGTERM or SIGINT and return the exit code.
 
-    1: a port is taken, discovery cannot start, or the system refuses something. 2: a key file is wrong. One line on
-    stderr gives the reason.
+    1: a port is taken, discovery cannot start, or the system refuses something. 2: a key file or a certificate is
+    wrong. One line on stderr gives the reason.
     """
     try:
         configure_logs(settings)
-        check(settings.keys)
+        api_keys.check(settings.keys)
+        certificate_of(settings.tls, lambda _: None)
         raise_file_limit()
         return uvloop.run(_serve(settings, discovery))
-    except KeyFileError as error:
+    except (KeyFileError, CertificateError) as error:
         log_warning(str(error).removesuffix("."))
         return 2
     except ListenError as error:
@@ -47,7 +50,8 @@ async def _serve(settings: Settings, discovery: Discovery | None) -> int:
     control = await Control.start(settings, discovery)
     keep_memory()
     spare_collector()
-    sys.stdout.write(f"pdx gateway: serving on http://{settings.listen}, admin on http://{settings.admin}\n")
+    scheme = "http" if settings.tls.certificate is None else "https"
+    sys.stdout.write(f"pdx gateway: serving on {scheme}://{settings.listen}, admin on http://{settings.admin}\n")
     sys.stdout.flush()
     failure = await _wait_for_end(signals, control)
     if failure is None:

@@ -30,5 +30,5 @@ async def refuse_all(sock: socket.socket) -> None:
 async def _refuse(exchange: Exchange) -> None:
     exchange.close_after()
     exchange.drop_body()
-    body = unavailable_body("This gateway cannot serve the request now. Send it again.")
+    body = unavailable_body("This gateway cannot serve the request now. Send it again.", exchange.path)
     answer(exchange, 503, body, {"retry-after": "1"})

@@ -4,7 +4,10 @@ import asyncio
 import ctypes
 import gc
 import os
+import random
 import socket
+import sys
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -15,13 +18,17 @@ from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.balancing.prefill.shared_log import SharedLog
 from pdx_proxy.config.settings import Settings
+from pdx_proxy.config.settings import Tracing as TracingSettings
 from pdx_proxy.endpoints.events import EventSink
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.engines import create_engines
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
+from pdx_proxy.http.downstream.certificate import certificate_of
 from pdx_proxy.http.downstream.listener import Listener
 from pdx_proxy.serving.gateway import Gateway
+from pdx_proxy.telemetry.trace_context import TraceSampler
+from pdx_proxy.telemetry.tracing import Tracing
 
 _YOUNG_OBJECTS: Final = 50_000
 """New objects that start a run of the garbage collector. It may be rare, because requests leave no cycles."""
@@ -31,6 +38,8 @@ _MAP_BYTES: Final = 4 << 20
 """Size from which an allocation is mapped by the kernel each time. Most bodies are smaller."""
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
+_SWITCH_SECONDS: Final = 0.0005
+"""How long a thread may keep the interpreter while another needs it."""
 _LAST_SECONDS: Final = 0.5
 """Least time for settlements after the shutdown deadline has cut requests off."""
 
@@ -53,6 +62,18 @@ def keep_memory() -> None:
         mallopt(_M_MMAP_THRESHOLD, _MAP_BYTES)
 
 
+def create_tracing(settings: TracingSettings, clock: Callable[[], float], workers: int) -> Tracing | None:
+    """The traces of a worker; None if there is no receiver."""
+    if settings.endpoint is None:
+        return None
+    from pdx_proxy.telemetry.span_exporter import OTLPSink  # OpenTelemetry's SDK, for workers that use it only
+
+    # The thread encodes in Python, 90 us for each sampled request. The event loop must not wait for it for 5 ms.
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    bits = random.Random(os.urandom(16)).getrandbits  # noqa: S311 (IDs of traces are no secrets)
+    return Tracing(TraceSampler(settings.ratio, bits), OTLPSink(settings.endpoint), clock, time.time, workers)
+
+
 class Worker:
     """Owner of a listening server, its serving state and its settlements."""
 
@@ -66,15 +87,17 @@ class Worker:
     ) -> None:
         self._settings = settings
         self._engines = create_engines(settings, notify, load)
-        self._serving = ServingState(self._engines, log)
+        self._tracing = create_tracing(settings.tracing, self._engines.clock, settings.workers)
+        self._serving = ServingState(self._engines, log, self._tracing)
         self._settlements = Settlements(self._serving)
         # A random start, or several gateways would all select the same engine first.
         cursor = int.from_bytes(os.urandom(4))
         self._admission = Admission(
             settings.limits, usage or Usage(), self._engines.load, self._serving.counters, self._engines.clock
         )
-        # The control side logs what is wrong with a key file.
+        # The control side logs what is wrong with a key file or a certificate.
         self._keyring = Keyring(settings.keys, self._engines.pool, lambda _: None, self._admission.set_weights)
+        self._certificate = certificate_of(settings.tls, lambda _: None)
         self._gateway = Gateway(self._serving, self._settlements, self._admission, self._keyring, cursor)
         self._listener = Listener(
             self._gateway.serve, max_body_bytes=settings.limits.max_body_bytes, send_seconds=settings.send_seconds
@@ -83,7 +106,9 @@ class Worker:
     async def start(self, sock: socket.socket) -> None:
         """Serve a bound socket."""
         self._keyring.start()
-        await self._listener.start(sock)
+        if self._certificate is not None:
+            self._certificate.start()
+        await self._listener.start(sock, self._certificate.context if self._certificate is not None else None)
 
     def apply(self, snapshot: Snapshot) -> None:
         """Put a snapshot in force."""
@@ -104,7 +129,10 @@ class Worker:
         """Return the counters and the legs in flight."""
         serving, load = self._serving, self._engines.load
         legs = {"prefilling": dict(load.at_prefill), "blocked": dict(load.blocked)}
-        return {**serving.counters.report(load.view()), **legs, "prefill": serving.chooser.prefills.report()}
+        chooser = serving.chooser
+        own = {"prefill": chooser.prefills.report(), "decode": chooser.decodes.report()}
+        spans = {} if self._tracing is None else {"spans": self._tracing.report()}
+        return {**serving.counters.report(load.view()), **legs, **own, **spans}
 
     def drain(self) -> None:
         """Serve on, and let clients connect to other gateways."""
@@ -126,4 +154,8 @@ class Worker:
         except TimeoutError:
             pass
         self._keyring.stop()
+        if self._certificate is not None:
+            self._certificate.stop()
         self._engines.pool.close()
+        if self._tracing is not None:
+            await self._tracing.sink.stop()

@@ -1,15 +1,17 @@
 """The answers that the gateway itself gives to clients: the client's request ID, and an error for every outcome."""
 
+from math import ceil
 from typing import Final
 
 from pdx_proxy.admission.admission import ShedError
 from pdx_proxy.http.downstream.exchange import Exchange, answer
 from pdx_proxy.http.errors import RefusedError, error_body, unavailable_body
-from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure, RequestExpired
+from pdx_proxy.http.upstream.failures import BadAnswer, EngineBusy, EngineFailure, RequestExpired
 from pdx_proxy.serving.stream_end import break_of
 from pdx_proxy.telemetry.counters import Outcome
 from pdx_proxy.telemetry.timeline import Timeline
 
+_BUSY: Final = "No engine accepts a request at present."
 _MAX_CLIENT_ID: Final = 256
 
 
@@ -19,23 +21,22 @@ def own_headers(exchange: Exchange) -> dict[str, str]:
     return {"x-request-id": client_id[:_MAX_CLIENT_ID]} if client_id and client_id.isascii() else {}
 
 
-def answer_ready(exchange: Exchange, ready: bool) -> None:
-    """Answer /ready."""
-    if ready:
-        answer(exchange, 200, b"", {})
-    else:
-        answer(exchange, 503, unavailable_body("No engine is ready."), {})
-
-
-def answer_unavailable(exchange: Exchange, last: EngineFailure | None) -> Outcome:
-    """Every attempt failed, `last` at last; None if no engine could be selected. An engine's own error goes on."""
+def answer_unavailable(exchange: Exchange, last: EngineFailure | None, timeline: Timeline) -> Outcome:
+    """Every attempt failed, `last` at last; None if no engine could be selected. An engine's own error goes on,
+    and so does the time after which it accepts requests again."""
+    timeline.status, path = 503, exchange.path
     headers = {**own_headers(exchange), "retry-after": "1"}
-    if isinstance(last, BadAnswer) and last.body and last.status >= 500:
+    if isinstance(last, EngineBusy):
+        headers["retry-after"] = str(ceil(last.seconds))
+        timeline.status = last.answered
+        answer(exchange, last.answered, last.body or unavailable_body(_BUSY, path), headers)
+    elif isinstance(last, BadAnswer) and last.body and last.status >= 500:
+        timeline.status = last.status
         answer(exchange, last.status, last.body, headers)
     elif last is None:
-        answer(exchange, 503, unavailable_body("No engine is ready."), headers)
+        answer(exchange, 503, unavailable_body("No engine is ready.", path), headers)
     else:
-        answer(exchange, 503, unavailable_body("No engine could answer the request."), headers)
+        answer(exchange, 503, unavailable_body("No engine could answer the request.", path), headers)
     return Outcome.UNAVAILABLE
 
 
@@ -44,20 +45,25 @@ def answer_error(exchange: Exchange, error: Exception, timeline: Timeline) -> Ou
     if isinstance(error, RefusedError):
         return _answer_refused(exchange, error, timeline)
     if isinstance(error, RequestExpired):
-        answer(exchange, 504, break_of(error).body, own_headers(exchange))
+        timeline.status = 504
+        broken = break_of(error)
+        body = error_body(504, broken.message, broken.kind, path=exchange.path)
+        answer(exchange, 504, body, own_headers(exchange))
         return Outcome.EXPIRED
     if exchange.begun:
         exchange.abort()
     else:
         exchange.drop_body()
-        body = error_body(500, "The gateway failed to serve the request.", "InternalServerError")
+        timeline.status = 500
+        body = error_body(500, "The gateway failed to serve the request.", "InternalServerError", path=exchange.path)
         answer(exchange, 500, body, own_headers(exchange))
     return Outcome.INTERNAL
 
 
 def _answer_refused(exchange: Exchange, refusal: RefusedError, timeline: Timeline) -> Outcome:
     exchange.drop_body()
-    answer(exchange, refusal.status, refusal.body(), {**own_headers(exchange), **refusal.headers})
+    timeline.status = refusal.status
+    answer(exchange, refusal.status, refusal.body(exchange.path), {**own_headers(exchange), **refusal.headers})
     if isinstance(refusal, ShedError):
         timeline.failures.append(refusal.reason.value)
         return Outcome.SHED

@@ -1,7 +1,7 @@
 """The attempts of one request: select engines, hand off, and try again within the retry budget."""
 
 from collections.abc import Collection, Coroutine
-from typing import Any
+from typing import Any, Final
 
 from pdx_api.connectors import family_of
 from pdx_api.connectors.families import Pool, Pull
@@ -9,15 +9,18 @@ from pdx_api.names import PrefillFailure, Role
 from pdx_proxy.admission.admission import Admission, Waiter
 from pdx_proxy.balancing.pick import Choice
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.engines.transfer_params import LegRefused
+from pdx_proxy.engines.transfer_params import LegRefused, PrefillStopped
 from pdx_proxy.handoff import pool, pull, push
 from pdx_proxy.handoff.base import Handoff, HandoffFailure
 from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
-from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure
+from pdx_proxy.http.upstream.failures import BadAnswer, EngineBusy, EngineFailure, Reason
 from pdx_proxy.payload.body import decode_body
 from pdx_proxy.telemetry.counters import LocalPrefillReason
+
+_REFUSED: Final = LocalPrefillReason.REFUSED
+_STOPPED: Final = LocalPrefillReason.NOTHING
 
 
 class Unserved:
@@ -51,29 +54,37 @@ class Attempts:
         The call is dropped on return, so that its body is not kept while the answer is relayed.
         """
         on_prefill_failure = self._retries.on_prefill_failure
-        divisible, refused = call.request.split, False
+        divisible = call.request.split
+        refused: LocalPrefillReason | None = None
         avoid: set[str] = set()
         last: EngineFailure | None = None
         tries = self._retries.attempts
         while tries:
             tries -= 1
             split = call.request.split and (tries > 0 or last is None or on_prefill_failure is PrefillFailure.FAIL)
-            choice = self._choose(call, split, avoid)
-            if last is None and not refused:
+            choice = self._choose(call, split, avoid, not avoid)
+            if last is None and refused is None:
                 if self._may_begin(choice):
                     call.permit.serve()
                 else:
                     choice = await self._wait(call)
                 self._serving.budget.request(call.timeline.read)
+                if call.keep_alive is not None and call.request.stream:
+                    call.keep_alive.start()
             elif choice is not None and not self.has_room(choice):
                 choice = self._choose_least_full(split, avoid)
             if choice is None:
                 break
+            if self.load.backing_off and (busy := self._busy(choice.decode)) is not None:
+                if self.load.on_release is not None:
+                    self.load.on_release()  # this request gives up room, and creates no leg whose end wakes another
+                return Unserved(last if isinstance(last, EngineBusy) else busy)
             self._chooser.count(choice, call.request, split=split, first=not avoid)
             try:
                 handoff = await self._attempt(choice, call, method)
-            except LegRefused:
-                call, refused = call.whole(), True
+            except LegRefused as refusal:
+                call.timeline.end_attempt("", Reason.STATUS.value, self._engines.clock())
+                call, refused = call.whole(), _STOPPED if isinstance(refusal, PrefillStopped) else _REFUSED
                 tries = max(tries, 1)
                 continue
             except HandoffFailure as failure:
@@ -88,7 +99,7 @@ class Attempts:
                 if tries and failure.begun and not self._serving.may_retry():
                     break
             else:
-                if divisible and handoff.prefill is None:
+                if divisible and handoff.prefill is None and choice.place is None:
                     self._count_local(handoff, _why_local(choice, split, refused, bool(avoid)))
                 return handoff
         return Unserved(last)
@@ -119,21 +130,46 @@ class Attempts:
         A request that can be split does not go to D alone only because every P is full.
         """
         split = call.request.split
-        choice = self._choose(call, split, ())
+        choice = self._choose(call, split, (), True)
         if choice is None or self.has_room(choice):
             return True, choice
         full = {e.name for e in self._engines.snapshot.everything if self.load.full(e)}
-        other = self._choose(call, split, full)
+        other = self._choose(call, split, full, True)
         fits = other is not None and self.has_room(other) and (other.prefill is None) == (choice.prefill is None)
         return fits, other
 
-    def _choose(self, call: Call, split: bool, avoid: Collection[str]) -> Choice | None:
+    def _choose(self, call: Call, split: bool, avoid: Collection[str], first: bool) -> Choice | None:
+        """Select engines. `first`: for the first attempt, which D may serve alone although it could be split."""
         self._cursor += 1
+        if self.load.backing_off:
+            avoid = self._or_busy(avoid)
+        if split and first and self._chooser.places:
+            waited = self._engines.clock() - call.timeline.read
+            choice = self._chooser.place(self._engines.snapshot, call.request, waited, avoid)
+            if choice is not None:
+                return choice
         return self._chooser.choose(self._engines.snapshot, call.request, split=split, avoid=avoid, cursor=self._cursor)
 
     def _choose_least_full(self, split: bool, avoid: Collection[str]) -> Choice | None:
         snapshot = self._engines.snapshot
+        if self.load.backing_off:
+            avoid = self._or_busy(avoid)
         return self._chooser.choose_least_full(snapshot, split=split, avoid=avoid, cursor=self._cursor)
+
+    def _or_busy(self, avoid: Collection[str]) -> Collection[str]:
+        """Avoid engines that accept no request as well, and no other D if none is left to answer."""
+        busy = self.load.busy()
+        both = {*avoid, *busy}
+        others = {each.name for each in self._engines.snapshot.decode if each.name not in busy}
+        return both - others if others <= both else both
+
+    def _busy(self, decode: Endpoint) -> EngineBusy | None:
+        """The failure of a request for which only engines are left that accept none; None if `decode` accepts it."""
+        busy = self.load.busy()
+        if decode.name not in busy:
+            return None
+        seconds = min(busy.get(each.name, 0.0) for each in self._engines.snapshot.decode)
+        return EngineBusy(decode.name, max(seconds, 1.0), 503, b"")
 
     def _record(self, failure: HandoffFailure, call: Call, avoid: set[str]) -> EngineFailure:
         """Count a failed attempt, and avoid its endpoint in the next one."""
@@ -141,6 +177,7 @@ class Attempts:
         avoid.add(failure.endpoint.name)
         self._serving.counters.retried(cause.reason)
         call.timeline.failures.append(cause.reason.value)
+        call.timeline.end_attempt(failure.endpoint.name, cause.reason.value, self._engines.clock())
         return cause
 
     def _attempt(self, choice: Choice, call: Call, method: str) -> Coroutine[Any, Any, Handoff]:
@@ -215,12 +252,12 @@ class RoomWaiter(Waiter):
         return self.choice
 
 
-def _why_local(choice: Choice, split: bool, refused: bool, failed: bool) -> LocalPrefillReason:
+def _why_local(choice: Choice, split: bool, refused: LocalPrefillReason | None, failed: bool) -> LocalPrefillReason:
     """Why D prefills a request that could have been split."""
     if choice.prefill is not None:
         return LocalPrefillReason.NOTHING
-    if refused:
-        return LocalPrefillReason.REFUSED
+    if refused is not None:
+        return refused
     if failed or not split:
         return LocalPrefillReason.FAILED
     return LocalPrefillReason.LONG_QUEUE if choice.decode.long_queue else LocalPrefillReason.NO_PREFILL

@@ -11,20 +11,23 @@ from pdx_proxy.handoff.base import Handoff
 from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
-from pdx_proxy.http.downstream.exchange import Exchange, answer
+from pdx_proxy.http.cors import CORSPolicy
+from pdx_proxy.http.downstream.exchange import Exchange
 from pdx_proxy.http.routes import ROUTES, Kind
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure, RequestExpired
-from pdx_proxy.serving.answers import answer_error, answer_ready, answer_unavailable, own_headers
+from pdx_proxy.serving.answers import answer_error, answer_unavailable, own_headers
 from pdx_proxy.serving.attempts import Attempts, Unserved
+from pdx_proxy.serving.local_answers import LocalAnswers
 from pdx_proxy.serving.reader import RequestReader
 from pdx_proxy.serving.relay import relay
+from pdx_proxy.serving.stream_keep_alive import STREAMED, StreamKeepAlive
 from pdx_proxy.telemetry.access_log import AccessLog
 from pdx_proxy.telemetry.counters import Outcome, Phase
 from pdx_proxy.telemetry.timeline import Timeline
 
-_HEALTH: Final = Kind.HEALTH
+_GENERATE: Final = Kind.GENERATE
 _READ: Final = Kind.READ
-_READY: Final = Kind.READY
+_WHOLE_KIND: Final = Kind.WHOLE
 _HANDOFF: Final = Phase.HANDOFF.value
 _FIRST_TOKEN: Final = Phase.FIRST_TOKEN.value
 _TOTAL: Final = Phase.TOTAL.value
@@ -51,6 +54,12 @@ class Gateway:
         self._attempts = Attempts(serving, settlements, admission, cursor)
         self._log = AccessLog(engines.settings.logs, engines.settings.workers, self._roles, engines.clock)
         self._slow_seconds = self._log.slow_seconds
+        origins = engines.settings.cors.allowed_origins
+        self._cors = CORSPolicy(origins) if origins else None
+        self._local = LocalAnswers(engines, keyring, self._cors)
+        self._keep_alive_seconds = engines.settings.streams.keep_alive_seconds
+        self._tracing = serving.tracing
+        self._sampler = None if serving.tracing is None else serving.tracing.sampler
         self.draining = False
         """Whether clients must connect elsewhere: every answer then closes its connection."""
 
@@ -60,16 +69,22 @@ class Gateway:
         if kind is None:
             return
         began, timeline = self._clock(), Timeline()
+        if self._sampler is not None:
+            timeline.trace = self._sampler.sample(exchange.headers)
         self._serving.counters.requests_in_flight += 1
         outcome = _INTERNAL
         raised: Exception | None = None
         permit: Permit | None = None
+        keep_alive: StreamKeepAlive | None = None
+        if self._keep_alive_seconds and exchange.path in STREAMED:
+            exchange = keep_alive = StreamKeepAlive(exchange, self._keep_alive_seconds)
         try:
             permit = self._admission.acquire(exchange, self._keyring.identify(exchange.headers))
             # No name here for the body or the request: the body would be kept while the answer is relayed.
             bodies: list[bytes | bytearray] = [b"" if kind is _READ else await exchange.body()]
             result = await self._attempts.run(
-                Call(await self._reader.read(exchange, kind, bodies.pop(), timeline), timeline, permit), exchange.method
+                Call(await self._reader.read(exchange, kind, bodies.pop(), timeline), timeline, permit, keep_alive),
+                "GET" if kind is _READ else "POST",
             )
             permit.drop_body()
             outcome = await self._answer(exchange, result, timeline)
@@ -80,6 +95,8 @@ class Gateway:
             outcome = answer_error(exchange, error, timeline)
             raised = error if outcome is _INTERNAL else None
         finally:
+            if keep_alive is not None:
+                keep_alive.end()
             if permit is not None:
                 permit.release()
             self._finish(exchange, outcome, timeline, self._clock() - began, raised)
@@ -93,6 +110,8 @@ class Gateway:
         counters.requests_in_flight -= 1
         counters.outcomes[outcome] += 1
         counters.phases[_TOTAL].observe(seconds)
+        if self._tracing is not None and (timeline.trace is not None or self._log.concerns(outcome, timeline, seconds)):
+            self._tracing.end((exchange.method, exchange.path, exchange.headers), outcome, timeline, seconds)
         if seconds >= self._slow_seconds or (outcome is not _SPLIT and outcome is not _WHOLE):
             client_id = exchange.headers.get("x-request-id", "")
             self._log.note(exchange.path, client_id, outcome, timeline, seconds, raised)
@@ -101,31 +120,33 @@ class Gateway:
         """How the request is served; None if it needs no engine and is answered here."""
         if self.draining:
             exchange.close_after()
-        route = ROUTES.get(exchange.path)
-        if route is None:
-            answer(exchange, 404, b'{"detail":"Not Found"}', {})
-        elif exchange.method != route[0]:
-            answer(exchange, 405, b'{"detail":"Method Not Allowed"}', {"allow": route[0]})
-        elif route[1] is _HEALTH:
-            answer(exchange, 200, b"", {})
-        elif route[1] is _READY:
-            answer_ready(exchange, bool(self._engines.snapshot.decode) and not self.draining)
-        else:
-            return route[1]
+        if self._cors is not None:
+            exchange.cors = self._cors.lines(exchange.headers)
+        route, method = ROUTES.get(exchange.path), exchange.method
+        if route is not None:
+            kind = route[1]
+            if (kind is _GENERATE or kind is _WHOLE_KIND) and method == "POST":
+                return kind
+            if kind is _READ and (method == "GET" or method == "HEAD"):
+                return kind
+        self._local.answer(exchange, draining=self.draining)
         return None
 
     async def _answer(self, exchange: Exchange, result: Handoff | Unserved, timeline: Timeline) -> Outcome:
         if isinstance(result, Unserved):
-            return answer_unavailable(exchange, result.last)
+            return answer_unavailable(exchange, result.last, timeline)
         leg, status = result.decode, result.decode.answer.status
         self._observe(result, status, timeline)
         try:
-            headers = self._headers(exchange, result)
-            failure = await relay(exchange, leg, headers, self._engines.deadlines.idle, self._serving.counters)
+            headers = self._headers(exchange, result, timeline)
+            failure = await relay(
+                exchange, leg, headers, self._engines.deadlines.idle, self._serving.counters, timeline.trace
+            )
         finally:
             leg.end()
         if failure is not None:
             return self._broken(result, failure)
+        self._engines.observer.completed(leg.endpoint)
         if status >= 400:
             return Outcome.REFUSED_BY_ENGINE
         return _SPLIT if result.prefill is not None else _WHOLE
@@ -133,6 +154,7 @@ class Gateway:
     def _observe(self, handoff: Handoff, status: int, timeline: Timeline) -> None:
         """Record the time to the first event. Without a stream that is the whole answer, whose length varies."""
         phases = self._serving.counters.phases
+        timeline.status = status
         if handoff.prefill is not None:
             timeline.handoff = handoff.handoff_seconds
             if timeline.stream:
@@ -148,16 +170,18 @@ class Gateway:
         self._engines.observer.suspect(handoff.decode.endpoint, failure)
         return Outcome.IDLE if isinstance(failure, DeadlineExceeded) else Outcome.BROKEN
 
-    def _headers(self, exchange: Exchange, handoff: Handoff) -> Mapping[str, str]:
+    def _headers(self, exchange: Exchange, handoff: Handoff, timeline: Timeline) -> Mapping[str, str]:
         headers = own_headers(exchange)
         if not self._engines.settings.debug_headers:
             return headers
         headers["x-pdx-decode"] = handoff.decode.endpoint.name
+        timing = f"queue;dur={timeline.queued * 1000:.2f}, first;dur={timeline.first * 1000:.2f}"
         if handoff.prefill is not None:
             headers["x-pdx-prefill"] = handoff.prefill.name
-            headers["server-timing"] = (
-                f"prefill;dur={handoff.prefill_seconds * 1000:.1f}, handoff;dur={handoff.handoff_seconds * 1000:.1f}"
+            timing += (
+                f", prefill;dur={handoff.prefill_seconds * 1000:.2f}, handoff;dur={handoff.handoff_seconds * 1000:.2f}"
             )
+        headers["server-timing"] = timing
         return headers
 
     def _roles(self) -> Mapping[str, str]:

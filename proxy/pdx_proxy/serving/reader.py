@@ -8,13 +8,16 @@ from pdx_proxy.config.settings import Keys
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.http.downstream.exchange import Exchange
 from pdx_proxy.http.routes import Kind
-from pdx_proxy.payload.body import LARGE_BYTES, Body, read_body, read_large_body
+from pdx_proxy.payload.body import LARGE_BYTES, Body, model_of, read_body, read_large_body
 from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry.timeline import Timeline
+from pdx_proxy.telemetry.trace_context import TRACEPARENT, TRACESTATE
 
 _AUTHORIZATION: Final = "authorization"
-_TRACE: Final = ("traceparent", "tracestate")
+_TRACE: Final = (TRACEPARENT, TRACESTATE)
 """Request IDs, ranks and priorities are not forwarded: they would control the inside of an engine."""
+_MAX_MODEL: Final = 256
+"""Characters of a model's name in a span, which waits for its export."""
 _READ: Final = Kind.READ
 
 
@@ -26,13 +29,15 @@ def forwarded_headers(keys: Keys) -> tuple[str, ...]:
 class RequestReader:
     """Reads requests of one worker."""
 
-    __slots__ = ("_chooser", "_clock", "_forwarded", "_loop", "_total_seconds")
+    __slots__ = ("_chooser", "_clock", "_forwarded", "_loop", "_total_seconds", "_without_trace")
 
     def __init__(self, serving: ServingState) -> None:
         settings = serving.engines.settings
         self._chooser = serving.chooser
         self._clock = serving.engines.clock
         self._forwarded = forwarded_headers(settings.keys)
+        self._without_trace = tuple(name for name in self._forwarded if name not in _TRACE)
+        """For requests that are sampled: each of their legs has a trace context of its own."""
         self._loop = asyncio.get_running_loop()
         self._total_seconds = settings.deadlines.total
 
@@ -42,7 +47,8 @@ class RequestReader:
         Its deadline counts from now, so that the client's sending does not use it up.
         """
         headers = exchange.headers
-        found = [(name, headers.get(name, "")) for name in self._forwarded]
+        names = self._forwarded if timeline.trace is None else self._without_trace
+        found = [(name, headers.get(name, "")) for name in names]
         deadline = self._loop.time() + self._total_seconds
         forwarded = tuple([(name, value) for name, value in found if value and value.isascii()])
         if kind is _READ:
@@ -56,6 +62,8 @@ class RequestReader:
         split = self._chooser.may_split(kind, body)
         timeline.read = self._clock()
         timeline.stream = body.decisions.stream
+        if timeline.trace is not None:
+            timeline.trace.model = model_of(body)[:_MAX_MODEL]
         return Request(exchange.path, body, forwarded, split, headers.get(SESSION_HEADER, ""), deadline)
 
     async def _read_large(self, raw: bytes | bytearray, content_type: str, path: str) -> Body:

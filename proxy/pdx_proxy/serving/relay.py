@@ -5,36 +5,66 @@ from collections.abc import Mapping
 from typing import Final
 
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.http.downstream.exchange import Exchange, date_line
+from pdx_proxy.http.downstream.exchange import Exchange, connection_header, own_lines
 from pdx_proxy.http.messages import answer_head
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure, LostConnection, RequestExpired
 from pdx_proxy.serving.stream_end import Break, break_of, stream_end
 from pdx_proxy.telemetry.counters import Counters
+from pdx_proxy.telemetry.trace_context import Trace
 
-_SHUTTING_DOWN: Final = Break(503, "The gateway is shutting down.", "ServiceUnavailableError")
+SHUTTING_DOWN: Final = "The gateway is shutting down."
+_SHUT_DOWN: Final = Break(503, SHUTTING_DOWN, "ServiceUnavailableError")
+UNBUFFERED: Final[Mapping[str, str]] = {"x-accel-buffering": "no"}
+"""Header of streams: nginx then passes on each event as it comes (nginx.org, ngx_http_proxy_module)."""
+_TAIL_BYTES: Final = 2048
+"""The end of an answer that may contain its usage: the last event of a stream, or the members behind the text."""
 _EVENT_END: Final = b"\n\n\r\n"
 """The end of a chunk that holds whole events. A JSON event contains no bare carriage return."""
 _EVENT_END_CRLF: Final = b"\r\n\r\n\r\n"
 """The same for an engine whose lines end in CR LF. Two empty lines within a chunk look alike."""
 
 
+class TailSink:
+    """Passes an answer on to the client, and keeps its end for the trace."""
+
+    __slots__ = ("_exchange", "_trace")
+
+    def __init__(self, exchange: Exchange, trace: Trace) -> None:
+        self._exchange = exchange
+        self._trace = trace
+
+    def write(self, data: bytes) -> None:
+        self._trace.tail = (self._trace.tail + data)[-_TAIL_BYTES:]
+        self._exchange.write(data)
+
+
 async def relay(
-    exchange: Exchange, leg: Leg, headers: Mapping[str, str], idle: float, counters: Counters
+    exchange: Exchange,
+    leg: Leg,
+    headers: Mapping[str, str],
+    idle: float,
+    counters: Counters,
+    trace: Trace | None = None,
 ) -> EngineFailure | RequestExpired | None:
     """Relay the answer, with `headers` added to its head. Return the failure that broke it, or None.
 
-    The answer breaks when the engine sends nothing for `idle` seconds. The caller still owns the leg.
+    The answer breaks when the engine sends nothing for `idle` seconds. The caller still owns the leg. `trace` receives
+    the end of the answer.
     """
     answer = leg.answer
     counters.chunks += 1
     if answer.complete:
         body = answer.body
-        framing = {"content-length": str(len(body)), **_closing(exchange), **headers}
-        exchange.write(answer_head(answer.status, answer.headers, framing, date_line()) + body)
+        if trace is not None:
+            trace.tail = body[-_TAIL_BYTES:]
+        framing = {"content-length": str(len(body)), **connection_header(exchange), **headers}
+        if answer.framed:
+            framing.update(UNBUFFERED)
+        exchange.write(answer_head(answer.status, answer.headers, framing, own_lines(exchange)) + body)
         return None
     head, raw = _open_head(exchange, answer, headers)
-    exchange.write(head + leg.relay(exchange, raw=raw))
+    exchange.write(head + leg.relay(exchange if trace is None else TailSink(exchange, trace), raw=raw))
     exchange.bind_upstream(leg)
     counters.relays.add(leg)
     try:
@@ -43,7 +73,7 @@ async def relay(
         _cut(exchange, leg.last_chunk if raw and answer.framed else b"", break_of(failure))
         return failure
     except asyncio.CancelledError:  # the client has left, and no write reaches it; or the gateway shuts down
-        _cut(exchange, leg.last_chunk if raw and answer.framed else b"", _SHUTTING_DOWN)
+        _cut(exchange, leg.last_chunk if raw and answer.framed else b"", _SHUT_DOWN)
         raise
     finally:
         counters.relays.discard(leg)
@@ -60,12 +90,10 @@ def _open_head(exchange: Exchange, answer: Answer, headers: Mapping[str, str]) -
     framing = {"content-length": length} if length else {"transfer-encoding": "chunked"} if raw else {}
     if not raw:
         exchange.close_after()
-    framing = {**framing, **_closing(exchange), **headers}
-    return answer_head(answer.status, answer.headers, framing, date_line()), raw
-
-
-def _closing(exchange: Exchange) -> dict[str, str]:
-    return {"connection": "close"} if exchange.closes else {}
+    framing = {**framing, **connection_header(exchange), **headers}
+    if answer.framed or answer.is_event_stream:
+        framing.update(UNBUFFERED)
+    return answer_head(answer.status, answer.headers, framing, own_lines(exchange)), raw
 
 
 def _cut(exchange: Exchange, last_chunk: bytes, broken: Break) -> None:

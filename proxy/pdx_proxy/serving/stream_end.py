@@ -4,13 +4,12 @@ from typing import Final
 
 import orjson
 
-from pdx_proxy.http.errors import error_body
+from pdx_proxy.http.errors import BAD_REQUEST, anthropic_type, error_body
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure, RequestExpired
+from pdx_proxy.payload.decisions import MESSAGES, RESPONSES
 
-_MESSAGES: Final = "/v1/messages"
-_RESPONSES: Final = "/v1/responses"
-_ANTHROPIC_TYPES: Final = {500: "api_error", 503: "overloaded_error", 504: "timeout_error"}
-"""The types of Anthropic's error objects (anthropic/types/shared/error_type.py)."""
+_MAX_MESSAGE: Final = 1000
+"""Characters of a body that is no error of vLLM, in the message of an event."""
 _NUMBER: Final = b'"sequence_number":'
 
 
@@ -45,13 +44,31 @@ def stream_end(path: str, last_chunk: bytes, broken: Break) -> bytes:
 
     Clients of Anthropic's Messages and of OpenAI's Responses read the names of events, and take `[DONE]` for JSON.
     """
-    if path == _MESSAGES:
-        error = {"type": _ANTHROPIC_TYPES[broken.status], "message": broken.message}
+    if path == MESSAGES:
+        error = {"type": anthropic_type(broken.status), "message": broken.message}
         return _named_event({"type": "error", "error": error})
-    if path == _RESPONSES:  # openai/types/responses/response_error_event.py
+    if path == RESPONSES:  # openai/types/responses/response_error_event.py
         fields = {"code": "server_error", "message": broken.message, "param": None}
         return _named_event({"type": "error", **fields, "sequence_number": _next_number(last_chunk)})
     return b"data: " + broken.body + b"\n\ndata: [DONE]\n\n"
+
+
+def error_events(path: str, status: int, body: bytes) -> bytes:
+    """An answer with an error status as the events of a stream on this path."""
+    try:
+        document = orjson.loads(body)
+        message = str(document["error"]["message"])
+    except (orjson.JSONDecodeError, LookupError, TypeError):
+        message = body.decode(errors="replace")[:_MAX_MESSAGE]
+        document = orjson.loads(error_body(status, message, "InternalServerError" if status >= 500 else BAD_REQUEST))
+    if path == MESSAGES:
+        own = document.get("type") == "error"
+        error = {"type": anthropic_type(status), "message": message}
+        return _named_event(document if own else {"type": "error", "error": error})
+    if path == RESPONSES:
+        code = "server_error" if status >= 500 else "rate_limit_exceeded" if status == 429 else "invalid_prompt"
+        return _named_event({"type": "error", "code": code, "message": message, "param": None, "sequence_number": 0})
+    return b"data: " + orjson.dumps(document) + b"\n\ndata: [DONE]\n\n"
 
 
 def _named_event(error: dict[str, object]) -> bytes:

@@ -1,1 +1,1 @@
-"""Counters, the timeline of a request, and the access log. Imports only `config`."""
+"""Counters, the timeline of a request, the access log, and traces. Imports only `config`."""

@@ -14,15 +14,11 @@ from typing import Any, Final
 
 from pdx_api.logs import configure, fields
 from pdx_proxy.config.settings import Logs, Settings
-from pdx_proxy.telemetry.counters import Outcome
+from pdx_proxy.telemetry.counters import FAILED, Outcome
 from pdx_proxy.telemetry.timeline import NEVER, Timeline
 
 LINES_PER_SECOND: Final = 20
 """Lines that one gateway writes per second. Its workers share them, at least 1 each."""
-FAILED: Final = frozenset(
-    {Outcome.SHED, Outcome.UNAVAILABLE, Outcome.BROKEN, Outcome.IDLE, Outcome.EXPIRED, Outcome.INTERNAL}
-)
-"""Outcomes that the client did not cause."""
 _MAX_CLIENT_ID: Final = 128
 _MAX_LEGS: Final = 12
 _MAX_FRAMES: Final = 8
@@ -52,6 +48,10 @@ class AccessLog:
         self._written = 0
         self._omitted = 0
 
+    def concerns(self, outcome: Outcome, timeline: Timeline, seconds: float) -> bool:
+        """Whether a request that has ended after `seconds` failed or was slow."""
+        return outcome in FAILED or (seconds if timeline.first == NEVER else timeline.first) >= self.slow_seconds
+
     def note(
         self,
         path: str,
@@ -65,8 +65,7 @@ class AccessLog:
 
         `raised` is an error inside the gateway.
         """
-        slow = (seconds if timeline.first == NEVER else timeline.first) >= self.slow_seconds
-        if not slow and outcome not in FAILED:
+        if not self.concerns(outcome, timeline, seconds):
             return
         if not self._may_write():
             self._omit()
@@ -118,8 +117,8 @@ def describe(
         "total": seconds,
     }
     legs = [
-        {"role": roles.get(name, "gone"), "endpoint": name, "id": request_id}
-        for name, request_id in timeline.legs[-_MAX_LEGS:]
+        {"role": roles.get(leg.endpoint, "gone"), "endpoint": leg.endpoint, "id": leg.request_id}
+        for leg in timeline.legs[-_MAX_LEGS:]
     ]
     return {
         "outcome": outcome.value,

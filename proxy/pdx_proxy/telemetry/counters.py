@@ -47,6 +47,12 @@ class Outcome(StrEnum):
     """The gateway itself failed. Its log has the error."""
 
 
+FAILED: Final = frozenset(
+    {Outcome.SHED, Outcome.UNAVAILABLE, Outcome.BROKEN, Outcome.IDLE, Outcome.EXPIRED, Outcome.INTERNAL}
+)
+"""Outcomes that the client did not cause."""
+
+
 class ShedReason(StrEnum):
     """Why a request was shed."""
 
@@ -86,6 +92,10 @@ class NotSplitReason(StrEnum):
     """No P was ready for it."""
     LONG_QUEUE = "long_queue"
     """D's queue is longer than a push survives."""
+    BURST = "burst"
+    """The wait at every P would have used up the TTFT objective, and D keeps its TPOT."""
+    SOONER = "sooner"
+    """D finishes its prefill before a P would, and keeps its TPOT."""
 
 
 class LocalPrefillReason(StrEnum):
@@ -133,8 +143,16 @@ class Relay(Protocol):
     """An answer that is being relayed."""
 
     @property
+    def source(self) -> str:
+        """The name of its engine."""
+
+    @property
     def relayed_chunks(self) -> int:
         """Pieces written to the client so far."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client is slower than the engine."""
 
 
 @dataclass(slots=True)

@@ -31,6 +31,10 @@ class Attempt:
     seen: str = ""
     evidence: Evidence | None = None
     tokens: int = 0
+    answered: set[str] = field(default_factory=set)
+    """Names of the engines that answered, be it with an error."""
+    silent: str = ""
+    """Name of the engine that did not answer; empty if there is none."""
     remote_tokens: int = 0
     """Prompt tokens that D did not compute."""
     compared: bool = False
@@ -53,8 +57,11 @@ class AttemptRunner:
         try:
             probe = await hand_over(self._engines, prefill, decode, body, LEG_SECONDS)
         except EngineFailure as failure:
+            attempt.answered |= _answered(pair, failure)
             await self._examine_failure(pair, body, failure, attempt)
+            attempt.silent = "" if failure.endpoint in attempt.answered else failure.endpoint
             return
+        attempt.answered |= {prefill.name, decode.name}
         attempt.seconds |= {"prefill": probe.prefill_seconds, "handoff": probe.handoff_seconds}
         split = read_answer(probe.answer.body)
         if split is None:
@@ -79,6 +86,7 @@ class AttemptRunner:
         elif failure.endpoint == prefill.name:
             await self._examine_prefill_failure(prefill, body, failure, attempt)
         elif _may_be_kv(failure) and await self._answer_alone(decode, body, attempt) is not None:
+            attempt.answered.add(decode.name)
             attempt.result = Result.FAILED
             evidence = await self._gather(pair, Result.FAILED, None)
             attempt.evidence = replace(evidence, answered=isinstance(failure, BadAnswer))
@@ -91,6 +99,7 @@ class AttemptRunner:
             attempt.result, attempt.seen = Result.FAILED, "P answers without kv_transfer_params"
             attempt.evidence = Evidence(Result.FAILED, no_params=True)
         elif not isinstance(failure, DeadlineExceeded) and await self._answer_alone(prefill, body) is not None:
+            attempt.answered.add(prefill.name)
             facts = await self._facts(prefill)  # P has computed a prompt, so they tell whether it has a connector
             if facts.connector is False:
                 attempt.result, attempt.evidence = Result.FAILED, Evidence(Result.FAILED, facts)
@@ -105,7 +114,9 @@ class AttemptRunner:
         began = self._engines.clock()
         try:
             answer = await serve(self._engines, engine, {**body, "cache_salt": os.urandom(8).hex()}, LEG_SECONDS)
-        except EngineFailure:
+        except EngineFailure as failure:
+            if attempt is not None and isinstance(failure, BadAnswer):
+                attempt.answered.add(engine.name)
             return None
         if attempt is not None:
             attempt.seconds["alone"] = self._engines.clock() - began
@@ -120,6 +131,13 @@ class AttemptRunner:
 
     async def _facts(self, endpoint: Endpoint) -> Facts:
         return read_facts(*[await page_of(self._engines, endpoint, path, LEG_SECONDS) for path in _PAGES])
+
+
+def _answered(pair: Pair, failure: EngineFailure) -> set[str]:
+    """Return the engines that answered before the failure, or with it: P comes before D."""
+    prefill, decode = pair
+    before = {prefill.name} if failure.endpoint == decode.name else set()
+    return before | {failure.endpoint} if isinstance(failure, BadAnswer) else before
 
 
 def _may_be_kv(failure: EngineFailure) -> bool:

@@ -9,11 +9,12 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pdx_api.connectors import family_of
 from pdx_api.verification import LONGEST_WAIT, Finding, Verdict
+from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.telemetry.counters import Histogram
@@ -22,29 +23,47 @@ from pdx_proxy.verification.diagnosis import likely_cause
 from pdx_proxy.verification.prompts import Prompts
 from pdx_proxy.verification.record import Names, Pair, Record, Result, generations_of, names_of
 from pdx_proxy.verification.schedule import candidates, due
-from pdx_proxy.verification.verdict import finding_of, next_record
+from pdx_proxy.verification.verdict import (
+    Unanswered,
+    count_unanswered,
+    doubt,
+    finding_of,
+    next_record,
+    present_verdict,
+)
 
 PAUSE_SECONDS: Final = 1.0
 """Pause between two sweeps for pairs that are due. It is longer if there are many pairs."""
 _PAIRS_PER_SECOND: Final = 400
 _CONCURRENT: Final = 8
-_DISABLED: Final = Finding(Verdict.UNKNOWN, "transfer probes are switched off (spec.routing.canarySeconds)")
+_DISABLED: Final = Finding(Verdict.UNKNOWN, "transfer probes are disabled (spec.kvTransfer.verification.periodSeconds)")
 _log: Final = logging.getLogger(__name__)
 
 
 class TransferProber:
     """Owner of the records of all pairs and of the finding."""
 
-    def __init__(self, engines: Engines, snapshot: Callable[[], Snapshot], rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        engines: Engines,
+        snapshot: Callable[[], Snapshot],
+        has_work: Callable[[Endpoint], Awaitable[bool]],
+        rng: random.Random | None = None,
+    ) -> None:
+        """`has_work` returns whether other work explains that an engine does not answer."""
         self._engines = engines
         self._snapshot = snapshot
+        self._has_work = has_work
         self._random = rng or random.Random()  # noqa: S311 (no secret)
         self._period = engines.settings.verification.period_seconds
         self._prompts = Prompts(self._period, self._random)
         self._runner = AttemptRunner(engines, self._prompts)
         self._records: dict[Names, Record] = {}
-        self._attempts: dict[Names, tuple[float, Attempt]] = {}
-        """The last attempt of each pair and its end, in Unix time."""
+        self._attempts: dict[Names, Attempt] = {}
+        """The last attempt of each pair."""
+        self._proved: dict[Names, float] = {}
+        """When an attempt of each pair last proved something, in Unix time."""
+        self._unanswered: Unanswered = {}
         self._compared: dict[Names | str, float] = {}
         """When the last comparison with D alone ended, by pair and by name of D."""
         self._slots = asyncio.Semaphore(_CONCURRENT)
@@ -87,7 +106,7 @@ class TransferProber:
 
     def describe(self) -> dict[str, Any]:
         """Return the finding and all pairs, as JSON values."""
-        now, present = time.time(), {e.name: e.generation for e in self._snapshot().everything}
+        now, present = time.time(), {e.name: e for e in self._snapshot().everything}
         return {
             "seconds": self._period,
             "lastSuccess": self.last_success,
@@ -98,8 +117,9 @@ class TransferProber:
     def report(self) -> dict[str, Any]:
         """Return the counters for the metrics page, as JSON values."""
         verdicts = dict.fromkeys((verdict.value for verdict in Verdict), 0)
-        for record in self._records.values():
-            verdicts[record.verdict] += 1
+        present = {e.name: e for e in self._snapshot().everything}
+        for names, record in self._records.items():
+            verdicts[present_verdict(record, self._doubt(names, present))] += 1
         return {
             "results": dict(self.results),
             "phases": {name: {"counts": h.counts, "total": h.total} for name, h in self.phases.items()},
@@ -111,17 +131,23 @@ class TransferProber:
     def _stamp(self) -> str:
         return f"{self._prefix}-{self._version}"
 
-    def _describe(self, names: Names, record: Record, now: float, present: Mapping[str, int]) -> dict[str, Any]:
-        at, attempt = self._attempts.get(names, (now, Attempt()))
+    def _doubt(self, names: Names, present: Mapping[str, Endpoint]) -> str:
+        return doubt(present.get(names[0]), present.get(names[1]), self._unanswered)
+
+    def _describe(self, names: Names, record: Record, now: float, present: Mapping[str, Endpoint]) -> dict[str, Any]:
+        attempt, proved = self._attempts.get(names, Attempt()), self._proved.get(names)
+        why_not = self._doubt(names, present)
+        verdict = present_verdict(record, why_not)
+        generations = tuple(present[name].generation if name in present else None for name in names)
         return {
             "prefill": names[0],
             "decode": names[1],
-            "verdict": record.verdict,
-            "outdated": record.generations != (present.get(names[0]), present.get(names[1])),
+            "verdict": verdict,
+            "outdated": record.generations != generations,
             "cause": record.cause if record.verdict is Verdict.BROKEN else None,
-            "ageSeconds": round(now - at),
+            "ageSeconds": None if proved is None else round(now - proved),
             "result": attempt.result,
-            "seen": attempt.seen,
+            "seen": why_not if why_not and verdict is Verdict.UNKNOWN else attempt.seen,
             "tokens": attempt.tokens,
             "outside": attempt.remote_tokens,
             "seconds": attempt.seconds,
@@ -141,7 +167,7 @@ class TransferProber:
         """Start every attempt that is due; return the number of pairs."""
         everything = self._snapshot().everything
         revisions = candidates(everything)
-        self._forget_all_but({e.name for e in everything}, {e.revision for e in everything})
+        self._forget_all_but(everything)
         now = self._engines.clock()
         for pairs in revisions:
             for pair in due(pairs, self._records, now, self._period):
@@ -151,17 +177,23 @@ class TransferProber:
         self._conclude(revisions)
         return sum(map(len, revisions))
 
-    def _forget_all_but(self, names: set[str], revisions: set[str]) -> None:
+    def _forget_all_but(self, everything: Sequence[Endpoint]) -> None:
         """Forget the engines and the revisions that are gone."""
+        names, starts = {e.name for e in everything}, {(e.name, e.generation) for e in everything}
+        self._unanswered = {start: count for start, count in self._unanswered.items() if start in starts}
         for pair in [pair for pair in self._records if not names.issuperset(pair)]:
             del self._records[pair]
             self._attempts.pop(pair, None)
+            self._proved.pop(pair, None)
         for key in [key for key in self._compared if not names.issuperset((key,) if isinstance(key, str) else key)]:
             del self._compared[key]
-        self._prompts.keep(names, revisions)
+        self._prompts.keep(names, {e.revision for e in everything})
 
     def _conclude(self, revisions: list[list[Pair]]) -> None:
-        finding = finding_of(revisions, self._records, self.finding)
+        doubts = {
+            names_of(pair): why for pairs in revisions for pair in pairs if (why := doubt(*pair, self._unanswered))
+        }
+        finding = finding_of(revisions, self._records, self.finding, doubts)
         if finding != self.finding:
             self.finding = finding
             self._version += 1
@@ -169,18 +201,22 @@ class TransferProber:
             self._changed = asyncio.Event()
 
     async def _attempt(self, names: Names, pair: Pair) -> None:
-        attempt = Attempt()
+        attempt, unanswered = Attempt(), self._unanswered
         try:
             async with self._slots:
                 await self._runner.run(pair, lambda: self._must_compare(pair), attempt)
+            for engine in pair:
+                if engine.name == attempt.silent and await self._has_work(engine):
+                    attempt.silent = ""
         except Exception:
-            attempt.result = Result.BUSY
+            attempt.result, attempt.silent = Result.BUSY, ""
             _log.exception("A transfer probe failed.")
         finally:
             del self._open[names]
-        self._record(names, pair, attempt)
+        self._record(names, pair, attempt, unanswered)
 
-    def _record(self, names: Names, pair: Pair, attempt: Attempt) -> None:
+    def _record(self, names: Names, pair: Pair, attempt: Attempt, unanswered: Unanswered) -> None:
+        """Evaluate an attempt; `unanswered` are the counts when it began."""
         self._count(names, attempt)
         present = {e.name: e for e in self._snapshot().everything}
         if any(name not in present for name in names):
@@ -195,7 +231,10 @@ class TransferProber:
                 attempt.seen = f"{attempt.seen}, and {attempt.evidence.unconnected}"
         before, now = self._records.get(names), self._engines.clock()
         self._records[names] = next_record(pair, attempt.result, before, now, attempt.seen, **cause)
-        self._attempts[names] = (time.time(), attempt)
+        self._unanswered = count_unanswered(self._unanswered, unanswered, pair, attempt.answered, attempt.silent)
+        self._attempts[names] = attempt
+        if attempt.result is not Result.BUSY:
+            self._proved[names] = time.time()
         if attempt.result is Result.MOVED:
             self.last_success = time.time()
         self._conclude(candidates(present.values()))

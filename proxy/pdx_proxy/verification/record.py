@@ -17,6 +17,8 @@ Pair = tuple[Endpoint, Endpoint]
 """P and D."""
 Names = tuple[str, str]
 """The names of P and D."""
+Start = tuple[str, int]
+"""Name and generation of an engine."""
 
 
 class Result(StrEnum):
@@ -33,7 +35,7 @@ class Result(StrEnum):
     NOT_REPORTED = "not_reported"
     """D does not report where the KV of the prompt came from."""
     BUSY = "busy"
-    """An engine was too busy or absent; nothing is proved."""
+    """An engine was too busy or absent; nothing is proved about KV."""
 
 
 @dataclass(frozen=True, slots=True)

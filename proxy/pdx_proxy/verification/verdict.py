@@ -1,18 +1,25 @@
 """What the answer to a transfer probe proves about a pair, and what all records prove together. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import orjson
 
 from pdx_api.verification import Broken, Cause, Finding, Verdict
-from pdx_proxy.verification.record import Names, Pair, Record, Result, generations_of, names_of
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.verification.record import Names, Pair, Record, Result, Start, generations_of, names_of
 
 _NEAR: Final = 0.5
 """Two tokens are equally likely if the natural logarithms of their probabilities differ by no more than this."""
 _LISTED: Final = 3
 """Broken pairs that a finding lists."""
+UNANSWERED_PROBES: Final = 3
+"""Consecutive probes that an engine must leave unanswered until its pairs are no longer verified."""
+Unanswered = Mapping[Start, int]
+"""By engine, the consecutive probes that it has left unanswered without having other work. None has 0."""
+_NO_DOUBTS: Final[Mapping[Names, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +111,56 @@ def next_record(
     return Record(generations, now, result, Verdict.BROKEN if sure else verdict, seen, cause, failures + 1)
 
 
-def finding_of(revisions: Sequence[Sequence[Pair]], records: Mapping[Names, Record], before: Finding | None) -> Finding:
-    """Return the finding about all pairs.
+def count_unanswered(
+    now: Unanswered, at_beginning: Unanswered, pair: Pair, answered: Collection[str], silent: str
+) -> Unanswered:
+    """Return the counts after one more probe of a pair; `at_beginning` are the counts when this probe began.
+
+    `answered` has the names of the engines that answered; `silent` is the name of the engine that did not, although it
+    has no other work. An engine that did not receive the probe, or was late because of other work, keeps its count.
+    Probes that overlap count once.
+    """
+    counts = dict(now)
+    for engine in pair:
+        start = (engine.name, engine.generation)
+        if engine.name in answered:
+            counts.pop(start, None)
+        elif engine.name == silent:
+            count = counts.get(start, 0)
+            counts[start] = count + (at_beginning.get(start, 0) >= count)
+    return counts
+
+
+def doubt(prefill: Endpoint | None, decode: Endpoint | None, unanswered: Unanswered) -> str:
+    """Return why a pair is not verified at present, whatever was proved before, as a clause; empty if there is nothing.
+
+    An engine that is gone is None.
+    """
+    for letter, engine in (("P", prefill), ("D", decode)):
+        if engine is None:
+            return f"{letter} is gone"
+        if not engine.warm:
+            return f"{letter} does not serve"
+        if unanswered.get((engine.name, engine.generation), 0) >= UNANSWERED_PROBES:
+            return f"{letter} has left {UNANSWERED_PROBES} consecutive probes unanswered"
+    return ""
+
+
+def present_verdict(record: Record, why_not: str) -> Verdict:
+    """Return a pair's verdict at present; `why_not` comes from `doubt`. A broken pair stays broken."""
+    return Verdict.UNKNOWN if why_not and record.verdict is Verdict.VERIFIED else record.verdict
+
+
+def finding_of(
+    revisions: Sequence[Sequence[Pair]],
+    records: Mapping[Names, Record],
+    before: Finding | None,
+    doubts: Mapping[Names, str] = _NO_DOUBTS,
+) -> Finding:
+    """Return the finding about all pairs. `doubts` has the pairs that are not verified at present, and why.
 
     It becomes VERIFIED once each engine is part of a pair that works. Afterwards an added engine does not change it:
-    only a result does.
+    only a result does, or doubts about all pairs.
     """
     pairs = [pair for revision in revisions for pair in revision]
     if not pairs:
@@ -118,30 +170,37 @@ def finding_of(revisions: Sequence[Sequence[Pair]], records: Mapping[Names, Reco
     if broken:
         listed = tuple(_broken(names, record) for names, record in sorted(broken.items())[:_LISTED])
         return Finding(Verdict.BROKEN, "", 0, len(pairs), listed, len(broken))
-    verified = {names for names, record in present.items() if record.verdict is Verdict.VERIFIED}
+    verified = {n for n, record in present.items() if record.verdict is Verdict.VERIFIED and n not in doubts}
     covered = {name for names in verified for name in names}
     engines = {engine.name for pair in pairs for engine in pair}
     was_verified = before is not None and before.verdict is Verdict.VERIFIED
     if covered >= engines or (verified and was_verified):
-        return Finding(Verdict.VERIFIED, "", _stable_count(revisions, verified), len(pairs))
+        return Finding(Verdict.VERIFIED, "", _stable_count(revisions, verified, doubts), len(pairs))
+    return _unproved(present, doubts, len(pairs))
+
+
+def _unproved(present: Mapping[Names, Record], doubts: Mapping[Names, str], possible: int) -> Finding:
     unreported = [_broken(names, r) for names, r in sorted(present.items()) if r.result is Result.NOT_REPORTED]
     if unreported:
-        return Finding(Verdict.UNKNOWN, unreported[0].seen, 0, len(pairs), tuple(unreported[:1]), 0)
-    return Finding(Verdict.UNKNOWN, "not every prefill and decode engine has been probed yet", 0, len(pairs))
+        return Finding(Verdict.UNKNOWN, unreported[0].seen, 0, possible, tuple(unreported[:1]), 0)
+    if doubts:
+        (prefill, decode), why = min(doubts.items())
+        return Finding(Verdict.UNKNOWN, f"{prefill} to {decode}: {why}", 0, possible)
+    return Finding(Verdict.UNKNOWN, "not every prefill and decode engine has been probed yet", 0, possible)
 
 
 def _broken(names: Names, record: Record) -> Broken:
     return Broken(*names, record.seen, record.cause)
 
 
-def _stable_count(revisions: Sequence[Sequence[Pair]], verified: set[Names]) -> int:
-    """Count the verified pairs of a revision: all, or the fewest that cover each engine.
+def _stable_count(revisions: Sequence[Sequence[Pair]], verified: set[Names], doubts: Mapping[Names, str]) -> int:
+    """Count the verified pairs of a revision: all without doubts, or the fewest of these that cover each engine.
 
     A count of the verified pairs themselves would change with every probe, and the status with it.
     """
     total = 0
     for pairs in revisions:
-        names = {names_of(pair) for pair in pairs}
+        names = {names_of(pair) for pair in pairs} - doubts.keys()
         fewest = max(len({p for p, _ in names}), len({d for _, d in names}))
         total += len(names) if names <= verified else fewest
     return total

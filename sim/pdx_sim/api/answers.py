@@ -1,12 +1,27 @@
-"""vLLM's answers as JSON: complete answers and stream chunks."""
+"""vLLM's answers to completions and chats: complete answers and the events of streams."""
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, TypeAlias
 
-from pdx_sim.api.request import Call
+import orjson
+
+from pdx_sim.api.request import APIError, Call
 from pdx_sim.core.sequence import Finish, Leg, Sequence
 from pdx_sim.core.tokens import detokenize, pieces
+
+Usage: TypeAlias = dict[str, Any]
+DONE: Final = b"data: [DONE]\n\n"
+
+
+def event(content: dict[str, Any]) -> bytes:
+    """One server-sent event."""
+    return b"data: " + orjson.dumps(content) + b"\n\n"
+
+
+def named_event(kind: str, **content: Any) -> bytes:
+    """An event with a name, which is also its member `type`."""
+    return f"event: {kind}\n".encode() + event({"type": kind, **content})
 
 
 @dataclass(slots=True)
@@ -21,6 +36,13 @@ class Choice:
     """Whether the stream has sent its finish reason."""
     _pieces: list[str] = field(default_factory=list)
 
+    def take(self) -> int:
+        """Take the next token for a stream; return its position."""
+        position = self.sent
+        self.sent += 1
+        self.ended = self.ended or (self.seq.finish is not None and self.sent == self.seq.produced)
+        return position
+
     def text(self, begin: int, end: int) -> str:
         """The text of the tokens from `begin` to `end`."""
         if len(self._pieces) < end:
@@ -32,16 +54,18 @@ class Writer:
     """Writes the answer to one request."""
 
     def __init__(self, call: Call, model: str, details: bool) -> None:
-        self._call = call
+        self.call = call
+        self.model = model
+        self.created = int(time.time())
         self._details = details
         kind = "chat.completion" if call.chat else "text_completion"
-        self._head = {"id": call.answer_id, "object": kind, "created": int(time.time()), "model": model}
+        self._shared = {"id": call.answer_id, "object": kind, "created": self.created, "model": model}
 
     def whole(self, choices: list[Choice], with_params: bool = True) -> dict[str, Any]:
         """A complete answer."""
         params = choices[0].seq.answer_params if with_params else None
         return {
-            **self._head,
+            **self._shared,
             "choices": [self._choice(choice) for choice in choices],
             "usage": self.usage(choices),
             "kv_transfer_params": params,
@@ -50,7 +74,7 @@ class Writer:
     def _choice(self, choice: Choice) -> dict[str, Any]:
         seq = choice.seq
         text = "" if seq.finish is Finish.ABORT else choice.text(0, seq.produced)
-        ids = list(seq.prompt) if self._call.return_token_ids else None
+        ids = list(seq.prompt) if self.call.return_token_ids else None
         shared = {
             "index": choice.index,
             "logprobs": self._logprobs(choice, 0, seq.produced),
@@ -58,15 +82,15 @@ class Writer:
             "stop_reason": None,
             "token_ids": None,
         }
-        if self._call.chat:
+        if self.call.chat:
             message = {"role": "assistant", "content": text}
             return {**shared, "message": message}
-        text = detokenize(seq.prompt) + text if self._call.echo else text
+        text = detokenize(seq.prompt) + text if self.call.echo else text
         return {**shared, "text": text, "prompt_logprobs": None, "prompt_token_ids": ids}
 
-    def usage(self, choices: list[Choice]) -> dict[str, Any]:
+    def usage(self, choices: list[Choice]) -> Usage:
         """Token counts; a prompt with several choices counts once."""
-        prompt = sum(len(choice.seq.prompt) for choice in choices[:: self._call.n])
+        prompt = sum(len(choice.seq.prompt) for choice in choices[:: self.call.n])
         completion = sum(choice.seq.produced for choice in choices)
         return {
             "prompt_tokens": prompt,
@@ -77,42 +101,49 @@ class Writer:
 
     def _prompt_details(self, choices: list[Choice]) -> dict[str, int | None]:
         rest = dict.fromkeys(("created_cache_tokens", "multimodal_tokens"))
-        return {"cached_tokens": self._cached(choices), **rest}
+        return {"cached_tokens": self.cached(choices), **rest}
 
-    def _cached(self, choices: list[Choice]) -> int:
+    def cached(self, choices: list[Choice]) -> int:
         """Tokens that were not computed here. A D that receives P's number of cached tokens answers that number."""
-        remote = self._call.params.get("remote_prefill_cached_tokens")
+        remote = self.call.params.get("remote_prefill_cached_tokens")
         own = max(choices[-1].seq.cached, choices[-1].seq.found)
-        return remote if self._call.leg is Leg.DECODE and isinstance(remote, int) else own
+        return remote if self.call.leg is Leg.DECODE and isinstance(remote, int) else own
 
-    def first(self, choice: Choice) -> dict[str, Any] | None:
-        """The chunk before the first token, if any: a chat's role, or an echoed prompt."""
-        if self._call.chat:
-            return self._chunk({"index": choice.index, "delta": {"role": "assistant", "content": ""}})
-        if self._call.echo:
-            return self._chunk({"index": choice.index, "text": detokenize(choice.seq.prompt)})
-        return None
+    def announcements(self) -> list[bytes]:
+        """Events that are sent before the engine has the request."""
+        return []
 
-    def token(self, choice: Choice) -> dict[str, Any]:
-        """The chunk of the next token, with the finish reason if it is the last."""
-        seq, position = choice.seq, choice.sent
-        choice.sent += 1
-        last = seq.finish is not None and choice.sent == seq.produced
-        choice.ended = choice.ended or last
-        return self._piece(choice, choice.text(position, position + 1), seq.finish if last else None, position)
+    def first(self, choice: Choice) -> list[bytes]:
+        """The event before the first token, if any: a chat's role, or an echoed prompt."""
+        if self.call.chat:
+            return [self._chunk({"index": choice.index, "delta": {"role": "assistant", "content": ""}})]
+        if self.call.echo:
+            return [self._chunk({"index": choice.index, "text": detokenize(choice.seq.prompt)})]
+        return []
 
-    def ending(self, choice: Choice) -> dict[str, Any]:
-        """The chunk with the finish reason of a choice whose last token was sent without it."""
+    def token(self, choice: Choice) -> list[bytes]:
+        """The event of the next token, with the finish reason if it is the last."""
+        position = choice.take()
+        finish = choice.seq.finish if choice.ended else None
+        return [self._piece(choice, choice.text(position, position + 1), finish, position)]
+
+    def ending(self, choice: Choice) -> list[bytes]:
+        """The event with the finish reason of a choice whose last token was sent without it."""
         choice.ended = True
-        return self._piece(choice, "", choice.seq.finish, choice.sent)
+        return [self._piece(choice, "", choice.seq.finish, choice.sent)]
 
-    def closing(self, choices: list[Choice]) -> dict[str, Any]:
-        """The chunk with the usage."""
-        return {**self._head, "object": self._chunk_kind, "choices": [], "usage": self.usage(choices)}
+    def closing(self, choices: list[Choice]) -> list[bytes]:
+        """The event with the usage, and the end."""
+        usage = {**self._shared, "object": self._chunk_kind, "choices": [], "usage": self.usage(choices)}
+        return [event(usage), DONE] if self.call.include_usage else [DONE]
 
-    def _piece(self, choice: Choice, text: str, finish: Finish | None, position: int) -> dict[str, Any]:
+    def failed(self, error: APIError) -> bytes | None:
+        """What ends a stream in which the engine fails; None: the connection is closed."""
+        return event(error.as_json()) + DONE
+
+    def _piece(self, choice: Choice, text: str, finish: Finish | None, position: int) -> bytes:
         logprobs = self._logprobs(choice, position, position + 1) if text else None
-        content = {"delta": {"content": text}} if self._call.chat else {"text": text}
+        content = {"delta": {"content": text}} if self.call.chat else {"text": text}
         return self._chunk(
             {
                 "index": choice.index,
@@ -126,18 +157,18 @@ class Writer:
 
     @property
     def _chunk_kind(self) -> str:
-        return "chat.completion.chunk" if self._call.chat else "text_completion"
+        return "chat.completion.chunk" if self.call.chat else "text_completion"
 
-    def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
+    def _chunk(self, choice: dict[str, Any]) -> bytes:
         choice.setdefault("logprobs", None)
         choice.setdefault("finish_reason", None)
-        return {**self._head, "object": self._chunk_kind, "choices": [choice]}
+        return event({**self._shared, "object": self._chunk_kind, "choices": [choice]})
 
     def _logprobs(self, choice: Choice, begin: int, end: int) -> dict[str, Any] | None:
-        if not self._call.logprobs:
+        if not self.call.logprobs:
             return None
         texts = [choice.text(position, position + 1) for position in range(begin, end)]
-        if self._call.chat:
+        if self.call.chat:
             content = [{"token": text, "logprob": 0.0, "bytes": list(text.encode())} for text in texts]
             return {"content": [{**each, "top_logprobs": []} for each in content]}
         return {

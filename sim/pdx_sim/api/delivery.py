@@ -8,11 +8,10 @@ import orjson
 from aiohttp import web
 
 from pdx_sim.api.answers import Choice, Writer
-from pdx_sim.api.request import APIError, Call
+from pdx_sim.api.request import APIError
 from pdx_sim.core.sequence import Finish
 from pdx_sim.faults import Fault, FaultKind
 
-_DONE: Final = b"data: [DONE]\n\n"
 _STREAM_HEADERS: Final = {"Content-Type": "text/event-stream; charset=utf-8"}
 _KEEP_ALIVE: Final = b": keep-alive\n\n"
 """vLLM: serve/utils/sse_keep_alive.py."""
@@ -23,11 +22,6 @@ _LOAD_ERROR: Final = APIError(500, "Internal server error", "InternalServerError
 def json_answer(content: dict[str, Any], status: int = 200) -> web.Response:
     """A JSON answer."""
     return web.Response(body=orjson.dumps(content), status=status, content_type="application/json")
-
-
-def event(content: dict[str, Any]) -> bytes:
-    """One server-sent event."""
-    return b"data: " + orjson.dumps(content) + b"\n\n"
 
 
 class ConnectionCutError(Exception):
@@ -45,7 +39,7 @@ async def cut(request: web.Request, last: bytes = b"") -> None:
 
 
 async def deliver_whole(
-    request: web.Request, call: Call, choices: list[Choice], writer: Writer, fault: Fault | None
+    request: web.Request, choices: list[Choice], writer: Writer, fault: Fault | None
 ) -> web.StreamResponse:
     """Send the complete answer when every choice has ended."""
     changed = choices[0].seq.changed
@@ -81,7 +75,7 @@ async def _half(request: web.Request, body: bytes, fault: Fault) -> web.StreamRe
 
 
 async def deliver_stream(
-    request: web.Request, call: Call, choices: list[Choice], writer: Writer, fault: Fault | None, keep_alive: float
+    request: web.Request, choices: list[Choice], writer: Writer, fault: Fault | None, keep_alive: float
 ) -> web.StreamResponse:
     """Send the head, then one HTTP chunk for each event. The head is sent before any KV has arrived.
 
@@ -93,20 +87,23 @@ async def deliver_stream(
     if fault is not None and fault.kind is FaultKind.DIE_AFTER_HEAD:
         await cut(request)
     sent = 0
-    async for content in _events(call, choices, writer, keep_alive):
+    async for content in _events(choices, writer, keep_alive):
+        if content is None:
+            await cut(request)
+            break
         if content is _KEEP_ALIVE:
             await response.write(content)
             continue
         if fault is not None and sent == fault.events:
-            content = await _spoil(request, fault, content)
+            content = await _spoil(request, fault, content, writer.failed(_LOAD_ERROR))
         await response.write(content)
         sent += 1
     await response.write_eof()
     return response
 
 
-async def _spoil(request: web.Request, fault: Fault, content: bytes) -> bytes:
-    """The event as a fault changes it."""
+async def _spoil(request: web.Request, fault: Fault, content: bytes, failed: bytes | None) -> bytes:
+    """The event as a fault changes it. `failed` is what ends a stream in which the engine fails."""
     match fault.kind:
         case FaultKind.HANG_AFTER_HEAD:
             await asyncio.sleep(fault.seconds)
@@ -117,7 +114,7 @@ async def _spoil(request: web.Request, fault: Fault, content: bytes) -> bytes:
         case FaultKind.GARBAGE_JSON:
             return _BAD_EVENT
         case FaultKind.ERROR_EVENT:
-            await _last(request, event(_LOAD_ERROR.as_json()) + _DONE)
+            await (cut(request) if failed is None else _last(request, failed))
     return content
 
 
@@ -135,28 +132,30 @@ async def _is_idle(changed: asyncio.Event, seconds: float) -> bool:
     return False
 
 
-async def _events(call: Call, choices: list[Choice], writer: Writer, keep_alive: float) -> AsyncIterator[bytes]:
+async def _events(choices: list[Choice], writer: Writer, keep_alive: float) -> AsyncIterator[bytes | None]:
+    """The events of a stream; None: the connection is closed."""
     changed = choices[0].seq.changed
     begun: set[int] = set()
+    for content in writer.announcements():
+        yield content
     while not all(choice.ended for choice in choices):
         changed.clear()
         for choice in choices:
             if choice.seq.finish is Finish.ERROR:
-                yield event(_LOAD_ERROR.as_json())
-                yield _DONE
+                yield writer.failed(_LOAD_ERROR)
                 return
             if choice.index not in begun and (choice.seq.produced or choice.seq.finish):
                 begun.add(choice.index)
-                first = writer.first(choice)
-                if first is not None:
-                    yield event(first)
+                for content in writer.first(choice):
+                    yield content
             while choice.sent < choice.seq.produced:
-                yield event(writer.token(choice))
+                for content in writer.token(choice):
+                    yield content
             if choice.seq.finish is not None and not choice.ended:
-                yield event(writer.ending(choice))
+                for content in writer.ending(choice):
+                    yield content
         if not changed.is_set() and not all(choice.ended for choice in choices):
             while await _is_idle(changed, keep_alive):
                 yield _KEEP_ALIVE
-    if call.include_usage:
-        yield event(writer.closing(choices))
-    yield _DONE
+    for content in writer.closing(choices):
+        yield content

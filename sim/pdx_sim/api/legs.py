@@ -1,9 +1,11 @@
 """The violations that a request shows by itself, before any KV moves."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from pdx_api.names import Role
+from pdx_sim.api.paths import MESSAGES, RESPONSES
 from pdx_sim.api.request import Call
 from pdx_sim.core.counters import Violation
 from pdx_sim.core.sequence import KVParams, Leg, push_id
@@ -25,6 +27,8 @@ _FROM_PREFILL: Final = (
     "remote_prefill_cached_tokens",
     "prompt_token_ids",
 )
+_GATEWAYS_ID: Final = re.compile("resp_[0-9a-f]{17,}")
+"""IDs that a gateway gives to responses."""
 _CLIENTS_OWN: Final = frozenset(("kv_transfer_params", "ec_transfer_params"))
 _READ: Final[dict[tuple[bool, Leg], frozenset[str]]] = {
     (False, Leg.PREFILL): frozenset((*_FLAGS, *_REMOTE)),
@@ -46,9 +50,14 @@ def accepts(leg: Leg, settings: SimSettings) -> bool:
     return settings.role is (Role.PREFILL if leg is Leg.PREFILL else Role.DECODE)
 
 
+def has_id(path: str, body: Mapping[str, Any], header_id: str | None) -> bool:
+    """Whether the sender has set the engine's ID of a request. /v1/responses does not read the header."""
+    return body.get("request_id") is not None or (header_id is not None and path != RESPONSES)
+
+
 def violations(call: Call, body: Mapping[str, Any], has_id: bool, settings: SimSettings) -> Iterator[Violation]:
     """Every violation that the request shows."""
-    if _from_client(body):
+    if _from_client(call.path, body):
         yield Violation.CLIENT_PARAMS
     params = body.get("kv_transfer_params")
     if params is None:
@@ -71,10 +80,11 @@ def violations(call: Call, body: Mapping[str, Any], has_id: bool, settings: SimS
     yield from _prefill(call, settings) if call.leg is Leg.PREFILL else _decode(call, settings)
 
 
-def _from_client(body: Mapping[str, Any]) -> bool:
-    extra = body.get("vllm_xargs")
+def _from_client(path: str, body: Mapping[str, Any]) -> bool:
+    extra, own_id = body.get("vllm_xargs"), body.get("request_id")
     hidden = isinstance(extra, dict) and not _CLIENTS_OWN.isdisjoint(extra)
-    return hidden or body.get("ec_transfer_params") is not None or body.get("request_id") is not None
+    named = own_id is not None and not (path == RESPONSES and _GATEWAYS_ID.fullmatch(str(own_id)))
+    return hidden or body.get("ec_transfer_params") is not None or named
 
 
 def _prefill(call: Call, settings: SimSettings) -> Iterator[Violation]:
@@ -99,7 +109,7 @@ def _prefill(call: Call, settings: SimSettings) -> Iterator[Violation]:
 def _mooncake_prefill(call: Call, settings: SimSettings) -> Iterator[Violation]:
     if not call.params.get("transfer_id"):
         yield Violation.PREFILL_PARAMS
-    if not call.ignore_eos:
+    if not call.ignore_eos and call.path != MESSAGES:  # which has no such member
         yield Violation.PREFILL_MAY_STOP
     if settings.role is Role.DECODE and not settings.kv_both:
         yield Violation.ENGINE_KILLED
@@ -123,5 +133,6 @@ def _decode(call: Call, settings: SimSettings) -> Iterator[Violation]:
         yield Violation.PARAMS_INCOMPLETE
     elif settings.mode is TransferMode.PUSH:
         prefill_id = str(call.params["remote_request_id"])
-        if prefill_id != call.request_id and push_id(prefill_id) != push_id(call.internal_id(0, "")):
+        own_id = call.request_id.removeprefix("resp_") if call.path == RESPONSES else call.request_id
+        if prefill_id != own_id and push_id(prefill_id) != push_id(call.internal_id(0, "")):
             yield Violation.ID_MISMATCH

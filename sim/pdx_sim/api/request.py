@@ -2,18 +2,20 @@
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import orjson
 
 from pdx_sim.api.members import ChatMembers, CompletionMembers, MemberError, read_members
+from pdx_sim.api.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from pdx_sim.core.sequence import KVParams, Leg
 from pdx_sim.core.tokens import MAX_TOKEN, Tokens, chat_tokens, tokenize
 from pdx_sim.settings import SimSettings
 
 _DEFAULT_TOKENS = 16
 """vLLM's max_tokens for completions."""
+_PREFIXES: Final = {COMPLETIONS: "cmpl-", CHAT: "chatcmpl-", MESSAGES: "chatcmpl-", RESPONSES: ""}
 
 
 class APIError(Exception):
@@ -24,6 +26,8 @@ class APIError(Exception):
         self.status = status
         self.kind = kind
         self.param = param
+        self.retry_after = 0
+        """Seconds of the answer's Retry-After header; 0: it has none."""
 
     def as_json(self) -> dict[str, Any]:
         """The error object."""
@@ -34,9 +38,9 @@ class APIError(Exception):
 class Call:
     """A valid generation request."""
 
-    chat: bool
+    path: str
     request_id: str
-    """X-Request-Id, or request_id of the body, or a random id."""
+    """X-Request-Id, or request_id of the body, or a random id; of a response, the body's or a random id."""
     prompts: tuple[Tokens, ...]
     max_tokens: int
     stream: bool
@@ -49,15 +53,26 @@ class Call:
     return_token_ids: bool
     leg: Leg
     params: KVParams
+    repeated: Mapping[str, Any] = field(default_factory=dict)
+    """The body, where the answer repeats members of it."""
+    forced_tool: str = ""
+    """The tool that a message must call; empty without one. A stream has its text all the same."""
+
+    @property
+    def chat(self) -> bool:
+        """Whether it is a chat completion."""
+        return self.path == CHAT
 
     @property
     def answer_id(self) -> str:
         """The `id` of the answer."""
-        return f"{'chatcmpl' if self.chat else 'cmpl'}-{self.request_id}"
+        return f"{_PREFIXES[self.path]}{self.request_id}"
 
     def internal_id(self, index: int, suffix: str) -> str:
         """vLLM's own id of the prompt with this index."""
-        return f"{self.answer_id}-{suffix}" if self.chat else f"{self.answer_id}-{index}-{suffix}"
+        if self.path == COMPLETIONS:
+            return f"{self.answer_id}-{index}-{suffix}"
+        return f"{self.answer_id}_0-{suffix}" if self.path == RESPONSES else f"{self.answer_id}-{suffix}"
 
 
 def decode_body(raw: bytes, content_type: str) -> dict[str, Any]:
@@ -93,21 +108,27 @@ def leg_of(body: Mapping[str, Any]) -> Leg:
     return Leg.PREFILL if params.get("do_remote_decode") else Leg.PLAIN
 
 
-def read_call(body: Mapping[str, Any], chat: bool, header_id: str | None, settings: SimSettings) -> Call:
-    """Validate a body, in the order in which vLLM does. Raises APIError."""
-    name = "messages" if chat else "prompt"
-    if name not in body:
-        raise _invalid("missing", name, "Field required")
+def check_model(body: Mapping[str, Any], settings: SimSettings) -> None:
+    """Raises APIError for a model that the engine does not serve."""
     model = body.get("model")
     if model not in (None, settings.model):
         message = f"The model `{model}` does not exist. Valid aliases: {settings.model}."
         raise APIError(404, message, "NotFoundError", "model")
+
+
+def read_completion(body: Mapping[str, Any], path: str, header_id: str | None, settings: SimSettings) -> Call:
+    """Validate the body of a completion or a chat, in the order in which vLLM does. Raises APIError."""
+    chat = path == CHAT
+    name = "messages" if chat else "prompt"
+    if name not in body:
+        raise invalid("missing", name, "Field required")
+    check_model(body, settings)
     if body.get("stream_options") and not body.get("stream"):
         message = "Stream options can only be defined when `stream=True`. (parameter=stream_options)"
         raise APIError(400, message, param="stream_options")
     members = _members(body, chat)
     prompts = (_chat_prompt(body),) if chat else _prompts(body["prompt"])
-    max_tokens = _max_tokens(members.answer_tokens, chat, max(map(len, prompts)), settings.max_model_len)
+    max_tokens = granted_tokens(members.answer_tokens, chat, max(map(len, prompts)), settings.max_model_len)
     if members.min_tokens > max_tokens:
         message = f"min_tokens must be less than or equal to max_tokens={max_tokens}, got {members.min_tokens}."
         raise APIError(400, message, param="min_tokens")
@@ -116,7 +137,7 @@ def read_call(body: Mapping[str, Any], chat: bool, header_id: str | None, settin
         raise APIError(400, f"n must be at least 1, got {n}. (parameter=n, value={n})", param="n")
     params = body.get("kv_transfer_params")
     return Call(
-        chat=chat,
+        path=path,
         request_id=header_id or str(body.get("request_id") or uuid.uuid4().hex),
         prompts=prompts,
         max_tokens=max_tokens,
@@ -136,7 +157,7 @@ def read_call(body: Mapping[str, Any], chat: bool, header_id: str | None, settin
 def _chat_prompt(body: Mapping[str, Any]) -> Tokens:
     messages = body["messages"]
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise _invalid("list_type", "messages", "Input should be a valid list")
+        raise invalid("list_type", "messages", "Input should be a valid list")
     if not messages:
         raise APIError(400, "messages must not be empty", param="messages")
     return chat_tokens(messages, body.get("tools"))
@@ -154,10 +175,11 @@ def _prompts(prompt: object) -> tuple[Tokens, ...]:
 def _ids(item: object) -> Tokens:
     if isinstance(item, list) and all(type(token) is int and 0 <= token <= MAX_TOKEN for token in item):
         return tuple(item)
-    raise _invalid("string_type", "prompt", "Input should be a valid string")
+    raise invalid("string_type", "prompt", "Input should be a valid string")
 
 
-def _max_tokens(given: int | None, chat: bool, prompt_tokens: int, longest: int) -> int:
+def granted_tokens(given: int | None, chat: bool, prompt_tokens: int, longest: int) -> int:
+    """The tokens that an answer may have. Raises APIError."""
     rest = longest - prompt_tokens
     if given is not None and given < 1:
         message = f"max_tokens must be at least 1, got {given}. (parameter=max_tokens, value={given})"
@@ -184,9 +206,10 @@ def _members(body: Mapping[str, Any], chat: bool) -> CompletionMembers | ChatMem
     try:
         return read_members(body, chat)
     except MemberError as error:
-        raise _invalid(error.kind, error.name, str(error)) from error
+        raise invalid(error.kind, error.name, str(error)) from error
 
 
-def _invalid(kind: str, name: str, message: str) -> APIError:
+def invalid(kind: str, name: str, message: str) -> APIError:
+    """The error of vLLM's HTTP server for a member, which the engine never receives."""
     detail = {"type": kind, "loc": ("body", name), "msg": message}
     return APIError(400, f"1 validation error:\n  {detail}", "Bad Request", name)

@@ -12,10 +12,13 @@ from typing import Any, Final, Protocol
 from aiohttp import web
 
 from pdx_api.names import Role
-from pdx_sim.api.answers import Choice, Writer
+from pdx_sim.api.answers import Choice
+from pdx_sim.api.apis import read_call, writer_of
 from pdx_sim.api.delivery import ConnectionCutError, cut, deliver_stream, deliver_whole, json_answer
-from pdx_sim.api.legs import accepts, violations
-from pdx_sim.api.request import APIError, Call, decode_body, leg_of, read_call
+from pdx_sim.api.legs import accepts, has_id, violations
+from pdx_sim.api.messages import anthropic_error, count_tokens
+from pdx_sim.api.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from pdx_sim.api.request import APIError, Call, decode_body, leg_of
 from pdx_sim.core.counters import Violation
 from pdx_sim.core.engine_core import Core
 from pdx_sim.core.sequence import Finish, Leg, Sequence
@@ -94,8 +97,8 @@ class Api:
                 web.get("/version", self._version),
                 web.get("/metrics", self._metrics),
                 web.get("/v1/models", self._models),
-                web.post("/v1/completions", self._completions),
-                web.post("/v1/chat/completions", self._chat),
+                *(web.post(path, self._generate) for path in (COMPLETIONS, CHAT, MESSAGES, RESPONSES)),
+                web.post(f"{MESSAGES}/count_tokens", self._count_tokens),
                 web.post("/v1/embeddings", self._embeddings),
                 web.post("/tokenize", self._tokenize),
                 web.post("/detokenize", self._detokenize),
@@ -165,41 +168,40 @@ class Api:
         usage = {"prompt_tokens": len(items), "total_tokens": len(items), "completion_tokens": 0}
         return json_answer({"object": "list", "model": self._settings.model, "data": data, "usage": usage})
 
-    async def _completions(self, request: web.Request) -> web.StreamResponse:
-        return await self._generate(request, chat=False)
-
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._generate(request, chat=True)
+    async def _count_tokens(self, request: web.Request) -> web.Response:
+        self._counts.requests[request.path] += 1
+        return json_answer(count_tokens(await self._body(request), self._settings))
 
     async def _body(self, request: web.Request) -> dict[str, Any]:
         return decode_body(await request.read(), request.headers.get("Content-Type", ""))
 
-    async def _generate(self, request: web.Request, chat: bool) -> web.StreamResponse:
-        self._counts.requests[request.path] += 1
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        path = request.path
+        self._counts.requests[path] += 1
         raw = await request.read()
         body = decode_body(raw, request.headers.get("Content-Type", ""))
-        leg = self._leg(body, chat)
+        leg = self._leg(body, path)
         headers = {name.lower(): value for name, value in request.headers.items()}
-        self._host.seen.append(Seen(request.path, headers, body, leg, raw))
+        self._host.seen.append(Seen(path, headers, body, leg, raw))
         if self._host.dead:
             raise _DEAD
         fault = self._strike(leg)
         try:
             if fault is not None:
                 await self._fail_early(request, fault, body)
-            call = self._read(body, chat, request.headers.get("X-Request-Id"), leg)
+            call = self._read(body, path, request.headers.get("X-Request-Id"), leg)
             with self._closed_is_refused(body):
                 return await self._answer(request, call, fault)
         except ConnectionCutError:
             return web.Response()  # the connection is closed
 
-    def _leg(self, body: dict[str, Any], chat: bool) -> Leg:
+    def _leg(self, body: dict[str, Any], path: str) -> Leg:
         """The leg that a request is. With shared storage a request does not show it: the role and what D finds do."""
         storage = self._host.storage
         if storage is None:
             return leg_of(body)
         try:
-            call = read_call(body, chat, None, self._settings)
+            call = read_call(body, path, None, self._settings)
         except APIError:
             return Leg.PLAIN
         if self._settings.role is Role.PREFILL:
@@ -219,7 +221,9 @@ class Api:
                 if fault.status in _REASONS:
                     self._refuse(body)
                 kind = _REASONS.get(fault.status, "InternalServerError")
-                raise APIError(fault.status, "simulated fault", kind)
+                error = APIError(fault.status, "simulated fault", kind)
+                error.retry_after = fault.retry_after
+                raise error
             case FaultKind.HANG_BEFORE_HEAD:
                 with self._closed_is_refused(body):
                     await asyncio.sleep(fault.seconds)
@@ -228,15 +232,14 @@ class Api:
             case FaultKind.GARBAGE_BYTES:
                 await cut(request, _GARBAGE)
 
-    def _read(self, body: dict[str, Any], chat: bool, header_id: str | None, leg: Leg) -> Call:
+    def _read(self, body: dict[str, Any], path: str, header_id: str | None, leg: Leg) -> Call:
         """Validate, count violations, and die of one that kills the engine."""
         try:
-            call = read_call(body, chat, header_id, self._settings)
+            call = read_call(body, path, header_id, self._settings)
         except APIError:
             self._refuse(body)
             raise
-        has_id = header_id is not None or body.get("request_id") is not None
-        found = list(violations(call, body, has_id, self._settings))
+        found = list(violations(call, body, has_id(path, body, header_id), self._settings))
         for violation in found:
             self._counts.violate(violation)
         if Violation.ENGINE_KILLED in found:
@@ -277,19 +280,16 @@ class Api:
             else:
                 self._host.core.start(choice.seq)
         try:
-            writer = self._writer(call)
+            writer = writer_of(call, self._settings)
             if call.stream:
                 keep_alive = self._settings.sse_keep_alive_interval
-                return await deliver_stream(request, call, choices, writer, fault, keep_alive)
-            return await deliver_whole(request, call, choices, writer, fault)
+                return await deliver_stream(request, choices, writer, fault, keep_alive)
+            return await deliver_whole(request, choices, writer, fault)
         except ConnectionResetError as error:
             raise ConnectionCutError from error
         finally:
             for choice in choices:
                 self._host.core.disconnect(choice.seq)
-
-    def _writer(self, call: Call) -> Writer:
-        return Writer(call, self._settings.model, self._settings.prompt_tokens_details)
 
     def _choices(self, call: Call, fault: Fault | None) -> list[Choice]:
         changed = asyncio.Event()
@@ -322,7 +322,11 @@ async def _shape_errors(request: web.Request, handler: Any) -> web.StreamRespons
     try:
         response: web.StreamResponse = await handler(request)
     except APIError as error:
-        return json_answer(error.as_json(), error.status)
+        shaped = anthropic_error(error) if request.path.startswith(MESSAGES) else error.as_json()
+        answer = json_answer(shaped, error.status)
+        if error.retry_after:
+            answer.headers["Retry-After"] = str(error.retry_after)
+        return answer
     except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
         return json_answer({"detail": error.reason}, error.status)
     return response

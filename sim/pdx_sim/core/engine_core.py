@@ -167,7 +167,7 @@ class Core:
         """End a sequence that has generated its last token."""
         if seq.leg is Leg.PREFILL:
             seq.held = self._connector.finish(seq)
-        seq.end(Finish.LENGTH if seq.produced >= seq.max_tokens else Finish.STOP)
+        seq.end(Finish.STOP if seq.stopped else Finish.LENGTH)
         self._state.timings.finished(seq, self._state.now())
 
     def _count_disconnected(self, seq: Sequence) -> None:

@@ -1,4 +1,4 @@
-"""What the engine core needs of a model of time, and the simple model: a sequence takes its own time, whatever runs."""
+"""The interface of a timing model, and the simple model, in which no sequence slows another down."""
 
 import asyncio
 import itertools

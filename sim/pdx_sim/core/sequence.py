@@ -80,6 +80,11 @@ class Sequence:
         return min(self.stops_at or self.max_tokens, self.max_tokens)
 
     @property
+    def stopped(self) -> bool:
+        """Whether its last token is a stop token. vLLM checks that before the length (v1/core/sched/utils.py)."""
+        return 0 < self.stops_at <= self.produced
+
+    @property
     def push_id(self) -> str:
         """See `push_id`."""
         return push_id(self.internal_id)

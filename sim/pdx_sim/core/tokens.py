@@ -43,10 +43,15 @@ def detokenize(tokens: Tokens) -> str:
 
 
 def chat_tokens(messages: Sequence[Mapping[str, Any]], tools: object = None) -> tuple[int, ...]:
-    """Tokens of a chat prompt: role and text of each message in a fixed template, tools in front."""
+    """Tokens of a chat prompt: role, text and tool calls of each message in a fixed template, tools in front."""
     head = f"<|tools|>{tools}\n" if tools else ""
-    body = "".join(f"<|{message.get('role')}|>{_content(message.get('content'))}\n" for message in messages)
+    body = "".join(f"<|{message.get('role')}|>{_text(message)}\n" for message in messages)
     return tokenize(f"{head}{body}<|assistant|>")
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    calls = message.get("tool_calls")
+    return _content(message.get("content")) + (str(calls) if calls else "")
 
 
 def _content(content: object) -> str:

@@ -89,7 +89,10 @@ class MooncakeConnector(PeerConnector):
             self.refused(seq.params)
 
     def finish(self, seq: Sequence) -> bool:
-        """Pin the KV, answer no parameters, and write if D waits already."""
+        """Pin the KV, answer no parameters, and write if D waits already. A leg that has stopped hands over nothing."""
+        if seq.stopped:
+            self.dropped(seq)
+            return False
         transfer_id = str(seq.params.get("transfer_id"))
         if self._station.leases.get(self._pinned.get(transfer_id, "")) is not None:
             self._station.counts.violate(Violation.ID_REUSED)

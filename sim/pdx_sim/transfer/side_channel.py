@@ -35,6 +35,12 @@ class SideChannel:
         self._server: asyncio.Server | None = None
         self._inbound: set[asyncio.StreamWriter] = set()
         self._peers: dict[tuple[str, int], _Peer] = {}
+        self._blocked_until = 0.0
+        """On the event loop's clock."""
+
+    def block(self, seconds: float) -> None:
+        """Reach no peer for `seconds`; 0 ends it."""
+        self._blocked_until = asyncio.get_running_loop().time() + seconds if seconds else 0.0
 
     async def listen(self, host: str, port: int) -> int:
         """Open the listener; return its port."""
@@ -55,6 +61,8 @@ class SideChannel:
         """Send a message and await its answer. Raises PeerUnreachableError or PeerRefusedError."""
         if self._latency:
             await asyncio.sleep(self._latency)
+        if asyncio.get_running_loop().time() < self._blocked_until:
+            raise PeerUnreachableError(f"{host}:{port}: blocked")
         peer = self._peers.setdefault((host, port), _Peer(host, port))
         try:
             async with asyncio.timeout(self._timeout):

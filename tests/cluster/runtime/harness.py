@@ -5,7 +5,6 @@ import copy
 import json
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from pdx_api.names import API_VERSION, GATEWAY_ROLE, KIND, LABEL_DEPLOYMENT
 from pdx_cluster.app.cluster import Cluster
 from pdx_operator.app.permissions import ACCESS, OWN_ACCESS
 from pdx_operator.kube.resources import CHILD_KINDS, PDDEPLOYMENT, POD, Kind
+from tests.ports import free_port
 
 Body = dict[str, Any]
 
@@ -42,19 +42,20 @@ GRACE = 30.0
 _REQUESTS = "pdx_operator_api_requests_total{"
 CHILDREN = 11
 """Of an object with SPEC."""
+_PAGE = 20
 LONG = 60.0
 """Seconds in which everything happens, on a busy machine too."""
 
 
-def eventually(check: Callable[[], Any], within: float = LONG, what: str = "") -> Any:
-    """The first true value of `check`; AssertionError after `within` seconds."""
+def eventually(check: Callable[[], Any], within: float = LONG, what: str = "", every: float = 0.05) -> Any:
+    """The first true value of `check`, which runs `every` so many seconds; AssertionError after `within` seconds."""
     end = time.monotonic() + within
     while True:
         value = check()
         if value:
             return value
         assert time.monotonic() < end, f"never: {what or check}: {value!r}"
-        time.sleep(0.05)
+        time.sleep(every)
 
 
 def at_rest(read: Callable[[], Any], seconds: float = 4.0) -> Any:
@@ -95,9 +96,15 @@ class Api:
             raise
 
     def items(self, kind: Kind, namespace: str | None, **query: str) -> list[Body]:
-        """All objects of a kind."""
-        items: list[Body] = self.request("GET", f"{kind.path(namespace)}?{urlencode(query)}")["items"]
-        return items
+        """All objects of a kind. They are read in pages, because hundreds may have a megabyte each."""
+        items: list[Body] = []
+        page = {**query, "limit": str(_PAGE)}
+        while True:
+            found = self.request("GET", f"{kind.path(namespace)}?{urlencode(page)}")
+            items += found["items"]
+            if not found["metadata"].get("continue"):
+                return items
+            page["continue"] = found["metadata"]["continue"]
 
     def create(self, kind: Kind, namespace: str, body: Body) -> Body:
         """Make an object."""
@@ -325,14 +332,6 @@ class Sampled(threading.Thread):
         self._over.set()
         self.join()
         self.values.add(self._check())
-
-
-def free_port() -> int:
-    """A loopback port that nobody uses."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def install(cluster: Cluster) -> None:

@@ -142,13 +142,13 @@ def test_replicas_go_over_to_an_autoscaler_and_come_back(api: Api, operator: Ope
     for scaled in (5, 2):
         seen = Sampled(replicas)
         with seen:
-            api.change(namespace, {"gateway": {"autoscaled": True, "workers": scaled}})
+            api.change(namespace, {"gateway": {"replicas": None, "workers": scaled}})
             eventually(lambda: not any("f:replicas" in fields for fields in manifests()), what="handed over")
         assert seen.values == {3}
         api.patch(DEPLOYMENT, namespace, "m-gateway", {"spec": {"replicas": scaled}}, "scale")
         time.sleep(1)
         assert replicas() == scaled
-        api.change(namespace, {"gateway": {"autoscaled": False}})
+        api.change(namespace, {"gateway": {"replicas": 3}})
         eventually(lambda: replicas() == 3, what="three again")
 
 
@@ -173,7 +173,7 @@ def test_what_is_changed_while_the_operator_is_away_is_put_back(
     api: Api, start_operator: StartOperator, namespace: str
 ) -> None:
     operator = start_operator()
-    api.deploy(namespace)
+    api.deploy(namespace, spec={**SPEC, "gateway": {"replicas": 1}})
     before = essence(_all_children(api, namespace))
     operator.end()
     api.delete(SERVICE, namespace, "m-gateway")

@@ -151,7 +151,7 @@ def test_an_overlay_that_the_api_server_refuses_is_a_condition(
         assert message in api.condition(namespace, "Degraded")["message"]
         # All other children exist, and an Event reports them.
         assert ("Deployment", "m-gateway") in api.children(namespace)
-        eventually(lambda: {"Created", "ChildRefused"} <= {e["reason"] for e in api.events(namespace)}, what="events")
+        eventually(lambda: {"Created", "ChildRejected"} <= {e["reason"] for e in api.events(namespace)}, what="events")
         attempts = operator.text().count(message)
         api.change(namespace, {"prefill": {"podTemplate": None}})
         eventually(lambda: api.is_ready(namespace), what="ready")

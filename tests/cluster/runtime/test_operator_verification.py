@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from pdx_api.names import ADMIN_PORT
-from pdx_api.verification import VERDICT_PATH, Broken, Cause, Finding, Verdict
+from pdx_api.verification import RESULT_PATH, Broken, Cause, Finding, Verdict
 from pdx_operator.kube.resources import PDDEPLOYMENT
 from tests.cluster.runtime.harness import Api, Operator, at_rest, eventually, kubelets
 
@@ -49,7 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
         gateway = self.server
         assert isinstance(gateway, Gateway)
         url = urlsplit(self.path)
-        assert url.path == VERDICT_PATH
+        assert url.path == RESULT_PATH
         query = parse_qs(url.query, keep_blank_values=True)
         with gateway.updates:
             gateway.updates.wait_for(lambda: query["after"] != [str(gateway.stamp)], float(query["wait"][0]))
@@ -86,7 +86,7 @@ def test_transfer_probes_become_a_condition(api: Api, operator: Operator, namesp
             gateway.publish(WELL)
             eventually(lambda: verified() == ("True", "Verified"), what="repaired")
             eventually(
-                lambda: {"ModelsDiffer", "KVTransferMended"} <= {event["reason"] for event in api.events(namespace)},
+                lambda: {"ModelsDiffer", "KVTransferRestored"} <= {event["reason"] for event in api.events(namespace)},
                 what="Events",
             )
             api.change(namespace, {"mode": "Aggregated"})

@@ -41,7 +41,7 @@ def test_a_webhook_that_is_down_is_a_condition_and_hides_nothing_else(
             assert ("Service", "m-gateway") in api.children(namespace)
             eventually(lambda: "Created" in _reasons(api, namespace), what="an Event")
             eventually(lambda: _warnings(operator, "down.example.com"), what="a warning in the log")
-            assert [event["reason"] for event in api.events(namespace)].count("ChildRefused") == 1
+            assert [event["reason"] for event in api.events(namespace)].count("ChildRejected") == 1
         eventually(lambda: api.is_ready(namespace), what="ready")
 
 
@@ -61,12 +61,12 @@ def test_a_reverted_field_is_written_ever_more_rarely(
         thread.start()
         try:
             time.sleep(6)
-            eventually(lambda: api.condition(namespace, "Degraded")["reason"] == "ChangedBack", what="reported")
+            eventually(lambda: api.condition(namespace, "Degraded")["reason"] == "ChildReverted", what="reported")
         finally:
             over.set()
             thread.join()
         condition = api.condition(namespace, "Degraded")
-        assert condition["status"] == "False"
+        assert condition["status"] == "Unknown"
         assert "spec.selector.app of Service m-gateway" in condition["message"]
         assert _applied(control_plane) - before <= 10
         assert _reasons(api, namespace).count("Updated") == 1
@@ -114,9 +114,9 @@ def test_a_policy_that_rewrites_images_has_the_last_word(
 def _assert_rests_at(api: Api, namespace: str, cluster: Cluster, field: str) -> None:
     """The object is ready, its condition names the field, and nothing is written any more."""
     eventually(lambda: api.is_ready(namespace), what="ready")
-    eventually(lambda: api.condition(namespace, "Degraded")["reason"] == "ChangedBack", what="reported")
+    eventually(lambda: api.condition(namespace, "Degraded")["reason"] == "ChildReverted", what="reported")
     condition = api.condition(namespace, "Degraded")
-    assert condition["status"] == "False"
+    assert condition["status"] == "Unknown"
     assert field in condition["message"]
     # Each start of a pod moves its Deployment.
     eventually(lambda: api.condition(namespace, "Progressing")["status"] == "False", what="settled")

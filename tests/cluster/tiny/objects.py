@@ -40,7 +40,7 @@ def example(name: str, folders: Sequence[Path] = (), env: Mapping[str, str] = _N
     """
     found: Manifest = yaml.safe_load((CHECKOUT / "examples" / f"{name}.yaml").read_text())
     spec = found["spec"]
-    spec["engine"] |= {"image": ENGINE_IMAGE.reference, "imagePullPolicy": "Never", "shutdownSeconds": 20}
+    spec["engine"] |= {"image": ENGINE_IMAGE.reference, "imagePullPolicy": "Never", "drainSeconds": 20}
     spec["engine"]["env"] += [
         {"name": "PATH", "value": f"{Path(sys.prefix) / 'bin'}:/usr/bin:/bin"},
         {"name": "UCX_TLS", "value": "tcp,self"},

@@ -16,6 +16,9 @@ from tests.cluster.tiny import objects
 NAME: Final = "tiny"
 MODEL: Final = "tiny"
 PROMPT: Final = "The quick brown fox jumps over the lazy dog and runs into the woods. " * 6
+ATTEMPTS: Final = 40
+PROBE_SECONDS: Final = 3.0
+"""On a busy machine the gateway's first transfer probes last for a minute."""
 SHORT_PROMPT: Final = "The quick brown fox."
 """For steady requests: four engines of a rollout share the machine's few cores."""
 
@@ -29,6 +32,11 @@ class Transfer:
     prompt_tokens: int
     external_tokens: int
     """Prompt tokens that came through the connector, by the decode engine's counter."""
+
+    @property
+    def without_probe(self) -> bool:
+        """Whether no transfer probe of the gateway was counted with the request."""
+        return self.external_tokens <= self.prompt_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +128,12 @@ class Scene:
 
     def transfer(self, seed: int) -> Transfer:
         """Send a chat request to the gateway's Service, and the same to a prefill engine."""
-        for attempt in range(3):
+        for attempt in range(ATTEMPTS):
             messages = [{"role": "user", "content": f"{seed}.{attempt}. {PROMPT}"}]
             found = self.compare("/v1/chat/completions", {"messages": messages})
-            if found.external_tokens <= found.prompt_tokens:  # otherwise a transfer probe ran at the same time
+            if found.without_probe:
                 break
+            time.sleep(PROBE_SECONDS)
         return found
 
     def compare(self, path: str, prompt: dict[str, Any]) -> Transfer:

@@ -69,8 +69,9 @@ async def test_the_default_keeps_conversations_at_their_p_and_spreads_them(make_
     assert {*first} != {*second}
     expected = world.gateway._workers._worker._serving.chooser.prefills.expected  # type: ignore[union-attr]
     assert 0.5 < expected.cached_tokens / expected.prompt_tokens < 0.8
-    assert [engine.backlog for engine in expected.engines.values()] == [0, 0]
-    assert all(engine.measured.tokens > 0 for engine in expected.engines.values())
+    engines = [expected.engines[world.endpoint(p).name] for p in world.prefill]
+    assert [engine.backlog for engine in engines] == [0, 0]
+    assert all(engine.measured.tokens > 0 for engine in engines)
 
 
 async def test_aggregated_engines_keep_conversations_too(make_world: MakeWorld) -> None:
@@ -114,7 +115,7 @@ async def test_a_burst_is_shared_though_its_prefills_are_not_done(make_world: Ma
     world = await make_world(order, 1, 2, p={"prefill_base_seconds": 0.1}, d=slow, debug_headers=True)
     first = asyncio.create_task(world.complete(Shape(stream=True), tokens=200))
     await eventually(lambda: any(world.report["legs"].get(world.endpoint(d).name) for d in world.decode))
-    burst = await asyncio.gather(*(world.complete(tokens=2) for _ in range(3)))
+    burst = await asyncio.gather(*(world.complete(prompt=f"Question {n}?", tokens=2) for n in range(3)))
     shares = engines_of([await first, *burst], "x-pdx-decode")
     assert sorted(shares.values()) == [2, 2]
 
@@ -152,6 +153,8 @@ async def test_short_prompts_are_served_by_d_alone(make_world: MakeWorld, order:
         "short": 3,
         "no_prefill": 0,
         "long_queue": 0,
+        "burst": 0,
+        "sooner": 0,
     }
     replies = [await world.post("/v1/completions", {"model": "sim", "max_tokens": 4, **body}) for body in LONG]
     replies.append(await world.complete(CHAT))
@@ -174,5 +177,7 @@ async def test_what_is_not_split_is_counted_on_the_metrics_page(make_world: Make
         'pdx_not_split_total{reason="short"}': "0.0",
         'pdx_not_split_total{reason="no_prefill"}': "1.0",
         'pdx_not_split_total{reason="long_queue"}': "0.0",
+        'pdx_not_split_total{reason="burst"}': "0.0",
+        'pdx_not_split_total{reason="sooner"}': "0.0",
     }, "the request whose P was lost was meant to be split"
     assert 'pdx_affinity_selections_total{result="kept",role="prefill"} 0.0' in page

@@ -64,6 +64,27 @@ async def test_the_reaper_ends_what_was_not_stopped(patient: Processes, tmp_path
     assert not reaper.has_members(child.pid)
 
 
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_the_reaper_reports_what_was_not_stopped(stopped: bool, tmp_path: Path) -> None:
+    processes = Processes(tmp_path / "reaper.log", grace_seconds=0.2)
+    child = await _start(processes, DEAF, tmp_path)
+    await _ready(child)
+    if stopped:
+        await processes.stop()
+    processes.close()
+    report = "" if stopped else "`pdx up` ended before 1 of its process groups; ending them\n"
+    assert (tmp_path / "reaper.log").read_text() == report
+    assert not reaper.has_members(child.pid)
+
+
+async def test_a_full_disk_does_not_keep_the_reaper_from_its_work(tmp_path: Path) -> None:
+    processes = Processes(Path("/dev/full"))
+    child = await _start(processes, DEAF, tmp_path)
+    await _ready(child)
+    processes.close()
+    assert not reaper.has_members(child.pid)
+
+
 async def test_a_second_signal_kills_at_once(patient: Processes, tmp_path: Path) -> None:
     async def work() -> None:
         child = await _start(patient, DEAF, tmp_path)

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from pdx_cli.local import ports
+from pdx_cli.runs.run_record import SCRATCH, RunDirectory
 from tests.component.cli.programs import SECONDS, TEST_SECONDS, Mark, eventually
 
 TINY = str(Path(__file__).parents[3] / "examples" / "tiny-cpu.yaml")
@@ -91,7 +93,7 @@ def test_once_proves_that_kv_moved(order: str, up: Callable[..., Run]) -> None:
     assert run.marked() == set()
 
 
-@pytest.mark.parametrize("family", ["Serial", "Pool"])
+@pytest.mark.parametrize("family", ["Pull", "Pool"])
 def test_once_proves_a_custom_connector(family: str, up: Callable[..., Run]) -> None:
     own = f"{{connector: Custom, custom: {{className: MyConnector, family: {family}}}}}"
     run = up("--once", "--set", f"spec.kvTransfer={own}")
@@ -168,6 +170,26 @@ def test_nothing_survives_a_killed_pdx_up(moment: str, up: Callable[..., Run]) -
     run.process.kill()
     assert eventually(lambda: run.marked() == set())
     assert run.status() == []
+
+
+def test_status_reports_when_a_pdx_up_was_killed_and_removes_what_it_left(up: Callable[..., Run]) -> None:
+    run = up()
+    run.lines_until("Ctrl-C stops everything")
+    directory = RunDirectory(run.logs.parent)
+    left = [Path(path) for path in json.loads((directory.path / SCRATCH).read_text())["directories"]]
+    assert all(path.is_dir() for path in left)
+    idle = max(log.stat().st_mtime for log in run.logs.glob("*.log"))
+    time.sleep(2.0)  # the last log line is older than the end
+    killed = time.time()
+    run.process.kill()
+    assert eventually(lambda: run.marked() == set())
+    gone = time.time()
+    assert run.status() == []
+    ending = directory.ending()
+    assert (ending.name, ending.why, ending.is_exact) == ("tiny", "`pdx up` was killed", True)
+    assert idle < killed - 1.0 <= ending.at <= gone
+    assert not any(path.exists() for path in left)
+    assert sorted(path.name for path in directory.path.iterdir()) == ["ending.json", "lock", "logs"]
 
 
 def test_an_engine_that_dies_during_start(up: Callable[..., Run]) -> None:

@@ -4,11 +4,11 @@ import pytest
 
 from pdx_api.connectors import CONNECTORS
 from tests.component.harness import SHAPES, Shape, World
-from tests.conformance import CASES, Wiring, cell, rows, wirings
+from tests.conformance import ALL_SHAPES, CASES, Wiring, cell, rows, wirings
 
 POSSIBLE = [wiring for wiring in wirings() if not wiring.impossible]
 CELLS = [
-    pytest.param(wiring, SHAPES[number % len(SHAPES)], case, id=f"{wiring.label}-{wiring.order}-{case}")
+    pytest.param(wiring, ALL_SHAPES[number % len(ALL_SHAPES)], case, id=f"{wiring.label}-{wiring.order}-{case}")
     for number, (wiring, case) in enumerate((wiring, case) for wiring in POSSIBLE for case in CASES)
 ]
 
@@ -21,7 +21,7 @@ async def test_a_cell(wiring: Wiring, shape: Shape, case: str) -> None:
 async def test_what_is_not_possible_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.conformance.CASES", {})
     found = [row async for row in rows()]
-    assert len(found) == len(POSSIBLE) * len(SHAPES) + sum(bool(wiring.impossible) for wiring in wirings())
+    assert len(found) == len(POSSIBLE) * len(ALL_SHAPES) + sum(bool(wiring.impossible) for wiring in wirings())
     assert all(row[3].startswith("not possible: ") for row in found if len(row) > 3)
     assert all(all(row) for row in found)
 

@@ -1,5 +1,6 @@
 """An engine fails and there is no other; refusals keep the engine's text. See docs/failures.md."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -51,6 +52,41 @@ async def test_the_only_decode_fails(name: str, order: Order, make_world: MakeWo
     world.d.faults.clear()
     await world.warm()
     assert (await world.complete()).text == Shape().expected()
+
+
+@pytest.mark.parametrize("kind", [FaultKind.DIE_AFTER_HEAD, FaultKind.DIE_AFTER_EVENTS])
+async def test_an_answer_that_breaks_off_ejects_no_engine(kind: FaultKind, order: Order, make_world: MakeWorld) -> None:
+    """As of a request that vLLM refuses only inside its stream: other requests keep their engines."""
+    shape = Shape(stream=True)
+    world = await make_world(order, 1, 2, sim={"lease_seconds": 1.0})
+    world.allowed.stranded = not world.pull
+    world.allowed.expired = True
+    await _warmed_up(world, shape)
+    starts = [world.endpoint(engine).generation for engine in world.decode]
+    for engine in world.decode:
+        world.fault(engine, kind, events=3)
+    replies = [await world.complete(shape) for _ in range(6)]
+    assert replies[-1].text == shape.expected()
+    assert all(engine.counts.faults[kind.value] == 1 for engine in world.decode)
+    await asyncio.sleep(0.5)  # health checks
+    assert [world.endpoint(engine).generation for engine in world.decode] == starts
+    assert not any((await world.state())["ejections"].values())
+
+
+async def test_an_engine_that_breaks_off_each_stream_is_ejected(order: Order, make_world: MakeWorld) -> None:
+    shape = Shape(stream=True)
+    world = await make_world(order, 1, 2, sim={"lease_seconds": 1.0})
+    world.allowed.stranded = not world.pull
+    world.allowed.expired = True
+    await _warmed_up(world, shape)
+    world.fault(world.d, FaultKind.DIE_AFTER_EVENTS, events=3, count=None)
+    for _ in range(40):
+        await world.complete(shape)
+        if (await world.state())["ejections"].get("consecutive_errors"):
+            break
+    else:
+        raise AssertionError("never ejected")
+    world.d.faults.clear()
 
 
 async def test_one_decode_of_two_refuses(order: Order, form: Shape, make_world: MakeWorld) -> None:

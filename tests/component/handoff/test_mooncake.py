@@ -132,7 +132,7 @@ def _endpoints(*ports: str) -> list[int]:
 
 def test_the_flag() -> None:
     assert _endpoints("8998", "8999") == [8998, 8999, 0]
-    with pytest.raises(CommandError, match="has 1 ports; write one for each engine of --prefill"):
+    with pytest.raises(CommandError, match="has 1 port; write one for each engine of --prefill"):
         _endpoints("8998")
     with pytest.raises(CommandError, match="0 is not a port"):
         _endpoints("8998", "0")

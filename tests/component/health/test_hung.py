@@ -187,7 +187,7 @@ vllm:request_success_total{{engine="0",finished_reason="stop"}} {finished}
 
 
 def _watch(engines: Engines, events: list[EndpointEvent], queues: list[bool]) -> EngineWatch:
-    return EngineWatch(engines, Snapshot, events.append, lambda _, long: queues.append(long))
+    return EngineWatch(engines, Snapshot, events.append, lambda _, long: queues.append(long), lambda *_: None)
 
 
 async def test_an_engine_without_progress_is_stalled_and_a_long_prefill_is_not() -> None:
@@ -239,8 +239,9 @@ async def test_an_engine_with_a_pooling_model_is_warmed_up(supported: str) -> No
 
     async with listening(answer) as address, _warming(address) as (registry, name):
         await eventually(lambda: registry.endpoint(name).warm)
-    assert paths == ["/v1/completions", "/pooling", "/v1/embeddings"][: len(paths)]
-    assert paths[-1] == supported
+    tried, models = paths[:-1], paths[-1]
+    assert tried == ["/v1/completions", "/pooling", "/v1/embeddings"][: len(tried)]
+    assert (tried[-1], models) == (supported, "/v1/models")
 
 
 @asynccontextmanager

@@ -108,6 +108,9 @@ SERVED: Final[dict[str, bytes]] = {
     "te-any-case": framed(GOOD, b"TRANSFER-ENCODING: Chunked\r\n"),
     "length-zeros": HEAD + b"Content-Length: 00039\r\n\r\n" + GOOD,
     "two-spaces": post(GOOD, head=HEAD.replace(b"POST ", b"POST  ")),
+    "absolute-form": post(GOOD, head=HEAD.replace(b"/v1", b"http://elsewhere.example/v1")),
+    "encoded-path": post(GOOD, head=HEAD.replace(b"/v1/c", b"/v1%2F%63")),
+    "fragment": post(GOOD, head=HEAD.replace(b"completions ", b"completions#a ")),
     "query": post(GOOD, head=HEAD.replace(b"completions ", b"completions?a=/health&b=%00 ")),
     "upgrade": post(GOOD, b"Connection: Upgrade\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"),
     "websocket": post(GOOD, b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: eA==\r\n"),
@@ -139,13 +142,18 @@ SERVED: Final[dict[str, bytes]] = {
 """Each gets an answer of an engine or one 400, and no engine sees what is none of the client's business."""
 
 OTHERS: Final[dict[str, tuple[bytes, list[int]]]] = {
-    "absolute-form": (post(GOOD, head=HEAD.replace(b"/v1", b"http://elsewhere.example/v1")), [404]),
+    "absolute-form-admin": (b"GET http://elsewhere.example/metrics HTTP/1.1\r\nHost: x\r\n\r\n", [404]),
+    "absolute-form-health": (b"GET http://elsewhere.example/health?a HTTP/1.1\r\nHost: x\r\n\r\n", [200]),
     "asterisk": (b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", [404]),
     "connect": (b"CONNECT evil:443 HTTP/1.1\r\nHost: evil:443\r\n\r\n", [404]),
     "trace": (b"TRACE /v1/completions HTTP/1.1\r\nHost: x\r\n\r\n", [405]),
     "admin": (b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", [404]),
     "dot-segments": (b"GET /v1/../health HTTP/1.1\r\nHost: x\r\n\r\n", [404]),
-    "encoded": (b"GET /%68ealth HTTP/1.1\r\nHost: x\r\n\r\n", [404]),
+    "encoded": (b"GET /%68ealth HTTP/1.1\r\nHost: x\r\n\r\n", [200]),
+    "encoded-twice": (b"GET /%2568ealth HTTP/1.1\r\nHost: x\r\n\r\n", [404]),
+    "encoded-nonsense": (b"GET /v1/models/%ff%00%zz HTTP/1.1\r\nHost: x\r\n\r\n", [404]),
+    "redirect-elsewhere": (b"GET //evil.example/v1/models/ HTTP/1.1\r\nHost: x\r\n\r\n", [404]),
+    "redirect": (b"GET /v1/models///?%ff%0d%0a HTTP/1.1\r\nHost: x\r\n\r\n", [307]),
     "get-with-smuggled-body": (
         b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(SMUGGLED) + SMUGGLED + HEALTH,
         [200, 200],
@@ -173,8 +181,9 @@ class Outcome:
         """
         if self.closed is other.closed and self._stable == other._stable:
             return True
-        fast_path_ends = self.closed and (self.statuses[-1:] == (400,) or b"close" in data.lower())
-        return fast_path_ends and other.closed and other.statuses == (400,)
+        no_http = ((400,), (431,))
+        fast_path_ends = self.closed and (self.statuses[-1:] in no_http or b"close" in data.lower())
+        return fast_path_ends and other.closed and other.statuses in no_http
 
     @property
     def _stable(self) -> list[tuple[int, object]]:

@@ -17,7 +17,7 @@ from tests.component.http import hostile
 
 _SEEN_HEADERS = {"host", "content-type", "content-length", "x-request-id", "traceparent", "tracestate", "authorization"}
 _MAY_BE_REFUSED = {"trailer", "upgrade", "lone-surrogate", "huge-number", "huge-exponent", "answer-only", "xargs-large"}
-_CLEAR = {200, 400, 404, 405, 408, 413, 415, 417}
+_CLEAR = {200, 307, 400, 404, 405, 408, 413, 415, 417, 431}
 
 
 def _requests(world: World) -> int:

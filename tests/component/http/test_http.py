@@ -24,8 +24,11 @@ from tests.component.harness import Shape, World, eventually, request_of
 ADMINISTRATIVE = [
     "/metrics", "/load", "/ping", "/sim/state", "/sim/faults", "/sleep", "/wake_up", "/reset_prefix_cache", "/docs",
     "/openapi.json", "/v1/load_lora_adapter", "/collective_rpc", "/invocations", "/pdx/state", "/abort_requests", "/",
-    "/v1/completions/", "//v1/completions", "/v1/%63ompletions", "/v1/models/../completions", "/is_sleeping", "/pause",
+    "//v1/completions", "/v1/%2563ompletions", "/is_sleeping", "/pause", "/v1/load_lora_adapter/", "/v1/%6cogs",
+    "http://x/metrics", "http://x", "/%2e%2e/metrics",
 ]  # fmt: skip
+
+GETS = [path for path, (method, _) in ROUTES.items() if method == "GET"]
 
 Exchanges = type[http1.Http1Connection] | type[AiohttpExchange]
 
@@ -56,20 +59,28 @@ async def test_methods(make_world: MakeWorld) -> None:
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
             if method != allowed:
                 reply = await world.call(method, f"{world.url}{path}")
-                assert (reply.status, reply.headers["allow"]) == (405, allowed)
+                assert (reply.status, reply.headers["allow"]) == (405, allowed.replace("GET", "GET, HEAD"))
                 assert reply.json == {"detail": "Method Not Allowed"}
 
 
-async def test_head_has_no_body(make_world: MakeWorld) -> None:
+async def test_head_is_a_get_without_the_body(make_world: MakeWorld) -> None:
     """A client would take a body for the next answer."""
     world = await make_world(Order.PREFILL_FIRST)
     reader, writer = await _open(world)
-    for path in ("/v1/models", "/v1/completions", "/nothing"):
-        writer.write(f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 40")
-    writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
+    for path, status in (*[(path, 200) for path in GETS], ("/v1/models/none", 404), ("/v1/completions", 405)):
+        heads = []
+        for method in ("HEAD", "GET"):
+            writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            heads.append(head.partition(b"date:")[0])
+            if method == "GET":
+                size = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+                await reader.readexactly(size)
+        assert heads[0] == heads[1]
+        assert heads[0].split()[1] == str(status).encode()
     writer.close()
+    world.sent += 2
+    assert await world.outcomes() == {"whole": 2}
 
 
 async def test_whole_requests(order: Order, make_world: MakeWorld) -> None:
@@ -80,15 +91,14 @@ async def test_whole_requests(order: Order, make_world: MakeWorld) -> None:
         reply = await world.post(path, body)
         direct = await world.call("POST", f"{world.d.url}{path}", body)
         assert (reply.status, reply.json) == (direct.status, direct.json)
-    world.sent += 2
-    for path in ("/v1/models", "/version"):
-        reply = await world.call("GET", f"{world.url}{path}?verbose=1")
-        direct = await world.call("GET", f"{world.d.url}{path}")
-        assert (reply.status, reply.json.keys()) == (200, direct.json.keys())
+    world.sent += 1
+    reply = await world.call("GET", f"{world.url}/version?verbose=1")
+    direct = await world.call("GET", f"{world.d.url}/version")
+    assert (reply.status, reply.json) == (200, direct.json)
     assert (
         await world.post("/rerank", {})
     ).status == 404  # the error is the simulated engine's, which has no such path
-    assert await world.outcomes() == {"whole": 4, "refused_by_engine": 1}
+    assert await world.outcomes() == {"whole": 3, "refused_by_engine": 1}
     assert world.p.counts.requests.total() == before
 
 
@@ -220,6 +230,12 @@ async def test_a_slow_reader_slows_the_engine_down(
 async def test_idle_connections_that_engines_close(order: Order, shape: Shape, make_world: MakeWorld) -> None:
     """Requests arrive while the engine closes idle connections: none fails."""
     world = await make_world(order, sim={"keepalive_seconds": 0.02})
+    # A simulated engine, unlike uvicorn, may close a connection as idle in the moment in which it reads a request. A D
+    # may have registered with P by then.
+    world.allowed.stranded = not world.pull
+    await asyncio.sleep(
+        0.2
+    )  # the first request gets new connections, since only a pair that has moved KV can settle one
     for number in range(30):
         assert (await world.complete(shape)).text == shape.expected()
         await asyncio.sleep(0.015 + (number % 10) * 0.001)

@@ -52,7 +52,7 @@ async def test_a_request_in_pieces(step: int, make_world: MakeWorld) -> None:
 
 
 async def test_every_kind_of_request_on_one_connection(make_world: MakeWorld) -> None:
-    """All sent at once: hot requests, one for the fallback, which serves all that follow, and hot requests again."""
+    """All sent at once: hot requests, one for the fallback, which reads all that follow, and hot requests again."""
     world = await make_world(Order.PREFILL_FIRST)
     hot = request_of(Shape().body("hot"))
     chunks = _chunked(json.dumps(Shape().body("chunks")).encode())
@@ -121,9 +121,10 @@ async def test_bytes_that_are_not_http_end_the_connection(name: str, first: bool
     except ConnectionResetError:
         pass
     writer.close()
-    assert rest.split(b"\r\n")[0].split(b" ", 1)[1] == b"400 Bad Request", rest[:200]
+    status = 431 if name in ("long-header", "many-headers") else 400
+    assert int(rest.split()[1]) == status, rest[:200]
     assert rest.count(b"\r\n\r\n") == 1
-    assert json.loads(rest.split(b"\r\n\r\n")[1])["error"]["code"] == 400
+    assert json.loads(rest.split(b"\r\n\r\n")[1])["error"]["code"] == status
     assert _requests(world) == requests
     await eventually(lambda: not world.report["inFlight"]["requests"])
     world.sent = sum((await world.outcomes()).values())  # an incomplete body was a request, a bad head was not

@@ -6,6 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from pdx_api.names import Order
+from pdx_cli.bench.load.records import read_timing
 from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Shape, World
@@ -71,9 +72,12 @@ async def test_debug_headers_name_engines(order: Order, make_world: MakeWorld) -
     reply = await world.complete(Shape(stream=True))
     assert reply.headers["x-pdx-prefill"] == world.endpoint(world.p).name
     assert reply.headers["x-pdx-decode"] == world.endpoint(world.d).name
-    assert "prefill;dur=" in reply.headers["server-timing"]
+    timing = read_timing(reply.headers["server-timing"])
+    assert set(timing) == {"queue", "first", "prefill", "handoff"}
+    assert 0 < timing["handoff"] <= timing["first"]
     whole = await world.complete(n=2)
     assert "x-pdx-prefill" not in whole.headers
+    assert set(read_timing(whole.headers["server-timing"])) == {"queue", "first"}
 
 
 async def test_in_flight_is_seen_while_it_lasts(order: Order, make_world: MakeWorld) -> None:

@@ -49,7 +49,7 @@ async def test_phases_choices_and_pieces(order: Order, make_world: MakeWorld) ->
     }
     sums = found["pdx_phase_seconds_sum"]
     assert sums["first_token",] < sums["total",]
-    assert found["pdx_endpoint_selections_total"] == {("ExpectedWait", "prefill"): 2, ("LeastRequests", "decode"): 3}
+    assert found["pdx_endpoint_selections_total"] == {("ExpectedWait", "prefill"): 2, ("LeastITL", "decode"): 3}
     assert 3 <= found["pdx_response_chunks_total"][()] <= len(streamed.events) + 3
     assert found["pdx_local_prefills_total"] == {}
     assert found["pdx_prefill_kv_pinned"] == {}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.component.process.test_workers import free_port
+from tests.ports import free_port
 
 CASES = [
     ({}, "no service account and no usable KUBECONFIG: Service host/port is not set"),

@@ -15,12 +15,7 @@ import pytest
 from pdx_api.names import Order
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Shape, World, eventually, request_of
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+from tests.ports import free_port
 
 
 def _is_worker(command: Path) -> bool:
@@ -169,7 +164,7 @@ async def _check_metrics(program: Program) -> None:
     }
     assert counts == {"first_token": 12, "total": 24}
     assert found['pdx_phase_seconds_count{phase="to_prefill"}'] == 24
-    for policy, role in (("ExpectedWait", "prefill"), ("LeastRequests", "decode")):
+    for policy, role in (("ExpectedWait", "prefill"), ("LeastITL", "decode")):
         assert found[f'pdx_endpoint_selections_total{{policy="{policy}",role="{role}"}}'] == 24
     assert found["pdx_response_chunks_total"] >= 24
     name = program.world.p.url.removeprefix("http://")

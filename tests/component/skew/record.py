@@ -1,6 +1,7 @@
 """Records PDX 0.1.0 for the skew tests: `python -m tests.component.skew.record`.
 
-Written from commit 2109863: a wheel of its library, operator and gateway without compiled modules, its chart, its CRD.
+Written from commit 2109863: a wheel of its library, operator and gateway without compiled modules, its chart, its CRD
+and its examples.
 """
 
 import base64
@@ -18,6 +19,7 @@ FOLDER: Final = Path(__file__).parent / "previous"
 WHEEL: Final = FOLDER / "pdx_serving-0.1.0-py3-none-any.whl"
 CHART: Final = FOLDER / "pdx-0.1.0.tgz"
 CRD: Final = FOLDER / "pdx.dev_pddeployments.yaml"
+EXAMPLES: Final = FOLDER / "examples.yaml"
 
 _PACKAGES: Final = ("api/pdx_api", "operator/pdx_operator", "proxy/pdx_proxy")
 _INFO: Final = "pdx_serving-0.1.0.dist-info"
@@ -36,6 +38,8 @@ def main() -> int:
     CHART.write_bytes(chart.stdout)
     (crd,) = (text for name, text in _files("crds").items() if name.endswith(CRD.name))
     CRD.write_bytes(crd)
+    examples = [text for name, text in sorted(_files("examples").items()) if name.endswith(".yaml")]
+    EXAMPLES.write_bytes(b"---\n".join(examples))
     return 0
 
 

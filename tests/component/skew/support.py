@@ -100,7 +100,7 @@ def settled(manifests: list[Body]) -> Live:
         key = ChildKey(body["kind"], body["metadata"]["name"])
         body["metadata"]["uid"] = f"uid of {key}"
         if key.kind == "Deployment":
-            n = body["spec"]["replicas"]
+            n = body["spec"].setdefault("replicas", 1)
             body["status"] = {"observedGeneration": 1, "replicas": n, "updatedReplicas": n, "availableReplicas": n}
         live[key] = body
     return live

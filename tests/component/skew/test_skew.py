@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
+from pdx_api.names import Role
 from pdx_api.spec.schema import object_schema
 from pdx_operator.kube.crd import gaps
 from pdx_proxy.__main__ import create_parser
@@ -26,7 +27,15 @@ from tests.component.skew.support import (
     with_defaults,
 )
 
-PLAIN: Body = {"model": {"name": "x"}, "prefill": {"replicas": 1}, "decode": {"replicas": 1}}
+PLAIN: Body = {
+    "model": {"name": "x"},
+    # The API server stores the default of the CRD with which an object was created.
+    "engine": {"shutdownSeconds": 60},
+    "prefill": {"replicas": 1},
+    "decode": {"replicas": 1},
+}
+HALF: Body = {**PLAIN, "decode": {"replicas": 1, "resources": {"limits": {"rdma/hca": 1}}}}
+"""0.1.0 lets engines have an RDMA device without the right to lock memory for it. New ones are refused."""
 RICH: Body = {
     **PLAIN,
     "kvTransfer": {"connector": "LMCache", "poolSize": "8Gi"},
@@ -34,7 +43,15 @@ RICH: Body = {
     "prefill": {
         "replicas": 2,
         "resources": {"limits": {"nvidia.com/gpu": 1, "rdma/hca": 1}},
-        "podTemplate": {"spec": {"nodeSelector": {"a": "b"}, "containers": [{"name": "engine", "image": "i:1"}]}},
+        "podTemplate": {
+            "spec": {
+                "nodeSelector": {"a": "b"},
+                "securityContext": {"runAsUser": 0, "runAsNonRoot": False},
+                "containers": [
+                    {"name": "engine", "image": "i:1", "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}}
+                ],
+            }
+        },
     },
 }
 SPECS = [pytest.param(PLAIN, id="plain"), pytest.param(RICH, id="rich")]
@@ -60,7 +77,7 @@ def test_the_record_is_small() -> None:
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 1_000_000
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", [*SPECS, pytest.param(HALF, id="half of RDMA")])
 def test_an_upgrade_from_0_1_0_replaces_no_engine_and_a_rollback_neither(spec: Body) -> None:
     (before,) = previous(("decide", body_of(spec), []))
     live = settled(before["applies"])
@@ -89,18 +106,49 @@ def test_a_later_version_and_back_replace_no_engine(spec: Body, monkeypatch: pyt
 
 
 NEW_FIELDS = [
+    ".engine.drainSeconds",
+    ".kvTransfer.verification",
+    ".routing.retries.minRetries",
     ".routing.queue.maxInFlightPerPrefill",
-    ".routing.ejection.stalledSeconds",
+    ".routing.queue.maxBufferedBytes",
+    ".routing.outlierDetection",
+    ".slo",
     ".gateway.limits.trustedProxies",
+    ".observability.scrapeFrom[].namespaceSelector",
+    ".observability.scrapeFrom[].podSelector",
+    *(f".{role}.parallelism.{name}" for role in Role for name in ("pipeline", "data", "expert")),
+    *(f".{part}.env[].valueFrom" for part in ("engine", *Role)),
+    ".annotations",
+    ".engine.podTemplate",
+    ".engine.rdma",
+    ".engine.startupSeconds",
+    ".gateway.cors",
+    ".gateway.enabled",
+    ".gateway.httpRoute",
+    ".gateway.streamKeepAliveSeconds",
+    ".gateway.tls",
+    ".labels",
+    ".model.adapters",
+    ".model.lora",
+    ".observability.tracing",
+    ".paused",
 ]
 """Fields of the spec that 0.1.0 does not know."""
+NEW_IN_STATUS = [
+    ".status.operator",
+    ".status.roles",
+    ".status.gateway.desiredReplicas",
+    ".status.gateway.readyReplicas",
+    ".status.conditions[].type Available",
+]
+"""What 0.1.0 does not have in a status."""
 
 
 def test_this_operator_reports_a_crd_of_0_1_0() -> None:
     crd = yaml.safe_load(CRD.read_text())
     served = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    assert sorted(gaps(served, object_schema())) == sorted(
-        [".status.operator", *(f".spec{name}" for name in NEW_FIELDS)]
+    assert sorted(gaps(served, object_schema(former=False))) == sorted(
+        [*NEW_IN_STATUS, *(f".spec{name}" for name in NEW_FIELDS)]
     )
 
 
@@ -124,10 +172,10 @@ def test_the_operator_of_0_1_0_works_with_the_crd_of_this_version() -> None:
     stored = with_defaults(PLAIN, schema)
     assert stored["routing"]["queue"]["maxRequests"], "defaults are added"
     used = copy.deepcopy(stored)
-    used["routing"]["ejection"]["stalledSeconds"] = 60
+    used["routing"]["outlierDetection"] = {"stalledSeconds": 60}
     accepted, refused = previous(("decide", body_of(stored), []), ("decide", body_of(used), []))
     assert accepted["invalid"] == ""
-    assert "stalledSeconds" in refused["invalid"]
+    assert "outlierDetection" in refused["invalid"]
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -150,6 +198,6 @@ def test_gateways_and_engines_of_neighbouring_versions_understand_each_other(spe
 
 
 def test_a_pinned_gateway_of_0_1_0_refuses_settings_whose_flags_are_renamed() -> None:
-    renamed = {**PLAIN, "routing": {"canarySeconds": 20}}
+    renamed = {**PLAIN, "kvTransfer": {"verification": {"periodSeconds": 20}}}
     (refusal,) = previous(("flags", arguments_of_gateway(_manifests(renamed))))
     assert refusal

@@ -9,9 +9,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pdx_api.names import Mode, Order, Role
-from pdx_api.verification import VERDICT_PATH, Cause, Finding, Verdict
+from pdx_api.verification import FORMER_RESULT_PATH, RESULT_PATH, Cause, Finding, Verdict
 from pdx_proxy.config.settings import Verification
+from pdx_proxy.health import load_poller
 from pdx_proxy.verification import attempt, prober, record
+from pdx_proxy.verification.verdict import UNANSWERED_PROBES
 from pdx_sim import FaultKind, Leg, OnLoadFailure
 from pdx_sim.core.counters import Violation
 from pdx_sim.core.sequence import Sequence
@@ -46,7 +48,7 @@ async def test_every_pair_is_verified_without_client_requests(order: Order, make
     world = await make_world(order, 2, 2, **ON)
     every = Finding(Verdict.VERIFIED, pairs=4, possible=4)
     await eventually(lambda: world.gateway.prober.finding == every, 15.0, "all four pairs")
-    tried = (await world.call("GET", f"{world.admin}/pdx/canary")).json["pairs"]
+    tried = (await world.call("GET", f"{world.admin}/pdx/verification")).json["pairs"]
     assert {(pair["verdict"], pair["result"]) for pair in tried} == {("verified", "moved")}
     assert all(pair["outside"] == pair["tokens"] > 200 for pair in tried)
     assert {frozenset(pair["seconds"]) for pair in tried} <= {
@@ -208,18 +210,61 @@ async def test_kv_of_something_else_shows_in_the_text(make_world: MakeWorld, mon
     assert world.gateway.prober.results[record.Result.WRONG_TEXT] >= 2, "one may be chance"
 
 
-async def test_a_decode_that_is_too_busy_proves_nothing(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("direct", [False, True], ids=["own-requests", "requests-of-others"])
+async def test_a_decode_that_is_too_busy_proves_nothing(
+    direct: bool, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_poller, "PAUSE_SECONDS", 0.05)
+    one_by_one = {"max_running": 1, "decode_token_seconds": 0.02}
+    world = await make_world(Order.PREFILL_FIRST, d=one_by_one, sim={"lease_seconds": 5.0}, **ON)
+    world.allowed.expired = True
+    await found(world, Verdict.VERIFIED)
+    monkeypatch.setattr(attempt, "LEG_SECONDS", 0.3)
+    shape, results = Shape(stream=True), world.gateway.prober.results
+    sent = world.direct(world.d, shape, tokens=2000) if direct else world.complete(shape, tokens=2000)
+    request = asyncio.create_task(sent)
+    await eventually(lambda: world.d.counts.running_now, what="D computes")
+    busy = results[record.Result.BUSY]
+    await eventually(lambda: results[record.Result.BUSY] > busy + UNANSWERED_PROBES, what="more than an idle D may")
+    assert not request.done()
+    assert world.gateway.prober.finding.verdict is Verdict.VERIFIED
+    assert not any((await world.state())["ejections"].values())
+    request.cancel()
+
+
+async def test_a_decode_that_answers_only_alone(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempt, "LEG_SECONDS", 0.3)
     world = await make_world(Order.PREFILL_FIRST, sim={"lease_seconds": 1.0}, **ON)
     world.allowed.expired = True
     await found(world, Verdict.VERIFIED)
-    world.d.faults.add(FaultKind.HANG_BEFORE_HEAD, count=None)
-    results = world.gateway.prober.results
-    await eventually(lambda: results[record.Result.BUSY] >= 2)
-    assert world.gateway.prober.finding.verdict is Verdict.VERIFIED
-    world.d.faults.clear()
     world.d.faults.add(FaultKind.HANG_BEFORE_HEAD, count=None, leg=Leg.DECODE)
     await found(world, Verdict.BROKEN, Cause.PORTS)
+
+
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
+async def test_an_idle_engine_that_answers_no_probe_is_not_verified(
+    role: Role, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No pair of it is, even one that was not probed meanwhile. The age of the last proof grows until it answers."""
+    prefill = role is Role.PREFILL
+    world = await make_world(Order.PREFILL_FIRST, *((1, 2) if prefill else (2, 1)), sim={"lease_seconds": 5.0}, **ON)
+    world.allowed.expired = True
+    transfer_prober = world.gateway.prober
+    await eventually(lambda: transfer_prober.report()["pairs"]["verified"] == 2, what="both pairs")
+    monkeypatch.setattr(attempt, "LEG_SECONDS", 1.0)
+    engine = world.p if prefill else world.d
+    engine.faults.add(FaultKind.HANG_BEFORE_HEAD, count=None)
+    await found(world, Verdict.UNKNOWN)
+    why = f"{role[0].upper()} has left {UNANSWERED_PROBES} consecutive probes unanswered"
+    assert transfer_prober.finding.why.endswith(f": {why}")
+    await eventually(lambda: min(pair["ageSeconds"] for pair in transfer_prober.describe()["pairs"]) >= 2)
+    assert {(pair["verdict"], pair["seen"]) for pair in transfer_prober.describe()["pairs"]} == {("unknown", why)}
+    assert transfer_prober.report()["pairs"] == {"verified": 0, "broken": 0, "unknown": 2}
+    assert world.endpoint(engine).warm, "it answers /health, and requests may find out more"
+    engine.faults.clear()
+    monkeypatch.setattr(attempt, "LEG_SECONDS", 5.0)
+    await eventually(lambda: transfer_prober.report()["pairs"]["verified"] == 2, what="both pairs again")
+    assert transfer_prober.finding.verdict is Verdict.VERIFIED
 
 
 @pytest.mark.parametrize(
@@ -262,7 +307,7 @@ async def test_one_pool_has_nothing_to_verify(make_world: MakeWorld) -> None:
 
 async def test_a_waiting_reader_gets_a_change_at_once(make_world: MakeWorld) -> None:
     world = await make_world(Order.PREFILL_FIRST, d={"prefill_base_seconds": 0.3}, warm=False, **ON)
-    url = f"{world.admin}{VERDICT_PATH}"
+    url = f"{world.admin}{RESULT_PATH}"
     first = (await world.call("GET", url)).json
     assert first["finding"]["verdict"] == "unknown"
     second = first
@@ -270,6 +315,8 @@ async def test_a_waiting_reader_gets_a_change_at_once(make_world: MakeWorld) -> 
         second, before = (await world.call("GET", f"{url}?after={second['stamp']}&wait=20")).json, second
         assert second["stamp"] != before["stamp"], "20 s are not over"
     assert (second["finding"]["verdict"], second["lastSuccess"] is None) == ("verified", False)
+    former = f"{world.admin}{FORMER_RESULT_PATH}"
+    assert (await world.call("GET", former)).json["finding"] == second["finding"], "an operator of 0.1.0 polls it"
     again = (await world.call("GET", f"{url}?after={second['stamp']}&wait=0.05")).json
     assert again["stamp"] == second["stamp"], "no change"
     assert (await world.call("GET", f"{url}?wait=x")).status == 400

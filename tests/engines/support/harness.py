@@ -2,9 +2,9 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
-import random
 import re
 import signal
 import subprocess
@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -28,28 +29,14 @@ from pdx_api.names import Mode, Order, Role
 from pdx_api.render.engines import engine_command, pairing_revision, pool_bytes, service_command
 from pdx_api.spec.parse import parse
 from pdx_api.spec.types import Spec
-from pdx_cli.local.ports import allocate
 from tests.engines.support import preloaded
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[3]
-START_SECONDS = 240.0
+START_SECONDS = 360.0
 GIVES_WAY_TO_ENGINES = ("nice", "-n", "15")
 """An idle `lmcache server` of LMCacheP2P uses most of a core: measured 75 to 85 % each, while engines start."""
 MODEL = "tiny"
-
-
-_given: set[int] = set()
-
-
-def free_port() -> int:
-    """A port that was free a moment ago, given to nobody else: two vLLM engines on one port would share it silently.
-
-    It lies above the ports of outgoing connections: those below them go to what runs in other workers, while an engine
-    takes many seconds until it listens.
-    """
-    port = allocate(1, taken=frozenset(_given), choose=lambda _low, _high: random.randint(61_000, 65_000))[0]
-    _given.add(port)
-    return port
 
 
 def tiny_spec(model: Path, **transfer: Any) -> Spec:
@@ -69,7 +56,8 @@ class Engine:
     role: Role
     logs: Path
     port: int = field(default_factory=free_port)
-    side_port: int = field(default_factory=free_port)
+    side_port: int = field(default_factory=partial(free_port, 4))
+    """That of the first rank; each rank uses the port behind that of the rank before it."""
     storage: str = ""
     """Directory for KV that engines share by files."""
     services: "tuple[SideProcess, ...]" = ()
@@ -131,14 +119,24 @@ class Engine:
 
     def metrics(self) -> dict[str, float]:
         """vLLM's series, each summed over its labels; prompt tokens by source under their source's name."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
-            page = answer.read().decode()
         found: dict[str, float] = {}
-        for name, labels, value in re.findall(r"^vllm:(\w+)\{(.*?)\} (\S+)$", page, re.MULTILINE):
+        for name, labels, value in re.findall(r"^vllm:(\w+)\{(.*?)\} (\S+)$", self._page(), re.MULTILINE):
             source = re.search(r'source="(\w+)"', labels)
             key = source.group(1) if name == "prompt_tokens_by_source_total" and source else name
             found[key] = found.get(key, 0.0) + float(value)
         return found
+
+    def prompt_tokens(self) -> dict[int, float]:
+        """Prompt tokens of each data-parallel rank: the label `engine` (vLLM's v1/metrics/loggers.py) is its number."""
+        found: dict[int, float] = {}
+        for labels, value in re.findall(r"^vllm:prompt_tokens_total\{(.*?)\} (\S+)$", self._page(), re.MULTILINE):
+            [rank] = re.findall(r'engine="(\d+)"', labels)
+            found[int(rank)] = found.get(int(rank), 0.0) + float(value)
+        return found
+
+    def _page(self) -> str:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
+            return str(answer.read().decode())
 
     @property
     def external_tokens(self) -> float:
@@ -215,6 +213,10 @@ class Gateway:
     """0: tests count the requests to engines, so no probe may add to them."""
     flags: tuple[str, ...] = ()
     """Further flags."""
+    ranks: int = 1
+    """Data-parallel ranks of each prefill engine."""
+    number: int = field(default_factory=itertools.count(1).__next__)
+    """Counts the gateways of this process: prompts that contain it are new to the engines, and equal in every run."""
 
     @property
     def url(self) -> str:
@@ -235,6 +237,7 @@ class Gateway:
                 *("--decode", *(engine.url for engine in self.decode)),
                 *("--connector", self.prefill[0].spec.connector.name, "--order", self.order),
                 *("--protocol", self.prefill[0].spec.protocol),
+                *("--prefill-ranks", str(self.ranks)),
                 *(
                     ("--identity-ports", *(str(engine.side_port) for engine in self.prefill))
                     if self.needs_identity_ports
@@ -305,11 +308,13 @@ def gateway(
     mode: Mode = Mode.DISAGGREGATED,
     verification_period_seconds: int = 0,
     flags: tuple[str, ...] = (),
+    ranks: int = 1,
 ) -> Iterator[Gateway]:
     """A warm gateway in front of engines."""
     front = Gateway(
         order, prefill, decode, mode, logs, verification_period_seconds=verification_period_seconds, flags=flags
     )
+    front.ranks = ranks
     front.start()
     try:
         front.wait_until_warm()

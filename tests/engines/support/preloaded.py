@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from tests.engines.support.mooncake import libraries
 
-NICENESS: Final = 10
+NICENESS: Final = 5
 """Engines keep the cores busy for a long time, and the tests of other workers wait in real time."""
 AT_START: Final = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "TORCH_COMPILE_DISABLE": "1"}
 """What examples/tiny-cpu.yaml and connectors set, and what only the start or an import reads."""

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pdx_cli.errors import EXIT_CODES
+from pdx_api.version import pdx_version
+from pdx_cli.errors import EXIT_CODES, ExitCode
 from pdx_cli.local import ports
 from pdx_cli.local.requirements import default_limit
 from pdx_cli.main import COMMANDS, PLUGIN_COMMANDS, main
@@ -70,8 +72,9 @@ def test_invalid_start_timeout(seconds: str, capsys: pytest.CaptureFixture[str])
 @pytest.mark.machine
 def test_api_keys_of_a_cluster_are_not_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = ["--set", "spec.gateway.auth.secretRef.name=c", "--set", "spec.engine.apiKeySecretRef.name=e"]
-    argv = ["up", TINY, "--engine", "sim", "--set", "spec.decode.replicas=0", "--run-dir", str(tmp_path), *keys]
-    assert main([*argv, "--port", str(ports.allocate(1)[0])]) == 1
+    (tmp_path / "file").touch()  # ends the run after the message
+    argv = ["up", TINY, "--engine", "sim", "--run-dir", str(tmp_path / "file" / "run"), *keys]
+    assert main([*argv, "--port", str(ports.allocate(1)[0])]) == ExitCode.INVALID
     fields = "spec.gateway.auth and spec.engine.apiKeySecretRef"
     message = f"{fields} each name a Secret of a cluster: this run checks no API keys.\n"
     assert message in capsys.readouterr().err
@@ -95,7 +98,7 @@ def test_a_port_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_missing_model(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *_, **__: "/bin/vllm")
-    assert main(["up", TINY, "--set", "spec.model.source.path=/nowhere"]) == 1
+    assert main(["up", TINY, "--set", "spec.model.source.path=/nowhere"]) == ExitCode.INVALID
     message = capsys.readouterr().err
     assert message == "pdx: There is no model at /nowhere; create a tiny one with `pdx tiny-model /nowhere`.\n"
 
@@ -106,17 +109,20 @@ def test_vllm_that_is_not_installed(capsys: pytest.CaptureFixture[str], monkeypa
     assert "`make install`" in capsys.readouterr().err
 
 
-@pytest.mark.machine
 def test_a_pool_without_engines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    port = str(ports.allocate(1)[0])
-    argv = ["up", TINY, "--engine", "sim", "--set", "spec.decode.replicas=0", "--run-dir", str(tmp_path)]
-    assert main([*argv, "--port", port]) == 1
+    run_dir = tmp_path / "run"
+    argv = ["up", TINY, "--engine", "sim", "--set", "spec.decode.replicas=0", "--run-dir", str(run_dir)]
+    assert main(argv) == ExitCode.INVALID
     assert "spec.decode.replicas is 0" in capsys.readouterr().err
+    assert not run_dir.exists()
 
 
-def test_a_run_directory_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("directory", ["file", "file/run"])
+def test_a_run_directory_that_cannot_be_made(
+    directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").touch()
-    assert main(["up", TINY, "--engine", "sim", "--run-dir", str(tmp_path / "file" / "run")]) == 1
+    assert main(["up", TINY, "--engine", "sim", "--run-dir", str(tmp_path / directory)]) == ExitCode.INVALID
     assert (
         "cannot store the run's files: Not a directory; choose another directory with --run-dir."
         in capsys.readouterr().err
@@ -129,6 +135,46 @@ def test_tiny_model_keeps_existing_files(tmp_path: Path, capsys: pytest.CaptureF
     assert "exists already" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [["tiny-model"], ["doctor", "--output"]])
+@pytest.mark.parametrize(
+    ("directory", "reason"),
+    [("x" * 300, "File name too long"), ("file/new", "file is not a directory"), ("locked", "Permission denied")],
+)
+def test_a_directory_that_cannot_be_created(
+    command: list[str],
+    directory: str,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "locked").mkdir()
+    monkeypatch.setattr(Path, "iterdir", _refuse)  # root, as which tests may run, reads everything
+    assert main([*command, str(tmp_path / directory)]) == ExitCode.INVALID
+    message = capsys.readouterr().err
+    assert re.fullmatch(rf"pdx: .+ cannot be created: .*{reason}; name another directory\.\n", message)
+
+
+def _refuse(path: Path) -> None:
+    raise PermissionError(13, "Permission denied", str(path))
+
+
+@pytest.mark.parametrize("command", ["status", "top", "doctor"])
+def test_run_directories_that_cannot_be_read(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Path, "iterdir", _refuse)
+    assert main([command, "--run-dir", str(tmp_path)]) == ExitCode.INVALID
+    message = f"pdx: {tmp_path} cannot be read: Permission denied; choose another directory with --run-dir.\n"
+    assert capsys.readouterr().err == message
+
+
+def test_a_file_as_run_directory(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--run-dir", TINY]) == ExitCode.INVALID
+    assert "tiny-cpu.yaml cannot be read: Not a directory; choose another" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -137,6 +183,10 @@ def test_tiny_model_keeps_existing_files(tmp_path: Path, capsys: pytest.CaptureF
         ("--decode-token-seconds nan", "--decode-token-seconds is nan; write 0 or more."),
         ("--lease-seconds -1", "--lease-seconds is -1.0; write 0.001 or more."),
         ("--block-size 1 --num-blocks 9", "num_blocks * block_size must hold max_model_len tokens."),
+        (
+            "--listen 127.0.0.1:\u0663",
+            "--listen 127.0.0.1:\u0663 is not an address; write HOST:PORT, for example 127.0.0.1:8000.",
+        ),
         (
             "--listen 127.0.0.1:1 --side-channel 127.0.0.1:1",
             "HTTP API and side channel are both on 127.0.0.1:1; name two addresses.",
@@ -154,10 +204,33 @@ def test_sim_rejects_invalid_values(flags: str, message: str, capsys: pytest.Cap
         ("upp", "pdx: the command is 'upp'; did you mean up?"),
         ("frobnicate", "pdx: the command is 'frobnicate'; write one of: up, status, top, "),
         ("up FILE --engin sim", "pdx up: --engin does not exist; did you mean --engine?"),
+        ("up FILE -- --once", "pdx up: '--once' is one argument too many; --help shows the usage."),
         ("up FILE more", "pdx up: 'more' is one argument too many; --help shows the usage."),
         ("up FILE --engine tgi", "pdx up: --engine is 'tgi'; write one of: vllm, sim."),
         ("up FILE --engine SIM", "pdx up: --engine is 'SIM'; did you mean sim?"),
-        ("up FILE --max-engines many", "pdx up: --max-engines is 'many'; write a whole number."),
+        ("up FILE --max-engines many", "pdx up: --max-engines: 'many' is not valid; write a whole number, 1 or more."),
+        ("up FILE --max-engines 0", "pdx up: --max-engines: '0' is not valid; write a whole number, 1 or more."),
+        ("gateway --aggregated http://h:1 --workers x", "pdx gateway: --workers is 'x'; write a whole number."),
+        ("-x", "pdx: -x does not exist; --help lists the commands."),
+        ("--foo", "pdx: --foo does not exist; --help lists the commands."),
+        ("--foo up FILE", "pdx: --foo does not exist; --help lists the commands."),
+        ("--verison", "pdx: --verison does not exist; did you mean --version?"),
+        ("--version=1", "pdx: --version takes no value."),
+        (
+            "--engine sim up FILE",
+            "pdx: --engine is a flag of a command; write it after the command: `pdx up --engine`.",
+        ),
+        ("top --format", "pdx top: --format needs a value."),
+        ("top --foo", "pdx top: --foo does not exist; --help lists the flags."),
+        ("top --loca", "pdx top: --loca does not exist; did you mean --local?"),
+        ("top -N x", "pdx top: -N does not exist; did you mean -n?"),
+        ("render s3://b/x", "pdx render: FILE: s3://b/x is a URL; pipe its content, and write - instead of it."),
+        ("up HTTP://h/x", "pdx up: FILE: HTTP://h/x is a URL; pipe its content: `curl -sL HTTP://h/x | pdx up -`."),
+        ("convert s3://b/x", "pdx convert: FILE: s3://b/x is a URL; name a file on this machine."),
+        ("tiny-model s3://b/x", "pdx tiny-model: DIR: s3://b/x is a URL; name a directory on this machine."),
+        ("bench --trace gs+x://b/x", "pdx bench: --trace: gs+x://b/x is a URL; name a file on this machine."),
+        ("bench --report=", "pdx bench: --report: the value is empty; name a file."),
+        ("doctor my.yaml", "pdx doctor: NAME: my.yaml is a file; write the name of the PDDeployment in it."),
         ("sim --role both --jitter x", "pdx sim: --jitter is 'x'; write a number."),
         ("up FILE --port", "pdx up: --port needs a value."),
         ("up", "pdx up: FILE is missing; --help shows the usage."),
@@ -187,6 +260,19 @@ def test_too_many_engines_for_this_machine(capsys: pytest.CaptureFixture[str]) -
     assert "has 1001 engines, and `pdx up` starts at most 20 on this machine; lower spec" in capsys.readouterr().err
     assert default_limit(2) == 16
     assert default_limit(64) == 256
+
+
+def test_documents_name_images_of_this_version() -> None:
+    """PDX's own, where a tag is written out."""
+    root = EXAMPLES.parent
+    files = [root / "README.md", *(root / "docs").rglob("*.md"), *EXAMPLES.rglob("*.yaml")]
+    tags = {
+        tag for file in files for tag in re.findall(r"pdx/(?:gateway|operator|\$image):(\d[\w.]*)", file.read_text())
+    }
+    chart = yaml.safe_load((root / "charts" / "pdx" / "Chart.yaml").read_text())
+
+    assert tags == {pdx_version()}
+    assert {chart["version"], chart["appVersion"]} == {pdx_version()}
 
 
 def test_render_prints_the_image_of_the_chart(capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,11 +317,51 @@ def test_the_help_of_the_plugin_refers_to_kubectl(command: list[str], capsys: py
     assert "--run-dir" not in out
 
 
-def test_the_plugin_has_no_local_command(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", sorted({*COMMANDS} - {*PLUGIN_COMMANDS}))
+def test_a_command_that_the_plugin_does_not_have(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message holds for every command: `bench` and `completion` work in a cluster, or anywhere."""
     with pytest.raises(SystemExit) as ended:
-        main(["up", TINY], prog="kubectl pdx")
+        main([command, TINY], prog="kubectl pdx")
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "kubectl pdx: `up` works on this machine, not in a cluster; run `pdx up`.\n"
+    assert capsys.readouterr().err == f"kubectl pdx: The plugin has no command `{command}`; run `pdx {command}`.\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "error"),
+    [
+        ("top --local", "top: the plugin always inspects a cluster; leave out --local, or run `pdx top --local`."),
+        ("doctor --admin=http://h:1", "doctor: the plugin always inspects a cluster; leave out --admin, or run `pdx "),
+        ("top --foo", "top: --foo does not exist; --help lists the flags."),
+        ("render FILE --local", "render: --local does not exist; --help lists the flags."),
+    ],
+)
+def test_a_flag_that_the_plugin_does_not_have(argv: str, error: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([TINY if arg == "FILE" else arg for arg in argv.split()], prog="kubectl pdx")
+    assert ended.value.code == ExitCode.INVALID
+    assert capsys.readouterr().err.startswith(f"kubectl pdx {error}")
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("argv", [["render", "/nowhere.yaml"], ["render"]])
+def test_an_error_that_cannot_be_printed_keeps_its_exit_code(argv: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run([sys.executable, "-P", "-m", "pdx_cli", *argv], stderr=full, check=False)
+    assert ended.returncode == ExitCode.INVALID
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--order prefillfirst", "--order prefillfirst does not exist; did you mean PrefillFirst?"),
+        ("--order push", "--order push does not exist; write one of: PrefillFirst, DecodeFirst, Concurrent."),
+        ("--identity-ports 1 2", "--identity-ports has 2 ports; write one for each engine of --prefill."),
+        ("--prefill http://q:1 --identity-ports 1", "--identity-ports has 1 port; write one for each engine of "),
+    ],
+)
+def test_gateway_rejects_invalid_values(flags: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gateway", "--prefill", "http://p:1", "--decode", "http://d:1", *flags.split()]) == ExitCode.INVALID
+    assert capsys.readouterr().err.startswith(f"pdx: {message}")
 
 
 @pytest.mark.machine

@@ -1,4 +1,4 @@
-"""The policy ExpectedWait over endpoints: connects snapshots, load reports and legs of a worker with its state."""
+"""The policy ExpectedWait for endpoints: passes a worker's snapshots, load reports and legs to the policy's state."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -10,7 +10,7 @@ from pdx_proxy.balancing.policies import LoadOf, Policy
 from pdx_proxy.balancing.prefill.backlog import PrefillEngine, PrefillLeg
 from pdx_proxy.balancing.prefill.cache_watch import CacheWatch
 from pdx_proxy.balancing.prefill.expected_wait import ExpectedWait
-from pdx_proxy.balancing.prefill.shared_log import EndRecord, SentRecord, SharedLog
+from pdx_proxy.balancing.prefill.shared_log import KEPT, EndRecord, SentRecord, SharedLog
 from pdx_proxy.endpoints.endpoint import NO_SLOT, Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.payload.request import Request
@@ -89,6 +89,13 @@ class PrefillBalancer:
             leg.log, leg.number = log, log.sent(endpoint.slot, blocks, now, learns)
         return leg
 
+    def keeps(self, endpoint: Endpoint, request: Request) -> None:
+        """An engine gets the KV of a prompt, which its cache keeps."""
+        blocks, log = request.body.features.blocks, self._log
+        self.expected.engine(endpoint.name).cache.touch(blocks)
+        if log is not None and endpoint.slot != NO_SLOT:
+            log.keeps(endpoint.slot, blocks, self._load.clock())
+
     def report(self) -> dict[str, Any]:
         """Return the state as JSON values that may be summed over workers; some come with what to divide by."""
         self._read_log()
@@ -120,8 +127,11 @@ class PrefillBalancer:
                 name = self._names.get(record.slot)
                 if name is not None:
                     engine = self.expected.engine(name)
-                    leg = self.expected.received(engine, record.prompt, record.at, record.learns)
-                    legs[record.number] = leg
+                    if record.number == KEPT:
+                        engine.cache.touch(record.prompt)
+                    else:
+                        leg = self.expected.received(engine, record.prompt, record.at, record.learns)
+                        legs[record.number] = leg
             else:
                 self._end(legs.pop(record.number, None), record)
 

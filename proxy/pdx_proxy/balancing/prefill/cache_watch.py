@@ -1,4 +1,4 @@
-"""Whether an engine still has the blocks that its mirror has, by the engine's own count of cache hits. Pure.
+"""Whether an engine still has the blocks that its mirror has, from the engine's own count of cache hits. Pure.
 
 A cache that is emptied (`/reset_prefix_cache`, sleep mode, a restart behind the same address) shows nowhere else.
 """

@@ -1,4 +1,4 @@
-"""The policy ExpectedWait and its state: each prompt goes where its prefill costs all prompts the least time. Pure.
+"""The policy ExpectedWait and its state: a prompt goes to the engine where all prompts together lose least time. Pure.
 
 The expected wait at an engine is (tokens of its backlog + tokens of this prompt that are not in its cache) / its rate.
 All tokens are estimates in one unit; rates are learned in the same unit, so a constant error cancels.
@@ -27,7 +27,7 @@ _DECAY_SECONDS: Final = 1.0
 _DELAYED: Final = 2.0
 """Prompts that a token delays, for each prompt that comes to an engine while it works on its backlog: this one, and one
 that comes because it takes longer. `benchmarks/goodput` compared 0.5, 1, 2 and 4."""
-_MOST_DELAYED: Final = 32.0
+_MOST_DELAYED: Final = 128.0
 """Above this number more prompts change nothing: the prompt stays where its cache is."""
 _RECENT_WEIGHT: Final = 0.05
 """How much a second of recent work costs: of idle engines, the one that has had the least work gets a new prompt."""

@@ -1,4 +1,4 @@
-"""Which blocks of prompts an engine has in its prefix cache, by what was sent to it. Pure.
+"""Which blocks of prompts an engine has in its prefix cache, from the prompts that were sent to it. Pure.
 
 Blocks are evicted like vLLM's (v1/core/block_pool.py): the least recently used prompt first, of a prompt the last block
 first. So a block stays at least as long as those that follow it, and the blocks that an engine has of a prompt are

@@ -1,4 +1,4 @@
-"""What each worker sends to engines that prefill, in memory that all workers share. So each has the backlog of all.
+"""What each worker sends to engines that prefill, in shared memory, so that each worker has the whole backlog.
 
 One ring of records for each worker. Only that worker writes to it, and each other worker reads it when it selects an
 engine, so no message is sent and no lock is needed. A reader that the writer has overtaken has lost records: it drops
@@ -30,16 +30,18 @@ _ANSWERED: Final = 2
 _DROPPED: Final = 3
 _RESET: Final = 4
 _NO_SLOT: Final = -1
+KEPT: Final = 0
+"""The number of a record that is no leg: the engine gets the prompt's KV from another one."""
 
 
 class SentRecord:
-    """A worker has sent a prompt to an engine."""
+    """A worker has sent a prompt to an engine, or the KV of one."""
 
     __slots__ = ("at", "learns", "number", "prompt", "slot")
 
     def __init__(self, number: int, slot: int, prompt: PromptBlocks, at: float, learns: bool) -> None:
         self.number = number
-        """Of the leg, unique for its writer."""
+        """Of the leg, unique for its writer; or KEPT."""
         self.slot = slot
         """The endpoint's slot in `LoadTable`, the same in all workers."""
         self.prompt = prompt
@@ -137,12 +139,13 @@ class SharedLogMemory:
 class SharedLog:
     """One worker's end."""
 
-    __slots__ = ("_next", "_others", "_own", "_positions")
+    __slots__ = ("_next", "_others", "_own", "_positions", "workers")
 
     def __init__(self, memory: mmap.mmap, worker: int, workers: int) -> None:
         rings = [_Ring(memory, number) for number in range(workers)]
         self._own = rings.pop(worker)
         self._others = rings
+        self.workers: Final = workers
         self._positions = [ring.position() for ring in rings]
         """What was read of each. A new worker begins with what comes next."""
         self._next = 0
@@ -159,6 +162,10 @@ class SharedLog:
         self._next += 1
         self._own.write(_SENT, self._next, at, slot, learns, prompt)
         return self._next
+
+    def keeps(self, slot: int, prompt: PromptBlocks, at: float) -> None:
+        """Write that an engine gets the KV of a prompt."""
+        self._own.write(_SENT, KEPT, at, slot, False, prompt)
 
     def ended(self, number: int, answered_at: float | None) -> None:
         """Write that a leg has ended: answered at this time, or dropped."""

@@ -1,4 +1,4 @@
-"""How a listening socket is closed without resetting a connection of it."""
+"""Closes a listening socket without a reset of any of its connections."""
 
 import contextlib
 import ctypes

@@ -27,9 +27,16 @@ class Exchange(Protocol):
     def method(self) -> str:
         """GET, POST, …"""
 
+    cors: bytes
+    """Header lines for a browser's page of another origin, which every answer gets; mostly empty."""
+
     @property
     def path(self) -> str:
-        """Path without the query."""
+        """Path without the query, with its percent-encoding decoded."""
+
+    @property
+    def query(self) -> str:
+        """The query as it was sent, with its question mark; empty without one."""
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -113,12 +120,28 @@ def date_line() -> bytes:
     return _DATE_LINE.at(_UNIX_TIME())
 
 
+_CLOSE: Final[Mapping[str, str]] = {"connection": "close"}
+_KEEP_ALIVE: Final[Mapping[str, str]] = {"connection": "keep-alive"}
+_NONE: Final[Mapping[str, str]] = {}
+
+
+def connection_header(exchange: Exchange) -> Mapping[str, str]:
+    """The Connection header of an answer. A client of HTTP/1.0 reads to the end of a connection unless it has one."""
+    if exchange.closes:
+        return _CLOSE
+    return _NONE if exchange.chunks else _KEEP_ALIVE
+
+
+def own_lines(exchange: Exchange) -> bytes:
+    """The header lines that every answer gets: its Date, and what browsers need."""
+    date = date_line()
+    return exchange.cors + date if exchange.cors else date
+
+
 def answer(
     exchange: Exchange, status: int, body: bytes, headers: Mapping[str, str], content_type: str = "application/json"
 ) -> None:
     """Write a whole answer that the gateway itself gives."""
-    framing = {"content-type": content_type, "content-length": str(len(body)), **headers}
-    if exchange.closes:
-        framing["connection"] = "close"
-    head = answer_head(status, (), framing, date_line())
-    exchange.write(head + (body if exchange.method != "HEAD" else b""))
+    length = {"content-type": content_type, "content-length": str(len(body))}
+    framing = {**length, **headers, **connection_header(exchange)}
+    exchange.write(answer_head(status, (), framing, own_lines(exchange)) + body)

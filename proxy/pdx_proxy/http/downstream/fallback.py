@@ -1,6 +1,7 @@
 """The fallback: aiohttp reads the requests that the fast path does not.
 
-Answers are written to its transport as bytes.
+Answers are written to its transport as bytes. When a client's next request is one for the fast path, the connection
+returns there. (Not when it has come in one piece with the request before: aiohttp has read it then.)
 """
 
 import asyncio
@@ -9,26 +10,61 @@ from typing import Any, Final
 
 from aiohttp import HttpVersion10, HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_exceptions import LineTooLong
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
+from pdx_proxy.http.downstream.boundary import RequestBoundary
 from pdx_proxy.http.downstream.exchange import Handler, Pausable, date_line
+from pdx_proxy.http.downstream.head import MAX_HEADERS
 from pdx_proxy.http.downstream.transport import SendProgress, body_seconds, cut, peer_of, sweep_client
-from pdx_proxy.http.errors import BAD_REQUEST, RefusedError, body_too_large, body_too_slow, error_body
+from pdx_proxy.http.errors import BAD_REQUEST, RefusedError, body_too_large, body_too_slow, error_body, head_too_large
 from pdx_proxy.http.messages import answer_head
+from pdx_proxy.http.target import split_target
 
 _IDLE_SECONDS: Final = 75.0
 """How long a connection may wait for a whole head, from the end of the previous request."""
+_MAX_LINE_BYTES: Final = 8190
+_TRACESTATE: Final = "tracestate"
+_TOO_MANY: Final = "Too many headers"
+
+TakeBack = Callable[[asyncio.Transport, bytes, bool], bool]
+"""Offers a connection to the fast path, with the first bytes of a request and whether its writing is paused. False: it
+is declined."""
 
 
 class _Protocol(RequestHandler):
     """aiohttp's connection, with flow control of the upstream."""
 
-    __slots__ = ("progress", "upstream")
+    __slots__ = ("boundary", "progress", "take_back", "upstream")
 
+    boundary: RequestBoundary
     progress: SendProgress
+    take_back: TakeBack
     upstream: Pausable | None
+
+    def data_received(self, data: bytes) -> None:
+        if data:
+            if self._is_idle and self.boundary.is_reached(self._request_count) and self._give_back(data):
+                return
+            self.boundary.follow(data)
+        super().data_received(data)
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether every request is answered and the next one may come."""
+        waits = self._waiter is not None and not self._waiter.done() and not self._messages
+        return waits and not (self._force_close or self._close or self._buffer_paused or self._reading_paused)
+
+    def _give_back(self, data: bytes) -> bool:
+        """Give the connection back to the fast path, which reads on from `data`, and end this object."""
+        transport = self.transport
+        if transport is None or not self.take_back(transport, data, self.writing_paused):
+            return False
+        self.transport = None  # it stays open
+        self.connection_lost(None)
+        return True
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -50,7 +86,11 @@ class _Protocol(RequestHandler):
         """Answer a request that is not HTTP in vLLM's shape, without a traceback: any client can send one."""
         if status >= 500:
             return super().handle_error(request, status, exc, message)
-        body = error_body(status, (message or "Invalid HTTP request received.").strip(), BAD_REQUEST)
+        if isinstance(exc, LineTooLong) or (message or "").startswith(_TOO_MANY):
+            refusal = head_too_large(_MAX_LINE_BYTES, MAX_HEADERS)
+            status, body = refusal.status, refusal.body()
+        else:
+            body = error_body(status, (message or "Invalid HTTP request received.").strip(), BAD_REQUEST)
         framing = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
         if self.transport is not None:
             self.transport.write(answer_head(status, (), framing, date_line()) + body)
@@ -77,26 +117,21 @@ class _Written(web.StreamResponse):
 class AiohttpExchange:
     """An Exchange over aiohttp's request."""
 
-    __slots__ = ("_count", "_protocol", "_request", "begun", "keep_alive")
+    __slots__ = ("_count", "_protocol", "_request", "begun", "cors", "headers", "keep_alive", "path", "query")
 
     def __init__(self, request: web.BaseRequest, protocol: _Protocol) -> None:
         self._request = request
         self._protocol = protocol
         self._count: Callable[[int], None] | None = None
+        self.headers = _joined_headers(request)
+        self.path, self.query = split_target(request.raw_path)
+        self.cors = b""
         self.keep_alive = request.keep_alive
         self.begun = False
 
     @property
     def method(self) -> str:
         return self._request.method
-
-    @property
-    def path(self) -> str:
-        return self._request.raw_path.split("?", 1)[0]
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self._request.headers
 
     @property
     def chunks(self) -> bool:
@@ -157,9 +192,12 @@ class AiohttpExchange:
 
     def write(self, data: bytes) -> None:
         transport = self._protocol.transport
-        if transport is not None:
-            self.begun = True
-            transport.write(data)
+        if transport is None:
+            return
+        if self._request.method == "HEAD":  # its client would take a body for the next answer
+            data = b"" if self.begun else data[: data.index(b"\r\n\r\n") + 4]
+        self.begun = True
+        transport.write(data)
 
     def bind_upstream(self, upstream: Pausable | None) -> None:
         self._protocol.upstream = upstream
@@ -176,19 +214,32 @@ class AiohttpExchange:
             cut(transport)
 
 
+def _joined_headers(request: web.BaseRequest) -> Mapping[str, str]:
+    """The headers of a request, with several lines of its tracestate as one (W3C Trace Context, 3.3.1)."""
+    states = request.headers.getall(_TRACESTATE, ())
+    if len(states) < 2:
+        return request.headers
+    joined = request.headers.copy()
+    joined[_TRACESTATE] = ",".join(states)
+    return joined
+
+
 class FallbackServer(web.Server):
     """aiohttp's protocol factory; the handler is cancelled when its client disconnects."""
 
-    def __init__(self, handler: Handler, *, max_body_bytes: int) -> None:
+    def __init__(self, handler: Handler, take_back: TakeBack, *, max_body_bytes: int) -> None:
         async def serve(request: web.BaseRequest) -> web.StreamResponse:
             protocol = request.protocol
             assert isinstance(protocol, _Protocol)
             if request.version < HttpVersion10:
                 return protocol.handle_error(request, 400, message="HTTP/1.0 and HTTP/1.1 are spoken here.")
-            exchange = AiohttpExchange(request, protocol)
+            exchange, task = AiohttpExchange(request, protocol), asyncio.current_task()
+            assert task is not None
+            self.tasks.add(task)
             try:
                 await handler(exchange)
             finally:
+                self.tasks.discard(task)
                 protocol.upstream = None
             written = _Written()
             if not exchange.keep_alive:
@@ -199,7 +250,11 @@ class FallbackServer(web.Server):
 
         self.open: set[RequestHandler] = set()
         """Connections whose last bytes may not have been sent."""
-        self._options: dict[str, Any] = {"access_log": None, "keepalive_timeout": _IDLE_SECONDS}
+        self.tasks: set[asyncio.Task[Any]] = set()
+        """The handlers of the requests that are served."""
+        limits = {"max_line_size": _MAX_LINE_BYTES, "max_field_size": _MAX_LINE_BYTES, "max_headers": MAX_HEADERS}
+        self._options: dict[str, Any] = {"access_log": None, "keepalive_timeout": _IDLE_SECONDS, **limits}
+        self._take_back = take_back
         self._max_body_bytes = max_body_bytes
         super().__init__(serve, handler_cancellation=True, request_factory=self._request, **self._options)
 
@@ -215,6 +270,8 @@ class FallbackServer(web.Server):
         protocol = _Protocol(self, loop=self._loop, **self._options)
         protocol.upstream = None
         protocol.progress = SendProgress()
+        protocol.boundary = RequestBoundary()
+        protocol.take_back = self._take_back
         return protocol
 
     @property

@@ -4,6 +4,8 @@ from typing import Final
 
 import httptools
 
+MAX_HEADERS: Final = 128
+"""Headers of one request, on both servers."""
 _UNUSUAL: Final = frozenset({"content-encoding", "expect", "transfer-encoding", "upgrade"})
 
 
@@ -36,7 +38,13 @@ def read_head(head: bytes, max_body_bytes: int) -> tuple[dict[str, str], int, bo
         return None
     found = headers.by_name
     length = found.get("content-length", "")
-    if headers.repeated or not _UNUSUAL.isdisjoint(found) or not length.isdecimal() or "host" not in found:
+    if (
+        headers.repeated
+        or len(found) > MAX_HEADERS
+        or not _UNUSUAL.isdisjoint(found)
+        or not length.isdecimal()
+        or "host" not in found
+    ):
         return None
     size = int(length)
     if not 0 < size <= max_body_bytes:  # an empty body ends the request, and the parser then forgets `close`

@@ -1,9 +1,9 @@
-"""The fast path: a client's connection that serves the requests that carry the load.
+"""The fast path: reads a client's connection, and serves the most common kinds of requests.
 
 It reads POST requests of the hot routes in HTTP/1.1 with a Content-Length, so the head contains where a request ends.
 When a client sends anything else (another route or version, chunks, no body, `Expect`, a repeated header, bytes that
-are not HTTP), aiohttp takes over the connection from that request on, with every byte that has not been answered.
-Therefore this module never parses unusual requests.
+are not HTTP), aiohttp takes over the connection with every byte that has not been answered, until a later request is
+one for this module. Therefore it never parses unusual requests.
 """
 
 import asyncio
@@ -42,6 +42,13 @@ _REFUSALS: Final = 32
 """How many connections beyond the limit receive a 503 at a time; further ones are cut."""
 
 _log: Final = logging.getLogger(__name__)
+
+
+def may_be_hot(data: bytes) -> bool:
+    """Whether the first bytes of a request are those of one for the fast path, as far as they have arrived."""
+    return data.startswith(_HOT_LINES) or (
+        len(data) < _LONGEST_LINE and any(line.startswith(data) for line in _HOT_LINES)
+    )
 
 
 class Owner(Protocol):
@@ -86,6 +93,7 @@ class Http1Connection:
         "_write_paused",
         "begun",
         "closes",
+        "cors",
         "headers",
         "path",
         "size",
@@ -94,6 +102,7 @@ class Http1Connection:
     )
 
     method: Final = "POST"
+    query: Final = ""
     chunks: Final = True
 
     def __init__(self, owner: Owner, loop: asyncio.AbstractEventLoop) -> None:
@@ -126,6 +135,7 @@ class Http1Connection:
         self.path = ""
         self.size = 0
         self.headers: Mapping[str, str] = {}
+        self.cors = b""
         self.begun = False
         self.closes = False
         self.task: asyncio.Task[None] | None = None
@@ -198,6 +208,10 @@ class Http1Connection:
         sock = transport.get_extra_info("socket")
         return sock is not None and unread_bytes(sock.fileno()) > 0
 
+    def has_no_handshake(self, since: float) -> bool:
+        """Whether the connection was accepted before `since` and its TLS handshake is not complete."""
+        return self.transport is None and self.task is None and self._since < since
+
     def stop(self, since: float) -> None:
         """Accept no further request, except one that may be on its way (see `is_expectant`)."""
         self.closes = True
@@ -244,6 +258,13 @@ class Http1Connection:
         if room < 0:
             self._refuse(self.transport, with_answer=room >= -_REFUSALS)
 
+    def resume(self, transport: asyncio.Transport, data: bytes, write_paused: bool) -> None:
+        """Take over a connection from the fallback, with the first bytes of a request."""
+        self.transport = transport
+        self._write_paused = write_paused
+        transport.set_protocol(cast("asyncio.Protocol", self))
+        self.data_received(data)
+
     def eof_received(self) -> bool:
         return False
 
@@ -282,11 +303,8 @@ class Http1Connection:
     def _begin(self, data: bytes) -> None:
         """Begin a request whose first bytes are `data`, or buffer them until its head is complete."""
         self._ahead = b""
-        if not data.startswith(_HOT_LINES):
-            if len(data) < _LONGEST_LINE and any(line.startswith(data) for line in _HOT_LINES):
-                self._ahead = data
-            else:
-                self._fall_back(data)
+        if not may_be_hot(data):
+            self._fall_back(data)
             return
         end = data.find(b"\r\n\r\n") + 4
         if end < 4 and len(data) <= _MAX_HEAD_BYTES:
@@ -350,7 +368,8 @@ class Http1Connection:
     def _linger(self, transport: asyncio.Transport) -> None:
         self._lingers = True
         self._since = self._loop.time()
-        transport.write_eof()
+        if transport.can_write_eof():  # TLS cannot close one direction
+            transport.write_eof()
 
     def _discard(self, size: int) -> None:
         self._missing -= size

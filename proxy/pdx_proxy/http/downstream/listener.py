@@ -1,17 +1,19 @@
-"""The serving port: every connection begins on the fast path; aiohttp may take it over."""
+"""The serving port: every connection begins on the fast path; aiohttp takes over for requests that are not for it."""
 
 import asyncio
 import contextlib
 import resource
 import socket
+import ssl
 from collections.abc import Callable
 from math import inf
 from typing import Final, cast
 
+from pdx_proxy.http.downstream.certificate import HANDSHAKE_SECONDS, SHUTDOWN_SECONDS
 from pdx_proxy.http.downstream.closing import has_backlog, refuse_handshakes
 from pdx_proxy.http.downstream.exchange import Handler
 from pdx_proxy.http.downstream.fallback import FallbackServer
-from pdx_proxy.http.downstream.http1 import Http1Connection
+from pdx_proxy.http.downstream.http1 import Http1Connection, may_be_hot
 from pdx_proxy.http.downstream.transport import cut
 
 _SWEEP_SECONDS: Final = 5.0
@@ -51,7 +53,7 @@ class Listener:
 
     def __init__(self, handler: Handler, *, max_body_bytes: int, send_seconds: float) -> None:
         self._loop = asyncio.get_running_loop()
-        self._fallback = FallbackServer(handler, max_body_bytes=max_body_bytes)
+        self._fallback = FallbackServer(handler, self._take_back, max_body_bytes=max_body_bytes)
         self._connections: set[Http1Connection] = set()
         self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
         self._sock: socket.socket | None = None
@@ -81,11 +83,28 @@ class Listener:
         self._connections.discard(connection)
         return self._fallback()
 
-    async def start(self, sock: socket.socket) -> None:
-        """Accept the connections of a bound socket, and own the socket."""
+    def _take_back(self, transport: asyncio.Transport, data: bytes, write_paused: bool) -> bool:
+        """Let the fast path read on from the first bytes of a request, unless they are not for it."""
+        if self.stopping or not may_be_hot(data):
+            return False
+        self().resume(transport, data, write_paused)
+        return True
+
+    async def start(self, sock: socket.socket, context: ssl.SSLContext | None = None) -> None:
+        """Accept the connections of a bound socket, and own the socket. With a context, they use TLS."""
         factory = cast("Callable[[], asyncio.Protocol]", self)
         self._sock = sock
-        self._server = await self._loop.create_server(factory, sock=sock, backlog=BACKLOG)
+        if context is None:
+            self._server = await self._loop.create_server(factory, sock=sock, backlog=BACKLOG)
+            return
+        self._server = await self._loop.create_server(
+            factory,
+            sock=sock,
+            backlog=BACKLOG,
+            ssl=context,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS,
+            ssl_shutdown_timeout=SHUTDOWN_SECONDS,
+        )
 
     async def close(self, handshake_seconds: float) -> None:
         """Accept the connections whose handshake has begun, and no further one. Close idle connections.
@@ -113,10 +132,12 @@ class Listener:
         await self._first_requests(min(ends, self._loop.time() + _FIRST_REQUEST_SECONDS))
         self._fallback.pre_shutdown()
         tasks = [connection.task for connection in self._connections if connection.task is not None]
+        tasks += self._fallback.tasks
         transports = self._fallback.transports
         try:
-            left = max(ends - self._loop.time(), 0.0)
-            await asyncio.gather(self._finish(tasks, left), self._fallback.shutdown(left))
+            # First of all: aiohttp closes a connection before it cancels the handler, which could then write no end.
+            await self._finish(tasks, max(ends - self._loop.time(), 0.0))
+            await self._fallback.shutdown(max(ends - self._loop.time(), _LAST_SECONDS))  # 0 would be without limit
             transports += [each.transport for each in self._connections if each.transport is not None]
             await self._flush(transports, max(ends, self._loop.time() + _LAST_SECONDS))
             await self._until(lambda: not self._connections and not self._fallback.open, ends)
@@ -158,5 +179,8 @@ class Listener:
         now = self._loop.time()
         for connection in list(self._connections):
             connection.sweep(now)
+            if connection.has_no_handshake(now - HANDSHAKE_SECONDS - _SWEEP_SECONDS):
+                # asyncio reports neither the begin nor the end of a connection whose TLS handshake fails.
+                self.forget(connection)
         self._fallback.sweep(now, self.send_seconds)
         self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)

@@ -16,13 +16,15 @@ from pdx_proxy.http.messages import BodyParts
 from pdx_proxy.http.tcp import detect_lost_peer
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.deadline import DeadlineTimer
-from pdx_proxy.http.upstream.failures import DeadlineExceeded, LostConnection, RequestExpired
+from pdx_proxy.http.upstream.failures import ClosedConnection, DeadlineExceeded, LostConnection, RequestExpired
 
 _JOINED_BYTES: Final = 16 * 1024
 """Up to this size, head and body are joined and sent in one write. A larger body is not copied."""
 
 _MAX_HEAD_BYTES: Final = 64 * 1024
 """The largest head of an answer. An engine that sends more has failed."""
+_FINAL: Final = 200
+"""The least status of an answer that is not interim."""
 _LOST_SECONDS: Final = 30.0
 """After this long without a sign of life the kernel ends a connection: a lost node sends no FIN."""
 
@@ -49,6 +51,7 @@ class Connection:
     """
 
     __slots__ = (
+        "_closed",
         "_deadline",
         "_half_closed",
         "_head_bytes",
@@ -96,6 +99,8 @@ class Connection:
         """Whether reading is paused because the client is slow."""
         self.lost: Exception | None = None
         """Why the connection cannot be used any more."""
+        self._closed = False
+        """Whether the other end has closed it, and sent nothing wrong before."""
         self.on_lost: set[Callable[[], None]] = set()
         """Called once if the engine closes the connection before an idle one would be closed: it is dying or dead."""
         self.used = False
@@ -304,6 +309,7 @@ class Connection:
                 not self.answer.complete or self._loop.time() - self.idle_since < _IDLE_SECONDS
             )
             self.lost = exc or ConnectionResetError("the engine closed the connection")
+            self._closed = True
             if early:
                 self._notify_lost()
         self._deadline.cancel()
@@ -368,7 +374,8 @@ class Connection:
     def _failure(self) -> Exception:
         """The exception that ends the wait for the answer."""
         if self.lost is not None:
-            return LostConnection(self.endpoint, f"connection lost: {self.lost}")
+            kind = ClosedConnection if self._closed and self.answer.status >= _FINAL else LostConnection
+            return kind(self.endpoint, f"connection lost: {self.lost}")
         if self._interruption is not None:
             return self._interruption
         if self._deadline.request_expired:

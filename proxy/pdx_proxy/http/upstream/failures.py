@@ -4,8 +4,10 @@ EngineFailure
 ├── ConnectFailure    the engine could not be reached; nothing was sent
 │   └── ConnectTimeout    it did not refuse the connection either
 ├── LostConnection    the connection ended, or received bytes that are not HTTP, before the answer was complete
+│   └── ClosedConnection  the engine closed it behind the head of an answer, or as one that had been idle
 ├── DeadlineExceeded  a wait exceeded its deadline
 └── BadAnswer         an answer that reports a failure of the engine: 5xx, an error event, an unexpected abort
+    └── EngineBusy        a 429 or 503 with Retry-After: the engine accepts no request for that time
 """
 
 from enum import StrEnum
@@ -49,6 +51,13 @@ class LostConnection(EngineFailure):
     reason = Reason.LOST
 
 
+class ClosedConnection(LostConnection):
+    """The engine closed the connection behind the head of an answer, or as one that had been idle.
+
+    That may concern this connection alone: vLLM closes it when it fails inside a stream.
+    """
+
+
 class DeadlineExceeded(EngineFailure):
     """The engine took too long."""
 
@@ -68,3 +77,13 @@ class BadAnswer(EngineFailure):
         self.status = status
         self.body = body
         """The answer's body, which goes to the client after the last attempt; empty if it is not JSON."""
+
+
+class EngineBusy(BadAnswer):
+    """The engine accepts no request for some time, and has named it. Hand-offs treat it as an engine that is full."""
+
+    def __init__(self, endpoint: str, seconds: float, answered: int, body: bytes) -> None:
+        super().__init__(endpoint, f"busy for {seconds:g} s", Reason.STATUS, 503, body)
+        self.seconds = seconds
+        self.answered = answered
+        """The status that the engine answered."""

@@ -125,6 +125,16 @@ async def test_recompute_hides_a_load_failure(make_pair: MakePair) -> None:
     assert (pair.d.counts.recomputed, pair.d.counts.prompt_tokens_local) == (1, 700)
 
 
+async def test_a_blocked_transfer_fails_until_it_is_open_again(make_pair: MakePair) -> None:
+    pair = await make_pair()
+    assert (await pair.decode((await pair.prefill()).params)).text == EXPECTED
+    pair.d.faults.add(FaultKind.BLOCK_TRANSFER)
+    assert (await pair.decode((await pair.prefill("two")).params, "two")).status == 500
+    assert pair.d.counts.transfers_failed == 1
+    pair.d.faults.clear()
+    assert (await pair.decode((await pair.prefill("three")).params, "three")).text == EXPECTED
+
+
 async def test_restarted_prefill_is_another_engine(make_pair: MakePair) -> None:
     pair = await make_pair()
     params = (await pair.prefill()).params

@@ -24,6 +24,8 @@ def _spec(**spec: Any) -> Spec:
     return parse({"apiVersion": "pdx.dev/v1alpha1", "kind": "PDDeployment", "metadata": metadata, "spec": body}).spec
 
 
+SITE = Site("10.0.0.1", {"side-channel": 5600, "kv": 5600})
+
 FROZEN: dict[str, tuple[dict[str, Any], str]] = {
     "smallest": ({}, "fd14d98e15"),
     "aggregated": ({"mode": "Aggregated"}, "d228667b59"),
@@ -77,7 +79,7 @@ def test_a_later_field_changes_nothing_until_it_is_used(part: Any) -> None:
         {"decode": {"disruption": {"maxUnavailable": "50%"}}},
         {"decode": {"podTemplate": {"spec": {"nodeSelector": {"a": "b"}}}}},
         {"engine": {"imagePullPolicy": "Always"}},
-        {"engine": {"shutdownSeconds": 7}},
+        {"engine": {"drainSeconds": 7}},
         {"model": {"name": "Qwen/Qwen3-8B", "tokenSecretRef": {"name": "hub"}}},
         {"model": {"name": "Qwen/Qwen3-8B", "cache": {"persistentVolumeClaim": {"claimName": "c"}}}},
         {"gateway": {"replicas": 3, "workers": 2}},
@@ -86,7 +88,7 @@ def test_a_later_field_changes_nothing_until_it_is_used(part: Any) -> None:
         {"routing": {"prefillPolicy": "LeastLoad", "retries": {"attempts": 5}, "queue": {"maxRequests": 0}}},
         {"routing": {"deadlines": {"prefillSeconds": 7, "firstEventSeconds": 60, "totalSeconds": 500}}},
         {"rollout": {"maxSurge": 0}},
-        {"observability": {"scrapeFrom": [{"podLabels": {"app": "prometheus"}}]}},
+        {"observability": {"scrapeFrom": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]}},
     ],
     ids=str,
 )
@@ -114,6 +116,8 @@ def test_another_field_keeps_the_revision(change: dict[str, Any]) -> None:
         {"kvTransfer": {"onLoadFailure": "Recompute"}},
         {"routing": {"deadlines": {"handoffSeconds": 26}}},
         {"prefill": {"replicas": 2, "parallelism": {"tensor": 2}}},
+        {"prefill": {"replicas": 2, "parallelism": {"pipeline": 2}}},
+        {"decode": {"parallelism": {"expert": True}}},
         {"prefill": {"replicas": 2, "args": ["--x"]}},
         {"decode": {"chunkedPrefill": {"enabled": False}}},
         {"decode": {"env": [{"name": "A", "value": "1"}]}},
@@ -176,6 +180,39 @@ def test_inputs_of_a_role_do_not_contain_its_replicas() -> None:
     assert engine_inputs(after, Role.DECODE) != engine_inputs(before, Role.DECODE)
 
 
+TRACED = {"tracing": {"endpoint": "http://collector:4318", "ratio": 0.5}}
+
+
+def test_without_tracing_nothing_changes() -> None:
+    plain, same = _spec(), _spec(observability={"scrapeFrom": [{"podSelector": {"matchLabels": {"a": "b"}}}]})
+    for role in (Role.PREFILL, Role.DECODE):
+        assert engine_inputs(same, role) == engine_inputs(plain, role)
+        assert "traces" not in engine_inputs(plain, role)
+        command = engine_command(plain, role, site=SITE, listen="0.0.0.0", port=8000)
+        assert not [arg for arg in command.args if "otlp" in arg]
+        assert not [name for name, _ in command.env if name.startswith("OTEL")]
+
+
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
+def test_tracing_sets_vllms_flag_and_a_service_name_of_each_role(role: Role) -> None:
+    spec = _spec(observability=TRACED, engine={"env": [{"name": "OTEL_TRACES_SAMPLER", "value": "always_on"}]})
+    command = engine_command(spec, role, site=SITE, listen="0.0.0.0", port=8000)
+    args, env = list(command.args), dict(command.env)
+    assert args[args.index("--otlp-traces-endpoint") + 1] == "http://collector:4318/v1/traces"
+    assert env["OTEL_SERVICE_NAME"] == f"pdx-{role}"
+    assert env["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] == "http/protobuf"
+    assert env["OTEL_TRACES_SAMPLER"] == "always_on", "the user's variable counts"
+
+
+def test_the_endpoint_is_an_input_of_engines_but_no_reason_not_to_pair() -> None:
+    plain, traced = _spec(), _spec(observability=TRACED)
+    other = _spec(observability={"tracing": {"endpoint": "http://collector:4318", "ratio": 0}})
+    assert pairing_revision(traced) == pairing_revision(plain)
+    for role in (Role.PREFILL, Role.DECODE):
+        assert engine_inputs(traced, role) != engine_inputs(plain, role)
+        assert engine_inputs(other, role) == engine_inputs(traced, role), "the ratio concerns the gateway only"
+
+
 def test_a_null_in_an_overlay_is_an_input() -> None:
     """It deletes what PDX renders."""
     overlay = {"podTemplate": {"spec": {"securityContext": {"runAsUser": None}}}}
@@ -189,3 +226,15 @@ def test_shutdown_seconds_become_a_flag(mode: Mode, seconds: int, flags: list[st
     site = Site(host="127.0.0.1", ports={"side-channel": 5600})
     command = engine_command(_spec(mode=mode), role, site=site, listen="127.0.0.1", port=8000, shutdown_seconds=seconds)
     assert [arg for arg in command.args if arg in ("--shutdown-timeout", "30")] == flags
+
+
+def _prefill_args(**parallelism: Any) -> str:
+    site = Site(host="127.0.0.1", ports={"side-channel": 5600})
+    spec = _spec(prefill={"parallelism": parallelism})
+    return " ".join(engine_command(spec, Role.PREFILL, site=site, listen="127.0.0.1", port=8000).args)
+
+
+def test_the_devices_of_an_engine_are_flags() -> None:
+    flags = "--tensor-parallel-size 4 --pipeline-parallel-size 2 --enable-expert-parallel"
+    assert flags in _prefill_args(tensor=4, pipeline=2, expert=True)
+    assert "parallel" not in _prefill_args(pipeline=1, expert=False)

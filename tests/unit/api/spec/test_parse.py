@@ -8,11 +8,13 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from pdx_api.connectors.base import Site
 from pdx_api.connectors.families import Pool
 from pdx_api.names import Mode, Role
 from pdx_api.render.engines import engine_command, pairing_revision, service_command, side_services
+from pdx_api.spec.fields import Part, model_of
 from pdx_api.spec.messages import written
 from pdx_api.spec.parse import InvalidDeploymentError, parse
 from pdx_api.spec.types import PDDeployment, Spec
@@ -88,7 +90,7 @@ SEVERAL: dict[str, Any] = {
         "replicas": 2,
         "prefill": {"replicas": None, "nodeSelector": {}},
         "decode": {"args": ["--seed", 1], "parallelism": {"tensor": "two"}},
-        "engine": {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]},
+        "engine": {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s"}}}]},
         "kvTransfer": {"connector": "nixlconnector", "order": "prefillfirst"},
     },
 }
@@ -105,13 +107,44 @@ def test_every_error_is_reported_with_its_path() -> None:
         "spec.prefill.nodeSelector",
         "spec.decode.args[1]",
         "spec.decode.parallelism.tensor",
-        "spec.engine.env[0].valueFrom",
+        "spec.engine.env[0].valueFrom.secretKeyRef.key",
         "spec.kvTransfer.connector",
         "spec.kvTransfer.order",
     }
     assert "spec.prefill.podTemplate, in spec" in found["spec.prefill.nodeSelector"]
     assert "write spec.prefill.replicas and spec.decode.replicas" in found["spec.replicas"]
-    assert "podTemplate" in found["spec.engine.env[0].valueFrom"]
+
+
+def test_a_rule_between_fields_names_them() -> None:
+    body = changed("spec.decode", {"parallelism": {"tensor": 3}})
+    body["spec"]["prefill"] = {"parallelism": {"tensor": 2}}
+    with pytest.raises(InvalidDeploymentError, match="these engines cannot pair") as raised:
+        parse(body)
+    (problem,) = raised.value.problems
+    assert [written(field) for field in problem.fields] == [
+        "spec.prefill.parallelism.tensor",
+        "spec.decode.parallelism.tensor",
+    ]
+
+
+RELATED = [(part, field) for part in Part.__subclasses__() for rule in part.rules for field in rule.fields]
+
+
+@pytest.mark.parametrize(("part", "field"), RELATED)
+def test_the_fields_of_a_rule_exist(part: type[BaseModel], field: str) -> None:
+    model: type[BaseModel] | None = part
+    for step in field.split("."):
+        if model is None:
+            assert ".config." in field, "a connector's own settings"
+            return
+        found = {each.alias: each for each in model.model_fields.values()}
+        model = model_of(found[step].annotation)
+
+
+@pytest.mark.parametrize("owner", ["engine", "decode", "gateway"])
+def test_fields_of_pods_belong_into_the_overlay_of_their_part(owner: str) -> None:
+    with pytest.raises(InvalidDeploymentError, match=rf"write it in spec\.{owner}\.podTemplate, in spec\."):
+        parse({**GOOD, "spec": {**GOOD["spec"], owner: {"imagePullSecrets": [{"name": "registry"}]}}})
 
 
 def test_every_broken_rule_of_a_part_is_reported() -> None:
@@ -251,6 +284,7 @@ FLAGS: list[tuple[str, object, str]] = [
     ("engine.args", ["--enforce-eager"], "--enforce-eager"),
     ("decode.args", ["--seed", "1"], "--seed 1"),
     ("decode.parallelism", {"tensor": 2}, "--tensor-parallel-size 2"),
+    ("decode.parallelism", {"expert": True}, "--enable-expert-parallel"),
     ("decode.chunkedPrefill", {"enabled": False}, "--no-enable-chunked-prefill"),
     ("decode.chunkedPrefill", {"maxBatchedTokens": 77}, "--max-num-batched-tokens 77"),
     ("kvTransfer.onLoadFailure", "Recompute", '"kv_load_failure_policy": "recompute"'),

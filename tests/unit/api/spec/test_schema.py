@@ -26,14 +26,14 @@ from pdx_api.spec.schema import (
     object_schema,
     structural,
 )
-from pdx_api.spec.status import PoolStatus, Status
+from pdx_api.spec.status import GatewayStatus, Status
 from scripts import generate
 from tests.pddeployments import FULL, GOOD, as_stored
 
 Schema = Mapping[str, Any]
 
 SCHEMA = object_schema()
-SIMPLE = ("string", "integer", "boolean")
+SIMPLE = ("string", "integer", "number", "boolean")
 MOST = 256 * 1024
 """Bytes that an annotation may hold: a client-side apply keeps the object in one."""
 
@@ -138,15 +138,15 @@ def test_columns_show_fields_that_exist() -> None:
     (version,) = custom_resource_definition()["spec"]["versions"]
     paths = {path for path, _ in nodes(SCHEMA)} | {".metadata.creationTimestamp"}
     names = [column["name"] for column in version["additionalPrinterColumns"] if column["priority"] == 0]
-    assert names == ["Mode", "Connector", "Order", "P", "D", "Ready", "KV Verified", "Age"]
+    assert names == ["Mode", "Connector", "Order", "Prefill", "Decode", "Available", "Ready", "KV Verified", "Age"]
     for column in version["additionalPrinterColumns"]:
         assert column["jsonPath"].split("[")[0] in paths
 
 
 def test_a_status_is_parsed_again() -> None:
-    status = Status(observed_generation=1, prefill=PoolStatus(desired=2, ready=1))
+    status = Status(observed_generation=1, gateway=GatewayStatus(desired_replicas=2, ready_replicas=1))
     body = status.model_dump(mode="json", by_alias=True, exclude_none=True)
-    assert body == {"observedGeneration": 1, "prefill": {"desired": 2, "ready": 1, "summary": "1/2"}}
+    assert body == {"observedGeneration": 1, "gateway": {"desiredReplicas": 2, "readyReplicas": 1}}
     assert Status.model_validate({**body, "fromTheFuture": 1}) == status
 
 

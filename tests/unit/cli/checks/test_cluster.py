@@ -5,12 +5,15 @@ from typing import Any
 import pytest
 
 from pdx_api.names import Role
+from pdx_api.spec.parse import parse
 from pdx_cli.checks.findings import Severity, is_healthy
 from pdx_cli.sources.observation import Operator, Rights, SecretReference, WarningEvent
 from tests.doctor_observations import (
+    BODY,
     CRASH,
     HEALTHY,
     NO_GATEWAY,
+    SPEC,
     assert_found,
     body,
     broken_decode,
@@ -145,8 +148,8 @@ SETUPS: list[Any] = [
     ),
     pytest.param(broken_decode(), "DecodeNotReady", ["No decode engine is ready"], id="no decode engine"),
     pytest.param(
-        {"body": body(Degraded=condition("Degraded", "True", "ChildRefused", "the API server refuses the Service"))},
-        "ChildRefused",
+        {"body": body(Degraded=condition("Degraded", "True", "ChildRejected", "the API server refuses the Service"))},
+        "ChildRejected",
         ["The operator reports: the API server refuses the Service"],
         id="what only the operator reports",
     ),
@@ -156,6 +159,20 @@ SETUPS: list[Any] = [
 @pytest.mark.parametrize(("changes", "cause", "parts"), SETUPS)
 def test_cause(changes: dict[str, Any], cause: str, parts: list[str]) -> None:
     assert_found(changes, cause, parts)
+
+
+def test_deprecated_fields_are_a_note() -> None:
+    former = {**body(), "spec": {"routing": {"canarySeconds": 40}, "engine": {"shutdownSeconds": 60}}}
+    (finding,) = found(body=former)
+    assert (finding.severity, finding.cause) == (Severity.NOTE, "DeprecatedFields")
+    assert finding.sentence.endswith(": spec.routing.canarySeconds and 1 more")
+
+
+@pytest.mark.parametrize(("reason", "causes"), [("RollingOut", []), ("PrefillNotReady", ["PrefillNotReady"])])
+def test_a_rollout_that_serves_is_no_finding(reason: str, causes: list[str]) -> None:
+    ready = condition("Ready", "False", reason, "something is on its way")
+    available = condition("Available", "True", "Serving", "requests are served")
+    assert [finding.cause for finding in found(body=body(Available=available, Ready=ready))] == causes
 
 
 def test_consequences_come_after_their_cause() -> None:
@@ -177,3 +194,16 @@ def test_loading_engines_are_a_wait() -> None:
     findings = found(**broken_decode(**loading))
     assert (findings[0].severity, findings[0].cause) == (Severity.WAIT, "Loading")
     assert all(f.severity is not Severity.WRONG for f in findings)
+
+
+def test_an_object_without_a_gateway_misses_none_of_its_objects() -> None:
+    spec = {**SPEC, "gateway": {"enabled": False}}
+    without = {
+        "deployment": parse({**BODY, "spec": spec}),
+        "gateway": None,
+        "gateways": (),
+        "pods": (pod("prefill"), pod("decode")),
+        "secrets": (),
+        "rights": Rights(missing=("ServiceAccount qwen-gateway", "RoleBinding qwen-gateway")),
+    }
+    assert found(**without) == []

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from pdx_api.names import Mode, Role
+from pdx_cli.checks.findings import Severity
 from pdx_cli.sources.observation import Engine
 from tests.doctor_observations import args, assert_found, engine, found, without_kv
 
@@ -30,6 +31,18 @@ SETUPS: list[Any] = [
         id="P's connector removed",
     ),
     pytest.param(
+        {"engines": (engine(Role.PREFILL, names=("q", "sql")), engine(Role.DECODE, names=("q",)))},
+        "AdapterMissing",
+        ["decode engine qwen-decode-a-1 does not serve 'sql'", "404", "spec.model.adapters"],
+        id="D lacks an adapter",
+    ),
+    pytest.param(
+        {"engines": (engine(Role.PREFILL, names=("q",)), engine(Role.DECODE, names=("q", "sql")))},
+        "AdapterMissing",
+        ["prefill engine qwen-prefill-a-1 does not serve 'sql'", "decode engines then compute its prompts"],
+        id="P lacks an adapter",
+    ),
+    pytest.param(
         {"engines": (engine(Role.PREFILL), engine(Role.DECODE, version="0.31.0"))},
         "VersionsDiffer",
         ["vLLM 0.32.0", "0.31.0", "spec.engine.image"],
@@ -47,6 +60,24 @@ SETUPS: list[Any] = [
 @pytest.mark.parametrize(("changes", "cause", "parts"), SETUPS)
 def test_cause(changes: dict[str, Any], cause: str, parts: list[str]) -> None:
     assert_found(changes, cause, parts)
+
+
+@pytest.mark.parametrize(
+    ("labels", "text"),
+    [
+        ('block_size="16",mamba_block_size="512",sliding_window="None"', "layers with state (Mamba)"),
+        ('block_size="16",mamba_block_size="None",sliding_window="4096"', "a sliding window"),
+        ('block_size="16",mamba_block_size="None",sliding_window="None"', ""),
+    ],
+)
+def test_a_hybrid_model_over_nixl_is_noted(labels: str, text: str) -> None:
+    """Once for a deployment. A pool has no parameters that could be read twice."""
+    page = f'# HELP\nvllm:cache_config_info{{{labels},engine="0"}} 1.0\n'
+    pair = tuple(engine(role, metrics=page) for role in (Role.PREFILL, Role.DECODE))
+    notes = [finding for finding in found(engines=pair) if finding.cause == "HybridModel"]
+    assert [(note.severity, text in note.sentence) for note in notes] == ([(Severity.NOTE, True)] if text else [])
+    alone = tuple(engine(role, metrics=page, args=(), rendered=None) for role in (Role.PREFILL, Role.DECODE))
+    assert [finding for finding in found(engines=alone) if finding.cause == "HybridModel"] == []
 
 
 def test_order_of_json_members_does_not_count() -> None:

@@ -1,13 +1,15 @@
 """Checks of gateways: silence, unused endpoints, and requests that were not split."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pdx_api.names import Role
-from pdx_cli.checks.findings import Severity, is_healthy
+from pdx_cli.checks.catalogue import CHECKS
+from pdx_cli.checks.findings import Severity, examine, is_healthy
 from pdx_cli.sources.observation import Gateway
-from tests.doctor_observations import assert_found, endpoint, found, gateway
+from tests.doctor_observations import LOCAL, assert_found, endpoint, found, gateway
 
 SETUPS: list[Any] = [
     pytest.param(
@@ -66,6 +68,11 @@ SETUPS: list[Any] = [
 @pytest.mark.parametrize(("changes", "cause", "parts"), SETUPS)
 def test_cause(changes: dict[str, Any], cause: str, parts: list[str]) -> None:
     assert_found(changes, cause, parts)
+
+
+def test_a_gateway_of_this_machine_has_no_name() -> None:
+    (finding,) = examine(replace(LOCAL, gateways=(Gateway("gateway", None, "connection refused"),)), CHECKS)
+    assert finding.sentence == "The gateway does not answer: connection refused"
 
 
 def test_whole_requests_are_a_note() -> None:

@@ -100,7 +100,7 @@ def test_success_outweighs_older_log_lines() -> None:
     assert found(gateways=gateways, engines=logged) == []
 
 
-@pytest.mark.parametrize(("reason", "noted"), [("NotTriedYet", []), ("GatewayUnreachable", ["GatewayUnreachable"])])
+@pytest.mark.parametrize(("reason", "noted"), [("NotVerifiedYet", []), ("GatewayUnreachable", ["GatewayUnreachable"])])
 def test_unverified_is_at_most_a_note(reason: str, noted: list[str]) -> None:
     unverified = condition("KVTransferVerified", "Unknown", reason, "no gateway has reported a transfer probe")
     findings = found(body=body(KVTransferVerified=unverified))

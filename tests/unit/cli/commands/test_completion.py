@@ -43,6 +43,8 @@ def test_the_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
         ("pdx ", {*COMMANDS, "--help", "--version"}),
         ("pdx up --eng", {"--engine"}),
         ("pdx up --engine ", {"vllm", "sim"}),
+        ("pdx up --engine =", {"vllm", "sim"}),
+        ("pdx up --engine = s", {"sim"}),
         ("pdx doctor -o ", {"text", "json", "yaml"}),
         ("pdx status -o n", {"name"}),
         ("pdx completion z", {"zsh"}),

@@ -23,6 +23,7 @@ CONTEXTS = Path(__file__).parent / "data" / "kubeconfig.yaml"
 @pytest.mark.parametrize("observation", [HEALTHY, LOCAL], ids=["cluster", "local"])
 def test_healthy_deployment_has_no_finding(observation: Observation) -> None:
     assert examine(observation, CHECKS) == []
+    assert len(set(CHECKS)) == len(CHECKS)
 
 
 def test_unreadable_gateway_is_no_finding() -> None:
@@ -35,7 +36,15 @@ def test_unreadable_gateway_is_no_finding() -> None:
     ("argv", "part"),
     [
         pytest.param(["--admin", "http://127.0.0.1:1"], "The gateway cannot be queried", id="no listener"),
-        pytest.param(["--admin", "localhost"], "is not a URL; write for example http://", id="no URL"),
+        pytest.param(["--admin", "localhost"], "is not the URL of an admin port; write http://HOST:PORT", id="no URL"),
+        pytest.param(["--admin", "http://127.0.0.1:99999"], "is not the URL of an admin port", id="no port"),
+        pytest.param(["--admin", "http://127.0.0.1:1/pdx/state"], "is not the URL of an admin port", id="a path"),
+        pytest.param(["x", "--kubeconfig", str(CONTEXTS.parent)], "data' is not a file; name a file", id="a directory"),
+        pytest.param(
+            ["x", "--kubeconfig", str(CONTEXTS), "--context", "closed"],
+            "The cluster cannot be read: the API server does not answer: connection refused.",
+            id="no API server",
+        ),
         pytest.param(["--local", "-n", "llm"], "use only one of them", id="two locations"),
         pytest.param(["nope", "--run-dir", "/nonexistent"], "No `pdx up` named nope runs", id="no such run"),
         pytest.param(["x", "--kubeconfig", "/nonexistent"], "'/nonexistent' does not exist", id="no kubeconfig"),
@@ -47,7 +56,7 @@ def test_unreadable_gateway_is_no_finding() -> None:
         ),
         pytest.param(
             ["x", "--kubeconfig", str(CONTEXTS), "--context", "nope"],
-            f"{CONTEXTS} has no context nope; it has: prod, half.",
+            f"{CONTEXTS} has no context nope; it has: prod, half, closed.",
             id="no such context",
         ),
         pytest.param(

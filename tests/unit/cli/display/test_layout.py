@@ -37,6 +37,7 @@ HEALTHY = Figures(
     in_flight={"requests": 3, "queued": 0},
     seconds=2.0,
     outcomes={"split": (2.5, 18), "whole": (0.0, 0)},
+    bursts={"whole: burst": (0.5, 6)},
     problems={"shed: full": (0.0, 4)},
     phases=(PhaseFigures("first_token", 2.5, (0.012, 0.02, 0.5)), PhaseFigures("total", 2.5, (1.0, 2.0, math.nan))),
     endpoints=ENGINES,
@@ -116,7 +117,7 @@ def test_a_healthy_deployment_is_ok_and_has_no_problem() -> None:
         ({"silent": ("qwen-gateway-1: no answer",)}, "gateway qwen-gateway-1: no answer"),
         (
             {"pairs": tuple(pair("p", f"d{age}", stale=True, age=age) for age in (80.0, 99.0))},
-            "2 of 2 pairs were not probed for up to 99 s",
+            "2 of 2 pairs have had no result for up to 99 s",
         ),
         ({"pairs": (pair("p", "d", outdated=True),)}, "1 of 1 pair has an engine that restarted"),
         (
@@ -125,7 +126,7 @@ def test_a_healthy_deployment_is_ok_and_has_no_problem() -> None:
         ),
         ({"ready": 0}, "no gateway is ready: clients receive 503"),
         ({"problems": {"shed: full": (1.5, 4)}}, "shed: full: 1.5/s"),
-        ({"pairs": (pair("p", "d", stale=True, age=99.0),)}, "1 of 1 pair was not probed for 99 s"),
+        ({"pairs": (pair("p", "d", stale=True, age=99.0),)}, "1 of 1 pair has had no result for 99 s"),
         (
             {"endpoints": (replace(engine("d"), silent="did not answer within 1.5 s"),)},
             "d did not answer within 1.5 s; the gateway still reports Warm",
@@ -172,6 +173,27 @@ def test_keys_scroll_and_sort() -> None:
     assert pressed(pressed(view, "?", 3), "x", 3).is_help is False
     footer = screen(view, shown, 80, height)[-1].text
     assert f"lines 6-8 of {len(shown.body)}" in footer
+
+
+@pytest.mark.parametrize("width", range(20, 82))
+def test_the_footer_has_whole_items_only(width: int) -> None:
+    shown = page(TITLE, HEALTHY, width)
+    footer = screen(View(), shown, width, len(shown.head) + 4)[-1].text
+    assert len(footer) == width
+    items = ["q quit", "? help", "s sort: state", "↑↓ scroll", f"lines 1-3 of {len(shown.body)}"]
+    found = footer.strip().split("  ")
+    assert found == items[: len(found)]
+    assert len(found) == len(items) or len(f" {'  '.join(items[: len(found) + 1])}") > width
+
+
+def test_a_pair_that_was_never_proved_has_no_age() -> None:
+    shown = text(page(TITLE, replace(HEALTHY, pairs=(pair("p", "d", "unknown", age=None, detail="P is gone"),)), 80))
+    assert "  p → d  unknown: P is gone" in shown
+
+
+def test_a_long_message_ends_with_an_ellipsis() -> None:
+    footer = screen(View(), page(TITLE, HEALTHY, 30), 30, 24, "The gateway cannot be queried. Retrying.")[-1].text
+    assert footer == " The gateway cannot be querie…"
 
 
 def test_keys_of_a_terminal() -> None:

@@ -20,7 +20,10 @@ EXAMPLE = Path(__file__).parents[4] / "examples" / "tiny-cpu.yaml"
     [
         ("spec.a=2", {"spec": {"a": 2, "list": [{"x": 1}]}}),
         ("spec.b=true", {"spec": {"a": 1, "list": [{"x": 1}], "b": True}}),
-        ("spec.b=null", {"spec": {"a": 1, "list": [{"x": 1}], "b": None}}),
+        ("spec.a=null", {"spec": {"list": [{"x": 1}]}}),
+        ("spec.b.c=null", {"spec": {"a": 1, "list": [{"x": 1}]}}),
+        ("spec.list[0]=null", {"spec": {"a": 1, "list": []}}),
+        ("spec.list[1]=null", {"spec": {"a": 1, "list": [{"x": 1}]}}),
         ("spec.list[0].x=7", {"spec": {"a": 1, "list": [{"x": 7}]}}),
         ("spec.b=x=y", {"spec": {"a": 1, "list": [{"x": 1}], "b": "x=y"}}),
         ("spec.list.0.x=7", {"spec": {"a": 1, "list": [{"x": 7}]}}),
@@ -61,12 +64,23 @@ def test_later_assignments_win() -> None:
             "spec.engine.args.7=x",
             "--set spec.engine.args.7: spec.engine.args is a list with 3 entries; write spec.engine.args[3] to append ",
         ),
+        (
+            "spec.engine.args[-1]=x",
+            "--set spec.engine.args[-1]: [-1] is not an index; write a number from 0, for example ",
+        ),
+        ("spec.engine.args[a]=null", "[a] is not an index; write a number from 0, for example spec.engine.args[0]."),
+        ("spec.engine.args[]=null", "[] is not an index; write a number from 0, for example spec.engine.args[0]."),
+        ("spec.engine.args[0][x]=null", "[x] is not an index; write a number from 0, for example spec.engine.args[0]."),
+        ("spec.engine.args[1=null", "[1 is not an index; write a number from 0, for example spec.engine.args[0]."),
+        ("spec.engine.args]=null", "] is not an index; write a number from 0, for example spec.engine.args[0]."),
         ("spec.decode.replica=2", "spec.decode.replica does not exist; did you mean replicas?"),
         ("spec.kvTransfer.order=Sideways", "order"),
         (
             "spec.kvTransfer.connector=Nope",
             "--set: spec.kvTransfer.connector is 'Nope', which does not exist; write one ",
         ),
+        ("metadata.name=null", "--set: metadata.name is missing."),
+        ("spec.prefil.replicas=2", "--set: spec.prefil does not exist; did you mean prefill?"),
         ("spec.kvTransfer.connector=NixlConnector", "that is a class of vLLM, for which you write NIXL."),
     ],
 )
@@ -116,6 +130,20 @@ def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
     _is_one_sentence(capsys, "nope.yaml' does not exist.")
 
 
+@pytest.mark.parametrize("source", ["/dev/zero", "-"])
+def test_a_source_without_an_end(
+    source: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(bytes(5 * 2**20))))
+    assert main(["render", source]) == ExitCode.INVALID
+    _is_one_sentence(capsys, " is larger than 4 MiB; write a file with only PDDeployments.")
+
+
+def test_an_empty_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", str(EXAMPLE), "--name", ""]) == ExitCode.INVALID
+    _is_one_sentence(capsys, "has no PDDeployment named ''; it has: tiny.")
+
+
 def test_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", str(tmp_path)]) == 2
     _is_one_sentence(capsys, "is a directory")
@@ -127,7 +155,7 @@ def test_a_file_that_may_not_be_read(
     def refuse(*_: object, **__: object) -> str:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)  # root, as which tests may run, reads everything
+    monkeypatch.setattr(Path, "open", refuse)  # root, as which tests may run, reads everything
     assert main(["up", str(tmp_path / "secret.yaml")]) == 2
     _is_one_sentence(capsys, "secret.yaml cannot be read: Permission denied.")
 
@@ -157,7 +185,7 @@ spec:
     env:
       - name: A
         valueFrom:
-          secretKeyRef: {name: s, key: k}
+          secretKeyRef: {name: S, key: k}
     args:
       - --seed=1
       - 7
@@ -169,7 +197,7 @@ LINES = {
     10: "spec.prefill.replcas does not exist; did you mean replicas?",
     11: "spec.decode.replicas is -1; write 0 or more.",
     13: "spec.engine.image is 'not an image'; write an image",
-    16: "spec.engine.env[0].valueFrom is not supported here; write the variable in spec.prefill.podTemplate",
+    17: "spec.engine.env[0].valueFrom.secretKeyRef.name is 'S': write the name of an object",
     20: "spec.engine.args[1] is 7; write a text, in quotes.",
 }
 
@@ -184,6 +212,31 @@ def test_every_error_has_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert flag.endswith("did you mean PrefillFirst?")
     for text, (number, expected) in zip(lines, LINES.items(), strict=True):
         assert text.startswith(f"    {file}:{number}: {expected}"), text
+
+
+def test_errors_of_flags_do_not_name_the_file() -> None:
+    with pytest.raises(InputError) as raised:
+        load(EXAMPLE, ["spec.engine.args=[3, 4]"])
+    assert str(raised.value) == "--set has 2 errors:"
+    assert [detail.partition(" is ")[0] for detail in raised.value.details] == [
+        "--set: spec.engine.args[0]",
+        "--set: spec.engine.args[1]",
+    ]
+
+
+def test_a_parent_that_the_file_has_is_not_a_flags_error(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(EXAMPLE.read_text().replace("prefill:", "prefil:"))
+    with pytest.raises(InputError, match=r"wrong.yaml:\d+: spec.prefil does not exist; did you mean prefill"):
+        load(file, ["spec.prefil.replicas=2"])
+
+
+def test_duplicate_keys_are_in_the_order_of_their_lines(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text("kind: Pod\nspec:\n  a: 1\n  a: 2\nkind: Pod\n")
+    with pytest.raises(InputError) as raised:
+        load(file, [])
+    assert [detail.partition(": the")[0] for detail in raised.value.details] == [f"{file}:4", f"{file}:5"]
 
 
 def test_a_line_in_a_later_document(tmp_path: Path) -> None:
@@ -235,7 +288,7 @@ def test_stdin(command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pyte
 @pytest.mark.parametrize(
     ("text", "valid"),
     [
-        ("pdx/gateway:0.1.0", True),
+        ("pdx/gateway:0.2.0", True),
         ("registry.example:5000/a/b__c@sha256:" + 64 * "a", True),
         ("[2001:db8::1]:5000/a:b", True),
         ("", False),
@@ -302,7 +355,8 @@ def test_a_url_is_not_a_file(command: str, capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit) as ended:
         main([command, "https://example.org/x.yaml"])
     assert ended.value.code == ExitCode.INVALID
-    sentence = "https://example.org/x.yaml is a URL; pipe its content, for example `curl -sL URL | pdx render -`."
+    url = "https://example.org/x.yaml"
+    sentence = f"{url} is a URL; pipe its content: `curl -sL {url} | pdx {command} -`."
     assert capsys.readouterr().err == f"pdx {command}: FILE: {sentence}\n"
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pdx_cli.errors import CommandError
+from pdx_cli.errors import CommandError, InputError
 from pdx_cli.inputs.document import load
 from pdx_cli.local.requirements import check_vllm
 
@@ -28,12 +28,13 @@ def test_missing_program_of_a_side_service(monkeypatch: pytest.MonkeyPatch) -> N
             "{configMap: {name: x}}",
             "spec.kvTransfer.custom.code.configMap is an object of a cluster; name a directory here",
         ),
-        ("{directory: /nowhere}", "spec.kvTransfer.custom.code.directory: /nowhere is not a directory."),
+        ("{directory: /nowhere}", "spec.kvTransfer.custom.code.directory: /nowhere is not a directory; name one on"),
+        ("{directory: 's3://b/x'}", "spec.kvTransfer.custom.code.directory: s3://b/x is not a directory; name one on"),
     ],
 )
 def test_missing_connector_code(code: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pdx_cli.local.requirements.shutil.which", lambda *_, **__: "/bin/vllm")
-    with pytest.raises(CommandError) as raised:
+    with pytest.raises(InputError) as raised:
         check_vllm(load(CUSTOM, [f"spec.kvTransfer.custom.code={code}"]).spec)
     assert str(raised.value).startswith(sentence)
 
@@ -41,5 +42,5 @@ def test_missing_connector_code(code: str, sentence: str, monkeypatch: pytest.Mo
 def test_a_clusters_volume(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *_, **__: "/bin/vllm")
     deployment = load(TINY, ["spec.model.source={persistentVolumeClaim: {claimName: models}}"])
-    with pytest.raises(CommandError, match="persistentVolumeClaim is a volume of a cluster; name a directory here: "):
+    with pytest.raises(InputError, match="persistentVolumeClaim is a volume of a cluster; name a directory here: "):
         check_vllm(deployment.spec)

@@ -4,17 +4,30 @@ import contextlib
 import json
 import os
 import re
+import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pdx_api.verification import Finding, Verdict
-from pdx_cli.commands.status import _in_flight, _kv
+from pdx_cli.commands.status import Report, _in_flight, _kv, _table
 from pdx_cli.errors import CommandError, ExitCode
 from pdx_cli.main import main
 from pdx_cli.runs.logs import tail
-from pdx_cli.runs.run_record import STATE, Ending, Process, Run, RunDirectory, default_root
+from pdx_cli.runs.run_record import (
+    LOCK,
+    SCRATCH,
+    STATE,
+    Ending,
+    Process,
+    Run,
+    RunDirectory,
+    Scratch,
+    default_root,
+    directories,
+)
 
 RUN = Run(
     name="tiny",
@@ -62,7 +75,8 @@ def test_status_removes_the_record_of_an_ended_run(
     assert main(["status"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Nothing runs; start a deployment with `pdx up FILE`."
-    assert re.fullmatch(rf"tiny ended \d+ s ago: `pdx up` was killed. Its logs are in {directory.logs}.", lines[1])
+    ended = rf"tiny ended at most \d+ s ago: `pdx up` was killed. Its logs are in {directory.logs}."
+    assert re.fullmatch(ended, lines[1])
     assert len(lines) == 2
     assert not (directory.path / STATE).exists()
 
@@ -108,11 +122,124 @@ def test_status_without_the_report_of_an_end(tmp_path: Path) -> None:
     log = directory.log("decode-0")
     log.touch()
     os.utime(log, (5.0, 5.0))
-    assert directory.ending() == Ending("trio", 5.0)
+    assert directory.ending() == Ending("trio", 5.0, is_exact=False)
+    assert directory.ending().sentence(9.0) == "trio ended at most 4 s ago."
+
+
+def test_the_end_of_a_killed_run_is_when_the_reaper_wrote(tmp_path: Path) -> None:
+    """The engines' logs end long before, because idle engines write nothing."""
+    directory = RunDirectory(tmp_path)
+    with directory.held("tiny"):
+        pass
+    directory.write(RUN)
+    for log, text, at in ((directory.log("decode-0"), "serving", 5.0), (directory.reaper_log, "ended", 90.0)):
+        log.write_text(text)
+        os.utime(log, (at, at))
+    assert directory.live() is None
+    assert directory.ending() == Ending("tiny", 90.0, "`pdx up` was killed")
+
+
+def _killed(directory: RunDirectory) -> Scratch:
+    """Leave what a killed run leaves: its record and its temporary directories, without a lock."""
+    left = Scratch(Path(tempfile.mkdtemp(prefix="pdx-")), Path(tempfile.mkdtemp(prefix="kv-", dir=directory.path)))
+    (left.storage / "block").touch()
+    listed = {"run": str(directory.path.resolve()), "directories": [str(left.sockets), str(left.storage)]}
+    (directory.path / SCRATCH).write_text(json.dumps(listed))
+    directory.write(RUN)
+    return left
+
+
+@pytest.mark.parametrize("finds", ["next run", "status"])
+def test_what_a_killed_run_left_is_removed(finds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    directory = RunDirectory(tmp_path / "tiny")
+    directory.logs.mkdir(parents=True)
+    (directory.path / "kv-of-the-user").mkdir()
+    left = _killed(directory)
+    (directory.path / LOCK).touch()
+    if finds == "status":
+        assert directory.live() is None
+    else:
+        with directory.held("tiny"):
+            assert directory.live() is None, "the record is that of the killed run"
+    assert not left.sockets.exists()
+    assert not left.storage.exists()
+    assert (directory.path / "kv-of-the-user").is_dir(), "no run made it"
+
+
+def test_only_directories_that_a_run_made_are_removed(tmp_path: Path) -> None:
+    """In a shared directory, another user can write the list, or replace it by a link."""
+    precious = [tmp_path / "home", tmp_path / "run" / "home", tmp_path / "kv-home"]
+    for path in precious:
+        path.mkdir(parents=True)
+    link = tmp_path / "run" / "kv-link"
+    link.symlink_to(precious[0])
+    directory = RunDirectory(tmp_path / "run")
+    listed = [*map(str, precious), str(link), str(tmp_path / "nowhere")]
+    (directory.path / SCRATCH).write_text(json.dumps({"run": str(directory.path.resolve()), "directories": listed}))
+    directory.remove_scratch()
+    assert all(path.is_dir() for path in precious)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '["/tmp/pdx-1"]'])
+def test_a_list_that_cannot_be_read_removes_nothing(text: str, tmp_path: Path) -> None:
+    (tmp_path / SCRATCH).write_text(text)
+    RunDirectory(tmp_path).remove_scratch()
+    assert (tmp_path / SCRATCH).exists()
+
+
+def test_a_copy_of_a_run_directory_removes_nothing_of_the_run(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.path.mkdir()
+    with directory.scratch() as made:
+        shutil.copytree(directory.path, tmp_path / "copy")
+        RunDirectory(tmp_path / "copy").remove_scratch()
+        assert made.sockets.is_dir()
+        assert made.storage.is_dir()
+
+
+def test_the_list_of_another_user_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = RunDirectory(tmp_path)
+    with directory.scratch() as made:
+        monkeypatch.setattr(os, "fstat", lambda _: os.stat_result((0, 0, 0, 0, os.getuid() + 1, 0, 0, 0, 0, 0)))
+        directory.remove_scratch()
+        monkeypatch.undo()
+        assert made.sockets.is_dir()
+
+
+def test_the_list_stays_while_a_directory_cannot_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = RunDirectory(tmp_path)
+    with directory.scratch() as made:
+        monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        directory.remove_scratch()
+        monkeypatch.undo()
+        assert (tmp_path / SCRATCH).is_file()
+        directory.remove_scratch()
+        assert not (tmp_path / SCRATCH).exists()
+        made.sockets.mkdir()
+        made.storage.mkdir()
+
+
+def test_the_temporary_directories_end_with_the_run(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    with directory.scratch() as made:
+        assert made.sockets.is_dir()
+        assert made.storage.parent == tmp_path
+    assert not made.sockets.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_begins_has_not_ended(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "tiny")
+    _ended(directory, "tiny")
+    with directory.held("tiny"):
+        assert directories(tmp_path, ended=True) == []
+    assert directories(tmp_path, ended=True) == [directory]
 
 
 @pytest.mark.machine
-@pytest.mark.parametrize("columns", [60, 80, 200])
+@pytest.mark.parametrize("columns", [40, 60, 80, 200])
 def test_status_fits_its_width(
     columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,6 +251,34 @@ def test_status_fits_its_width(
     rows = [row for row in capsys.readouterr().out.splitlines() if row.startswith(("  process", "  prefill-0"))]
     assert len(rows) == 2
     assert all(len(row) <= columns and row == row.rstrip() for row in rows)
+    assert [row.split()[1] for row in rows] == ["state", "dead"]
+
+
+NAMES = ("lmcache-server-prefill-0", "prefill-0", "gateway")
+
+
+@pytest.mark.parametrize("silent", [{}, {"prefill-0": "/health did not answer within 3 s"}])
+@pytest.mark.parametrize("columns", [32, 40, 50, 60, 70, 80, 200])
+def test_a_narrow_table_keeps_the_ports(columns: int, silent: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pdx_cli.runs.reaper.has_members", lambda _: True)
+    processes = tuple(Process(name, 2**22, f"http://127.0.0.1:{31_000 + i}", "") for i, name in enumerate(NAMES))
+    state = {"endpoints": [{"url": "http://127.0.0.1:31001", "state": "Warm", "inFlight": 2}]}
+    head, *rows = _table(Report(replace(RUN, processes=processes), state, silent, 0.0), columns)
+    for number, row in enumerate(rows):
+        assert re.search(rf":{31_000 + number}( |$)", row.text), row.text
+        assert len(row.text) <= columns
+    assert ("  reason" in head.text) is ("  /health did" in rows[1].text) is (bool(silent) and columns >= 60)
+
+
+def test_at_60_columns_the_table_drops_the_host_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pdx_cli.runs.reaper.has_members", lambda _: True)
+    processes = tuple(replace(RUN.processes[0], name=f"prefill-{i}", url=f"http://127.0.0.1:3100{i}") for i in (0, 1))
+    lines = [each.text for each in _table(Report(replace(RUN, processes=processes), None, {}, 0.0), 60)]
+    assert lines == [
+        "  process    state    in flight  pid      address",
+        "  prefill-0  running             4194305  127.0.0.1:31000",
+        "  prefill-1  running             4194305  127.0.0.1:31001",
+    ]
 
 
 @pytest.mark.machine
@@ -142,6 +297,11 @@ def test_the_name_of_an_ended_run(
     assert detail.strip() == "decode-0: RuntimeError: out of paper"
     assert main([command, "nix"]) == ExitCode.INVALID
     assert "No local run named nix was found" in capsys.readouterr().err
+    assert main([command]) == ExitCode.INVALID
+    assert capsys.readouterr().err.startswith("pdx: trio ended ")
+    directory.clear(Ending("trio", 0.0))
+    assert main([command]) == ExitCode.INVALID
+    assert "No local run was found" in capsys.readouterr().err
 
 
 def test_status_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,6 +358,23 @@ def test_status_claims_only_what_the_engines_present_state_allows(states: tuple[
 
 
 def test_one_request_in_flight_is_singular() -> None:
-    assert (
-        _in_flight({"ready": True, "inFlight": {"requests": 1, "decode": 1}}) == "ready; in flight: 1 request, 1 decode"
+    state = {"ready": True, "inFlight": {"requests": 1, "decode": 1}}
+    assert _in_flight(Report(RUN, state, {}, 0.0)) == "ready; in flight: 1 request, 1 decode"
+
+
+@pytest.mark.parametrize(("serving", "text"), [(False, "does not answer yet"), (True, "does not answer")])
+def test_a_gateway_that_has_served_is_not_expected_to_start(serving: bool, text: str) -> None:
+    assert _in_flight(Report(replace(RUN, serving=serving), None, {}, 0.0)) == f"(the gateway {text})"
+
+
+def test_an_engine_that_hangs_is_not_shown_as_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pdx_cli.runs.reaper.has_members", lambda _: True)
+    finding = Finding(Verdict.VERIFIED, pairs=1, possible=1).as_json()
+    endpoints = [{"name": "127.0.0.1:1", "url": "http://127.0.0.1:1/", "state": "Warm", "inFlight": 2}]
+    state = {"mode": "Disaggregated", "kvTransfer": finding, "endpoints": endpoints}
+    silent = {"prefill-0": "/health did not answer within 3 s"}
+    _, row = _table(Report(RUN, state, silent, 0.0), 200)
+    assert re.fullmatch(
+        r"  prefill-0 +Silent +2 .* /health did not answer within 3 s; the gateway still reports Warm", row.text
     )
+    assert _kv(state, silent) == "KV not proved now: 1 engine does not serve"

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from pdx_cli.commands.status import _kv
 from pdx_cli.sources.engine_load import EngineLoad
-from pdx_cli.sources.figures import Reading, Sample, figures, quantile, read_phases
+from pdx_cli.sources.figures import Reading, Sample, figures, quantile, read_phases, why_not_verified
 from pdx_cli.sources.observation import Tokens
+from pdx_proxy.verification.verdict import finding_of
 
 PAGE = """\
 # TYPE pdx_phase_seconds histogram
@@ -109,7 +111,7 @@ def test_remote_share(then: Tokens | None, now: Tokens | None, share: float | No
     assert {e.name: e.load.remote for e in shown.endpoints} == {"p": None, "d": share}
 
 
-def verification(verdict: str, age: int, **finding: Any) -> dict[str, Any]:
+def verification(verdict: str, age: int | None, **finding: Any) -> dict[str, Any]:
     pair = {"prefill": "p", "decode": "d", "verdict": verdict, "ageSeconds": age, "tokens": 300, "outside": 288}
     more = {"cause": "PortsBlocked", "seen": "no token came"} if verdict == "broken" else {}
     return {"finding": {"verdict": verdict, **finding}, "pairs": [{**pair, **more, "seconds": {"prefill": 0.02}}]}
@@ -124,6 +126,21 @@ def test_the_gateway_that_probed_last_decides() -> None:
     (pair,) = shown.pairs
     assert (pair.verdict, pair.remote, pair.age) == ("verified", 0.96, 3)
     assert shown.kv == "KV DOES NOT MOVE in 1 of 1 pair", "one gateway reports it broken"
+
+
+@pytest.mark.parametrize("never_first", [True, False])
+def test_a_gateway_whose_probes_proved_nothing_does_not_decide(never_first: bool) -> None:
+    both = [
+        reading("a", verification=verification("unknown", None)),
+        reading("b", verification=verification("broken", 9)),
+    ]
+    (pair,) = figures(None, Sample(0.0, tuple(both if never_first else reversed(both)))).pairs
+    assert (pair.verdict, pair.age) == ("broken", 9)
+
+
+def test_a_pair_of_which_no_probe_proved_anything_has_no_age() -> None:
+    (pair,) = figures(None, Sample(0.0, (reading("a", verification=verification("unknown", None)),))).pairs
+    assert (pair.age, pair.stale) == (None, False)
 
 
 def test_an_old_probe_is_stale() -> None:
@@ -184,6 +201,46 @@ def test_recomputed_prompts(now: Tokens, recomputes: bool) -> None:
 
     shown = figures(sample(0.0, Tokens(1000, 0, 0), 10), sample(1.0, now, 20))
     assert shown.recomputes is recomputes
+
+
+NO_PAIR = finding_of([], {}, None)
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "kv"),
+    [
+        ([endpoint("p", "prefill", "Cold"), endpoint("d", "decode", "Cold")], "waiting until a prefill and a decode e"),
+        (
+            [endpoint("p", "prefill"), endpoint("d", "decode", "Warming")],
+            "waiting until a prefill and a decode engine ",
+        ),
+        ([endpoint("p", "prefill"), endpoint("d", "decode")], "the first transfer probe has not ended yet"),
+        ([endpoint("p", "prefill")], "there is no pair of a prefill and a decode engine to probe"),
+        ([endpoint("d", "decode")], "there is no pair of a prefill and a decode engine to probe"),
+        (
+            [endpoint("p", "prefill"), endpoint("d", "decode", revision="b")],
+            "there is no pair of a prefill and a decode",
+        ),
+    ],
+)
+def test_a_gateway_that_has_just_started_does_not_lack_pairs(endpoints: list[dict[str, Any]], kv: str) -> None:
+    page = {"finding": NO_PAIR.as_json(), "pairs": []}
+    shown = figures(None, Sample(0.0, (reading(verification=page, endpoints=endpoints),)))
+    assert shown.kv.startswith(f"KV not verified: {kv}")
+    state = {"mode": "Disaggregated", "kvTransfer": page["finding"], "endpoints": endpoints}
+    assert _kv(state).startswith(f"KV: {kv}"), "pdx status"
+
+
+def test_a_gateway_that_has_found_no_engines() -> None:
+    assert why_not_verified(NO_PAIR.why, []) == "the gateway has found no engines"
+    assert why_not_verified("transfer probes are disabled", []) == "transfer probes are disabled"
+
+
+def test_aggregated_engines_have_no_kv_to_verify() -> None:
+    page = {"finding": NO_PAIR.as_json(), "pairs": []}
+    one = reading(verification=page, endpoints=[endpoint("a", "aggregated")])
+    aggregated = Reading(one.name, {**one.state, "mode": "Aggregated"}, {}, page)
+    assert figures(None, Sample(0.0, (aggregated,))).kv == ""
 
 
 def test_a_failing_hand_off_is_short() -> None:

@@ -12,6 +12,7 @@ import pytest
 from pdx_api.names import API_VERSION, KIND
 from pdx_operator.controller.claims import Claims
 from pdx_operator.controller.crd_check import CRDCheck
+from pdx_operator.controller.gateway_upgrades import GatewayUpgrades
 from pdx_operator.controller.intervals import Intervals
 from pdx_operator.controller.reconciler import Context, Reconciler
 from pdx_operator.controller.transfer_poller import TransferPoller
@@ -85,6 +86,7 @@ class _Setup:
             count_reconcile=lambda result, seconds: None,
             installation=Installation("gateway:1"),
             claims=Claims(cluster, MINE, lambda: 0.0, self._count),
+            gateway_upgrades=GatewayUpgrades(1, lambda: 0.0, lambda key: None),
             crd_check=check,
             intervals=Intervals(),
             reconciles=asyncio.Semaphore(1),

@@ -45,13 +45,13 @@ async def test_conditions_are_written_at_once_and_counts_later() -> None:
     assert await write_status(_status("True", 2)) == 0
     assert len(written) == 3
     # So are fields that a newer CRD fills in.
-    live["status"] = {**_status("True", 2), "newer": {}, "prefill": {"ready": 2, "newer": 1}}
+    live["status"] = {**_status("True", 2), "newer": {}, "roles": [{"readyReplicas": 2, "newer": 1}]}
     assert await write_status(_status("True", 2)) == 0
     assert len(written) == 3
 
 
 def _status(ready: str, count: int) -> dict[str, Any]:
-    return {"prefill": {"ready": count}, "conditions": [{"type": "Ready", "status": ready, "reason": "R"}]}
+    return {"roles": [{"readyReplicas": count}], "conditions": [{"type": "Ready", "status": ready, "reason": "R"}]}
 
 
 def _object(status: dict[str, Any], version: int = 1) -> dict[str, Any]:

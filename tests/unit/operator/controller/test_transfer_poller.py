@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 
-from pdx_api.verification import VERDICT_PATH, Broken, Cause, Finding, Verdict, combined
+from pdx_api.verification import FORMER_RESULT_PATH, RESULT_PATH, Broken, Cause, Finding, Verdict, combined
 from pdx_operator.controller import transfer_poller
 from pdx_operator.controller.transfer_poller import TransferPoller, admin_url
 from pdx_operator.kube.client import Cluster, UnavailableError
@@ -26,8 +26,9 @@ NOTHING = Finding(Verdict.UNKNOWN, "not yet")
 class Gateway:
     """An admin port that answers long polls as a gateway does."""
 
-    def __init__(self, address: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, address: str = "127.0.0.1", port: int = 0, path: str = RESULT_PATH) -> None:
         self.address = address
+        self.path = path
         self.port = port
         self.finding = WELL
         self.version = 0
@@ -40,7 +41,7 @@ class Gateway:
 
     def _app(self) -> web.Application:
         app = web.Application()
-        app.router.add_get(VERDICT_PATH, self._answer)
+        app.router.add_get(self.path, self._answer)
         return app
 
     async def start(self) -> None:
@@ -118,9 +119,9 @@ class Setup:
         assert key == KEY
         self.notified.set()
 
-    async def add(self) -> Gateway:
+    async def add(self, path: str = RESULT_PATH) -> Gateway:
         """A gateway with an address of its own, and the one port of all gateways."""
-        gateway = Gateway(f"127.0.0.{len(self.gateways) + 1}", self.port)
+        gateway = Gateway(f"127.0.0.{len(self.gateways) + 1}", self.port, path)
         await gateway.start()
         if not self.port:
             self.port = gateway.port
@@ -146,6 +147,14 @@ async def setup(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Setup]:
     await setup.poller.close()
     for gateway in setup.gateways:
         await gateway.stop()
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("path", [RESULT_PATH, FORMER_RESULT_PATH])
+async def test_gateways_of_both_versions_are_polled(setup: Setup, path: str) -> None:
+    await setup.add(path)
+    setup.poller.follow(KEY, followed())
+    await setup.receives(TransferReport(WELL))
 
 
 @pytest.mark.machine
@@ -205,7 +214,7 @@ async def test_unreachable_gateways(setup: Setup, status: int) -> None:
 
 
 async def _redirected(request: web.Request) -> web.StreamResponse:
-    raise web.HTTPFound(f"http://127.0.0.2:{request.url.port}{VERDICT_PATH}?after=&wait=1")
+    raise web.HTTPFound(f"http://127.0.0.2:{request.url.port}{RESULT_PATH}?after=&wait=1")
 
 
 async def _endless(request: web.Request) -> web.StreamResponse:
@@ -273,8 +282,8 @@ async def test_no_gateway_is_found(setup: Setup) -> None:
 @pytest.mark.parametrize(
     ("found", "url"),
     [
-        (pod(), f"http://127.0.0.1:9090{VERDICT_PATH}"),
-        (pod("::1"), f"http://[::1]:9090{VERDICT_PATH}"),
+        (pod(), f"http://127.0.0.1:9090{RESULT_PATH}"),
+        (pod("::1"), f"http://[::1]:9090{RESULT_PATH}"),
         (pod(ready="False"), None),
         (pod(deletionTimestamp="now"), None),
         (pod() | {"status": {}}, None),

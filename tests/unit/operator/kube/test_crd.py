@@ -37,7 +37,7 @@ def test_equal_and_newer_schemas_have_everything() -> None:
         ),
         (
             lambda spec, status: status["conditions"]["items"]["properties"]["type"].update(enum=["Ready", "Degraded"]),
-            [".status.conditions[].type Progressing", ".status.conditions[].type KVTransferVerified"],
+            [f".status.conditions[].type {name}" for name in ("Available", "Progressing", "KVTransferVerified")],
         ),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from pdx_operator.kube.cache import Cache
-from pdx_operator.kube.client import Cluster, RefusedError
+from pdx_operator.kube.client import Cluster, MissingError, RefusedError
 from pdx_operator.kube.informer import Informer
 from pdx_operator.kube.resources import KIND_OF, Kind
 
@@ -109,4 +109,25 @@ async def test_an_answer_is_activity_also_if_it_is_a_refusal() -> None:
             await asyncio.sleep(0)
     assert informer.last_active == 50.0
     assert not informer.synced.is_set()
+    task.cancel()
+
+
+class _Absent(_Cluster):
+    async def pages(self, kind: Kind, namespace: str | None, **query: str) -> AsyncIterator[dict[str, Any]]:
+        raise MissingError("HTTP 404", status=404)
+        yield {}
+
+
+@pytest.mark.parametrize("cluster", [_Absent(), _Refusing()])
+async def test_a_kind_that_a_cluster_may_lack_delays_nothing(
+    cluster: _Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = Cache(lambda key, spec_changed: None)
+    route = KIND_OF["HTTPRoute"]
+    informer = Informer(cast("Cluster", cluster), cache, route, None, lambda: 1.0, time.monotonic, optional=True)
+    task = asyncio.create_task(informer.run())
+    async with asyncio.timeout(10):
+        await informer.synced.wait()
+    assert not informer.refused
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
     task.cancel()

@@ -9,6 +9,7 @@ import pytest
 
 from pdx_api.spec.parse import parse
 from pdx_api.spec.types import PDDeployment
+from pdx_api.version import pdx_version
 from pdx_operator.plan.drift import differs
 from pdx_operator.plan.pinned_template import pinned, scale_only, with_hash
 from tests.unit.operator.render.manifests_of import manifests_of
@@ -17,7 +18,9 @@ INPUTS, TEMPLATE, APPLIED = "pdx.dev/inputs", "pdx.dev/template", "pdx.dev/appli
 
 
 def _deployment(**spec: Any) -> PDDeployment:
-    body = {"model": {"name": "m"}, "prefill": {}, "decode": {}, **spec}
+    # The API server stores the default of the CRD with which an object is created: 0.1.0 had 60 seconds.
+    engine = {"drainSeconds": 60, **spec.pop("engine", {})}
+    body = {"model": {"name": "m"}, "prefill": {}, "decode": {}, "engine": engine, **spec}
     metadata = {"name": "qwen", "namespace": "llm"}
     return parse({"apiVersion": "pdx.dev/v1alpha1", "kind": "PDDeployment", "metadata": metadata, "spec": body})
 
@@ -40,6 +43,15 @@ def test_equal_inputs_keep_the_stored_template() -> None:
     desired = with_hash(pinned(_engines(), live))
     assert desired["spec"]["template"] == live["spec"]["template"]
     assert differs(desired, live) is None
+
+
+def test_another_version_of_pdx_renders_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upgrade replaces no engine: neither revision nor template contains the version."""
+    one = _engines()
+    monkeypatch.setattr("pdx_api.version.version", lambda _: "99.0.0")
+
+    assert pdx_version() == "99.0.0"
+    assert _engines() == one
 
 
 FROZEN = [
@@ -76,7 +88,7 @@ def test_drift_is_corrected_from_the_stored_template() -> None:
         {"decode": {"resources": {"limits": {"cpu": 2}}}},
         {"decode": {"podTemplate": {"spec": {"nodeSelector": {"a": "b"}}}}},
         {"decode": {"podTemplate": {"spec": {"securityContext": {"runAsUser": None}}}}},
-        {"engine": {"shutdownSeconds": 5}},
+        {"engine": {"drainSeconds": 5}},
         {"engine": {"imagePullPolicy": "Always"}},
         {"model": {"name": "m", "tokenSecretRef": {"name": "hub"}}},
     ],
@@ -135,7 +147,7 @@ def test_annotations_of_a_large_object_stay_within_the_limit(noise: bool) -> Non
     live["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1
     kept = pinned(_engines(engine={"env": env}), live)["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     assert kept == (1 if noise else 75), "a template that is too large to be recorded is taken from the live object"
-    other = pinned(_engines(engine={"env": env, "shutdownSeconds": 5}), live)
+    other = pinned(_engines(engine={"env": env, "drainSeconds": 5}), live)
     assert other["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 20
 
 

@@ -54,7 +54,7 @@ def _ready(live: dict[ChildKey, Body]) -> dict[ChildKey, Body]:
     """All pods of all Deployments exist and serve."""
     for key, body in live.items():
         if key.kind == "Deployment":
-            n = body["spec"]["replicas"]
+            n = body["spec"].setdefault("replicas", 1)
             body["status"] = {"observedGeneration": 1, "replicas": n, "updatedReplicas": n, "availableReplicas": n}
     return live
 

@@ -41,7 +41,7 @@ def _settled(spec: Body) -> Live:
         body = live[apply.key] = copy.deepcopy(apply.manifest)
         body["metadata"]["uid"] = f"uid of {apply.key}"
         if apply.key.kind == "Deployment":
-            n = body["spec"]["replicas"]
+            n = body["spec"].setdefault("replicas", 1)
             body["status"] = {"observedGeneration": 1, "replicas": n, "updatedReplicas": n, "availableReplicas": n}
     return live
 

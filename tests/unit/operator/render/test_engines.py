@@ -69,8 +69,16 @@ def test_selectors_match_one_role_and_revision() -> None:
             "pdx.dev/role": role,
             "pdx.dev/revision": pairing_revision(deployment.spec),
         }
+        recommended = {
+            "app.kubernetes.io/name": "vllm",
+            "app.kubernetes.io/instance": "qwen",
+            "app.kubernetes.io/component": role,
+            "app.kubernetes.io/part-of": "pdx",
+        }
         template = engines["spec"]["template"]["metadata"]
-        assert engines["spec"]["selector"]["matchLabels"] == template["labels"] == labels
+        assert engines["spec"]["selector"]["matchLabels"] == labels, "selectors are immutable"
+        assert template["labels"] == labels | recommended
+        assert engines["metadata"]["labels"] == template["labels"] | {"app.kubernetes.io/managed-by": "pdx"}
         assert template["annotations"] == {"pdx.dev/connector": "NIXL", "pdx.dev/order": "PrefillFirst"}
 
 
@@ -96,9 +104,8 @@ def test_replicas_resources_ports_and_probes() -> None:
     created = rendered()
     prefill, decode = created["Deployment", "prefill"], created["Deployment", "decode"]
     assert (prefill["spec"]["replicas"], decode["spec"]["replicas"]) == (2, 1)
-    assert container_of(prefill)["resources"] == {}
     container = container_of(decode)
-    assert container["resources"] == {"limits": {"nvidia.com/gpu": 1}}
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 1}
     ports = {"http": ENGINE_PORT, "side-channel": 5600}
     assert {port["name"]: port["containerPort"] for port in container["ports"]} == ports
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
@@ -149,7 +156,7 @@ def test_aggregated_is_one_pool_without_connector() -> None:
 
 @pytest.mark.parametrize(("seconds", "grace"), [(60, 75), (0, 15), (3600, 3615)])
 def test_the_grace_period_covers_serving_on_and_open_requests(seconds: int, grace: int) -> None:
-    created = rendered(engine={"shutdownSeconds": seconds})
+    created = rendered(engine={"drainSeconds": seconds})
     engines, gateway = created["Deployment", "decode"], created["Deployment", "gateway"]
     assert pod_of(engines)["terminationGracePeriodSeconds"] == grace
     # A gateway that is replaced by an upgrade finishes answers that take minutes.

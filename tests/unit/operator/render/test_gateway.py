@@ -68,8 +68,8 @@ def test_the_gateways_flags_name_object_and_ports() -> None:
     assert all(container[f"{kind}Probe"]["httpGet"]["port"] == "admin" for kind in ("liveness", "readiness"))
 
 
-def test_an_autoscaled_gateways_replicas_are_not_written() -> None:
-    assert "replicas" not in rendered(gateway={"autoscaled": True, "replicas": 2})[GATEWAY]["spec"]
+def test_unset_replicas_are_not_written() -> None:
+    assert "replicas" not in rendered(gateway={"workers": 2})[GATEWAY]["spec"]
 
 
 def test_a_gateway_is_replaced_before_it_goes() -> None:
@@ -159,9 +159,9 @@ def test_the_admin_port_is_closed_by_default() -> None:
 
 def test_scrapers_reach_gateway_and_engines() -> None:
     sources = [
-        {"podLabels": {"app": "vector"}},
-        {"namespaceLabels": {"team": "sre"}},
-        {"namespaceLabels": {"team": "sre"}, "podLabels": {"app": "prometheus"}},
+        {"podSelector": {"matchLabels": {"app": "vector"}}},
+        {"namespaceSelector": {"matchLabels": {"team": "sre"}}},
+        {"namespaceSelector": {"matchLabels": {"team": "sre"}}, "podSelector": {"matchLabels": {"app": "prometheus"}}},
     ]
     created = rendered(observability={"scrapeFrom": sources})
     peers = [
@@ -187,3 +187,14 @@ def test_the_operators_pods_reach_the_gateways_admin_port() -> None:
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "pdx-system"}},
         "podSelector": {"matchLabels": dict(OPERATOR_LABELS)},
     }
+
+
+def test_traces_are_flags_and_the_name_of_the_pod() -> None:
+    traced = rendered(observability={"tracing": {"endpoint": "http://collector:4318", "ratio": 0.5}})[GATEWAY]
+    container = container_of(traced)
+    assert {"--tracing-endpoint=http://collector:4318", "--tracing-ratio=0.5"} <= set(container["args"])
+    assert container["env"][1]["value"] == "k8s.pod.ip=$(POD_IP),pdx.deployment=qwen"
+    plain = rendered()[GATEWAY]
+    assert "env" not in container_of(plain)
+    annotations = [each["metadata"]["annotations"] for each in (plain, traced)]
+    assert annotations[0] != annotations[1], "the inputs contain it"

@@ -128,7 +128,7 @@ def test_the_pool_size_of_sidecars_restarts_engines_in_place() -> None:
     ("transfer", "policy"), [(LMCACHE, "services"), (LMCACHE_P2P, "engines")], ids=["its own pod", "the engine's pod"]
 )
 def test_scrapers_reach_the_metrics_of_side_services(transfer: dict[str, Any], policy: str) -> None:
-    source = {"podLabels": {"app": "prometheus"}}
+    source = {"podSelector": {"matchLabels": {"app": "prometheus"}}}
     created = rendered(kvTransfer=transfer, observability={"scrapeFrom": [source]})
     rule = {
         "from": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}],

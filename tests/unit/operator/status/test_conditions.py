@@ -44,7 +44,7 @@ def facts(
     *pools: ObservedPool, of: PDDeployment | None = None, gateway: ObservedGateway | None = GATEWAY, **more: Any
 ) -> Facts:
     of = of or deployment()
-    desired = {role: pool.replicas for role, pool in of.spec.pools().items()}
+    desired = {role: 1 if pool.replicas is None else pool.replicas for role, pool in of.spec.pools().items()}
     step = plan_rollout("a", desired, pools, Budget())
     found = Facts(generation=2, namespace="ns", deployment=of, rollout=step, pools=pools, gateway=gateway)
     return replace(found, **more)
@@ -65,24 +65,41 @@ def test_the_status_of_a_serving_object() -> None:
         "order": "PrefillFirst",
         "image": deployment().spec.engine.image,
         "revision": "a",
-        "prefill": {"desired": 1, "ready": 1, "revision": "a", "summary": "1/1"},
-        "decode": {"desired": 1, "ready": 1, "revision": "a", "summary": "1/1"},
-        "gateway": {"desired": 1, "ready": 1},
+        "roles": [role_status("prefill", 1, 1, 1, 1), role_status("decode", 1, 1, 1, 1)],
+        "gateway": {"desiredReplicas": 1, "readyReplicas": 1},
     }
     assert [(c["type"], c["status"], c["reason"], c["message"]) for c in conditions] == [
-        ("Ready", "True", "Serving", "requests are served at http://x-gateway.ns.svc"),
+        ("Available", "True", "Serving", "requests are served at http://x-gateway.ns.svc"),
+        ("Ready", "True", "AsSpecified", "all engines and gateway pods are ready"),
         ("Progressing", "False", "Complete", "all engines run revision a"),
         ("Degraded", "False", "NothingFound", "nothing is wrong"),
-        ("KVTransferVerified", "Unknown", "NotTriedYet", "no gateway has reported a transfer probe yet"),
+        ("KVTransferVerified", "Unknown", "NotVerifiedYet", "no gateway has reported a transfer probe yet"),
     ]
     assert {(c["observedGeneration"], c["lastTransitionTime"]) for c in conditions} == {(2, "2026-05-04T12:00:00Z")}
 
 
+def role_status(role: str, desired: int, replicas: int, ready: int, updated: int) -> dict[str, Any]:
+    return {
+        "role": role,
+        "desiredReplicas": desired,
+        "replicas": replicas,
+        "readyReplicas": ready,
+        "updatedReplicas": updated,
+        "revision": "a",
+    }
+
+
+def test_the_engines_of_all_revisions_are_counted() -> None:
+    status = build(facts(*PAIR, pool(D, "b", 2, 1), of=deployment(1, 3)), {}, NOW)
+    assert status["roles"] == [role_status("prefill", 1, 1, 1, 1), role_status("decode", 3, 3, 2, 1)]
+
+
 def test_one_pool_has_neither_connector_nor_order() -> None:
     status = build(facts(pool(A, "a", 2, 1), of=deployment(mode="Aggregated")), {}, NOW)
-    assert status["aggregated"] == {"desired": 2, "ready": 1, "revision": "a", "summary": "1/2"}
-    assert status.keys() & {"connector", "order", "prefill", "decode"} == set()
-    assert outcomes(status)["Ready"] == ("True", "Serving")
+    assert status["roles"] == [role_status("aggregated", 2, 2, 1, 2)]
+    assert status.keys() & {"connector", "order"} == set()
+    assert outcomes(status)["Available"] == ("True", "Serving")
+    assert outcomes(status)["Ready"] == ("False", "Starting")
 
 
 def test_a_settled_object_has_the_same_status_for_ever() -> None:
@@ -95,6 +112,7 @@ def test_a_transition_time_moves_only_with_its_status() -> None:
     after = build(facts(pool(P, "a", 1, 1), pool(D, "a", 1, 0), generation=3), before, LATER)
     times = {c["type"]: (c["lastTransitionTime"], c["observedGeneration"]) for c in after["conditions"]}
     assert times == {
+        "Available": ("2026-05-04T12:03:00Z", 3),
         "Ready": ("2026-05-04T12:03:00Z", 3),
         "Progressing": ("2026-05-04T12:03:00Z", 3),
         "Degraded": ("2026-05-04T12:00:00Z", 3),
@@ -117,7 +135,10 @@ def test_a_transition_time_moves_only_with_its_status() -> None:
     ],
 )
 def test_missing_parts_are_named(found: Facts, reason: str) -> None:
-    assert outcomes(build(found, {}, NOW))["Ready"] == ("False", reason)
+    found_outcomes = outcomes(build(found, {}, NOW))
+    assert found_outcomes["Ready"] == ("False", reason)
+    served = reason in ("PrefillNotReady", "NoPair")
+    assert found_outcomes["Available"] == (("True", "Serving") if served else ("False", reason))
 
 
 def test_the_message_names_the_users_field() -> None:
@@ -134,20 +155,48 @@ def test_the_message_names_the_users_field() -> None:
         pytest.param(facts(pool(A, "b", 1, 1)), id="still the one pool"),
     ],
 )
-def test_a_serving_object_is_ready(found: Facts) -> None:
-    assert outcomes(build(found, {}, NOW))["Ready"] == ("True", "Serving")
+def test_a_serving_object_is_available(found: Facts) -> None:
+    assert outcomes(build(found, {}, NOW))["Available"] == ("True", "Serving")
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome"),
+    [
+        pytest.param(facts(*PAIR), ("True", "AsSpecified"), id="all"),
+        pytest.param(
+            facts(pool(P, "a", 0, 0), pool(D, "a", 1, 1), of=deployment(0, 1)),
+            ("True", "AsSpecified"),
+            id="decode alone",
+        ),
+        pytest.param(
+            facts(pool(P, "a", 1, 1), pool(D, "a", 2, 1), of=deployment(1, 2)), ("False", "Starting"), id="one of two"
+        ),
+        pytest.param(facts(*PAIR, pool(D, "b", 0, 0)), ("False", "Retiring"), id="an old engine"),
+        pytest.param(
+            facts(*PAIR, gateway=ObservedGateway(2, 1, True)), ("False", "GatewayStarting"), id="one gateway of two"
+        ),
+        pytest.param(
+            facts(*PAIR, gateway=ObservedGateway(1, 1, False)), ("False", "GatewayStarting"), id="an old gateway"
+        ),
+    ],
+)
+def test_an_object_is_ready_once_all_is_as_specified(found: Facts, outcome: tuple[str, str]) -> None:
+    status = build(found, {}, NOW)
+    assert outcomes(status)["Ready"] == outcome
+    assert outcomes(status)["Available"] == ("True", "Serving")
 
 
 def test_a_rollout_is_progressing_and_not_degraded() -> None:
     found = facts(pool(P, "b", 1, 1), pool(D, "b", 1, 1), pool(P, "a", 1, 0), pool(D, "a", 1, 0))
     status = build(found, {}, NOW)
     assert outcomes(status) == {
-        "Ready": ("True", "Serving"),
+        "Available": ("True", "Serving"),
+        "Ready": ("False", "RollingOut"),
         "Progressing": ("True", "RollingOut"),
         "Degraded": ("False", "NothingFound"),
-        "KVTransferVerified": ("Unknown", "NotTriedYet"),
+        "KVTransferVerified": ("Unknown", "NotVerifiedYet"),
     }
-    assert status["conditions"][1]["message"].startswith("rolling from b to a: 0 of 1 prefill and 0 of 1 decode")
+    assert status["conditions"][2]["message"].startswith("rolling from b to a: 0 of 1 prefill and 0 of 1 decode")
 
 
 def test_an_incomplete_gateway_is_progressing() -> None:
@@ -155,10 +204,17 @@ def test_an_incomplete_gateway_is_progressing() -> None:
     assert outcomes(status)["Progressing"] == ("True", "GatewayStarting")
 
 
+LOADING = Diagnosis("Loading", "the prefill engine: it is starting", failing=False, waits=True)
+REVERTED = Diagnosis("ChildReverted", "replicas of Deployment m is changed back", failing=False)
+
+
+def progress(status: Mapping[str, Any]) -> str:
+    return str(next(c for c in status["conditions"] if c["type"] == "Progressing")["message"])
+
+
 def test_failing_pods_degrade_and_loading_pods_do_not() -> None:
-    loading = Diagnosis("Loading", "the prefill engine: it is starting", failing=False)
-    status = build(facts(problems=[loading, BROKEN]), {}, NOW)
-    assert status["conditions"][2] | {"lastTransitionTime": ""} == {
+    status = build(facts(problems=[LOADING, BROKEN]), {}, NOW)
+    assert status["conditions"][3] | {"lastTransitionTime": ""} == {
         "type": "Degraded",
         "status": "True",
         "reason": "Crashing",
@@ -166,7 +222,18 @@ def test_failing_pods_degrade_and_loading_pods_do_not() -> None:
         "observedGeneration": 2,
         "lastTransitionTime": "",
     }
-    assert outcomes(build(facts(problems=[loading]), {}, NOW))["Degraded"] == ("False", "Loading")
+    loading = build(facts(problems=[LOADING]), {}, NOW)
+    assert outcomes(loading)["Degraded"] == ("False", "NothingFound")
+    assert progress(loading) == "0 of 1 prefill and 0 of 1 decode engines of revision a are ready; " + LOADING.message
+    assert build(facts(inspected=False), loading, LATER) == loading, "until the next inspection"
+    assert progress(build(facts(), loading, LATER)).endswith("are ready")
+
+
+def test_a_reverted_change_leaves_open_whether_the_object_is_degraded() -> None:
+    status = build(facts(*PAIR, problems=[REVERTED]), {}, NOW)
+    assert outcomes(status)["Degraded"] == ("Unknown", "ChildReverted")
+    assert build(facts(*PAIR, inspected=False), status, LATER) == status
+    assert outcomes(build(facts(*PAIR, problems=[LOADING, REVERTED]), {}, NOW))["Degraded"][1] == "ChildReverted"
 
 
 def test_a_diagnosis_stays_until_the_next_inspection() -> None:
@@ -181,12 +248,13 @@ def test_an_invalid_spec_keeps_the_rest_of_the_status() -> None:
     invalid = Facts(generation=3, namespace="ns", deployment=None, invalid="spec.model is missing.")
     after = build(invalid, before, LATER)
     assert after["url"] == before["url"]
-    assert (after["observedGeneration"], after["decode"]) == (3, before["decode"])
+    assert (after["observedGeneration"], after["roles"]) == (3, before["roles"])
     assert outcomes(after) == {
+        "Available": ("Unknown", "InvalidSpec"),
         "Ready": ("False", "InvalidSpec"),
         "Progressing": ("False", "InvalidSpec"),
         "Degraded": ("True", "InvalidSpec"),
-        "KVTransferVerified": ("Unknown", "NotTriedYet"),
+        "KVTransferVerified": ("Unknown", "NotVerifiedYet"),
     }
     assert build(invalid, after, LATER) == after
     assert outcomes(build(invalid, {}, NOW))["KVTransferVerified"] == ("Unknown", "InvalidSpec")
@@ -204,9 +272,9 @@ NOT_VERIFIED = TransferReport(
 @pytest.mark.parametrize(
     ("transfer", "expected", "text"),
     [
-        (TransferReport(), ("Unknown", "NotTriedYet"), "no gateway has reported a transfer probe yet"),
+        (TransferReport(), ("Unknown", "NotVerifiedYet"), "no gateway has reported a transfer probe yet"),
         (TransferReport(unreachable=True), ("Unknown", "GatewayUnreachable"), "the admin port of any gateway"),
-        (TransferReport(Finding(Verdict.UNKNOWN, "no pair")), ("Unknown", "NotTriedYet"), "no pair"),
+        (TransferReport(Finding(Verdict.UNKNOWN, "no pair")), ("Unknown", "NotVerifiedYet"), "no pair"),
         (NOT_VERIFIED, ("Unknown", "NotReported"), "--enable-prompt-tokens-details"),
         (ALL_WELL, ("True", "Verified"), "in 4 pairs of prefill and decode engines (all pairs); probed every 40 s"),
         (COVERED, ("True", "Verified"), "in 8 pairs of prefill and decode engines (which include every engine)"),
@@ -228,7 +296,7 @@ def test_the_result_of_transfer_probes(transfer: TransferReport, expected: tuple
     ("of", "reason"),
     [
         (deployment(mode="Aggregated"), "Aggregated"),
-        (deployment(routing={"canarySeconds": 0}), "SwitchedOff"),
+        (deployment(kvTransfer={"verification": {"periodSeconds": 0}}), "Disabled"),
     ],
 )
 def test_without_transfer_probes_nothing_is_verified(of: PDDeployment, reason: str) -> None:
@@ -236,7 +304,7 @@ def test_without_transfer_probes_nothing_is_verified(of: PDDeployment, reason: s
     after = build(facts(of=of), before, LATER)
     assert outcomes(after)["KVTransferVerified"] == ("Unknown", reason)
     back = build(facts(*PAIR), after, LATER)
-    assert outcomes(back)["KVTransferVerified"] == ("Unknown", "NotTriedYet")
+    assert outcomes(back)["KVTransferVerified"] == ("Unknown", "NotVerifiedYet")
 
 
 @pytest.mark.parametrize("transfer", [ALL_WELL, NOTHING_MOVES])
@@ -248,7 +316,7 @@ def test_a_restarted_operator_keeps_the_last_result(transfer: TransferReport) ->
 def test_a_broken_and_a_repaired_transfer_are_events() -> None:
     well, broken = (build(facts(*PAIR, transfer=transfer), {}, NOW) for transfer in (ALL_WELL, NOTHING_MOVES))
     assert [(t.reason, t.warning) for t in transitions(well, broken)] == [("PortsBlocked", True)]
-    assert [(t.reason, t.warning) for t in transitions(broken, well)] == [("KVTransferMended", False)]
+    assert [(t.reason, t.warning) for t in transitions(broken, well)] == [("KVTransferRestored", False)]
     assert transitions(build(facts(*PAIR), {}, NOW), well) == []
 
 
@@ -259,7 +327,7 @@ def test_a_broken_and_a_repaired_transfer_are_events() -> None:
         pytest.param(
             facts(),
             facts(*PAIR),
-            [Transition("Ready", "requests are served at http://x-gateway.ns.svc")],
+            [Transition("Available", "requests are served at http://x-gateway.ns.svc")],
             id="ready",
         ),
         pytest.param(
@@ -267,7 +335,7 @@ def test_a_broken_and_a_repaired_transfer_are_events() -> None:
             facts(pool(P, "a", 1, 1), pool(D, "a", 1, 0), problems=[BROKEN]),
             [
                 Transition("Crashing", BROKEN.message, warning=True),
-                Transition("NotReady", "no decode engine is ready", warning=True),
+                Transition("Unavailable", "no decode engine is ready", warning=True),
             ],
             id="broken",
         ),
@@ -295,7 +363,7 @@ def test_a_rejected_child_has_a_cause() -> None:
     assert rejected_child(ChildKey("Service", "x-gateway"), "").reason == "NameTaken"
     refused = rejected_child(ChildKey("Deployment", "x-gateway"), "Deployment is\n invalid")
     assert (refused.reason, refused.message) == (
-        "ChildRefused",
+        "ChildRejected",
         "the API server refuses Deployment x-gateway: Deployment is invalid",
     )
 

@@ -1,7 +1,7 @@
 """From pods to one sentence about the cause."""
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -227,7 +227,7 @@ def test_advice_names_the_users_field(view: PodView) -> None:
     ],
 )
 def test_an_engine_that_loads_is_not_failing(since: str, message: str) -> None:
-    assert diagnosis_of(pod(state=running(since))) == Diagnosis("Loading", message, failing=False)
+    assert diagnosis_of(pod(state=running(since))) == Diagnosis("Loading", message, failing=False, waits=True)
 
 
 def test_a_crash_has_one_message_in_all_states() -> None:
@@ -372,3 +372,48 @@ def test_one_log_of_each_role_is_read() -> None:
 def test_a_finished_init_container_is_ignored() -> None:
     done = {"name": "init", "image": IMAGE, "ready": False, "state": ended(exit_code=0, reason="Completed")}
     assert pod(initContainerStatuses=[done]).containers == ()
+
+
+def _run(seconds: int, *, exit_code: int = 143, reason: str = "Error", message: str = "") -> PodView:
+    """An engine with 30 minutes to start and 10 to end, whose last run lasted so long."""
+    ends = datetime.fromisoformat("2026-05-04T11:59:00Z")
+    began = ends - timedelta(seconds=seconds)
+    probe = {"failureThreshold": 360, "periodSeconds": 5}
+    times = {"startedAt": began.isoformat(), "finishedAt": ends.isoformat()}
+    last = {"terminated": {"exitCode": exit_code, "reason": reason, "message": message, **times}}
+    status = {"name": "engine", "image": IMAGE, "ready": False, "restartCount": 1, "started": False}
+    return pod_view(
+        {
+            "metadata": {"name": "pod-1", "labels": {LABEL_ROLE: "prefill", LABEL_REVISION: "a"}},
+            "spec": {
+                "nodeName": "n1",
+                "containers": [{"name": "engine", "startupProbe": probe}],
+                "terminationGracePeriodSeconds": 600,
+            },
+            "status": {
+                "conditions": [{"type": "Ready", "status": "False"}],
+                "containerStatuses": [{**status, "state": running("2026-05-04T11:59:01Z"), "lastState": last}],
+            },
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        (_run(1803), "StartupTimedOut"),
+        (_run(1806, exit_code=0), "StartupTimedOut"),
+        (_run(2402, exit_code=137), "StartupTimedOut"),
+        (_run(2402), "Crashing"),
+        (_run(2402, exit_code=137, reason="OOMKilled"), "OutOfMemory"),
+        (_run(1803, exit_code=137, reason="OOMKilled"), "OutOfMemory"),
+        (_run(600), "Crashing"),
+        (_run(90_000, exit_code=137), "Crashing"),
+    ],
+)
+def test_an_engine_that_does_not_start_in_time(run: PodView, reason: str) -> None:
+    found = diagnose([pool()], None, [run], {}, now=NOW)
+    assert found is not None
+    assert found.reason == reason
+    if reason == "StartupTimedOut":
+        assert "did not start within 1800 seconds and was stopped; raise spec.engine.startupSeconds" in found.message

@@ -1,10 +1,7 @@
 """docs/operator.md names exactly the conditions and reasons that the operator writes; its examples work."""
 
-import ast
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,51 +10,16 @@ from pdx_api.names import KIND, ConditionType, Role, engines_name
 from pdx_api.render.engines import pairing_revision
 from pdx_api.spec.parse import parse
 from pdx_api.verification import Cause
+from pdx_operator.app.metrics import STATES
+from pdx_operator.app.object_summary import UNKNOWN
 from pdx_operator.controller import reconciler
-from pdx_operator.observed import engine_log
 from pdx_operator.plan.rollout import Phase
-from pdx_operator.status import conditions, diagnosis, problems
+from pdx_operator.status import conditions
 from tests.documents import BLOCKS, ROOT
+from tests.reasons import reasons, reasons_of_degraded
 from tests.unit.operator.render.manifests_of import manifests_of
 
 GUIDE = (ROOT / "docs" / "operator.md").read_text()
-PARTS = {
-    "{server.capitalize()}NotReady": {"DecodeNotReady", "AggregatedNotReady"},
-    "{kind}NotFound": {"SecretNotFound", "ConfigMapNotFound"},
-}
-"""Reasons that are composed, and their values."""
-NAMED = {"INVALID": conditions.INVALID, "SERVING": conditions.SERVING, "NOTHING_FOUND": conditions.NOTHING_FOUND}
-NAMED |= {"CRD_TOO_OLD": conditions.CRD_TOO_OLD}
-PASSED_ON = {"facts.rollout.phase", "failing.reason", "failure.reason", "facts.problems[0].reason", "old['reason']"}
-PASSED_ON |= {"cause.reason", "reason", "now['reason']", "change.reason", "broken.cause"}
-"""Expressions whose reason is written elsewhere."""
-PLACES = {"_Outcome": 1, "Diagnosis": 0, "_found": 1, "Transition": 0, "Event": 0}
-"""Position of the reason among the arguments of a call."""
-
-
-def reasons(module: object, call: str) -> set[str]:
-    """The reasons that a module passes to calls of that name."""
-    source = Path(str(vars(module)["__file__"])).read_text()
-    return {
-        reason
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == call
-        for reason in _reasons(node.args[PLACES[call]])
-    }
-
-
-def _reasons(value: ast.expr) -> Iterator[str]:
-    text = ast.unparse(value)
-    if isinstance(value, ast.Constant):
-        yield str(value.value)
-    elif isinstance(value, ast.JoinedStr):
-        yield from PARTS[text[2:-1]]
-    elif isinstance(value, ast.BoolOp):
-        yield from _reasons(value.values[-1])  # Kubernetes' own reason comes first
-    elif text in NAMED:
-        yield NAMED[text]
-    else:
-        assert text in PASSED_ON, f"{text} may be a reason that is not documented"
 
 
 def table(head: str) -> set[str]:
@@ -72,13 +34,12 @@ def test_every_condition_is_explained() -> None:
 
 def test_every_reason_is_explained_and_no_other() -> None:
     outcomes = reasons(conditions, "_Outcome")
-    found = {failure.reason for failure in engine_log.FAILURES}
-    found |= reasons(problems, "Diagnosis") | reasons(diagnosis, "Diagnosis") | reasons(diagnosis, "_found")
-    found |= {conditions.NOTHING_FOUND, conditions.INVALID, conditions.CRD_TOO_OLD}
-
-    assert table("reason of `Degraded`") == found
-    assert table("reason of `Progressing`") == {*Phase, "GatewayStarting", conditions.INVALID}
-    ready = table("reason of `Ready`")
+    assert table("reason of `Degraded`") == reasons_of_degraded()
+    assert table("reason of `Progressing`") == {
+        *(*Phase, "GatewayStarting", "GatewayUpgradeWaiting", conditions.PAUSED, conditions.INVALID)
+    }
+    assert {*table("reason of `Progressing`"), UNKNOWN} == set(STATES), "the states of pdx_operator_rollouts"
+    ready = table("reason of `Available`, `Ready`")
     proof = table("reason of `KVTransferVerified`")
     assert proof >= set(Cause)
     others = table("reason of `Progressing`") | {conditions.NOTHING_FOUND, conditions.CRD_TOO_OLD}
@@ -93,7 +54,7 @@ def test_causes_that_transfer_probes_cannot_name_are_marked() -> None:
     assert marked == {cause.value for cause in Cause if cause.name not in named}
 
 
-@pytest.mark.parametrize(("module", "call"), [(conditions, "Transition"), (reconciler, "Step")])
+@pytest.mark.parametrize(("module", "call"), [(conditions, "Transition"), (reconciler, "Event")])
 def test_every_event_is_named(module: object, call: str) -> None:
     documented = GUIDE[GUIDE.index("Events carry these reasons") :].split("\n\n")[0]
 
@@ -116,10 +77,25 @@ def _decode_pod(text: str) -> dict[str, Any]:
     return pod
 
 
-def test_the_overlay_for_other_rdma_devices_adds_the_capability() -> None:
-    security = _decode_pod("vpc.amazonaws.com/efa")["containers"][0]["securityContext"]
+def test_the_example_of_rdma_is_complete() -> None:
+    pod = _decode_pod("mlnx_sriov_rdma")
+    assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 8, "nvidia.com/mlnx_sriov_rdma": 8}
 
-    assert security["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+
+def test_the_whole_object_serves_the_commit_that_its_job_downloads() -> None:
+    job = next(body for _, body in BLOCKS if body["metadata"]["name"] == "fill-hub-cache")
+    spec = next(body for _, body in BLOCKS if body["metadata"]["name"] == "llama-70b" and body["kind"] == KIND)["spec"]
+    (download,) = job["spec"]["template"]["spec"]["containers"]
+    assert download["command"][2:5] == [spec["model"]["name"], "--revision", spec["model"]["revision"]]
+    assert download["image"] == spec["engine"]["image"]
+
+
+def test_the_engines_of_the_whole_object_fit_on_its_nodes_also_in_a_rollout() -> None:
+    spec = next(body for _, body in BLOCKS if body["metadata"]["name"] == "llama-70b" and body["kind"] == KIND)["spec"]
+    for role in ("prefill", "decode"):  # an engine takes a whole node, so every free node fits every engine
+        assert spec[role]["parallelism"]["tensor"] == spec[role]["resources"]["limits"]["nvidia.com/gpu"] == 8
+    assert spec["rollout"] == {"maxSurge": 0, "maxUnavailable": 1}
 
 
 def test_the_overlay_for_openshift_names_no_user() -> None:

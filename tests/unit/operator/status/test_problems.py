@@ -37,9 +37,9 @@ def test_rejected_writes_come_first_and_reverted_ones_last() -> None:
         reverted=[RevertedChange(CHILD, "spec.x")],
     )
     assert [(problem.reason, problem.failing) for problem in problems] == [
-        ("ChildRefused", True),
+        ("ChildRejected", True),
         ("Unschedulable", True),
-        ("ChangedBack", False),
+        ("ChildReverted", False),
     ]
     assert problems[2].message.startswith("spec.x of Deployment m-gateway is changed back by another writer")
 
@@ -47,3 +47,11 @@ def test_rejected_writes_come_first_and_reverted_ones_last() -> None:
 def test_a_repeatedly_deleted_child_is_named() -> None:
     found = problems_of(Plan(None), PodInspection(), NOW, reverted=[RevertedChange(CHILD, "")])
     assert found[0].message.startswith("Deployment m-gateway is deleted again by another writer")
+
+
+def test_a_cluster_without_the_gateway_api_is_named() -> None:
+    route = ChildKey("HTTPRoute", "m-gateway")
+    found = problems_of(Plan(None), PodInspection(), NOW, rejected=[Problem(route, "HTTP 404")])
+    assert found[0].reason == "GatewayAPIMissing"
+    other = problems_of(Plan(None), PodInspection(), NOW, rejected=[Problem(route, "spec.hostnames: Invalid value")])
+    assert other[0].reason == "ChildRejected"

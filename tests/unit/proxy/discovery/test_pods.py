@@ -59,6 +59,7 @@ ORDER, REVISION = "metadata annotations pdx.dev/order", "metadata labels pdx.dev
 
 FIELDS: list[tuple[tuple[str, Any], dict[str, Any]]] = [
     (("status podIP", "fd00::7"), {"address": Address("fd00::7", 8000)}),
+    (("metadata annotations pdx.dev/data-parallel", "8"), {"ranks": 8}),
     (
         ("metadata annotations", {**CUSTOM, "pdx.dev/protocol": Custom().protocol}),
         {"connector": "Custom", "order": Order.PREFILL_FIRST, "protocol": Custom().protocol},
@@ -137,6 +138,16 @@ REASONS: list[tuple[tuple[str, Any], str, bool]] = [
     (("metadata annotations", GONE), "has no annotation pdx.dev/connector", False),
     ((ORDER, "Sideways"), "has the order 'Sideways', which this gateway does not support", False),
     (
+        ("metadata annotations pdx.dev/data-parallel", "0"),
+        "has '0' data-parallel ranks, which is no number from 1 to 64",
+        False,
+    ),
+    (
+        ("metadata annotations pdx.dev/data-parallel", "two"),
+        "has 'two' data-parallel ranks, which is no number from 1 to 64",
+        False,
+    ),
+    (
         (CONNECTOR, "Pigeon"),
         "has a wiring that this gateway does not support: connector 'Pigeon' does not exist; write one of: "
         f"{', '.join(CONNECTORS)}",
@@ -145,7 +156,7 @@ REASONS: list[tuple[tuple[str, Any], str, bool]] = [
     (
         ("metadata annotations", {**CUSTOM, "pdx.dev/protocol": "?"}),
         "has a wiring that this gateway does not support: the protocol of connector Custom is '?'; write JSON, for "
-        'example {"family": "Serial"}',
+        'example {"family": "Pull"}',
         False,
     ),
 ]

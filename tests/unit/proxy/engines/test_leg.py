@@ -8,12 +8,19 @@ from pdx_api.names import Role
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.events import HealthCheckRequest
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.observer import EndpointObserver
 from pdx_proxy.engines.outlier_detection import OutlierDetector
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.connection_pool import ConnectionPool
-from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, LostConnection, Reason
+from pdx_proxy.http.upstream.failures import (
+    BadAnswer,
+    ClosedConnection,
+    DeadlineExceeded,
+    LostConnection,
+    Reason,
+)
 from tests.unit.proxy.http.test_connection import EMPTY, Wire
 
 DECODE = Endpoint(EndpointSpec(Address("d", 1), Role.DECODE))
@@ -24,9 +31,12 @@ class OneIdle(ConnectionPool):
 
     def __init__(self) -> None:
         super().__init__(idle_seconds=60.0, connect_seconds=1.0)
+        self.replace_idle()
+        self.connects = 0
+
+    def replace_idle(self) -> None:
         self.idle = self._connected()
         self.idle.used = True
-        self.connects = 0
 
     def _connected(self) -> Connection:
         connection = Connection(DECODE.name, self._loop)
@@ -48,8 +58,8 @@ async def pool() -> OneIdle:
     return OneIdle()
 
 
-async def _sent(pool: OneIdle) -> Leg:
-    leg = Leg(pool, EndpointObserver(Load(), OutlierDetector(5), lambda _: None), DECODE)
+async def _sent(pool: OneIdle, observer: EndpointObserver | None = None) -> Leg:
+    leg = Leg(pool, observer or EndpointObserver(Load(), OutlierDetector(5), lambda _: None), DECODE)
     await leg.connect()
     leg.send("POST", "/v1/completions", (), b"{}")
     return leg
@@ -61,6 +71,31 @@ async def test_an_immediate_loss_is_sent_again(pool: OneIdle) -> None:
     assert (await leg.whole(5.0)).status == 200
     assert pool.connects == 1
     assert not leg._body, "a stream may last long, and its permit counts no body meanwhile"
+    leg.end()
+
+
+async def test_a_whole_answer_ends_the_count_of_those_that_broke_off(pool: OneIdle) -> None:
+    """A P's answers are read whole, and none is relayed."""
+    events: list[object] = []
+    observer = EndpointObserver(Load(), OutlierDetector(2), events.append)
+    for _ in range(2):
+        observer.suspect(DECODE, ClosedConnection(DECODE.name, "connection lost"))
+        leg = await _sent(pool, observer)
+        pool.idle.connection_lost(None)
+        await leg.whole(5.0)
+        leg.end()
+        pool.replace_idle()
+    assert events == [HealthCheckRequest(DECODE.name, 0)]
+
+
+async def test_a_leg_that_reads_kv_is_not_sent_again(pool: OneIdle) -> None:
+    """Its engine may have begun: it would read KV a second time (vllm#52234)."""
+    leg = await _sent(pool)
+    leg.once = True
+    pool.idle.connection_lost(None)
+    with pytest.raises(LostConnection):
+        await leg.first_event(5.0)
+    assert pool.connects == 0
     leg.end()
 
 

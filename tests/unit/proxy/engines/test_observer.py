@@ -16,6 +16,7 @@ from pdx_proxy.engines.outlier_detection import OutlierDetector
 from pdx_proxy.http.upstream.connection_pool import ConnectionPool
 from pdx_proxy.http.upstream.failures import (
     BadAnswer,
+    ClosedConnection,
     ConnectFailure,
     ConnectTimeout,
     DeadlineExceeded,
@@ -99,6 +100,30 @@ def test_a_lost_engine_is_reported_once_for_each_start(failure: EngineFailure) -
     watched.observer.apply(Snapshot.of([again]))
     watched.observer.suspect(again, failure)
     assert len(watched.events) == 2
+
+
+def test_a_closed_connection_requests_a_check_and_counts_as_an_error() -> None:
+    watched = Watched()
+    for _ in range(LIMIT - 1):
+        watched.observer.suspect(D1, ClosedConnection("h:3", "connection lost"))
+    assert watched.events == [HealthCheckRequest("h:3", 1)], "one answer that broke off is evidence about its request"
+    watched.observer.suspect(D1, ClosedConnection("h:3", "connection lost"))
+    assert watched.suspects == [("h:3", Cause.CONSECUTIVE_ERRORS)]
+
+
+def test_an_engine_that_breaks_off_each_stream_is_ejected() -> None:
+    """The first event of each stream is a success; only a whole answer shows that the engine can end one."""
+    watched = Watched()
+    for whole in (True, False):
+        for _ in range(LIMIT - 1):
+            watched.observer.succeeded(D1)
+            watched.observer.suspect(D1, ClosedConnection("h:3", "connection lost"))
+        if whole:
+            watched.observer.completed(D1)
+        assert not watched.suspects
+    watched.observer.succeeded(D1)
+    watched.observer.suspect(D1, ClosedConnection("h:3", "connection lost"))
+    assert watched.suspects == [("h:3", Cause.CONSECUTIVE_ERRORS)]
 
 
 def test_an_error_of_a_decode_ejects_no_prefill() -> None:

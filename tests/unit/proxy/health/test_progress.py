@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from pdx_proxy.balancing.load_reports import LoadReport
 from pdx_proxy.engines.engine_metrics import Progress, Waiting, read_finished, read_progress, read_waiting
-from pdx_proxy.health.progress import Observed, QueueSample, observe, queue_seconds
+from pdx_proxy.health.progress import Observed, QueueSample, has_work, observe, queue_seconds
 
 BUSY = Progress(running=1, waiting=0, kv_use=0.5, prompt_tokens=100, generation_tokens=20)
 IDLE = replace(BUSY, running=0)
@@ -80,3 +81,23 @@ QUEUES = [
 @pytest.mark.parametrize(("before", "now", "seconds"), [q[1:] for q in QUEUES], ids=[q[0] for q in QUEUES])
 def test_the_wait_in_a_queue(before: QueueSample | None, now: QueueSample, seconds: float) -> None:
     assert queue_seconds(before, now) == seconds
+
+
+NOTHING, RUNS, WAITS = LoadReport(0, 0, 0.4), LoadReport(1, 0, 0.4), LoadReport(0, 1, 0.4)
+
+
+@pytest.mark.parametrize(
+    ("reports", "legs", "expected"),
+    [
+        ([], 0, False),
+        ([NOTHING], 0, False),
+        ([NOTHING], 1, True),
+        ([], 1, True),
+        ([RUNS], 0, True),
+        ([WAITS], 0, True),
+        ([NOTHING, RUNS], 0, True),
+    ],
+    ids=["no report", "none", "a leg", "a leg, no report", "runs", "waits", "a rank runs"],
+)
+def test_work_that_explains_silence(reports: list[LoadReport], legs: int, expected: bool) -> None:
+    assert has_work(reports, legs) is expected

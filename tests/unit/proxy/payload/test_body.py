@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 from hypothesis import given, settings
@@ -10,10 +11,15 @@ from hypothesis import strategies as st
 
 from pdx_proxy.http.errors import RefusedError
 from pdx_proxy.http.messages import BodyParts
+from pdx_proxy.payload.answer_budget import most_answer_tokens
+from pdx_proxy.payload.apis import APIS
 from pdx_proxy.payload.body import (
+    LARGE_BYTES,
     Body,
     body_of,
     decode_body,
+    identified,
+    model_of,
     prefill_body,
     read_body,
     read_large_body,
@@ -34,6 +40,8 @@ BODIES = st.dictionaries(KEYS | st.text(max_size=4), VALUES, max_size=8)
 JSON = "application/json"
 TEXT = "/v1/completions"
 CHAT = "/v1/chat/completions"
+MESSAGES = "/v1/messages"
+RESPONSES = "/v1/responses"
 READER = PromptReader(key=True, limit=0)
 
 
@@ -229,14 +237,64 @@ def test_prefill_leg_drops_what_shapes_the_answer_alone() -> None:
 
 
 def test_settling_leg_is_short() -> None:
-    assert orjson.loads(settling_body(TEXT, {"a": 1}, 7, "fresh")) == {
+    assert orjson.loads(settling_body(APIS[TEXT], {"a": 1}, 7, "fresh")) == {
         "prompt": ".",
         "max_tokens": 7,
         "ignore_eos": True,
         "cache_salt": "fresh",
         "kv_transfer_params": {"a": 1},
     }
-    assert orjson.loads(settling_body(CHAT, {}, 1, "fresh"))["messages"] == [{"role": "user", "content": "."}]
+    assert orjson.loads(settling_body(APIS[CHAT], {}, 1, "fresh"))["messages"] == [{"role": "user", "content": "."}]
+
+
+@pytest.mark.parametrize("size", [0, 10, 20_000])
+def test_a_response_has_its_legs_id_inside(size: int) -> None:
+    members = {"input": "x" * size, "request_id": "mine"} if size else {}
+    body = read_body(orjson.dumps(members), JSON, RESPONSES)
+    for leg in (decode_body(body, None), decode_body(body, {"a": 1}), prefill_body(body, None)):
+        found = orjson.loads(bytes(identified(leg, "5")))
+        assert found.pop("request_id") == "resp_5"
+        assert found == orjson.loads(bytes(leg))
+
+
+def test_settling_legs_of_agents() -> None:
+    """A message's goes to /v1/chat/completions, where the engine's ID is the same, and which has `ignore_eos`."""
+    assert (APIS[MESSAGES].settles_at, APIS[RESPONSES].settles_at) == (CHAT, RESPONSES)
+    assert settling_body(APIS[MESSAGES], {}, 1, "fresh") == settling_body(APIS[CHAT], {}, 1, "fresh")
+    assert orjson.loads(settling_body(APIS[RESPONSES], {"a": 1}, 7, "fresh")) == {
+        "input": ".",
+        "max_output_tokens": 7,
+        "ignore_eos": True,
+        "cache_salt": "fresh",
+        "kv_transfer_params": {"a": 1},
+    }
+
+
+PREFILLED: dict[str, Any] = {
+    CHAT: {"choices": [{"finish_reason": "length"}], "kv_transfer_params": {"a": 1}},
+    MESSAGES: {"type": "message", "stop_reason": "max_tokens", "kv_transfer_params": {"a": 1}},
+    RESPONSES: {"object": "response", "usage": {"output_tokens": 1}, "kv_transfer_params": {"a": 1}},
+}
+ABORTED: dict[str, dict[str, Any]] = {
+    CHAT: {"choices": [{"finish_reason": "abort"}]},
+    MESSAGES: {"stop_reason": None},
+    RESPONSES: {"usage": {"output_tokens": 0}},
+}
+
+
+@pytest.mark.parametrize("path", PREFILLED)
+def test_a_prefills_answer(path: str) -> None:
+    read, given = APIS[path].read_prefill, PREFILLED[path]
+    assert read(orjson.dumps(given)) == (False, {"a": 1})
+    assert read(orjson.dumps({**given, **ABORTED[path]}))[0]
+    for name in given.keys() - {"stop_reason", "kv_transfer_params"}:
+        with pytest.raises(msgspec.DecodeError):
+            read(orjson.dumps({key: value for key, value in given.items() if key != name}))
+
+
+@pytest.mark.parametrize(("member", "path"), [("max_tokens", MESSAGES), ("max_output_tokens", RESPONSES)])
+def test_the_longest_answer(member: str, path: str) -> None:
+    assert most_answer_tokens(read_body(orjson.dumps({member: 7}), JSON, path)) == 7
 
 
 SPELLED = st.builds(
@@ -363,3 +421,24 @@ def test_an_agents_chat_is_within_the_bounds() -> None:
     raw = orjson.dumps({"messages": messages, "tools": tools})
     for body in (read_body(raw, JSON, CHAT), _read_in_slices(raw)[0]):
         assert bytes(decode_body(body, None)) == raw
+
+
+LONG_VALUE = "x" * 5000
+MODELS: list[tuple[dict[str, Any], str]] = [
+    ({"model": "a", "prompt": "b"}, "a"),
+    ({"prompt": LONG_VALUE, "model": "a"}, "a"),
+    ({"user": LONG_VALUE, "model": "a", "prompt": LONG_VALUE, "metadata": {"model": "b"}}, "a"),
+    ({"prompt": LONG_VALUE, "metadata": {"model": "b"}}, ""),
+    ({"prompt": '"model":"b",' * 900, "model": "\u00e9"}, "\u00e9"),
+    ({"model": ["a"], "prompt": LONG_VALUE}, ""),
+    ({"model": None, "prompt": LONG_VALUE}, ""),
+    ({"prompt": LONG_VALUE}, ""),
+]
+
+
+@pytest.mark.parametrize("size", [0, 20_000, 300_000])
+@pytest.mark.parametrize(("members", "model"), MODELS)
+def test_the_model_of_a_body(members: dict[str, Any], model: str, size: int) -> None:
+    raw = orjson.dumps({**members, "documents": ["y" * size]} if size else members)
+    body = _read_in_slices(raw)[0] if size > LARGE_BYTES else read_body(raw, JSON, TEXT)
+    assert model_of(body) == model

@@ -146,6 +146,44 @@ def test_an_endless_event_is_relayed_and_searched_once() -> None:
     assert is_open("d", made)
 
 
+MIB = 1 << 20
+LONG = b'event: response.created\ndata: {"response":{"tools":"%s"}}\n\n' % (b"x" * 3 * MIB)
+LONG_END = b'event: response.completed\ndata: {"response":{"tools":"%s","usage":{%%s}}}\n\n' % (b"x" * 3 * MIB)
+
+
+def _open_after(body: bytes, sent: int, lines: bytes = b"\n") -> int:
+    """After how many bytes of an answer that comes in pieces it is open. Checks that its bytes are searched once."""
+    body = body.replace(b"\n", lines)
+    made = answer(b"")
+    for begin in range(0, len(body), MIB // 4):
+        made.content += body[begin : begin + MIB // 4]
+        made.size = len(made.content)
+        if is_open("d", made, "/v1/responses", sent):
+            return made.size
+        assert made.inspected >= made.size - 2
+    raise AssertionError("never")
+
+
+@pytest.mark.parametrize("lines", [b"\n", b"\r\n"])
+def test_what_repeats_the_request_proves_nothing_however_long_it_is(lines: bytes) -> None:
+    announced = LONG + LONG.replace(b"created", b"in_progress")
+    whole = len((announced + ITEM).replace(b"\n", lines))
+    assert _open_after(announced + ITEM, 3 * MIB, lines) == whole
+    assert _open_after(announced + LONG_END % ONE_TOKEN, 3 * MIB, lines) > whole
+    with pytest.raises(BadAnswer, match="error event"):
+        _open_after(announced + NAMED["failed"][0], 3 * MIB, lines)
+    with pytest.raises(BadAnswer, match="aborted"):
+        _open_after(announced + LONG_END % NO_TOKENS, 3 * MIB, lines)
+
+
+def test_what_repeats_the_request_is_bounded_by_its_size() -> None:
+    assert _open_after(LONG * 9, 3 * MIB) == 10 * MIB + MIB // 4
+    assert _open_after(LONG, 0) == MIB + MIB // 4
+    other = LONG.replace(b"response.created", b"response.output_text.delta")
+    assert _open_after(CREATED + other, 3 * MIB) == MIB + MIB // 4
+    assert _open_after(LONG.replace(b"event: response.created\n", b""), 3 * MIB) == MIB + MIB // 4
+
+
 @given(st.integers(0, 200))
 def test_a_prefix_never_opens_sooner_than_its_first_event(end: int) -> None:
     body = (ROLE + TOKEN)[:end]
@@ -163,6 +201,59 @@ def test_whole_answers() -> None:
     assert is_open("d", answer(rb'{"text":"\"finish_reason\":\"abort\""}', kind=json, complete=True))
     with pytest.raises(BadAnswer, match="aborted"):
         is_open("d", answer(WHOLE % b"abort", kind=json, complete=True))
+
+
+MESSAGE_END = b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":%s}}\n\n'
+RESPONSE_END = b'event: response.completed\ndata: {"type":"response.completed","response":{"usage":{%s}}}\n\n'
+NO_TOKENS, ONE_TOKEN = b'"output_tokens":0,"total_tokens":9', b'"output_tokens":1,"total_tokens":10'
+
+
+@pytest.mark.parametrize("lines", [b"\n", b"\r\n"])
+@pytest.mark.parametrize(
+    ("aborted", "ended"),
+    [
+        (MESSAGE_START + MESSAGE_END % b"null", MESSAGE_START + MESSAGE_END % b'"end_turn"'),
+        (CREATED + IN_PROGRESS + RESPONSE_END % NO_TOKENS, CREATED + IN_PROGRESS + RESPONSE_END % ONE_TOKEN),
+    ],
+    ids=["messages", "responses"],
+)
+def test_streams_of_agents_that_end_before_a_token(aborted: bytes, ended: bytes, lines: bytes) -> None:
+    """An engine that shuts down sends no error. One token that is a stop token is an answer."""
+    with pytest.raises(BadAnswer, match="aborted"):
+        is_open("d", answer(aborted.replace(b"\n", lines)))
+    assert is_open("d", answer(ended.replace(b"\n", lines)))
+    assert is_open("d", answer(MESSAGE_START + BLOCK + MESSAGE_END % b"null")), "it has begun"
+
+
+@pytest.mark.parametrize(
+    ("path", "aborted", "ended"),
+    [
+        ("/v1/messages", b'{"type":"message","content":[]}', b'{"type":"message","stop_reason":"end_turn"}'),
+        ("/v1/responses", b'{"usage":{%s}}' % NO_TOKENS, b'{"usage":{%s}}' % ONE_TOKEN),
+    ],
+)
+def test_whole_answers_to_agents(path: str, aborted: bytes, ended: bytes) -> None:
+    json = b"application/json"
+    with pytest.raises(BadAnswer, match="aborted"):
+        is_open("d", answer(aborted, kind=json, complete=True), path)
+    assert is_open("d", answer(ended, kind=json, complete=True), path)
+    assert is_open("d", answer(aborted, kind=json, complete=True), "/v1/embeddings")
+
+
+TOOLS = b'"tools":[{"parameters":{"default":{%s}}}]' % NO_TOKENS
+
+
+def test_a_response_repeats_tools_that_resemble_an_abort() -> None:
+    json = b"application/json"
+    whole = b'{%s,"usage":{%s}}'
+    assert is_open("d", answer(whole % (TOOLS, ONE_TOKEN), kind=json, complete=True), "/v1/responses")
+    assert is_open("d", answer(b"{%s}" % TOOLS, kind=json, complete=True), "/v1/responses")
+    with pytest.raises(BadAnswer, match="aborted"):
+        is_open("d", answer(whole % (TOOLS, NO_TOKENS), kind=json, complete=True), "/v1/responses")
+    ended = RESPONSE_END.replace(b'"usage"', TOOLS.replace(b"%", b"%%") + b',"usage"')
+    assert is_open("d", answer(CREATED + ended % ONE_TOKEN))
+    with pytest.raises(BadAnswer, match="aborted"):
+        is_open("d", answer(CREATED + ended % NO_TOKENS))
 
 
 @pytest.mark.parametrize("status", [500, 502, 503])

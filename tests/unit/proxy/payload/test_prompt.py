@@ -148,3 +148,45 @@ def test_the_features_of_a_large_chat_are_those_of_a_small_one() -> None:
                 break
         assert max(sizes) <= 128 * 1024
     assert PromptReader(key=True, limit=0).features_of({"messages": large}).key == key
+
+
+def _key(**members: object) -> int | None:
+    raw = {name: orjson.dumps(value) for name, value in members.items()}
+    return PromptReader(key=True).features_of(raw).key
+
+
+def _conversation(text: str) -> list[dict[str, str]]:
+    return [
+        {"role": "user", "content": text},
+        {"role": "assistant", "content": "le"},
+        {"role": "user", "content": text},
+    ]
+
+
+@pytest.mark.parametrize(("system", "prompt"), [("system", "messages"), ("instructions", "input")])
+def test_the_key_of_an_agents_prompt(system: str, prompt: str) -> None:
+    """A conversation keeps its key; a long system prompt is the key of all its conversations."""
+    one = _key(**{system: "go", prompt: _conversation("hu")})
+    assert one == _key(**{system: "go", prompt: _conversation("hu")[:1]})
+    assert one != _key(**{system: "gu", prompt: _conversation("hu")})
+    assert one != _key(**{system: "go", prompt: _conversation("ha")})
+    assert one != _key(**{prompt: _conversation("hu")})
+    long = "go " * 1000
+    assert _key(**{system: long, prompt: _conversation("hu")}) == _key(**{system: long, prompt: _conversation("ha")})
+    assert _key(**{system: "go", prompt: {}}) is not None, "an engine refuses it"
+
+
+def test_the_key_leaves_out_what_vllm_removes() -> None:
+    systems = [[{"type": "text", "text": f"x-anthropic-billing-header: {n}"}, {"text": "go"}] for n in range(2)]
+    messages = _conversation("hu")
+    assert _key(system=systems[0], messages=messages) == _key(system=systems[1], messages=messages)
+    assert _key(system=systems[0][:1], messages=messages) == _key(system=systems[1][:1], messages=messages)
+
+
+@pytest.mark.parametrize("name", ["messages", "prompt", "input"])
+def test_an_adapter_has_keys_of_its_own(name: str) -> None:
+    reader, prompt = PromptReader(key=True), b'[{"role":"user","content":"x"}]' if name == "messages" else b'"x"'
+    keys = [reader.features_of({**model, name: prompt}).key for model in ({}, {"model": b'"a"'}, {"model": b'"b"'})]
+    assert len(set(keys)) == 3
+    broken = [reader.features_of({"model": model, "messages": b"[1"}).key for model in (b'"a"', b'"b"')]
+    assert broken[0] != broken[1]

@@ -109,6 +109,34 @@ def test_prompts_with_one_system_prompt_share_it() -> None:
     assert common(one, other) == pytest.approx(len(json.dumps(system)) / 4, abs=2)
 
 
+BILLING = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=%s;"}
+
+
+def _agents(cch: str, *texts: str) -> dict[str, Any]:
+    billing = {**BILLING, "text": BILLING["text"] % cch}
+    return {"system": [billing, {"type": "text", "text": "Be brief. " * 300}], "messages": chat(*texts)}
+
+
+@pytest.mark.parametrize("read", [blocks_of, large_blocks_of])
+def test_what_vllm_removes_does_not_separate_prompts(read: Any) -> None:
+    """The first text of Claude Code's system prompt differs with every request."""
+    one, other = read(**_agents("a1b2", "go")), read(**_agents("c3d4", "go", "hu"))
+    assert common(one, other) > 750 > 0.97 * one.tokens
+    assert one.tokens == read(**_agents("longer-than-before", "go")).tokens
+    plain = read(**{**_agents("a1b2", "go"), "system": BILLING["text"] + "Be brief. " * 300})
+    assert common(one, plain) == 0
+
+
+def test_a_response_has_the_blocks_of_its_conversation() -> None:
+    texts = (TEXT * 50, TEXT * 60, TEXT * 70)
+    shorter = blocks_of(instructions=TEXT * 30, tools=[{"type": "function"}], input=chat(*texts[:2]))
+    longer = blocks_of(instructions=TEXT * 30, tools=[{"type": "function"}], input=chat(*texts))
+    assert common(shorter, longer) > 0.9 * shorter.tokens
+    other = blocks_of(instructions="Other. " + TEXT * 30, tools=[{"type": "function"}], input=chat(*texts))
+    assert common(other, longer) < 30
+    assert blocks_of(input=TEXT * 50).tokens == blocks_of(prompt=TEXT * 50).tokens
+
+
 def test_texts_and_token_ids_are_measured_by_their_bytes() -> None:
     assert blocks_of(prompt="x" * 4094).tokens == 1024
     ids = blocks_of(prompt=[12345] * 1000)

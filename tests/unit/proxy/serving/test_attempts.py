@@ -1,19 +1,27 @@
 """What a wait in the gateway's queue does to a request, and which engines further attempts get."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 from pdx_api.names import Role
+from pdx_proxy.admission.admission import Admission
+from pdx_proxy.admission.permit import Permit
+from pdx_proxy.admission.usage import Usage
 from pdx_proxy.balancing.chooser import Chooser
 from pdx_proxy.balancing.load import Load
-from pdx_proxy.config.settings import Address, Choosing, EndpointSpec, Settings
+from pdx_proxy.config.settings import Address, Choosing, EndpointSpec, Limits, Settings
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.snapshot import Snapshot
+from pdx_proxy.engines.engines import create_engines
 from pdx_proxy.handoff.call import Call
+from pdx_proxy.handoff.serving_state import ServingState
+from pdx_proxy.handoff.settlement import Settlements
+from pdx_proxy.http.upstream.failures import EngineBusy
 from pdx_proxy.payload.body import Body
 from pdx_proxy.payload.decisions import COMPLETIONS
 from pdx_proxy.payload.request import Request
-from pdx_proxy.serving.attempts import Attempts
+from pdx_proxy.serving.attempts import Attempts, Unserved
 from pdx_proxy.telemetry.counters import Counters
 from pdx_proxy.telemetry.timeline import Timeline
 
@@ -54,3 +62,44 @@ def test_attempts_that_do_not_wait_are_divided_by_the_engines_limits() -> None:
         assert choice.prefill is q
         load.acquire(choice.decode)
     assert (load.count(small), load.count(large)) == (6, 90)
+
+
+def test_a_failed_prefill_is_avoided_although_every_other_decode_is_busy_or_failed() -> None:
+    specs = [EndpointSpec(Address(name, 1), role) for name, role in (("p", P), ("q", P), ("busy", D), ("failed", D))]
+    p, q, busy, failed = (Endpoint(spec, warm_up_state=State.WARM) for spec in specs)
+    load = Load()
+    load.back_off(busy, 30.0)
+    load.acquire(q)
+    engines = SimpleNamespace(load=load, settings=Settings(), snapshot=Snapshot.of([p, q, busy, failed]))
+    serving: Any = SimpleNamespace(engines=engines, chooser=Chooser(Choosing(), load, Counters()))
+    attempts = Attempts(serving, SimpleNamespace(), SimpleNamespace(), 0)  # type: ignore[arg-type]
+    assert attempts._or_busy({p.name}) == {p.name, busy.name}
+    choice = attempts._choose_least_full(split=True, avoid={p.name, failed.name})
+    assert choice is not None
+    assert (choice.prefill, choice.decode) == (q, failed)
+
+
+async def test_a_request_that_gives_its_room_up_wakes_the_next() -> None:
+    """Two requests wait for one D. It has room again, and is busy before the first of them has sent its leg."""
+    load = Load()
+    engines = create_engines(Settings(), lambda event: None, load)
+    decode = Endpoint(EndpointSpec(Address("d", 1), D), warm_up_state=State.WARM)
+    engines.apply(Snapshot.of([decode]))
+    load.limits = {decode.name: 1}
+    serving, usage = ServingState(engines), Usage()
+    admission = Admission(Limits(queue_seconds=600.0), usage, load, serving.counters, engines.clock)
+    attempts = Attempts(serving, Settlements(serving), admission, 0)
+    load.acquire(decode)
+    tasks = []
+    for _ in range(2):
+        exchange: Any = SimpleNamespace(headers={}, peer="c", size=1)
+        call = Call(Request(COMPLETIONS, Body(), (), False), Timeline(), Permit(usage, exchange, None, None))
+        tasks.append(asyncio.create_task(attempts.run(call, "POST")))
+    await asyncio.sleep(0)
+    assert len(admission._queue) == 2
+    load.back_off(decode, 30.0)
+    load.release(decode)
+    async with asyncio.timeout(10):
+        results = await asyncio.gather(*tasks)
+    assert [type(result.last) for result in results if isinstance(result, Unserved)] == [EngineBusy] * 2
+    assert (load.count(decode), len(admission._queue)) == (0, 0)

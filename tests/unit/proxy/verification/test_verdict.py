@@ -1,13 +1,26 @@
 """What an answer proves about a pair, and the finding about all pairs."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pdx_api.verification import Cause, Finding, Verdict
-from pdx_proxy.verification.record import Record, Result
-from pdx_proxy.verification.verdict import Answer, finding_of, judge, next_record, read_answer
+from pdx_proxy.endpoints.endpoint import State
+from pdx_proxy.verification.record import Names, Record, Result, names_of
+from pdx_proxy.verification.verdict import (
+    UNANSWERED_PROBES,
+    Answer,
+    Unanswered,
+    count_unanswered,
+    doubt,
+    finding_of,
+    judge,
+    next_record,
+    present_verdict,
+    read_answer,
+)
 from tests.unit.proxy.verification.pools import names, pairs_of
 
 
@@ -104,3 +117,77 @@ def test_one_broken_pair_is_named() -> None:
     (broken,) = finding.broken
     assert (broken.prefill, broken.decode, broken.cause) == (*keys[2], Cause.MODEL)
     assert broken.sentence.startswith(f"{keys[2][0]} to {keys[2][1]}: seen; the two were started with different model")
+
+
+PAIR = pairs_of(1, 1)[0]
+P, D = (engine.name for engine in PAIR)
+VERIFIED = Record((1, 1), 0.0, Result.MOVED, Verdict.VERIFIED)
+SILENT_P = ((), P)
+BUSY_P = ((), "")
+SILENT_D = ((P,), D)
+ANSWERED = ((P, D), "")
+N = UNANSWERED_PROBES
+
+
+@pytest.mark.parametrize(
+    ("probes", "why_not"),
+    [
+        ([SILENT_P] * (N - 1), ""),
+        ([SILENT_P] * N, "P has left 3 consecutive probes unanswered"),
+        ([SILENT_D] * N, "D has left 3 consecutive probes unanswered"),
+        ([BUSY_P] * 9, ""),
+        ([SILENT_P] * N + [BUSY_P] * 9, "P has left 3 consecutive probes unanswered"),
+        ([SILENT_P] * 9 + [SILENT_D], ""),
+        ([SILENT_P] * 9 + [ANSWERED], ""),
+        ([SILENT_P, ANSWERED] * 9, ""),
+    ],
+    ids=["too few", "P", "D", "busy with other work", "silent, then busy", "P answers", "both answer", "in turn"],
+)
+def test_an_engine_that_answers_no_probe(probes: list[tuple[tuple[str, ...], str]], why_not: str) -> None:
+    unanswered: Unanswered = {}
+    for answered, silent in probes:
+        unanswered = count_unanswered(unanswered, unanswered, PAIR, answered, silent)
+    assert doubt(*PAIR, unanswered) == why_not
+    assert present_verdict(VERIFIED, why_not) is (Verdict.UNKNOWN if why_not else Verdict.VERIFIED)
+
+
+def test_probes_that_overlap_count_once() -> None:
+    began: Unanswered = {}
+    now = count_unanswered(began, began, PAIR, *SILENT_P)
+    assert count_unanswered(now, began, PAIR, *SILENT_P) == now == {(P, 1): 1}
+    assert count_unanswered(now, now, PAIR, *SILENT_P) == {(P, 1): 2}
+    assert count_unanswered({}, {(P, 1): 5}, PAIR, *SILENT_P) == {(P, 1): 1}, "it has answered another one meanwhile"
+
+
+def test_silence_before_a_restart_means_nothing() -> None:
+    prefill, decode = PAIR
+    assert doubt(replace(prefill, generation=2), decode, {(P, 1): 9}) == ""
+
+
+@pytest.mark.parametrize("state", [State.SUSPECT, State.COLD, State.WARMING])
+def test_a_pair_is_not_verified_while_an_engine_does_not_serve(state: State) -> None:
+    prefill, decode = PAIR
+    assert doubt(replace(prefill, warm_up_state=state), decode, {}) == "P does not serve"
+    assert doubt(prefill, replace(decode, warm_up_state=state), {}) == "D does not serve"
+    assert doubt(None, decode, {}) == "P is gone"
+    broken = replace(VERIFIED, verdict=Verdict.BROKEN)
+    assert present_verdict(broken, "P does not serve") is Verdict.BROKEN
+
+
+def test_doubts_about_all_pairs_change_the_finding_and_name_the_reason() -> None:
+    one, silent = [[PAIR]], {names_of(PAIR): "P has left 3 consecutive probes unanswered"}
+    records = {names_of(PAIR): VERIFIED}
+    before = finding_of(one, records, None)
+    why = f"{P} to {D}: P has left 3 consecutive probes unanswered"
+    assert finding_of(one, records, before, silent) == Finding(Verdict.UNKNOWN, why, possible=1)
+    assert finding_of(one, records, finding_of(one, records, before, silent)) == before
+
+
+def test_doubts_about_one_of_several_engines_leave_the_finding() -> None:
+    revisions = [pairs_of(2, 2)]
+    keys = names(revisions[0])
+    records = dict.fromkeys(keys, VERIFIED)
+    doubts: dict[Names, str] = dict.fromkeys(keys[:2], "P does not serve")
+    before = finding_of(revisions, records, None)
+    assert finding_of(revisions, records, before, doubts) == Finding(Verdict.VERIFIED, pairs=2, possible=4)
+    assert finding_of(revisions, records, None, doubts).verdict is Verdict.UNKNOWN

@@ -1,0 +1,1 @@
+"""What the records of requests and the counters of engines mean: search, statistics, bottleneck, verdict. Pure."""

@@ -1,0 +1,134 @@
+"""The options of a run, checked, and what follows from them: the workload, the SLO, the arms to compare. Pure."""
+
+import argparse
+import math
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+from pdx_cli.bench.analysis.steps import Slo
+from pdx_cli.bench.load.traces import TraceError, read
+from pdx_cli.bench.load.workload import Fixed, Traced, Workload
+from pdx_cli.errors import InputError
+
+_UNITS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3, "min": 60.0, "m": 60.0, "h": 3600.0}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|s|min|m|h|)")
+DEFAULT_SLO: Final = Slo(1.0, 0.05)
+"""If neither flags nor the object name one."""
+DEFAULT_LENGTHS: Final = (1000, 200)
+"""Tokens of prompts and answers, if nothing names any."""
+
+
+def duration(text: str) -> float:
+    """Type of a flag: a time such as `30ms`, `1.5s`, `2min`, or seconds."""
+    found = _DURATION.fullmatch(text.strip())
+    value = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not 0 < value < 1e7:
+        raise argparse.ArgumentTypeError(f"{text} is not a time; write for example 30ms, 1.5s or 2min")
+    return value
+
+
+def factor(text: str) -> float:
+    """Type of a flag: a positive number, or a fraction such as 1/32."""
+    try:
+        value = float(Fraction(text.replace(" ", "")))
+    except (ValueError, ZeroDivisionError):
+        value = 0.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is not a factor; write for example 0.5 or 1/32")
+    return value
+
+
+def count(least: int, most: int) -> Any:
+    """Type of a flag: a whole number."""
+
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text} is not possible; write a whole number from {least} to {most}")
+        return int(text)
+
+    return parse
+
+
+def rates(text: str) -> tuple[float, ...]:
+    """Type of a flag: requests per second, separated by commas."""
+    try:
+        found = tuple(float(each) for each in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(0 < each < 1e6 for each in found):
+        raise argparse.ArgumentTypeError(f"{text} is not a list of rates; write for example 4 or 2,4,8")
+    return found
+
+
+def chunks(text: str) -> tuple[int, ...]:
+    """Type of a flag: tokens of chunks, separated by commas."""
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdecimal() and int(part) >= 1 for part in parts):
+        raise argparse.ArgumentTypeError(f"{text} is not a list of chunk sizes; write for example 512,2048")
+    return tuple(map(int, parts))
+
+
+def ratios(text: str) -> tuple[tuple[int, int], ...]:
+    """Type of a flag: P:D, separated by commas."""
+    found = [re.fullmatch(r"([1-9]\d{0,3}):([1-9]\d{0,3})", part.strip()) for part in text.split(",")]
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"{text} is not a list of ratios; write for example 1:3,2:2")
+    return tuple((int(each[1]), int(each[2])) for each in found if each)
+
+
+def flags(text: str) -> tuple[str, ...]:
+    """Type of a flag: flags of another program."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} has a quote without its end; close it") from None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """The flags about the load."""
+
+    isl: int | None
+    osl: int | None
+    trace: Path | None
+    scale_tokens: float = 1.0
+    scale_time: float | None = None
+    """Factor on the speed of a trace, instead of a search for the rate."""
+    poisson: bool = False
+    """Whether a trace's own times are replaced."""
+    rates: tuple[float, ...] = ()
+
+
+def workload(options: LoadOptions) -> tuple[Workload, tuple[float, ...]]:
+    """Return the workload, and the rates to measure instead of a search; raises InputError."""
+    if options.trace is None:
+        if options.scale_time or options.scale_tokens != 1 or options.poisson:
+            raise InputError("--scale-tokens, --scale-time and --poisson change a trace; name one with --trace.")
+        default_prompt, default_answer = DEFAULT_LENGTHS
+        return Fixed(options.isl or default_prompt, options.osl or default_answer), options.rates
+    if options.isl or options.osl:
+        raise InputError("A trace has the lengths of its requests; leave out --isl and --osl, or --trace.")
+    if options.scale_time and options.rates:
+        raise InputError("--scale-time and --rate both name a speed; use only one of them.")
+    try:
+        trace = read(options.trace)
+    except TraceError as error:
+        raise InputError(str(error)) from error
+    fixed = (trace.rate * options.scale_time,) if options.scale_time else options.rates
+    return Traced(trace, options.scale_tokens, options.poisson), fixed
+
+
+def slo_of(ttft: float | None, tpot: float | None, spec: Mapping[str, Any]) -> Slo:
+    """Return the SLO by flags, or else by `spec.slo`, or else the default."""
+    slo = spec.get("slo") or {}
+    stated = [slo.get(name) for name in ("ttftMilliseconds", "tpotMilliseconds")]
+    first, second = (each / 1000 if isinstance(each, int | float) and each > 0 else math.nan for each in stated)
+    return Slo(
+        ttft or (DEFAULT_SLO.ttft if math.isnan(first) else first),
+        tpot or (DEFAULT_SLO.tpot if math.isnan(second) else second),
+    )

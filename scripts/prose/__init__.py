@@ -1,0 +1,1 @@
+"""The project's English as rules of proselint: `python -m scripts.prose` checks every page that a person writes."""

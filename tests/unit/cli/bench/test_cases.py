@@ -1,0 +1,149 @@
+"""Eight cases whose answers are certain, on simulated engines: the verdict, the ratio and the bottleneck.
+
+One seed each is quick enough for every run; `make soak` runs ten.
+"""
+
+from dataclasses import dataclass
+
+import pytest
+
+from pdx_cli.bench.analysis.arms import Arm
+from pdx_cli.bench.analysis.bottleneck import Bottleneck
+from pdx_cli.bench.analysis.steps import Slo
+from pdx_cli.bench.analysis.verdict import Kind
+from tests.unit.cli.bench.simulated import Case, Lengths
+
+pytestmark = pytest.mark.timeout(900)
+QUICK, ALL = 1, 10
+SEEDS = [*range(QUICK), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(QUICK, ALL))]
+BUSY = (("step_sequence_seconds", 5e-4),)
+"""Sequences cost more than in the profile, so that fewer requests saturate an engine."""
+
+
+def aggregated(chunk: int) -> Arm:
+    return Arm(f"aggregated 4, chunks of {chunk}", aggregated=4, chunk=chunk)
+
+
+def split(prefill: int, decode: int, above: int = 0) -> Arm:
+    name = f"P:D {prefill}:{decode}{f' above {above}' if above else ''}"
+    return Arm(name, split=True, prefill=prefill, decode=decode, above=above)
+
+
+def equal(prompt: int, output: int) -> Lengths:
+    return Lengths(((1.0, prompt, output),))
+
+
+@dataclass(frozen=True)
+class Expected:
+    case: Case
+    kind: Kind
+    winner: str
+    limits: tuple[tuple[str, Bottleneck], ...]
+    """Arm -> its bottleneck."""
+    parts: tuple[str, ...]
+    """What the verdict contains."""
+
+
+CASES = {
+    "P undersized": Expected(
+        Case((aggregated(512), split(1, 3), split(2, 2)), equal(4000, 150), Slo(2.0, 0.03), 2.0, 400, changes=BUSY),
+        Kind.PAYS,
+        "P:D 2:2",
+        (("P:D 1:3", Bottleneck.PREFILL),),
+        ("at P:D 2:2, not at 1:3", "At P:D 1:3, P is short"),
+    ),
+    "D undersized": Expected(
+        Case((aggregated(512), split(3, 1), split(2, 2)), equal(3000, 200), Slo(2.0, 0.03), 2.0, 400, changes=BUSY),
+        Kind.PAYS,
+        "P:D 2:2",
+        (("P:D 3:1", Bottleneck.DECODE),),
+        ("at P:D 2:2, not at 3:1", "At P:D 3:1, D is short"),
+    ),
+    "slow link": Expected(
+        Case(
+            (aggregated(512), split(2, 2)),
+            equal(4000, 150),
+            Slo(2.0, 0.03),
+            2.0,
+            400,
+            changes=(*BUSY, ("engine_gigabytes_per_second", 2.0)),
+        ),
+        Kind.DOES_NOT_PAY,
+        "aggregated 4, chunks of 512",
+        (("P:D 2:2", Bottleneck.TRANSFER),),
+        ("At P:D 2:2, the transfer of KV is the limit", "a faster link"),
+    ),
+    "a gateway with a CPU quota": Expected(
+        Case(
+            (aggregated(512), split(2, 2)),
+            equal(4000, 150),
+            Slo(2.0, 0.03),
+            1.0,
+            400,
+            gateway_seconds=0.4,
+            changes=BUSY,
+        ),
+        Kind.DOES_NOT_PAY,
+        "aggregated 4, chunks of 512",
+        (("P:D 2:2", Bottleneck.GATEWAY), ("aggregated 4, chunks of 512", Bottleneck.GATEWAY)),
+        ("the gateway, or the network before it, is the limit", "more CPU or workers for the gateway"),
+    ),
+    "prompts too short": Expected(
+        Case(
+            (aggregated(512), split(1, 3), split(2, 2)),
+            equal(128, 200),
+            Slo(2.0, 0.03),
+            5.0,
+            600,
+            changes=(("step_sequence_seconds", 1e-3),),
+        ),
+        Kind.DOES_NOT_PAY,
+        "aggregated 4, chunks of 512",
+        (("P:D 1:3", Bottleneck.DECODE),),
+        ("The prompts are too short: P is busy", "or longer prompts"),
+    ),
+    "only long prompts pay": Expected(
+        Case(
+            (aggregated(512), split(1, 3), split(1, 3, above=1024)),
+            Lengths(((0.91, 500, 100), (0.09, 12_000, 100))),
+            Slo(2.2, 0.03),
+            2.0,
+            1600,  # as few as 9 % are long: fewer requests have too few of them for the queue of P to be typical
+            changes=BUSY,
+        ),
+        Kind.PAYS,
+        "P:D 1:3 above 1024",
+        (("P:D 1:3", Bottleneck.PREFILL),),
+        ("Below 1024 prompt tokens it does not: write spec.routing.disaggregateAboveTokens: 1024",),
+    ),
+    "interference that chunking cures": Expected(
+        Case(
+            (aggregated(4096), aggregated(512), split(2, 2)), equal(8000, 30), Slo(5.0, 0.0605), 2.0, 400, changes=BUSY
+        ),
+        Kind.DOES_NOT_PAY,
+        "aggregated 4, chunks of 512",
+        (("aggregated 4, chunks of 4096", Bottleneck.INTERFERENCE),),
+        ("chunks of 512 tokens are best",),
+    ),
+    "equal": Expected(
+        Case((aggregated(512), split(2, 2)), equal(2000, 300), Slo(2.0, 0.03), 2.0, 400, changes=BUSY),
+        Kind.NO_DIFFERENCE,
+        "",
+        (),
+        ("No measurable difference",),
+    ),
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", CASES)
+def test_the_verdict(name: str, seed: int) -> None:
+    expected = CASES[name]
+    verdict, results = expected.case.verdict(seed)
+    assert verdict.kind is expected.kind, verdict
+    assert verdict.winner == expected.winner, verdict
+    for arm, limit in expected.limits:
+        assert results[arm].bottleneck is limit, (arm, verdict)
+    for part in expected.parts:
+        assert part in str(verdict)
+    assert "{" not in str(verdict)

@@ -1,0 +1,102 @@
+"""Errors that relate several fields, or an entry to its list: where they are, and what to write."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pdx_cli.errors import InputError
+from pdx_cli.inputs.document import load
+
+EXAMPLE = Path(__file__).parents[4] / "examples" / "tiny-cpu.yaml"
+UNEQUAL = """\
+apiVersion: pdx.dev/v1alpha1
+kind: PDDeployment
+metadata: {name: tiny}
+spec:
+  model: {name: tiny}
+  prefill:
+    parallelism:
+      tensor: 2
+  decode:
+    parallelism:
+      tensor: 3
+"""
+UNPAIRED = "these engines cannot pair; write parallelism.tensor of prefill and decode so that one divides the other."
+
+
+@pytest.mark.parametrize(
+    ("assignments", "places"),
+    [
+        ([], "FILE:8 and FILE:11"),
+        (["spec.decode.parallelism.tensor=5"], "--set and FILE:8"),
+        (["spec.decode.parallelism.tensor=5", "spec.prefill={parallelism: {tensor: 4}}"], "--set"),
+    ],
+)
+def test_an_error_of_several_fields_names_the_line_of_each(assignments: list[str], places: str, tmp_path: Path) -> None:
+    file = tmp_path / "unequal.yaml"
+    file.write_text(UNEQUAL)
+    with pytest.raises(InputError) as raised:
+        load(file, assignments)
+    assert str(raised.value) == f"{places.replace('FILE', str(file))}: {UNPAIRED}"
+
+
+def test_a_field_that_is_not_written_has_no_line(tmp_path: Path) -> None:
+    file = tmp_path / "short.yaml"
+    file.write_text(UNEQUAL.replace("3", "1") + "  routing:\n    deadlines:\n      firstEventSeconds: 1\n")
+    with pytest.raises(InputError, match=rf"^{file}:14: spec.routing.deadlines: a hand-off ends with the first event"):
+        load(file, [])
+
+
+@pytest.mark.parametrize("part", ["engine", "prefill"])
+@pytest.mark.parametrize(
+    ("argument", "reason"),
+    [
+        ("--port 1", "PDX sets --kv-transfer-config, --host, --port, "),
+        ("-tp 2", "PDX sets --kv-transfer-config, "),
+        ("--config my.yaml", "this version supports neither multi-node engines "),
+        ("--data_parallel_size  2", "the gateway addresses data-parallel ranks; "),
+        (
+            "--seed 1",
+            "vLLM does not split an argument at a blank; write two entries, --seed and its value, or --seed=1.",
+        ),
+        ("--seed ", "vLLM does not split an argument at a blank; write --seed."),
+        (
+            "--a {b: =}",
+            "vLLM does not split an argument at a blank; write two entries, --a and its value, or --a={b: =}.",
+        ),
+    ],
+)
+def test_a_flag_and_its_value_are_not_one_argument(part: str, argument: str, reason: str) -> None:
+    with pytest.raises(InputError) as raised:
+        load(EXAMPLE, [f"spec.{part}.args={[argument]!r}"])
+    assert str(raised.value).startswith(f"--set: spec.{part}.args[0] is '{argument}': {reason}")
+    assert not raised.value.details, "one error"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ['--hf-overrides={"a": 1, "b": 2}'],
+        ["--hf-overrides", '{"a": 1, "b": 2}'],
+        ["--chat-template", "- a list", "-1 2", "a -b c", "{{ --x y }}", "--- end"],
+        ["--override=--x y"],
+    ],
+)
+def test_values_may_contain_blanks(args: list[str]) -> None:
+    assert load(EXAMPLE, [f"spec.engine.args={json.dumps(args)}"]).spec.engine.args == args
+
+
+@pytest.mark.parametrize(
+    ("env", "sentence"),
+    [
+        ("{A: b}", "env is {A: 'b'}; write a list, for example [{name: HF_HUB_OFFLINE, value: '1'}]."),
+        ("[A=b]", "env[0] is 'A=b'; write a mapping, for example {name: HF_HUB_OFFLINE, value: '1'}."),
+    ],
+)
+def test_variables_that_are_no_list_of_names_and_values(env: str, sentence: str) -> None:
+    with pytest.raises(InputError) as raised:
+        load(EXAMPLE, [f"spec.decode.env={env}"])
+    assert str(raised.value) == f"--set: spec.decode.{sentence}"
+    example = sentence.partition("for example ")[2].removesuffix(".")
+    load(EXAMPLE, [f"spec.decode.env={example if example.startswith('[') else f'[{example}]'}"])
