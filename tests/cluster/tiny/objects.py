@@ -1,6 +1,7 @@
 """The objects of the run with real engines: examples with the test's engine image, and the client's pod.
 
 No engine image of gigabytes is built: the image is empty, and the pods mount the machine's own Python environment.
+NIXL's progress thread sleeps between events, because idle engines would keep both cores busy.
 """
 
 import sys
@@ -21,6 +22,8 @@ ENGINE_IMAGE: Final = pods.empty_image()
 CLIENT: Final = "client"
 SCRIPT: Final = Path(__file__).with_name("client.py")
 PYTHON: Final = str(Path(sys.prefix) / "bin" / "python")
+
+SLEEPING_NIXL: Final = CHECKOUT / "tests" / "engines" / "support" / "sleeping_nixl"
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -44,9 +47,10 @@ def example(name: str, folders: Sequence[Path] = (), env: Mapping[str, str] = _N
     spec["engine"]["env"] += [
         {"name": "PATH", "value": f"{Path(sys.prefix) / 'bin'}:/usr/bin:/bin"},
         {"name": "UCX_TLS", "value": "tcp,self"},
+        {"name": "PYTHONPATH", "value": str(SLEEPING_NIXL)},
         *({"name": name, "value": value} for name, value in env.items()),
     ]
-    mounted = pods.host_folders([*pods.SYSTEM, *_python(), MODEL, *folders])
+    mounted = pods.host_folders([*pods.SYSTEM, *_python(), SLEEPING_NIXL, MODEL, *folders])
     for part, container in (("prefill", "engine"), ("decode", "engine"), ("kvTransfer", "service")):
         patch = {"name": container, "volumeMounts": mounted.mounts, "workingDir": str(CHECKOUT)}
         spec.setdefault(part, {})["podTemplate"] = {"spec": {"containers": [patch], "volumes": mounted.volumes}}

@@ -107,8 +107,6 @@ class _Entering:
 
 def _enter(surroundings: Surroundings, target: Callable[..., object]) -> Callable[..., object]:
     surroundings.enter()
-    vllm: Any = importlib.import_module(PRELOAD)
-    vllm.let_nixl_sleep()
     return target
 
 
