@@ -85,8 +85,8 @@ class ModelCache(Part):
     """A cache for downloads from the Hub."""
 
     persistent_volume_claim: Volume = Field(
-        description="A volume that all engines can write to (ReadWriteMany), mounted as HF_HOME. Models are in its "
-        "directory hub. Engines download missing files."
+        description="A volume for all engines (ReadWriteMany), mounted as HF_HOME. Models are in its directory hub. "
+        "Engines download missing files to it; with HF_HUB_OFFLINE in engine.env they only read it, and need no token."
     )
 
 

@@ -128,7 +128,7 @@ class RDMA(Part):
     count: Annotated[int, Field(strict=True, ge=1, le=64)] = Field(
         default=1,
         description="Devices of one engine. With a plugin for shared devices, 1 means all devices of the resource. "
-        "The same resource in resources.limits of a role takes precedence.",
+        "The same resource in resources.limits of a role overrides count for this role.",
     )
     as_root: Flag = Field(
         default=True,
