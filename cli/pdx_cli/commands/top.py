@@ -40,6 +40,7 @@ In a terminal, q quits and ? shows the keys. In a pipe, and with TERM=dumb, it p
 
 PIPE_WIDTH: Final = 120
 """Columns of an update that is not written to a terminal."""
+_STARTING: Final = "`pdx up` is starting; its gateway does not answer yet."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -136,7 +137,7 @@ async def _first_sample(sampler: Sampler, chosen: Local | InCluster, interval: f
             if not _is_starting(chosen):
                 raise
         if not reported:
-            print("`pdx up` is starting; waiting for its gateway.", file=sys.stderr, flush=True)
+            print(f"{_STARTING} Retrying.", file=sys.stderr, flush=True)
             reported = True
         await asyncio.sleep(interval)
 
@@ -182,7 +183,7 @@ class LiveScreen:
         events = self._events
         with self.terminal.watched(self._on_keys, lambda: events.put_nowait("resize")):
             async with sampler_of(chosen, time.monotonic) as sampler:
-                sampling = asyncio.create_task(self._sample(sampler))
+                sampling = asyncio.create_task(self._sample(sampler, chosen))
                 try:
                     await self._show(sampler, events)
                 finally:
@@ -221,7 +222,7 @@ class LiveScreen:
         for key in keys.read_keys(data) if data else ["q"]:  # no data: the terminal is gone
             self._events.put_nowait(key)
 
-    async def _sample(self, sampler: Sampler) -> None:
+    async def _sample(self, sampler: Sampler, chosen: Local | InCluster) -> None:
         """Put the figures of each interval into the queue, or why there are none."""
         assert self._events is not None, "sampling starts after the queue exists"
         before: Sample | None = None
@@ -230,6 +231,9 @@ class LiveScreen:
                 now = await sampler.sample()
                 self._events.put_nowait(figures(before, now, sampler.names))
                 before = now
+            except CommandError as error:
+                starting = before is None and _is_starting(chosen)
+                self._events.put_nowait(CommandError(_STARTING) if starting else error)
             except Exception as error:
                 self._events.put_nowait(error)
             self._refresh.clear()

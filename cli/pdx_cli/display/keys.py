@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pdx_cli.display.layout import Page, Sort
-from pdx_cli.display.lines import Line, Style, line
+from pdx_cli.display.lines import Line, Style, line, wrapped
 
 SOURCES: Final = """\
 RUN, WAIT   vllm:num_requests_running, vllm:num_requests_waiting of each engine
@@ -18,11 +18,24 @@ REMOTE      vllm:prompt_tokens_by_source_total, source external_kv_transfer
 phases      pdx_phase_seconds; pairs: /pdx/verification of the gateways"""
 """Where each figure comes from, in lines of at most 80 characters."""
 
-HELP: Final = f"""\
+_KEYS: Final = """\
 q, Ctrl-C   end                       s, S        next, previous order
 ↑ ↓ k j     scroll by a line          PgUp PgDn   scroll by a page
 Home, End   first, last line          space       update now
-?           this help; any key closes it
+?           this help; any key closes it"""
+_NARROW_KEYS: Final = """\
+q, Ctrl-C   end
+↑ ↓ k j     scroll by a line
+PgUp PgDn   scroll by a page
+Home, End   first, last line
+s, S        next, previous order
+space       update now
+?           this help; any key closes it"""
+NARROW: Final = 70
+"""Columns below which the help has one key per line."""
+
+HELP: Final = f"""\
+{_KEYS}
 
 Rates and times cover the requests between two updates.
 {SOURCES}"""
@@ -75,14 +88,19 @@ def body_lines(shown: Page, height: int) -> int:
 def screen(view: View, shown: Page, width: int, height: int, message: str = "") -> list[Line]:
     """Return the lines of the whole screen: head, a part of the body, footer."""
     if view.is_help:
-        rows = [line(text).cut(width) for text in HELP.splitlines()]
+        text = HELP if width >= NARROW else HELP.replace(_KEYS, _NARROW_KEYS)
+        rows = [line(each).cut(width) for each in text.splitlines()]
         return [*rows[: height - 1], *[Line()] * (height - 1 - len(rows)), _footer(["any key: back"], width)]
+    messages = wrapped(message, width - 2, height // 2)
+    height -= max(0, len(messages) - 1)
     view, room = fitted(view, shown, height), body_lines(shown, height)
-    rows = [*shown.head[: height - 2], *shown.body[view.offset : view.offset + room]]
+    head = [*shown.head[:-1][: max(0, height - 3)], *shown.head[-1:]]  # the names of the columns stay
+    rows = [*head, *shown.body[view.offset : view.offset + room]]
     last = min(view.offset + room, len(shown.body))
     hidden = [f"lines {view.offset + 1}-{last} of {len(shown.body)}"] if len(shown.body) > room else []
-    items = [message] if message else ["q quit", "? help", f"s sort: {view.sort}", "↑↓ scroll", *hidden]
-    return [*rows, *[Line()] * (height - 1 - len(rows)), _footer(items, width)]
+    items = ["q quit", "? help", f"s sort: {view.sort}", "↑↓ scroll", *hidden]
+    footers = [_footer([each], width) for each in messages] or [_footer(items, width)]
+    return [*rows, *[Line()] * (height - 1 - len(rows)), *footers]
 
 
 def _footer(items: Sequence[str], width: int) -> Line:

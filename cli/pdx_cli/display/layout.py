@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from pdx_cli.display.lines import Line, Style, amount, count, duration, line, percent, shortened
-from pdx_cli.sources.figures import QUANTILES, WARM, EndpointFigures, Figures, PairFigures
+from pdx_cli.display.lines import Line, Style, amount, count, duration, line, percent, shortened, wrapped
+from pdx_cli.sources.figures import QUANTILES, WARM, EndpointFigures, Figures, PairFigures, PhaseFigures
 
 MAX_PROBLEMS: Final = 4
-"""Lines of problems above the engines; the engines' rows show the others."""
+"""Problems above the engines; the engines' rows show the others."""
+WORST_LINES: Final = 3
+"""Lines of the first problem; the others have one line each."""
 WIDE: Final = 100
 """Columns from which roles are written out and the reasons have a column."""
 FIRST_TOKEN: Final = "first_token"  # noqa: S105 - the name of a phase
@@ -62,8 +64,10 @@ class Page:
 def page(title: Title, shown: Figures, width: int, sort: Sort = Sort.STATE) -> Page:
     """Lay out the figures in so many columns."""
     columns = _columns(shown, width, title.name)
-    head = (_title(title, shown, width), _status(shown), *_problem_lines(shown), *_figures(shown), columns.head())
-    body = (*map(columns.row, ranked(shown.endpoints, sort)), *_pairs(shown, width), *_phases(shown), *_outcomes(shown))
+    state = (_title(title, shown, width), *_status(shown, width), *_problem_lines(shown, width))
+    head = (*state, *_figures(shown, width), columns.head())
+    rows = map(columns.row, ranked(shown.endpoints, sort))
+    body = (*rows, *_pairs(shown, width), *_phases(shown, width), *_outcomes(shown))
     return Page(tuple(each.cut(width) for each in head), tuple(each.cut(width) for each in body))
 
 
@@ -78,35 +82,45 @@ def ranked(endpoints: Sequence[EndpointFigures], sort: Sort) -> list[EndpointFig
 
 
 def _title(title: Title, shown: Figures, width: int) -> Line:
-    wiring = f"  {shown.mode} {shown.wiring}".rstrip()
-    right = f"{title.time}  every {title.interval:g} s"
-    left = f"{title.name} ({title.location})"
-    if len(left) + len(wiring) + len(right) + 2 > width:
-        right = title.time
-    gap = max(2, width - len(left) - len(wiring) - len(right))
-    return line((left, Style.BOLD), wiring, " " * gap, (right, Style.DIM))
+    """Return the first line. A narrow screen drops the interval, then the mode, then the connector."""
+    left, wiring = f"{title.name} ({title.location})", f"  {shown.mode} {shown.wiring}".rstrip()
+    variants = (
+        (wiring, f"{title.time}  every {title.interval:g} s"),
+        (wiring, title.time),
+        (f"  {shown.wiring or shown.mode}", title.time),
+        ("", title.time),
+    )
+    fitting = (each for each in variants if len(left) + len("  ".join(each)) <= width)
+    middle, right = next(fitting, variants[-1])
+    gap = max(2, width - len(left) - len(middle) - len(right))
+    return line((left, Style.BOLD), middle, " " * gap, (right, Style.DIM))
 
 
-def _status(shown: Figures) -> Line:
+def _status(shown: Figures, width: int) -> Iterator[Line]:
+    """Yield how many engines and gateways serve, and what is proved about KV, on the same line if it fits."""
     serving = len(shown.endpoints) - len(shown.unhealthy)
     word, style = ("DOWN", Style.BAD) if not shown.ready else ("OK", Style.GREEN)
     faults = (shown.unhealthy, shown.unverified, shown.silent, shown.recomputes, shown.ready < shown.gateways)
     if shown.ready and any(faults):
         word, style = "DEGRADED", Style.YELLOW
     engines = amount(serving, "engine", len(shown.endpoints))
-    return line((word, style), f"  {engines}, {amount(shown.ready, 'gateway', shown.gateways)} ready", *_kv(shown))
+    state, kv = line((word, style), f"  {engines}, {amount(shown.ready, 'gateway', shown.gateways)} ready"), _kv(shown)
+    if len(state.text) + 2 + len(kv) <= width:
+        yield line(*state.pieces, f"  {kv}".rstrip())
+    else:
+        yield state
+        yield from (line(f"  {part}") for part in wrapped(kv, width - 2))
 
 
-def _kv(shown: Figures) -> Iterator[str]:
-    """Yield what is proved at present: a result of engines that have restarted or do not serve is past."""
+def _kv(shown: Figures) -> str:
+    """Return what is proved at present: a result of engines that have restarted or do not serve is past."""
     good = sum(pair.is_verified for pair in shown.pairs)
     past = [pair.age for pair in shown.pairs if pair.verdict == "verified" and pair.age is not None]
     if good and not shown.recomputes:
-        yield f"  KV verified in {amount(good, 'pair', len(shown.pairs))}"
-    elif shown.kv:
-        yield f"  {shown.kv}"
-    elif shown.pairs:
-        yield f"  KV not proved now{f', last {min(past):.0f} s ago' if past else ''}"
+        return f"KV verified in {amount(good, 'pair', len(shown.pairs))}"
+    if shown.kv or not shown.pairs:
+        return shown.kv
+    return f"KV not proved now{f', last {min(past):.0f} s ago' if past else ''}"
 
 
 def problems(shown: Figures) -> Iterator[str]:
@@ -138,39 +152,52 @@ def problems(shown: Figures) -> Iterator[str]:
             yield f"{name}: {rate:.1f}/s"
 
 
-def _problem_lines(shown: Figures) -> Iterator[Line]:
+def _problem_lines(shown: Figures, width: int) -> Iterator[Line]:
     found = list(problems(shown))
-    for text in found[:MAX_PROBLEMS]:
-        yield line(("✗ ", Style.BAD), (" ".join(text.split()), Style.RED))
+    for number, text in enumerate(found[:MAX_PROBLEMS]):
+        first, *rest = wrapped(text, width - 2, WORST_LINES if number == 0 else 1)
+        yield line(("✗ ", Style.BAD), (first, Style.RED))
+        yield from (line((f"  {part}", Style.RED)) for part in rest)
     if len(found) > MAX_PROBLEMS:
         yield line((f"  and {amount(len(found) - MAX_PROBLEMS, 'more problem')}", Style.RED))
 
 
-def _figures(shown: Figures) -> Iterator[Line]:
-    counted = [(name, rate) for name, (rate, total) in (*shown.outcomes.items(), *shown.bursts.items()) if total]
-    now = [(name, rate) for name, rate in counted if rate >= _LEAST_RATE] or counted[:1]
-    rates = "  ".join(f"{name} {rate:.1f}/s" for name, rate in now)
-    flight = ", ".join(
-        amount(number, "request") if name == "requests" else f"{number} {name}"
-        for name, number in shown.in_flight.items()
-        if number
-    )
-    yield line(("Requests  ", Style.DIM), rates or "none yet", ("   in flight ", Style.DIM), flight or "none")
-    first = shown.phase(FIRST_TOKEN)
-    ttft = (
-        "  ".join(f"p{100 * q:g} {duration(v)}" for q, v in zip(QUANTILES, first.quantiles, strict=True))
-        if first
-        else "-"
-    )
+def _figures(shown: Figures, width: int) -> Iterator[Line]:
+    yield from _requests(shown, width)
     decodes = [e.load for e in shown.endpoints if e.role != "prefill"]
-    timed = [load.tpot for load in decodes if load.tpot is not None]
-    tpot = duration(sum(timed) / len(timed)) if timed else "-"
-    yield line(("Latency   ", Style.DIM), f"TTFT {ttft}", ("   TPOT ", Style.DIM), tpot)
+    yield _latency(shown.phase(FIRST_TOKEN), [load.tpot for load in decodes if load.tpot is not None], width)
     # A prompt counts on the engine that computes it; a D counts those that came through the connector again.
     sources = [e.load for e in shown.endpoints if e.role == "prefill"] or decodes
     prompt = _sum(load.prompt_rate for load in sources)
     output = _sum(load.output_rate for load in decodes)
     yield line(("Tokens    ", Style.DIM), f"prompt {count(prompt)}/s  output {count(output)}/s")
+
+
+def _requests(shown: Figures, width: int) -> Iterator[Line]:
+    """Yield the rates of the outcomes and the requests in flight, on one line if they fit."""
+    counted = [(name, rate) for name, (rate, total) in (*shown.outcomes.items(), *shown.bursts.items()) if total]
+    now = [(name, rate) for name, rate in counted if rate >= _LEAST_RATE] or counted[:1]
+    rates = "  ".join(f"{name} {rate:.1f}/s" for name, rate in now) or "none yet"
+    flight = ", ".join(
+        amount(number, "request") if name == "requests" else f"{number} {name}"
+        for name, number in shown.in_flight.items()
+        if number
+    )
+    whole = line(("Requests  ", Style.DIM), rates, ("   in flight ", Style.DIM), flight or "none")
+    if len(whole.text) <= width:
+        yield whole
+    else:
+        first, *rest = (*wrapped(rates, width - 10), *wrapped(f"in flight {flight or 'none'}", width - 10))
+        yield line(("Requests  ", Style.DIM), first)
+        yield from (line(" " * 10, part) for part in rest)
+
+
+def _latency(first: PhaseFigures | None, timed: Sequence[float], width: int) -> Line:
+    """Return TTFT and TPOT; a narrow screen drops the label and the middle quantile, which the phases have too."""
+    ttft = [f"p{100 * q:g} {duration(v)}" for q, v in zip(QUANTILES, first.quantiles, strict=True)] if first else ["-"]
+    tpot = (("   TPOT ", Style.DIM), duration(sum(timed) / len(timed)) if timed else "-")
+    whole = line(("Latency   ", Style.DIM), f"TTFT {'  '.join(ttft)}", *tpot)
+    return whole if len(whole.text) <= width else line(f"TTFT {'  '.join(dict.fromkeys((ttft[0], ttft[-1])))}", *tpot)
 
 
 def _sum(values: Iterator[float | None] | Sequence[float | None]) -> float | None:
@@ -268,20 +295,31 @@ def _pairs(shown: Figures, width: int) -> Iterator[Line]:
             f"          {amount(down, 'pair', total)} {'has' if down == 1 else 'have'} an engine that does not serve"
         )
     for pair in shown.unverified:
-        past = " (before a restart)" if pair.outdated else " (stale)" if pair.stale else ""
-        verdict = pair.verdict if pair.age is None else f"{pair.verdict}, {pair.age:.0f} s ago{past}"
-        style = Style.BAD if pair.verdict == "broken" else Style.YELLOW
-        yield line(f"  {_pair_name(pair)}  ", (verdict, style), f": {pair.detail}" if pair.detail else "").cut(width)
+        yield from _unverified(pair, width)
 
 
-def _phases(shown: Figures) -> Iterator[Line]:
+def _unverified(pair: PairFigures, width: int) -> Iterator[Line]:
+    """Yield a pair and why it is not verified, on one line if it fits."""
+    past = " (before a restart)" if pair.outdated else " (stale)" if pair.stale else ""
+    verdict = pair.verdict if pair.age is None else f"{pair.verdict}, {pair.age:.0f} s ago{past}"
+    named = line(f"  {_pair_name(pair)}  ", (verdict, Style.BAD if pair.verdict == "broken" else Style.YELLOW))
+    detail = f": {pair.detail}" if pair.detail else ""
+    if len(named.text) + len(detail) <= width:
+        yield line(*named.pieces, detail)
+    else:
+        yield named
+        yield from (line(f"    {part}") for part in wrapped(pair.detail, width - 4))
+
+
+def _phases(shown: Figures, width: int) -> Iterator[Line]:
     if not shown.phases:
         return
-    heads = "".join(f"{f'p{100 * share:g}':>10}" for share in QUANTILES)
+    column = 10 if width >= 52 else 9
+    heads = "".join(f"{f'p{100 * share:g}':>{column}}" for share in QUANTILES)
     yield Line()
     yield line((f"{'PHASE':<14}{'PER S':>8}{heads}", Style.BAR))
     for phase in shown.phases:
-        values = "".join(f"{duration(value):>10}" for value in phase.quantiles)
+        values = "".join(f"{duration(value):>{column}}" for value in phase.quantiles)
         rate = f"{phase.rate:.1f}" if shown.seconds else "-"
         yield line(f"{phase.name:<14}{rate:>8}{values}")
 

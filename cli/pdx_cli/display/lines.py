@@ -1,6 +1,7 @@
 """Lines of styled text of a fixed width, and numbers for columns. Pure."""
 
 import math
+import textwrap
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -55,6 +56,13 @@ class Line:
 def line(*pieces: str | tuple[str, Style]) -> Line:
     """Return a line of plain and styled pieces."""
     return Line(tuple((piece, Style.PLAIN) if isinstance(piece, str) else piece for piece in pieces))
+
+
+def wrapped(text: str, width: int, most: int = 5) -> list[str]:
+    """Break the text at blanks into at most so many lines of that width; an ellipsis marks what is missing."""
+    width = max(2, width)
+    lines = textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+    return lines if len(lines) <= most else [*lines[: most - 1], f"{' '.join(lines[most - 1 :])[: width - 1]}…"]
 
 
 def _ansi(text: str, parameters: str) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 
 from pdx_api.names import Mode
 from pdx_api.render.engines import side_services
+from pdx_api.spec.model import Model
 from pdx_api.spec.types import Spec
 from pdx_cli.errors import CommandError, InputError
 from pdx_cli.local.layout import environment
@@ -42,16 +43,20 @@ def check_vllm(spec: Spec) -> None:
         raise CommandError("vLLM is not installed; run `make install`, or use simulated engines with --engine sim.")
     _check_code(spec)
     _check_programs(spec)
-    source = spec.model.source
-    if source is None:
-        return
-    if source.path is None:
+    if (path := _model_path(spec.model)) is not None and not (Path(path) / "config.json").is_file():
+        raise InputError(f"There is no model at {path}; create a tiny one with `pdx tiny-model {path}`.")
+
+
+def _model_path(model: Model) -> str | None:
+    """Return the model's directory on this machine; None if vLLM downloads it."""
+    if model.source is None:
+        return model.name if model.name.startswith(("/", ".")) else None
+    if model.source.path is None:
         raise InputError(
             "spec.model.source.persistentVolumeClaim is a volume of a cluster; name a directory here: "
             "--set spec.model.source='{path: /models/qwen}'."
         )
-    if not (Path(source.path) / "config.json").is_file():
-        raise InputError(f"There is no model at {source.path}; create a tiny one with `pdx tiny-model {source.path}`.")
+    return model.source.path
 
 
 def _check_code(spec: Spec) -> None:

@@ -191,9 +191,66 @@ def test_a_pair_that_was_never_proved_has_no_age() -> None:
     assert "  p → d  unknown: P is gone" in shown
 
 
-def test_a_long_message_ends_with_an_ellipsis() -> None:
-    footer = screen(View(), page(TITLE, HEALTHY, 30), 30, 24, "The gateway cannot be queried. Retrying.")[-1].text
-    assert footer == " The gateway cannot be querie…"
+def test_a_long_message_has_several_lines() -> None:
+    shown = page(TITLE, HEALTHY, 30)
+    lines = screen(View(), shown, 30, 24, "The gateway cannot be queried: h:1 did not answer. Retrying.")
+    assert len(lines) == 24
+    assert [each.text.strip() for each in lines[-3:]] == [
+        "The gateway cannot be",
+        "queried: h:1 did not answer.",
+        "Retrying.",
+    ]
+    assert [each.text for each in lines[: len(shown.head)]] == [each.text for each in shown.head]
+    endless = screen(View(), shown, 30, 24, "word " * 200)
+    assert len(endless) == 24
+    assert endless[-1].text.rstrip().endswith("…")
+
+
+NARROW = replace(
+    HEALTHY,
+    endpoints=tuple(replace(each, load=replace(each.load, tpot=0.0123)) for each in ENGINES),
+    phases=(PhaseFigures("first_token", 2.5, (0.0375, 0.0475, 0.0498)),),
+)
+
+
+def test_50_columns_show_all_of_the_state_and_of_the_latency() -> None:
+    shown = page(TITLE, NARROW, 50)
+    head, rest = text(shown), "\n".join(each.text for each in shown.body)
+    assert head[0] == "qwen (namespace llm)  NIXL PrefillFirst   12:00:00"
+    assert head[1:3] == ["OK  6 of 6 engines, 1 of 1 gateway ready", "  KV verified in 9 of 9 pairs"]
+    assert "TTFT p50 37.5 ms  p99 49.8 ms   TPOT 12.3 ms" in head
+    assert "first_token        2.5  37.5 ms  47.5 ms  49.8 ms" in rest
+    assert "…" not in "\n".join(head[: len(shown.head)])
+
+
+@pytest.mark.parametrize("width", [50, 80])
+def test_a_narrow_screen_shows_the_whole_reason(width: int) -> None:
+    """The worst problem, the result of KV, and the cause of a pair, each on several lines."""
+    reason = "127.0.0.1:12345/health answered 500: the engine core has died, see its log for the root cause"
+    down = replace(
+        BROKEN,
+        endpoints=(engine("prefill-0", "prefill", "Suspect", reason), *ENGINES[1:]),
+        pairs=(pair("prefill-0", "decode-0", "broken", detail=f"HandoffFails: D: {reason}"),),
+        kv="KV not verified: waiting until a prefill and a decode engine serve",
+    )
+    lines = " ".join(" ".join(text(page(TITLE, down, width))).split())
+    assert f"✗ prefill-0 is Suspect: {reason} ✗ KV does not move in 1 of 1 pair" in lines
+    assert down.kv in lines
+    assert f"broken, 7 s ago HandoffFails: D: {reason}" in lines
+
+
+def test_a_small_screen_keeps_the_names_of_the_columns() -> None:
+    shown = page(TITLE, replace(BROKEN, silent=("g: no answer, for a reason of many words " * 3,)), 50)
+    lines = [each.text.rstrip() for each in screen(View(), shown, 50, 10)]
+    assert len(shown.head) > 8
+    assert lines[-3].startswith("ENGINE")
+    assert lines[-2].startswith("prefill-2")
+
+
+def test_the_help_of_a_narrow_screen_names_every_key() -> None:
+    lines = [each.text for each in screen(View(is_help=True), Page((), ()), 50, 12)]
+    for key in ("q, Ctrl-C", "↑ ↓ k j", "PgUp PgDn", "Home, End", "s, S", "space", "?"):
+        assert any(each.startswith(f"{key} ") and not each.endswith("…") for each in lines), key
 
 
 def test_keys_of_a_terminal() -> None:

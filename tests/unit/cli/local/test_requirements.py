@@ -39,6 +39,15 @@ def test_missing_connector_code(code: str, sentence: str, monkeypatch: pytest.Mo
     assert str(raised.value).startswith(sentence)
 
 
+@pytest.mark.parametrize("name", ["/nowhere/qwen", "./nowhere"])
+def test_a_missing_model_that_is_named_by_its_path(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM would fail with a message about names on the Hub, after its imports."""
+    monkeypatch.setattr("shutil.which", lambda *_, **__: "/bin/vllm")
+    with pytest.raises(InputError, match=f"There is no model at {name}; create a tiny one with"):
+        check_vllm(load(TINY, ["spec.model.source=null", f"spec.model.name={name}"]).spec)
+    check_vllm(load(TINY, ["spec.model.source=null", "spec.model.name=Qwen/Qwen3-0.6B"]).spec)
+
+
 def test_a_clusters_volume(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *_, **__: "/bin/vllm")
     deployment = load(TINY, ["spec.model.source={persistentVolumeClaim: {claimName: models}}"])
