@@ -16,7 +16,7 @@ from rich.text import Text
 from pdx_api.names import Mode
 from pdx_api.verification import Finding, Verdict
 from pdx_cli import usage
-from pdx_cli.display.lines import Line, amount, line, shortened
+from pdx_cli.display.lines import Line, amount, line, shortened, wrapped
 from pdx_cli.inputs import formats
 from pdx_cli.runs import reaper
 from pdx_cli.runs.run_record import RECENT_SECONDS, Process, Run, default_root, directories, live_runs
@@ -45,8 +45,6 @@ COLUMNS: Final = (
 )
 """The columns of the table, for ever narrower terminals."""
 SHORTEST_NAME: Final = 7
-LEAST_REASON: Final = 22
-"""Columns that the reasons of states get if the terminal is narrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +166,22 @@ def _print(report: Report) -> None:
 
 
 def _table(report: Report, width: int) -> Iterator[Line]:
-    """Yield the head and a row for each process, in so many columns; the reasons of states get the rest of the line."""
+    """Yield the head and a row for each process, in so many columns, with the reasons of states.
+
+    The reasons are the last column. If one does not fit, each is below its row.
+    """
     processes = report.run.processes
     states, reasons = zip(*(_liveness(report, each) for each in processes), strict=True) if processes else ((), ())
     cells = [_cells(each, state, report.endpoint(each)) for each, state in zip(processes, states, strict=True)]
-    needed = min(LEAST_REASON, max((len(reason) + 2 for reason in reasons if reason), default=0))
+    longest = max(map(len, reasons), default=0)
     tables = (_aligned(cells, columns) for columns in COLUMNS)
-    head, *rows = next((table for table in tables if len(table[0]) + needed <= width), _narrowest(cells, width))
-    room = max(0, width - len(head) - 2)
-    for row, reason in ((head, "reason" if any(reasons) else ""), *zip(rows, reasons, strict=True)):
-        yield line(f"{row}  {line(reason).cut(room).text}".rstrip()).cut(width)
+    head, *rows = next((table for table in tables if len(table[0]) <= width), _narrowest(cells, width))
+    is_column = len(head) + 2 + longest <= width
+    yield line(f"{head}  {'reason' if is_column and longest else ''}".rstrip()).cut(width)
+    for row, reason in zip(rows, reasons, strict=True):
+        yield line(f"{row}  {reason if is_column else ''}".rstrip()).cut(width)
+        if not is_column:
+            yield from (line(f"    {part}") for part in wrapped(reason, width - 4))
 
 
 def _cells(process: Process, state: str, endpoint: Mapping[str, Any]) -> Mapping[str, str]:

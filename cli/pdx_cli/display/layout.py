@@ -64,8 +64,7 @@ class Page:
 def page(title: Title, shown: Figures, width: int, sort: Sort = Sort.STATE) -> Page:
     """Lay out the figures in so many columns."""
     columns = _columns(shown, width, title.name)
-    state = (_title(title, shown, width), *_status(shown, width), *_problem_lines(shown, width))
-    head = (*state, *_figures(shown, width), columns.head())
+    head = (_title(title, shown, width), *_state(shown, width), *_figures(shown, width), columns.head())
     rows = map(columns.row, ranked(shown.endpoints, sort))
     body = (*rows, *_pairs(shown, width), *_phases(shown, width), *_outcomes(shown))
     return Page(tuple(each.cut(width) for each in head), tuple(each.cut(width) for each in body))
@@ -96,20 +95,23 @@ def _title(title: Title, shown: Figures, width: int) -> Line:
     return line((left, Style.BOLD), middle, " " * gap, (right, Style.DIM))
 
 
-def _status(shown: Figures, width: int) -> Iterator[Line]:
-    """Yield how many engines and gateways serve, and what is proved about KV, on the same line if it fits."""
+def _state(shown: Figures, width: int) -> Iterator[Line]:
+    """Yield what serves, the problems, and what is proved about KV: on the first line, if it fits there."""
+    status, kv = _status(shown), _kv(shown)
+    fits = len(status.text) + 2 + len(kv) <= width
+    yield line(*status.pieces, f"  {kv}".rstrip()) if fits else status
+    yield from _problem_lines(shown, width)
+    yield from () if fits else (line(f"  {part}") for part in wrapped(kv, width - 2))
+
+
+def _status(shown: Figures) -> Line:
     serving = len(shown.endpoints) - len(shown.unhealthy)
     word, style = ("DOWN", Style.BAD) if not shown.ready else ("OK", Style.GREEN)
     faults = (shown.unhealthy, shown.unverified, shown.silent, shown.recomputes, shown.ready < shown.gateways)
     if shown.ready and any(faults):
         word, style = "DEGRADED", Style.YELLOW
     engines = amount(serving, "engine", len(shown.endpoints))
-    state, kv = line((word, style), f"  {engines}, {amount(shown.ready, 'gateway', shown.gateways)} ready"), _kv(shown)
-    if len(state.text) + 2 + len(kv) <= width:
-        yield line(*state.pieces, f"  {kv}".rstrip())
-    else:
-        yield state
-        yield from (line(f"  {part}") for part in wrapped(kv, width - 2))
+    return line((word, style), f"  {engines}, {amount(shown.ready, 'gateway', shown.gateways)} ready")
 
 
 def _kv(shown: Figures) -> str:

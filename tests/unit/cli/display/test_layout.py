@@ -236,6 +236,7 @@ def test_a_narrow_screen_shows_the_whole_reason(width: int) -> None:
     lines = " ".join(" ".join(text(page(TITLE, down, width))).split())
     assert f"✗ prefill-0 is Suspect: {reason} ✗ KV does not move in 1 of 1 pair" in lines
     assert down.kv in lines
+    assert lines.index("✗ prefill-0") < lines.index(down.kv)
     assert f"broken, 7 s ago HandoffFails: D: {reason}" in lines
 
 

@@ -263,11 +263,18 @@ def test_a_narrow_table_keeps_the_ports(columns: int, silent: dict[str, str], mo
     monkeypatch.setattr("pdx_cli.runs.reaper.has_members", lambda _: True)
     processes = tuple(Process(name, 2**22, f"http://127.0.0.1:{31_000 + i}", "") for i, name in enumerate(NAMES))
     state = {"endpoints": [{"url": "http://127.0.0.1:31001", "state": "Warm", "inFlight": 2}]}
-    head, *rows = _table(Report(replace(RUN, processes=processes), state, silent, 0.0), columns)
+    head, *lines = (
+        each.text for each in _table(Report(replace(RUN, processes=processes), state, silent, 0.0), columns)
+    )
+    rows = [each for each in lines if not each.startswith("    ")]
     for number, row in enumerate(rows):
-        assert re.search(rf":{31_000 + number}( |$)", row.text), row.text
-        assert len(row.text) <= columns
-    assert ("  reason" in head.text) is ("  /health did" in rows[1].text) is (bool(silent) and columns >= 60)
+        assert re.search(rf":{31_000 + number}( |$)", row), row
+    assert all(len(each) <= columns for each in (head, *lines))
+    is_column = bool(silent) and columns == 200
+    assert ("  reason" in head) is ("  /health did" in rows[1]) is is_column
+    reason = f"{silent['prefill-0']}; the gateway still reports Warm" if silent else ""
+    below = "" if is_column else reason
+    assert " ".join(each.strip() for each in lines if each.startswith("    ")) == below, "no reason is cut"
 
 
 def test_at_60_columns_the_table_drops_the_host_first(monkeypatch: pytest.MonkeyPatch) -> None:
