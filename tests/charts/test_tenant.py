@@ -186,13 +186,23 @@ def _outside(admin: Api, namespaces: Set[str]) -> dict[str, str]:
     bodies = {kind.plural: admin.items(kind, None) for kind in OUTSIDE}
     bodies |= {plural: admin.request("GET", f"{roles}/{plural}")["items"] for plural in CLUSTER_WIDE}
     return {
-        f"{plural} {body['metadata'].get('namespace')}/{body['metadata']['name']}": json.dumps(
-            {**body, "metadata": {**body["metadata"], "managedFields": None}}
-        )
+        f"{plural} {body['metadata'].get('namespace')}/{body['metadata']['name']}": json.dumps(_lasting(plural, body))
         for plural, found in bodies.items()
         for body in found
         if body["metadata"].get("namespace") in {None, *namespaces}
     }
+
+
+def _lasting(plural: str, body: dict[str, Any]) -> dict[str, Any]:
+    """What only its writers change.
+
+    No node runs the operator's pod here: after ten minutes, Kubernetes writes to the status of the Deployment that it
+    makes no progress.
+    """
+    lasting = {**body, "metadata": {**body["metadata"], "managedFields": None}}
+    if (plural, body["metadata"].get("namespace")) == ("deployments", NAMESPACE):
+        lasting["status"] = lasting["metadata"]["resourceVersion"] = None
+    return lasting
 
 
 def _all_seen(admin: Api, namespace: str) -> bool:
