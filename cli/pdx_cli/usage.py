@@ -14,6 +14,14 @@ from pdx_cli.errors import ExitCode, InputError
 _TYPES: Final = {"int": "a whole number", "float": "a number", "whole_number": "a whole number"}
 """Python's name of a flag's type -> what to write."""
 
+RENAMED: Final = {
+    "--free-retries": "--min-retries",
+    "--max-memory": "--max-buffered-bytes",
+    "--consecutive-failures": "--consecutive-errors",
+    "--canary-seconds": "--verification-period-seconds",
+}
+"""Flag of PDX 0.1.0 -> its name (docs/glossary.md)."""
+
 
 class Parser(argparse.ArgumentParser):
     """Reports a usage error in one sentence, without the list of all flags."""
@@ -106,7 +114,9 @@ def flags_of(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _flag_suggestion(given: str, flags: Sequence[str]) -> str:
-    """Return `did you mean --X?`. The dashes, which all flags share, make none of them similar."""
+    """Return a flag's new name, or `did you mean --X?`. The dashes, which all flags share, make none similar."""
+    if (new := RENAMED.get(given)) in flags:
+        return f"write its new name, {new}."
     by_name = {flag.lstrip("-"): flag for flag in flags if flag.startswith("--") or flag == given.lower()}
     near = difflib.get_close_matches(given.lstrip("-").lower(), by_name, n=1)
     return f"did you mean {by_name[near[0]]}?" if near else ""
@@ -125,23 +135,38 @@ def duration(seconds: int) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
+def _refused(text: str, reason: str, instead: str) -> argparse.ArgumentTypeError:
+    """Return the error about a flag's value, which may be empty: mostly a variable without a value."""
+    return argparse.ArgumentTypeError(f"{f'{text} {reason}' if text.strip() else 'the value is empty'}; {instead}")
+
+
 def port(text: str) -> int:
     """Parse a flag that names a port."""
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 65535):
-        raise argparse.ArgumentTypeError(f"{text} is not a port; write a number from 1 to 65535")
+        raise _refused(text, "is not a port", "write a number from 1 to 65535")
     return int(text)
 
 
 def count(text: str) -> int:
     """Parse a flag that is a number of things, at least one."""
     if not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not valid; write a whole number, 1 or more")
+        raise _refused(text, "is not valid", "write a whole number, 1 or more")
     return int(text)
 
 
 def directory(text: str) -> Path:
     """Parse a flag that names a directory."""
     return _path(text, "a directory")
+
+
+def existing_run_directory(text: str) -> Path:
+    """Parse a flag that names the directory of a run, or the parent of several."""
+    found = directory(text)
+    if not found.exists():
+        raise argparse.ArgumentTypeError(
+            f"{text} does not exist; name the directory of a run, or the parent of several"
+        )
+    return found
 
 
 def file(text: str) -> Path:
@@ -181,7 +206,7 @@ def seconds(shortest: float, longest: float) -> Callable[[str], float]:
         except ValueError:
             value = -1.0
         if not shortest <= value <= longest:
-            raise argparse.ArgumentTypeError(f"{text} is not a time; write seconds from {shortest:g} to {longest:g}")
+            raise _refused(text, "is not a time", f"write seconds from {shortest:g} to {longest:g}")
         return value
 
     return parse

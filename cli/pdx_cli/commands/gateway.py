@@ -5,10 +5,10 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from pdx_api.connectors import CONNECTORS, choose
-from pdx_api.connectors.custom import ProtocolError
 from pdx_api.names import ADMIN_PORT, GATEWAY_PORT, Order, Role
 from pdx_cli import usage
 from pdx_cli.errors import InputError
+from pdx_cli.inputs import protocol
 from pdx_proxy.config.flags import FlagsError, add_flags, with_flags
 from pdx_proxy.config.settings import MAX_WORKERS, Address, EndpointSpec, Settings, parse_address
 from pdx_proxy.process.main import run as run_gateway
@@ -129,10 +129,9 @@ def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
     if args.order is not None and args.order not in list(Order):
         hint = usage.suggestion(args.order, Order) or f"write one of: {', '.join(Order)}."
         raise InputError(f"--order {args.order} does not exist; {hint}")
+    protocol.check(args.connector, args.protocol)
     try:
         connector, order = choose(args.connector, Order(args.order) if args.order else None, args.protocol)
-    except ProtocolError as error:
-        raise InputError(f"--protocol: {error}.") from error
     except ValueError as error:
         raise InputError(usage.ended(str(error))) from error
     if args.prefill_ranks < 1:
@@ -184,10 +183,12 @@ def _url(text: str) -> Address:
 
 
 def _invalid_url(text: str) -> InputError:
-    return InputError(f"{text} is not the URL of an engine; write http://HOST:PORT.")
+    return InputError(f"{text.strip() or 'An empty text'} is not the URL of an engine; write http://HOST:PORT.")
 
 
 def _address(flag: str, text: str) -> Address:
+    if not text.strip():
+        raise InputError(f"{flag} is empty; write HOST:PORT, for example 127.0.0.1:{GATEWAY_PORT}.")
     try:
         return parse_address(text)
     except ValueError as error:

@@ -4,11 +4,13 @@ import argparse
 import dataclasses
 from typing import Any, Final
 
-from pdx_api.connectors.custom import ProtocolError
+from pdx_api.connectors import family_of
+from pdx_api.connectors.families import Pool
 from pdx_api.connectors.nixl import SIDE_CHANNEL_PORT
 from pdx_api.names import ENGINE_PORT, Order, Role
 from pdx_cli import usage
 from pdx_cli.errors import InputError
+from pdx_cli.inputs import protocol
 from pdx_sim.main import run as run_sim
 from pdx_sim.profiles import PROFILES
 from pdx_sim.settings import OnLoadFailure, OutOfBoundsError, SimSettings
@@ -143,7 +145,9 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
     profile = dict(PROFILES[args.profile].settings) if args.profile else {}
     if args.enable_prefix_caching and not {**profile, **plain}.get("step_seconds", DEFAULTS.step_seconds):
         raise InputError("--enable-prefix-caching needs steps; add --step-seconds or --profile.")
+    protocol.check(args.connector, args.protocol)
     try:
+        _check_storage(args)
         return dataclasses.replace(
             DEFAULTS,
             role=Role.DECODE if args.role == BOTH else Role(args.role),
@@ -161,14 +165,20 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
         )
     except OutOfBoundsError as error:
         raise InputError(f"--{error.field.replace('_', '-')} {error.reason}.") from error
-    except ProtocolError as error:
-        raise InputError(f"--protocol: {error}.") from error
     except ValueError as error:
         raise InputError(usage.ended(str(error))) from error
+
+
+def _check_storage(args: argparse.Namespace) -> None:
+    """Refuse a pool without its directory; raises ValueError for a connector or an order that does not exist."""
+    family = family_of(args.connector, Order(args.order), args.protocol)
+    if args.role != Role.AGGREGATED and isinstance(family, Pool) and not args.storage:
+        raise InputError(f"Connector {args.connector} needs a directory that the engines share; add --storage DIR.")
 
 
 def _address(flag: str, text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
-        raise InputError(f"{flag} {text} is not an address; write HOST:PORT, for example 127.0.0.1:{ENGINE_PORT}.")
+        given = f"{text} is not an address" if text.strip() else "is empty"
+        raise InputError(f"{flag} {given}; write HOST:PORT, for example 127.0.0.1:{ENGINE_PORT}.")
     return host.strip("[]"), int(port)

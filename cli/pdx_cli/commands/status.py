@@ -19,7 +19,7 @@ from pdx_cli import usage
 from pdx_cli.display.lines import Line, amount, line, shortened, wrapped
 from pdx_cli.inputs import formats
 from pdx_cli.runs import reaper
-from pdx_cli.runs.run_record import RECENT_SECONDS, Process, Run, default_root, directories, live_runs
+from pdx_cli.runs.run_record import RECENT_SECONDS, Ending, Process, Run, default_root, directories, live_runs
 from pdx_cli.sources.answers import STATE_PATH
 from pdx_cli.sources.client import AnswerError, Client
 from pdx_cli.sources.figures import WARM, why_not_verified
@@ -27,8 +27,10 @@ from pdx_cli.sources.figures import WARM, why_not_verified
 EPILOG: Final = """\
 examples:
   pdx status
-  pdx status -o json | jq '.[].endpoint'
-  pdx status -o name"""
+  pdx status -o json | jq '.[] | select(.running) | .endpoint'
+  pdx status -o name
+
+In flight are requests and their legs. A split request may have a prefill leg and a decode leg at once."""
 
 HEALTH_SECONDS: Final = 3.0
 """As in `pdx doctor`."""
@@ -76,7 +78,7 @@ class Report:
             for p in self.run.processes
         ]
         run = {**dataclasses.asdict(self.run), "processes": processes}
-        return {**run, "uptimeSeconds": self.uptime, "gateway": self.state}
+        return {**run, "running": True, "uptimeSeconds": self.uptime, "gateway": self.state}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,38 +86,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     formats.add_arguments(parser, "text", "json", "yaml", "name")
     parser.add_argument(
         "--run-dir",
-        type=usage.directory,
-        default=default_root(),
+        type=usage.existing_run_directory,
         metavar="DIR",
-        help="directory of a run, or parent of several (default: %(default)s)",
+        help=f"directory of a run, or parent of several (default: {default_root()})",
     )
     parser.epilog = EPILOG
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the running `pdx up`s, and remove the records of ended ones."""
-    reports = asyncio.run(_reports(live_runs(args.run_dir)))
+    root = args.run_dir or default_root()
+    reports = asyncio.run(_reports(live_runs(root)))
+    now = time.time()
+    ended = _ended(root, since=now - RECENT_SECONDS if reports else 0.0)
     if args.format == "name":
         print("".join(f"{report.run.name}\n" for report in reports), end="")
     elif args.format != "text":
-        print(formats.printed([report.as_json() for report in reports], args.format), end="")
-    elif not reports:
-        print("Nothing runs; start a deployment with `pdx up FILE`.")
-        _print_ended(args.run_dir, time.time(), since=0.0)
+        objects = [*(each.as_json() for each in reports), *(_ended_as_json(*each, now) for each in ended)]
+        print(formats.printed(objects, args.format), end="")
     else:
         for report in reports:
             _print(report)
-        now = time.time()
-        _print_ended(args.run_dir, now, since=now - RECENT_SECONDS)
+        if not reports:
+            print("Nothing runs; start a deployment with `pdx up FILE`.")
+        for ending, logs in ended:
+            print(f"{ending.sentence(now)} Its logs are in {logs}.")
     return 0
 
 
-def _print_ended(root: Path, now: float, *, since: float) -> None:
-    """Print how each ended run has ended, the last one first."""
+def _ended(root: Path, *, since: float) -> list[tuple[Ending, Path]]:
+    """Return how each run has ended since that time, with its logs, the last one first."""
     ended = [(directory.ending(), directory.logs) for directory in directories(root, ended=True)]
-    for ending, logs in sorted(ended, key=lambda each: -each[0].at):
-        if ending.at >= since:
-            print(f"{ending.sentence(now)} Its logs are in {logs}.")
+    return sorted((each for each in ended if each[0].at >= since), key=lambda each: -each[0].at)
+
+
+def _ended_as_json(ending: Ending, logs: Path, now: float) -> dict[str, Any]:
+    """Return how a run has ended, for programs. Unless `endedExactly`, it ended at most so long ago."""
+    ago = max(0, int(now - ending.at))
+    fields = {"name": ending.name, "running": False, "endedSecondsAgo": ago, "endedExactly": ending.is_exact}
+    return {**fields, "why": ending.why, "logs": str(logs)}
 
 
 async def _reports(runs: list[Run]) -> list[Report]:
@@ -150,19 +159,38 @@ async def _state(client: Client, run: Run) -> Mapping[str, Any] | None:
 
 
 def _print(report: Report) -> None:
-    run = report.run
-    wiring = f"{run.connector} {run.order}" if run.connector else run.mode
+    width = shutil.get_terminal_size((UNLIMITED, 0)).columns
     console = Console(highlight=False, soft_wrap=True)
-    console.print(Text(f"{run.name}: {run.model}, {wiring}, {run.engine}, up {usage.duration(report.uptime)}", "bold"))
-    console.print(Text(f"  {run.endpoint}/v1   {_in_flight(report)}"))
-    if kv := _kv(report.state, report.silent):
-        console.print(Text(f"  {kv}"))
-    if run.processes:
-        console.print(Text(f"  logs: {Path(run.processes[0].log).parent}"))
-    head, *rows = _table(report, shutil.get_terminal_size((UNLIMITED, 0)).columns)
+    title, *summary = _summary(report, width)
+    console.print(Text(title, "bold"))
+    for each in summary:
+        console.print(Text(each))
+    head, *rows = _table(report, width)
     console.print(Text(head.text, "dim"))
     for row in rows:
         console.print(Text(row.text))
+
+
+def _summary(report: Report, width: int) -> Iterator[str]:
+    """Yield the title and what is known about the whole run. Only the path of the logs may exceed the width."""
+    run = report.run
+    wiring = f"{run.connector} {run.order}" if run.connector else run.mode
+    title = f"{run.name}: {run.model}, {wiring}, {run.engine}, up {usage.duration(report.uptime)}"
+    first, *rest = wrapped(title, width)
+    yield from (first, *(f"  {part}" for part in rest))
+    endpoint, flight = f"{run.endpoint}/v1", _in_flight(report)
+    one_line = f"{endpoint}   {flight}"
+    for text in (one_line,) if len(one_line) + 2 <= width else (endpoint, flight):
+        yield from _indented(text, width)
+    if kv := _kv(report.state, report.silent):
+        yield from _indented(kv, width)
+    if run.processes:
+        yield f"  logs: {Path(run.processes[0].log).parent}"
+
+
+def _indented(text: str, width: int) -> list[str]:
+    """Return the text on a line of that width if it fits, otherwise on several."""
+    return [f"  {text}"] if len(text) + 2 <= width else [f"  {part}" for part in wrapped(text, width - 2)]
 
 
 def _table(report: Report, width: int) -> Iterator[Line]:

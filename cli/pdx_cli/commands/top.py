@@ -84,7 +84,7 @@ async def _print_updates(chosen: Local | InCluster, args: argparse.Namespace) ->
     async with sampler_of(chosen, time.monotonic) as sampler:
         async for shown in _updates(sampler, chosen, args.interval, once=args.once):
             if args.format == "text":
-                _print_page(_page(sampler, shown, args, _width()))
+                _print_page(page(_title(sampler, args), shown, _width(), Sort(args.sort)))
             else:
                 _print_object(as_json(sampler, shown), args)
             if args.once:
@@ -120,9 +120,10 @@ async def _updates(
         try:
             now = await sampler.sample()
         except CommandError as error:
+            failure = _failure(error, chosen)
             if once:
-                raise
-            print(f"pdx: {error} Retrying.", file=sys.stderr, flush=True)
+                raise failure from error
+            print(f"pdx: {failure} Retrying.", file=sys.stderr, flush=True)
             continue
         yield figures(before, now, sampler.names)
         before = now
@@ -133,13 +134,18 @@ async def _first_sample(sampler: Sampler, chosen: Local | InCluster, interval: f
     while True:
         try:
             return await sampler.sample()
-        except CommandError:
+        except CommandError as error:
             if not _is_starting(chosen):
-                raise
+                raise _failure(error, chosen) from error
         if not reported:
             print(f"{_STARTING} Retrying.", file=sys.stderr, flush=True)
             reported = True
         await asyncio.sleep(interval)
+
+
+def _failure(error: CommandError, chosen: Local | InCluster) -> CommandError:
+    """Return why a sample failed: for a run of this machine that has ended, how it ended."""
+    return (target.ended(chosen, time.time()) if isinstance(chosen, Local) else None) or error
 
 
 def _is_starting(chosen: Local | InCluster) -> bool:
@@ -152,9 +158,12 @@ def _is_starting(chosen: Local | InCluster) -> bool:
     return False
 
 
-def _page(sampler: Sampler, shown: Figures, args: argparse.Namespace, width: int, sort: Sort | None = None) -> Page:
-    title = Title(sampler.name, sampler.location, time.strftime("%H:%M:%S"), args.interval)
-    return page(title, shown, width, sort or Sort(args.sort))
+def _title(sampler: Sampler, args: argparse.Namespace) -> Title:
+    return Title(sampler.name, sampler.location, _clock(), args.interval)
+
+
+def _clock() -> str:
+    return time.strftime("%H:%M:%S")
 
 
 class LiveScreen:
@@ -165,6 +174,8 @@ class LiveScreen:
         self._args = args
         self._view = keys.View(Sort(args.sort))
         self._shown: Figures | None = None
+        self._title: Title | None = None
+        """Of the figures."""
         self._message = "connecting"
         self._events: asyncio.Queue[str | Figures | Exception] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -192,12 +203,12 @@ class LiveScreen:
 
     async def _show(self, sampler: Sampler, events: "asyncio.Queue[str | Figures | Exception]") -> None:
         while not self._stopped:
-            shown = self._draw(sampler)
+            shown = self._draw()
             event = await events.get()
             if isinstance(event, Figures):
-                self._shown, self._message = event, ""
+                self._shown, self._title, self._message = event, _title(sampler, self._args), ""
             elif isinstance(event, CommandError):
-                self._message = f"{event} Retrying."
+                self._report(event)
             elif isinstance(event, Exception):
                 raise event
             elif event == "q" and not self._view.is_help:
@@ -209,11 +220,17 @@ class LiveScreen:
                 view = keys.fitted(self._view, shown, height)
                 self._view = keys.pressed(view, event, keys.body_lines(shown, height))
 
-    def _draw(self, sampler: Sampler) -> Page:
+    def _report(self, error: CommandError) -> None:
+        """Show why there is no answer; the figures, if there are any, are past."""
+        self._message = f"{error} Retrying."
+        if self._title is not None and not self._title.silent_since:
+            self._title = dataclasses.replace(self._title, silent_since=_clock())
+
+    def _draw(self) -> Page:
         width, height = self.terminal.size
         shown = Page((), ())
-        if self._shown is not None:
-            shown = _page(sampler, self._shown, self._args, width, self._view.sort)
+        if self._shown is not None and self._title is not None:
+            shown = page(self._title, self._shown, width, self._view.sort)
         self.terminal.draw(keys.screen(self._view, shown, width, height, self._message))
         return shown
 
@@ -233,7 +250,7 @@ class LiveScreen:
                 before = now
             except CommandError as error:
                 starting = before is None and _is_starting(chosen)
-                self._events.put_nowait(CommandError(_STARTING) if starting else error)
+                self._events.put_nowait(CommandError(_STARTING) if starting else _failure(error, chosen))
             except Exception as error:
                 self._events.put_nowait(error)
             self._refresh.clear()

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
 from pdx_api.names import GATEWAY_PORT
@@ -16,7 +16,7 @@ from pdx_cli.inputs import document
 from pdx_cli.local import ports
 from pdx_cli.local.layout import EngineKind, lay_out
 from pdx_cli.local.processes import Processes
-from pdx_cli.local.requirements import check_count, check_vllm, default_limit
+from pdx_cli.local.requirements import LEAST_LIMIT, check_count, check_vllm, default_limit, missing_variables
 from pdx_cli.local.session import Session
 from pdx_cli.runs.run_record import RunDirectory, default_root
 
@@ -35,7 +35,7 @@ examples:
   cat examples/tiny-cpu.yaml | pdx up - --engine sim
 
 Ctrl-C stops every process; a second Ctrl-C kills those that still run. The exit code is 0 if --once proved that KV
-moves, and after Ctrl-C while serving."""
+moves, and after Ctrl-C while serving. It is 2 if the port or the run directory is in use: nothing was started."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=usage.count,
         default=default_limit(os.cpu_count()),
         metavar="N",
-        help="maximum number of engines on this machine (default: 4 per core, %(default)s here)",
+        help="maximum number of engines on this machine "
+        f"(default: 4 per core, at least {LEAST_LIMIT}, %(default)s here)",
     )
     parser.epilog = EPILOG
 
@@ -85,8 +86,8 @@ def run(args: argparse.Namespace) -> int:
     check_count(deployment.spec, args.max_engines)
     if kind is EngineKind.VLLM:
         check_vllm(deployment.spec)
-    if fields := _key_secrets(deployment.spec):
-        print(f"{fields} a Secret of a cluster: this run checks no API keys.", file=sys.stderr, flush=True)
+    for warning in (*_key_secrets(deployment.spec), *missing_variables(deployment.spec, os.environ)):
+        print(warning, file=sys.stderr, flush=True)
     name = deployment.metadata.name
     directory = RunDirectory(args.run_dir.absolute() if args.run_dir else default_root() / name)
     stop = StopRequest()
@@ -100,6 +101,7 @@ def _run_in(
     """Acquire the directories and processes of the run, and release them."""
     with directory.held(deployment.metadata.name):
         ports.check_free(args.port)
+        directory.remove_engine_logs()  # not earlier: a refused start keeps them
         admin = ports.adjacent(args.port)
         taken = frozenset({args.port, admin})
         with directory.scratch() as scratch, contextlib.closing(Processes(directory.reaper_log)) as processes:
@@ -115,11 +117,13 @@ def _run_in(
             return _run(session, stop, once=args.once)
 
 
-def _key_secrets(spec: Spec) -> str:
-    """Return the fields that name Secrets with API keys, and a verb; empty if there are none."""
+def _key_secrets(spec: Spec) -> Iterator[str]:
+    """Yield a warning about the fields that name Secrets with API keys, if there are any."""
     fields = {"spec.gateway.auth": spec.gateway.auth, "spec.engine.apiKeySecretRef": spec.engine.api_key_secret_ref}
     named = [field for field, value in fields.items() if value is not None]
-    return f"{' and '.join(named)} {'names' if len(named) == 1 else 'each name'}" if named else ""
+    if named:
+        verb = "names" if len(named) == 1 else "each name"
+        yield f"{' and '.join(named)} {verb} a Secret of a cluster: this run checks no API keys."
 
 
 class StopRequest:

@@ -8,6 +8,7 @@ from pdx_cli.display.layout import Page, Sort
 from pdx_cli.display.lines import Line, Style, line, wrapped
 
 SOURCES: Final = """\
+in flight   requests; one may have a prefill leg and a decode leg at once
 RUN, WAIT   vllm:num_requests_running, vllm:num_requests_waiting of each engine
 KV          vllm:kv_cache_usage_perc: the share of its KV blocks in use
 IN/S, OUT/S vllm:prompt_tokens_total, vllm:generation_tokens_total, per second
@@ -15,6 +16,7 @@ TTFT        pdx_phase_seconds{phase="first_token"} of the gateways, with queue
 TPOT        vllm:request_time_per_output_token_seconds, else
             vllm:inter_token_latency_seconds: mean of the requests that ended
 REMOTE      vllm:prompt_tokens_by_source_total, source external_kv_transfer
+EVENT       retries, shed requests, ejections, settlements of the gateways
 phases      pdx_phase_seconds; pairs: /pdx/verification of the gateways"""
 """Where each figure comes from, in lines of at most 80 characters."""
 
@@ -97,8 +99,8 @@ def screen(view: View, shown: Page, width: int, height: int, message: str = "") 
     head = [*shown.head[:-1][: max(0, height - 3)], *shown.head[-1:]]  # the names of the columns stay
     rows = [*head, *shown.body[view.offset : view.offset + room]]
     last = min(view.offset + room, len(shown.body))
-    hidden = [f"lines {view.offset + 1}-{last} of {len(shown.body)}"] if len(shown.body) > room else []
-    items = ["q quit", "? help", f"s sort: {view.sort}", "↑↓ scroll", *hidden]
+    hidden = [f"↑↓ lines {view.offset + 1}-{last} of {len(shown.body)}"] if len(shown.body) > room else []
+    items = ["q quit", "? help", *hidden, f"s sort: {view.sort}"]
     footers = [_footer([each], width) for each in messages] or [_footer(items, width)]
     return [*rows, *[Line()] * (height - 1 - len(rows)), *footers]
 

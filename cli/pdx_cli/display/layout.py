@@ -1,6 +1,6 @@
 """The figures of a deployment as lines: state and problems first, then latency, engines, pairs, phases. Pure."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -15,6 +15,14 @@ WORST_LINES: Final = 3
 WIDE: Final = 100
 """Columns from which roles are written out and the reasons have a column."""
 FIRST_TOKEN: Final = "first_token"  # noqa: S105 - the name of a phase
+LOST: Final = {
+    "broken": "lost the engine during the answer",
+    "idle": "got no more events during the answer",
+    "expired": "exceeded the total time",
+    "unavailable": "found no engine",
+    "internal": "failed in the gateway",
+}
+"""Outcome (`pdx_proxy.telemetry.counters`) without a whole answer -> what happened to the requests."""
 _LEAST_RATE: Final = 0.05
 """Requests per second that are not shown as 0.0."""
 _ROLES: Final = ("prefill", "decode", "aggregated")
@@ -49,6 +57,8 @@ class Title:
     time: str
     """Of the last update, for people."""
     interval: float
+    silent_since: str = ""
+    """When the deployment first did not answer, for people; empty while it answers. The figures are then past."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +74,13 @@ class Page:
 def page(title: Title, shown: Figures, width: int, sort: Sort = Sort.STATE) -> Page:
     """Lay out the figures in so many columns."""
     columns = _columns(shown, width, title.name)
-    head = (_title(title, shown, width), *_state(shown, width), *_figures(shown, width), columns.head())
+    state = _silence(title, width) if title.silent_since else _state(shown, width)
+    figures = (*_figures(shown, width), columns.head())
     rows = map(columns.row, ranked(shown.endpoints, sort))
     body = (*rows, *_pairs(shown, width), *_phases(shown, width), *_outcomes(shown))
+    if title.silent_since:
+        figures, body = (tuple(each.dimmed() for each in lines) for lines in (figures, body))
+    head = (_title(title, shown, width), *state, *figures)
     return Page(tuple(each.cut(width) for each in head), tuple(each.cut(width) for each in body))
 
 
@@ -102,6 +116,14 @@ def _state(shown: Figures, width: int) -> Iterator[Line]:
     yield line(*status.pieces, f"  {kv}".rstrip()) if fits else status
     yield from _problem_lines(shown, width)
     yield from () if fits else (line(f"  {part}") for part in wrapped(kv, width - 2))
+
+
+def _silence(title: Title, width: int) -> Iterator[Line]:
+    """Yield since when nothing answers, and how old the figures are."""
+    word = "NO ANSWER"
+    first, *rest = wrapped(f"{word} since {title.silent_since}. The figures are from {title.time}.", width)
+    yield line((word, Style.BAD), first.removeprefix(word))
+    yield from map(line, rest)
 
 
 def _status(shown: Figures) -> Line:
@@ -149,6 +171,10 @@ def problems(shown: Figures) -> Iterator[str]:
         yield f"{amount(len(stale), 'pair', total)} {have} had no result for {most}{oldest:.0f} s"
     if restarted := sum(pair.outdated and not pair.stale for pair in shown.unverified):
         yield f"{amount(restarted, 'pair', total)} {'has' if restarted == 1 else 'have'} an engine that restarted"
+    for name, meaning in LOST.items():
+        rate = shown.outcomes.get(name, (0.0, 0))[0]
+        if rate > 0:
+            yield f"{amount(max(1, round(rate * shown.seconds)), 'request')} {meaning} since the last update"
     for name, (rate, _) in shown.problems.items():
         if rate > 0 and not name.startswith("settled"):
             yield f"{name}: {rate:.1f}/s"
@@ -179,7 +205,7 @@ def _requests(shown: Figures, width: int) -> Iterator[Line]:
     """Yield the rates of the outcomes and the requests in flight, on one line if they fit."""
     counted = [(name, rate) for name, (rate, total) in (*shown.outcomes.items(), *shown.bursts.items()) if total]
     now = [(name, rate) for name, rate in counted if rate >= _LEAST_RATE] or counted[:1]
-    rates = "  ".join(f"{name} {rate:.1f}/s" for name, rate in now) or "none yet"
+    rates = "  ".join(f"{name} {_rate(shown, rate)}/s" for name, rate in now) or "none yet"
     flight = ", ".join(
         amount(number, "request") if name == "requests" else f"{number} {name}"
         for name, number in shown.in_flight.items()
@@ -192,6 +218,11 @@ def _requests(shown: Figures, width: int) -> Iterator[Line]:
         first, *rest = (*wrapped(rates, width - 10), *wrapped(f"in flight {flight or 'none'}", width - 10))
         yield line(("Requests  ", Style.DIM), first)
         yield from (line(" " * 10, part) for part in rest)
+
+
+def _rate(shown: Figures, rate: float) -> str:
+    """Format a rate; a dash before there are two samples."""
+    return f"{rate:.1f}" if shown.seconds else "-"
 
 
 def _latency(first: PhaseFigures | None, timed: Sequence[float], width: int) -> Line:
@@ -322,17 +353,16 @@ def _phases(shown: Figures, width: int) -> Iterator[Line]:
     yield line((f"{'PHASE':<14}{'PER S':>8}{heads}", Style.BAR))
     for phase in shown.phases:
         values = "".join(f"{duration(value):>{column}}" for value in phase.quantiles)
-        rate = f"{phase.rate:.1f}" if shown.seconds else "-"
-        yield line(f"{phase.name:<14}{rate:>8}{values}")
+        yield line(f"{phase.name:<14}{_rate(shown, phase.rate):>8}{values}")
 
 
 def _outcomes(shown: Figures) -> Iterator[Line]:
-    counted = (*shown.outcomes.items(), *shown.bursts.items(), *shown.problems.items())
-    rows = [(name, *counts) for name, counts in counted if counts[1]]
-    yield Line()
-    yield line((f"{'OUTCOME':<32}{'PER S':>8}{'TOTAL':>10}", Style.BAR))
-    for name, rate, total in rows:
-        per_second = f"{rate:.1f}" if shown.seconds else "-"
-        yield line(f"{name:<32}{per_second:>8}{total:>10}")
-    if not rows:
-        yield line("no request yet")
+    yield from _counts("OUTCOME", shown, {**shown.outcomes, **shown.bursts}, "no request yet")
+    yield from _counts("EVENT", shown, shown.problems)
+
+
+def _counts(title: str, shown: Figures, counts: Mapping[str, tuple[float, int]], none: str = "") -> tuple[Line, ...]:
+    """Return a table of the counts that are not zero. If all are, it says `none`; without that, there is no table."""
+    rows = [f"{name:<32}{_rate(shown, rate):>8}{total:>10}" for name, (rate, total) in counts.items() if total]
+    head = line((f"{title:<32}{'PER S':>8}{'TOTAL':>10}", Style.BAR))
+    return (Line(), head, *map(line, rows or [none])) if rows or none else ()

@@ -36,6 +36,10 @@ class Line:
         """The text without styles."""
         return "".join(text for text, _ in self.pieces)
 
+    def dimmed(self) -> "Line":
+        """Return the line in the style of what is past; the heads of columns stay."""
+        return Line(tuple((text, style if style is Style.BAR else Style.DIM) for text, style in self.pieces))
+
     def cut(self, width: int) -> "Line":
         """Return the line with at most `width` characters; an ellipsis marks what is missing."""
         if len(self.text) <= width:

@@ -5,10 +5,9 @@ import copy
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
-
-import yaml
 
 from pdx_api.names import API_VERSION, KIND, Role
 from pdx_api.rules.spec_rules import FLAG_IS_FREE, FLAG_IS_NO_RANK, FLAG_IS_POSSIBLE
@@ -19,7 +18,7 @@ from pdx_cli import usage
 from pdx_cli.errors import InputError
 from pdx_cli.inputs.names import ENGINE_IMAGE_RULE, IMAGE_RULE, NAMESPACE_RULE, is_image, is_namespace
 from pdx_cli.inputs.object_rules import broken_rules
-from pdx_cli.inputs.yaml_source import STDIN, Document, position, read, source_name
+from pdx_cli.inputs.yaml_source import STDIN, Document, read, source_name, value_of
 
 _CODE_DIRECTORY: Final = ("spec", "kvTransfer", "custom", "code", "directory")
 _CHECKED: Final[tuple[tuple[tuple[str, ...], Callable[[str], bool], str], ...]] = (
@@ -30,6 +29,16 @@ _CHECKED: Final[tuple[tuple[tuple[str, ...], Callable[[str], bool], str], ...]] 
 """Field, its check, and what to write: what the schema leaves to Kubernetes."""
 _FLAG_AND_VALUE: Final = re.compile(r"(--?[A-Za-z][-.\w]*)\s+(.*)", re.DOTALL)
 """One argument with both. The value of another flag, such as JSON, does not begin with a dash and a letter."""
+_EXAMPLES: Final[dict[tuple[int | str, ...], str]] = {
+    ("apiVersion",): f"apiVersion: {API_VERSION}",
+    ("kind",): f"kind: {KIND}",
+    ("metadata",): "metadata: {name: qwen}",
+    ("metadata", "name"): "name: qwen",
+    ("spec",): "spec: {model: {name: Qwen/Qwen3-0.6B}, prefill: {replicas: 1}, decode: {replicas: 1}}",
+    ("spec", "model"): "model: {name: Qwen/Qwen3-0.6B}",
+    ("spec", "model", "name"): "name: Qwen/Qwen3-0.6B",
+}
+"""Field that every PDDeployment has -> an example of it."""
 _FLAG_RULES: Final = (FLAG_IS_FREE, FLAG_IS_POSSIBLE, FLAG_IS_NO_RANK)
 
 
@@ -124,12 +133,26 @@ def _selected(documents: Sequence[Document], source: str, name: str | None) -> l
     found = [each for each in documents if _is_ours(each.body)] if len(documents) > 1 else list(documents)
     if not found:
         raise InputError(f"{source} contains no {KIND} ({API_VERSION}), only {_kinds(documents)}.")
+    _check_unique(found, source)
     if name is None:
         return found
     names = [_name(each.body) for each in found]
     if name not in names:
         raise InputError(f"{source} has no {KIND} named {name or shown(name)}; it has: {', '.join(names)}.")
     return [found[names.index(name)]]
+
+
+def _check_unique(documents: Sequence[Document], source: str) -> None:
+    """Refuse two objects of one name in one namespace: the second would replace the first."""
+    seen: dict[tuple[str, str], int] = {}
+    for document in documents:
+        line, key = document.line(("metadata", "name")), (_name(document.body, "namespace"), _name(document.body))
+        if key[1] and key in seen:
+            raise InputError(
+                f"{source}:{line}: {key[1]} is the name of two PDDeployments, first on line {seen[key]}; rename one of "
+                "them, or leave it out."
+            )
+        seen[key] = line
 
 
 def _is_ours(body: Any) -> bool:
@@ -139,9 +162,10 @@ def _is_ours(body: Any) -> bool:
     return body.get("kind") == KIND or group == API_VERSION.partition("/")[0]
 
 
-def _name(body: Any) -> str:
+def _name(body: Any, field: str = "name") -> str:
+    """Return the object's name, or its namespace; empty if it has none."""
     metadata = body.get("metadata") if isinstance(body, dict) else None
-    return str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
+    return str(metadata.get(field) or "") if isinstance(metadata, dict) else ""
 
 
 def _kinds(documents: Iterable[Document]) -> str:
@@ -196,15 +220,24 @@ def _located(problem: Problem, body: Any, document: Document, changes: Sequence[
     fields = [field for field in problem.fields if _contains(body, field)] or [problem.path]
     lines = sorted({_line(field, document, changes) for field in fields})
     places = " and ".join(f"{document.name}:{line}" if line else "--set" for line in lines)
-    return lines[0], f"{places}: {problem.sentence}"
+    return lines[0], f"{places}: {_with_example(problem)}"
+
+
+def _with_example(problem: Problem) -> str:
+    """Return the sentence about a field; if the field is missing, with an example of it."""
+    example = _EXAMPLES.get(problem.path)
+    if example is None or not problem.sentence.endswith(" is missing."):
+        return problem.sentence
+    return f"{problem.sentence.removesuffix('.')}; write for example {example}."
 
 
 def _line(path: Sequence[int | str], document: Document, changes: Sequence[_Assignment]) -> int:
-    """Return the line where the user wrote a field; 0 for a flag."""
-    for change in reversed(changes):
-        depth = min(len(change.path), len(path))
-        at_or_above = depth == len(change.path) or not document.has(path)
-        if depth and change.path[:depth] == tuple(path[:depth]) and at_or_above:
+    """Return the line where the user wrote a field, or the parent that lacks it; 0 for a flag."""
+    in_file = document.depth(path)
+    for change in changes:
+        steps = zip(change.path, path, strict=False)
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], steps))
+        if shared == len(change.path) or shared > in_file:
             return 0
     return document.line(path)
 
@@ -228,10 +261,7 @@ def _parsed(assignment: str) -> _Assignment:
         raise InputError(f"--set {path}: {wrong[0]} is not an index; write a number from 0, for example {example}.")
     if not text.strip():
         raise InputError(f"--set {path}: the value is empty; write null to remove the field, or '\"\"' for empty text.")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"--set {path}: {text!r} is not a YAML value{position(error)}.") from error
+    value = value_of(text, f"--set {path}")
     return _Assignment(tuple(int(s) if s.isdecimal() else s for s in steps), path.strip(), value)
 
 

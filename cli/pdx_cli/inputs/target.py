@@ -14,8 +14,8 @@ from pdx_api.names import ADMIN_PORT
 from pdx_cli.errors import CommandError, InputError
 from pdx_cli.inputs.names import namespace
 from pdx_cli.runs.logs import tail
-from pdx_cli.runs.run_record import RECENT_SECONDS, Run, default_root, directories, live_runs
-from pdx_cli.usage import directory
+from pdx_cli.runs.run_record import RECENT_SECONDS, Ending, Run, RunDirectory, default_root, directories, live_runs
+from pdx_cli.usage import existing_run_directory
 from pdx_operator.observed import engine_log
 
 _ADMIN: Final = f"http://127.0.0.1:{ADMIN_PORT}"
@@ -85,7 +85,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     here.add_argument("--local", action="store_true", help="inspect only what `pdx up` runs here, never a cluster")
     here.add_argument("--admin", metavar="URL", help="a gateway's admin port, for example http://127.0.0.1:9090")
     here.add_argument(
-        "--run-dir", type=directory, metavar="DIR", help=f"parent of the run directories (default: {default_root()})"
+        "--run-dir",
+        type=existing_run_directory,
+        metavar="DIR",
+        help=f"parent of the run directories (default: {default_root()})",
     )
 
 
@@ -125,13 +128,27 @@ def target_of(args: argparse.Namespace) -> Local | InCluster:
     return InCluster(args.name, args.namespace, args.kubeconfig, args.context)
 
 
+def ended(local: Local, now: float) -> InputError | None:
+    """Return how the run has ended since it was found, with its logs; None if it still runs, or is no run."""
+    if local.run is None or not local.run.processes:
+        return None
+    directory = RunDirectory(Path(local.run.processes[0].log).parent.parent)
+    if not directory.path.is_dir() or directory.live() is not None:
+        return None
+    return _ended_error(directory.ending(), directory.logs, now)
+
+
+def _ended_error(ending: Ending, logs: Path, now: float) -> InputError:
+    rest = f"Its logs are in {logs}; start it again with `pdx up FILE`."
+    return InputError(f"{ending.sentence(now)} {rest}", tuple(_errors(logs)))
+
+
 def _check_ended(root: Path, name: str | None, now: float) -> None:
     """Refuse a run that has ended, with its end and its logs: the one of that name, or the last one if it is recent."""
     ended = [(each.ending(), each.logs) for each in directories(root, ended=True)]
     for ending, logs in sorted(ended, key=lambda each: -each[0].at):
         if ending.name == name or (name is None and ending.at >= now - RECENT_SECONDS):
-            rest = f"Its logs are in {logs}; start it again with `pdx up FILE`."
-            raise InputError(f"{ending.sentence(now)} {rest}", tuple(_errors(logs)))
+            raise _ended_error(ending, logs, now)
 
 
 def _errors(logs: Path) -> Iterator[str]:

@@ -41,15 +41,15 @@ class Document:
             node, line = found
         return line + 1
 
-    def has(self, path: Sequence[int | str]) -> bool:
-        """Whether the text has the field."""
+    def depth(self, path: Sequence[int | str]) -> int:
+        """Return how many steps of a path the text has."""
         node = self.node
-        for step in path:
+        for number, step in enumerate(path):
             found = _child(node, step)
             if found is None:
-                return False
+                return number
             node = found[0]
-        return True
+        return len(path)
 
     def entries(self) -> "list[Document]":
         """Return the objects of a List, as `kubectl get` prints several objects; otherwise the document itself."""
@@ -101,13 +101,33 @@ def documents_of(text: str, name: str) -> list[Document]:
     return documents
 
 
+def value_of(text: str, name: str) -> Any:
+    """Return the value of a flag, whose name is for messages; raises InputError."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is not None and (duplicate := next(_duplicates(node), None)) is not None:
+            raise InputError(f"{name}: the key {duplicate[0]} appears twice; write it once.")
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{name}: {text!r} is not a YAML value{position(error)}.") from error
+    except (ValueError, RecursionError) as error:  # for example a date that does not exist
+        raise InputError(f"{name}: {text!r} is not a YAML value: {' '.join(str(error).split())}.") from error
+
+
 def position(error: yaml.YAMLError) -> str:
     """Return where and why a text is not YAML; empty if the error does not say."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return ""
     mark = error.problem_mark
     hint = "; use spaces, no tabs" if "'\\t'" in str(error.problem) else ""
-    return f": line {mark.line + 1}, column {mark.column + 1}: {error.problem}{hint}"
+    return f": line {mark.line + 1}, column {mark.column + 1}: {error.problem}{hint}{_bracket(error)}"
+
+
+def _bracket(error: yaml.MarkedYAMLError) -> str:
+    """Return where the list or the mapping began that the error ends; empty if it is not about brackets."""
+    kinds = {"while parsing a flow sequence": "list with [", "while parsing a flow mapping": "mapping with {"}
+    kind, mark = kinds.get(str(error.context)), error.context_mark
+    return f"; the {kind} began on line {mark.line + 1}, column {mark.column + 1}" if kind and mark else ""
 
 
 def _text(file: Path, name: str) -> str:

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final
 
-from pdx_cli.errors import CommandError
+from pdx_cli.errors import CommandError, InputError
 
 HOST: Final = "127.0.0.1"
 FIRST: Final = 10_000
@@ -26,9 +26,9 @@ def is_free(port: int) -> bool:
 
 
 def check_free(port: int) -> None:
-    """Refuse a serving port that cannot be bound."""
+    """Refuse a serving port that cannot be bound; raises InputError."""
     if not is_free(port):
-        raise CommandError(f"Port {port} is in use or not allowed; choose another with --port.")
+        raise InputError(f"Port {port} is in use or not allowed; choose another with --port.")
 
 
 def adjacent(port: int) -> int:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,18 @@ def check_count(spec: Spec, limit: int) -> None:
             f"This deployment has {count} engines, and `pdx up` starts at most {limit} on this machine; lower "
             f"{' and '.join(f'spec.{role}.replicas' for role in spec.pools())}, or raise --max-engines."
         )
+
+
+def missing_variables(spec: Spec, environment: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each `valueFrom` of an engine's variable that the environment does not have."""
+    pools = {f"spec.{role}": pool.env for role, pool in spec.pools().items()}
+    return [
+        f"{where}.env: {each.name} is not set, so the engines start without it. Its valueFrom is an object of a "
+        f"cluster; set {each.name} in the environment of `pdx up`."
+        for where, env in {"spec.engine": spec.engine.env, **pools}.items()
+        for each in env
+        if each.value_from is not None and each.name not in environment
+    ]
 
 
 def check_vllm(spec: Spec) -> None:

@@ -8,6 +8,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pdx_api.names import Role
 from pdx_cli.errors import CommandError, InputError
 from pdx_cli.usage import duration
 
@@ -29,6 +31,8 @@ SOCKETS: Final = "pdx-"
 """First letters of a directory's name in the system's temporary directory."""
 STORAGE: Final = "kv-"
 """The same in the run directory."""
+_OF_ENGINE: Final = re.compile(rf"(.+-)?({'|'.join(Role)})-\d+")
+"""Name of a process that is an engine, or the sidecar of one (`pdx_cli.local.layout`)."""
 RECENT_SECONDS: Final = 3600.0
 """For so long after its end, commands mention a run that nobody named."""
 
@@ -131,6 +135,12 @@ class RunDirectory:
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
+    def remove_engine_logs(self) -> None:
+        """Remove the logs of the engines of earlier runs, which may have had more of them."""
+        for log in self.logs.glob("*.log"):
+            if _OF_ENGINE.fullmatch(log.stem):
+                log.unlink(missing_ok=True)
+
     def clear(self, ending: Ending | None = None) -> None:
         """Remove the record; the logs stay, and how the run has ended."""
         if ending is not None:
@@ -208,7 +218,7 @@ class RunDirectory:
     def held(self, name: str) -> Iterator[None]:
         """Lock the directory, and remove what a killed run left in it.
 
-        Raises InputError for a directory that cannot store files, and CommandError if another `pdx up` holds the lock.
+        Raises InputError for a directory that cannot store files, or whose lock another `pdx up` holds.
         """
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
@@ -219,7 +229,7 @@ class RunDirectory:
             ) from error
         try:
             if not _lock(lock, wait_seconds=0.5):
-                raise CommandError(f"{name} already runs in {self.path}; stop that `pdx up`, or use another --run-dir.")
+                raise InputError(f"{name} already runs in {self.path}; stop that `pdx up`, or use another --run-dir.")
             for former in (STATE, ENDING):
                 (self.path / former).unlink(missing_ok=True)
             self.remove_scratch()

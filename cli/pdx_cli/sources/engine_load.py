@@ -108,7 +108,7 @@ def compared(then: EngineLoad | None, now: EngineLoad | None, seconds: float) ->
         running=_whole(now.running),
         waiting=_whole(now.waiting),
         kv_usage=now.kv_usage,
-        tpot=_mean(then.token_seconds if then else (0.0, 0.0), now.token_seconds),
+        tpot=_mean(then.token_seconds, now.token_seconds) if then else None,
         remote=remote_share(then.tokens if then else None, now.tokens),
         recomputes=_recomputes(then.tokens if then else None, now.tokens),
         **rates,
@@ -116,13 +116,10 @@ def compared(then: EngineLoad | None, now: EngineLoad | None, seconds: float) ->
 
 
 def remote_share(then: Tokens | None, now: Tokens | None) -> float | None:
-    """Return the share between the samples, or since the engine's start if it had no prompt between them."""
-    if now is None:
+    """Return the share between the samples; None if the engine had no prompt between them, or has restarted."""
+    if then is None or now is None or now.prompt <= then.prompt:
         return None
-    prompt, external = now.prompt, now.external
-    if then is not None and now.prompt > then.prompt:
-        prompt, external = now.prompt - then.prompt, now.external - then.external
-    return external / prompt if prompt else None
+    return (now.external - then.external) / (now.prompt - then.prompt)
 
 
 def _recomputes(then: Tokens | None, now: Tokens | None) -> bool:

@@ -262,7 +262,7 @@ def _phases(before: Sample | None, now: Sample, seconds: float) -> tuple[PhaseFi
     for reading in now.readings:
         former = _former(before, reading.name)
         for phase, buckets in reading.phases.items():
-            then = former.phases.get(phase, {}) if former else {}
+            then = former.phases.get(phase, {}) if former else buckets
             restarted = bool(then) and buckets.get(math.inf, 0.0) < then.get(math.inf, 0.0)
             into = grown.setdefault(phase, {})
             for bound, count in buckets.items():

@@ -69,20 +69,25 @@ def _some_seconds(text: str) -> float:
     return _seconds(text, least=0.001)
 
 
+def _refused(text: str, reason: str, instead: str) -> argparse.ArgumentTypeError:
+    """Return the error about a value, which may be empty: mostly a variable without a value."""
+    return argparse.ArgumentTypeError(f"{f'{text} {reason}' if text.strip() else 'the value is empty'}; {instead}")
+
+
 def _seconds(text: str, least: float) -> float:
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not least <= value <= MAX_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text} is not a time; write seconds from {least:g} to {MAX_SECONDS:g}")
+        raise _refused(text, "is not a time", f"write seconds from {least:g} to {MAX_SECONDS:g}")
     return value
 
 
 def _whole(least: int, most: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not (text.isascii() and text.isdigit()) or len(text) > 12 or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text} is not possible; write a whole number from {least} to {most}")
+            raise _refused(text, "is not possible", f"write a whole number from {least} to {most}")
         return int(text)
 
     return read
@@ -91,7 +96,7 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
 def _one_of(kind: type[Choice]) -> Callable[[str], Choice]:
     def read(text: str) -> Choice:
         if text not in list(kind):
-            raise argparse.ArgumentTypeError(f"{text} does not exist; write one of: {', '.join(kind)}")
+            raise _refused(text, "does not exist", f"write one of: {', '.join(kind)}")
         return kind(text)
 
     return read
@@ -100,7 +105,7 @@ def _one_of(kind: type[Choice]) -> Callable[[str], Choice]:
 def _size(text: str) -> int:
     value = quantity(text)
     if value is None or not _SMALLEST <= value <= _LARGEST:
-        raise argparse.ArgumentTypeError(f"{text} is not a size; write bytes from 1Ki to 1Ti, for example 256Mi")
+        raise _refused(text, "is not a size", "write bytes from 1Ki to 1Ti, for example 256Mi")
     return int(value)
 
 
@@ -129,7 +134,7 @@ def _origins(text: str) -> tuple[str, ...]:
 
 def _file(text: str) -> str:
     if not text:
-        raise argparse.ArgumentTypeError("the value is empty; name a file")
+        raise _refused(text, "", "name a file")
     return text
 
 
@@ -146,7 +151,7 @@ def _share(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1; write for example 0.1")
+        raise _refused(text, "is not between 0 and 1", "write for example 0.1")
     return value
 
 

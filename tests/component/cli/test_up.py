@@ -227,7 +227,7 @@ def test_the_serving_port_in_use(up: Callable[..., Run]) -> None:
     with closing(socket.create_server((ports.HOST, 0))) as server:
         port = server.getsockname()[1]
         code, out, err = up("--port", str(port)).end()
-    assert (code, out, err) == (1, "", f"pdx: Port {port} is in use or not allowed; choose another with --port.\n")
+    assert (code, out, err) == (2, "", f"pdx: Port {port} is in use or not allowed; choose another with --port.\n")
 
 
 def test_a_second_run_of_the_same_name(up: Callable[..., Run]) -> None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import re
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from pdx_cli.errors import EXIT_CODES, ExitCode
 from pdx_cli.local import ports
 from pdx_cli.local.requirements import default_limit
 from pdx_cli.main import COMMANDS, PLUGIN_COMMANDS, main
+from pdx_cli.usage import RENAMED
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 TINY = str(EXAMPLES / "tiny-cpu.yaml")
@@ -80,7 +82,7 @@ def test_api_keys_of_a_cluster_are_not_checked(tmp_path: Path, capsys: pytest.Ca
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("port", ["0", "-1", "65536", "abc", ""])
+@pytest.mark.parametrize("port", ["0", "-1", "65536", "abc"])
 def test_a_port_that_does_not_exist(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["up", TINY, "--engine", "sim", f"--port={port}"])
@@ -92,7 +94,8 @@ def test_a_port_that_does_not_exist(port: str, capsys: pytest.CaptureFixture[str
 def test_a_port_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with closing(socket.create_server((ports.HOST, 0))) as server:
         port = server.getsockname()[1]
-        assert main(["up", TINY, "--engine", "sim", "--port", str(port), "--run-dir", str(tmp_path)]) == 1
+        argv = ["up", TINY, "--engine", "sim", "--port", str(port), "--run-dir", str(tmp_path)]
+        assert main(argv) == ExitCode.INVALID
     assert capsys.readouterr().err == f"pdx: Port {port} is in use or not allowed; choose another with --port.\n"
 
 
@@ -101,6 +104,13 @@ def test_a_missing_model(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     assert main(["up", TINY, "--set", "spec.model.source.path=/nowhere"]) == ExitCode.INVALID
     message = capsys.readouterr().err
     assert message == "pdx: There is no model at /nowhere; create a tiny one with `pdx tiny-model /nowhere`.\n"
+
+
+def test_the_help_names_the_whole_rule_for_the_number_of_engines(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["up", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"(default: 4 per core, at least {default_limit(1)}, {default_limit(os.cpu_count())} here)" in text
 
 
 def test_vllm_that_is_not_installed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +193,7 @@ def test_a_file_as_run_directory(capsys: pytest.CaptureFixture[str]) -> None:
         ("--decode-token-seconds nan", "--decode-token-seconds is nan; write 0 or more."),
         ("--lease-seconds -1", "--lease-seconds is -1.0; write 0.001 or more."),
         ("--block-size 1 --num-blocks 9", "num_blocks * block_size must hold max_model_len tokens."),
+        ("--listen=", "--listen is empty; write HOST:PORT, for example 127.0.0.1:8000."),
         (
             "--listen 127.0.0.1:\u0663",
             "--listen 127.0.0.1:\u0663 is not an address; write HOST:PORT, for example 127.0.0.1:8000.",
@@ -208,8 +219,12 @@ def test_sim_rejects_invalid_values(flags: str, message: str, capsys: pytest.Cap
         ("up FILE more", "pdx up: 'more' is one argument too many; --help shows the usage."),
         ("up FILE --engine tgi", "pdx up: --engine is 'tgi'; write one of: vllm, sim."),
         ("up FILE --engine SIM", "pdx up: --engine is 'SIM'; did you mean sim?"),
-        ("up FILE --max-engines many", "pdx up: --max-engines: 'many' is not valid; write a whole number, 1 or more."),
-        ("up FILE --max-engines 0", "pdx up: --max-engines: '0' is not valid; write a whole number, 1 or more."),
+        ("up FILE --max-engines many", "pdx up: --max-engines: many is not valid; write a whole number, 1 or more."),
+        ("up FILE --max-engines=", "pdx up: --max-engines: the value is empty; write a whole number, 1 or more."),
+        ("up FILE --port=", "pdx up: --port: the value is empty; write a number from 1 to 65535."),
+        ("up FILE --start-timeout=", "pdx up: --start-timeout: the value is empty; write seconds from 0 to 86400."),
+        ("top --interval=", "pdx top: --interval: the value is empty; write seconds from 0.1 to 3600."),
+        ("up FILE --max-engines 0", "pdx up: --max-engines: 0 is not valid; write a whole number, 1 or more."),
         ("gateway --aggregated http://h:1 --workers x", "pdx gateway: --workers is 'x'; write a whole number."),
         ("-x", "pdx: -x does not exist; --help lists the commands."),
         ("--foo", "pdx: --foo does not exist; --help lists the commands."),
@@ -342,6 +357,22 @@ def test_a_flag_that_the_plugin_does_not_have(argv: str, error: str, capsys: pyt
     assert capsys.readouterr().err.startswith(f"kubectl pdx {error}")
 
 
+ROW = re.compile(r"^\| `(--[-a-z]+)` \| `(--[-a-z]+)` \| gateway flag \|$", re.M)
+OLD_FLAGS = dict(ROW.findall((EXAMPLES.parent / "docs" / "glossary.md").read_text()))
+
+
+def test_the_glossary_lists_every_old_flag() -> None:
+    assert OLD_FLAGS == RENAMED
+
+
+@pytest.mark.parametrize(("old", "new"), OLD_FLAGS.items())
+def test_an_old_flag_gets_its_new_name(old: str, new: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["gateway", "--aggregated", "http://h:1", f"{old}=1"])
+    assert ended.value.code == ExitCode.INVALID
+    assert capsys.readouterr().err == f"pdx gateway: {old} does not exist; write its new name, {new}.\n"
+
+
 @pytest.mark.machine
 @pytest.mark.parametrize("argv", [["render", "/nowhere.yaml"], ["render"]])
 def test_an_error_that_cannot_be_printed_keeps_its_exit_code(argv: list[str]) -> None:
@@ -353,8 +384,14 @@ def test_an_error_that_cannot_be_printed_keeps_its_exit_code(argv: list[str]) ->
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        ("--listen=", "--listen is empty; write HOST:PORT, for example 127.0.0.1:8080."),
+        ("--decode=", "An empty text is not the URL of an engine; write http://HOST:PORT."),
         ("--order prefillfirst", "--order prefillfirst does not exist; did you mean PrefillFirst?"),
         ("--order push", "--order push does not exist; write one of: PrefillFirst, DecodeFirst, Concurrent."),
+        (
+            "--protocol {",
+            "--protocol: connector NIXL has its own protocol; leave out --protocol, or write --connector ",
+        ),
         ("--identity-ports 1 2", "--identity-ports has 2 ports; write one for each engine of --prefill."),
         ("--prefill http://q:1 --identity-ports 1", "--identity-ports has 1 port; write one for each engine of "),
     ],
@@ -374,7 +411,7 @@ def test_gateway_rejects_invalid_values(flags: str, message: str, capsys: pytest
         ("render - <&-", 2, "", "pdx: stdin is closed; pipe a YAML file into it, or name a file.\n"),
         ("render nope.yaml 2>&-", 2, "", ""),
         ("render nope.yaml <&- >&- 2>&-", 2, "", ""),
-        ("status --run-dir /nonexistent <&- 2>&-", 0, "Nothing runs; start a deployment with `pdx up FILE`.\n", ""),
+        ("status --run-dir /usr <&- 2>&-", 0, "Nothing runs; start a deployment with `pdx up FILE`.\n", ""),
     ],
 )
 def test_closed_streams(command: str, code: int, out: str, err: str) -> None:

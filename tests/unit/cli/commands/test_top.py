@@ -1,20 +1,25 @@
-"""The messages of `pdx top` in a terminal while a gateway does not answer."""
+"""`pdx top` in a terminal while a gateway does not answer."""
 
 import argparse
 import asyncio
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
+from typing import cast
 
 import pytest
 
 from pdx_cli.commands.top import LiveScreen
+from pdx_cli.display.lines import Line, Style
 from pdx_cli.display.terminal import Terminal
 from pdx_cli.errors import CommandError
 from pdx_cli.inputs.target import Local
-from pdx_cli.runs.run_record import Run
-from pdx_cli.sources.figures import Sample
+from pdx_cli.runs.run_record import Process, Run, RunDirectory
+from pdx_cli.sources.figures import Figures, Sample
+from tests.unit.cli.display.test_layout import HEALTHY
 
 ERROR = "The gateway cannot be queried: http://127.0.0.1:1/pdx/state did not answer."
 RUN = Run(
@@ -30,6 +35,7 @@ RUN = Run(
     admin="http://127.0.0.1:1",
     processes=(),
 )
+ARGS = argparse.Namespace(sort="state", interval=60.0)
 
 
 class Unreachable:
@@ -53,12 +59,60 @@ class Unreachable:
     ],
 )
 async def test_a_gateway_that_starts_is_no_error(run: Run | None, message: str) -> None:
-    screen = LiveScreen(Terminal(coloured=False), argparse.Namespace(sort="state", interval=60.0))
+    assert await _message(run) == message
+
+
+async def _message(run: Run | None) -> str:
+    """Return what the screen receives instead of figures."""
+    screen = LiveScreen(Terminal(coloured=False), ARGS)
     screen._events = asyncio.Queue()
     sampling = asyncio.create_task(screen._sample(Unreachable(), Local("tiny", RUN.admin, run)))
     try:
-        assert str(await screen._events.get()) == message
+        return str(await screen._events.get())
     finally:
         sampling.cancel()
         with suppress(asyncio.CancelledError):
             await sampling
+
+
+async def test_a_run_that_has_ended_is_named(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "tiny")
+    log = Process("gateway", 2**22 + 1, RUN.admin, str(directory.log("gateway")))
+    run = replace(RUN, serving=True, processes=(log,))
+    with directory.held("tiny"):
+        directory.write(run)
+        assert await _message(run) == ERROR
+    rest = rf"Its logs are in {directory.logs}; start it again with `pdx up FILE`\."
+    assert re.fullmatch(rf"tiny ended \d+ s ago\. {rest}", await _message(run))
+
+
+class Recorded:
+    """A terminal that keeps what it was to show."""
+
+    size = (80, 40)
+
+    def __init__(self) -> None:
+        self.frames: list[Sequence[Line]] = []
+
+    def draw(self, lines: Sequence[Line]) -> None:
+        """Keep the lines."""
+        self.frames.append(lines)
+
+
+async def test_figures_are_past_while_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(["12:00:00", "12:00:02", "12:00:09"])
+    monkeypatch.setattr("pdx_cli.commands.top._clock", lambda: next(clock))
+    terminal = Recorded()
+    screen = LiveScreen(cast("Terminal", terminal), ARGS)
+    events: asyncio.Queue[str | Figures | Exception] = asyncio.Queue()
+    for event in (HEALTHY, CommandError(ERROR), CommandError(ERROR), HEALTHY, "q"):
+        events.put_nowait(event)
+    await screen._show(Unreachable(), events)
+    _, answered, *silent, again = terminal.frames
+    assert [frame[1].text[:10] for frame in (answered, again)] == ["OK  6 of 6"] * 2
+    assert [frame[0].text.split()[-4] for frame in (answered, *silent, again)] == ["12:00:00"] * 3 + ["12:00:09"]
+    for frame in silent:
+        assert frame[1].text == "NO ANSWER since 12:00:02. The figures are from 12:00:00."
+        assert frame[1].pieces[0][1] is Style.BAD
+        styles = {style for each in frame[2:-2] for text, style in each.pieces if text.strip()}
+        assert styles == {Style.DIM, Style.BAR}

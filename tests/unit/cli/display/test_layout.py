@@ -126,6 +126,8 @@ def test_a_healthy_deployment_is_ok_and_has_no_problem() -> None:
         ),
         ({"ready": 0}, "no gateway is ready: clients receive 503"),
         ({"problems": {"shed: full": (1.5, 4)}}, "shed: full: 1.5/s"),
+        ({"outcomes": {"broken": (1.5, 4)}}, "3 requests lost the engine during the answer since the last update"),
+        ({"outcomes": {"idle": (0.5, 4)}}, "1 request got no more events during the answer since the last update"),
         ({"pairs": (pair("p", "d", stale=True, age=99.0),)}, "1 of 1 pair has had no result for 99 s"),
         (
             {"endpoints": (replace(engine("d"), silent="did not answer within 1.5 s"),)},
@@ -180,10 +182,49 @@ def test_the_footer_has_whole_items_only(width: int) -> None:
     shown = page(TITLE, HEALTHY, width)
     footer = screen(View(), shown, width, len(shown.head) + 4)[-1].text
     assert len(footer) == width
-    items = ["q quit", "? help", "s sort: state", "↑↓ scroll", f"lines 1-3 of {len(shown.body)}"]
+    items = ["q quit", "? help", f"↑↓ lines 1-3 of {len(shown.body)}", "s sort: state"]
     found = footer.strip().split("  ")
     assert found == items[: len(found)]
     assert len(found) == len(items) or len(f" {'  '.join(items[: len(found) + 1])}") > width
+
+
+def test_the_footer_offers_to_scroll_only_if_lines_are_hidden() -> None:
+    shown = page(TITLE, HEALTHY, 50)
+    all_lines = len(shown.head) + len(shown.body) + 1
+    assert screen(View(), shown, 50, all_lines)[-1].text.rstrip() == " q quit  ? help  s sort: state"
+    small = screen(View(), shown, 50, 12)[-1].text
+    assert small.startswith(f" q quit  ? help  ↑↓ lines 1-{12 - len(shown.head) - 1} of {len(shown.body)}")
+
+
+def test_before_the_second_sample_no_figure_covers_an_interval() -> None:
+    first = replace(
+        HEALTHY,
+        seconds=0.0,
+        outcomes={"split": (0.0, 18)},
+        bursts={},
+        phases=(PhaseFigures("first_token", 0.0, (math.nan,) * 3),),
+    )
+    lines = text(page(TITLE, first, 80))
+    assert lines[2].startswith("Requests  split -/s")
+    assert lines[3].startswith("Latency   TTFT p50 -  p90 -  p99 -   TPOT -")
+    assert [each.split() for each in lines if each.startswith(("first_token", "split"))] == [
+        ["first_token", "-", "-", "-", "-"],
+        ["split", "-", "18"],
+    ]
+
+
+def test_events_are_no_outcomes() -> None:
+    shown = replace(HEALTHY, problems={"ejected: lost": (0.0, 1), "retried: lost": (0.0, 0)})
+    lines = text(page(TITLE, shown, 80))
+    tables = [each.split() for each in lines[next(i for i, each in enumerate(lines) if each.startswith("OUTCOME")) :]]
+    assert [row[0] for row in tables if row] == ["OUTCOME", "split", "whole:", "EVENT", "ejected:"]
+
+
+def test_a_deployment_without_requests() -> None:
+    idle = replace(HEALTHY, outcomes={"split": (0.0, 0)}, bursts={}, problems={"shed: full": (0.0, 0)})
+    lines = text(page(TITLE, idle, 80))
+    assert [each.split()[0] for each in lines[-2:]] == ["OUTCOME", "no"]
+    assert not any(each.startswith("EVENT") for each in lines)
 
 
 def test_a_pair_that_was_never_proved_has_no_age() -> None:

@@ -1,12 +1,13 @@
-"""Errors that relate several fields, or an entry to its list: where they are, and what to write."""
+"""Errors of several fields, of lists, of names and of missing fields: where they are, and what to write."""
 
 import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pdx_cli.errors import InputError
-from pdx_cli.inputs.document import load
+from pdx_cli.inputs.document import load, load_all
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "tiny-cpu.yaml"
 UNEQUAL = """\
@@ -100,3 +101,51 @@ def test_variables_that_are_no_list_of_names_and_values(env: str, sentence: str)
     assert str(raised.value) == f"--set: spec.decode.{sentence}"
     example = sentence.partition("for example ")[2].removesuffix(".")
     load(EXAMPLE, [f"spec.decode.env={example if example.startswith('[') else f'[{example}]'}"])
+
+
+@pytest.mark.parametrize("name", [None, "tiny"])
+def test_a_name_is_that_of_one_deployment(name: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "same.yaml"
+    first = EXAMPLE.read_text()
+    line = first.splitlines().index("metadata: {name: tiny}") + 1
+    file.write_text(f"{first}\n---\n{first}")
+    with pytest.raises(InputError) as raised:
+        load_all(file, [], name)
+    assert str(raised.value) == (
+        f"{file}:{line + first.count(chr(10)) + 2}: tiny is the name of two PDDeployments, first on line {line}; "
+        "rename one of them, or leave it out."
+    )
+    file.write_text(f"{first}\n---\n{first.replace('{name: tiny}', '{name: tiny, namespace: other}')}")
+    assert len(load_all(file, [])) == 2
+
+
+@pytest.mark.parametrize(
+    ("field", "example"),
+    [
+        ("metadata", "metadata: {name: qwen}"),
+        ("metadata.name", "name: qwen"),
+        ("spec", "spec: {model: {name: Qwen/Qwen3-0.6B}, prefill: {replicas: 1}, decode: {replicas: 1}}"),
+        ("spec.model", "model: {name: Qwen/Qwen3-0.6B}"),
+        ("spec.model.name", "name: Qwen/Qwen3-0.6B"),
+    ],
+)
+def test_a_missing_field_has_an_example(field: str, example: str) -> None:
+    with pytest.raises(InputError) as raised:
+        load(EXAMPLE, [f"{field}=null"])
+    assert str(raised.value) == f"--set: {field} is missing; write for example {example}."
+    value = yaml.safe_load(example)[field.rpartition(".")[2]]
+    load(EXAMPLE, [f"{field}={json.dumps(value)}"])
+
+
+@pytest.mark.parametrize(
+    ("assignment", "sentence"),
+    [
+        ("spec.decode.env[0].value=b", "--set: spec.decode.env[0].name is missing"),
+        ("spec.gateway.auth.secretRef={}", "--set: spec.gateway.auth.secretRef.name is missing"),
+        ("spec.model.name=null", "--set: spec.model.name is missing"),
+    ],
+)
+def test_a_field_that_is_missing_in_what_a_flag_created_is_a_flags_error(assignment: str, sentence: str) -> None:
+    with pytest.raises(InputError) as raised:
+        load(EXAMPLE, [assignment])
+    assert str(raised.value).startswith(sentence)

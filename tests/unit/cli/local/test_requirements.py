@@ -6,7 +6,7 @@ import pytest
 
 from pdx_cli.errors import CommandError, InputError
 from pdx_cli.inputs.document import load
-from pdx_cli.local.requirements import check_vllm
+from pdx_cli.local.requirements import check_vllm, missing_variables
 
 CUSTOM = Path(__file__).parents[4] / "examples" / "connectors" / "custom.yaml"
 TINY = Path(__file__).parents[4] / "examples" / "tiny-cpu.yaml"
@@ -37,6 +37,18 @@ def test_missing_connector_code(code: str, sentence: str, monkeypatch: pytest.Mo
     with pytest.raises(InputError) as raised:
         check_vllm(load(CUSTOM, [f"spec.kvTransfer.custom.code={code}"]).spec)
     assert str(raised.value).startswith(sentence)
+
+
+def test_variables_of_a_cluster_that_are_not_set_here() -> None:
+    source = "valueFrom: {secretKeyRef: {name: hub, key: token}}"
+    spec = load(TINY, [f"spec.engine.env=[{{name: A, value: b}}, {{name: TOKEN, {source}}}]"]).spec
+    assert missing_variables(spec, {"TOKEN": "t"}) == []
+    assert missing_variables(spec, {"A": "a"}) == [
+        "spec.engine.env: TOKEN is not set, so the engines start without it. Its valueFrom is an object of a cluster; "
+        "set TOKEN in the environment of `pdx up`."
+    ]
+    (warning,) = missing_variables(load(TINY, [f"spec.decode.env=[{{name: KEY, {source}}}]"]).spec, {})
+    assert warning.startswith("spec.decode.env: KEY is not set")
 
 
 @pytest.mark.parametrize("name", ["/nowhere/qwen", "./nowhere"])

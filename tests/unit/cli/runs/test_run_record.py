@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from pdx_api.verification import Finding, Verdict
-from pdx_cli.commands.status import Report, _in_flight, _kv, _table
 from pdx_cli.errors import CommandError, ExitCode
 from pdx_cli.main import main
 from pdx_cli.runs.logs import tail
@@ -114,6 +112,16 @@ def test_a_run_that_ended_long_ago_is_not_listed_below_one_that_runs(
     out = capsys.readouterr().out
     assert "new ended" in out
     assert "old ended" not in out
+
+
+def test_the_logs_of_a_larger_run_before_are_removed(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    directory.logs.mkdir()
+    kept = {"gateway.log", "prefill.log", "my-decode.log", "prefill-0.txt"}
+    for name in (*kept, "prefill-7.log", "aggregated-0.log", "lmcache-server-decode-12.log"):
+        (directory.logs / name).touch()
+    directory.remove_engine_logs()
+    assert {path.name for path in directory.logs.iterdir()} == kept
 
 
 def test_status_without_the_report_of_an_end(tmp_path: Path) -> None:
@@ -254,40 +262,6 @@ def test_status_fits_its_width(
     assert [row.split()[1] for row in rows] == ["state", "dead"]
 
 
-NAMES = ("lmcache-server-prefill-0", "prefill-0", "gateway")
-
-
-@pytest.mark.parametrize("silent", [{}, {"prefill-0": "/health did not answer within 3 s"}])
-@pytest.mark.parametrize("columns", [32, 40, 50, 60, 70, 80, 200])
-def test_a_narrow_table_keeps_the_ports(columns: int, silent: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pdx_cli.runs.reaper.has_members", lambda _: True)
-    processes = tuple(Process(name, 2**22, f"http://127.0.0.1:{31_000 + i}", "") for i, name in enumerate(NAMES))
-    state = {"endpoints": [{"url": "http://127.0.0.1:31001", "state": "Warm", "inFlight": 2}]}
-    head, *lines = (
-        each.text for each in _table(Report(replace(RUN, processes=processes), state, silent, 0.0), columns)
-    )
-    rows = [each for each in lines if not each.startswith("    ")]
-    for number, row in enumerate(rows):
-        assert re.search(rf":{31_000 + number}( |$)", row), row
-    assert all(len(each) <= columns for each in (head, *lines))
-    is_column = bool(silent) and columns == 200
-    assert ("  reason" in head) is ("  /health did" in rows[1]) is is_column
-    reason = f"{silent['prefill-0']}; the gateway still reports Warm" if silent else ""
-    below = "" if is_column else reason
-    assert " ".join(each.strip() for each in lines if each.startswith("    ")) == below, "no reason is cut"
-
-
-def test_at_60_columns_the_table_drops_the_host_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pdx_cli.runs.reaper.has_members", lambda _: True)
-    processes = tuple(replace(RUN.processes[0], name=f"prefill-{i}", url=f"http://127.0.0.1:3100{i}") for i in (0, 1))
-    lines = [each.text for each in _table(Report(replace(RUN, processes=processes), None, {}, 0.0), 60)]
-    assert lines == [
-        "  process    state    in flight  pid      address",
-        "  prefill-0  running             4194305  127.0.0.1:31000",
-        "  prefill-1  running             4194305  127.0.0.1:31001",
-    ]
-
-
 @pytest.mark.machine
 @pytest.mark.parametrize("command", ["doctor", "top"])
 def test_the_name_of_an_ended_run(
@@ -311,9 +285,39 @@ def test_the_name_of_an_ended_run(
     assert "No local run was found" in capsys.readouterr().err
 
 
-def test_status_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", "--run-dir", str(tmp_path / "nothing")]) == 0
-    assert capsys.readouterr().out == "Nothing runs; start a deployment with `pdx up FILE`.\n"
+def test_status_without_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "nothing"))
+    for argv in (["status"], ["status", "--run-dir", str(tmp_path)]):
+        assert main(argv) == 0
+        assert capsys.readouterr().out == "Nothing runs; start a deployment with `pdx up FILE`.\n"
+
+
+@pytest.mark.parametrize("command", ["status", "top", "doctor"])
+def test_a_run_directory_that_does_not_exist(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--run-dir", str(tmp_path / "no")])
+    assert ended.value.code == ExitCode.INVALID
+    what = "name the directory of a run, or the parent of several"
+    assert capsys.readouterr().err == f"pdx {command}: --run-dir: {tmp_path}/no does not exist; {what}.\n"
+
+
+def test_status_for_programs_has_the_runs_that_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = RunDirectory(tmp_path / "trio")
+    _ended(directory, "trio", "decode-0 exited with code 1; /l/decode-0.log ends with:")
+    assert main(["status", "--run-dir", str(tmp_path), "-o", "json"]) == 0
+    (report,) = json.loads(capsys.readouterr().out)
+    assert 0 <= report.pop("endedSecondsAgo") < 60
+    assert report == {
+        "name": "trio",
+        "running": False,
+        "endedExactly": True,
+        "why": "decode-0 exited with code 1",
+        "logs": str(directory.logs),
+    }
+    assert main(["status", "--run-dir", str(tmp_path), "-o", "name"]) == 0
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.machine
@@ -334,6 +338,7 @@ def test_status_before_the_gateway_answers(tmp_path: Path, capsys: pytest.Captur
         (report,) = json.loads(capsys.readouterr().out)
     assert report["order"] == "PrefillFirst"
     assert report["gateway"] is None
+    assert report["running"] is True
     assert report["processes"][0]["alive"] is False
 
 
@@ -348,40 +353,3 @@ def test_the_end_of_a_log(tmp_path: Path) -> None:
     assert tail(log, 3) == ()
     log.write_bytes(b"first\n" * 9000 + b"\x1b[32mgreen\x1b[0m\n\n 10%\r 20%\r\nbad \xff byte\n")
     assert tail(log, 4) == ("green", " 10%", " 20%", "bad � byte")
-
-
-@pytest.mark.parametrize(
-    ("states", "sentence"),
-    [
-        (("Warm", "Warm"), "KV moves: verified in 1 of 1 pair"),
-        (("Warming", "Warm"), "KV not proved now: 1 engine does not serve"),
-        (("Warming", "Cold"), "KV not proved now: 2 engines do not serve"),
-    ],
-)
-def test_status_claims_only_what_the_engines_present_state_allows(states: tuple[str, ...], sentence: str) -> None:
-    finding = Finding(Verdict.VERIFIED, pairs=1, possible=1).as_json()
-    endpoints = [{"name": f"h:{number}", "state": state} for number, state in enumerate(states)]
-    assert _kv({"mode": "Disaggregated", "kvTransfer": finding, "endpoints": endpoints}) == sentence
-
-
-def test_one_request_in_flight_is_singular() -> None:
-    state = {"ready": True, "inFlight": {"requests": 1, "decode": 1}}
-    assert _in_flight(Report(RUN, state, {}, 0.0)) == "ready; in flight: 1 request, 1 decode"
-
-
-@pytest.mark.parametrize(("serving", "text"), [(False, "does not answer yet"), (True, "does not answer")])
-def test_a_gateway_that_has_served_is_not_expected_to_start(serving: bool, text: str) -> None:
-    assert _in_flight(Report(replace(RUN, serving=serving), None, {}, 0.0)) == f"(the gateway {text})"
-
-
-def test_an_engine_that_hangs_is_not_shown_as_warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pdx_cli.runs.reaper.has_members", lambda _: True)
-    finding = Finding(Verdict.VERIFIED, pairs=1, possible=1).as_json()
-    endpoints = [{"name": "127.0.0.1:1", "url": "http://127.0.0.1:1/", "state": "Warm", "inFlight": 2}]
-    state = {"mode": "Disaggregated", "kvTransfer": finding, "endpoints": endpoints}
-    silent = {"prefill-0": "/health did not answer within 3 s"}
-    _, row = _table(Report(RUN, state, silent, 0.0), 200)
-    assert re.fullmatch(
-        r"  prefill-0 +Silent +2 .* /health did not answer within 3 s; the gateway still reports Warm", row.text
-    )
-    assert _kv(state, silent) == "KV not proved now: 1 engine does not serve"

@@ -77,9 +77,21 @@ def test_a_restarted_gateway_counts_from_zero() -> None:
 
 
 def test_a_new_gateway_has_no_rate() -> None:
-    before = Sample(0.0, (reading("a", split=10),))
-    shown = figures(before, Sample(2.0, (reading("a", split=14), reading("b", split=1000))))
+    phases = {"prefill": {0.1: 4.0, math.inf: 4.0}}
+    before = Sample(0.0, (reading("a", split=10, phases=phases),))
+    now = Sample(2.0, (reading("a", split=14, phases=phases), reading("b", split=1000, phases=phases)))
+    shown = figures(before, now)
     assert shown.outcomes["split"] == (2.0, 1014)
+    assert shown.phases[0].rate == 0.0
+
+
+def test_the_first_sample_has_no_figure_of_an_interval() -> None:
+    load = EngineLoad(prompt=9, generated=9, token_seconds=(1.0, 10), tokens=Tokens(1000, 500, 500))
+    now = reading(split=50, phases={"prefill": {0.1: 4.0, math.inf: 4.0}})
+    shown = figures(None, Sample(0.0, (now,), loads={"d": load}))
+    assert [math.isnan(value) for value in shown.phases[0].quantiles] == [True] * 3
+    (found,) = (each.load for each in shown.endpoints if each.name == "d")
+    assert (found.prompt_rate, found.output_rate, found.tpot, found.remote) == (None,) * 4
 
 
 def test_several_gateways_are_summed() -> None:
@@ -96,9 +108,9 @@ def test_several_gateways_are_summed() -> None:
     ("then", "now", "share"),
     [
         (Tokens(1000, 0, 1000), Tokens(2000, 900, 1100), 0.9),
-        (Tokens(1000, 500, 500), Tokens(1000, 500, 500), 0.5),
-        (None, Tokens(1000, 250, 750), 0.25),
-        (Tokens(1000, 500, 500), Tokens(100, 100, 0), 1.0),
+        (Tokens(1000, 500, 500), Tokens(1000, 500, 500), None),
+        (None, Tokens(1000, 250, 750), None),
+        (Tokens(1000, 500, 500), Tokens(100, 100, 0), None),
         (None, Tokens(0, 0, 0), None),
         (None, None, None),
     ],

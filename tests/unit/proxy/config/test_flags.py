@@ -240,6 +240,12 @@ WRONG = [
     ("--tracing-ratio 10%",
      "argument --tracing-ratio: 10% is not between 0 and 1; write for example 0.1"),
     ("--tracing-ratio nan", "argument --tracing-ratio: nan is not between 0 and 1; write for example 0.1"),
+    ("--idle-seconds=", "argument --idle-seconds: the value is empty; write seconds from 0.001 to 86400"),
+    ("--attempts=", "argument --attempts: the value is empty; write a whole number from 1 to 10"),
+    ("--on-prefill-failure=", "argument --on-prefill-failure: the value is empty; write one of: Retry, Local, Fail"),
+    ("--max-body-size=",
+     "argument --max-body-size: the value is empty; write bytes from 1Ki to 1Ti, for example 256Mi"),
+    ("--tracing-ratio=", "argument --tracing-ratio: the value is empty; write for example 0.1"),
     ("--client-keys=", "argument --client-keys: the value is empty; name a file"),
     ("--attempts", "argument --attempts: expected one argument"),
 ]  # fmt: skip
