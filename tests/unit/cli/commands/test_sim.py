@@ -101,9 +101,9 @@ def test_a_wrong_protocol_names_its_flag_and_what_to_write(text: str, sentence: 
 
 def test_every_error_of_a_protocol_is_named() -> None:
     with pytest.raises(InputError, match=r"--protocol has 2 errors:") as raised:
-        settings("--connector", "Custom", "--protocol", '{"famly": "Pull"}')
+        settings("--connector", "Custom", "--protocol", '{"famili": "Pull"}')
     assert raised.value.details == (
-        "--protocol: famly does not exist; did you mean family?",
+        "--protocol: famili does not exist; did you mean family?",
         "--protocol: family is missing; write one of: Pull, Pool.",
     )
 
