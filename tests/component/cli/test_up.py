@@ -51,10 +51,10 @@ class Run:
         raise AssertionError(f"it ended without {part!r}: {lines} {self.process.communicate()[1]}")
 
     def status(self) -> list[dict[str, Any]]:
-        """The output of `pdx status --json`."""
+        """The runs that are up, by `pdx status --json`."""
         shown = subprocess.run(self._pdx("status", "--json"), capture_output=True, text=True, env=self.env, check=True)
         runs: list[dict[str, Any]] = json.loads(shown.stdout)
-        return runs
+        return [each for each in runs if each["running"]]
 
     def end(self) -> tuple[int, str, str]:
         """Exit code, stdout and stderr."""
@@ -234,6 +234,6 @@ def test_a_second_run_of_the_same_name(up: Callable[..., Run]) -> None:
     first = up()
     assert eventually(lambda: (first.logs / "prefill-0.log").exists())
     code, out, err = up().end()
-    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("pdx: tiny already runs in ")
     first.lines_until("Ctrl-C stops everything")
