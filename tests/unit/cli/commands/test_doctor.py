@@ -46,7 +46,7 @@ def test_unreadable_gateway_is_no_finding() -> None:
             id="no API server",
         ),
         pytest.param(["--local", "-n", "llm"], "use only one of them", id="two locations"),
-        pytest.param(["nope", "--run-dir", "/nonexistent"], "No `pdx up` named nope runs", id="no such run"),
+        pytest.param(["nope", "--run-dir", str(CONTEXTS.parent)], "No `pdx up` named nope runs", id="no such run"),
         pytest.param(["x", "--kubeconfig", "/nonexistent"], "'/nonexistent' does not exist", id="no kubeconfig"),
         pytest.param(
             ["x", "--kubeconfig", __file__],
