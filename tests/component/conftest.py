@@ -70,7 +70,7 @@ async def make_world() -> AsyncIterator[MakeWorld]:
 
         yield make
         for world in worlds:
-            if world.control is not None:
+            if world.control is not None and not world.void:
                 await world.check()
 
 

@@ -163,6 +163,8 @@ class World:
         self.prefill: list[SimEngine] = []
         self.decode: list[SimEngine] = []
         self.allowed = Allowed()
+        self.void = False
+        """Whether a stall of the machine has changed its results, so that nothing is checked."""
         self.sent = 0
         """Requests that the gateway must have counted."""
         self.errors: list[dict[str, Any]] = []
