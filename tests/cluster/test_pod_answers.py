@@ -99,7 +99,7 @@ async def test_a_pod_answers(node_cluster: Cluster, namespace: str, web: str, tm
 
 
 def labelled(role: str, port: int, answers: dict[str, str]) -> dict[str, Any]:
-    """A pod of the PDDeployment m that serves `answers`: the body for each path. `7@` becomes 7, 14, ... in its answers."""
+    """A pod of the PDDeployment m that serves `answers`: the body for each path. `7@` becomes 7, then 14, and so on."""
     body = pod(f"m-{role}-a-1", CANNED.format(answers=json.dumps(answers), port=port))
     body["metadata"]["labels"] = {"pdx.dev/deployment": "m", "pdx.dev/role": role, "pdx.dev/revision": "a"}
     body["spec"]["containers"][0]["name"] = "gateway" if role == "gateway" else "engine"
