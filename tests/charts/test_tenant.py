@@ -206,8 +206,16 @@ def _lasting(plural: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _all_seen(admin: Api, namespace: str) -> bool:
-    """Whether each object has a status, besides those that name another operator."""
-    bodies = admin.items(PDDEPLOYMENT, namespace)
+    """Whether each object has a status, besides those that name another operator.
+
+    A list of hundreds of MiB may exceed the API server's own deadline.
+    """
+    try:
+        bodies = admin.items(PDDEPLOYMENT, namespace)
+    except urllib.error.HTTPError as error:
+        if error.code != 504:
+            raise
+        return False
     return all(
         body.get("status", {}).get("conditions") or "pdx.dev/operator" in body["metadata"].get("annotations", {})
         for body in bodies

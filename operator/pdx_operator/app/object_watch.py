@@ -221,5 +221,6 @@ def _settings() -> kopf.OperatorSettings:
     settings.networking.error_backoffs = _Delays()
     # Tenants choose the size of objects.
     settings.watching.chunk_size = 25
-    settings.queueing.idle_timeout = 1.0
+    # Until then, a worker keeps its last event.
+    settings.queueing.idle_timeout = 0.1
     return settings

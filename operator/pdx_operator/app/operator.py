@@ -94,6 +94,7 @@ class Operator:
             crd_check=self._crd_check,
             intervals=settings.intervals,
             reconciles=asyncio.Semaphore(settings.max_concurrent_reconciles),
+            large_reconciles=asyncio.Semaphore(1),
             pod_lists=asyncio.Semaphore(_POD_LISTS),
             ready=self._ready,
             now=lambda: datetime.now(UTC),

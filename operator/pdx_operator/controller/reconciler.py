@@ -53,6 +53,8 @@ class Context:
     intervals: Intervals
     reconciles: asyncio.Semaphore
     """Bounds concurrent reconciles."""
+    large_reconciles: asyncio.Semaphore
+    """Bounds those of objects that are too large to be kept: each answer of the API server contains the object."""
     pod_lists: asyncio.Semaphore
     """Bounds concurrent lists of pods."""
     ready: Callable[[str], Awaitable[None]]
@@ -93,7 +95,8 @@ class Reconciler:
         while True:
             self._changed.clear()
             self._spec_changed.clear()
-            async with self._context.reconciles:
+            large = self._context.cache.is_large(self._key)
+            async with self._context.large_reconciles if large else self._context.reconciles:
                 delay = await self._reconcile_guarded()
             if delay is None and self._key not in self._context.cache:
                 self._context.transfer_poller.forget(self._key)

@@ -197,21 +197,20 @@ class TransferPoller:
         backoff, failures, stamp = Backoff(_RETRY_SECONDS, 60.0, self._random), 0, ""
         while True:
             try:
-                body = await self._fetch(url, stamp)
-                stamp, finding = str(body["stamp"]), Finding.read(body["finding"])
+                stamp, finding = _read(await self._fetch(url, stamp))
             except Exception as error:
                 # Whatever a gateway answers, it is polled again.
                 log.debug("%s: %s does not report its transfer probes: %r", key, url, error)
                 failures, stamp = failures + 1, ""
-                if failures == _MAX_FAILURES:
-                    self._store(key, url, None)
-                    self._followed[key].changed.set()
-                await asyncio.sleep(backoff.next())
-                continue
-            failures = 0
-            backoff.reset()
-            self._store(key, url, finding)
-            await asyncio.sleep(_MIN_SECONDS)
+            else:
+                failures = 0
+                backoff.reset()
+                self._store(key, url, finding)
+            if failures == _MAX_FAILURES:
+                self._store(key, url, None)
+                self._followed[key].changed.set()
+            # Outside the handler: the error's traceback would keep the answer for as long.
+            await asyncio.sleep(backoff.next() if failures else _MIN_SECONDS)
 
     async def _fetch(self, url: str, stamp: str) -> Mapping[str, Any]:
         """Wait for a result that is newer than `stamp`, or for the end of the gateway's wait."""
@@ -247,6 +246,11 @@ class TransferPoller:
         if url not in followed.findings or followed.findings[url] != finding:
             followed.findings[url] = finding
             self._notify(key)
+
+
+def _read(body: Mapping[str, Any]) -> tuple[str, Finding]:
+    """The stamp and the finding of an answer; raises KeyError, TypeError or ValueError for anything else."""
+    return str(body["stamp"]), Finding.read(body["finding"])
 
 
 async def _bounded(content: aiohttp.StreamReader) -> bytes:

@@ -47,6 +47,8 @@ class Record:
     version: int
     generation: int
     packed: bytes
+    large: bool = False
+    """Whether the object is too large to be kept."""
     write: int = 0
     """The number of the operator's own write that returned this version; 0 for a version from a list or a watch."""
 
@@ -55,10 +57,11 @@ class Record:
         """Pack an object. Its kind decides whether its status is kept."""
         metadata = body["metadata"]
         text = _text(trimmed(body))
-        if len(text) > _limit(body):
+        large = len(text) > _limit(body)
+        if large:
             text = _text(_stub(body, len(text)))
-        packed = zlib.compress(text, 1)
-        return cls(metadata["uid"], int(metadata["resourceVersion"]), metadata.get("generation", 0), packed, write)
+        version, generation = int(metadata["resourceVersion"]), metadata.get("generation", 0)
+        return cls(metadata["uid"], version, generation, zlib.compress(text, 1), large, write)
 
     def body(self) -> dict[str, Any]:
         """Unpack the object."""
@@ -184,6 +187,11 @@ class Cache:
         """The resource version of a PDDeployment; 0 when it is not cached."""
         record = self._objects.get(key)
         return record.version if record is not None else 0
+
+    def is_large(self, key: Key) -> bool:
+        """Whether a PDDeployment is too large to be kept."""
+        record = self._objects.get(key)
+        return record is not None and record.large
 
     def keys(self) -> Collection[Key]:
         """Every PDDeployment."""

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,6 +22,7 @@ from pdx_operator.kube.client import Cluster, ConflictError
 from pdx_operator.kube.event_recorder import EventRecorder
 from pdx_operator.kube.resources import Key, Kind
 from pdx_operator.render.children import Installation
+from tests.component.harness import eventually
 
 KEY = Key("ns", "m")
 MINE, OTHER = "pdx-system/pdx", "team/pdx"
@@ -90,6 +92,7 @@ class _Setup:
             crd_check=check,
             intervals=Intervals(),
             reconciles=asyncio.Semaphore(1),
+            large_reconciles=asyncio.Semaphore(1),
             pod_lists=asyncio.Semaphore(1),
             ready=cast("Any", None),
             now=lambda: datetime.now(UTC),
@@ -110,6 +113,20 @@ async def test_an_object_is_claimed_before_anything_else_is_written() -> None:
     assert setup.server.writes.count("Deployment") == 3
     assert setup.server.body["status"]["operator"] == MINE, "the claim stays in the status"
     assert setup.server.body["status"]["observedGeneration"] == 1
+
+
+async def test_large_objects_are_reconciled_one_by_one() -> None:
+    server = _Server()
+    server.body["spec"]["noise"] = "x" * 2**20
+    setup = _Setup(server)
+    context = replace(setup.reconciler._context, ready=lambda namespace: asyncio.sleep(0))
+    async with context.large_reconciles:
+        task = asyncio.create_task(Reconciler(KEY, context).run())
+        await asyncio.sleep(0.05)
+        assert server.writes == []
+        await context.reconciles.acquire()  # an ordinary one takes no part of theirs
+    await eventually(lambda: server.writes)
+    task.cancel()
 
 
 async def test_of_two_claims_one_wins() -> None:

@@ -1,6 +1,7 @@
 """Polls of stub admin servers for the results of transfer probes."""
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, cast
@@ -304,3 +305,26 @@ def test_findings_are_combined(findings: list[Finding], expected: Finding | None
 @pytest.mark.parametrize("finding", [WELL, BROKEN, NOTHING])
 def test_a_finding_survives_json(finding: Finding) -> None:
     assert Finding.read(finding.as_json()) == finding
+
+
+@pytest.mark.machine
+async def test_a_failed_poll_keeps_nothing_of_the_answer(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unreadable(Exception):  # noqa: N818
+        """An error whose traceback refers to the answer."""
+
+    failures: list[weakref.ref[Unreadable]] = []
+
+    async def fail(poller: TransferPoller, url: str, stamp: str) -> dict[str, Any]:
+        failure = Unreadable()
+        failures.append(weakref.ref(failure))
+        try:
+            raise failure
+        finally:
+            del failure  # its frame would refer to itself
+
+    await setup.add()
+    monkeypatch.setattr(TransferPoller, "_fetch", fail)
+    monkeypatch.setattr(transfer_poller, "_RETRY_SECONDS", 60.0)
+    setup.poller.follow(KEY, followed())
+    await eventually(lambda: failures)
+    await eventually(lambda: failures[0]() is None, 2.0)
