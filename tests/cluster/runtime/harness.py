@@ -82,7 +82,7 @@ class Api:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content, "User-Agent": "pdx-test"}
         data = json.dumps(body).encode() if body is not None else None
         request = urllib.request.Request(self._url + path, data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=30, context=self._tls) as answer:
+        with urllib.request.urlopen(request, timeout=120, context=self._tls) as answer:
             found: Body = json.loads(answer.read())
         return found
 
