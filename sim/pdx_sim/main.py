@@ -11,12 +11,12 @@ from pdx_sim.settings import SimSettings
 
 
 def run(settings: SimSettings) -> int:
-    """Serve until SIGTERM or SIGINT. Returns 1, with one sentence on stderr, if an address cannot be used."""
+    """Serve until SIGTERM or SIGINT. Returns 2, with one sentence on stderr, if an address cannot be used."""
     try:
         uvloop.run(_serve(settings))
     except ListenError as error:
         sys.stderr.write(f"pdx sim: {error}.\n")
-        return 1
+        return 2
     return 0
 
 

@@ -64,7 +64,7 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "sse_keep_alive_interval": _AMOUNT,
     "prefill_slots": _COUNT,
     "max_running": _COUNT,
-    "num_blocks": _COUNT,
+    "num_blocks": (1, 2**31 - 1),
     "block_size": _COUNT,
     "lease_seconds": (0.001, _MOST),
     "decoder_ttl_seconds": _SECONDS,
@@ -73,6 +73,11 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "record": _AMOUNT,
 }
 """Field of SimSettings -> its least and its greatest value, both finite."""
+
+
+def _written(bound: float) -> str:
+    """Return a bound with every digit of a whole number."""
+    return str(int(bound)) if bound == int(bound) else f"{bound:g}"
 
 
 class OutOfBoundsError(ValueError):
@@ -191,7 +196,7 @@ class SimSettings:
         for field, (least, most) in BOUNDS.items():
             value = getattr(self, field)
             if not least <= value <= most:
-                possible = f"{least:g} or more" if most == _MOST else f"a number from {least:g} to {most:g}"
+                possible = f"{least:g} or more" if most == _MOST else f"a number from {least:g} to {_written(most)}"
                 raise OutOfBoundsError(field, f"is {value}; write {possible}")
         choose(self.connector, self.order, self.protocol)
         if isinstance(self._family, Push) and self.connector not in (_NIXL, _MOONCAKE):

@@ -47,6 +47,8 @@ class Act:
     """Clients that send one request after the other."""
     fault: Callable[["Scene"], Awaitable[None]] | None = None
     repair: Callable[["Scene"], Awaitable[None]] | None = None
+    pause: float = 0.0
+    """Seconds that a client waits before its next request."""
 
 
 class Scene:
@@ -97,17 +99,18 @@ class Scene:
 
     async def _load(self, act: Act) -> None:
         end = time.monotonic() + act.seconds
-        clients = [asyncio.create_task(self._client(number, end)) for number in range(act.clients)]
+        clients = [asyncio.create_task(self._client(number, end, act.pause)) for number in range(act.clients)]
         operator = asyncio.create_task(_work(self.metrics, end))
         await asyncio.gather(*clients, operator)
 
-    async def _client(self, number: int, end: float) -> None:
+    async def _client(self, number: int, end: float, pause: float) -> None:
         await asyncio.sleep(number % 12 * 0.12)  # answers in step with each other leave gaps between scrapes
         while time.monotonic() < end:
             number += 1
             with suppress(aiohttp.ClientError, TimeoutError):
                 async with asyncio.timeout(max(0.05, end - time.monotonic()) + 2):
                     await self._send(number)
+            await asyncio.sleep(pause)
 
     async def _send(self, number: int) -> None:
         """Mostly split streams; some requests are whole, refused, or abandoned by their client."""

@@ -76,14 +76,17 @@ class PrometheusServer:
 
 @asynccontextmanager
 async def prometheus(
-    folder: Path, targets: Sequence[Target], rules: Mapping[str, str] | None = None
+    folder: Path, targets: Sequence[Target], rules: Mapping[str, str] | None = None, every: float = SCRAPE_SECONDS
 ) -> AsyncIterator[PrometheusServer]:
-    """A Prometheus that scrapes these targets, for the length of a block; `rules` are files of rules by name."""
+    """A Prometheus that scrapes these targets, for the length of a block; `rules` are files of rules by name.
+
+    It scrapes and evaluates `every` so many seconds.
+    """
     program = prometheus_programs(print)["prometheus"]
     for name, text in (rules or {}).items():
         (folder / name).write_text(text, encoding="utf-8")
     configuration = folder / "prometheus.yml"
-    configuration.write_text(json.dumps(_configuration(targets, list(rules or {}))), encoding="utf-8")
+    configuration.write_text(json.dumps(_configuration(targets, list(rules or {}), every)), encoding="utf-8")
     process = await asyncio.create_subprocess_exec(
         program,
         f"--config.file={configuration}",
@@ -120,8 +123,8 @@ async def _address(lines: asyncio.StreamReader) -> str:
     raise AssertionError(f"Prometheus ended: {text.decode()}")
 
 
-def _configuration(targets: Sequence[Target], rules: list[str]) -> Mapping[str, Any]:
-    every = f"{SCRAPE_SECONDS * 1000:.0f}ms"
+def _configuration(targets: Sequence[Target], rules: list[str], seconds: float) -> Mapping[str, Any]:
+    every = f"{seconds * 1000:.0f}ms"
     jobs = {target.job: target.honor_labels for target in targets}
     return {
         "global": {"scrape_interval": every, "scrape_timeout": every, "evaluation_interval": every},

@@ -1,9 +1,11 @@
 """Durations of sequences and transfers, as vLLM's histograms."""
 
+from bisect import bisect_left
 from collections.abc import Sequence as Values
+from math import inf
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.utils import floatToGoString
 
 from pdx_sim.core.sequence import Sequence
 
@@ -17,21 +19,49 @@ _TRANSFER: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1
 _BYTES: Final = tuple(2 ** (10 + power) for power in range(1, 25, 2))
 
 
+class _Histogram:
+    """One of vLLM's histograms. Its lines are made once: engines are scraped more often than they serve."""
+
+    __slots__ = ("_bounds", "_counts", "_head", "_lines", "_sum", "_sums")
+
+    def __init__(self, name: str, text: str, bounds: Values[float], model: str) -> None:
+        model = model.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+        self._bounds = (*bounds, inf)
+        self._counts = [0] * len(self._bounds)
+        self._sum = 0.0
+        self._head = f"# HELP {name} {text}\n# TYPE {name} histogram\n"
+        limits = [floatToGoString(bound) for bound in self._bounds]  # type: ignore[no-untyped-call]
+        self._lines = [f'{name}_bucket{{engine="0",le="{limit}",model_name="{model}"}}' for limit in limits]
+        self._sums = tuple(f'{name}_{kind}{{engine="0",model_name="{model}"}}' for kind in ("count", "sum"))
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def text(self) -> str:
+        count, lines = 0, []
+        for line, more in zip(self._lines, self._counts, strict=True):
+            count += more
+            lines.append(f"{line} {float(count)}\n")
+        counts, sums = self._sums
+        return f"{self._head}{''.join(lines)}{counts} {float(count)}\n{sums} {self._sum}\n"
+
+
 class Timings:
     """Owner of one engine's histograms; names, labels and buckets are vLLM's."""
 
     __slots__ = (
-        *("_between", "_bytes", "_decode", "_first", "_kv_bytes_per_token"),
-        *("_prefill", "_queue", "_registry", "_transfer", "_whole"),
+        *("_all", "_between", "_bytes", "_decode", "_first", "_kv_bytes_per_token"),
+        *("_prefill", "_queue", "_transfer", "_whole"),
     )
 
     def __init__(self, model: str, kv_bytes_per_token: int) -> None:
         self._kv_bytes_per_token = kv_bytes_per_token
-        self._registry = CollectorRegistry()
+        self._all: list[_Histogram] = []
 
-        def histogram(name: str, text: str, buckets: Values[float]) -> Histogram:
-            labels, registry = ["engine", "model_name"], self._registry
-            return Histogram(f"vllm:{name}", text, labels, registry=registry, buckets=buckets).labels("0", model)
+        def histogram(name: str, text: str, buckets: Values[float]) -> _Histogram:
+            self._all.append(_Histogram(f"vllm:{name}", text, buckets, model))
+            return self._all[-1]
 
         self._first = histogram("time_to_first_token_seconds", "Arrival to first token.", FIRST)
         self._between = histogram("inter_token_latency_seconds", "Token to token.", BETWEEN)
@@ -66,4 +96,4 @@ class Timings:
 
     def text(self) -> str:
         """All histograms in Prometheus' text format."""
-        return generate_latest(self._registry).decode()
+        return "".join(each.text() for each in self._all)
