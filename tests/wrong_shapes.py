@@ -11,7 +11,7 @@ ERRORS: Final[list[tuple[str, object, str, str, str]]] = [
     ("spec.model.name", None, "spec.model.name", "Required value", "spec.model.name is missing."),
     ("spec.model.name", "", "spec.model.name",
      'Invalid value: "": spec.model.name in body should be at least 1 chars long',
-     "spec.model.name is empty; write a value, or leave it out."),
+     "spec.model.name is empty; write a value."),
     ("spec.model.name", "x" * 513, "spec.model.name", "Too long: may not be more than 512 bytes",
      "spec.model.name is too long; write at most 512 characters."),
     ("spec.decode.replicas", -1, "spec.decode.replicas",

@@ -16,7 +16,7 @@ from typing import Final
 from pdx_api.version import pdx_version
 from pdx_cli import streams
 from pdx_cli.errors import EXIT_CODES, CommandError, ExitCode
-from pdx_cli.usage import Parser, check_extra, check_first
+from pdx_cli.usage import Parser, check_extra, check_first, prepared
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "up": ("pdx_cli.commands.up", "Run a PDDeployment as local processes and prove that KV moves."),
@@ -104,7 +104,7 @@ def _run(args: Sequence[str], prog: str) -> int:
         check_first(args[0], args, parser_of_all)
     parser, chosen = parser_of(args, prog)
     namespace = argparse.Namespace(plugin=prog != "pdx", whole_parser=parser_of_all)
-    parsed, extra = parser.parse_known_args(args, namespace)
+    parsed, extra = parser.parse_known_args(prepared(parser, chosen, args), namespace)
     assert chosen is not None, "argparse refuses a missing command"
     check_extra(parser, chosen, extra, lambda: parser_of((chosen,), "pdx")[0])
     return int(importlib.import_module(COMMANDS[chosen][0]).run(parsed))

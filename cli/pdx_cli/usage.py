@@ -5,7 +5,9 @@ import contextlib
 import difflib
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -21,13 +23,21 @@ RENAMED: Final = {
     "--canary-seconds": "--verification-period-seconds",
 }
 """Flag of PDX 0.1.0 -> its name (docs/glossary.md)."""
+_NEGATIVE: Final = re.compile(r"-\.?\d")
+_REQUIRED: Final = "the following arguments are required: "
 
 
 class Parser(argparse.ArgumentParser):
     """Reports a usage error in one sentence, without the list of all flags."""
 
+    given: Sequence[str] = ()
+    """The arguments, for errors."""
+
     def error(self, message: str) -> NoReturn:
-        """Print the error on stderr and exit with 2."""
+        """Print the error on stderr and exit with 2. A flag that does not exist is reported before a missing one."""
+        own = flags_of(self)
+        if _REQUIRED in message and (flag := _missing_from(own, self.given)):
+            message = _nonexistent(flag, own)
         with contextlib.suppress(OSError):  # stderr may be on a full disk
             sys.stderr.write(f"{self.prog}: {sentence(message)}\n")
             sys.stderr.flush()
@@ -45,7 +55,7 @@ def sentence(message: str) -> str:
     if colon and flag.startswith("argument "):
         name = flag.removeprefix("argument ").split("/")[-1]
         return _about(name, rest)
-    if missing := message.partition("the following arguments are required: ")[2]:
+    if missing := message.partition(_REQUIRED)[2]:
         verb = "are" if "," in missing else "is"
         return f"{missing} {verb} missing; --help shows the usage."
     return ended(message)
@@ -86,13 +96,12 @@ def check_extra(
         return
     chosen = subparsers(parser)[command]
     own = flags_of(chosen)  # behind `--`, they are arguments
-    given = (arg.partition("=")[0] for arg in extra if arg.startswith("-") and arg != "-")
-    flag = next((each for each in given if each not in own), None)
+    flag = _missing_from(own, extra)
     if flag is None:
         chosen.error(f"{extra[0]!r} is one argument too many; --help shows the usage")
     if flag in flags_of(subparsers(parser_of_pdx())[command]):
         chosen.error(f"the plugin always inspects a cluster; leave out {flag}, or run `pdx {command} {flag}`")
-    chosen.error(f"{flag} does not exist; {_flag_suggestion(flag, own) or '--help lists the flags.'}")
+    chosen.error(_nonexistent(flag, own))
 
 
 def check_first(first: str, args: Sequence[str], parser_of_all: Callable[[], Parser]) -> None:
@@ -100,12 +109,51 @@ def check_first(first: str, args: Sequence[str], parser_of_all: Callable[[], Par
     parser, flag = parser_of_all(), first.partition("=")[0]
     if flag in flags_of(parser):
         return
-    commands = {name for name, each in subparsers(parser).items() if flag in flags_of(each)}
+    problem = f"{flag} is a flag of a command"
+    commands, new = _commands_with(flag, parser), _new_name(flag) or flag
+    if not commands and (commands := _commands_with(new, parser)):
+        flag, problem = new, f"{flag} is now {new}"
     if not commands:
         hint = _flag_suggestion(flag, flags_of(parser)) or "--help lists the commands."
         parser.error(f"{flag} does not exist; {hint}")
     example = next((arg for arg in args if arg in commands), min(commands))
-    parser.error(f"{flag} is a flag of a command; write it after the command: `{parser.prog} {example} {flag}`")
+    parser.error(f"{problem}; write it after the command: `{parser.prog} {example} {flag}`")
+
+
+def _commands_with(flag: str, parser: argparse.ArgumentParser) -> set[str]:
+    return {name for name, each in subparsers(parser).items() if flag in flags_of(each)}
+
+
+def _missing_from(flags: Sequence[str], args: Iterable[str]) -> str | None:
+    """Return the first flag before `--` that a parser does not have; None if there is none."""
+    before = takewhile(lambda arg: arg != "--", args)
+    given = (arg.partition("=")[0] for arg in before if arg.startswith("-") and " " not in arg)
+    return next((each for each in given if each not in (*flags, "-")), None)
+
+
+def _nonexistent(flag: str, flags: Sequence[str]) -> str:
+    """Return the error about a flag that a command does not have."""
+    return f"{flag} does not exist; {_flag_suggestion(flag, flags) or '--help lists the flags.'}"
+
+
+def prepared(parser: argparse.ArgumentParser, command: str | None, args: Sequence[str]) -> Sequence[str]:
+    """Return the arguments with `--flag -1s` as `--flag=-1s`: argparse takes all that begins with a dash for a flag."""
+    chosen = subparsers(parser).get(command or "")
+    if not isinstance(chosen, Parser):
+        return args
+    chosen.given = tuple(_with_negative_values(chosen, args))
+    return chosen.given
+
+
+def _with_negative_values(parser: argparse.ArgumentParser, args: Iterable[str]) -> Iterator[str]:
+    takes_one = {option for action in parser._actions if action.nargs is None for option in action.option_strings}
+    rest = deque(args)
+    while rest and rest[0] != "--":
+        arg = rest.popleft()
+        if arg in takes_one and rest and _NEGATIVE.match(rest[0]):
+            arg = f"{arg}={rest.popleft()}"
+        yield arg
+    yield from rest
 
 
 def flags_of(parser: argparse.ArgumentParser) -> list[str]:
@@ -113,9 +161,15 @@ def flags_of(parser: argparse.ArgumentParser) -> list[str]:
     return [option for action in parser._actions for option in action.option_strings]
 
 
+def _new_name(given: str) -> str | None:
+    """Return the new name of a flag that is, or is nearly, one of PDX 0.1.0; None if it is none."""
+    near = difflib.get_close_matches(given.lower().replace("_", "-"), RENAMED, n=1, cutoff=0.9)
+    return RENAMED[near[0]] if near else None
+
+
 def _flag_suggestion(given: str, flags: Sequence[str]) -> str:
     """Return a flag's new name, or `did you mean --X?`. The dashes, which all flags share, make none similar."""
-    if (new := RENAMED.get(given)) in flags:
+    if (new := _new_name(given)) in flags:
         return f"write its new name, {new}."
     by_name = {flag.lstrip("-"): flag for flag in flags if flag.startswith("--") or flag == given.lower()}
     near = difflib.get_close_matches(given.lstrip("-").lower(), by_name, n=1)
@@ -138,6 +192,17 @@ def duration(seconds: int) -> str:
 def _refused(text: str, reason: str, instead: str) -> argparse.ArgumentTypeError:
     """Return the error about a flag's value, which may be empty: mostly a variable without a value."""
     return argparse.ArgumentTypeError(f"{f'{text} {reason}' if text.strip() else 'the value is empty'}; {instead}")
+
+
+def text(instead: str) -> Callable[[str], str]:
+    """Return the parser of a flag that is any text but an empty one; `instead` says what to write."""
+
+    def parse(given: str) -> str:
+        if not given.strip():  # mostly a variable without a value
+            raise argparse.ArgumentTypeError(f"the value is empty; {instead}")
+        return given
+
+    return parse
 
 
 def port(text: str) -> int:

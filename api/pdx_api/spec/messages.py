@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from pdx_api.connectors import connector_hint
@@ -48,6 +49,9 @@ class Problem:
 def problems(error: ErrorDetails, model: type[BaseModel]) -> Iterator[Problem]:
     """Yield each problem that one of pydantic's errors contains."""
     path = tuple(error["loc"])
+    if (parent := _parent_of_key(error, path)) is not None:
+        yield Problem((*parent, key_text(error["input"])), key_is_no_text(parent, error["input"]))
+        return
     if error["type"] != "value_error":
         yield Problem(path, _sentence(error, path, model))
         return
@@ -126,15 +130,11 @@ def _sentence(error: ErrorDetails, path: Path, model: type[BaseModel]) -> str:
             return f"{where} {_nonexistent(path, model)}"
         case "missing":
             return f"{where} is missing."
-        case "invalid_key":
-            return key_is_no_text(path[:-1], path[-1])
-        case "string_type" if path[-1:] == ("[key]",):
-            return key_is_no_text(path[:-2], path[-2])
         case "too_long" | "string_too_long":
             unit = "entries" if error["type"] == "too_long" else "characters"
             return f"{where} is too long; write at most {context['max_length']} {unit}."
         case "string_too_short" | "too_short":
-            return f"{where} is empty; write a value, or leave it out."
+            return f"{where} is empty; write a value{'' if _is_required(path, model) else ', or leave it out'}."
         case "enum" | "literal_error":
             choices = _choices(str(context["expected"]))
             hint = did_you_mean(error["input"], choices) if isinstance(error["input"], str) else ""
@@ -159,8 +159,20 @@ def _example(kind: str, path: Path) -> str:
 
 def key_is_no_text(parent: Path, key: object) -> str:
     """Return the sentence about a key that YAML reads as a number, true, false or null."""
-    name = {"None": "null", "True": "true", "False": "false"}.get(str(key), str(key))
-    return f"{written(parent) or 'The object'} has the key {name}, which is not a text; put it in quotes, or remove it."
+    where = written(parent) or "The object"
+    return f"{where} has the key {key_text(key)}, which is not a text; put it in quotes, or remove it."
+
+
+def key_text(key: object) -> str:
+    """Return a key as YAML writes it."""
+    return key if isinstance(key, str) else shown(key)
+
+
+def _parent_of_key(error: ErrorDetails, path: Path) -> Path | None:
+    """Return the mapping of a key that is no text; None if the error is another one."""
+    if error["type"] == "invalid_key":
+        return path[:-1]
+    return path[:-2] if error["type"] == "string_type" and path[-1:] == ("[key]",) else None
 
 
 _EXPECTED: Final = {
@@ -214,20 +226,25 @@ def _nonexistent(path: Path, model: type[BaseModel]) -> str:
         return f"does not exist; write it in {template}, in spec.containers, for the container {container}."
     if field in _IN_POD_TEMPLATE:
         return f"does not exist; write it in {template}, in spec."
-    if hint := did_you_mean(field, fields):
+    if hint := did_you_mean(field, list(fields)):
         return f"does not exist; {hint}"
     return f"does not exist; write one of: {', '.join(fields)}."
 
 
-def _fields_at(path: Sequence[int | str], root: type[BaseModel]) -> list[str]:
+def _is_required(path: Path, root: type[BaseModel]) -> bool:
+    field = _fields_at(path[:-1], root).get(str(path[-1]))
+    return field is not None and field.is_required()
+
+
+def _fields_at(path: Sequence[int | str], root: type[BaseModel]) -> dict[str, FieldInfo]:
     model: type[BaseModel] | None = root
     for step in path:
         if isinstance(step, int) or model is None:
             continue
         model = next((_model_of(f.annotation) for f in model.model_fields.values() if f.alias == step), None)
     if model is None:
-        return []
-    return [str(field.alias or name) for name, field in model.model_fields.items()]
+        return {}
+    return {str(field.alias or name): field for name, field in model.model_fields.items()}
 
 
 def _model_of(annotation: Any) -> type[BaseModel] | None:

@@ -61,7 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "name of the PDDeployment, a YAML file to run on this machine, or the URL of any OpenAI-compatible server "
         "(default: the only PDDeployment)"
     )
-    parser.add_argument("--url", metavar="URL", help="send requests to this URL instead of the gateway's Service")
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        type=usage.text("write http://HOST:PORT"),
+        help="send requests to this URL instead of the gateway's Service",
+    )
     parser.add_argument(
         "--advise", action="store_true", help="send no load: estimate the result from live metrics of --duration"
     )

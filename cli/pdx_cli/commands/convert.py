@@ -9,7 +9,7 @@ from typing import Final
 
 from pdx_cli import usage
 from pdx_cli.errors import CommandError, ExitCode, InputError
-from pdx_cli.inputs import names, yaml_source
+from pdx_cli.inputs import names, target, yaml_source
 from pdx_cli.inputs.conversion import Converted, converted_text
 from pdx_cli.inputs.yaml_source import STDIN, source_name
 
@@ -49,8 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     cluster = parser.add_argument_group("in a cluster")
     cluster.add_argument("-n", "--namespace", metavar="NAME", type=names.namespace, help="only this namespace")
-    cluster.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig (default: KUBECONFIG, then ~/.kube/config)")
-    cluster.add_argument("--context", metavar="NAME", help="context of the kubeconfig (default: the current one)")
+    target.add_kubeconfig(cluster)
     parser.epilog = EPILOG.replace("  pdx ", f"  {parser.prog.removesuffix(' convert')} ")
 
 

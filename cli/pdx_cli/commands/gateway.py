@@ -1,6 +1,7 @@
 """`pdx gateway`: only the gateway, in front of engines that already run."""
 
 import argparse
+import re
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -11,6 +12,7 @@ from pdx_cli.errors import InputError
 from pdx_cli.inputs import protocol
 from pdx_proxy.config.flags import FlagsError, add_flags, with_flags
 from pdx_proxy.config.settings import MAX_WORKERS, Address, EndpointSpec, Settings, parse_address
+from pdx_proxy.discovery.pods import MAX_RANKS
 from pdx_proxy.process.main import run as run_gateway
 
 EPILOG: Final = """\
@@ -25,7 +27,9 @@ examples:
 The engines must be configured for this connector and order; `pdx render FILE` prints how. Start them with
 --enable-prompt-tokens-details: transfer probes (--verification-period-seconds) read the share of loaded tokens from
 their answers. --listen serves clients, /health and /ready; --admin serves /metrics, /pdx/state and
-/pdx/verification. The help of a flag ends with its default in parentheses."""
+/pdx/verification. The help of a flag ends with its default in parentheses.
+
+Ctrl-C stops the gateway; the exit code is then 0. It is 2 if an address is in use: nothing was started."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,7 +93,7 @@ def _add_engines(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--protocol",
-        default="",
+        type=protocol.text,
         metavar="JSON",
         help="protocol of connector Custom, for example "
         """{"family": "Pull", "prefillParams": {"do_remote_decode": true}}""",
@@ -105,7 +109,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
     """Return the gateway's settings from the flags; raises InputError."""
     if args.workers < 1 or args.workers > MAX_WORKERS:
         raise InputError(f"--workers is {args.workers}; write a number from 1 to {MAX_WORKERS}.")
-    admin = args.admin or f"127.0.0.1:{ADMIN_PORT}"
+    admin = f"127.0.0.1:{ADMIN_PORT}" if args.admin is None else args.admin
     if admin == args.listen:
         raise InputError(f"--listen and --admin are both {admin}; name two addresses.")
     settings = Settings(
@@ -129,13 +133,14 @@ def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
     if args.order is not None and args.order not in list(Order):
         hint = usage.suggestion(args.order, Order) or f"write one of: {', '.join(Order)}."
         raise InputError(f"--order {args.order} does not exist; {hint}")
-    protocol.check(args.connector, args.protocol)
+    own_protocol = args.protocol or ""
+    protocol.check(args.connector, own_protocol)
     try:
-        connector, order = choose(args.connector, Order(args.order) if args.order else None, args.protocol)
+        connector, order = choose(args.connector, Order(args.order) if args.order else None, own_protocol)
     except ValueError as error:
         raise InputError(usage.ended(str(error))) from error
-    if args.prefill_ranks < 1:
-        raise InputError(f"--prefill-ranks is {args.prefill_ranks}; write 1 or more.")
+    if not 1 <= args.prefill_ranks <= MAX_RANKS:
+        raise InputError(f"--prefill-ranks is {args.prefill_ranks}; write a number from 1 to {MAX_RANKS}.")
     identity_ports = _identity_ports(args)
     ranks = {Role.PREFILL: args.prefill_ranks}
     by_role = {Role.PREFILL: args.prefill, Role.DECODE: args.decode, Role.AGGREGATED: args.aggregated}
@@ -145,7 +150,7 @@ def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
             role,
             connector=connector.name,
             order=order,
-            protocol=args.protocol,
+            protocol=own_protocol,
             identity_port=identity_ports.get(url, 0),
             ranks=ranks.get(role, 1),
         )
@@ -177,7 +182,8 @@ def _url(text: str) -> Address:
         host, port = parts.hostname, 80 if parts.port is None else parts.port
     except ValueError as error:
         raise _invalid_url(text) from error
-    if parts.scheme != "http" or not host or not port or parts.path not in ("", "/") or parts.query or "@" in text:
+    is_host = bool(host) and not re.search(r"[\s@]", text)
+    if parts.scheme != "http" or not host or not is_host or not port or parts.path not in ("", "/") or parts.query:
         raise _invalid_url(text)
     return Address(host, port)
 

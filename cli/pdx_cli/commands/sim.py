@@ -70,7 +70,9 @@ Role {BOTH} accepts prefill and decode legs. Both engines of a pair need the sam
 
 Set faults while it runs with POST /sim/faults ([] clears them). GET /sim/state returns counts, blocks and faults:
   curl -s http://127.0.0.1:8002/sim/faults -d '{{"kind": "status", "status": 503, "leg": "decode", "count": 2}}'
-  curl -s http://127.0.0.1:8002/sim/state"""
+  curl -s http://127.0.0.1:8002/sim/state
+
+Ctrl-C stops the engine; the exit code is then 0. It is 2 if an address is in use: nothing was started."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--protocol",
-        default=DEFAULTS.protocol,
+        type=protocol.text,
         metavar="JSON",
         help="protocol of connector Custom: see `pdx gateway --help`",
     )
@@ -145,7 +147,8 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
     profile = dict(PROFILES[args.profile].settings) if args.profile else {}
     if args.enable_prefix_caching and not {**profile, **plain}.get("step_seconds", DEFAULTS.step_seconds):
         raise InputError("--enable-prefix-caching needs steps; add --step-seconds or --profile.")
-    protocol.check(args.connector, args.protocol)
+    own_protocol = args.protocol or DEFAULTS.protocol
+    protocol.check(args.connector, own_protocol)
     try:
         _check_storage(args)
         return dataclasses.replace(
@@ -154,7 +157,7 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
             kv_both=args.role == BOTH,
             order=Order(args.order),
             connector=args.connector,
-            protocol=args.protocol,
+            protocol=own_protocol,
             host=host,
             port=port,
             side_channel_host=side_host,
@@ -171,7 +174,7 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
 
 def _check_storage(args: argparse.Namespace) -> None:
     """Refuse a pool without its directory; raises ValueError for a connector or an order that does not exist."""
-    family = family_of(args.connector, Order(args.order), args.protocol)
+    family = family_of(args.connector, Order(args.order), args.protocol or DEFAULTS.protocol)
     if args.role != Role.AGGREGATED and isinstance(family, Pool) and not args.storage:
         raise InputError(f"Connector {args.connector} needs a directory that the engines share; add --storage DIR.")
 

@@ -19,6 +19,7 @@ from pdx_cli.errors import InputError
 from pdx_cli.inputs.names import ENGINE_IMAGE_RULE, IMAGE_RULE, NAMESPACE_RULE, is_image, is_namespace
 from pdx_cli.inputs.object_rules import broken_rules
 from pdx_cli.inputs.yaml_source import STDIN, Document, read, source_name, value_of
+from pdx_operator.render.objects import DEFAULT_NAMESPACE
 
 _CODE_DIRECTORY: Final = ("spec", "kvTransfer", "custom", "code", "directory")
 _CHECKED: Final[tuple[tuple[tuple[str, ...], Callable[[str], bool], str], ...]] = (
@@ -50,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_file_of(parser.prog),
         help="YAML file with a PDDeployment; other objects are skipped; -: stdin",
     )
-    parser.add_argument("--name", metavar="NAME", help="the PDDeployment of this name, if FILE has several")
+    parser.add_argument(
+        "--name", metavar="NAME", help="the PDDeployment of this name, or NAMESPACE/NAME, if FILE has several"
+    )
     parser.add_argument(
         "--set",
         dest="assignments",
@@ -91,7 +94,7 @@ def load(file: Path, assignments: Sequence[str], name: str | None = None) -> PDD
     """Read the only PDDeployment of a file, or that of a name; raises InputError with every error."""
     found = load_all(file, assignments, name)
     if len(found) > 1:
-        names = ", ".join(each.metadata.name for each in found)
+        names = ", ".join(_choices([(each.metadata.namespace or "", each.metadata.name) for each in found]))
         raise InputError(f"{source_name(file)} has {len(found)} PDDeployments; select one with --name: {names}.")
     return found[0]
 
@@ -128,7 +131,7 @@ def assign(body: Any, assignment: str) -> Any:
 def _selected(documents: Sequence[Document], source: str, name: str | None) -> list[Document]:
     """Return the documents that are PDDeployments; raises InputError if there is none."""
     if not documents:
-        raise InputError(f"{source} contains no document; write a PDDeployment.")
+        raise InputError(f"{source} contains no {KIND}; write one.")
     # A single document is parsed whatever it is: its errors explain best what is wrong.
     found = [each for each in documents if _is_ours(each.body)] if len(documents) > 1 else list(documents)
     if not found:
@@ -136,10 +139,29 @@ def _selected(documents: Sequence[Document], source: str, name: str | None) -> l
     _check_unique(found, source)
     if name is None:
         return found
-    names = [_name(each.body) for each in found]
-    if name not in names:
-        raise InputError(f"{source} has no {KIND} named {name or shown(name)}; it has: {', '.join(names)}.")
-    return [found[names.index(name)]]
+    return [_named(name, found, source)]
+
+
+def _named(name: str, documents: Sequence[Document], source: str) -> Document:
+    """Return the document of a name, or of NAMESPACE/NAME."""
+    names = [(_name(each.body, "namespace"), _name(each.body)) for each in documents]
+    found = [index for index, each in enumerate(names) if name in (each[1], _qualified(*each))]
+    if not found:
+        raise InputError(f"{source} has no {KIND} named {name or shown(name)}; it has: {', '.join(_choices(names))}.")
+    if len(found) > 1:
+        choices = ", ".join(_qualified(*names[index]) for index in found)
+        raise InputError(f"{source} has {len(found)} {KIND}s named {name}; write --name with one of: {choices}.")
+    return documents[found[0]]
+
+
+def _choices(names: Sequence[tuple[str, str]]) -> list[str]:
+    """Return what selects each object, by its namespace and name: the name alone, if no other object has it."""
+    plain = [name for _, name in names]
+    return [name if plain.count(name) == 1 else _qualified(namespace, name) for namespace, name in names]
+
+
+def _qualified(namespace: str, name: str) -> str:
+    return f"{namespace or DEFAULT_NAMESPACE}/{name}"
 
 
 def _check_unique(documents: Sequence[Document], source: str) -> None:

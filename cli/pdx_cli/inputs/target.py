@@ -11,11 +11,11 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from pdx_api.names import ADMIN_PORT
+from pdx_cli import usage
 from pdx_cli.errors import CommandError, InputError
 from pdx_cli.inputs.names import namespace
 from pdx_cli.runs.logs import tail
 from pdx_cli.runs.run_record import RECENT_SECONDS, Ending, Run, RunDirectory, default_root, directories, live_runs
-from pdx_cli.usage import existing_run_directory
 from pdx_operator.observed import engine_log
 
 _ADMIN: Final = f"http://127.0.0.1:{ADMIN_PORT}"
@@ -76,19 +76,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     cluster = parser.add_argument_group("in a cluster")
     cluster.add_argument("-n", "--namespace", metavar="NAME", type=namespace, help="namespace (default: the context's)")
-    cluster.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig (default: KUBECONFIG, then ~/.kube/config)")
-    cluster.add_argument("--context", metavar="NAME", help="context of the kubeconfig (default: the current one)")
+    add_kubeconfig(cluster)
     parser.set_defaults(local=False, admin=None, run_dir=None)
     if parser.prog.startswith("kubectl"):
         return
     here = parser.add_argument_group("on this machine")
     here.add_argument("--local", action="store_true", help="inspect only what `pdx up` runs here, never a cluster")
-    here.add_argument("--admin", metavar="URL", help="a gateway's admin port, for example http://127.0.0.1:9090")
+    here.add_argument(
+        "--admin",
+        metavar="URL",
+        type=usage.text(f"write http://HOST:PORT, for example {_ADMIN}"),
+        help="a gateway's admin port, for example http://127.0.0.1:9090",
+    )
     here.add_argument(
         "--run-dir",
-        type=existing_run_directory,
+        type=usage.existing_run_directory,
         metavar="DIR",
         help=f"parent of the run directories (default: {default_root()})",
+    )
+
+
+def add_kubeconfig(group: argparse._ArgumentGroup) -> None:
+    """Add the flags that select a cluster."""
+    group.add_argument(
+        "--kubeconfig",
+        metavar="FILE",
+        type=usage.text("name a file"),
+        help="kubeconfig (default: KUBECONFIG, then ~/.kube/config)",
+    )
+    group.add_argument(
+        "--context",
+        metavar="NAME",
+        type=usage.text("name a context of the kubeconfig"),
+        help="context of the kubeconfig (default: the current one)",
     )
 
 

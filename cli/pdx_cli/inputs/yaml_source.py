@@ -4,6 +4,7 @@ Refuses duplicate keys, as the API server does; YAML's own loader would keep the
 """
 
 import errno
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,25 @@ MAX_BYTES: Final = 4 * 2**20
 MAX_VALUES: Final = 100_000
 """Values of one document, with each use of an anchor counted."""
 _MERGE: Final = "tag:yaml.org,2002:merge"
+_BOOL: Final = "tag:yaml.org,2002:bool"
+_NULL: Final = "tag:yaml.org,2002:null"
+_PLAIN: Final = (
+    (
+        r"found unhashable key",
+        "a key must be a plain text; if this is a Helm template, render it first with `helm template`",
+    ),
+    (r"could not determine a constructor for the tag '(.+)'", r"the tag \1 is not supported; remove it"),
+    (
+        r"expected (<block end>|'<document start>'), but found '(<block .*>|-|\?)'",
+        "the indentation of this line does not fit the lines above",
+    ),
+    (r"expected <block end>, but found .*", "this text does not belong to the value before it"),
+    (r"mapping values are not allowed here", "a colon is not allowed here; put the text in quotes, or indent the line"),
+    (r"expected ',' or '(.)', but got '<stream end>'", r"the text ends before the closing \1"),
+    (r"expected ',' or '(.)', but got .*", r"a comma or \1 is missing before this"),
+    (r"found unexpected (?:end of stream|document separator)", "the text ends before the closing quote"),
+)
+"""The parser's words for what is wrong, as a pattern -> plain ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +140,13 @@ def position(error: yaml.YAMLError) -> str:
         return ""
     mark = error.problem_mark
     hint = "; use spaces, no tabs" if "'\\t'" in str(error.problem) else ""
-    return f": line {mark.line + 1}, column {mark.column + 1}: {error.problem}{hint}{_bracket(error)}"
+    return f": line {mark.line + 1}, column {mark.column + 1}: {_plain(str(error.problem))}{hint}{_bracket(error)}"
+
+
+def _plain(problem: str) -> str:
+    """Return what is wrong without the names of the parser's tokens."""
+    matches = ((re.fullmatch(pattern, problem), plain) for pattern, plain in _PLAIN)
+    return next((found.expand(plain) for found, plain in matches if found), problem)
 
 
 def _bracket(error: yaml.MarkedYAMLError) -> str:
@@ -203,11 +229,18 @@ def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
     return sizes[id(node)]
 
 
+def _key_text(key: yaml.ScalarNode) -> str:
+    """Return a key as messages quote it: `on`, which YAML reads as true, is `true`."""
+    if key.tag == _BOOL:
+        return str(yaml.SafeLoader.bool_values[key.value.lower()]).lower()
+    return "null" if key.tag == _NULL else key.value
+
+
 def _child(node: yaml.Node, step: int | str) -> tuple[yaml.Node, int] | None:
     """Return a field's value and the line on which it starts: that of its key, or of a list's entry."""
     if isinstance(node, yaml.MappingNode):
         for key, value in reversed(node.value):
-            if isinstance(key, yaml.ScalarNode) and key.value == str(step):
+            if isinstance(key, yaml.ScalarNode) and _key_text(key) == str(step):
                 return value, key.start_mark.line
     elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
         entry = node.value[step]

@@ -216,7 +216,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def held(self, name: str) -> Iterator[None]:
-        """Lock the directory, and remove what a killed run left in it.
+        """Lock the directory, and remove what a killed run left in it. A block that raises InputError was no run.
 
         Raises InputError for a directory that cannot store files, or whose lock another `pdx up` holds.
         """
@@ -230,19 +230,34 @@ class RunDirectory:
         try:
             if not _lock(lock, wait_seconds=0.5):
                 raise InputError(f"{name} already runs in {self.path}; stop that `pdx up`, or use another --run-dir.")
-            for former in (STATE, ENDING):
-                (self.path / former).unlink(missing_ok=True)
+            if (former := self.read()) is not None:
+                self._clear_killed(former)
+            self.clear()
             self.remove_scratch()
-            why = ""
-            try:
+            with self._recorded(name):
                 yield
-            except CommandError as error:
-                why = str(error).partition("; ")[0].removesuffix(".")
-                raise
-            finally:
-                self.clear(Ending(name, time.time(), why))
         finally:
             os.close(lock)
+
+    @contextlib.contextmanager
+    def _recorded(self, name: str) -> Iterator[None]:
+        """Record how the run ends. A start that is refused leaves the record of the run before, or none."""
+        why, is_refused = "", False
+        try:
+            yield
+        except InputError:
+            is_refused = True
+            with contextlib.suppress(OSError):  # it has the logs of the run before
+                self.logs.rmdir()
+            raise
+        except CommandError as error:
+            why = str(error).partition("; ")[0].removesuffix(".")
+            raise
+        finally:
+            self.clear(None if is_refused else Ending(name, time.time(), why))
+
+    def _clear_killed(self, run: Run) -> None:
+        self.clear(self._killed(run.name, "`pdx up` was killed"))
 
     @property
     def is_held(self) -> bool:
@@ -264,7 +279,7 @@ class RunDirectory:
             lock = os.open(self.path / LOCK, os.O_RDWR)
             try:
                 if _lock(lock, wait_seconds=0):
-                    self.clear(self._killed(run.name, "`pdx up` was killed"))
+                    self._clear_killed(run)
                     self.remove_scratch()
                     return None
             finally:

@@ -98,7 +98,8 @@ def unreadable_gateway(admin: str, error: AnswerError) -> CommandError:
     """Return the error of a command whose gateway does not answer at the URL of its admin port, with code 2."""
     if error.status == NOT_FOUND:
         return InputError(f"{admin} is not the admin port of a gateway; write the one that `pdx gateway` prints.")
-    return CommandError(f"The gateway cannot be queried: {error}.", code=2)
+    start = "; start the gateway, or name its admin port with --admin" if error.status is None else ""
+    return CommandError(f"The gateway cannot be queried: {error}{start}.", code=2)
 
 
 def reason(error: BaseException) -> str:

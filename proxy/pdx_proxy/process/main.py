@@ -22,7 +22,7 @@ from pdx_proxy.telemetry.access_log import configure_logs
 def run(settings: Settings, discovery: Discovery | None = None) -> int:
     """Serve until SIGTERM or SIGINT and return the exit code.
 
-    1: a port is taken, discovery cannot start, or the system refuses something. 2: a key file or a certificate is
+    1: discovery cannot start, or the system refuses something. 2: a port is taken, or a key file or a certificate is
     wrong. One line on stderr gives the reason.
     """
     try:
@@ -36,7 +36,7 @@ def run(settings: Settings, discovery: Discovery | None = None) -> int:
         return 2
     except ListenError as error:
         log_warning(str(error))
-        return 1
+        return 2
     except OSError as error:
         log_warning(f"the gateway failed: {error}")
         return 1

@@ -226,8 +226,11 @@ def test_engines_that_do_not_become_healthy_in_time(up: Callable[..., Run]) -> N
 def test_the_serving_port_in_use(up: Callable[..., Run]) -> None:
     with closing(socket.create_server((ports.HOST, 0))) as server:
         port = server.getsockname()[1]
-        code, out, err = up("--port", str(port)).end()
+        run = up("--port", str(port))
+        code, out, err = run.end()
     assert (code, out, err) == (2, "", f"pdx: Port {port} is in use or not allowed; choose another with --port.\n")
+    ended = subprocess.run(run._pdx("status", "--json"), capture_output=True, text=True, env=run.env, check=True)
+    assert json.loads(ended.stdout) == []
 
 
 def test_a_second_run_of_the_same_name(up: Callable[..., Run]) -> None:

@@ -208,6 +208,19 @@ def test_files_that_cannot_be_used_are_refused_at_the_start(authority: Authority
         certificate_of(authority.tls, lambda _: None)
 
 
+@pytest.mark.parametrize(
+    ("file", "kind", "label"), [("crt", "certificate", "CERTIFICATE"), ("key", "key", "PRIVATE KEY")]
+)
+def test_a_file_that_is_not_pem_is_named(authority: Authority, file: str, kind: str, label: str) -> None:
+    authority.issue("first")
+    path = authority.folder / f"tls.{file}"
+    path.write_text("a: 1\n")
+    with pytest.raises(CertificateError) as raised:
+        certificate_of(authority.tls, lambda _: None)
+    instead = f"write a file that begins with -----BEGIN {label}-----."
+    assert str(raised.value) == f"{path} is not a {kind} in PEM form; {instead}"
+
+
 @pytest.mark.skipif(CURL is None, reason="curl is not installed")
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_curl_loses_no_request_while_the_certificate_rotates(

@@ -214,9 +214,11 @@ async def test_two_workers_find_the_least_loaded(make_world: MakeWorld, programs
     victim, _ = program.workers()
     os.kill(victim, signal.SIGKILL)
     await eventually(lambda: sum(running()) < 16, what="its streams end")
-    async with asyncio.timeout(10):
-        while await program.in_flight() != sum(running()):  # noqa: ASYNC110 (another process)
+    agreed = 0
+    async with asyncio.timeout(20):
+        while agreed < 20:  # in a row: while its streams end, both numbers fall, and may be equal by chance
             await asyncio.sleep(0.02)
+            agreed = agreed + 1 if await program.in_flight() == sum(running()) else 0
     assert await fill(2) == [2] * 8, "the legs of the dead worker are not counted"
     await world.d.kill()
     async with asyncio.timeout(10):
@@ -287,7 +289,7 @@ async def test_a_port_in_use_is_one_sentence(
         sock.listen()
         await program.start()
         code, errors = await program.end()
-    assert code == 1
+    assert code == 2
     assert errors.count("\n") == 1
     assert getattr(program, which) in errors
     assert "Address already in use" in errors

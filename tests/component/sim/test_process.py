@@ -54,7 +54,7 @@ def test_a_port_in_use_leaves_nothing_open(busy: str, unused_tcp_port: int) -> N
     with socket.create_server(("127.0.0.1", 0)) as server:
         settings = SimSettings(kv_both=True, **{busy: server.getsockname()[1], free: unused_tcp_port})
         before = threading.active_count()
-        assert [run(settings) for _ in range(2)] == [1, 1]
+        assert [run(settings) for _ in range(2)] == [2, 2]
         assert threading.active_count() == before
     socket.create_server(("127.0.0.1", unused_tcp_port)).close()
 
@@ -67,7 +67,7 @@ def test_a_host_of_another_machine(host: str) -> None:
 
 
 def _refusal(settings: str) -> str:
-    """The stderr of a process that ends with 1 for these settings."""
+    """The stderr of a process that ends with 2 for these settings."""
     ended = subprocess.run([sys.executable, "-c", CODE.format(settings)], capture_output=True, text=True, timeout=20)
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     return ended.stderr

@@ -192,6 +192,7 @@ def test_a_file_as_run_directory(capsys: pytest.CaptureFixture[str]) -> None:
         ("--jitter 5", "--jitter is 5.0; write a number from 0 to 1."),
         ("--decode-token-seconds nan", "--decode-token-seconds is nan; write 0 or more."),
         ("--lease-seconds -1", "--lease-seconds is -1.0; write 0.001 or more."),
+        ("--num-blocks 2147483648", "--num-blocks is 2147483648; write a number from 1 to 2147483647."),
         ("--block-size 1 --num-blocks 9", "num_blocks * block_size must hold max_model_len tokens."),
         ("--listen=", "--listen is empty; write HOST:PORT, for example 127.0.0.1:8000."),
         (

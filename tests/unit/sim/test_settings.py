@@ -20,7 +20,8 @@ def test_settings_that_cannot_run_are_refused() -> None:
     ("field", "value", "possible"),
     [
         *((name, 0, "1 or more") for name in ("prefill_chunk", "prefill_slots", "max_running", "max_model_len")),
-        *((name, 0, "1 or more") for name in ("num_blocks", "block_size")),
+        ("block_size", 0, "1 or more"),
+        *(("num_blocks", value, "a number from 1 to 2147483647") for value in (0, 2**31)),
         *((name, -1, "0 or more") for name in ("answer_tokens", "record", "transfer_seconds", "shutdown_seconds")),
         *((name, math.nan, "0 or more") for name in ("prefill_base_seconds", "decode_token_seconds")),
         ("prefill_token_seconds", math.inf, "0 or more"),

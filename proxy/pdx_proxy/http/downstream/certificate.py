@@ -1,15 +1,21 @@
 """TLS on the serving port: the certificate in force, which changes with its files. Open connections keep theirs."""
 
 import asyncio
+import contextlib
 import os
+import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from pdx_proxy.config.settings import TLS
 
 _CHECK_SECONDS: Final = 1.0
 """How often the files are checked for changes."""
+_MAX_BYTES: Final = 2**20
+"""Of a file, in which the begin of a certificate or of a key is looked for."""
+_KINDS: Final = (("certificate", "CERTIFICATE"), ("key", "PRIVATE KEY"))
+"""What the two files contain, and its label in PEM (RFC 7468)."""
 HANDSHAKE_SECONDS: Final = 10.0
 """How long a client may take for the TLS handshake."""
 SHUTDOWN_SECONDS: Final = 2.0
@@ -82,9 +88,18 @@ class Certificate:
         return tuple((each.st_mtime_ns, each.st_ino, each.st_size) for each in found)
 
     def _describe(self, error: OSError | ValueError) -> str:
+        if isinstance(error, ssl.SSLError) and (wrong := next(self._without_pem(), "")):
+            return wrong
         detail = error.reason if isinstance(error, ssl.SSLError) and error.reason else None
         detail = detail or (error.strerror if isinstance(error, OSError) else None) or str(error)
         return f"cannot use the certificate {self._files[0]} with the key {self._files[1]}: {detail}."
+
+    def _without_pem(self) -> Iterator[str]:
+        """Yield a sentence about each file that has no part of its kind."""
+        for path, (kind, label) in zip(self._files, _KINDS, strict=True):
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                if re.search(rf"-----BEGIN [A-Z ]*{label}-----".encode(), file.read(_MAX_BYTES)) is None:
+                    yield f"{path} is not a {kind} in PEM form; write a file that begins with -----BEGIN {label}-----."
 
     def _select(self, connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         """Called at the begin of each handshake, also of one without a server name."""

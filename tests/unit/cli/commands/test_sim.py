@@ -77,6 +77,8 @@ KEYS = "family, prefillParams, savedAfterSeconds"
     [
         ("{", """'{' is not JSON; write for example {"family": "Pull"}."""),
         ("[1]", """[1] is not an object of JSON; write for example {"family": "Pull"}."""),
+        ('{"family": "Pull", "family": "Pool"}', "the key family appears twice; write it once."),
+        ('{"family": "Pull", "prefillParams": {"a": 1, "a": 1}}', "the key a appears twice; write it once."),
         ("{}", "family is missing; write one of: Pull, Pool."),
         ('{"family": "Pul"}', "family is 'Pul'; write one of: Pull, Pool; did you mean Pull?"),
         ('{"family": "X"}', "family is 'X'; write one of: Pull, Pool."),

@@ -119,6 +119,37 @@ def test_a_name_is_that_of_one_deployment(name: str | None, tmp_path: Path) -> N
     assert len(load_all(file, [])) == 2
 
 
+def test_one_name_in_two_namespaces(tmp_path: Path) -> None:
+    file, first = tmp_path / "namespaces.yaml", EXAMPLE.read_text()
+    others = (first.replace("{name: tiny}", new) for new in ("{name: tiny, namespace: b}", "{name: own}"))
+    file.write_text("\n---\n".join((first, *others)))
+    with pytest.raises(InputError, match=r"has 3 PDDeployments; select one with --name: default/tiny, b/tiny, own\.$"):
+        load(file, [])
+    with pytest.raises(
+        InputError, match=r"has 2 PDDeployments named tiny; write --name with one of: default/tiny, b/tiny\.$"
+    ):
+        load(file, [], "tiny")
+    with pytest.raises(InputError, match=r"has no PDDeployment named c/tiny; it has: default/tiny, b/tiny, own\.$"):
+        load(file, [], "c/tiny")
+    assert load(file, [], "b/tiny").metadata.namespace == "b"
+    assert load(file, [], "default/tiny").metadata.namespace is None
+    assert load(file, [], "own").metadata.name == "own"
+
+
+@pytest.mark.parametrize(
+    ("key", "name"), [("true", "true"), ("on", "true"), ("No", "false"), ("~", "null"), ("7", "7")]
+)
+def test_a_key_that_is_no_text_has_its_line(key: str, name: str, tmp_path: Path) -> None:
+    file, text = tmp_path / "key.yaml", EXAMPLE.read_text().rstrip("\n")
+    assert text.splitlines()[-1].startswith("  "), "in spec"
+    file.write_text(f"{text}\n{key}: 1\n")
+    line = len(text.splitlines()) + 1
+    with pytest.raises(InputError) as raised:
+        load(file, [])
+    sentence = f"The object has the key {name}, which is not a text; put it in quotes, or remove it."
+    assert str(raised.value) == f"{file}:{line}: {sentence}"
+
+
 @pytest.mark.parametrize(
     ("field", "example"),
     [

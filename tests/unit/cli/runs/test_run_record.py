@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pdx_cli.errors import CommandError, ExitCode
+from pdx_cli.errors import CommandError, ExitCode, InputError
 from pdx_cli.main import main
 from pdx_cli.runs.logs import tail
 from pdx_cli.runs.run_record import (
@@ -60,6 +60,41 @@ def test_one_owner_at_a_time(tmp_path: Path) -> None:
         assert directory.live() == RUN
     with directory.held("tiny"):
         pass
+
+
+REFUSED = InputError("Port 1 is in use.")
+
+
+def _fail(directory: RunDirectory, error: CommandError) -> None:
+    """Hold a directory until an error."""
+    with pytest.raises(type(error)), directory.held("tiny"):
+        raise error
+
+
+def test_a_refused_start_is_no_run(tmp_path: Path) -> None:
+    _fail(RunDirectory(tmp_path / "tiny"), REFUSED)
+    assert directories(tmp_path, ended=True) == []
+
+
+def test_a_refused_start_keeps_the_record_of_the_run_before(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "tiny")
+    _fail(directory, CommandError("prefill-0 ended."))
+    before = directory.ending()
+    assert before.why == "prefill-0 ended"
+    _fail(directory, REFUSED)
+    assert directory.ending() == before
+    with directory.held("tiny"):
+        pass
+    assert directory.ending().why == ""
+
+
+def test_a_refused_start_records_that_the_run_before_was_killed(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "tiny")
+    directory.logs.mkdir(parents=True)
+    directory.write(RUN)
+    _fail(directory, REFUSED)
+    assert directory.read() is None
+    assert directory.ending().why == "`pdx up` was killed"
 
 
 def test_status_removes_the_record_of_an_ended_run(

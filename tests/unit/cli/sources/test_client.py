@@ -39,6 +39,15 @@ def test_an_api_server_that_refuses() -> None:
     assert (str(error), error.code) == ("The cluster cannot be read: pddeployments is forbidden.", ExitCode.INVALID)
 
 
+def test_a_gateway_that_does_not_answer() -> None:
+    error = unreadable_gateway("http://h:1", AnswerError("http://h:1/pdx/state did not answer: connection refused"))
+    assert str(error) == (
+        "The gateway cannot be queried: http://h:1/pdx/state did not answer: connection refused; start the gateway, or "
+        "name its admin port with --admin."
+    )
+    assert error.code == ExitCode.INVALID
+
+
 def test_a_port_that_is_not_the_admin_port() -> None:
     error = unreadable_gateway("http://h:1", AnswerError("http://h:1/pdx/state answered 404: Not Found", 404))
     sentence = "http://h:1 is not the admin port of a gateway; write the one that `pdx gateway` prints."

@@ -90,14 +90,14 @@ def test_what_is_not_an_address(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
+    ("error", "code", "reason"),
     [
-        (ListenError("cannot listen on h:1: Address already in use"), "cannot listen on h:1: Address already in use"),
-        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "the gateway failed: [Errno 24] Too many open files"),
+        (ListenError("cannot listen on h:1: Permission denied"), 2, "cannot listen on h:1: Permission denied"),
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), 1, "the gateway failed: [Errno 24] Too many open files"),
     ],
 )
 def test_only_a_port_that_is_taken_is_reported_as_one(
-    error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    error: Exception, code: int, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail(*_: object) -> int:
         raise error
@@ -105,5 +105,5 @@ def test_only_a_port_that_is_taken_is_reported_as_one(
     monkeypatch.setattr(program, "configure_logs", lambda _: None)
     monkeypatch.setattr(program, "raise_file_limit", lambda: None)
     monkeypatch.setattr(program, "_serve", fail)
-    assert program.run(Settings()) == 1
+    assert program.run(Settings()) == code
     assert caplog.messages == [f"{reason}."]
