@@ -20,7 +20,7 @@ from tests.dashboards.server import PrometheusServer, prometheus
 
 FASTER: Final = 50
 SCRAPE_SECONDS: Final = 1.0
-"""Twice as often, the pages of all engines would keep the one loop busy."""
+"""Between two scrapes."""
 Fired = tuple[str, str, str]
 """Deployment (none for the operator's alerts), alert, and the label that separates rules of one name."""
 

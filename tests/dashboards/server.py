@@ -80,7 +80,7 @@ async def prometheus(
 ) -> AsyncIterator[PrometheusServer]:
     """A Prometheus that scrapes these targets, for the length of a block; `rules` are files of rules by name.
 
-    It scrapes and evaluates `every` so many seconds.
+    It scrapes the targets and evaluates the rules once in `every` seconds.
     """
     program = prometheus_programs(print)["prometheus"]
     for name, text in (rules or {}).items():

@@ -13,7 +13,7 @@ from pdx_proxy.config.settings import TLS
 _CHECK_SECONDS: Final = 1.0
 """How often the files are checked for changes."""
 _MAX_BYTES: Final = 2**20
-"""Of a file, in which the begin of a certificate or of a key is looked for."""
+"""How much of a file is searched for the beginning of a certificate or a key."""
 _KINDS: Final = (("certificate", "CERTIFICATE"), ("key", "PRIVATE KEY"))
 """What the two files contain, and its label in PEM (RFC 7468)."""
 HANDSHAKE_SECONDS: Final = 10.0
