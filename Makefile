@@ -69,7 +69,7 @@ test: install-dev ## Run every test (a part this machine cannot run is skipped b
 	@$(PACKAGES_FOR) test
 	@mkdir -p $(dir $(TIMES)) && rm -f $(TIMES)
 	@parallel=0; alone=0; \
-	$(BIN)/pytest -n $(WORKERS) -m 'not soak and not alone' --times $(TIMES) $(ARGS) || parallel=$$?; \
+	$(BIN)/pytest -n $(WORKERS) -m 'not soak and not alone' $(if $(CI),--maxfail=20) --times $(TIMES) $(ARGS) || parallel=$$?; \
 	$(BIN)/pytest -m 'alone and not soak' --times $(TIMES) $(or $(ARGS),$(ALONE)) || alone=$$?; \
 	for code in $$parallel $$alone; do case $$code in 0 | 5) ;; *) exit $$code ;; esac; done; \
 	test $$((parallel + alone)) != 10 # pytest ends with 5 where it finds no test

@@ -1,7 +1,8 @@
-"""Rules for every test: which tests share one worker, how long the last one may take, and no skips under CI."""
+"""Rules for every test: which share one worker, how long the last may take, how failures show; no skips in CI."""
 
 import json
 import os
+import time
 from collections.abc import Generator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -51,9 +52,30 @@ class Times:
             out.write(json.dumps({**line, "outcome": report.outcome}) + "\n")
 
 
+class Failures:
+    """Prints where each test has failed, at once: a run that is ended from outside never prints its summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            minute = time.strftime("%H:%M")
+            terminal.write_line(f"\n{minute} {report.nodeid} failed in {report.when}: {line_of(report.longreprtext)}")
+
+
+def line_of(text: str) -> str:
+    """Return the line of an explanation that says what went wrong, at most 300 characters of it."""
+    lines = text.splitlines()
+    said = [line.removeprefix("E").strip() for line in lines if line.startswith("E ")]
+    return next(iter(said or lines[-1:]), "")[:300]
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         return
+    config.pluginmanager.register(Failures(config))
     path = config.getoption("--times")
     if path:
         config.pluginmanager.register(Times(Path(path)))

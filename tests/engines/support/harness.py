@@ -223,6 +223,10 @@ class Gateway:
         return f"http://127.0.0.1:{self.port}"
 
     @property
+    def log(self) -> Path:
+        return self.logs / f"gateway-{self.order}.log"
+
+    @property
     def needs_identity_ports(self) -> bool:
         """Whether it reads the identity of a P from the bootstrap port."""
         family = self.prefill[0].spec.connector.family(self.order)
@@ -236,7 +240,7 @@ class Gateway:
                 *("--prefill", *(engine.url for engine in self.prefill)),
                 *("--decode", *(engine.url for engine in self.decode)),
                 *("--connector", self.prefill[0].spec.connector.name, "--order", self.order),
-                *("--protocol", self.prefill[0].spec.protocol),
+                *(("--protocol", protocol) if (protocol := self.prefill[0].spec.protocol) else ()),
                 *("--prefill-ranks", str(self.ranks)),
                 *(
                     ("--identity-ports", *(str(engine.side_port) for engine in self.prefill))
@@ -245,7 +249,7 @@ class Gateway:
                 ),
             ]
         )
-        with (self.logs / f"gateway-{self.order}.log").open("ab") as log:
+        with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "pdx_cli", "gateway", "--debug-headers"),
@@ -272,6 +276,8 @@ class Gateway:
         deadline = time.monotonic() + seconds
         state: dict[str, Any] = {}
         while time.monotonic() < deadline:
+            assert self.process is not None
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
             with contextlib.suppress(OSError):
                 state = self.state()
                 if all(endpoint["state"] == "Warm" for endpoint in state["endpoints"]):
