@@ -110,5 +110,5 @@ def test_no_rank_is_refused() -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     args = parser.parse_args(["--prefill", "http://p:1", "--decode", "http://d:1", "--prefill-ranks", "0"])
-    with pytest.raises(CommandError, match="--prefill-ranks is 0; write 1 or more"):
+    with pytest.raises(CommandError, match="--prefill-ranks is 0; write a number from 1 to 64"):
         settings_of(args)
