@@ -1,6 +1,7 @@
 """The node that runs containers, tested with a pod of an empty image and the machine's own Python."""
 
 import json
+import os
 import urllib.request
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from pdx_api.spec.model import Model
 from pdx_cluster.app.cluster import Cluster
-from pdx_cluster.node import pods
+from pdx_cluster.node import cgroups, pods
 from pdx_cluster.node.network import Addresses
 from pdx_operator.render.storage import HUB_CACHE, engine_env, engine_mounts, engine_volumes
 from tests.cluster.runtime.harness import eventually
@@ -85,6 +86,17 @@ def test_a_pod_answers_through_its_service_from_the_machine(web: str) -> None:
             return b""
 
     assert eventually(read, within=40) == b"hello from a pod"
+
+
+def test_pods_weigh_more_than_one_process(node_cluster: Cluster, web: str) -> None:
+    """Otherwise a few busy processes of the machine would leave engines too little CPU time to start."""
+    assert web
+    assert node_cluster.node is not None
+    device = node_cluster.node.namespaces.addresses.device
+    files = [path for name in cgroups.WEIGHTS for path in cgroups.ROOT.glob(f"**/{device}/{name}")]
+    cores = os.cpu_count() or 1
+    expected = {path.name: str(cgroups.WEIGHTS[path.name] * cgroups.PROCESSES_PER_CORE * cores) for path in files}
+    assert {path.name: path.read_text().strip() for path in files} == expected != {}
 
 
 def test_a_pod_reaches_a_service_by_name(node_cluster: Cluster, namespace: str, web: str) -> None:

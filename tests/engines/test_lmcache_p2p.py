@@ -99,7 +99,7 @@ async def test_a_dead_coordinator_is_survived(session: aiohttp.ClientSession, fr
     await check_moves_again(session, front, pair, _seeds)
 
 
-@pytest.mark.parametrize("role", [Role.DECODE, Role.PREFILL])
+@pytest.mark.parametrize("role", [Role.DECODE, pytest.param(Role.PREFILL, marks=pytest.mark.soak)])
 async def test_a_dead_server_is_survived(
     role: Role, session: aiohttp.ClientSession, front: Gateway, pair: Served
 ) -> None:

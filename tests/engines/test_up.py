@@ -1,7 +1,8 @@
 """`pdx up --once`, as `make run ONCE=1` runs it, with real vLLM.
 
-NIXL, a connector with a side service, and mode Aggregated run always; the other examples and orders run in `make soak`.
-The other files here move KV with their connectors, and component/cli/test_up.py runs `pdx up` with each of them.
+A connector with a side service and mode Aggregated run always, and test_laptop.py runs `pdx up` with NIXL. The other
+examples and orders run in `make soak`. The other files here move KV with their connectors, and component/cli/test_up.py
+runs `pdx up` with each of them.
 """
 
 import os
@@ -23,7 +24,6 @@ NONE = "KV moved: none, as expected in mode Aggregated"
 @pytest.mark.parametrize(
     ("example", "setting", "verdict"),
     [
-        ("connectors/nixl", "spec.prefill.replicas=1", MOVED),
         ("connectors/mooncake-store", "spec.prefill.replicas=1", MOVED),
         ("tiny-cpu", "spec.mode=Aggregated", NONE),
         *(
@@ -31,6 +31,7 @@ NONE = "KV moved: none, as expected in mode Aggregated"
             for example, setting in (
                 ("tiny-cpu", "spec.kvTransfer.order=DecodeFirst"),
                 ("tiny-cpu", "spec.kvTransfer.order=Concurrent"),
+                ("connectors/nixl", "spec.prefill.replicas=1"),
                 ("connectors/shared-storage", "spec.prefill.replicas=1"),
                 ("connectors/custom", "spec.prefill.replicas=1"),
                 ("connectors/lmcache", "spec.prefill.replicas=1"),

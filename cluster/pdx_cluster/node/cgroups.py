@@ -1,12 +1,18 @@
 """The control groups under which a node's pods run."""
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Final
 
 from pdx_cluster.system.processes import wait_until
 
 ROOT: Final = Path("/sys/fs/cgroup")
+WEIGHTS: Final = {"cpu.shares": 1024, "cpu.weight": 100}
+"""File of version 1 and of version 2 -> what one process weighs outside of groups."""
+PROCESSES_PER_CORE: Final = 2
+"""Processes that the pods together weigh as much as, per core. By default, all pods get the CPU time of one process, so
+that a few busy processes of the machine keep an engine from starting in time."""
 
 
 def create(name: str) -> None:
@@ -22,6 +28,9 @@ def create(name: str) -> None:
         for file in ("cpuset.cpus", "cpuset.mems"):
             with contextlib.suppress(OSError):
                 (group / file).write_text((parent / file).read_text())
+        for file, weight in WEIGHTS.items():
+            if (group / file).is_file():
+                (group / file).write_text(str(weight * PROCESSES_PER_CORE * (os.cpu_count() or 1)))
 
 
 def remove(name: str, timeout_seconds: float = 10.0) -> bool:

@@ -1,14 +1,15 @@
-"""Coding agents: thirty rounds of one conversation with each client, all of it sent with each."""
+"""Coding agents: one conversation with each client, all of it sent in every round. `make soak` has thirty rounds."""
 
 from typing import Any, Final
 
 import anthropic
 import openai
+import pytest
 
 from tests.engines.conftest import Pair
 from tests.engines.support.harness import MODEL, Gateway, eventually, make_prompt
 
-ROUNDS: Final = 30
+ROUNDS: Final = [8, pytest.param(30, marks=pytest.mark.soak)]
 MORE_TOKENS: Final = 64
 """The least tokens by which each prompt is longer than the one before."""
 RESULT_LENGTH: Final = 72
@@ -20,7 +21,8 @@ SYSTEM: Final = make_prompt(7_000_000, 40)
 class Agents:
     """The conversations; a wiring's module inherits them and brings its `front` and `pair`."""
 
-    async def test_thirty_rounds_of_anthropics_client(self, front: Gateway, pair: Pair) -> None:
+    @pytest.mark.parametrize("rounds", ROUNDS)
+    async def test_rounds_of_anthropics_client(self, rounds: int, front: Gateway, pair: Pair) -> None:
         messages: list[Any] = [{"role": "user", "content": make_prompt(7_100_000 + front.number, RESULT_LENGTH)}]
         requested: dict[str, Any] = {
             "model": MODEL,
@@ -31,7 +33,7 @@ class Agents:
             "system": [{"type": "text", "text": SYSTEM, "cache_control": {"type": "ephemeral"}}],
         }
         async with _anthropic(front.url) as client, _anthropic(pair.prefill.url) as direct:
-            for number in range(ROUNDS):
+            for number in range(rounds):
                 counted = _Counted(pair, number)
                 text = await (_streamed_message if number % 2 else _message)(client, requested)
                 own = await direct.messages.create(**requested)
@@ -43,7 +45,8 @@ class Agents:
                 result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": _result(front, number)}
                 messages += [{"role": "assistant", "content": [*texts, call]}, {"role": "user", "content": [result]}]
 
-    async def test_thirty_rounds_of_openais_responses(self, front: Gateway, pair: Pair) -> None:
+    @pytest.mark.parametrize("rounds", ROUNDS)
+    async def test_rounds_of_openais_responses(self, rounds: int, front: Gateway, pair: Pair) -> None:
         items: list[Any] = [{"role": "user", "content": make_prompt(7_200_000 + front.number, RESULT_LENGTH)}]
         requested: dict[str, Any] = {
             "model": MODEL,
@@ -55,7 +58,7 @@ class Agents:
             "instructions": SYSTEM,
         }
         async with _openai(front.url) as client, _openai(pair.prefill.url) as direct:
-            for number in range(ROUNDS):
+            for number in range(rounds):
                 counted = _Counted(pair, number)
                 answer = await (_streamed_response if number % 2 else _response)(client, requested)
                 own = await direct.responses.create(**requested)
