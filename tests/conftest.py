@@ -68,8 +68,8 @@ class Failures:
 def line_of(text: str) -> str:
     """Return the line of an explanation that says what went wrong, at most 300 characters of it."""
     lines = text.splitlines()
-    said = [line.removeprefix("E").strip() for line in lines if line.startswith("E ")]
-    return next(iter(said or lines[-1:]), "")[:300]
+    explained = [line.removeprefix("E").strip() for line in lines if line.startswith("E ")]
+    return next(iter(explained or lines[-1:]), "")[:300]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -83,10 +83,10 @@ async def test_nothing_runs_off_a_page(site: Path, *, each_scheme: bool) -> None
         for number, path in enumerate(pages(site)):
             await load.open(path.as_uri(), "light", WIDTHS[0])
             await load.evaluate(STILL)
-            for turn, width in enumerate(WIDTHS):
+            for place, width in enumerate(WIDTHS):
                 size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
                 await load.call("Emulation.setDeviceMetricsOverride", **size)
-                schemes = SCHEMES if each_scheme else (SCHEMES[(number + turn) % 2],)
+                schemes = SCHEMES if each_scheme else (SCHEMES[(number + place) % 2],)
                 seen = [await shown(load, scheme) for scheme in schemes]
                 assert {each["width"] for each in seen} == {width}
                 backgrounds |= {(each["scheme"], each["background"]) for each in seen}
