@@ -66,6 +66,7 @@ gateway, sim, tiny-model), and `bench`, which also measures in a cluster, are in
 
 Run `kubectl pdx COMMAND --help` for the flags of a command. To list objects: kubectl get pdd."""
 
+_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), 127) if chr(code) not in "\t\n"}
 _OUTPUT_ERRORS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 """Errors of a stream that has no file name: the output cannot be written."""
 
@@ -111,9 +112,12 @@ def _run(args: Sequence[str], prog: str) -> int:
 
 
 def _report(*lines: str) -> None:
-    """Print on stderr, unless its disk is full or its reader has closed it: the exit code still shows the failure."""
+    """Print on stderr, unless its disk is full or its reader has closed it: the exit code still shows the failure.
+
+    Control characters, for example of a quoted key, must not reach the terminal.
+    """
     with contextlib.suppress(OSError):
-        print(*lines, sep="\n", file=sys.stderr, flush=True)
+        print(*(line.translate(_CONTROLS) for line in lines), sep="\n", file=sys.stderr, flush=True)
 
 
 def _discard_output() -> None:

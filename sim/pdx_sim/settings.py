@@ -80,13 +80,21 @@ def _written(bound: float) -> str:
     return str(int(bound)) if bound == int(bound) else f"{bound:g}"
 
 
-class OutOfBoundsError(ValueError):
-    """A setting is outside its bounds. `reason` is the end of a sentence that begins with `field`, its name."""
+def _possible(value: float, least: float, most: float) -> str:
+    """Return the end of a sentence about a value outside its bounds."""
+    if most != _MOST:
+        return f"a number from {least:g} to {_written(most)}"
+    return f"{'' if value <= most else 'a finite number, '}{least:g} or more"
 
-    def __init__(self, field: str, reason: str) -> None:
-        super().__init__(f"{field} {reason}")
+
+class OutOfBoundsError(ValueError):
+    """A setting is outside its bounds. `possible` describes the values that it may have."""
+
+    def __init__(self, field: str, value: float, possible: str) -> None:
+        super().__init__(f"{field} is {value}; write {possible}")
         self.field = field
-        self.reason = reason
+        self.value = value
+        self.possible = possible
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +204,7 @@ class SimSettings:
         for field, (least, most) in BOUNDS.items():
             value = getattr(self, field)
             if not least <= value <= most:
-                possible = f"{least:g} or more" if most == _MOST else f"a number from {least:g} to {_written(most)}"
-                raise OutOfBoundsError(field, f"is {value}; write {possible}")
+                raise OutOfBoundsError(field, value, _possible(value, least, most))
         choose(self.connector, self.order, self.protocol)
         if isinstance(self._family, Push) and self.connector not in (_NIXL, _MOONCAKE):
             raise ValueError(f"the push protocol of connector {self.connector} is not simulated")

@@ -93,6 +93,8 @@ def _flow(value: object) -> Iterator[str]:
             yield f"{', ' if number else ''}{key}: "
             yield from _flow(entry)
         yield "}"
+    elif isinstance(value, set):
+        yield "a set"
     elif isinstance(value, list | tuple):
         yield "["
         for number, entry in enumerate(value):

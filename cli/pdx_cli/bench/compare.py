@@ -1,7 +1,7 @@
 """`pdx bench --compare`: one arm after the other on the same devices, on this machine or in a cluster."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -46,6 +46,22 @@ def planned_arms(deployment: PDDeployment, choices: Choices, free: int | None) -
         instead = f", or set --devices {free}" if free > 1 else ""
         raise InputError(f"Each arm needs {needed} devices and {some}; free some{instead}.")
     return arms_of(spec, Wish(needed, choices.chunks, choices.ratios, choices.above)), needed
+
+
+def check_count(arms: Sequence[Arm], devices: int | None, limit: int) -> None:
+    """Refuse more engines than `pdx up` starts on this machine; raises InputError. `devices`: the flag. Pure."""
+    most = max(arms, key=lambda arm: arm.engines)
+    if most.engines <= limit:
+        return
+    if devices is not None:
+        raise InputError(
+            f"--devices {devices} needs {most.engines} engines, and this machine starts at most {limit}; "
+            f"write {limit} or less."
+        )
+    raise InputError(
+        f"{most.name} needs {most.engines} engines, and this machine starts at most {limit}; lower the replicas in "
+        "FILE."
+    )
 
 
 Running = Callable[[Arm], AbstractAsyncContextManager[Target]]

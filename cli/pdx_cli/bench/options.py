@@ -6,17 +6,21 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
+from pdx_cli import usage
 from pdx_cli.bench.analysis.steps import Slo
 from pdx_cli.bench.load.traces import TraceError, read
 from pdx_cli.bench.load.workload import Fixed, Traced, Workload
 from pdx_cli.errors import InputError
 
 _UNITS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3, "min": 60.0, "m": 60.0, "h": 3600.0}
-_DURATION: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|s|min|m|h|)")
+_DURATION: Final = re.compile(r"(-?(?:\d+(?:\.\d*)?|\.\d+))(ms|s|min|m|h|)", re.ASCII)
+_LONGEST: Final = 10_000_000
+"""Seconds."""
+_GREATEST: Final = 1_000_000
+"""Of factors and rates."""
 DEFAULT_SLO: Final = Slo(1.0, 0.05)
 """If neither flags nor the object name one."""
 DEFAULT_LENGTHS: Final = (1000, 200)
@@ -25,21 +29,60 @@ DEFAULT_LENGTHS: Final = (1000, 200)
 
 def duration(text: str) -> float:
     """Type of a flag: a time such as `30ms`, `1.5s`, `2min`, or seconds."""
+    example = "for example 30ms, 1.5s or 2min"
+    usage.text(f"write {example}")(text)
     found = _DURATION.fullmatch(text.strip())
-    value = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if not 0 < value < 1e7:
-        raise argparse.ArgumentTypeError(f"{text} is not a time; write for example 30ms, 1.5s or 2min")
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text} is not a time; write {example}")
+    value = float(found[1]) * _UNITS[found[2]]
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is too short; write more than 0, {example}")
+    if value >= _LONGEST:
+        raise argparse.ArgumentTypeError(f"{text} is too long; write at most {_LONGEST // 3600}h, {example}")
     return value
 
 
 def factor(text: str) -> float:
     """Type of a flag: a positive number, or a fraction such as 1/32."""
+    return _positive(text, "a factor", "for example 0.5 or 1/32")
+
+
+def rate(text: str) -> float:
+    """Type of a flag: requests per second, also as a fraction."""
+    return _positive(text, "a rate", "for example 4 or 0.5")
+
+
+def rates(text: str) -> tuple[float, ...]:
+    """Type of a flag: requests per second, separated by commas."""
+    example = "for example 4 or 2,4,8"
+    usage.text(f"write {example}")(text)
+    parts = text.split(",")
+    if not all(map(_is_number, parts)):
+        raise argparse.ArgumentTypeError(f"{text} is not a list of rates; write {example}")
+    return tuple(_positive(part.strip(), "a rate", example) for part in parts)
+
+
+def _is_number(text: str) -> bool:
     try:
-        value = float(Fraction(text.replace(" ", "")))
+        return not math.isnan(float(text))
+    except ValueError:
+        return False
+
+
+def _positive(text: str, what: str, example: str) -> float:
+    """Parse a number above 0, or a fraction of two numbers."""
+    usage.text(f"write {example}")(text)
+    number, slash, divisor = text.replace(" ", "").partition("/")
+    try:
+        value = float(number) / float(divisor if slash else 1)
     except (ValueError, ZeroDivisionError):
-        value = 0.0
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text} is not a factor; write for example 0.5 or 1/32")
+        value = math.nan
+    if math.isnan(value):
+        raise argparse.ArgumentTypeError(f"{text} is not {what}; write {example}")
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is too small; write more than 0, {example}")
+    if value >= _GREATEST:
+        raise argparse.ArgumentTypeError(f"{text} is too large; write less than {_GREATEST}, {example}")
     return value
 
 
@@ -47,6 +90,7 @@ def count(least: int, most: int) -> Any:
     """Type of a flag: a whole number."""
 
     def parse(text: str) -> int:
+        usage.text(f"write a whole number from {least} to {most}")(text)
         if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
             raise argparse.ArgumentTypeError(f"{text} is not possible; write a whole number from {least} to {most}")
         return int(text)
@@ -54,30 +98,25 @@ def count(least: int, most: int) -> Any:
     return parse
 
 
-def rates(text: str) -> tuple[float, ...]:
-    """Type of a flag: requests per second, separated by commas."""
-    try:
-        found = tuple(float(each) for each in text.split(","))
-    except ValueError:
-        found = ()
-    if not found or not all(0 < each < 1e6 for each in found):
-        raise argparse.ArgumentTypeError(f"{text} is not a list of rates; write for example 4 or 2,4,8")
-    return found
-
-
 def chunks(text: str) -> tuple[int, ...]:
     """Type of a flag: tokens of chunks, separated by commas."""
+    example = "for example 512,2048"
+    usage.text(f"write {example}")(text)
     parts = text.split(",")
-    if not all(part.isascii() and part.isdecimal() and int(part) >= 1 for part in parts):
-        raise argparse.ArgumentTypeError(f"{text} is not a list of chunk sizes; write for example 512,2048")
+    if zero := next((part for part in parts if re.fullmatch(r"0+|-\d+", part)), None):
+        raise argparse.ArgumentTypeError(f"{zero} is too small; write more than 0, {example}")
+    if not all(part.isascii() and part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text} is not a list of chunk sizes; write {example}")
     return tuple(map(int, parts))
 
 
 def ratios(text: str) -> tuple[tuple[int, int], ...]:
     """Type of a flag: P:D, separated by commas."""
+    example = "for example 1:3,2:2"
+    usage.text(f"write {example}")(text)
     found = [re.fullmatch(r"([1-9]\d{0,3}):([1-9]\d{0,3})", part.strip()) for part in text.split(",")]
     if not all(found):
-        raise argparse.ArgumentTypeError(f"{text} is not a list of ratios; write for example 1:3,2:2")
+        raise argparse.ArgumentTypeError(f"{text} is not a list of ratios; write {example}")
     return tuple((int(each[1]), int(each[2])) for each in found if each)
 
 

@@ -56,10 +56,10 @@ async def by_url(url: str, admin: str | None) -> AsyncIterator[Target]:
 
 
 @asynccontextmanager
-async def on_this_machine(local: Local, url: str | None) -> AsyncIterator[Target]:
-    """A run of `pdx up`, or a gateway whose admin port is given together with its URL."""
-    endpoint = local.run.endpoint if local.run else url
-    if endpoint is None:
+async def on_this_machine(local: Local, *, sends: bool) -> AsyncIterator[Target]:
+    """A run of `pdx up`, or a gateway of which only the admin port is known: it can be observed, without requests."""
+    endpoint = local.run.endpoint if local.run else local.admin
+    if local.run is None and sends:
         raise CommandError("--admin alone names no server for the requests; add --url.", code=2)
     async with Client() as client:
         arm = await _arm(client, local.admin)

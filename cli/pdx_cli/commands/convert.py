@@ -2,8 +2,10 @@
 
 import argparse
 import asyncio
+import codecs
 import difflib
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -93,13 +95,19 @@ def _convert_files(args: argparse.Namespace) -> int:
 
 
 def _converted(file: Path) -> tuple[str, Converted]:
+    """Return the text of a file and its conversion, which has the same line ends."""
     text = yaml_source.text_of(file)
-    return text, converted_text(text, yaml_source.documents_of(text, source_name(file)))
+    windows = "\r\n" in text and text.count("\n") == text.count("\r\n")
+    plain = text.replace("\r\n", "\n") if windows else text
+    converted = converted_text(plain, yaml_source.documents_of(plain, source_name(file)))
+    return text, replace(converted, text=converted.text.replace("\n", "\r\n")) if windows else converted
 
 
 def _write(file: Path, text: str) -> None:
+    """Replace the file's text; a byte order mark stays."""
     try:
-        file.write_text(text, encoding="utf-8")
+        mark = file.read_bytes().startswith(codecs.BOM_UTF8)
+        file.write_bytes(text.encode("utf-8-sig" if mark else "utf-8"))
     except OSError as error:
         raise CommandError(f"{file} cannot be written: {error.strerror}.") from error
 

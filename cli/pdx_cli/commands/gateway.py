@@ -60,9 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_engines(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--prefill", nargs="+", action="extend", default=[], metavar="URL", help="engines that prefill; may be repeated"
-    )
+    _add_urls(parser, "--prefill", "engines that prefill; may be repeated")
     parser.add_argument(
         "--prefill-ranks",
         type=int,
@@ -74,20 +72,21 @@ def _add_engines(parser: argparse.ArgumentParser) -> None:
         "--identity-ports",
         nargs="+",
         action="extend",
-        type=int,
         default=[],
         metavar="PORT",
         help="one port per prefill engine that serves its identity: Mooncake's bootstrap (the connector's default)",
     )
-    parser.add_argument("--decode", nargs="+", action="extend", default=[], metavar="URL", help="engines that decode")
+    _add_urls(parser, "--decode", "engines that decode")
+    _add_urls(parser, "--aggregated", "engines that do both")
     parser.add_argument(
-        "--aggregated", nargs="+", action="extend", default=[], metavar="URL", help="engines that do both"
-    )
-    parser.add_argument(
-        "--connector", default="NIXL", help=f"KV connector of the engines: {', '.join(CONNECTORS)} (%(default)s)"
+        "--connector",
+        type=usage.text("write for example NIXL"),
+        default="NIXL",
+        help=f"KV connector of the engines: {', '.join(CONNECTORS)} (%(default)s)",
     )
     parser.add_argument(
         "--order",
+        type=usage.text(f"write for example {Order.PREFILL_FIRST}"),
         default=None,
         help=f"order for which the engines are configured: {', '.join(Order)} (the connector's first)",
     )
@@ -98,6 +97,11 @@ def _add_engines(parser: argparse.ArgumentParser) -> None:
         help="protocol of connector Custom, for example "
         """{"family": "Pull", "prefillParams": {"do_remote_decode": true}}""",
     )
+
+
+def _add_urls(parser: argparse.ArgumentParser, flag: str, meaning: str) -> None:
+    kind = usage.text("write for example http://10.0.0.1:8000")
+    parser.add_argument(flag, nargs="+", action="extend", type=kind, default=[], metavar="URL", help=meaning)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -166,13 +170,13 @@ def _endpoints(args: argparse.Namespace) -> tuple[EndpointSpec, ...]:
 
 def _identity_ports(args: argparse.Namespace) -> dict[str, int]:
     """Return the ports by URL of the prefill engine."""
-    ports = args.identity_ports
+    try:
+        ports = [usage.port(text) for text in args.identity_ports]
+    except argparse.ArgumentTypeError as error:
+        raise InputError(f"--identity-ports: {error}.") from error
     if ports and len(ports) != len(args.prefill):
         given = "1 port" if len(ports) == 1 else f"{len(ports)} ports"
         raise InputError(f"--identity-ports has {given}; write one for each engine of --prefill.")
-    for port in ports:
-        if not 0 < port < 65536:
-            raise InputError(f"--identity-ports: {port} is not a port; write a number from 1 to 65535.")
     return dict(zip(args.prefill, ports, strict=False))
 
 
@@ -189,12 +193,14 @@ def _url(text: str) -> Address:
 
 
 def _invalid_url(text: str) -> InputError:
-    return InputError(f"{text.strip() or 'An empty text'} is not the URL of an engine; write http://HOST:PORT.")
+    return InputError(f"{text.strip()} is not the URL of an engine; write http://HOST:PORT.")
 
 
 def _address(flag: str, text: str) -> Address:
     if not text.strip():
         raise InputError(f"{flag} is empty; write HOST:PORT, for example 127.0.0.1:{GATEWAY_PORT}.")
+    if usage.is_url(text):
+        raise InputError(f"{flag} {text} is a URL; write HOST:PORT, for example 127.0.0.1:{GATEWAY_PORT}.")
     try:
         return parse_address(text)
     except ValueError as error:

@@ -21,6 +21,13 @@ BOTH: Final = "both"
 
 DEFAULTS: Final = SimSettings()
 
+_TEXTS: Final = {
+    "model": usage.text(f"write for example {DEFAULTS.model}"),
+    "api_key": usage.text("write a key, or leave out --api-key"),
+    "storage": usage.text("name a directory"),
+}
+"""Field of SimSettings that is a text -> the type of its flag."""
+
 OPTIONS: Final[dict[str, str]] = {
     "model": "name that clients request",
     "max_model_len": "longest prompt plus answer, in tokens",
@@ -75,6 +82,21 @@ Set faults while it runs with POST /sim/faults ([] clears them). GET /sim/state 
 Ctrl-C stops the engine; the exit code is then 0. It is 2 if an address is in use: nothing was started."""
 
 
+class _StoreNumber(argparse.Action):
+    """Stores a number, and its text as NAME_text: an error shows what was written, not how Python prints it."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        kind = type(getattr(DEFAULTS, self.dest))
+        try:
+            number = kind(values)
+        except ValueError as error:
+            raise argparse.ArgumentError(self, f"invalid {kind.__name__} value: {values!r}") from error
+        setattr(namespace, self.dest, number)
+        setattr(namespace, f"{self.dest}_text", values)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `pdx sim`."""
     parser.add_argument(
@@ -116,7 +138,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default = getattr(DEFAULTS, field)
         parser.add_argument(
             f"--{field.replace('_', '-')}",
-            type=type(default),
+            action="store" if field in _TEXTS else _StoreNumber,
+            type=_TEXTS.get(field, str),
             metavar=_METAVARS[type(default)],
             help=f"{meaning} (default: {_default(field)})",
         )
@@ -167,7 +190,8 @@ def settings_of(args: argparse.Namespace) -> SimSettings:
             **{**profile, **plain},
         )
     except OutOfBoundsError as error:
-        raise InputError(f"--{error.field.replace('_', '-')} {error.reason}.") from error
+        given = getattr(args, f"{error.field}_text", error.value)
+        raise InputError(f"--{error.field.replace('_', '-')} is {given}; write {error.possible}.") from error
     except ValueError as error:
         raise InputError(usage.ended(str(error))) from error
 
@@ -181,7 +205,8 @@ def _check_storage(args: argparse.Namespace) -> None:
 
 def _address(flag: str, text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
-        given = f"{text} is not an address" if text.strip() else "is empty"
+    is_url = usage.is_url(text)
+    if is_url or not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
+        given = f"{text} is {'a URL' if is_url else 'not an address'}" if text.strip() else "is empty"
         raise InputError(f"{flag} {given}; write HOST:PORT, for example 127.0.0.1:{ENGINE_PORT}.")
     return host.strip("[]"), int(port)

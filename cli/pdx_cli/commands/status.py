@@ -20,7 +20,6 @@ from pdx_cli.display.lines import Line, amount, line, shortened, wrapped
 from pdx_cli.inputs import formats
 from pdx_cli.runs import reaper
 from pdx_cli.runs.run_record import RECENT_SECONDS, Ending, Process, Run, default_root, directories, live_runs
-from pdx_cli.sources.answers import STATE_PATH
 from pdx_cli.sources.client import AnswerError, Client
 from pdx_cli.sources.figures import WARM, why_not_verified
 
@@ -152,10 +151,9 @@ async def _problem(client: Client, engine: Process) -> str:
 
 async def _state(client: Client, run: Run) -> Mapping[str, Any] | None:
     try:
-        state: Mapping[str, Any] = await client.json(f"{run.admin}{STATE_PATH}", seconds=2.0)
+        return await client.state(run.admin, seconds=2.0)
     except AnswerError:
         return None
-    return state
 
 
 def _print(report: Report) -> None:

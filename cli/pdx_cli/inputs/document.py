@@ -134,6 +134,8 @@ def _selected(documents: Sequence[Document], source: str, name: str | None) -> l
         raise InputError(f"{source} contains no {KIND}; write one.")
     # A single document is parsed whatever it is: its errors explain best what is wrong.
     found = [each for each in documents if _is_ours(each.body)] if len(documents) > 1 else list(documents)
+    if len(documents) > 1:
+        _check_objects(documents, source)
     if not found:
         raise InputError(f"{source} contains no {KIND} ({API_VERSION}), only {_kinds(documents)}.")
     _check_unique(found, source)
@@ -175,6 +177,17 @@ def _check_unique(documents: Sequence[Document], source: str) -> None:
                 "them, or leave it out."
             )
         seen[key] = line
+
+
+def _check_objects(documents: Sequence[Document], source: str) -> None:
+    """Refuse what is no object of any kind: a PDDeployment without its head would be skipped."""
+    for document in documents:
+        if not isinstance(document.body, dict):
+            line = document.line(())
+            raise InputError(f"{source}:{line}: {shown(document.body)} is not an object; remove it.")
+        if not document.body.get("kind"):
+            line = document.line(("kind",))
+            raise InputError(f"{source}:{line}: kind is missing; write kind: {KIND}, or remove the document.")
 
 
 def _is_ours(body: Any) -> bool:

@@ -1,24 +1,36 @@
 """The flag --protocol, which describes the protocol of connector Custom. Pure."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pdx_api.connectors import CONNECTORS
-from pdx_api.connectors.custom import CONNECTOR, FORMER_FAMILIES, FamilyName
+from pdx_api.connectors.custom import CONNECTOR, DEFAULT_PREFILL_PARAMS, FORMER_FAMILIES, FamilyName
 from pdx_api.spec.messages import did_you_mean, shown
 from pdx_cli import usage
 from pdx_cli.errors import InputError
 
 KEYS: Final = ("family", "prefillParams", "savedAfterSeconds")
 _EXAMPLE: Final = '{"family": "Pull"}'
+_MAX_SECONDS: Final = 60
+"""The object's limit of savedAfterMilliseconds."""
+_REASONS: Final = {
+    "Expecting property name enclosed in double quotes": "a key in double quotes is missing",
+    "Expecting ':' delimiter": "a colon is missing",
+    "Expecting ',' delimiter": "a comma is missing",
+    "Expecting value": "a value is missing",
+    "Unterminated string starting at": "the closing quote of this text is missing",
+    "Extra data": "the JSON ends before it",
+}
+"""Python's words -> what is wrong."""
 
 text: Final = usage.text(f"write for example {_EXAMPLE}")
 """Type of the flag."""
 
 
-class _TwiceError(Exception):
-    """An object of JSON has a key twice. The text is the key."""
+class _ValueError(Exception):
+    """JSON that Python reads and PDX refuses. The text is a sentence without its period."""
 
 
 def check(connector: str, given: str) -> None:
@@ -26,17 +38,14 @@ def check(connector: str, given: str) -> None:
 
     Connectors that do not exist are left to `pdx_api.connectors.choose`.
     """
+    if connector == CONNECTOR.name and not given:
+        raise InputError(f"--connector {connector} needs a protocol; add --protocol '{_EXAMPLE}'.")
     if not given or connector not in CONNECTORS:
         return
     if connector != CONNECTOR.name:
         instead = f"leave out --protocol, or write --connector {CONNECTOR.name}"
         raise InputError(f"--protocol: connector {connector} has its own protocol; {instead}.")
-    try:
-        values = json.loads(given, object_pairs_hook=_without_duplicates)
-    except _TwiceError as error:
-        raise InputError(f"--protocol: the key {error} appears twice; write it once.") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"--protocol: {given!r:.200} is not JSON; write for example {_EXAMPLE}.") from error
+    values = _parsed(given)
     if not isinstance(values, dict):
         raise InputError(f"--protocol: {shown(values)} is not an object of JSON; write for example {_EXAMPLE}.")
     problems = [f"--protocol: {problem}" for problem in _problems(values)]
@@ -45,19 +54,48 @@ def check(connector: str, given: str) -> None:
         raise InputError(*(problems if len(problems) == 1 else several))
 
 
+def _parsed(given: str) -> Any:
+    """Return the value of JSON; raises InputError."""
+    try:
+        return json.loads(
+            given, object_pairs_hook=_without_duplicates, parse_constant=_no_constant, parse_float=_finite
+        )
+    except _ValueError as error:
+        raise InputError(f"--protocol: {error}.") from error
+    except (ValueError, RecursionError) as error:
+        where = _position(given, error) if isinstance(error, json.JSONDecodeError) else ""
+        raise InputError(f"--protocol: {given!r:.200} is not JSON{where}; write for example {_EXAMPLE}.") from error
+
+
+def _position(given: str, error: json.JSONDecodeError) -> str:
+    """Return where a text is not JSON, and why if Python's words are known."""
+    reason = "the end is missing" if error.pos >= len(given.rstrip()) else _REASONS.get(error.msg)
+    return f" at character {error.pos + 1}{f': {reason}' if reason else ''}"
+
+
 def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object of JSON; raises _TwiceError."""
+    """Return the object of JSON; raises _ValueError."""
     names = [name for name, _ in pairs]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise _TwiceError(twice)
+    if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
+        raise _ValueError(f"the key {twice} appears twice; write it once")
     return dict(pairs)
+
+
+def _no_constant(name: str) -> None:
+    raise _ValueError(f"{name} is not JSON; write a number, or null")
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise _ValueError(f"{number} is too large; write a smaller number, or null")
+    return value
 
 
 def _problems(values: Mapping[str, Any]) -> Iterator[str]:
     for key in values:
         if key not in KEYS:
-            keys = f"write one of: {', '.join(KEYS)}."
-            yield f"{key} does not exist; {did_you_mean(key, KEYS) or keys}"
+            yield f"{key} does not exist; {_instead(key, values[key])}"
     families = f"write one of: {', '.join(FamilyName)}"
     family = values.get("family")
     if "family" not in values:
@@ -65,8 +103,28 @@ def _problems(values: Mapping[str, Any]) -> Iterator[str]:
     elif not isinstance(family, str) or family not in (*FamilyName, *FORMER_FAMILIES):
         hint = did_you_mean(family, list(FamilyName)) if isinstance(family, str) else ""
         yield f"family is {shown(family)}; {families}{f'; {hint}' if hint else '.'}"
-    if not isinstance(params := values.get("prefillParams", {}), dict):
+    params = values.get("prefillParams", {})
+    if not isinstance(params, dict):
         yield f'prefillParams is {shown(params)}; write an object, for example {{"do_remote_decode": true}}.'
-    seconds = values.get("savedAfterSeconds", 0)
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds < float("inf"):
+    elif family == FamilyName.POOL and params and params != DEFAULT_PREFILL_PARAMS:  # `Custom.protocol` has the default
+        yield f"in a pool no leg carries parameters; leave out prefillParams, or write family {FamilyName.PULL}."
+    yield from _problems_of_delay(family, values.get("savedAfterSeconds", 0))
+
+
+def _problems_of_delay(family: object, seconds: object) -> Iterator[str]:
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
         yield f"savedAfterSeconds is {shown(seconds)}; write seconds, for example 0.5."
+    elif not 0 <= seconds <= _MAX_SECONDS:
+        yield f"savedAfterSeconds is {shown(seconds)}; write seconds from 0 to {_MAX_SECONDS}."
+    elif seconds and family in (FamilyName.PULL, *FORMER_FAMILIES):
+        instead = f"leave out savedAfterSeconds, or write family {FamilyName.POOL}"
+        yield f"only a pool saves KV after P's answer; {instead}."
+
+
+def _instead(key: str, value: object) -> str:
+    """Return what to write instead of a key that does not exist."""
+    if key == "savedAfterMilliseconds":  # the object's field
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MAX_SECONDS * 1000:
+            return f"write savedAfterSeconds, in seconds: {value / 1000:g}."
+        return "write savedAfterSeconds, in seconds."
+    return did_you_mean(key, KEYS) or f"write one of: {', '.join(KEYS)}."

@@ -113,6 +113,8 @@ def add_kubeconfig(group: argparse._ArgumentGroup) -> None:
 
 
 def _name(text: str) -> str:
+    if not text.strip():  # mostly a variable without a value
+        raise argparse.ArgumentTypeError("the value is empty; name a PDDeployment, or leave NAME out")
     if text.endswith((".yaml", ".yml", ".json")):
         raise argparse.ArgumentTypeError(f"{text} is a file; write the name of the PDDeployment in it")
     return text
@@ -132,20 +134,30 @@ def target_of(args: argparse.Namespace) -> Local | InCluster:
             raise InputError(f"--admin selects a gateway by its URL; leave out {' and '.join(others)}.")
         return Local(_host(args.admin), args.admin.rstrip("/"))
     if not cluster_flags and (here_flags or not args.plugin):
-        found = local_of(live_runs(args.run_dir or default_root()), args.name)
+        runs = live_runs(args.run_dir or default_root())
+        found = local_of(runs, args.name)
         if found is not None:
             return found
         if here_flags or not has_kubeconfig():
             _check_ended(args.run_dir or default_root(), args.name, time.time())
-        if here_flags:
-            what = f"No `pdx up` named {args.name} runs" if args.name else "No `pdx up` runs"
-            raise InputError(f"{what} on this machine; start one with `pdx up FILE`.")
-        if not cluster_flags and not has_kubeconfig():
-            what = f"No local run named {args.name} was found" if args.name else "No local run was found"
-            raise InputError(
-                f"{what}, and no kubeconfig: start one with `pdx up FILE`, or name a cluster with --kubeconfig."
-            )
+            raise _no_run(runs, args.name, only_here=bool(here_flags))
     return InCluster(args.name, args.namespace, args.kubeconfig, args.context)
+
+
+def _no_run(runs: Sequence[Run], name: str | None, *, only_here: bool) -> InputError:
+    """Return the error about a run that does not exist; `only_here`: a flag excludes a cluster."""
+    if name and (hint := usage.suggestion(name, [run.name for run in runs])):
+        return InputError(f"No local run is named {name}; {hint}")
+    if only_here:
+        what = f"No `pdx up` named {name} runs" if name else "No `pdx up` runs"
+        return InputError(f"{what} on this machine; start one with `pdx up FILE`.")
+    what = f"No local run named {name} was found" if name else "No local run was found"
+    paths = os.environ.get("KUBECONFIG")
+    problem = "is not a file" if paths and Path(paths).expanduser().exists() else "does not exist"
+    named = f"; KUBECONFIG names {paths}, which {problem}" if paths else ""
+    return InputError(
+        f"{what}, and no kubeconfig: start one with `pdx up FILE`, or name a cluster with --kubeconfig{named}."
+    )
 
 
 def ended(local: Local, now: float) -> InputError | None:
@@ -199,11 +211,13 @@ def local_of(runs: Sequence[Run], name: str | None) -> Local | None:
 def _host(url: str) -> str:
     try:
         parts = urlsplit(url)
-        is_usable = bool(parts.hostname) and parts.port != 0 and parts.path in ("", "/") and not parts.query
+        is_usable = bool(parts.hostname) and parts.port != 0 and parts.path in ("", "/")
     except ValueError:  # a port that does not exist
         is_usable = False
-    if not is_usable or parts.scheme != "http":
+    if not is_usable or parts.scheme != "http" or re.search(r"[\s?#@]", url):
+        shown = re.sub(r"^(\w+://)?.*@", r"\1…@", url)  # what is before @ may be a password
+        shown = repr(shown) if re.search(r"\s", shown) else shown
         raise InputError(
-            f"--admin {url} is not the URL of an admin port; write http://HOST:PORT, for example {_ADMIN}."
+            f"--admin {shown} is not the URL of an admin port; write http://HOST:PORT, for example {_ADMIN}."
         )
     return parts.netloc

@@ -3,6 +3,7 @@
 Refuses duplicate keys, as the API server does; YAML's own loader would keep the last one.
 """
 
+import codecs
 import errno
 import re
 import sys
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 import yaml
 
+from pdx_api.names import KIND
 from pdx_cli.errors import InputError
 
 STDIN: Final = Path("-")
@@ -20,6 +22,7 @@ MAX_BYTES: Final = 4 * 2**20
 """Of a file or of stdin. The API server takes no object of this size, and the loader would take minutes."""
 MAX_VALUES: Final = 100_000
 """Values of one document, with each use of an anchor counted."""
+_LISTS: Final = ("List", f"{KIND}List")
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _BOOL: Final = "tag:yaml.org,2002:bool"
 _NULL: Final = "tag:yaml.org,2002:null"
@@ -38,6 +41,13 @@ _PLAIN: Final = (
     (r"expected ',' or '(.)', but got '<stream end>'", r"the text ends before the closing \1"),
     (r"expected ',' or '(.)', but got .*", r"a comma or \1 is missing before this"),
     (r"found unexpected (?:end of stream|document separator)", "the text ends before the closing quote"),
+    (r"found undefined alias '(.+)'", r"the anchor &\1 does not exist; define it above this line, or write the value"),
+    (r"expected a mapping or list of mappings for merging, .*", "<< needs a mapping; write the alias of one"),
+    (r"found character '\\t' that cannot start any token", "a tab is not allowed here; use spaces, no tabs"),
+    (r"found character '(.)' that cannot start any token", r"a text must not begin with \1; put it in quotes"),
+    (r"found unknown escape character '(.)'", r"\\\1 is no escape; write \\\\ for a backslash, or use single quotes"),
+    (r"could not find expected ':'", "this line or the one above needs a colon after its key"),
+    (r"found incompatible YAML document .*", "this line names a version of YAML other than 1.1; remove the line"),
 )
 """The parser's words for what is wrong, as a pattern -> plain ones."""
 
@@ -72,13 +82,20 @@ class Document:
         return len(path)
 
     def entries(self) -> "list[Document]":
-        """Return the objects of a List, as `kubectl get` prints several objects; otherwise the document itself."""
+        """Return the objects of a List, as `kubectl get` prints several objects; otherwise the document itself.
+
+        Raises InputError for a List without a list.
+        """
         body = self.body
-        if not (isinstance(body, dict) and body.get("kind") == "List" and isinstance(body.get("items"), list)):
+        if not (isinstance(body, dict) and body.get("kind") in _LISTS):
             return [self]
         items = _child(self.node, "items")
-        nodes = items[0].value if items is not None and isinstance(items[0], yaml.SequenceNode) else ()
-        return [Document(self.name, item, node) for item, node in zip(body["items"], nodes, strict=False)]
+        if items is None or not isinstance(items[0], yaml.SequenceNode):
+            raise InputError(
+                f"{self.name}:{self.line(('items',))}: items of a List is no list; write a list of objects."
+            )
+        found = zip(body["items"], items[0].value, strict=True)
+        return [entry for item, node in found for entry in Document(self.name, item, node).entries()]
 
 
 def source_name(file: Path) -> str:
@@ -114,7 +131,9 @@ def documents_of(text: str, name: str) -> list[Document]:
                 documents.append(Document(name, body, node))
     except yaml.YAMLError as error:
         raise InputError(f"{name} is not YAML{position(error)}.") from error
-    except (ValueError, RecursionError) as error:  # for example a date that does not exist
+    except RecursionError as error:
+        raise InputError(f"{name} is nested too deep; write fewer levels.") from error
+    except ValueError as error:  # for example a date that does not exist
         raise InputError(f"{name} is not YAML that can be read: {' '.join(str(error).split())}.") from error
     finally:
         loader.dispose()
@@ -130,7 +149,9 @@ def value_of(text: str, name: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise InputError(f"{name}: {text!r} is not a YAML value{position(error)}.") from error
-    except (ValueError, RecursionError) as error:  # for example a date that does not exist
+    except RecursionError as error:
+        raise InputError(f"{name}: the value is nested too deep; write fewer levels.") from error
+    except ValueError as error:  # for example a date that does not exist
         raise InputError(f"{name}: {text!r} is not a YAML value: {' '.join(str(error).split())}.") from error
 
 
@@ -139,8 +160,7 @@ def position(error: yaml.YAMLError) -> str:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return ""
     mark = error.problem_mark
-    hint = "; use spaces, no tabs" if "'\\t'" in str(error.problem) else ""
-    return f": line {mark.line + 1}, column {mark.column + 1}: {_plain(str(error.problem))}{hint}{_bracket(error)}"
+    return f": line {mark.line + 1}, column {mark.column + 1}: {_plain(str(error.problem))}{_beginning(error)}"
 
 
 def _plain(problem: str) -> str:
@@ -149,9 +169,13 @@ def _plain(problem: str) -> str:
     return next((found.expand(plain) for found, plain in matches if found), problem)
 
 
-def _bracket(error: yaml.MarkedYAMLError) -> str:
-    """Return where the list or the mapping began that the error ends; empty if it is not about brackets."""
-    kinds = {"while parsing a flow sequence": "list with [", "while parsing a flow mapping": "mapping with {"}
+def _beginning(error: yaml.MarkedYAMLError) -> str:
+    """Return where the list, the mapping or the text in quotes began that the error ends; empty for anything else."""
+    kinds = {
+        "while parsing a flow sequence": "list with [",
+        "while parsing a flow mapping": "mapping with {",
+        "while scanning a quoted scalar": "text in quotes",
+    }
     kind, mark = kinds.get(str(error.context)), error.context_mark
     return f"; the {kind} began on line {mark.line + 1}, column {mark.column + 1}" if kind and mark else ""
 
@@ -167,11 +191,21 @@ def _text(file: Path, name: str) -> str:
     except IsADirectoryError as error:
         raise InputError(f"{name} is a directory; name a YAML file with a PDDeployment.") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{name} is not a text file (UTF-8).") from error
+        raise InputError(f"{name} is not a text file (UTF-8){_encoding(error)}.") from error
     except OSError as error:
         if file == STDIN and error.errno == errno.EBADF:
             raise InputError("stdin is closed; pipe a YAML file into it, or name a file.") from error
         raise InputError(f"{name} cannot be read: {error.strerror}.") from error
+
+
+def _encoding(error: UnicodeDecodeError) -> str:
+    """Return what to do about a text that is not UTF-8; empty if the bytes are no text at all."""
+    if error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return ", but UTF-16; save it as UTF-8"
+    if b"\0" in error.object:
+        return ""
+    line = error.object.count(b"\n", 0, error.start) + 1
+    return f": line {line} has a character in another encoding; save the file as UTF-8"
 
 
 def _first_bytes(file: Path) -> bytes:

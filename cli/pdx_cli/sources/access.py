@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import aiohttp
 
@@ -11,10 +11,13 @@ from pdx_api.names import LABEL_DEPLOYMENT, LABEL_ROLE, ROLE_GATEWAY
 from pdx_cli.errors import CommandError
 from pdx_cli.inputs.target import InCluster
 from pdx_cli.sources.client import reason
-from pdx_cli.sources.kube import Kube
+from pdx_cli.sources.kube import ContextError, Kube
+from pdx_cli.sources.kubeconfig import ANOTHER
 from pdx_cli.sources.observation import Body
 from pdx_operator.kube.client import ApiError, MissingError
 from pdx_operator.kube.resources import PDDEPLOYMENT, POD, Kind
+
+NO_CRD: Final = "This cluster has no CRD for PDDeployments; install PDX, or choose another cluster with --context."
 
 Answer = TypeVar("Answer")
 
@@ -37,7 +40,7 @@ class ObjectAccess:
         try:
             return await self.kube.get(PDDEPLOYMENT, self.namespace, self.name)
         except MissingError as error:
-            raise CommandError(await self._missing(str(error)), code=2) from error
+            raise CommandError(NO_CRD if _lacks_crd(error) else await self._missing(), code=2) from error
         except ApiError as error:
             raise unreadable(error) from error
 
@@ -62,9 +65,7 @@ class ObjectAccess:
         pods = (await self.kube.list(POD, self.namespace, labelSelector=selector))["items"]
         return sorted(pod["metadata"]["name"] for pod in pods if (pod.get("status") or {}).get("phase") == "Running")
 
-    async def _missing(self, message: str) -> str:
-        if "could not find the requested resource" in message:
-            return "This cluster has no CRD for PDDeployments: install the chart, or apply crds/."
+    async def _missing(self) -> str:
         found = await self.items(PDDEPLOYMENT, "PDDeployments")
         names = ", ".join(item["metadata"]["name"] for item in found) or "none"
         return (
@@ -88,6 +89,8 @@ async def _sole_name(kube: Kube, namespace: str) -> str:
     """Return the name of the only PDDeployment in a namespace; raises CommandError with code 2."""
     try:
         found = (await kube.list(PDDEPLOYMENT, namespace))["items"]
+    except MissingError as error:
+        raise CommandError(NO_CRD, code=2) from error
     except ApiError as error:
         raise unreadable(error) from error
     names = [str(item["metadata"]["name"]) for item in found]
@@ -97,9 +100,19 @@ async def _sole_name(kube: Kube, namespace: str) -> str:
     raise CommandError(f"Name a PDDeployment: namespace {namespace} {content}.", code=2)
 
 
+def _lacks_crd(error: MissingError) -> bool:
+    """Whether the API server does not know the kind. It names an object that does not exist."""
+    return str(error) == f"HTTP {error.status}" or "could not find the requested resource" in str(error)
+
+
 def unreadable(error: ApiError) -> CommandError:
     """Return the error of a command that the API server refuses or does not answer, with code 2."""
+    if isinstance(error, ContextError):
+        return CommandError(str(error), code=2)
     cause = error.__cause__
     if isinstance(cause, aiohttp.ClientError | OSError):  # TimeoutError is one
         return CommandError(f"The cluster cannot be read: the API server does not answer: {reason(cause)}.", code=2)
+    if error.status and str(error) == f"HTTP {error.status}":
+        text = f"The cluster cannot be read: the API server answers with status {error.status}"
+        return CommandError(f"{text}; try again later, {ANOTHER}", code=2)
     return CommandError(f"The cluster cannot be read: {str(error).rstrip('.')}.", code=2)

@@ -1,10 +1,11 @@
-"""Parses what gateways and engines answer. Pure. A body that cannot be parsed counts as empty."""
+"""Parses what gateways and engines answer. Pure. Except in `state_of`, a body that cannot be parsed counts as empty."""
 
 import json
 from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from pdx_api.names import Mode, Role
 from pdx_cli.sources.observation import Tokens
 
 STATE_PATH: Final = "/pdx/state"
@@ -14,6 +15,24 @@ PROMPT_TOKENS: Final = "vllm:prompt_tokens_by_source_total"
 """vLLM's counter of prompt tokens, by the label `source`."""
 EXTERNAL: Final = "external_kv_transfer"
 COMPUTED: Final = "local_compute"
+
+
+def state_of(found: Any) -> dict[str, Any]:
+    """Return a gateway's state from the JSON at STATE_PATH; raises ValueError if it is not the state of a gateway."""
+    counts, endpoints = ("inFlight", "outcomes"), found.get("endpoints") if isinstance(found, dict) else None
+    if not isinstance(endpoints, list) or not all(map(_is_endpoint, endpoints)):
+        raise ValueError("no list of endpoints")
+    if found.get("mode") not in (None, *Mode) or not all(isinstance(found.get(each), dict) for each in counts):
+        raise ValueError("no mode and counts of a gateway")
+    state: dict[str, Any] = found
+    return state
+
+
+def _is_endpoint(found: Any) -> bool:
+    """Whether it has the fields that every version of the gateway reports about an engine."""
+    if not isinstance(found, dict) or found.get("role") not in list(Role) or not isinstance(found.get("inFlight"), int):
+        return False
+    return all(isinstance(found.get(each), str) for each in ("name", "url", "state"))
 
 
 def version_of(body: bytes) -> str | None:

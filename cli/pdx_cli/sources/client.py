@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 import aiohttp
 
 from pdx_cli.errors import CommandError, InputError
+from pdx_cli.sources.answers import STATE_PATH, state_of
 
 NOT_FOUND: Final = 404
 
@@ -22,6 +23,10 @@ class AnswerError(Exception):
         super().__init__(message)
         self.status = status
         """The answer's status; None without an answer."""
+
+
+class ForeignError(AnswerError):
+    """The server answers 200, but with something else than what was requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,15 @@ class Client:
         """Return the JSON body of a GET."""
         return _parsed(url, await self.text(url, seconds=seconds))
 
+    async def state(self, admin: str, *, seconds: float = 5.0) -> dict[str, Any]:
+        """Return the state of the gateway with that admin port."""
+        url = f"{admin}{STATE_PATH}"
+        body = await self.json(url, seconds=seconds)
+        try:
+            return state_of(body)
+        except ValueError as error:
+            raise ForeignError(f"{url} did not answer with the state of a gateway") from error
+
     async def post(self, url: str, body: Mapping[str, Any], *, seconds: float) -> Answer:
         """Return the answer to a POST of JSON."""
         text, headers = await self._request("POST", url, body, seconds)
@@ -84,10 +98,10 @@ class Client:
     ) -> tuple[str, dict[str, str]]:
         try:
             async with asyncio.timeout(seconds), self._session.request(method, url, json=body) as response:
-                text = await response.text()
+                text = await response.text(errors="replace")
         except TimeoutError as error:
             raise AnswerError(f"{url} did not answer within {seconds:g} s") from error
-        except (aiohttp.ClientError, OSError, UnicodeDecodeError) as error:
+        except (aiohttp.ClientError, OSError) as error:
             raise AnswerError(f"{url} did not answer: {reason(error)}") from error
         if response.status != 200:
             raise AnswerError(f"{url} answered {response.status}: {' '.join(text.split())[:200]}", response.status)
@@ -96,8 +110,10 @@ class Client:
 
 def unreadable_gateway(admin: str, error: AnswerError) -> CommandError:
     """Return the error of a command whose gateway does not answer at the URL of its admin port, with code 2."""
-    if error.status == NOT_FOUND:
+    if error.status == NOT_FOUND or isinstance(error, ForeignError):
         return InputError(f"{admin} is not the admin port of a gateway; write the one that `pdx gateway` prints.")
+    if _is_not_http(error.__cause__):
+        return InputError(f"{admin} does not speak HTTP; name the admin port of a gateway with --admin.")
     start = "; start the gateway, or name its admin port with --admin" if error.status is None else ""
     return CommandError(f"The gateway cannot be queried: {error}{start}.", code=2)
 
@@ -106,6 +122,10 @@ def reason(error: BaseException) -> str:
     """Return why a request failed, without the client library's details."""
     if isinstance(error, aiohttp.InvalidURL):
         return "its URL is not valid"
+    if isinstance(error, aiohttp.TooManyRedirects):
+        return "it redirects too often"
+    if _is_not_http(error):
+        return "it does not speak HTTP"
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
@@ -123,8 +143,14 @@ def reason(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def _is_not_http(error: BaseException | None) -> bool:
+    """Whether the client library could not read the answer's head."""
+    is_answer = isinstance(error, aiohttp.ClientResponseError)
+    return is_answer and not isinstance(error, aiohttp.TooManyRedirects | aiohttp.WSServerHandshakeError)
+
+
 def _parsed(url: str, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise AnswerError(f"{url} did not answer with JSON") from error
+        raise ForeignError(f"{url} did not answer with JSON") from error

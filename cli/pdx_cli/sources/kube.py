@@ -5,21 +5,19 @@ block it. Without the right to port-forward, they are queried through the API se
 """
 
 import asyncio
-import os
+import json
 import socket
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, Self
 from weakref import WeakSet
 
 import aiohttp
-import yaml
 from aiohttp import AddrInfoType
-from kubernetes.aio import client, config
+from kubernetes.aio import client
 
-from pdx_cli.errors import InputError
-from pdx_operator.kube.client import ApiError, Cluster
-from pdx_operator.kube.resources import POD
+from pdx_cli.sources import kubeconfig as kubeconfigs
+from pdx_cli.sources.kubeconfig import ANOTHER
+from pdx_operator.kube.client import ApiError, Cluster, Json
+from pdx_operator.kube.resources import POD, Kind
 
 REQUESTS: Final = 8
 """Limit of concurrent requests."""
@@ -27,13 +25,10 @@ PROTOCOL: Final = "v4.channel.k8s.io"
 """Port-forward over a WebSocket: the first byte of a message is the number of its channel."""
 _DATA: Final = 0
 _ERROR: Final = 1
+UNAUTHORIZED: Final = 401
 ANSWER_SECONDS: Final = 10.0
 CLOSE_POLLS: Final = 100
 """One second in all."""
-_UNUSABLE: Final = (
-    config.ConfigException, yaml.YAMLError, OSError, TypeError, ValueError, AttributeError, KeyError
-)  # fmt: skip
-"""What the client library raises for a file that is not a whole kubeconfig."""
 
 
 class PodAnswerError(Exception):
@@ -45,11 +40,16 @@ class PodAnswerError(Exception):
         """False if the request never reached the pod, so that it shows nothing about the pod."""
 
 
+class ContextError(ApiError):
+    """The server of the context, or its credentials, are wrong. The text is a sentence for the user."""
+
+
 class Kube(Cluster):
     """Requests to one API server; see `Cluster`."""
 
-    def __init__(self, api: client.ApiClient) -> None:
+    def __init__(self, api: client.ApiClient, context: str) -> None:
         super().__init__(api, REQUESTS, lambda _verb, _status: None)
+        self._context = context
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self._connector = aiohttp.TCPConnector(
             limit=REQUESTS, ssl=api.rest_client.ssl_context, socket_factory=self._open_socket
@@ -59,19 +59,40 @@ class Kube(Cluster):
     @classmethod
     async def of(cls, kubeconfig: str | None, context: str | None) -> tuple[Self, str]:
         """Connect as kubectl does; also return the context's namespace. Raises CommandError with code 2."""
-        settings = client.Configuration()
-        _check_exists(kubeconfig)
-        chosen = _context(kubeconfig, context)
-        try:
-            await config.load_kube_config(kubeconfig, context=context, client_configuration=settings)  # type: ignore[no-untyped-call]
-        except _UNUSABLE as error:
-            name = chosen.get("name")
-            text = f"The context {name} of {_paths(kubeconfig)} has no usable cluster and user; correct it, or choose"
-            raise InputError(f"{text} another with --context.") from error
+        settings, chosen = await kubeconfigs.load(kubeconfig, context)
         settings.client_session_kwargs = {"trust_env": False}
         api = client.ApiClient(settings)
         api.user_agent = "pdx"
-        return cls(api), (chosen.get("context") or {}).get("namespace", "default") or "default"
+        return cls(api, chosen.name), chosen.namespace
+
+    async def list(self, kind: Kind, namespace: str | None, **query: str) -> Json:
+        """See `Cluster`."""
+        body = await super().list(kind, namespace, **query)
+        items = body.get("items", "missing")
+        if not isinstance(items, list | None) or not all(map(_has_metadata, items or ())):
+            raise self._foreign()
+        return {**body, "items": items or []}
+
+    async def _sized(self, method: str, path: str, *args: Any, **options: Any) -> tuple[Json, int]:
+        """Send one request. A server that is no API server answers with something else than an object."""
+        try:
+            body, size = await super()._sized(method, path, *args, **options)
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise self._foreign() from error
+        except ApiError as error:
+            if error.status != UNAUTHORIZED:
+                raise
+            text = f"The API server refuses the credentials of context {self._context} (401)"
+            raise ContextError(f"{text}; log in again, {ANOTHER}", status=UNAUTHORIZED) from error
+        is_document = path.startswith("/openapi/") and isinstance(body, dict)
+        if not is_document and not (_has_metadata(body) and isinstance(body.get("kind"), str)):
+            raise self._foreign()
+        return body, size
+
+    def _foreign(self) -> ContextError:
+        server = f"{self._api.configuration.host} (context {self._context})"
+        text = f"{server} does not answer like an API server of Kubernetes"
+        return ContextError(f"{text}; correct the server of this context, or choose another with --context.")
 
     def _open_socket(self, address: AddrInfoType) -> socket.socket:
         family, kind, protocol, _, _ = address
@@ -135,31 +156,9 @@ class Kube(Cluster):
                 raise PodAnswerError(f"nothing answers on its port {port}") from error
 
 
-def _paths(kubeconfig: str | None) -> str:
-    """Return the file, or the files that KUBECONFIG lists."""
-    return kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
-
-
-def _context(kubeconfig: str | None, name: str | None) -> Mapping[str, Any]:
-    """Return the context of that name, or the current one; raises InputError."""
-    try:
-        contexts, active = config.list_kube_config_contexts(kubeconfig)  # type: ignore[no-untyped-call]
-        names = [str(each["name"]) for each in contexts]
-    except _UNUSABLE as error:
-        text = f"{_paths(kubeconfig)} is not a kubeconfig with a current context, its cluster and its user"
-        raise InputError(f"{text}; name another file with --kubeconfig.") from error
-    if name is not None and name not in names:
-        raise InputError(f"{_paths(kubeconfig)} has no context {name}; it has: {', '.join(names)}.")
-    found: Mapping[str, Any] = next((each for each in contexts if each["name"] == name), active) or {}
-    return found
-
-
-def _check_exists(kubeconfig: str | None) -> None:
-    """Refuse a path without a file; the library would print a line for it."""
-    paths = _paths(kubeconfig)
-    if not any(Path(file).expanduser().is_file() for file in paths.split(os.pathsep) if file):
-        problem = "is not a file" if Path(paths).expanduser().exists() else "does not exist"
-        raise InputError(f"No cluster is configured: {paths!r} {problem}; name a file with --kubeconfig.")
+def _has_metadata(body: Any) -> bool:
+    """Whether it may be an object of the Kubernetes API, or a list of them."""
+    return isinstance(body, dict) and isinstance(body.get("metadata"), dict)
 
 
 async def _received(channel: "aiohttp.ClientWebSocketResponse") -> bytes:

@@ -14,7 +14,7 @@ from pdx_cli.inputs.target import Local
 from pdx_cli.runs import reaper
 from pdx_cli.runs.logs import tail
 from pdx_cli.runs.run_record import Process, Run
-from pdx_cli.sources.answers import STATE_PATH, model_of, names_of, parsed, tokens_of, version_of
+from pdx_cli.sources.answers import model_of, names_of, parsed, tokens_of, version_of
 from pdx_cli.sources.client import AnswerError, Client, unreadable_gateway
 from pdx_cli.sources.observation import Body, EndedProcess, Engine, Gateway, Observation, Starting
 
@@ -29,7 +29,7 @@ async def observe(local: Local, client: Client, now: Callable[[], datetime]) -> 
     """Read everything; raises CommandError with code 2 if a gateway without a run record does not answer."""
     state, problem = None, ""
     try:
-        state = await client.json(f"{local.admin}{STATE_PATH}", seconds=_QUERY_SECONDS)
+        state = await client.state(local.admin, seconds=_QUERY_SECONDS)
     except AnswerError as error:
         if local.run is None:
             raise unreadable_gateway(local.admin, error) from error

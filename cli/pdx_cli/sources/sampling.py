@@ -12,8 +12,8 @@ from pdx_api.names import ADMIN_PORT
 from pdx_api.verification import PAIRS_PATH
 from pdx_cli.inputs.target import InCluster, Local
 from pdx_cli.sources.access import ObjectAccess, access_to, unreadable
-from pdx_cli.sources.answers import STATE_PATH
-from pdx_cli.sources.client import AnswerError, Client, unreadable_gateway
+from pdx_cli.sources.answers import STATE_PATH, parsed, state_of
+from pdx_cli.sources.client import AnswerError, Client, ForeignError, unreadable_gateway
 from pdx_cli.sources.engine_load import EngineLoad, read_load
 from pdx_cli.sources.figures import Reading, Sample, read_phases
 from pdx_cli.sources.kube import PodAnswerError
@@ -80,6 +80,8 @@ class LocalSampler:
             reading = await _reading("gateway", self._query)
         except AnswerError as error:
             raise unreadable_gateway(self.local.admin, error) from error
+        except _NoAnswerError as error:
+            raise unreadable_gateway(self.local.admin, ForeignError(str(error))) from error
         loads, unanswered = await _loads([reading], self._load)
         return Sample(self.clock(), (reading,), loads=loads, unanswered=unanswered)
 
@@ -171,11 +173,11 @@ async def sampler_of(target: Local | InCluster, clock: Callable[[], float]) -> A
 async def _reading(name: str, query: Query) -> Reading:
     state, page = await asyncio.gather(query(STATE_PATH), query("/metrics"))
     try:
-        verification = json.loads(await query(PAIRS_PATH))
-    except (_NoAnswerError, ValueError):
+        verification = parsed((await query(PAIRS_PATH)).encode()) or None
+    except _NoAnswerError:
         verification = None
     try:
-        return Reading(name, json.loads(state), read_phases(page), verification)
+        return Reading(name, state_of(json.loads(state)), read_phases(page), verification)
     except ValueError as error:
         raise _NoAnswerError("this is not the admin port of a PDX gateway") from error
 

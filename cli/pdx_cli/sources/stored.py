@@ -56,8 +56,10 @@ async def stored_objects(kube: Kube, namespace: str | None) -> list[StoredObject
     except MissingError as error:
         raise InputError("This cluster has no CRD for PDDeployments, so it has no object to convert.") from error
     except ApiError as error:
-        hint = "; with rights in one namespace only, name it with -n" if error.status == 403 and not namespace else ""
-        raise InputError(f"The cluster cannot be read: {str(error).rstrip('.')}{hint}.") from error
+        if error.status == 403 and not namespace:
+            hint = "with rights in one namespace only, name it with -n"
+            raise InputError(f"The cluster cannot be read: {str(error).rstrip('.')}; {hint}.") from error
+        raise unreadable(error) from error
     return [StoredObject(item) for item in found if any(deprecated.steps(item))]
 
 

@@ -5,8 +5,9 @@
 
 import argparse
 import dataclasses
+import difflib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import ip_network
@@ -96,7 +97,10 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
 def _one_of(kind: type[Choice]) -> Callable[[str], Choice]:
     def read(text: str) -> Choice:
         if text not in list(kind):
-            raise _refused(text, "does not exist", f"write one of: {', '.join(kind)}")
+            by_lower = {choice.lower(): choice for choice in kind}
+            near = difflib.get_close_matches(text.lower(), by_lower, n=1)
+            instead = f"did you mean {by_lower[near[0]]}?" if near else f"write one of: {', '.join(kind)}"
+            raise _refused(text, "does not exist", instead)
         return kind(text)
 
     return read
@@ -141,7 +145,7 @@ def _file(text: str) -> str:
 def _endpoint(text: str) -> str:
     for rule in ENDPOINT_RULES:
         if not rule.holds(text):
-            raise argparse.ArgumentTypeError(f"{text or 'an empty text'} is not possible; {rule.message}")
+            raise _refused(text, "is not possible", rule.message)
     return text
 
 
@@ -316,22 +320,42 @@ def flags_of(argv: Sequence[str]) -> Settings:
 
 def _check(settings: Settings) -> None:
     deadlines, limits = settings.deadlines, settings.limits
-    if deadlines.handoff > deadlines.first_event:
-        raise FlagsError("a hand-off ends with the first event; write --handoff-seconds up to --first-event-seconds")
-    if max(deadlines.connect, deadlines.prefill, deadlines.first_event, deadlines.idle) > deadlines.total:
-        raise FlagsError(
-            "no wait is longer than the whole request; write --connect-seconds, --prefill-seconds, "
-            "--first-event-seconds and --idle-seconds up to --total-seconds"
-        )
-    if limits.queue_seconds > deadlines.total:
-        raise FlagsError("no wait is longer than the whole request; write --max-wait-seconds up to --total-seconds")
+    _check_order("--first-event-seconds", {"--handoff-seconds": deadlines.handoff}, deadlines.first_event, _number)
+    waits = {
+        "--connect-seconds": deadlines.connect,
+        "--prefill-seconds": deadlines.prefill,
+        "--first-event-seconds": deadlines.first_event,
+        "--idle-seconds": deadlines.idle,
+        "--max-wait-seconds": limits.queue_seconds,
+    }
+    _check_order("--total-seconds", waits, deadlines.total, _number)
     if (settings.tls.certificate is None) != (settings.tls.key is None):
         raise FlagsError(f"TLS needs a certificate and its key; write {TLS_CERTIFICATE_FLAG} and {TLS_KEY_FLAG}")
-    if limits.max_body_bytes > limits.buffered_bytes:
-        raise FlagsError("the largest body would never be taken; write --max-body-size up to --max-buffered-bytes")
+    _check_order("--max-buffered-bytes", {"--max-body-size": limits.max_body_bytes}, limits.buffered_bytes, _bytes)
+
+
+def _check_order(greatest: str, others: Mapping[str, float], most: float, shown: Callable[[float], str]) -> None:
+    """Refuse a flag whose value is less than those of others; raises FlagsError."""
+    above = {flag: value for flag, value in others.items() if value > most}
+    if above:
+        *first, last = (f"{flag} is {shown(value)}" for flag, value in above.items())
+        values = f"{', '.join(first)} and {last}" if first else last
+        lower = "the others" if first else next(iter(above))
+        raise FlagsError(f"{greatest} is {shown(most)}, but {values}; raise {greatest}, or lower {lower}")
+
+
+def _number(value: float) -> str:
+    return f"{value:.9g}"
+
+
+def _bytes(value: float) -> str:
+    """Return a size in the largest unit of which it is a multiple."""
+    whole = int(value)
+    unit = next((power for power in (4, 3, 2, 1) if whole % 1024**power == 0), 0)
+    return f"{whole // 1024**unit}{('', 'Ki', 'Mi', 'Gi', 'Ti')[unit]}"
 
 
 def _shown(flag: Flag, default: Any) -> str:
     if flag.read is _size:
-        return f"{default // 1024**2}Mi"
+        return _bytes(default)
     return f"{default:g}" if isinstance(default, float) else str(default)

@@ -65,7 +65,7 @@ def test_an_empty_value(argv: str, sentence: str, capsys: pytest.CaptureFixture[
     [
         ("gateway --max-buffered-bytes -1Gi", "gateway: --max-buffered-bytes: -1Gi is not a size; write bytes from "),
         ("gateway --max-wait-seconds -1s", "gateway: --max-wait-seconds: -1s is not a time; write seconds from 0 to "),
-        ("bench http://h:1 --ttft -1s", "bench: --ttft: -1s is not a time; write for example 30ms, 1.5s or 2min."),
+        ("bench http://h:1 --ttft -1s", "bench: --ttft: -1s is too short; write more than 0, for example 30ms, 1.5s"),
         ("top -n -5x", "top: --namespace: '-5x' is not valid; write at most 63 lower-case letters"),
         ("top --interval --once", "top: --interval needs a value."),
     ],

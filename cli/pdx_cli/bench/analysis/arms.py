@@ -28,6 +28,11 @@ class Arm:
     """Whether it is the user's object as it is."""
 
     @property
+    def engines(self) -> int:
+        """How many it has."""
+        return self.prefill + self.decode + self.aggregated
+
+    @property
     def ratio(self) -> str:
         """P:D."""
         return f"{self.prefill}:{self.decode}"

@@ -52,13 +52,14 @@ class Server:
     @classmethod
     def of(cls, url: str) -> "Server":
         """Read a URL, with or without /v1 at its end; raises InputError."""
-        parts = urlsplit(url if "://" in url else f"http://{url}")
+        instead = f"{url} is not the URL of a server; write for example http://127.0.0.1:8000."
         try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
             port = parts.port
-        except ValueError:
-            port = -1
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
-            raise InputError(f"{url} is not the URL of a server; write for example http://127.0.0.1:8000.")
+        except ValueError as error:  # brackets without their ends, or a port that does not exist
+            raise InputError(instead) from error
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InputError(instead)
         tls = parts.scheme == "https"
         return cls(parts.hostname, port or (443 if tls else 80), tls, parts.path.rstrip("/").removesuffix("/v1"))
 

@@ -1,8 +1,9 @@
 """Reads traces: one row for each request, with the ids of its prompt's blocks where the source provides them."""
 
 import csv
+import difflib
 import gzip
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -96,7 +97,8 @@ class Chains:
 def read(path: Path) -> Trace:
     """Read a trace, compressed with gzip or not. Raises TraceError."""
     try:
-        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        # Excel writes a byte order mark, which is not a part of the first column's name.
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig") as file:
             requests = list(_requests(csv.DictReader(file), path.name))
     except FileNotFoundError:
         raise TraceError(f"There is no trace {path}: name a CSV file with the columns {', '.join(_COLUMNS)}.") from None
@@ -127,15 +129,35 @@ def _reason(error: Exception) -> str:
 
 
 def _requests(rows: "csv.DictReader[str]", name: str) -> Iterator[Request]:
-    if missing := [column for column in _COLUMNS if column not in (rows.fieldnames or ())]:
-        raise TraceError(f"The trace {name} has no column {missing[0]}: its first line must name the columns.")
+    columns = rows.fieldnames or ()
+    _check_columns(columns, name)
     chains = Chains()
     for number, row in enumerate(rows):
-        at, prompt, output = (_number(row, column, name, number + 2) for column in _COLUMNS)
+        line = rows.line_num
+        if any(further := row.get(None) or ()):
+            count = f"{len(columns) + len(further)} values, the first line {len(columns)} columns"
+            raise TraceError(f"{name}:{line} has {count}; leave out a value, or name its column.")
+        at, prompt, output = (_number(row, column, name, line) for column in _COLUMNS)
         if prompt < 1:
-            raise TraceError(f"Line {number + 2} of the trace {name} has no prompt: input_tokens must be at least 1.")
-        prefix = _prefix(row.get(_BLOCKS) or "", int(prompt), chains, f"Line {number + 2} of the trace {name}")
+            raise TraceError(f"{name}:{line}: {_COLUMNS[1]} is {row[_COLUMNS[1]]}; write 1 or more.")
+        prefix = _prefix(row.get(_BLOCKS) or "", int(prompt), chains, f"Line {line} of the trace {name}")
         yield Request(number, at / 1000, int(prompt), max(1, int(output)), prefix)
+
+
+def _check_columns(columns: Sequence[str], name: str) -> None:
+    """Refuse a first line that does not name the columns; raises TraceError."""
+    ours = (*_COLUMNS, _BLOCKS)
+    if twice := [column for column in ours if columns.count(column) > 1]:
+        raise TraceError(f"{name}: column {twice[0]} appears twice; leave out one of them.")
+    missing = next((column for column in _COLUMNS if column not in columns), None)
+    if missing is None:
+        return
+    if len(columns) == 1 and any(separator in columns[0] for separator in ";\t"):
+        raise TraceError(f"{name}: the first line has no comma; separate the columns by commas.")
+    others = {column.lower(): column for column in columns if column not in ours}
+    if near := difflib.get_close_matches(missing, others, n=1):
+        raise TraceError(f"{name}: the first line has {others[near[0]]!r}; did you mean {missing}?")
+    raise TraceError(f"The trace {name} has no column {missing}: its first line must name the columns.")
 
 
 def _prefix(text: str, tokens: int, chains: Chains, where: str) -> Prefix:

@@ -4,7 +4,8 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from types import UnionType
+from typing import Any, Final, get_args, get_origin
 
 from pdx_cli.bench.analysis.arms import Arm, ArmResult, Sample
 from pdx_cli.bench.analysis.bottleneck import Bottleneck
@@ -18,7 +19,7 @@ FORMAT: Final = 1
 
 
 class DocumentError(ValueError):
-    """A file is no result of `pdx bench`; the text is one sentence."""
+    """A file is not a result of `pdx bench`; the text is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +76,40 @@ def document(run: Run) -> dict[str, Any]:
     return finite
 
 
-def read(body: Any) -> Run:
-    """Read a document; raises DocumentError."""
+def read(body: Any, source: object = "The file") -> Run:
+    """Read a document; raises DocumentError, whose sentence names the source."""
     try:
         if body["format"] != FORMAT:
-            raise DocumentError(f"The file has format {body['format']}, and this version of PDX reads {FORMAT}.")
+            raise DocumentError(f"{source} has format {body['format']}, and this version of PDX reads {FORMAT}.")
         names = [each.name for each in dataclasses.fields(Run) if each.name not in ("slo", "results")]
-        return Run(
+        run = Run(
             **{name: body[name] for name in names},
             slo=Slo(**body["slo"]),
             results=tuple(_read_arm(each) for each in body["arms"]),
         )
+        if not _conforms(run, Run):
+            raise TypeError("a value has another type than its field")
+        return run
     except DocumentError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DocumentError("The file is no result of `pdx bench`; name its result.json.") from error
+        raise DocumentError(f"{source} is not a result of `pdx bench`; name its result.json.") from error
+
+
+def _conforms(value: Any, kind: Any) -> bool:
+    """Whether a value, with all that it contains, has the type of its annotation."""
+    origin, args = get_origin(kind), get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        return all(_conforms(getattr(value, each.name), each.type) for each in dataclasses.fields(kind))
+    if origin is UnionType:
+        return any(_conforms(value, each) for each in args)
+    if origin is Mapping:
+        return isinstance(value, Mapping) and all(_conforms(each, args[1]) for each in value.values())
+    if origin is tuple and args[-1] is not Ellipsis:
+        return len(value) == len(args) and all(map(_conforms, value, args))
+    if origin in (tuple, Sequence):
+        return all(_conforms(each, args[0]) for each in value)
+    return isinstance(value, int | float if kind is float else kind)
 
 
 def _arm(result: ArmResult) -> dict[str, Any]:
@@ -130,12 +150,14 @@ def _read_step(body: Mapping[str, Any]) -> StepResult:
     for name in ("ttft", "tpot", "itl", "latency"):
         count, *values = (body[name][each.name] for each in dataclasses.fields(Summary))
         fields[name] = Summary(count, *map(_missing, values))
+    fields["late_p99"] = _missing(body["late_p99"])
+    fields["phases"] = {name: _missing(value) for name, value in body["phases"].items()}
     return StepResult(**fields)
 
 
 def _read_totals(body: Mapping[str, Any]) -> EngineTotals:
     def value(each: Any) -> Any:
-        return Mean(each["sum"], each["count"]) if isinstance(each, Mapping) else each
+        return Mean(each["sum"], each["count"]) if isinstance(each, Mapping) else _missing(each)
 
     return EngineTotals(**{each.name: value(body[each.name]) for each in dataclasses.fields(EngineTotals)})
 

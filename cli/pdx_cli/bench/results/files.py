@@ -2,7 +2,7 @@
 
 import json
 import math
-import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -73,19 +73,24 @@ class ResultDirectory:
 
 
 def check_new(directory: Path) -> None:
-    """Refuse a directory that has results, or that cannot have any; raises InputError."""
-    if (directory / RESULT).exists():
-        raise InputError(f"{directory} has the results of another run; name another directory with --output.")
-    nearest = next(each for each in (directory, *directory.absolute().parents) if each.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise InputError(f"{directory} cannot store the results; name another directory with --output.")
+    """Refuse a directory that has results, or that cannot have any; raises InputError.
+
+    It creates a directory for a moment: root may write to every directory, but /proc lets nobody create one.
+    """
+    try:
+        if (directory / RESULT).exists():
+            raise InputError(f"{directory} has the results of another run; name another directory with --output.")
+        nearest = next(each for each in (directory, *directory.absolute().parents) if each.exists())
+        Path(tempfile.mkdtemp(prefix=".pdx-", dir=nearest)).rmdir()
+    except OSError as error:
+        raise InputError(f"{directory} cannot store the results; name another directory with --output.") from error
 
 
 def regenerate(file: Path) -> Path:
     """Write the report of a saved result beside it; raises InputError."""
     source = file / RESULT if file.is_dir() else file
     try:
-        run = read(json.loads(source.read_text(encoding="utf-8")))
+        run = read(json.loads(source.read_text(encoding="utf-8")), source)
     except OSError as error:
         raise InputError(f"{source} cannot be read: {error.strerror}; name the result.json of a run.") from error
     except DocumentError as error:

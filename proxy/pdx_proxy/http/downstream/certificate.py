@@ -5,9 +5,10 @@ import contextlib
 import os
 import re
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from pdx_api.names import TLS_CERTIFICATE_FLAG, TLS_KEY_FLAG
 from pdx_proxy.config.settings import TLS
 
 _CHECK_SECONDS: Final = 1.0
@@ -16,6 +17,16 @@ _MAX_BYTES: Final = 2**20
 """How much of a file is searched for the beginning of a certificate or a key."""
 _KINDS: Final = (("certificate", "CERTIFICATE"), ("key", "PRIVATE KEY"))
 """What the two files contain, and its label in PEM (RFC 7468)."""
+_FLAGS: Final = (TLS_CERTIFICATE_FLAG, TLS_KEY_FLAG)
+_NO_PAIR: Final = (
+    "the key {key} does not belong to the certificate {certificate}; write the key that the certificate was made with."
+)
+_SENTENCES: Final[Mapping[str, str]] = {
+    # The last one is about a key of another algorithm: for it, the context has no certificate.
+    **dict.fromkeys(("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"), _NO_PAIR),
+    "EE_KEY_TOO_SMALL": "the key {key} is too short; write one of at least 2048 bits (RSA).",
+}
+"""OpenSSL's reason -> the template of a sentence."""
 HANDSHAKE_SECONDS: Final = 10.0
 """How long a client may take for the TLS handshake."""
 SHUTDOWN_SECONDS: Final = 2.0
@@ -88,11 +99,40 @@ class Certificate:
         return tuple((each.st_mtime_ns, each.st_ino, each.st_size) for each in found)
 
     def _describe(self, error: OSError | ValueError) -> str:
-        if isinstance(error, ssl.SSLError) and (wrong := next(self._without_pem(), "")):
-            return wrong
-        detail = error.reason if isinstance(error, ssl.SSLError) and error.reason else None
-        detail = detail or (error.strerror if isinstance(error, OSError) else None) or str(error)
-        return f"cannot use the certificate {self._files[0]} with the key {self._files[1]}: {detail}."
+        certificate, key = self._files
+        if isinstance(error, ssl.SSLError):
+            if wrong := next(self._without_pem(), ""):
+                return wrong
+            if sentence := _SENTENCES.get(error.reason) if error.reason else self._damaged():
+                return sentence.format(certificate=certificate, key=key)
+            detail = error.reason or str(error)
+        else:
+            if wrong := next(self._unreadable(), ""):
+                return wrong
+            detail = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        return f"cannot use the certificate {certificate} with the key {key}: {detail}."
+
+    def _unreadable(self) -> Iterator[str]:
+        """Yield a sentence about each file that cannot be opened. Python's error does not name the file."""
+        for path, flag in zip(self._files, _FLAGS, strict=True):
+            try:
+                with open(path, "rb"):
+                    pass
+            except FileNotFoundError:
+                yield f"{flag}: {path} does not exist; name a PEM file."
+            except IsADirectoryError:
+                yield f"{flag}: {path} is a directory; name a PEM file."
+            except OSError as error:
+                yield f"{flag}: {path} cannot be read: {error.strerror}; name a PEM file that can be read."
+
+    def _damaged(self) -> str:
+        """Return the template of a sentence about the file whose PEM OpenSSL cannot decode; its error has no reason."""
+        file = "{key}"
+        try:
+            _context().load_verify_locations(self._files[0])  # reads certificates only
+        except OSError:
+            file = "{certificate}"
+        return f"{file} is damaged or incomplete; write a complete PEM file."
 
     def _without_pem(self) -> Iterator[str]:
         """Yield a sentence about each file that has no part of its kind."""

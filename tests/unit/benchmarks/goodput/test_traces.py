@@ -56,7 +56,7 @@ def test_the_same_ids_behind_another_beginning_are_other_blocks() -> None:
         (HEAD + "0,zero,1,\n", "Line 2 .* no number of 0 or more in the column input_tokens"),
         (HEAD + "0,5,1,\n-1,5,1,\n", "Line 3 .* column arrival_ms"),
         (HEAD + "nan,5,1,\n", "Line 2 .* column arrival_ms"),
-        (HEAD + "0,0,1,\n", "Line 2 .* input_tokens must be at least 1"),
+        (HEAD + "0,0,1,\n", "some.csv:2: input_tokens is 0; write 1 or more"),
         (HEAD + "0,5\n", "Line 2 .* column output_tokens"),
         (HEAD + "0,5,1,1 x\n", "Line 2 .* prefix_blocks that are no numbers"),
         (HEAD + "0,5,1,-4\n", "Line 2 .* negative id"),

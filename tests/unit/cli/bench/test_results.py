@@ -6,6 +6,7 @@ import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -163,6 +164,52 @@ def test_a_report_of_what_is_no_result(content: str | None, tmp_path: Path) -> N
         file.write_text(content)
     with pytest.raises(InputError, match=r"result\.json"):
         regenerate(file)
+
+
+@pytest.mark.parametrize("name", ["name", "date", "version", "model", "load", "has_phases"])
+def test_a_field_of_another_type_is_no_result(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    file.write_text(json.dumps({**document(RUN), name: 7}))
+    with pytest.raises(InputError, match=r"x\.json is not a result of `pdx bench`; name its result\.json\.$"):
+        regenerate(file)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("slo", "ttft"), "1"),
+        (("arms", 0, "name"), 7),
+        (("arms", 0, "goodputs"), ["many"]),
+        (("arms", 0, "timeline", "prefill-0"), [[1, 2]]),
+        (("arms", 0, "samples"), [["long", 1, 1]]),
+        (("arms", 0, "steps", 0, "count"), None),
+        (("arms", 0, "steps", 0, "phases", "queue"), "none"),
+        (("arms", 0, "counters", "prefill", "queue", "sum"), "none"),
+    ],
+)
+def test_a_value_of_another_type_inside_is_no_result(path: tuple[str | int, ...], value: object) -> None:
+    body = json.loads(json.dumps(document(RUN)))
+    part: Any = body
+    for step in path[:-1]:
+        part = part[step]
+    part[path[-1]] = value
+    with pytest.raises(DocumentError, match="x is not a result of `pdx bench`"):
+        read(body, "x")
+
+
+def test_the_format_of_another_version_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    file.write_text(json.dumps({**document(RUN), "format": 9}))
+    with pytest.raises(InputError, match=r"x\.json has format 9, and this version of PDX reads 1"):
+        regenerate(file)
+
+
+def test_numbers_that_json_does_not_have() -> None:
+    """A step without an answer has no times: NaN, for which JSON has null."""
+    nothing = step_result([], SLO, 10.0, 0, 4.0, math.nan, is_valid=True)
+    run = replace(RUN, results=(replace(RUN.results[0], steps=(replace(nothing, phases={"queue": math.nan}),)),))
+    again = read(json.loads(json.dumps(document(run), allow_nan=False)))
+    assert document(again) == document(run)
 
 
 def test_phases_of_a_url_without_metrics_are_not_shown() -> None:

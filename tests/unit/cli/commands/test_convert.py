@@ -1,5 +1,6 @@
 """`pdx convert` of files: what it prints and writes, and its exit codes. Clusters: tests/cluster/test_conversion.py."""
 
+import codecs
 import io
 import subprocess
 import sys
@@ -34,6 +35,15 @@ def test_a_file_needs_no_client_of_a_cluster(file: Path) -> None:
     """Its import takes twice as long as everything else."""
     code = "import sys; from pdx_cli.main import main; main(sys.argv[1:]); sys.exit('kubernetes' in sys.modules)"
     subprocess.run([sys.executable, "-c", code, "convert", str(file)], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_the_line_ends_and_the_mark_of_an_editor_stay(file: Path) -> None:
+    file.write_bytes(codecs.BOM_UTF8 + yaml.safe_dump(FORMER).replace("\n", "\r\n").encode())
+    assert main(["convert", "--write", str(file)]) == 0
+    written = file.read_bytes()
+    assert written.startswith(codecs.BOM_UTF8)
+    assert written.count(b"\n") == written.count(b"\r\n") > 0
+    assert yaml.safe_load(written.decode("utf-8-sig")) == PRESENT
 
 
 def test_it_writes_files(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

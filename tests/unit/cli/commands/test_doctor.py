@@ -39,6 +39,10 @@ def test_unreadable_gateway_is_no_finding() -> None:
         pytest.param(["--admin", "localhost"], "is not the URL of an admin port; write http://HOST:PORT", id="no URL"),
         pytest.param(["--admin", "http://127.0.0.1:99999"], "is not the URL of an admin port", id="no port"),
         pytest.param(["--admin", "http://127.0.0.1:1/pdx/state"], "is not the URL of an admin port", id="a path"),
+        pytest.param(["--admin", "http://h :1"], "--admin 'http://h :1' is not the URL of an admin port", id="a blank"),
+        pytest.param(["--admin", "http://h:1#x"], "--admin http://h:1#x is not the URL of an admin port", id="a part"),
+        pytest.param(["--admin", "http://u:p/@h:1"], "--admin http://…@h:1 is not the URL of", id="a password"),
+        pytest.param(["--admin", "u:p@h:1"], "--admin …@h:1 is not the URL of an admin port", id="only a password"),
         pytest.param(["x", "--kubeconfig", str(CONTEXTS.parent)], "data' is not a file; name a file", id="a directory"),
         pytest.param(
             ["x", "--kubeconfig", str(CONTEXTS), "--context", "closed"],
@@ -73,6 +77,33 @@ def test_unreadable_target(command: str, argv: list[str], part: str, capsys: pyt
     out, err = capsys.readouterr()
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert part in err
+
+
+@pytest.mark.parametrize("command", ["doctor", "top"])
+def test_an_empty_name(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, ""])
+    sentence = f"pdx {command}: NAME: the value is empty; name a PDDeployment, or leave NAME out.\n"
+    assert (ended.value.code, capsys.readouterr().err) == (2, sentence)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("x", "; KUBECONFIG names {}, which does not exist."),
+        ("data", "; KUBECONFIG names {}, which is not a file."),
+    ],
+)
+def test_a_kubeconfig_of_the_environment_that_does_not_exist(
+    name: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = CONTEXTS.parent.parent / name
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    assert main(["doctor", "x"]) == 2
+    err = capsys.readouterr().err.strip()
+    assert err.startswith("pdx: No local run named x was found, and no kubeconfig: start one with `pdx up FILE`, or ")
+    assert err.endswith(f"--kubeconfig{sentence.format(path)}")
 
 
 def test_kubectl_plugin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pdx_api.connectors.custom import Custom, FamilyName
 from pdx_cli.commands.sim import add_arguments, settings_of
 from pdx_cli.errors import CommandError, InputError
 from pdx_sim import PROFILES, SimSettings
@@ -49,6 +50,28 @@ def test_a_value_out_of_bounds_names_its_flag() -> None:
         settings("--max-num-batched-tokens", "0")
 
 
+@pytest.mark.parametrize(
+    ("flag", "instead"),
+    [
+        ("--model", "write for example sim"),
+        ("--api-key", "write a key, or leave out --api-key"),
+        ("--storage", "name a directory"),
+    ],
+)
+def test_an_empty_text_is_refused(flag: str, instead: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        settings(flag, "")
+    assert capsys.readouterr().err.endswith(f"argument {flag}: the value is empty; {instead}\n")
+    assert settings(flag, "x") != settings()
+
+
+@pytest.mark.parametrize("flag", ["--listen", "--side-channel"])
+def test_an_address_is_no_url(flag: str) -> None:
+    with pytest.raises(InputError) as raised:
+        settings(flag, "http://127.0.0.1:80")
+    assert str(raised.value) == f"{flag} http://127.0.0.1:80 is a URL; write HOST:PORT, for example 127.0.0.1:8000."
+
+
 def test_the_prefix_cache_is_off_unless_its_flag_is_given() -> None:
     assert not settings().enable_prefix_caching
     assert settings("--enable-prefix-caching", "--step-seconds", "0.01").enable_prefix_caching
@@ -75,7 +98,28 @@ KEYS = "family, prefillParams, savedAfterSeconds"
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{", """'{' is not JSON; write for example {"family": "Pull"}."""),
+        ("{", """'{' is not JSON at character 2: the end is missing; write for example {"family": "Pull"}."""),
+        (
+            '{"family":"Pull",}',
+            """'{"family":"Pull",}' is not JSON at character 18: a key in double quotes is missing; """
+            """write for example {"family": "Pull"}.""",
+        ),
+        ("?", """'?' is not JSON at character 1: a value is missing; write for example {"family": "Pull"}."""),
+        (
+            '{"family": "Pull\\q"}',
+            """'{"family": "Pull\\\\q"}' is not JSON at character 17; write for example {"family": "Pull"}.""",
+        ),
+        *(
+            (
+                f'{{"family": "Pull", "prefillParams": {{"x": [{name}]}}}}',
+                f"{name} is not JSON; write a number, or null.",
+            )
+            for name in ("NaN", "Infinity", "-Infinity")
+        ),
+        (
+            '{"family": "Pull", "prefillParams": {"x": -1e999}}',
+            "-1e999 is too large; write a smaller number, or null.",
+        ),
         ("[1]", """[1] is not an object of JSON; write for example {"family": "Pull"}."""),
         ('{"family": "Pull", "family": "Pool"}', "the key family appears twice; write it once."),
         ('{"family": "Pull", "prefillParams": {"a": 1, "a": 1}}', "the key a appears twice; write it once."),
@@ -85,6 +129,35 @@ KEYS = "family, prefillParams, savedAfterSeconds"
         ('{"family": ["Pull"]}', "family is ['Pull']; write one of: Pull, Pool."),
         ('{"family": "Pull", "prefillParam": {}}', "prefillParam does not exist; did you mean prefillParams?"),
         ('{"family": "Pull", "x": 1}', f"x does not exist; write one of: {KEYS}."),
+        (
+            '{"family": "Pool", "savedAfterMilliseconds": 50}',
+            "savedAfterMilliseconds does not exist; write savedAfterSeconds, in seconds: 0.05.",
+        ),
+        *(
+            (
+                f'{{"family": "Pool", "savedAfterMilliseconds": {value}}}',
+                "savedAfterMilliseconds does not exist; write savedAfterSeconds, in seconds.",
+            )
+            for value in ('"50"', "true", 10**400)
+        ),
+        (
+            '{"family": "Pool", "prefillParams": {"a": 1}}',
+            "in a pool no leg carries parameters; leave out prefillParams, or write family Pull.",
+        ),
+        *(
+            (
+                f'{{"family": "{family}", "savedAfterSeconds": 0.5}}',
+                "only a pool saves KV after P's answer; leave out savedAfterSeconds, or write family Pool.",
+            )
+            for family in ("Pull", "Serial")
+        ),
+        *(
+            (
+                f'{{"family": "Pool", "savedAfterSeconds": {seconds}}}',
+                f"savedAfterSeconds is {seconds}; write seconds from 0 to 60.",
+            )
+            for seconds in (-1, 61)
+        ),
         (
             '{"family": "Pull", "prefillParams": 1}',
             """prefillParams is 1; write an object, for example {"do_remote_decode": true}.""",
@@ -110,11 +183,26 @@ def test_every_error_of_a_protocol_is_named() -> None:
     )
 
 
-@pytest.mark.parametrize("family", ["Pull", "Pool", "Serial"])
-def test_a_protocol_of_every_family(family: str, tmp_path: Path) -> None:
-    protocol = f'{{"family": "{family}", "savedAfterSeconds": 0.5}}'
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        '{"family": "Pull", "prefillParams": {"x": 1e9}, "savedAfterSeconds": 0}',
+        '{"family": "Pool", "savedAfterSeconds": 60}',
+        '{"family": "Serial"}',
+        *(Custom(family_name=family).protocol for family in FamilyName),
+        Custom(family_name=FamilyName.POOL, saved_after=0.5).protocol,
+    ],
+)
+def test_a_protocol_of_every_family(protocol: str, tmp_path: Path) -> None:
+    """Also those that `pdx up` writes: with a former name, and with the fields of the other family."""
     found = settings("--connector", "Custom", "--protocol", protocol, "--storage", str(tmp_path))
     assert found.protocol == protocol
+
+
+def test_connector_custom_needs_a_protocol() -> None:
+    with pytest.raises(InputError) as raised:
+        settings("--connector", "Custom")
+    assert str(raised.value) == """--connector Custom needs a protocol; add --protocol '{"family": "Pull"}'."""
 
 
 def test_a_connector_with_its_own_protocol_takes_none() -> None:

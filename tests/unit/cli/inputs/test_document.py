@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pdx_api.names import Order
+from pdx_api.names import API_VERSION, Order
 from pdx_cli.errors import ExitCode, InputError
 from pdx_cli.inputs.document import assign, load
 from pdx_cli.inputs.names import ENGINE_IMAGE_RULE, is_image, is_namespace
@@ -114,7 +114,23 @@ ALIAS_BOMB = b"".join(
         ),
         (b"a: {b: 1\n", "is not YAML: line 2, column 1: the text ends before the closing }; the mapping with { began"),
         (b"\na: [b\nc: 1\n", "a comma or ] is missing before this; the list with [ began on line 2, column 4."),
-        (b"a: 'b\n", "is not YAML: line 2, column 1: the text ends before the closing quote."),
+        (b"a: 'b\n", "the text ends before the closing quote; the text in quotes began on line 1, column 4."),
+        (
+            b"a: *n\n",
+            ": line 1, column 4: the anchor &n does not exist; define it above this line, or write the value.",
+        ),
+        (b"a:\n  <<: 1\n", "<< needs a mapping; write the alias of one."),
+        (b"a: @b\n", ": line 1, column 4: a text must not begin with @; put it in quotes."),
+        (b'a: "\\q"\n', r"\q is no escape; write \\ for a backslash, or use single quotes."),
+        (b"a: 1\nb\nc: 2\n", ": line 3, column 1: this line or the one above needs a colon after its key."),
+        (b"%YAML 2.0\n---\na: 1\n", "this line names a version of YAML other than 1.1; remove the line."),
+        (b"[" * 3000, "is nested too deep; write fewer levels."),
+        (b"apiVersion: v1\nkind: List\nitems: {a: 1}\n", ":3: items of a List is no list; write a list of objects."),
+        (b"apiVersion: v1\nkind: List\n", ":1: items of a List is no list; write a list of objects."),
+        (b"kind: Pod\n---\nmetadata: {name: x}\n", ":3: kind is missing; write kind: PDDeployment, or remove the "),
+        (b"kind: Pod\n---\njust text\n", ":3: 'just text' is not an object; remove it."),
+        ("a: 1\nb: ä\n".encode("latin-1"), ": line 2 has a character in another encoding; save the file as UTF-8."),
+        ("a: 1\n".encode("utf-16"), "is not a text file (UTF-8), but UTF-16; save it as UTF-8."),
         (b"a:\n    b: 1\n  c: 1\n", ": line 3, column 3: the indentation of this line does not fit the lines above."),
         (b"a: 1\n- b\n", ": line 2, column 1: the indentation of this line does not fit the lines above."),
         (b'a: "b" c\n', ": line 1, column 8: this text does not belong to the value before it."),
@@ -126,6 +142,7 @@ ALIAS_BOMB = b"".join(
         ),
         (b"a: {b: 1\nc: 1\n", "; the mapping with { began on line 1, column 4."),
         (b"\xff\xfe\x00", "is not a text file (UTF-8)"),
+        (b"\xff\x00", "is not a text file (UTF-8)."),
         (b"just text\n", "This is not a PDDeployment"),
         (b"apiVersion: v1\nkind: Pod\n", ":2: This is a Pod (v1), not a PDDeployment (pdx.dev/v1alpha1)."),
         (b"kind: PDDeployment\nkind: Pod\n", ":2: the key kind appears twice, first on line 1; write it once."),
@@ -294,8 +311,24 @@ def test_a_list_of_kubectl(tmp_path: Path) -> None:
     items = "\n".join(f"  {line}" for line in EXAMPLE.read_text().splitlines()).lstrip()
     file.write_text(f"apiVersion: v1\nkind: List\nitems:\n- {items}\n")
     assert load(file, []).metadata.name == "tiny"
+    file.write_text(f"apiVersion: {API_VERSION}\nkind: PDDeploymentList\nitems:\n- {items}\n")
+    assert load(file, []).metadata.name == "tiny"
     file.write_text(file.read_text() + "  spek: {}\n")
     with pytest.raises(InputError, match=rf"{file}:{len(file.read_text().splitlines())}: spek does not exist"):
+        load(file, [])
+
+
+def test_control_characters_do_not_reach_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(f'{EXAMPLE.read_text()}\n"spek\\e[31m": 1\n')
+    assert main(["render", str(file)]) == ExitCode.INVALID
+    assert r"spek\x1b[31m does not exist" in capsys.readouterr().err
+
+
+def test_a_set_is_quoted_without_its_members(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(f"{EXAMPLE.read_text()}\n  labels: !!set {{a, b}}\n")
+    with pytest.raises(InputError, match=r"spec\.labels is a set; write a mapping\."):
         load(file, [])
 
 

@@ -320,6 +320,24 @@ def test_the_name_of_an_ended_run(
     assert "No local run was found" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flags", [[], ["--local"]], ids=["anywhere", "here"])
+@pytest.mark.parametrize("command", ["doctor", "top"])
+def test_a_name_that_is_nearly_that_of_a_run(
+    command: str,
+    flags: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", "/nonexistent")
+    directory = RunDirectory(default_root() / "tiny")
+    with directory.held("tiny"):
+        directory.write(RUN)
+        assert main([command, "tniy", *flags]) == ExitCode.INVALID
+    assert capsys.readouterr().err == "pdx: No local run is named tniy; did you mean tiny?\n"
+
+
 def test_status_without_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

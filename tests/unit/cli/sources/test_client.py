@@ -5,12 +5,15 @@ import ssl
 
 import aiohttp
 import pytest
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
 
 from pdx_cli.errors import ExitCode
 from pdx_cli.sources.access import unreadable
 from pdx_cli.sources.client import AnswerError, reason, unreadable_gateway
 from pdx_operator.kube.client import ApiError, UnavailableError
 
+INFO = aiohttp.RequestInfo(URL("http://h:1"), "GET", CIMultiDictProxy(CIMultiDict()), URL("http://h:1"))
 REASONS = [
     (OSError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)"), "connection refused"),
     (TimeoutError(), "no answer in time"),
@@ -18,6 +21,8 @@ REASONS = [
     (aiohttp.InvalidURL("foo"), "its URL is not valid"),
     (aiohttp.ServerDisconnectedError(), "it closed the connection without an answer"),
     (ssl.SSLCertVerificationError(1, "certificate verify failed: self-signed"), "its certificate is not trusted"),
+    (aiohttp.ClientResponseError(INFO, (), status=400, message="Bad status line"), "it does not speak HTTP"),
+    (aiohttp.TooManyRedirects(INFO, ()), "it redirects too often"),
     (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER]"), "it does not speak TLS, or not with this client"),
 ]
 

@@ -18,6 +18,7 @@ from pdx_api.spec.types import Spec
 from pdx_cli.commands.gateway import add_arguments as add_gateway_arguments
 from pdx_cli.commands.gateway import settings_of as gateway_settings_of
 from pdx_cli.main import main as pdx
+from pdx_cli.usage import ended as ended_with_a_stop
 from pdx_proxy.__main__ import create_parser, main, settings_of
 from pdx_proxy.config.flags import FLAGS, flags_of
 from pdx_proxy.config.settings import (
@@ -217,8 +218,10 @@ WRONG = [
     ("--prefill-policy Random",
      "argument --prefill-policy: Random does not exist; write one of: "
      "ExpectedWait, LeastRequests, LeastITL, LeastLoad, PrefixAffinity, SessionAffinity"),
-    ("--on-prefill-failure retry",
-     "argument --on-prefill-failure: retry does not exist; write one of: Retry, Local, Fail"),
+    ("--on-prefill-failure retry", "argument --on-prefill-failure: retry does not exist; did you mean Retry?"),
+    ("--on-prefill-failure X", "argument --on-prefill-failure: X does not exist; write one of: Retry, Local, Fail"),
+    ("--log-format json", "argument --log-format: json does not exist; did you mean JSON?"),
+    ("--prefill-policy leastload", "argument --prefill-policy: leastload does not exist; did you mean LeastLoad?"),
     ("--attempts 0", "argument --attempts: 0 is not possible; write a whole number from 1 to 10"),
     ("--retry-budget-percent 101",
      "argument --retry-budget-percent: 101 is not possible; write a whole number from 0 to 100"),
@@ -237,6 +240,9 @@ WRONG = [
     ("--tracing-endpoint http://collector:4317",
      "argument --tracing-endpoint: http://collector:4317 is not possible; 4317 is the port of OTLP over gRPC; write "
      "the receiver's port for OTLP over HTTP, usually 4318"),
+    ("--tracing-endpoint=",
+     "argument --tracing-endpoint: the value is empty; write the URL of an OTLP receiver over HTTP, for example "
+     "http://collector.observability:4318"),
     ("--tracing-ratio 10%",
      "argument --tracing-ratio: 10% is not between 0 and 1; write for example 0.1"),
     ("--tracing-ratio nan", "argument --tracing-ratio: nan is not between 0 and 1; write for example 0.1"),
@@ -253,14 +259,21 @@ WRONG = [
 TOGETHER = [
     ("--tls-key=/t/tls.key", "TLS needs a certificate and its key; write --tls-certificate and --tls-key"),
     ("--handoff-seconds 601",
-     "a hand-off ends with the first event; write --handoff-seconds up to --first-event-seconds"),
-    ("--total-seconds 100",
-     "no wait is longer than the whole request; write --connect-seconds, --prefill-seconds, --first-event-seconds and "
-     "--idle-seconds up to --total-seconds"),
+     "--first-event-seconds is 600, but --handoff-seconds is 601; raise --first-event-seconds, or lower "
+     "--handoff-seconds"),
+    ("--total-seconds 599.5",
+     "--total-seconds is 599.5, but --first-event-seconds is 600; raise --total-seconds, or lower "
+     "--first-event-seconds"),
+    ("--total-seconds 1 --handoff-seconds 1 --first-event-seconds 1 --max-wait-seconds 1",
+     "--total-seconds is 1, but --connect-seconds is 3, --prefill-seconds is 300 and --idle-seconds is 300; raise "
+     "--total-seconds, or lower the others"),
     ("--max-wait-seconds 3601",
-     "no wait is longer than the whole request; write --max-wait-seconds up to --total-seconds"),
-    ("--max-buffered-bytes 1Mi",
-     "the largest body would never be taken; write --max-body-size up to --max-buffered-bytes"),
+     "--total-seconds is 3600, but --max-wait-seconds is 3601; raise --total-seconds, or lower --max-wait-seconds"),
+    ("--max-buffered-bytes 1Ki",
+     "--max-buffered-bytes is 1Ki, but --max-body-size is 64Mi; raise --max-buffered-bytes, or lower --max-body-size"),
+    ("--max-buffered-bytes 1.5Gi --max-body-size 1610612737",
+     "--max-buffered-bytes is 1536Mi, but --max-body-size is 1610612737; raise --max-buffered-bytes, or lower "
+     "--max-body-size"),
 ]  # fmt: skip
 
 
@@ -277,7 +290,7 @@ def test_pdx_gateway_reports_the_same(flags: str, error: str, capsys: pytest.Cap
     with pytest.raises(SystemExit) as ended:
         pdx(["gateway", "--aggregated", "http://127.0.0.1:1", *flags.split()])
     assert ended.value.code == 2
-    sentence = f"{error.removeprefix('argument ')}."
+    sentence = ended_with_a_stop(error.removeprefix("argument "))
     if sentence.endswith(": expected one argument."):
         sentence = "--attempts needs a value."
     assert capsys.readouterr().err == f"pdx gateway: {sentence}\n"

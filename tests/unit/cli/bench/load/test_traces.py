@@ -19,6 +19,12 @@ HEAD = "arrival_ms,input_tokens,output_tokens\n"
         ("a.csv", b"", "has no column arrival_ms: its first line must name the columns"),
         ("a.csv", HEAD.encode(), "has no request: give it at least one row"),
         ("a.csv", f"{HEAD}0,x,1\n".encode(), "Line 2 of the trace a.csv has no number of 0 or more"),
+        ("a.csv", HEAD.replace(",", ";").encode(), "a.csv: the first line has no comma; separate the columns by comm"),
+        ("a.csv", HEAD.capitalize().encode(), r"a.csv: the first line has 'Arrival_ms'; did you mean arrival_ms\?"),
+        ("a.csv", HEAD.replace("output", "outptu").encode(), r"has 'outptu_tokens'; did you mean output_tokens\?"),
+        ("a.csv", f"arrival_ms,{HEAD}0,1,5,5\n".encode(), "a.csv: column arrival_ms appears twice; leave out one of"),
+        ("a.csv", f"{HEAD}0,0.5,5\n".encode(), "a.csv:2: input_tokens is 0.5; write 1 or more"),
+        ("a.csv", f"{HEAD}0,5,5\n\n0,5,5,,9\n".encode(), "a.csv:4 has 5 values, the first line 3 columns; leave out"),
     ],
 )
 def test_what_is_no_trace(name: str, content: bytes, part: str, tmp_path: Path) -> None:
@@ -26,6 +32,15 @@ def test_what_is_no_trace(name: str, content: bytes, part: str, tmp_path: Path) 
     file.write_bytes(content)
     with pytest.raises(TraceError, match=part):
         read(file)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_a_trace_that_excel_has_saved(name: str, tmp_path: Path) -> None:
+    """With a byte order mark, and empty cells behind the last column."""
+    content = f"\ufeff{HEAD}0,5,7,,\n".encode()
+    file = tmp_path / name
+    file.write_bytes(gzip.compress(content, mtime=0) if name.endswith(".gz") else content)
+    assert [(each.prompt, each.output) for each in read(file).requests] == [(5, 7)]
 
 
 def test_a_directory_is_no_trace(tmp_path: Path) -> None:

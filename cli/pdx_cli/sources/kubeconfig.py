@@ -1,0 +1,158 @@
+"""The kubeconfig that kubectl would use: the chosen context, its credentials, and what is wrong with them."""
+
+import ast
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from kubernetes.aio import client, config
+from kubernetes.aio.config.kube_config import KubeConfigMerger
+
+from pdx_cli.errors import InputError
+
+_UNUSABLE: Final = (
+    config.ConfigException, yaml.YAMLError, OSError, TypeError, ValueError, AttributeError, KeyError
+)  # fmt: skip
+"""What the client library raises for a file that is not a whole kubeconfig."""
+_LIBRARY: Final = logging.getLogger("kubernetes.aio.config.kube_config")
+_FILES: Final = (
+    ("user", "client-certificate", "client-certificate-data"),
+    ("user", "client-key", "client-key-data"),
+    ("user", "tokenFile", "token"),
+    ("cluster", "certificate-authority", "certificate-authority-data"),
+)
+"""Section -> its field with the name of a file, and the field that the client library reads instead, if it is set."""
+ANOTHER: Final = "or choose another context with --context."
+"""The end of a sentence about a context that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A user or a cluster of a kubeconfig."""
+
+    name: str
+    fields: Mapping[str, Any]
+    folder: Path
+    """Of the file that has it: relative paths in it begin there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A context of a kubeconfig."""
+
+    name: str
+    namespace: str
+    sections: Mapping[str, Section]
+    """user and cluster, as far as the kubeconfig has them."""
+
+
+async def load(kubeconfig: str | None, name: str | None) -> tuple[client.Configuration, Context]:
+    """Read the context of that name, or the current one, as kubectl does; raises InputError."""
+    _check_exists(kubeconfig)
+    paths = _paths(kubeconfig)
+    chosen = _context(paths, name)
+    settings = client.Configuration()
+    try:
+        with _errors() as errors:
+            await config.load_kube_config(paths, context=name, client_configuration=settings)  # type: ignore[no-untyped-call]
+    except _UNUSABLE as error:
+        if missing := _missing_file(chosen):
+            raise InputError(f"{paths}: {missing} does not exist; correct the path, {ANOTHER}") from error
+        text = f"The context {chosen.name} of {paths} has no usable cluster and user"
+        raise InputError(f"{text}; correct it, or choose another with --context.") from error
+    if errors and not settings.api_key.get("BearerToken"):
+        raise InputError(_plugin_error(chosen, errors[0]))
+    return settings, chosen
+
+
+def _paths(kubeconfig: str | None) -> str:
+    """Return the file, or the files that KUBECONFIG lists."""
+    return kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+
+
+def _check_exists(kubeconfig: str | None) -> None:
+    """Refuse a path without a file; the library would print a line for it."""
+    paths = _paths(kubeconfig)
+    if not any(Path(file).expanduser().is_file() for file in paths.split(os.pathsep) if file):
+        problem = "is not a file" if Path(paths).expanduser().exists() else "does not exist"
+        raise InputError(f"No cluster is configured: {paths!r} {problem}; name a file with --kubeconfig.")
+
+
+def _context(paths: str, name: str | None) -> Context:
+    """Return the context of that name, or the current one; raises InputError."""
+    try:
+        merged = KubeConfigMerger(paths).config.value  # type: ignore[no-untyped-call]
+        contexts = {str(each.value["name"]): each.value.get("context") or {} for each in merged["contexts"]}
+        if not contexts:
+            raise KeyError("contexts")
+        chosen = str(merged.get("current-context") or "") if name is None else name
+        if chosen in contexts:
+            return _described(merged, chosen, contexts[chosen])
+    except _UNUSABLE as error:
+        text = f"{paths} is not a kubeconfig with a current context, its cluster and its user"
+        raise InputError(f"{text}; name another file with --kubeconfig.") from error
+    names = ", ".join(contexts)
+    if name is not None:
+        raise InputError(f"{paths} has no context {name}; it has: {names}.")
+    problem = f": the current-context {chosen} does not exist" if chosen else " has no current-context"
+    raise InputError(f"{paths}{problem}; it has: {names}; choose one with --context.")
+
+
+def _described(merged: Mapping[str, Any], name: str, context: Mapping[str, Any]) -> Context:
+    sections = {}
+    for kind in ("user", "cluster"):
+        found = next((each for each in merged[f"{kind}s"] if each.value["name"] == context.get(kind)), None)
+        fields = found.value.get(kind) if found is not None else None
+        if found is not None and isinstance(fields, dict):
+            sections[kind] = Section(str(context[kind]), fields, Path(found.path).absolute().parent)
+    return Context(name, str(context.get("namespace") or "default"), sections)
+
+
+def _missing_file(context: Context) -> str:
+    """Return which file of the credentials does not exist; empty if none is missing."""
+    for kind, field, data in _FILES:
+        section = context.sections.get(kind)
+        if section is None or data in section.fields:
+            continue
+        path = section.fields.get(field)
+        if isinstance(path, str) and not (section.folder / path).is_file():
+            return f"the {field} {path} of {kind} {section.name}"
+    return ""
+
+
+@contextmanager
+def _errors() -> Iterator[list[str]]:
+    """Collect what the client library reports about a credential plugin. It goes on without credentials."""
+    found: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(record.getMessage())
+
+    collector = Collector(logging.ERROR)
+    _LIBRARY.addHandler(collector)
+    try:
+        yield found
+    finally:
+        _LIBRARY.removeHandler(collector)
+
+
+def _plugin_error(context: Context, error: str) -> str:
+    """Return the sentence about a credential plugin that gives no credentials; `error` is the client library's text."""
+    user = context.sections["user"]
+    command = str((user.fields.get("exec") or {}).get("command"))
+    subject = f"The command {command} of user {user.name}"
+    if shutil.which(command) is None:
+        return f"{subject} does not exist; install it, {ANOTHER}"
+    if ended := re.fullmatch(r"exec: process returned (-?\d+)(?:\. (b['\"].*))?", error, re.DOTALL):
+        lines = ast.literal_eval(ended[2]).decode(errors="replace").splitlines() if ended[2] else []
+        said = f": {lines[-1].strip().rstrip('.')}" if lines else ""
+        return f"{subject} ends with code {ended[1]}{said}; log in again, {ANOTHER}"
+    return f"{subject} returns no credentials ({error.removeprefix('exec: ').rstrip('.')}); correct it, {ANOTHER}"
