@@ -3,16 +3,18 @@
 Kinds: connections that declare 64 MiB and send 16 KiB a second; request heads without a body; connections that read
 nothing of a long answer. Engines have room for all of them. A connection that the gateway closes is replaced.
 
-`python -m benchmarks.soak.crowd ADDRESS NUMBER KIND...` is the process of these peers.
+`python -m benchmarks.soak.crowd ADDRESS NUMBER TOKENS KIND...` is the process of these peers.
 """
 
 import asyncio
 import itertools
+import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import quantiles
 from typing import Any, Final
@@ -29,6 +31,7 @@ from pdx_proxy.config.settings import Address, Limits, Settings
 _HEAD: Final = (
     "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
 )
+_SERVED: Final = b"HTTP/1.1 200"
 _PIECE: Final = b" " * (16 << 10)
 _BUFFER: Final = 4096
 _SEGMENT: Final = 1400
@@ -39,7 +42,6 @@ _TOKENS: Final = 20
 """Of the answers for all others."""
 _BETWEEN: Final = 0.002
 """Seconds between two connects."""
-_SETTLES_WITHIN: Final = 300.0
 _ESTABLISHED: Final = 1
 _SIM: Final = replace(
     BASE,
@@ -71,11 +73,17 @@ class Plan:
     """Requests per second of the other clients."""
     may_add: float = 0.005
     """The p99 of all others stays within `_MAY_GROW` times, or this more."""
+    tokens: int = _LONG
+    """Of each answer that nobody reads."""
+    settles: float = 300.0
+    """Until engines have generated all answers that nobody reads."""
     order: Order = Order.PREFILL_FIRST
 
 
-SHORT: Final = Plan(peers=20, phase=1.5, may_add=1.0)
-"""The p99 is the slowest of 30 requests. Peers that held what they declare would have the others refused."""
+SHORT: Final = Plan(peers=20, phase=1.5, may_add=1.0, tokens=4000, settles=60.0)
+"""The p99 is the slowest of 30 requests. Peers that held what they declare would have the others refused. With few
+connections, the kernel may buffer more of each answer.
+"""
 
 
 @dataclass
@@ -109,15 +117,16 @@ async def send_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
     await reader.read(-1)
 
 
-async def read_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Requests a long stream and reads nothing of it."""
+async def read_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tokens: int = _LONG) -> None:
+    """Requests a long stream and reads nothing of it. Ends if it is refused, or if the gateway closes it."""
     reader._transport.pause_reading()  # type: ignore[attr-defined]
-    writer.write(ClientRequest(0, chat=False, stream=True, prompt="request", tokens=_LONG).wire())
-    sock = writer.get_extra_info("socket")
-    while True:
-        await asyncio.sleep(1.0)
-        if sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != _ESTABLISHED:
-            return
+    writer.write(ClientRequest(0, chat=False, stream=True, prompt="request", tokens=tokens).wire())
+    with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as sock:
+        while sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _ESTABLISHED:
+            await asyncio.sleep(1.0)
+            with suppress(BlockingIOError):
+                if not _SERVED.startswith(sock.recv(len(_SERVED), socket.MSG_PEEK | socket.MSG_DONTWAIT)):
+                    return
 
 
 KINDS: Final[Mapping[str, tuple[Peer, ...]]] = {
@@ -151,9 +160,10 @@ async def _phase(report: Report, gateway: GatewayProcess, engines: Engines, peer
         held = (await gateway.state())["inFlight"]["decode"]
         return held >= unread and not any(engine.counts.running_now for engine in engines.all)
 
-    async with _crowd(gateway.listen, peers, plan.peers):
-        settled = await eventually(is_settled, within=_SETTLES_WITHIN)
-        report.expect(settled, f"engines have not generated {unread} answers that nobody reads, and wait")
+    async with _crowd(gateway.listen, peers, plan):
+        settled = await eventually(is_settled, within=plan.settles)
+        held, running = (await gateway.state())["inFlight"]["decode"], [e.counts.running_now for e in engines.all]
+        report.expect(settled, f"of {unread} answers that nobody reads, D's hold {held}; engines run {running}")
         before = await _ejections(gateway)
         await others.open_loop(plan.rate, within(plan.phase))
         await others.finish()
@@ -171,13 +181,14 @@ async def _ejections(gateway: GatewayProcess) -> int:
 
 
 @asynccontextmanager
-async def _crowd(where: Address, peers: tuple[Peer, ...], number: int) -> AsyncIterator[None]:
-    """So many connections of each kind while the context lasts. Their own process delays no other client."""
+async def _crowd(where: Address, peers: tuple[Peer, ...], plan: Plan) -> AsyncIterator[None]:
+    """The plan's connections of each kind while the context lasts. Their own process delays no other client."""
     if not peers:
         yield
         return
+    numbers, names = (str(plan.peers), str(plan.tokens)), (each.__name__ for each in peers)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.soak.crowd", str(where), str(number), *(each.__name__ for each in peers)),
+        *(sys.executable, "-m", "benchmarks.soak.crowd", str(where), *numbers, *names),
         stdout=asyncio.subprocess.PIPE,
         cwd=ROOT,
     )
@@ -221,5 +232,6 @@ def _check(report: Report) -> None:
 
 if __name__ == "__main__":
     host, _, port = sys.argv[1].rpartition(":")
-    by_name = {each.__name__: each for each in (send_slowly, send_head, read_nothing)}
-    asyncio.run(crowd(Address(host, int(port)), [by_name[name] for name in sys.argv[3:]], int(sys.argv[2])))
+    unread = partial(read_nothing, tokens=int(sys.argv[3]))
+    by_name: dict[str, Peer] = {"send_slowly": send_slowly, "send_head": send_head, "read_nothing": unread}
+    asyncio.run(crowd(Address(host, int(port)), [by_name[name] for name in sys.argv[4:]], int(sys.argv[2])))
