@@ -153,6 +153,6 @@ def _plugin_error(context: Context, error: str) -> str:
         return f"{subject} does not exist; install it, {ANOTHER}"
     if ended := re.fullmatch(r"exec: process returned (-?\d+)(?:\. (b['\"].*))?", error, re.DOTALL):
         lines = ast.literal_eval(ended[2]).decode(errors="replace").splitlines() if ended[2] else []
-        said = f": {lines[-1].strip().rstrip('.')}" if lines else ""
-        return f"{subject} ends with code {ended[1]}{said}; log in again, {ANOTHER}"
+        reason = f": {lines[-1].strip().rstrip('.')}" if lines else ""
+        return f"{subject} ends with code {ended[1]}{reason}; log in again, {ANOTHER}"
     return f"{subject} returns no credentials ({error.removeprefix('exec: ').rstrip('.')}); correct it, {ANOTHER}"
