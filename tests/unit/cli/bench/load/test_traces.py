@@ -21,7 +21,7 @@ HEAD = "arrival_ms,input_tokens,output_tokens\n"
         ("a.csv", f"{HEAD}0,x,1\n".encode(), "Line 2 of the trace a.csv has no number of 0 or more"),
         ("a.csv", HEAD.replace(",", ";").encode(), "a.csv: the first line has no comma; separate the columns by comm"),
         ("a.csv", HEAD.capitalize().encode(), r"a.csv: the first line has 'Arrival_ms'; did you mean arrival_ms\?"),
-        ("a.csv", HEAD.replace("output", "outptu").encode(), r"has 'outptu_tokens'; did you mean output_tokens\?"),
+        ("a.csv", HEAD.replace("output", "0utput").encode(), r"has '0utput_tokens'; did you mean output_tokens\?"),
         ("a.csv", f"arrival_ms,{HEAD}0,1,5,5\n".encode(), "a.csv: column arrival_ms appears twice; leave out one of"),
         ("a.csv", f"{HEAD}0,0.5,5\n".encode(), "a.csv:2: input_tokens is 0.5; write 1 or more"),
         ("a.csv", f"{HEAD}0,5,5\n\n0,5,5,,9\n".encode(), "a.csv:4 has 5 values, the first line 3 columns; leave out"),
