@@ -31,6 +31,7 @@ FORMER_FAMILIES: Final[Mapping[str, FamilyName]] = {"Serial": FamilyName.PULL}
 """Name of a family in PDX 0.1.0 -> its name. Protocols contain the former name: gateways of 0.1.0 read them."""
 
 
+MAX_SAVED_AFTER_MILLISECONDS: Final = 60_000
 DEFAULT_PREFILL_PARAMS: Final[KVParams] = {"do_remote_decode": True}
 """vLLM's own connectors then keep the prompt's KV for a D."""
 

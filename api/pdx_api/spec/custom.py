@@ -4,7 +4,13 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
-from pdx_api.connectors.custom import DEFAULT_PREFILL_PARAMS, FORMER_FAMILIES, Custom, FamilyName
+from pdx_api.connectors.custom import (
+    DEFAULT_PREFILL_PARAMS,
+    FORMER_FAMILIES,
+    MAX_SAVED_AFTER_MILLISECONDS,
+    Custom,
+    FamilyName,
+)
 from pdx_api.names import CODE_MOUNT
 from pdx_api.rule import Rule, cel_list
 from pdx_api.spec.fields import ObjectName, Part, Text, matching, without_default, without_null
@@ -119,7 +125,7 @@ class CustomConnector(Part):
         description="Pull: the kv_transfer_params of P's leg. Default: {do_remote_decode: true}.",
     )
 
-    saved_after_milliseconds: Annotated[int, Field(strict=True, ge=0, le=60_000)] = Field(
+    saved_after_milliseconds: Annotated[int, Field(strict=True, ge=0, le=MAX_SAVED_AFTER_MILLISECONDS)] = Field(
         default=0,
         description="Pool: milliseconds from P's answer until D can find the KV. The gateway sends D's leg after "
         "this time.",

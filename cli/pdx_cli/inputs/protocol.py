@@ -6,15 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pdx_api.connectors import CONNECTORS
-from pdx_api.connectors.custom import CONNECTOR, DEFAULT_PREFILL_PARAMS, FORMER_FAMILIES, FamilyName
+from pdx_api.connectors.custom import (
+    CONNECTOR,
+    DEFAULT_PREFILL_PARAMS,
+    FORMER_FAMILIES,
+    MAX_SAVED_AFTER_MILLISECONDS,
+    FamilyName,
+)
 from pdx_api.spec.messages import did_you_mean, shown
 from pdx_cli import usage
 from pdx_cli.errors import InputError
 
 KEYS: Final = ("family", "prefillParams", "savedAfterSeconds")
 _EXAMPLE: Final = '{"family": "Pull"}'
-_MAX_SECONDS: Final = 60
-"""The object's limit of savedAfterMilliseconds."""
+_MAX_SECONDS: Final = MAX_SAVED_AFTER_MILLISECONDS // 1000
 _REASONS: Final = {
     "Expecting property name enclosed in double quotes": "a key in double quotes is missing",
     "Expecting ':' delimiter": "a colon is missing",
@@ -124,7 +129,11 @@ def _problems_of_delay(family: object, seconds: object) -> Iterator[str]:
 def _instead(key: str, value: object) -> str:
     """Return what to write instead of a key that does not exist."""
     if key == "savedAfterMilliseconds":  # the object's field
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MAX_SECONDS * 1000:
+        if (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and 0 <= value <= MAX_SAVED_AFTER_MILLISECONDS
+        ):
             return f"write savedAfterSeconds, in seconds: {value / 1000:g}."
         return "write savedAfterSeconds, in seconds."
     return did_you_mean(key, KEYS) or f"write one of: {', '.join(KEYS)}."

@@ -113,8 +113,7 @@ def add_kubeconfig(group: argparse._ArgumentGroup) -> None:
 
 
 def _name(text: str) -> str:
-    if not text.strip():  # mostly a variable without a value
-        raise argparse.ArgumentTypeError("the value is empty; name a PDDeployment, or leave NAME out")
+    usage.text("name a PDDeployment, or leave NAME out")(text)
     if text.endswith((".yaml", ".yml", ".json")):
         raise argparse.ArgumentTypeError(f"{text} is a file; write the name of the PDDeployment in it")
     return text
