@@ -143,6 +143,7 @@ class Store:
         driver = "overlay" if _overlay_works(root) else "vfs"
         self._command = ["buildah", "--root", str(root / driver), "--runroot", str(root / f"{driver}-run")]
         self._command += ["--storage-driver", driver]
+        self._mounts = root / "mounts.lock"
 
     def buildah(self, *arguments: str, cwd: Path | None = None) -> str:
         """Run buildah and return what it prints; raises BuildError."""
@@ -169,8 +170,24 @@ class Store:
             self.buildah("add", "--quiet", container, tar)
             self.buildah("commit", "--quiet", "--rm", container, base)
 
+    @contextlib.contextmanager
+    def mounted(self, identity: str) -> Iterator[Path]:
+        """Mount a container of an image, and remove it afterwards."""
+        with _flock(self._mounts, fcntl.LOCK_SH):
+            container = self.buildah("from", "--pull-never", identity).strip()
+            try:
+                yield Path(self.buildah("mount", container).strip())
+            finally:
+                self.buildah("rm", container)
+
+    def remove_containers(self) -> None:
+        """Remove the containers that killed processes left, unless a process has mounted one. Call it in the lock."""
+        with contextlib.suppress(BlockingIOError), _flock(self._mounts, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            self.buildah("rm", "--all")
+
     def build(self, request: Request, root: Path) -> str:
         """Build an image and return its id."""
+        self.remove_containers()
         common = ["build", "--quiet", "--isolation", "chroot", "--layers", "--format", "docker"]
         if request.stand_in:
             self.make_stand_in(request.base, STAND_IN_PACKAGES)
@@ -184,7 +201,8 @@ class Store:
         stage = ["--target", "build", "-t", f"pdx-build/{request.image}"]
         self.buildah(*common, *stage, *_without_name(build_arguments(request)), cwd=root)
         identity = self.buildah(*common, *build_arguments(request), cwd=root).split()[-1]
-        self.buildah("rmi", "--prune")
+        # A mounted container keeps its image; a later build prunes that image.
+        _succeeds([*self._command, "rmi", "--prune"])
         return identity
 
 
@@ -192,7 +210,7 @@ def build(request: Request, cache: Path, root: Path = ROOT) -> Built:
     """Build an image, or return it from the cache; raises BuildError."""
     folder = cache / "archives" / f"{request.image}-{key(root, request)}"
     cache.mkdir(parents=True, exist_ok=True)
-    with _locked(cache / "lock"):
+    with _flock(cache / "lock", fcntl.LOCK_EX):  # builds share the layers
         record = folder / "built.json"
         if not record.is_file():
             _build_archive(request, folder, cache, root)
@@ -256,10 +274,10 @@ def _overlay_works(root: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock, because builds share the layers."""
+def _flock(path: Path, operation: int) -> Iterator[None]:
+    """Hold a lock on a file; raises BlockingIOError if `operation` does not wait."""
     with path.open("w", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, operation)
         yield
 
 

@@ -87,12 +87,8 @@ def _mounted(name: str) -> Iterator[Image]:
     built = build(Request(name, TAG, "buildah", stand_in=stand_in, pip_conf=pip_conf(os.environ)), cache)
     store = store_of(cache, stand_in)
     identity = store.buildah("pull", "--quiet", f"docker-archive:{built.archive}").strip()
-    container = store.buildah("from", "--pull-never", identity).strip()
-    try:
-        root = Path(store.buildah("mount", container).strip())
+    with store.mounted(identity) as root:
         yield Image(name, built, _config(Path(built.archive)), root)
-    finally:
-        store.buildah("rm", container)
 
 
 def _config(archive: Path) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """Inputs, arguments and cache keys of image builds; pure, except for temporary files."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-from images.build import BuildError, Request, build_arguments, inputs, key, main, needs_stand_in, pip_conf
+from images.build import BuildError, Request, Store, build_arguments, inputs, key, main, needs_stand_in, pip_conf
 
 REQUEST = Request("operator", "1.2.3", "buildah")
 FILES = {
@@ -92,3 +93,31 @@ def test_missing_builder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
 
     assert main(["--out", str(tmp_path)]) == 1
     assert "apt-get install buildah" in capsys.readouterr().err
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Return an empty store of layers."""
+    if os.geteuid() or shutil.which("buildah") is None:
+        pytest.skip("needs root and buildah")
+    return Store(tmp_path)
+
+
+def test_containers_of_killed_processes_are_removed(store: Store) -> None:
+    store.buildah("from", "scratch")
+
+    store.remove_containers()
+
+    assert not store.buildah("containers", "--quiet")
+
+
+def test_a_mounted_container_stays(store: Store) -> None:
+    container = store.buildah("from", "scratch").strip()
+    image = store.buildah("commit", "--quiet", "--rm", container).strip()
+
+    with store.mounted(image) as folder:
+        store.remove_containers()
+        assert folder.is_dir()
+        assert store.buildah("containers", "--quiet")
+
+    assert not store.buildah("containers", "--quiet")
