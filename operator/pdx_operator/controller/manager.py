@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 
 from pdx_operator.controller.reconciler import Reconciler
 from pdx_operator.kube.resources import Key
@@ -26,9 +27,12 @@ class Manager:
             entry[0].enqueue(spec_changed=spec_changed)
         elif exists and not self._stopped:
             reconciler = self._make(key)
-            task = asyncio.get_running_loop().create_task(reconciler.run(), name=f"reconciler of {key}")
+            # The current context contains kopf's event, with the whole object, and the task would keep it.
+            context = Context()
+            loop = asyncio.get_running_loop()
+            task = loop.create_task(reconciler.run(), name=f"reconciler of {key}", context=context)
             self._reconcilers[key] = reconciler, task
-            task.add_done_callback(lambda task: self._on_done(key, task))
+            task.add_done_callback(lambda task: self._on_done(key, task), context=context)
 
     async def stop(self) -> None:
         """Cancel every reconciler. Nothing is lost: the next operator plans from what exists."""
