@@ -104,11 +104,19 @@ dashboards: install-dev ## Run every panel's and alert's query in a Prometheus t
 
 .PHONY: check
 check: install-dev ## Format, lint, types, import rule, spelling, prose, links, the site, locks
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line --keep-going types all-but-types
+
+# The types take as long as everything else: `check` runs these two at once, and make shows each command's output whole.
+.PHONY: types
+types: install-dev
+	@$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
+	@$(BIN)/mypy tests scripts
+
+.PHONY: all-but-types
+all-but-types: install-dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@PYTHONPATH=cluster $(BIN)/lint-imports
-	@$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
-	@$(BIN)/mypy tests scripts
 	@$(BIN)/codespell
 	@$(BIN)/python -m scripts.generate --check
 	@$(BIN)/python -m scripts.site.links

@@ -31,7 +31,9 @@ and beside such a set the tests of engines in pods take four times as long. Ther
 """
 AUTOGROUPS: Final = Path("/proc/sys/kernel/sched_autogroup_enabled")
 """While it is 1, Linux shares the cores between sessions (sched(7)), and niceness counts within one session only."""
-SHARES_FIXTURE: Final = frozenset({"component/http/test_compiled.py", "component/test_failure_rows.py"})
+SHARES_FIXTURE: Final = frozenset(
+    {"component/http/test_compiled.py", "component/site/test_browser.py", "component/test_failure_rows.py"}
+)
 """Files of component tests that share a costly fixture."""
 
 
@@ -73,6 +75,7 @@ def line_of(text: str) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Collected())
     if hasattr(config, "workerinput"):
         return
     config.pluginmanager.register(Failures(config))
@@ -120,6 +123,23 @@ def _rank(item: pytest.Item) -> tuple[int, int]:
         return len(GROUPS) + ("tests/unit/" in item.nodeid), 0
     path = item.nodeid.removeprefix("tests/")
     return list(GROUPS).index(group), next(i for i, place in enumerate(GROUPS[group]) if path.startswith(place))
+
+
+_COLLECTED: Final = pytest.StashKey[frozenset[str]]()
+
+
+class Collected:
+    """Keeps the IDs of all tests that were found, before `-m` and `-k` deselect some."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        config.stash[_COLLECTED] = frozenset(item.nodeid for item in items)
+
+
+@pytest.fixture(scope="session")
+def found_tests(pytestconfig: pytest.Config) -> frozenset[str]:
+    """The IDs of all tests that were found, also of those that do not run."""
+    return pytestconfig.stash[_COLLECTED]
 
 
 @pytest.hookimpl(trylast=True)

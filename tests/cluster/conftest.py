@@ -102,8 +102,14 @@ def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace of the test's own, in the cluster that the test uses; deleted after it, not waited for."""
     sizes = [name for name in ("node_cluster", "simulated_cluster") if name in request.fixturenames]
     chosen = sizes[0] if sizes else "control_plane"
-    used: Cluster = request.getfixturevalue(chosen)
-    prefix = re.sub("[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:40].strip("-")
+    with new_namespace(request.getfixturevalue(chosen), request.node.name) as name:
+        yield name
+
+
+@contextlib.contextmanager
+def new_namespace(used: Cluster, purpose: str) -> Iterator[str]:
+    """A namespace whose name begins with its purpose."""
+    prefix = re.sub("[^a-z0-9]+", "-", purpose.lower()).strip("-")[:40].strip("-")
     name = f"{prefix}-{secrets.token_hex(3)}"
     used.kubectl("create", "namespace", name)
     # Pods are refused until a controller has made the account that they run under.

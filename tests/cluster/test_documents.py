@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.programs.kubernetes import KUBECTL, cluster_programs
+from tests.cluster.conftest import new_namespace
 from tests.cluster.runtime.harness import install
 from tests.documents import BLOCKS, ROOT
 from tests.pages import TUTORIALS, blocks, commands_of
@@ -22,9 +24,17 @@ def installed(control_plane: Cluster) -> Cluster:
     return control_plane
 
 
+@pytest.fixture(scope="module")
+def unchanged_namespace(installed: Cluster) -> Iterator[str]:
+    """One namespace for all tests that store nothing."""
+    with new_namespace(installed, "documents") as name:
+        yield name
+
+
 @pytest.mark.parametrize("body", [pytest.param(body, id=place) for place, body in BLOCKS])
-def test_a_block_of_a_document_is_accepted(installed: Cluster, namespace: str, body: dict[str, Any]) -> None:
-    flags = ("--dry-run=server", "--validate=strict", "--warnings-as-errors", "-n", namespace, "--filename=-")
+def test_a_block_of_a_document_is_accepted(installed: Cluster, unchanged_namespace: str, body: dict[str, Any]) -> None:
+    strict = ("--dry-run=server", "--validate=strict", "--warnings-as-errors")
+    flags = (*strict, "-n", unchanged_namespace, "--filename=-")
     installed.kubectl("apply", *flags, stdin=json.dumps(body))
 
 

@@ -1,13 +1,13 @@
-"""Real vLLM engines as pods: the first steps of `make cluster-e2e`, which goes further."""
+"""Real vLLM engines as pods: the first steps of `make cluster-e2e`, which goes further.
+
+The other breaks, and every repair, replace engines. They are for `make soak` and `make cluster-e2e`.
+"""
 
 import pytest
 
 from pdx_cluster.app.cluster import Cluster
 from tests.cluster.tiny import steps, verified
 from tests.cluster.tiny.scene import Scene
-
-SHORT = (verified.SIDE_CHANNEL,)
-"""The others are for `make soak` and `make cluster-e2e`."""
 
 
 @pytest.mark.timeout(1200)
@@ -16,17 +16,15 @@ def test_the_example_serves_and_reports_broken_transfers(served_cluster: Cluster
     served = steps.serve(scene)
     assert (served.text, served.external_tokens) == (served.alone, served.prompt_tokens)
     verified.wait_until_verified(scene)
-    for way in SHORT:
-        scene.report(verified.break_and_repair(scene, way))
+    scene.report(verified.break_only(scene, verified.EVERY_PORT))
     steps.remove(scene)
 
 
 @pytest.mark.soak
-def test_the_other_breaks(served_cluster: Cluster, namespace: str) -> None:
+def test_every_break_and_its_repair(served_cluster: Cluster, namespace: str) -> None:
     scene = Scene(served_cluster, namespace, print)
     steps.serve(scene)
     verified.wait_until_verified(scene)
     for way in verified.BREAKS:
-        if way not in SHORT:
-            scene.report(verified.break_and_repair(scene, way))
+        scene.report(verified.break_and_repair(scene, way))
     steps.remove(scene)

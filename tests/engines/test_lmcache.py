@@ -13,7 +13,7 @@ import pytest
 from pdx_api.connectors.lmcache import LMCache
 from pdx_api.names import Order, Role
 from tests.engines.conftest import Pair
-from tests.engines.support.campaign import fresh, revive
+from tests.engines.support.campaign import SHAPES, fresh, revive
 from tests.engines.support.harness import (
     Engine,
     Gateway,
@@ -66,8 +66,7 @@ def front(pair: Served) -> Iterator[Gateway]:
         yield found
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("chat", [False, True], ids=["text", "chat"])
+@pytest.mark.parametrize(("chat", "stream"), SHAPES)
 async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
     chat: bool, stream: bool, session: aiohttp.ClientSession, front: Gateway, pair: Served
 ) -> None:

@@ -1,6 +1,7 @@
 """Mooncake over TCP in every order: P writes into D's blocks. Real vLLM engines."""
 
 import asyncio
+import itertools
 import json
 import os
 import subprocess
@@ -31,6 +32,19 @@ _late: list[float] = []
 """Seconds of the waits that took longer than `FREED_SECONDS`."""
 """Long before the engines' own time-out of 60 s."""
 FAMILY = Mooncake().family(Order.CONCURRENT)
+ALWAYS = {
+    (Order.PREFILL_FIRST, "messages", "whole"),
+    (Order.PREFILL_FIRST, "messages", "stream"),
+    (Order.CONCURRENT, "messages", "whole"),
+    (Order.PREFILL_FIRST, "responses", "whole"),
+    (Order.DECODE_FIRST, "responses", "stream"),
+    (Order.CONCURRENT, "responses", "whole"),
+}
+"""Agents' requests that run always: responses in each order. Of messages P goes first in every order."""
+AGENTS = [
+    pytest.param(*case, id="-".join(case), marks=() if case in ALWAYS else pytest.mark.soak)
+    for case in itertools.product(Order, ("messages", "responses"), ("whole", "stream"))
+]
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +85,12 @@ async def _free(pair: Pair) -> None:
     assert len(_late) <= 1, f"blocks were held until P's time-out: {_late}"
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("agent", ["messages", "responses"])
+@pytest.mark.parametrize(("front", "agent", "form"), AGENTS, indirect=["front"])
 async def test_agents_requests_are_split(
-    session: aiohttp.ClientSession, front: Gateway, pair: Pair, agent: str, stream: bool
+    session: aiohttp.ClientSession, front: Gateway, pair: Pair, agent: str, form: str
 ) -> None:
     """Of messages P goes first in every order: it has no `ignore_eos`."""
+    stream = form == "stream"
     prompt = make_prompt(9_000_000 + 10 * front.number + 2 * (agent == "messages") + stream, 60)
     chat = {"messages": [{"role": "user", "content": prompt}], "max_tokens": 12}
     body = chat if agent == "messages" else {"input": prompt, "max_output_tokens": 12}

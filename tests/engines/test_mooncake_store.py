@@ -18,7 +18,7 @@ from pdx_api.connectors.mooncake_store import MooncakeStore
 from pdx_api.names import Order, Role
 from tests.engines.conftest import Pair
 from tests.engines.support import campaign, mooncake
-from tests.engines.support.campaign import fresh
+from tests.engines.support.campaign import SHAPES, fresh
 from tests.engines.support.harness import (
     Answer,
     Engine,
@@ -104,8 +104,7 @@ async def _came(pair: Served, before: float, tokens: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("chat", [False, True], ids=["text", "chat"])
+@pytest.mark.parametrize(("chat", "stream"), SHAPES)
 async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
     chat: bool, stream: bool, session: aiohttp.ClientSession, front: Gateway, pair: Served
 ) -> None:

@@ -67,7 +67,7 @@ async def test_transfer_probes_see_kv_move(session: aiohttp.ClientSession, pair:
 
 async def test_hang_ups_are_settled(session: aiohttp.ClientSession, front: Gateway, pair: Pair) -> None:
     before = pair.prefill.metrics()
-    outcomes = await campaign.hang_up_at_random(session, front, 200, seed=1)
+    outcomes = await campaign.hang_up_at_random(session, front, 100, seed=1)
     assert set(outcomes) == {200, "left"}
     await campaign.check_settled(front, pair.prefill, pair.decode, before=before)
 
@@ -112,10 +112,12 @@ def _sent(front: Gateway) -> int:
     return int(float(found[1])) if found else 0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("rounds", campaign.ROUNDS)
 async def test_engines_that_are_killed(
     rounds: int, session: aiohttp.ClientSession, front: Gateway, pair: Pair, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """In `make soak` only: test_push.py kills engines in the same way always."""
     for number in range(rounds):
         lines = await campaign.check_kills(session, [front], (pair.prefill, pair.decode), 100_000 * (5 + number))
         campaign.print_lines(lines, capsys)

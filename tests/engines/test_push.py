@@ -7,10 +7,11 @@ import aiohttp
 import pytest
 
 from pdx_api.names import Order
+from tests.api_document import Parameter
 from tests.engines.conftest import Pair, running_pair
 from tests.engines.support import campaign
 from tests.engines.support.agents import Agents
-from tests.engines.support.api_table import ApiTable
+from tests.engines.support.api_table import ONE_OF_EACH_WAY, ApiTable
 from tests.engines.support.harness import Gateway, gateway
 from tests.engines.support.openai_client import OpenAIClient
 
@@ -33,6 +34,13 @@ async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
     await campaign.check_text_and_transfer(session, front, pair.prefill, pair.decode, moves=True)
 
 
+@pytest.mark.parametrize(
+    "front",
+    [pytest.param(Order.DECODE_FIRST, marks=pytest.mark.soak), Order.CONCURRENT],
+    ids=str,
+    indirect=True,
+    scope="module",
+)
 async def test_clients_with_one_request_id_get_their_own_answers(
     session: aiohttp.ClientSession, front: Gateway, pair: Pair
 ) -> None:
@@ -45,7 +53,7 @@ async def test_transfer_probes_see_kv_move(session: aiohttp.ClientSession, pair:
 
 async def test_hang_ups_are_settled(session: aiohttp.ClientSession, front: Gateway, pair: Pair) -> None:
     before = pair.prefill.metrics()
-    outcomes = await campaign.hang_up_at_random(session, front, 200, seed=20 + list(Order).index(front.order))
+    outcomes = await campaign.hang_up_at_random(session, front, 100, seed=20 + list(Order).index(front.order))
     assert set(outcomes) == {200, "left"}
     await campaign.check_settled(front, pair.prefill, pair.decode, before=before)
 
@@ -64,10 +72,12 @@ async def test_engines_that_are_killed(
             )
 
 
+@pytest.mark.soak
 class TestOpenAIClient(OpenAIClient):
-    """Every case of `openai_client` in this wiring."""
+    """Every case of `openai_client` in this wiring. What the client sees depends on no order: see test_pull.py."""
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("front", [Order.CONCURRENT], ids=str, indirect=True, scope="module")
 class TestAgents(Agents):
     """Conversations of coding agents in one push order."""
@@ -75,4 +85,10 @@ class TestAgents(Agents):
 
 @pytest.mark.parametrize("front", [Order.CONCURRENT], ids=str, indirect=True, scope="module")
 class TestApiTable(ApiTable):
-    """Every example of docs/api.md in one push order."""
+    """The examples of docs/api.md in one push order: all in `make soak`, and one of each way always."""
+
+    @pytest.mark.parametrize(("seed", "row"), ONE_OF_EACH_WAY)
+    async def test_parameter(
+        self, session: aiohttp.ClientSession, front: Gateway, pair: Pair, seed: int, row: Parameter
+    ) -> None:
+        await super().test_parameter(session, front, pair, seed, row)

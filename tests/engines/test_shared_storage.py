@@ -16,6 +16,7 @@ from pdx_api.connectors.base import Site
 from pdx_api.names import Order, Role
 from pdx_api.render.engines import engine_command
 from tests.engines.conftest import Pair
+from tests.engines.support.campaign import SHAPES
 from tests.engines.support.harness import (
     Answer,
     Engine,
@@ -75,8 +76,7 @@ async def _alone(session: aiohttp.ClientSession, pair: Pair, storage: Path, body
     return answer
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("chat", [False, True], ids=["text", "chat"])
+@pytest.mark.parametrize(("chat", "stream"), SHAPES)
 async def test_text_is_a_single_engines_and_the_prompt_came_from_outside(
     chat: bool, stream: bool, session: aiohttp.ClientSession, front: Gateway, pair: Pair, storage: Path
 ) -> None:

@@ -1,8 +1,8 @@
 """`pdx up --once`, as `make run ONCE=1` runs it, with real vLLM.
 
-A connector with a side service and mode Aggregated run always, and test_laptop.py runs `pdx up` with NIXL. The other
-examples and orders run in `make soak`. The other files here move KV with their connectors, and component/cli/test_up.py
-runs `pdx up` with each of them.
+A connector with a side service runs always, and test_laptop.py runs `pdx up` with NIXL. The other examples, the orders
+and mode Aggregated run in `make soak`. The other files here move KV with their connectors, test_aggregated.py serves in
+mode Aggregated, and component/cli/test_up.py runs `pdx up` with each connector and in that mode.
 """
 
 import os
@@ -25,7 +25,7 @@ NONE = "KV moved: none, as expected in mode Aggregated"
     ("example", "setting", "verdict"),
     [
         ("connectors/mooncake-store", "spec.prefill.replicas=1", MOVED),
-        ("tiny-cpu", "spec.mode=Aggregated", NONE),
+        pytest.param("tiny-cpu", "spec.mode=Aggregated", NONE, marks=pytest.mark.soak),
         *(
             pytest.param(example, setting, MOVED, marks=pytest.mark.soak)
             for example, setting in (

@@ -124,7 +124,7 @@ def _comments() -> Iterator[Row]:
         orders=PULL,
         streams=STREAM,
         engines="as for a client that leaves",
-        test=_COMMENTS + "shutdown_ends_a_stream_with_an_event[{shape}-1.0]",
+        test=_COMMENTS + "shutdown_ends_a_stream_with_an_event[{text}-1.0]",
     )
     yield Row(
         "shutdown-http-1.0",

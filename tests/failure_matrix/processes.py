@@ -16,7 +16,7 @@ _SUPERVISION: Final = "component/process/test_supervision.py::test_"
 def deleted() -> Iterator[Row]:
     """Engines are deleted, restarted, lost."""
     for phase, name in ((Phase.PREFILL, "prefill"), (Phase.DECODE, "decode"), (Phase.ANSWER, "answer")):
-        shared = "[{order}-{shape}-" + name + "]"
+        shared = "[{order}-{text}-" + name + "]"
         yield Row(
             f"deleted-{name}",
             phase,
@@ -65,7 +65,7 @@ def deleted() -> Iterator[Row]:
         {Settlement.DECODE_LOST: 1},
         orders=PUSH,
         engines="D is closed; `pdx_decode_kv_leaked{endpoint}` and `/pdx/state` name it",
-        test=_ENDINGS + "a_prefill_that_dies_for_good_is_counted_against_its_decode[{shape}-{order}]",
+        test=_ENDINGS + "a_prefill_that_dies_for_good_is_counted_against_its_decode[{text}-{order}]",
     )
     yield Row(
         "prefill-killed-late",
@@ -77,7 +77,7 @@ def deleted() -> Iterator[Row]:
         {Settlement.DECODE_LOST: 1},
         orders=PUSH,
         engines="D is closed, D whole 1",
-        test=_ENDINGS + "a_prefill_that_dies_behind_its_answer[{shape}-{order}]",
+        test=_ENDINGS + "a_prefill_that_dies_behind_its_answer[{text}-{order}]",
     )
     yield Row(
         "decode-stops",
@@ -87,7 +87,7 @@ def deleted() -> Iterator[Row]:
         {Outcome.SPLIT: 1},
         streams=STREAM,
         engines="one leg each",
-        test=_ENDINGS + "an_engine_that_shuts_down_aborts[{order}-{shape}]",
+        test=_ENDINGS + "an_engine_that_shuts_down_aborts[{order}-{text}]",
     )
     yield Row(
         "decode-stops-whole",
@@ -99,7 +99,7 @@ def deleted() -> Iterator[Row]:
         (Settlement.FINISHED, Settlement.LEASE),
         streams=WHOLE,
         engines="one leg each",
-        test=_ENDINGS + "an_engine_that_shuts_down_aborts[{order}-{shape}]",
+        test=_ENDINGS + "an_engine_that_shuts_down_aborts[{order}-{text}]",
     )
 
 
@@ -181,7 +181,7 @@ def gateway() -> Iterator[Row]:
             _LEFT,
             streams=streams,
             engines="D is closed",
-            test=_ENDINGS + "the_gateway_waits_no_longer_than_its_grace_period[{order}-{shape}]",
+            test=_ENDINGS + "the_gateway_waits_no_longer_than_its_grace_period[{order}-{text}]",
         )
     for id_, text, test in (
         ("certificate", "the files of its certificate are replaced",
@@ -233,7 +233,7 @@ def gateway() -> Iterator[Row]:
         {Outcome.INTERNAL: 1},
         engines="settled as if the client had left",
         counters="a line in the log",
-        test="component/process/test_logs.py::test_an_error_inside_is_an_outcome_of_its_own[{order}-{shape}]",
+        test="component/process/test_logs.py::test_an_error_inside_is_an_outcome_of_its_own[{order}-{text}]",
     )
     yield Row(
         "worker-dies",

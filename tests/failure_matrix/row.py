@@ -130,7 +130,10 @@ class Row:
     """What engines see, if the leg counts do not show it."""
     counters: str = ""
     test: str = TEST
-    """The test of the row, below tests/, for each order, stream and policy."""
+    """The test of the row, below tests/, for each order, stream and policy.
+
+    `{shape}` is the form that `make test` runs of a test for both APIs, and `{text}` that of a test for texts alone.
+    """
 
     @property
     def runs(self) -> bool:
@@ -166,7 +169,8 @@ class Case:
             id=self.row.id,
             order=self.order,
             stream="stream" if self.stream else "whole",
-            shape="text-stream" if self.stream else "text",
+            shape="chat-stream" if self.stream else "text",
+            text="text-stream" if self.stream else "text",
             policy=self.policy,
             plain=self.order.order,
         )

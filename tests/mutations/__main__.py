@@ -29,7 +29,7 @@ def notices(mutation: Mutation) -> bool:
             raise ValueError(f"{mutation.file} holds {mutation.old!r} {text.count(mutation.old)} times")
         path.write_text(text.replace(mutation.old, mutation.new), encoding="utf-8")
         paths = os.pathsep.join((place, os.environ.get("PYTHONPATH", "")))
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/{mutation.test}"]
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "no:cacheprovider", f"tests/{mutation.test}"]
         environment = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
         ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if ended.returncode not in (0, 1):

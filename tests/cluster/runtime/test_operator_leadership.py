@@ -59,7 +59,7 @@ def _lease_writes(operator: Operator) -> float:
 def test_the_other_operator_continues_when_the_leader_is_killed(
     api: Api, start_operator: StartOperator, namespace: str, control_plane: Cluster
 ) -> None:
-    print_line("kills", _killed(api, start_operator, namespace, control_plane, kills=5, seed=1))
+    print_line("kills", _killed(api, start_operator, namespace, control_plane, kills=len(PHASES), seed=1))
 
 
 @pytest.mark.soak
@@ -145,7 +145,8 @@ def _settled(api: Api, namespace: str, name: str) -> bool:
 def test_an_end_hands_over_at_once_and_a_settled_operator_only_renews(
     api: Api, start_operator: StartOperator, namespace: str
 ) -> None:
-    leader, standby = _pair(start_operator, _flags(namespace, "pdx"))
+    flags = _flags(namespace, "pdx", "9")  # it is renewed every 3 s
+    leader, standby = _pair(start_operator, flags)
     with kubelets(api, namespace):
         api.deploy(namespace)
         eventually(partial(_settled, api, namespace, "m"), what="settled")
@@ -153,7 +154,7 @@ def test_an_end_hands_over_at_once_and_a_settled_operator_only_renews(
         eventually(lambda: _lease_writes(leader) >= renewals + 2, what="renewals")
         assert leader.object_writes() == before
         assert standby.writes() == 0
-        name = _flags(namespace, "pdx")[5]
+        name = flags[5]
         holder = _holder(api, name)
         leader.end()
         assert _holder(api, name) != holder, "released, so the other need not wait until it expires"

@@ -73,8 +73,8 @@ def wait_until_verified(scene: Scene) -> float:
     return time.monotonic() - began
 
 
-def break_and_repair(scene: Scene, way: Break) -> str:
-    """Check that condition and doctor report the break, and then the repair; return one line with the times."""
+def break_only(scene: Scene, way: Break) -> str:
+    """Check that condition and doctor report the break; return one line with the time. The break ends with it."""
     with way.made(scene):
         if way.before is not None:
             breaks.replace_engine(scene, way.before)
@@ -85,12 +85,18 @@ def break_and_repair(scene: Scene, way: Break) -> str:
         _check_doctor(scene, way)
     if condition["reason"] not in way.causes:
         raise ClusterError(f"{way.what}: the condition reports {condition['reason']}: {condition['message']}")
+    since = "the engine was Ready" if way.before is not None else "the break"
+    return f"{way.what}: False {to_false:.0f} s after {since} ({condition['reason']})"
+
+
+def break_and_repair(scene: Scene, way: Break) -> str:
+    """Check that condition and doctor report the break, and then the repair; return one line with the times."""
+    broken = break_only(scene, way)
     if way.after is not None:
         breaks.replace_engine(scene, way.after)
     to_true = wait_until_verified(scene)
     _wait_until_healthy(scene)
-    reason, since = condition["reason"], "the engine was Ready" if way.before is not None else "the break"
-    return f"{way.what}: False {to_false:.0f} s after {since} ({reason}); repaired: True after {to_true:.0f} s"
+    return f"{broken}; repaired: True after {to_true:.0f} s"
 
 
 def _wait(scene: Scene, status: str, seconds: float) -> None:

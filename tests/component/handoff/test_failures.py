@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,20 @@ from tests.component.conftest import MakeWorld
 from tests.component.harness import PROMPT, Reply, Shape, World, eventually, prompt_of
 from tests.component.stalls import watched
 from tests.failure_matrix.mooncake import mooncake_rows
-from tests.failure_matrix.row import LONG, MOONCAKE_ALL, Case, Client, Row, Strike, Wiring
+from tests.failure_matrix.row import (
+    LONG,
+    MOONCAKE_ALL,
+    MOONCAKE_D_WAITS,
+    MOONCAKE_P_FIRST,
+    POOL,
+    PULL,
+    PUSH,
+    Case,
+    Client,
+    Row,
+    Strike,
+    Wiring,
+)
 from tests.failure_matrix.rows import rows
 
 TOKENS = 12
@@ -25,15 +39,34 @@ LONGEST = 15.0
 """No row waits for a deadline of LONG."""
 TRIES = 4
 CASES = [case for row in (*rows(), *mooncake_rows()) for case in row.cases()]
+FAMILIES = (PULL, PUSH, POOL, MOONCAKE_P_FIRST, MOONCAKE_D_WAITS)
 AGENT_WIRINGS = (Wiring.PREFILL_FIRST, Wiring.CONCURRENT, Wiring.MOONCAKE_CONCURRENT)
 """With these, rows are run by the APIs of coding agents too. Over Mooncake, messages have their own order."""
+
+
+def _cases() -> Iterator[Any]:
+    """Every case. Within a row, a family and a policy, orders and forms take turns, except in `make soak`.
+
+    The orders of a family differ in when P's leg begins, and the forms in who waits for the first event.
+    """
+    for family in FAMILIES:
+        groups: dict[Any, list[Case]] = defaultdict(list)
+        for case in CASES:
+            if case.order in family:
+                groups[case.row.id, case.policy].append(case)
+        for number, group in enumerate(groups.values()):
+            for place, case in enumerate(group):
+                marks = () if place == number % len(group) else pytest.mark.soak
+                yield pytest.param(case, marks=marks, id=_id(case))
 
 
 def _agent_cases() -> Iterator[Any]:
     """The rows in which an attempt is repeated, each once in an order, with alternating APIs.
 
     Those in which an engine hangs differ in deadlines alone. In a stream of responses no event reports a failed load.
+    Those with the same retries, legs and outcomes take the same path: all but one of them are left to `make soak`.
     """
+    paths: set[Any] = set()
     repeated = [case for case in CASES if case.row.retries and case.order in AGENT_WIRINGS]
     found = {(case.row.id, case.order): case for case in repeated if case.row.deadlines is LONG}
     for number, case in enumerate(found.values()):
@@ -41,7 +74,10 @@ def _agent_cases() -> Iterator[Any]:
         if reports and case.order in MOONCAKE_ALL:
             continue
         agent = "messages" if reports or (number % 2 and case.order not in MOONCAKE_ALL) else "responses"
-        yield pytest.param(case, Shape(agent=agent, stream=case.stream), id=f"{_id(case)}-{agent}")
+        path = (case.order, case.row.legs, *case.row.retries.items(), *case.row.outcomes.items())
+        marks = pytest.mark.soak if path in paths else ()
+        paths.add(path)
+        yield pytest.param(case, Shape(agent=agent, stream=case.stream), marks=marks, id=f"{_id(case)}-{agent}")
 
 
 def _id(case: Case) -> str:
@@ -141,7 +177,7 @@ async def _world(case: Case, make_world: MakeWorld, storage: Path) -> World:
     return world
 
 
-@pytest.mark.parametrize("case", CASES, ids=_id)
+@pytest.mark.parametrize("case", list(_cases()))
 async def test_row(case: Case, make_world: MakeWorld, tmp_path: Path) -> None:
     await _run(case, Shape(case.stream, case.stream), make_world, tmp_path)
 

@@ -1,11 +1,13 @@
 """An engine fails and there is no other; refusals keep the engine's text. See docs/failures.md."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pdx_api.names import Order
+from pdx_proxy.config.settings import Deadlines
 from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld
 from tests.component.harness import SHORT, Shape, World
@@ -41,7 +43,7 @@ async def test_the_only_decode_fails(name: str, order: Order, make_world: MakeWo
     """It gets the request again. If it is silent, only a stream has a deadline before `total`."""
     kind, fields = D_FAULTS[name]
     shape = Shape(stream=True) if name in D_HANGS else Shape()
-    world = await make_world(order, sim={"lease_seconds": 1.0}, deadlines=SHORT)
+    world = await make_world(order, sim={"lease_seconds": 1.0}, deadlines=replace(SHORT, settle=1.0))
     world.allowed.stranded = not world.pull
     world.allowed.expired = True
     await _warmed_up(world, Shape())
@@ -58,7 +60,7 @@ async def test_the_only_decode_fails(name: str, order: Order, make_world: MakeWo
 async def test_an_answer_that_breaks_off_ejects_no_engine(kind: FaultKind, order: Order, make_world: MakeWorld) -> None:
     """As of a request that vLLM refuses only inside its stream: other requests keep their engines."""
     shape = Shape(stream=True)
-    world = await make_world(order, 1, 2, sim={"lease_seconds": 1.0})
+    world = await make_world(order, 1, 2, sim={"lease_seconds": 1.0}, deadlines=Deadlines(settle=1.0))
     world.allowed.stranded = not world.pull
     world.allowed.expired = True
     await _warmed_up(world, shape)

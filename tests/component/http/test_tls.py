@@ -135,26 +135,39 @@ async def test_large_bodies_and_their_refusal_over_tls(world: World) -> None:
     assert (await world.complete()).status == 200
 
 
-async def test_plain_http_is_not_served(world: World) -> None:
+def _sweep_soon(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the gateway forget a connection soon after its handshake has failed."""
+    monkeypatch.setattr(listener, "HANDSHAKE_SECONDS", 0.3)
+    monkeypatch.setattr(listener, "_SWEEP_SECONDS", 0.05)
+    world.worker._listener._sweeper.cancel()
+    world.worker._listener._sweep()
+
+
+async def _forgotten(world: World) -> None:
+    """Wait until no connection is without a handshake."""
+    server = world.worker._listener
+    await eventually(lambda: not [c for c in server._connections if c.transport is None], what="forgotten")
+
+
+async def test_plain_http_is_not_served(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    _sweep_soon(world, monkeypatch)
     address = world.gateway.listen
     with pytest.raises(aiohttp.ClientError):
         await world.call("GET", f"http://{address}/v1/models")
     assert (await world.complete()).status == 200
+    await _forgotten(world)  # the end of the gateway would wait for it
 
 
 async def test_clients_that_end_no_handshake_take_no_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "HANDSHAKE_SECONDS", 0.0)
-    monkeypatch.setattr(listener, "_SWEEP_SECONDS", 0.05)
+    _sweep_soon(world, monkeypatch)
     server, address = world.worker._listener, world.gateway.listen
-    server._sweeper.cancel()
-    server._sweep()
     writers = []
     for data in (b"GET / HTTP/1.1\r\n\r\n", b"", b"\x16\x03\x01"):
         _, writer = await asyncio.open_connection(address.host, address.port)
         writer.write(data)
         writers.append(writer)
     await eventually(lambda: len(server._connections) >= 1, what="accepted")
-    await eventually(lambda: not [c for c in server._connections if c.transport is None], what="forgotten")
+    await _forgotten(world)
     for writer in writers:
         writer.close()
     assert (await world.complete()).status == 200

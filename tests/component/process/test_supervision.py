@@ -191,7 +191,9 @@ async def test_connections_in_the_backlog_are_served(make_world: MakeWorld) -> N
     idle[1].close()
 
 
-async def test_an_incomplete_head_is_answered(make_world: MakeWorld) -> None:
+async def test_an_incomplete_head_is_answered(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pdx_proxy.http.downstream.http1._LINGER_SECONDS", 0.5)
+    monkeypatch.setattr("pdx_proxy.http.downstream.listener._SWEEP_SECONDS", 0.1)
     world = await make_world(Order.PREFILL_FIRST)
     reader, writer = await asyncio.open_connection(*world.gateway.listen)
     writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: h\r\n")

@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from pdx_api.names import Order
-from pdx_proxy.config.settings import Limits, Streams
+from pdx_proxy.config.settings import Deadlines, Limits, Streams
 from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld
 from tests.component.harness import SHAPES, SHORT, Shape, eventually
@@ -100,7 +100,8 @@ async def test_a_connection_serves_on(make_world: MakeWorld) -> None:
 @pytest.mark.parametrize("kind", [FaultKind.DIE_BEFORE_HEAD, FaultKind.STATUS, FaultKind.ERROR_EVENT])
 async def test_attempts_go_on_behind_a_comment(kind: FaultKind, order: Order, make_world: MakeWorld) -> None:
     """No byte of an engine has been sent, so a failure before the first event is retried."""
-    world = await make_world(order, decode=2, sim={**SLOW, **LEASE}, streams=FAST)
+    deadlines = Deadlines(settle=1.0)
+    world = await make_world(order, decode=2, sim={**SLOW, **LEASE}, streams=FAST, deadlines=deadlines)
     world.allowed.expired = world.allowed.stranded = True
     for engine in world.decode:
         world.fault(engine, kind, status=500)
@@ -182,7 +183,7 @@ async def test_a_client_that_leaves_behind_a_comment(make_world: MakeWorld) -> N
 @pytest.mark.parametrize("shape", [TEXT, Shape(stream=True, agent="messages")], ids=lambda shape: shape.label)
 async def test_shutdown_ends_a_stream_with_an_event(shape: Shape, version: str, make_world: MakeWorld) -> None:
     """In HTTP/1.0 a connection that is closed would end a whole answer."""
-    world = await make_world(Order.PREFILL_FIRST, p={"prefill_base_seconds": 3.0}, streams=FAST, shutdown_seconds=0.3)
+    world = await make_world(Order.PREFILL_FIRST, p={"prefill_base_seconds": 1.0}, streams=FAST, shutdown_seconds=0.3)
     world.allowed.expired = True
     reader, writer = await world.raw(shape.body(), path=shape.path, version=version)
     await reader.readuntil(COMMENT)

@@ -20,7 +20,7 @@ AT_ONCE = 16
 LONG = 50_000
 ALWAYS = pytest.mark.timeout(180)
 SOAK = [pytest.mark.soak, pytest.mark.timeout(3600)]
-SECONDS = {False: 16.0, True: float(os.environ.get("SECONDS_EACH", "600"))}
+SECONDS = {False: 10.0, True: float(os.environ.get("SECONDS_EACH", "600"))}
 """Duration of each part of the random faults: always, and in `make soak`."""
 MAY_GROW = 0.05
 """Share by which the gateway's memory may grow from minute 5 to the end."""
@@ -72,7 +72,7 @@ async def _one(world: World, number: int, rng: random.Random) -> str:
     ("order", "requests"),
     [
         *(
-            pytest.param(order, 2000, marks=ALWAYS, id=f"{order}-short")
+            pytest.param(order, 1000, marks=ALWAYS, id=f"{order}-short")
             for order in (Order.PREFILL_FIRST, Order.CONCURRENT)
         ),
         *(pytest.param(order, LONG, marks=SOAK, id=f"{order}-long") for order in Order),

@@ -35,12 +35,29 @@ WHOLE_BODIES: Final[dict[str, dict[str, Any]]] = {
 """What an engine that generates answers at the paths that go whole; at the others it has nothing."""
 
 
+def _case(seed: int, row: Parameter, *, soak: bool = False) -> Any:
+    return pytest.param(seed, row, id=f"{row.label}-{seed}", marks=pytest.mark.soak if soak else ())
+
+
+def _one_of_each_way() -> list[Any]:
+    served = set[tuple[object, ...]]()
+    found = list[Any]()
+    for seed, row in enumerate(PARAMETERS):
+        way = row.kind, row.verdict, row.to_prefill, row.refused, row.example.get("stream", False)
+        found.append(_case(seed, row, soak=way in served))
+        served.add(way)
+    return found
+
+
+EVERY_ROW: Final = [_case(seed, row) for seed, row in enumerate(PARAMETERS)]
+ONE_OF_EACH_WAY: Final = _one_of_each_way()
+"""The first row of each way in which the gateway serves a request; the other rows run in `make soak`."""
+
+
 class ApiTable:
     """The cases; a wiring's module inherits them and brings its `front` and `pair`."""
 
-    @pytest.mark.parametrize(
-        ("seed", "row"), [pytest.param(n, row, id=f"{row.label}-{n}") for n, row in enumerate(PARAMETERS)]
-    )
+    @pytest.mark.parametrize(("seed", "row"), EVERY_ROW)
     async def test_parameter(
         self, session: aiohttp.ClientSession, front: Gateway, pair: Pair, seed: int, row: Parameter
     ) -> None:

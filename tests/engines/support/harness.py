@@ -386,7 +386,7 @@ async def eventually(holds: Any, seconds: float, what: str) -> None:
     deadline = time.monotonic() + seconds
     while not await asyncio.to_thread(holds):
         assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(0.1)
 
 
 def make_prompt(seed: int, count: int) -> str:

@@ -101,8 +101,8 @@ async def _take_weights(session: aiohttp.ClientSession, engine: Engine, model: P
 
 async def check_hang_ups(session: aiohttp.ClientSession, front: Gateway, pair: Pair, seeds: Iterator[int]) -> None:
     """Clients that leave at any moment, also while P or D loads, end no engine and leave nothing held."""
-    outcomes = await hang_up_at_random(session, front, 200, seed=next(seeds))
-    assert outcomes["left"] > 20
+    outcomes = await hang_up_at_random(session, front, 80, seed=next(seeds))
+    assert outcomes["left"] > 10
     rng = random.Random(next(seeds))
     prompts = [make_prompt(next(seeds), 400) for _ in range(20)]
     for prompt in prompts:
@@ -117,13 +117,13 @@ async def check_hang_ups(session: aiohttp.ClientSession, front: Gateway, pair: P
         return True
 
     left = 0
-    for _ in range(5):
+    for _ in range(3):
         async with session.post(f"{pair.prefill.url}/reset_prefix_cache") as answer:
             assert answer.status == 200, await answer.text()
         for pairs in zip(prompts[::2], prompts[1::2], strict=True):
             left += sum(await asyncio.gather(*map(leave, pairs)))
         await eventually(lambda: not any(front.state()["inFlight"].values()), 30, "the gateway does not come to rest")
-    assert left > 5
+    assert left > 3
     assert pair.prefill.external_tokens > before, "P has loaded nothing, which proves nothing"
     await check_serves(session, front, pair.prefill, make_prompt(next(seeds), 120))
     await eventually(lambda: pair.prefill.kv_usage == 0 and pair.decode.kv_usage == 0, 20, "blocks are still held")

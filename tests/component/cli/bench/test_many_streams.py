@@ -45,7 +45,7 @@ def _rival() -> Iterator[None]:
 
 def test_a_generator_that_comes_too_late_is_the_limit() -> None:
     with _rival():
-        assert stream(5.0, 5.0).outcome.lateness.is_limit
+        assert stream(5.0, 4.0).outcome.lateness.is_limit
 
 
 @pytest.mark.soak
