@@ -129,18 +129,20 @@ def _missing_file(context: Context) -> str:
 
 @contextmanager
 def _errors() -> Iterator[list[str]]:
-    """Collect what the client library reports about a credential plugin. It goes on without credentials."""
+    """Collect what the client library logs about a credential plugin. It goes on without credentials."""
     found: list[str] = []
 
     class Collector(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             found.append(record.getMessage())
 
-    collector = Collector(logging.ERROR)
+    collector, propagate = Collector(logging.ERROR), _LIBRARY.propagate
     _LIBRARY.addHandler(collector)
+    _LIBRARY.propagate = False
     try:
         yield found
     finally:
+        _LIBRARY.propagate = propagate
         _LIBRARY.removeHandler(collector)
 
 

@@ -100,7 +100,8 @@ async def test_a_file_that_is_no_kubeconfig(text: str, tmp_path: Path) -> None:
     ],
 )
 async def test_a_command_without_credentials(
-    user: str, sentence: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    user: str, sentence: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert await refused(USABLE.replace("token: x", user), tmp_path) == sentence
     assert capfd.readouterr() == ("", "")
+    assert not caplog.records, "no handler of the program receives what the sentence has"
