@@ -183,7 +183,7 @@ class Store:
     def remove_containers(self) -> None:
         """Remove the containers that killed processes left, unless a process has mounted one. Call it in the lock."""
         with contextlib.suppress(BlockingIOError), _flock(self._mounts, fcntl.LOCK_EX | fcntl.LOCK_NB):
-            self.buildah("rm", "--all")
+            _succeeds([*self._command, "rm", "--all"])
 
     def build(self, request: Request, root: Path) -> str:
         """Build an image and return its id."""
@@ -201,8 +201,12 @@ class Store:
         stage = ["--target", "build", "-t", f"pdx-build/{request.image}"]
         self.buildah(*common, *stage, *_without_name(build_arguments(request)), cwd=root)
         identity = self.buildah(*common, *build_arguments(request), cwd=root).split()[-1]
-        # A mounted container keeps its image; a later build prunes that image.
-        _succeeds([*self._command, "rmi", "--prune"])
+        try:
+            self.buildah("rmi", "--prune")
+        except BuildError as error:
+            # A mounted container keeps its image; a later build prunes that image.
+            if "in use by a container" not in str(error):
+                raise
         return identity
 
 

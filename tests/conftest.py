@@ -125,20 +125,20 @@ def _rank(item: pytest.Item) -> tuple[int, int]:
     return list(GROUPS).index(group), next(i for i, place in enumerate(GROUPS[group]) if path.startswith(place))
 
 
-_COLLECTED: Final = pytest.StashKey[frozenset[str]]()
+_COLLECTED: Final = pytest.StashKey[dict[str, bool]]()
 
 
 class Collected:
-    """Keeps the IDs of all tests that were found, before `-m` and `-k` deselect some."""
+    """Keeps the IDs of all tests that were found, before `-m` and `-k` deselect some, and whether each always runs."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        config.stash[_COLLECTED] = frozenset(item.nodeid for item in items)
+        config.stash[_COLLECTED] = {item.nodeid: item.get_closest_marker("soak") is None for item in items}
 
 
 @pytest.fixture(scope="session")
-def found_tests(pytestconfig: pytest.Config) -> frozenset[str]:
-    """The IDs of all tests that were found, also of those that do not run."""
+def found_tests(pytestconfig: pytest.Config) -> dict[str, bool]:
+    """The IDs of all tests that were found, and whether each runs in `make test` (else in `make soak` only)."""
     return pytestconfig.stash[_COLLECTED]
 
 

@@ -77,10 +77,11 @@ async def through_gateway(session: aiohttp.ClientSession, engines: Engines, seed
 async def test_conversations_find_their_beginning(session: aiohttp.ClientSession, engines: Engines) -> None:
     """At least 90 % of the hits of one engine that has every turn, and more than with LeastRequests.
 
-    If one repetition does not show it, the medians of three do: a slow step of a P rightly moves a conversation.
+    If one repetition does not show it with a margin, the medians of three do: a slow step of a P rightly moves a
+    conversation.
     """
     found = [await measured(session, engines, 0)]
-    if wrong(*found[0]):
+    if wrong(*found[0], margin=0.05):
         found += [await measured(session, engines, 100_000 * number) for number in range(1, REPETITIONS)]
     of_one, expected, least = map(median, zip(*found, strict=True))
     shares = f"one engine {of_one:.1%}, ExpectedWait {expected:.1%}, LeastRequests {least:.1%}: {found}"
@@ -96,12 +97,12 @@ async def measured(session: aiohttp.ClientSession, engines: Engines, first_seed:
     return alone[0], expected, least
 
 
-def wrong(of_one: float, expected: float, least: float) -> str:
-    """Return what these shares contradict; empty if nothing."""
-    if of_one <= 0.4:
+def wrong(of_one: float, expected: float, least: float, *, margin: float = 0.0) -> str:
+    """Return what these shares contradict, less a margin; empty if nothing."""
+    if of_one <= 0.4 + margin:
         return "the conversations share too little"
-    if expected < 0.9 * of_one:
+    if expected < (0.9 + margin) * of_one:
         return "with ExpectedWait the P's find less than 90 % of what one engine finds"
-    if expected <= 1.2 * least:
+    if expected <= (1.2 + margin) * least:
         return "with ExpectedWait the P's find hardly more than with LeastRequests"
     return ""

@@ -112,12 +112,10 @@ def _sent(front: Gateway) -> int:
     return int(float(found[1])) if found else 0
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("rounds", campaign.ROUNDS)
 async def test_engines_that_are_killed(
     rounds: int, session: aiohttp.ClientSession, front: Gateway, pair: Pair, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In `make soak` only: test_push.py kills engines in the same way always."""
     for number in range(rounds):
         lines = await campaign.check_kills(session, [front], (pair.prefill, pair.decode), 100_000 * (5 + number))
         campaign.print_lines(lines, capsys)

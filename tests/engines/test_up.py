@@ -2,7 +2,7 @@
 
 A connector with a side service runs always, and test_laptop.py runs `pdx up` with NIXL. The other examples, the orders
 and mode Aggregated run in `make soak`. The other files here move KV with their connectors, test_aggregated.py serves in
-mode Aggregated, and component/cli/test_up.py runs `pdx up` with each connector and in that mode.
+mode Aggregated, and component/cli/test_up.py runs `pdx up` with the other connectors and in that mode.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Inputs, arguments and cache keys of image builds; pure, except for temporary files."""
+"""Inputs, arguments, cache keys and containers of image builds; nothing is built."""
 
 import os
 import shutil

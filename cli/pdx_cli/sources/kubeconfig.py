@@ -132,18 +132,17 @@ def _errors() -> Iterator[list[str]]:
     """Collect what the client library logs about a credential plugin. It goes on without credentials."""
     found: list[str] = []
 
-    class Collector(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            found.append(record.getMessage())
+    def collect(record: logging.LogRecord) -> bool:
+        if record.levelno < logging.ERROR:
+            return True
+        found.append(record.getMessage())
+        return False
 
-    collector, propagate = Collector(logging.ERROR), _LIBRARY.propagate
-    _LIBRARY.addHandler(collector)
-    _LIBRARY.propagate = False
+    _LIBRARY.addFilter(collect)
     try:
         yield found
     finally:
-        _LIBRARY.propagate = propagate
-        _LIBRARY.removeHandler(collector)
+        _LIBRARY.removeFilter(collect)
 
 
 def _plugin_error(context: Context, error: str) -> str:

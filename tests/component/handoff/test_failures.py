@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,6 @@ from tests.failure_matrix.mooncake import mooncake_rows
 from tests.failure_matrix.row import (
     LONG,
     MOONCAKE_ALL,
-    MOONCAKE_D_WAITS,
-    MOONCAKE_P_FIRST,
-    POOL,
-    PULL,
-    PUSH,
     Case,
     Client,
     Row,
@@ -39,32 +34,33 @@ LONGEST = 15.0
 """No row waits for a deadline of LONG."""
 TRIES = 4
 CASES = [case for row in (*rows(), *mooncake_rows()) for case in row.cases()]
-FAMILIES = (PULL, PUSH, POOL, MOONCAKE_P_FIRST, MOONCAKE_D_WAITS)
 AGENT_WIRINGS = (Wiring.PREFILL_FIRST, Wiring.CONCURRENT, Wiring.MOONCAKE_CONCURRENT)
 """With these, rows are run by the APIs of coding agents too. Over Mooncake, messages have their own order."""
 
 
 def _cases() -> Iterator[Any]:
-    """Every case. Within a row, a family and a policy, orders and forms take turns, except in `make soak`.
+    """Every case. Of a row, an order and a policy, `make test` runs one form; `make soak` runs both.
 
-    The orders of a family differ in when P's leg begins, and the forms in who waits for the first event.
+    The forms take turns within an order and a kind of failure. They differ in who waits for the first event.
     """
-    for family in FAMILIES:
-        groups: dict[Any, list[Case]] = defaultdict(list)
-        for case in CASES:
-            if case.order in family:
-                groups[case.row.id, case.policy].append(case)
-        for number, group in enumerate(groups.values()):
-            for place, case in enumerate(group):
-                marks = () if place == number % len(group) else pytest.mark.soak
-                yield pytest.param(case, marks=marks, id=_id(case))
+    groups: dict[Any, list[Case]] = defaultdict(list)
+    for case in CASES:
+        groups[case.row.id, case.order, case.policy].append(case)
+    seen: Counter[Any] = Counter()
+    for group in groups.values():
+        strike = group[0].row.strike
+        kind = group[0].order, strike and (strike.role, strike.kind)
+        for place, case in enumerate(group):
+            marks = () if place == seen[kind] % len(group) else pytest.mark.soak
+            yield pytest.param(case, marks=marks, id=_id(case))
+        seen[kind] += 1
 
 
 def _agent_cases() -> Iterator[Any]:
     """The rows in which an attempt is repeated, each once in an order, with alternating APIs.
 
     Those in which an engine hangs differ in deadlines alone. In a stream of responses no event reports a failed load.
-    Those with the same retries, legs and outcomes take the same path: all but one of them are left to `make soak`.
+    Of those with the same API, form, retries, legs and outcomes, `make test` runs one; `make soak` runs all.
     """
     paths: set[Any] = set()
     repeated = [case for case in CASES if case.row.retries and case.order in AGENT_WIRINGS]
@@ -74,7 +70,7 @@ def _agent_cases() -> Iterator[Any]:
         if reports and case.order in MOONCAKE_ALL:
             continue
         agent = "messages" if reports or (number % 2 and case.order not in MOONCAKE_ALL) else "responses"
-        path = (case.order, case.row.legs, *case.row.retries.items(), *case.row.outcomes.items())
+        path = (case.order, agent, case.stream, case.row.legs, *case.row.retries.items(), *case.row.outcomes.items())
         marks = pytest.mark.soak if path in paths else ()
         paths.add(path)
         yield pytest.param(case, Shape(agent=agent, stream=case.stream), marks=marks, id=f"{_id(case)}-{agent}")

@@ -2,7 +2,7 @@
 
 The campaign of random input takes two seconds here instead of twenty. HTTP tests that replace
 a constant (to force the fallback) or a function of the gateway are excluded: compiled code has its own copies. Hostile
-input reaches the fallback anyway. The compiled modules do not know the order, so HTTP tests run in one order.
+input reaches the fallback anyway. `make test` runs the HTTP tests in one order, and `make soak` in all.
 """
 
 import os
@@ -17,7 +17,8 @@ from proxy.compile import HOT, cache_root, compiled_copy
 ROOT = Path(__file__).resolve().parents[3]
 FUZZ_SECONDS = "2"
 TESTS = ("tests/component/http/test_http.py", "tests/component/http/test_hostile.py")
-SELECTION = "hostile or not (aiohttp or fallback or error_amid or DecodeFirst or Concurrent)"
+SELECTION = "hostile or not (aiohttp or fallback or error_amid{})"
+ONE_ORDER = " or DecodeFirst or Concurrent"
 COMPILE_SECONDS = 1500
 """Compilation takes minutes on two busy cores; with a warm cache it takes no time."""
 RUN_SECONDS = 240
@@ -54,7 +55,12 @@ def test_the_hot_modules_are_loaded_as_native_code(compiled: Path) -> None:
 
 
 @pytest.mark.timeout(COMPILE_SECONDS)
-def test_the_compiled_gateway_serves_http(compiled: Path) -> None:
+@pytest.mark.parametrize(
+    ("marks", "less"),
+    [("not soak", ONE_ORDER), pytest.param("", "", marks=pytest.mark.soak)],
+    ids=["one order", "all"],
+)
+def test_the_compiled_gateway_serves_http(marks: str, less: str, compiled: Path) -> None:
     ended = run(
         compiled,
         "-m",
@@ -63,8 +69,10 @@ def test_the_compiled_gateway_serves_http(compiled: Path) -> None:
         "-p",
         "no:cacheprovider",
         "--timeout=30",
+        "-m",
+        marks,
         "-k",
-        SELECTION,
+        SELECTION.format(less),
         *TESTS,
         seconds=RUN_SECONDS,
     )

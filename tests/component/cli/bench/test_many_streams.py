@@ -25,7 +25,7 @@ def test_5_tokens_a_second_cost_little() -> None:
 
 @contextmanager
 def _rival() -> Iterator[None]:
-    """A thread that holds the interpreter for 50 ms at a time: the generator gets the rest."""
+    """A thread that holds the interpreter for 10 ms at a time: the generator gets the rest."""
     ended, before = threading.Event(), sys.getswitchinterval()
 
     def burn() -> None:
@@ -33,7 +33,7 @@ def _rival() -> Iterator[None]:
             pass
 
     thread = threading.Thread(target=burn)
-    sys.setswitchinterval(0.05)
+    sys.setswitchinterval(0.01)
     thread.start()
     try:
         yield
