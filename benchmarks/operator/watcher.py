@@ -1,5 +1,6 @@
 """When objects of the cluster appear: one watch for each kind, in a separate thread."""
 
+import contextlib
 import json
 import ssl
 import threading
@@ -27,7 +28,9 @@ class Watcher:
     def _watch(self, kind: Kind) -> None:
         url = f"{self._cluster.url}{kind.path(self._namespace)}?watch=true&labelSelector={LABEL_DEPLOYMENT}"
         request = urllib.request.Request(url, headers={"Authorization": f"Bearer {self._cluster.token}"})
-        with urllib.request.urlopen(request, timeout=600, context=self._tls) as lines:
+        # A kind without objects sends no event: its watch ends at the timeout, long after the last use of `seen`.
+        opened = urllib.request.urlopen(request, timeout=600, context=self._tls)
+        with contextlib.suppress(TimeoutError), opened as lines:
             for line in lines:
                 now = time.monotonic()
                 event = json.loads(line)
