@@ -29,8 +29,8 @@ class Watcher:
         url = f"{self._cluster.url}{kind.path(self._namespace)}?watch=true&labelSelector={LABEL_DEPLOYMENT}"
         request = urllib.request.Request(url, headers={"Authorization": f"Bearer {self._cluster.token}"})
         # A kind without objects sends no event: its watch ends at the timeout, long after the last use of `seen`.
-        opened = urllib.request.urlopen(request, timeout=600, context=self._tls)
-        with contextlib.suppress(TimeoutError), opened as lines:
+        answer = urllib.request.urlopen(request, timeout=600, context=self._tls)
+        with contextlib.suppress(TimeoutError), answer as lines:
             for line in lines:
                 now = time.monotonic()
                 event = json.loads(line)
