@@ -181,7 +181,7 @@ class Store:
                 self.buildah("rm", container)
 
     def remove_containers(self) -> None:
-        """Remove the containers that killed processes left, unless a process has mounted one. Call it in the lock."""
+        """Remove what killed processes left, unless a process has one mounted. The caller holds the lock of builds."""
         with contextlib.suppress(BlockingIOError), _flock(self._mounts, fcntl.LOCK_EX | fcntl.LOCK_NB):
             _succeeds([*self._command, "rm", "--all"])
 
@@ -279,7 +279,7 @@ def _overlay_works(root: Path) -> bool:
 
 @contextlib.contextmanager
 def _flock(path: Path, operation: int) -> Iterator[None]:
-    """Hold a lock on a file; raises BlockingIOError if `operation` does not wait."""
+    """Hold a lock on a file. With LOCK_NB, raises BlockingIOError if another holder excludes it."""
     with path.open("w", encoding="utf-8") as file:
         fcntl.flock(file, operation)
         yield
