@@ -1,18 +1,22 @@
 """Objects that break a rule, each with its sentence."""
 
-from typing import Any, Final
+from typing import Final
 
 from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.custom import FamilyName
-from tests.pddeployments import GONE, Body, custom
-
-
-def _overlay(**container: Any) -> Body:
-    return {"spec": {"containers": [container]}}
-
-
-def _variables(*names: str) -> list[Body]:
-    return [{"name": name, "value": ""} for name in names]
+from tests.broken_engine_rules import (
+    ANYWHERE,
+    DEVICES,
+    ENGINE,
+    ENGINE_RULES,
+    KEY,
+    OBJECT,
+    PAIRS,
+    PIPELINE,
+    overlay,
+    variables,
+)
+from tests.pddeployments import Body, custom
 
 
 def _renamed(instead: str) -> str:
@@ -24,10 +28,6 @@ _AUTOSCALED = (
     "autoscaled is true"
 )
 _REQUIREMENT = "In and NotIn need values, Exists and DoesNotExist have none; write values with In or NotIn only"
-_PATH = "write an absolute path, for example /models/qwen"
-_INNER_PATH = "write a path inside the volume, without / at the start or .. in it"
-_OBJECT = "write the name of an object: lower-case letters, digits, - and ., for example hub-token"
-_KEY = "write a key of a secret: letters, digits, -, _ and ., for example token"
 _VARIABLE = "write a variable's name: letters, digits and _, no digit first"
 _QUANTITY = "write a quantity, for example 2, 500m or 16Gi"
 _COUNT = "write a number from 0 to 1024, or a percentage, for example 25%"
@@ -36,31 +36,11 @@ _LABEL_KEY = "write keys as name or domain/name, for example app or example.org/
 _NOTE = "write keys as name or domain/name, for example example.org/note"
 _RESOURCE = "write resources as name or domain/name, for example cpu or nvidia.com/gpu"
 _OWN_KEYS = "keys that begin with pdx.dev/ are reserved for PDX; leave them out"
-_NAME = "write at most 41 lower-case letters, digits and -, with a letter first and no - at the end"
-_SOURCE = "write either path or persistentVolumeClaim"
-_TOKEN = "tokenSecretRef is for models from the Hugging Face Hub; leave out tokenSecretRef, or source"
-_OWN_FLAG = (
-    "PDX sets --kv-transfer-config, --host, --port, --model, --served-model-name, --tensor-parallel-size, -tp, "
-    "--shutdown-timeout from the other fields of spec; leave it out"
-)
-_NO_FLAG = (
-    "this version supports neither multi-node engines (--nnodes, --node-rank, --headless) nor flags from a file "
-    "(--config); leave it out"
-)
-_RANK = (
-    "the gateway addresses data-parallel ranks; write parallelism.data of the role, and leave out --data-parallel-size "
-    "and related flags"
-)
-_ENGINE = "PDX sets command and args of the container engine; leave them out"
 _ENGINE_PORTS = "PDX sets these ports of the container engine: http, bootstrap, side-channel; leave them out"
 _GATEWAY = "PDX sets command and args of the container gateway; leave them out"
 _SERVICE = "PDX sets command and args of the container service; leave them out"
 _GATEWAY_PORTS = "PDX sets these ports of the container gateway: http, admin; leave them out"
 _REQUEST = "a request exceeds its limit; write requests of at most the limits"
-_DEVICES = (
-    "an engine needs parallelism.tensor devices, times parallelism.pipeline and parallelism.data; write at least as "
-    "many nvidia.com/gpu in resources.limits"
-)
 _NODES = "an engine uses one node; leave it out"
 _PAIR = "these engines cannot pair; write parallelism.tensor of prefill and decode so that one divides the other"
 _CHUNKS = (
@@ -111,22 +91,6 @@ _CUSTOM_FAMILY = (
 )
 _CLASS = "write the name of a Python class, for example FolderConnector"
 _MODULE = "write a module as Python imports it, for example my_package.connector"
-_SHARED_FLAG = (
-    "P and D must use the same --dtype, --kv-cache-dtype, --block-size, --revision, --quantization, -q, "
-    "--hf-overrides, --attention-backend, --disable-hybrid-kv-cache-manager, --no-disable-hybrid-kv-cache-manager; "
-    "write it in spec.engine, or leave it out"
-)
-_SHARED_VARIABLE = (
-    "P and D must use the same PYTHONHASHSEED, VLLM_KV_CACHE_LAYOUT, VLLM_SSM_CONV_STATE_LAYOUT, VLLM_MLA_DISABLE; "
-    "write it in engine.env, or leave it out"
-)
-_ANYWHERE = "engine.args, prefill.args, decode.args"
-_PIPELINE = (
-    "NIXL supports one pipeline stage on D; leave out parallelism.pipeline, and --pipeline-parallel-size in "
-    "engine.args, decode.args"
-)
-_CONTEXT = f"NIXL push supports no decode context parallelism; leave out --decode-context-parallel-size in {_ANYWHERE}"
-_CHILD_KEYS = "keys that begin with pdx.dev/ or app.kubernetes.io/ are reserved for PDX; leave them out"
 _WITH_ADAPTER = {"name": "m", "adapters": [{"name": "a", "path": "/a"}]}
 _LORA = (
     "PDX sets --enable-lora, --lora-modules, --max-lora-rank, --max-loras from model.adapters and model.lora; "
@@ -143,86 +107,9 @@ _RANKS = (
     "MooncakeStore saves the KV of each rank separately; write the same parallelism.tensor for prefill and decode, or "
     "kvTransfer.config.store_tp_size that is a multiple of both"
 )
-_PAIRS: Final[Body] = {"model": {"name": "m"}, "prefill": {}, "decode": {}}
 
 RULES: Final[list[tuple[str, object, str, str]]] = [
-    ("metadata.name", "x" * 42, "metadata.name", _NAME),
-    ("metadata.name", "1qwen", "metadata.name", _NAME),
-    ("metadata.name", "qwen.8b", "metadata.name", _NAME),
-    ("spec.prefill", GONE, "spec", "mode Disaggregated needs spec.prefill; write prefill: {replicas: 1}"),
-    ("spec.decode", GONE, "spec", "mode Disaggregated needs spec.decode; write decode: {replicas: 1}"),
-    ("spec.prefill", None, "spec", "mode Disaggregated needs spec.prefill; write prefill: {replicas: 1}"),
-    ("spec", {"model": {"name": "m"}, "mode": "Aggregated"}, "spec",
-     "mode Aggregated needs spec.aggregated; write aggregated: {replicas: 1}"),
-    ("spec", {"model": {"name": "m"}, "mode": "Aggregated", "prefill": {}}, "spec",
-     "mode Aggregated needs spec.aggregated; write aggregated: {replicas: 1}"),
-    ("spec.model.source", {}, "spec.model.source", _SOURCE),
-    ("spec.model.source", {"path": "/m", "persistentVolumeClaim": {"claimName": "c"}}, "spec.model.source", _SOURCE),
-    ("spec.model.source", {"path": "models/qwen"}, "spec.model.source.path", _PATH),
-    ("spec.model.source", {"persistentVolumeClaim": {"claimName": "Models"}},
-     "spec.model.source.persistentVolumeClaim.claimName", _OBJECT),
-    ("spec.model.source", {"persistentVolumeClaim": {"claimName": "c", "path": "/qwen"}},
-     "spec.model.source.persistentVolumeClaim.path", _INNER_PATH),
-    ("spec.model.source", {"persistentVolumeClaim": {"claimName": "c", "path": "a/../../b"}},
-     "spec.model.source.persistentVolumeClaim.path", _INNER_PATH),
-    ("spec.model", {"name": "m", "source": {"path": "/m"}, "tokenSecretRef": {"name": "t"}}, "spec.model", _TOKEN),
-    ("spec.model.tokenSecretRef", {"name": "Hub_Token"}, "spec.model.tokenSecretRef.name", _OBJECT),
-    ("spec.model.tokenSecretRef", {"name": "hub", "key": "a token"}, "spec.model.tokenSecretRef.key", _KEY),
-    ("spec.model.cache", {"persistentVolumeClaim": {"claimName": "-"}},
-     "spec.model.cache.persistentVolumeClaim.claimName", _OBJECT),
-    ("spec.engine.args", ["--port=1"], "spec.engine.args[0]", _OWN_FLAG),
-    ("spec.engine.args", ["--enforce-eager", "--host", "::"], "spec.engine.args[1]", _OWN_FLAG),
-    ("spec.engine.args", ["--kv_transfer_config", "{}"], "spec.engine.args[0]", _OWN_FLAG),
-    ("spec.prefill.args", ["--kv-transfer-config.kv_role=x"], "spec.prefill.args[0]", _OWN_FLAG),
-    ("spec.decode.args", ["--tensor-parallel", "2"], "spec.decode.args[0]", _OWN_FLAG),
-    ("spec.aggregated.args", ["-tp=2"], "spec.aggregated.args[0]", _OWN_FLAG),
-    ("spec.decode.args", ["--shutdown_timeout=1"], "spec.decode.args[0]", _OWN_FLAG),
-    ("spec.engine.args", ["--served-model-name=x"], "spec.engine.args[0]", _OWN_FLAG),
-    ("spec.prefill.args", ["--nnodes=2"], "spec.prefill.args[0]", _NO_FLAG),
-    ("spec.engine.args", ["-r", "1"], "spec.engine.args[0]", _NO_FLAG),
-    ("spec.engine.args", ["--config", "/etc/vllm.yaml"], "spec.engine.args[0]", _NO_FLAG),
-    ("spec.decode.env", [{"name": "A", "value": ""}, {"name": "PYTHONHASHSEED", "value": "1"}], "spec.decode.env[1]",
-     _SHARED_VARIABLE),
-    ("spec.prefill.env", _variables("VLLM_KV_CACHE_LAYOUT"), "spec.prefill.env[0]", _SHARED_VARIABLE),
-    ("spec.prefill.args", ["--dtype=float16"], "spec.prefill.args[0]", _SHARED_FLAG),
-    ("spec.decode.args", ["--enforce-eager", "--block_size", "32"], "spec.decode.args[1]", _SHARED_FLAG),
-    ("spec.decode.args", ["--kv-cache-dtype", "fp8"], "spec.decode.args[0]", _SHARED_FLAG),
-    ("spec.prefill.args", ["-q", "fp8"], "spec.prefill.args[0]", _SHARED_FLAG),
-    ("spec.decode.args", ["--no-disable-hybrid-kv-cache-manager"], "spec.decode.args[0]", _SHARED_FLAG),
-    ("spec.decode.args", ["--pipeline-parallel-size=2"], "spec", _PIPELINE),
-    ("spec.engine.args", ["-pp", "2"], "spec", _PIPELINE),
-    ("spec.decode.args", ["--prefill_context_parallel_size", "2"], "spec",
-     "NIXL supports no prefill context parallelism on D; leave out --prefill-context-parallel-size in engine.args, "
-     "decode.args"),
-    ("spec", {**_PAIRS, "kvTransfer": {"order": "Concurrent"}, "engine": {"args": ["-dcp=2"]}}, "spec", _CONTEXT),
-    ("spec", {**_PAIRS, "kvTransfer": {"order": "DecodeFirst"},
-              "prefill": {"args": ["--decode-context-parallel-size", "2"]}}, "spec", _CONTEXT),
-    ("spec.prefill.args", ["--data-parallel-size=8"], "spec.prefill.args[0]", _RANK),
-    ("spec.engine.args", ["-dp", "2"], "spec.engine.args[0]", _RANK),
-    ("spec.decode.args", ["--data_parallel_size_local=2"], "spec.decode.args[0]", _RANK),
-    ("spec.decode.args", ["--data-parallel-backend=ray"], "spec.decode.args[0]", _RANK),
-    ("spec.decode", {"parallelism": {"tensor": 2, "data": 2}, "resources": {"limits": {"nvidia.com/gpu": 3}}},
-     "spec.decode", _DEVICES),
-    ("spec.prefill", {"parallelism": {"tensor": 2, "pipeline": 2, "data": 2},
-                      "resources": {"limits": {"nvidia.com/gpu": 7}}}, "spec.prefill", _DEVICES),
-    ("spec.engine.env", [{"name": "A"}], "spec.engine.env[0]", "write either value or valueFrom"),
-    ("spec.engine.env", [{"name": "A", "value": "1", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
-     "spec.engine.env[0]", "write either value or valueFrom"),
-    ("spec.engine.env", [{"name": "A", "valueFrom": {}}], "spec.engine.env[0].valueFrom",
-     "write one of secretKeyRef, configMapKeyRef, fieldRef and resourceFieldRef"),
-    ("spec.engine.env", [{"name": "PYTHONPATH", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
-     "spec.engine.env[0]", "PDX adds directories to PYTHONPATH; write its value"),
-    ("spec.labels", {"pdx.dev/role": "x"}, "spec.labels", _CHILD_KEYS),
-    ("spec.annotations", {"app.kubernetes.io/name": "x"}, "spec.annotations", _CHILD_KEYS),
-    ("spec.engine.podTemplate", _overlay(name="engine", args=["x"]), "spec.engine.podTemplate", _ENGINE),
-    ("spec.engine.rdma", {"resource": "rdma hca"}, "spec.engine.rdma.resource",
-     "write the name of a resource, for example rdma/hca"),
-    ("spec.model", {"name": "m", "adapters": [{"name": "m", "path": "/a"}]}, "spec.model",
-     "an adapter has the name of the model; write another name"),
-    ("spec.model", {"name": "m", "adapters": [{"name": "a b", "path": "/a"}]}, "spec.model.adapters[0].name",
-     "write an adapter's name: letters, digits, -, _, ., : and /, for example sql-v2"),
-    ("spec.model", {"name": "m", "lora": {"maxRank": 8}}, "spec.model",
-     "lora describes adapters; write model.adapters, or leave lora out"),
+    *ENGINE_RULES,
     *(
         ("spec.observability.tracing", {"endpoint": endpoint}, "spec.observability.tracing.endpoint", _RECEIVER)
         for endpoint in (
@@ -240,12 +127,12 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
      _GRPC),
     ("spec.observability.tracing", {"endpoint": "https://[fd00::1]:4317/x"}, "spec.observability.tracing.endpoint",
      _GRPC),
-    ("spec", {**_PAIRS, "observability": _TRACED, "engine": {"args": ["--otlp-traces-endpoint=http://a"]}}, "spec",
+    ("spec", {**PAIRS, "observability": _TRACED, "engine": {"args": ["--otlp-traces-endpoint=http://a"]}}, "spec",
      _TRACES_FLAG),
-    ("spec", {**_PAIRS, "observability": _TRACED, "decode": {"args": ["--otlp_traces_endpoint", "http://a"]}}, "spec",
+    ("spec", {**PAIRS, "observability": _TRACED, "decode": {"args": ["--otlp_traces_endpoint", "http://a"]}}, "spec",
      _TRACES_FLAG),
-    ("spec", {**_PAIRS, "model": _WITH_ADAPTER, "decode": {"args": ["--max-lora-rank=32"]}}, "spec", _LORA),
-    ("spec", {**_PAIRS, "model": _WITH_ADAPTER, "engine": {"args": ["--lora_modules", "a=/b"]}}, "spec", _LORA),
+    ("spec", {**PAIRS, "model": _WITH_ADAPTER, "decode": {"args": ["--max-lora-rank=32"]}}, "spec", _LORA),
+    ("spec", {**PAIRS, "model": _WITH_ADAPTER, "engine": {"args": ["--lora_modules", "a=/b"]}}, "spec", _LORA),
     ("spec.gateway", {"enabled": False, "tls": {"secretRef": {"name": "t"}}}, "spec", _NO_GATEWAY),
     ("spec.gateway", {"enabled": False, "httpRoute": {"parentRefs": [{"name": "g"}]}}, "spec", _NO_GATEWAY),
     ("spec.gateway.httpRoute", {"parentRefs": [{"name": "g"}], "hostnames": ["A"]},
@@ -253,25 +140,25 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
      "write a host name in lower case, for example llm.example.com or *.example.com"),
     *(("spec.gateway.cors", {"allowedOrigins": ["https://a.example", origin]}, "spec.gateway.cors.allowedOrigins[1]",
        _ORIGIN) for origin in ("https://a.example/", "a.example", "https://*.example", "HTTPS://a.example", "null")),
-    ("spec", {**_PAIRS, "kvTransfer": _SHARED, "prefill": {"args": ["--pipeline-parallel-size", "2"]}}, "spec",
-     f"{_ONE_DEVICE}parallelism.pipeline, and --pipeline-parallel-size in {_ANYWHERE}"),
-    ("spec", {**_PAIRS, "kvTransfer": _SHARED, "decode": {"args": ["-dcp", "2"]}}, "spec",
-     f"{_ONE_DEVICE}--decode-context-parallel-size in {_ANYWHERE}"),
-    ("spec", {**_PAIRS, "kvTransfer": _SHARED, "engine": {"args": ["--prefill-context-parallel-size=2"]}}, "spec",
-     f"{_ONE_DEVICE}--prefill-context-parallel-size in {_ANYWHERE}"),
-    ("spec", {**_PAIRS, "kvTransfer": _SHARED, "engine": {"args": ["--no-disable-hybrid-kv-cache-manager"]}}, "spec",
+    ("spec", {**PAIRS, "kvTransfer": _SHARED, "prefill": {"args": ["--pipeline-parallel-size", "2"]}}, "spec",
+     f"{_ONE_DEVICE}parallelism.pipeline, and --pipeline-parallel-size in {ANYWHERE}"),
+    ("spec", {**PAIRS, "kvTransfer": _SHARED, "decode": {"args": ["-dcp", "2"]}}, "spec",
+     f"{_ONE_DEVICE}--decode-context-parallel-size in {ANYWHERE}"),
+    ("spec", {**PAIRS, "kvTransfer": _SHARED, "engine": {"args": ["--prefill-context-parallel-size=2"]}}, "spec",
+     f"{_ONE_DEVICE}--prefill-context-parallel-size in {ANYWHERE}"),
+    ("spec", {**PAIRS, "kvTransfer": _SHARED, "engine": {"args": ["--no-disable-hybrid-kv-cache-manager"]}}, "spec",
      "SharedStorage does not support hybrid KV caches, so vLLM disables their manager; leave out "
-     f"--no-disable-hybrid-kv-cache-manager in {_ANYWHERE}"),
-    *(("spec", {**_PAIRS, "kvTransfer": {"connector": connector},
+     f"--no-disable-hybrid-kv-cache-manager in {ANYWHERE}"),
+    *(("spec", {**PAIRS, "kvTransfer": {"connector": connector},
                 "engine": {"args": ["--no-disable-hybrid-kv-cache-manager"]}}, "spec",
        f"{connector} does not support hybrid KV caches, so vLLM disables their manager; leave out "
-       f"--no-disable-hybrid-kv-cache-manager in {_ANYWHERE}") for connector in ("LMCache", "LMCacheP2P")),
-    ("spec", {**_PAIRS, "kvTransfer": _STORE, "prefill": {"parallelism": {"tensor": 2}}}, "spec", _RANKS),
-    ("spec", {**_PAIRS, "kvTransfer": {**_STORE, "config": {"store_tp_size": 3}},
+       f"--no-disable-hybrid-kv-cache-manager in {ANYWHERE}") for connector in ("LMCache", "LMCacheP2P")),
+    ("spec", {**PAIRS, "kvTransfer": _STORE, "prefill": {"parallelism": {"tensor": 2}}}, "spec", _RANKS),
+    ("spec", {**PAIRS, "kvTransfer": {**_STORE, "config": {"store_tp_size": 3}},
               "prefill": {"parallelism": {"tensor": 2}}}, "spec", _RANKS),
-    ("spec", {**_PAIRS, "kvTransfer": {**_STORE, "config": {"store_tp_size": 2}},
+    ("spec", {**PAIRS, "kvTransfer": {**_STORE, "config": {"store_tp_size": 2}},
               "decode": {"parallelism": {"tensor": 4}}}, "spec", _RANKS),
-    ("spec", {**_PAIRS, "kvTransfer": _STORE, "decode": {"args": ["-pp", "2"]}}, "spec",
+    ("spec", {**PAIRS, "kvTransfer": _STORE, "decode": {"args": ["-pp", "2"]}}, "spec",
      "MooncakeStore needs the same ranks on P and D; leave out parallelism.pipeline, and --pipeline-parallel-size in "
      "prefill.args, decode.args"),
     ("spec.kvTransfer", {**_STORE, "order": "DecodeFirst"}, "spec.kvTransfer",
@@ -279,8 +166,8 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec.kvTransfer", {**_STORE, "config": {"mooncake_protocol": "rdma"}}, "spec.kvTransfer",
      "mooncake_protocol rdma needs devices; write config.device_name, for example mlx5_0, or mooncake_protocol: "
      "tcp"),
-    ("spec.engine.env", _variables("1A"), "spec.engine.env[0].name", _VARIABLE),
-    ("spec.decode.env", _variables("A", "B-C"), "spec.decode.env[1].name", _VARIABLE),
+    ("spec.engine.env", variables("1A"), "spec.engine.env[0].name", _VARIABLE),
+    ("spec.decode.env", variables("A", "B-C"), "spec.decode.env[1].name", _VARIABLE),
     ("spec.kvTransfer.connector", "Nope", "spec.kvTransfer.connector",
      _CONNECTOR),
     ("spec.kvTransfer.connector", "nixl", "spec.kvTransfer.connector",
@@ -294,7 +181,7 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
               "decode": {"chunkedPrefill": {"maxBatchedTokens": 512}}}, "spec", f"{_WHOLE}decode"),
     ("spec.kvTransfer.poolSize", "1Ti1", "spec.kvTransfer.poolSize", _SIZE),
     ("spec.kvTransfer.storage", {"persistentVolumeClaim": {"claimName": "K"}},
-     "spec.kvTransfer.storage.persistentVolumeClaim.claimName", _OBJECT),
+     "spec.kvTransfer.storage.persistentVolumeClaim.claimName", OBJECT),
     ("spec.kvTransfer", {"connector": "Custom"}, "spec.kvTransfer", _NO_CUSTOM),
     ("spec.kvTransfer.custom", {"className": "MyConnector"}, "spec.kvTransfer", _CUSTOM_OF_OTHERS),
     ("spec.kvTransfer", {**custom(), "order": "DecodeFirst"}, "spec.kvTransfer", _CUSTOM_ORDER),
@@ -307,7 +194,7 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec.kvTransfer", custom(className="my.Connector"), "spec.kvTransfer.custom.className", _CLASS),
     ("spec.kvTransfer", custom(modulePath="my/connector.py"), "spec.kvTransfer.custom.modulePath", _MODULE),
     ("spec.kvTransfer", custom(code={"configMap": {"name": "My_Code"}}), "spec.kvTransfer.custom.code.configMap.name",
-     _OBJECT),
+     OBJECT),
     ("spec.decode.resources", {"limits": {"cpu": "lots"}}, "spec.decode.resources.limits[cpu]", _QUANTITY),
     ("spec.decode.resources", {"limits": {"cpu": -1}}, "spec.decode.resources.limits[cpu]", _QUANTITY),
     ("spec.decode.resources", {"requests": {"memory": "16 GiB"}}, "spec.decode.resources.requests[memory]", _QUANTITY),
@@ -317,16 +204,16 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
     ("spec.gateway.resources", {"requests": {"memory": "1Gi"}, "limits": {"memory": "1G"}}, "spec.gateway.resources",
      _REQUEST),
     ("spec.decode", {"parallelism": {"tensor": 2}, "resources": {"limits": {"nvidia.com/gpu": 1}}}, "spec.decode",
-     _DEVICES),
+     DEVICES),
     ("spec.prefill", {"parallelism": {"tensor": 2, "pipeline": 2}, "resources": {"limits": {"nvidia.com/gpu": 3}}},
-     "spec.prefill", _DEVICES),
-    ("spec.decode.parallelism", {"pipeline": 2}, "spec", _PIPELINE),
+     "spec.prefill", DEVICES),
+    ("spec.decode.parallelism", {"pipeline": 2}, "spec", PIPELINE),
     ("spec.prefill", {"parallelism": {"pipeline": 2}, "args": ["-pp=2"]}, "spec",
      "PDX sets --pipeline-parallel-size from parallelism.pipeline; leave it out of args"),
-    ("spec", {**_PAIRS, "engine": {"args": ["--enable_expert_parallel"]}, "prefill": {"parallelism": {"expert": True}}},
+    ("spec", {**PAIRS, "engine": {"args": ["--enable_expert_parallel"]}, "prefill": {"parallelism": {"expert": True}}},
      "spec", "PDX sets --enable-expert-parallel from parallelism.expert; leave it out of args"),
     ("spec.prefill", {"parallelism": {"tensor": 4}, "resources": {"limits": {"nvidia.com/gpu": "2"}}}, "spec.prefill",
-     _DEVICES),
+     DEVICES),
     ("spec.decode.parallelism", {"nodes": 1}, "spec.decode.parallelism.nodes", _NODES),
     ("spec.aggregated", {"parallelism": {"nodes": 4}}, "spec.aggregated.parallelism.nodes", _NODES),
     ("spec.routing.canarySeconds", 60, "spec.routing.canarySeconds",
@@ -357,16 +244,16 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
               "decode": {"parallelism": {"tensor": 3}}}, "spec", _PAIR),
     ("spec", {"model": {"name": "m"}, "engine": {"maxModelLen": 4096}, "prefill": {},
               "decode": {"chunkedPrefill": {"enabled": False, "maxBatchedTokens": 2048}}}, "spec", _CHUNKS),
-    ("spec.decode.podTemplate", _overlay(name="engine", command=["bash"]), "spec.decode.podTemplate", _ENGINE),
-    ("spec.prefill.podTemplate", _overlay(name="engine", args=[]), "spec.prefill.podTemplate", _ENGINE),
-    ("spec.decode.podTemplate", _overlay(name="engine", ports=[{"name": "http", "containerPort": 1}]),
+    ("spec.decode.podTemplate", overlay(name="engine", command=["bash"]), "spec.decode.podTemplate", ENGINE),
+    ("spec.prefill.podTemplate", overlay(name="engine", args=[]), "spec.prefill.podTemplate", ENGINE),
+    ("spec.decode.podTemplate", overlay(name="engine", ports=[{"name": "http", "containerPort": 1}]),
      "spec.decode.podTemplate", _ENGINE_PORTS),
-    ("spec.aggregated.podTemplate", _overlay(name="engine", ports=[{"name": "side-channel", "containerPort": 1}]),
+    ("spec.aggregated.podTemplate", overlay(name="engine", ports=[{"name": "side-channel", "containerPort": 1}]),
      "spec.aggregated.podTemplate", _ENGINE_PORTS),
-    ("spec.gateway.podTemplate", _overlay(name="gateway", args=["--help"]), "spec.gateway.podTemplate", _GATEWAY),
-    ("spec.gateway.podTemplate", _overlay(name="gateway", ports=[{"name": "admin", "containerPort": 1}]),
+    ("spec.gateway.podTemplate", overlay(name="gateway", args=["--help"]), "spec.gateway.podTemplate", _GATEWAY),
+    ("spec.gateway.podTemplate", overlay(name="gateway", ports=[{"name": "admin", "containerPort": 1}]),
      "spec.gateway.podTemplate", _GATEWAY_PORTS),
-    ("spec.kvTransfer.podTemplate", _overlay(name="service", args=[]), "spec.kvTransfer.podTemplate", _SERVICE),
+    ("spec.kvTransfer.podTemplate", overlay(name="service", args=[]), "spec.kvTransfer.podTemplate", _SERVICE),
     ("spec.decode.podTemplate", {"metadata": {"labels": {"pdx.dev/role": "prefill"}}},
      "spec.decode.podTemplate.metadata.labels", _OWN_KEYS),
     ("spec.gateway.podTemplate", {"metadata": {"annotations": {"pdx.dev/order": "x"}}},
@@ -417,11 +304,11 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
      "tcp"),
     ("spec", {"model": {"name": "m"}, "prefill": {}, "decode": {}, "kvTransfer": {"config": {"kv_lease_duration": 60}},
               "routing": {"deadlines": {"handoffSeconds": 60}}}, "spec", _LEASE),
-    ("spec.engine", {"apiKeySecretRef": {"name": "k"}, "env": _variables("VLLM_API_KEY")}, "spec", _ENGINE_KEY),
+    ("spec.engine", {"apiKeySecretRef": {"name": "k"}, "env": variables("VLLM_API_KEY")}, "spec", _ENGINE_KEY),
     ("spec", {"model": {"name": "m"}, "prefill": {}, "decode": {"args": ["--api_key=x"]},
               "engine": {"apiKeySecretRef": {"name": "k"}}}, "spec", _ENGINE_KEY),
-    ("spec.engine.apiKeySecretRef", {"name": "A_B"}, "spec.engine.apiKeySecretRef.name", _OBJECT),
-    ("spec.gateway.auth", {"secretRef": {"name": "k", "key": "a b"}}, "spec.gateway.auth.secretRef.key", _KEY),
+    ("spec.engine.apiKeySecretRef", {"name": "A_B"}, "spec.engine.apiKeySecretRef.name", OBJECT),
+    ("spec.gateway.auth", {"secretRef": {"name": "k", "key": "a b"}}, "spec.gateway.auth.secretRef.key", KEY),
     ("spec.observability.scrapeFrom", [{}], "spec.observability.scrapeFrom[0]", _SCRAPE),
     ("spec.observability.scrapeFrom",
      [{"podSelector": {"matchLabels": {"a": "b"}}}, {"podSelector": {"matchLabels": {}}}],

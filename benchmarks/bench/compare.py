@@ -1,6 +1,7 @@
 """`pdx bench FILE --compare` with real engines on the CPU, twice with one trace: verdicts, and how goodputs differ."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,8 @@ from benchmarks.bench.lines import Line, append, read
 from benchmarks.bench.servers import EXAMPLE
 
 TRACE: Final = Path(__file__).parents[1] / "goodput" / "traces" / "mooncake-conversation.csv.gz"
+SLEEPING_NIXL: Final = Path(__file__).parents[2] / "tests" / "engines" / "support" / "sleeping_nixl"
+"""Two idle progress threads of NIXL would take the cores that the engines and the load generator share."""
 FLAGS: Final = (
     *("--engine", "vllm", "--compare", "--devices", "2", "--ratios", "1:1", "--chunks", "512"),
     *("--scale-tokens", "1/32", "--poisson", "--ttft", "2s", "--tpot", "200ms"),
@@ -29,10 +32,15 @@ def run(model: Path, folder: Path, results: Path) -> None:
     body["spec"]["model"]["source"]["path"] = str(model)
     file = folder / "tiny.yaml"
     file.write_text(yaml.safe_dump(body))
+    runs = folder / "run"
+    runs.mkdir()
     for index in range(len(read(results)), RUNS):
         output = folder / f"out-{index}"
-        command = [sys.executable, "-m", "pdx_cli", "bench", str(file), "--run-dir", str(folder / "run"), *FLAGS]
-        done = subprocess.run([*command, "--trace", str(TRACE), "--output", str(output)], check=False)
+        command = [sys.executable, "-m", "pdx_cli", "bench", str(file), "--run-dir", str(runs), *FLAGS]
+        arguments = [*command, "--trace", str(TRACE), "--output", str(output)]
+        done = subprocess.run(arguments, check=False, env={**os.environ, "PYTHONPATH": str(SLEEPING_NIXL)})
+        if not (output / "result.json").exists():
+            raise SystemExit("pdx bench has written no result; its message is above.")
         found = json.loads((output / "result.json").read_text())
         arms = {
             arm["name"]: {name: arm[name] for name in ("goodput", "goodputs", "bottleneck", "valid")}

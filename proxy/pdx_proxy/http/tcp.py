@@ -38,6 +38,16 @@ def unacknowledged(sock: socket.socket) -> int:
     return int(_QUEUE.unpack(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(_QUEUE.size)))[0])
 
 
+def has_unread_bytes(sock: socket.socket | None) -> bool:
+    """Whether received bytes wait in the kernel, which resets a connection that is closed with some; raises OSError.
+
+    None: a transport without a socket.
+    """
+    if sock is None:
+        return False
+    return int(_QUEUE.unpack(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(_QUEUE.size)))[0]) > 0
+
+
 def peer_state(sock: socket.socket) -> tuple[bool, int]:
     """Whether the peer has closed its side, and how many bytes it has acknowledged so far; raises OSError."""
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)

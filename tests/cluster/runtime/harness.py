@@ -98,7 +98,7 @@ class Api:
     def items(self, kind: Kind, namespace: str | None, **query: str) -> list[Body]:
         """All objects of a kind. They are read in pages, because hundreds may have a megabyte each."""
         items: list[Body] = []
-        page = {**query, "limit": str(_PAGE)}
+        page = {"limit": str(_PAGE), **query}
         while True:
             found = self.request("GET", f"{kind.path(namespace)}?{urlencode(page)}")
             items += found["items"]
@@ -152,7 +152,7 @@ class Api:
 
     def events(self, namespace: str) -> list[Body]:
         """Events on PDDeployments."""
-        found = self.items(Kind("events.k8s.io/v1", "Event", "events"), namespace)
+        found = self.items(Kind("events.k8s.io/v1", "Event", "events"), namespace, limit="200")
         return [event for event in found if event["regarding"].get("kind") == KIND]
 
     def children(self, namespace: str, name: str = "m") -> dict[tuple[str, str], Body]:
@@ -207,9 +207,10 @@ class Operator:
             )
         return cls(process, log, port)
 
-    def wait_until_working(self) -> Self:
-        """Return once it has read the cluster."""
-        eventually(lambda: "operator: watching" in self.text() or self.process.poll() is not None, what="working")
+    def wait_until_working(self, within: float = LONG) -> Self:
+        """Return once it has read the cluster; AssertionError after `within` seconds."""
+        working = "operator: watching"
+        eventually(lambda: working in self.text() or self.process.poll() is not None, within, what="working")
         assert self.process.poll() is None, self.text()
         return self
 

@@ -38,7 +38,7 @@ def exchanges(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """The implementation that serves completions."""
     found: Exchanges = request.param
     if found is AiohttpExchange:
-        monkeypatch.setattr(http1, "_HOT_LINES", ())
+        monkeypatch.setattr("pdx_proxy.http.downstream.head._HOT_LINES", ())
     return found
 
 

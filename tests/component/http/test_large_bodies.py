@@ -11,7 +11,7 @@ from pdx_proxy.payload.body import LARGE_BYTES, Body, read_large_body
 from pdx_proxy.payload.json_scanner import SLICE_BYTES
 from pdx_proxy.serving import reader
 from tests.component.conftest import MakeWorld
-from tests.unit.proxy.payload.test_body import HOSTILE, filled
+from tests.unit.proxy.payload.bodies import HOSTILE, filled
 
 PATH = "/v1/completions"
 SIZE = 12 * 1024 * 1024

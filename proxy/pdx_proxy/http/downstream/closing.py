@@ -2,11 +2,9 @@
 
 import contextlib
 import ctypes
-import fcntl
 import select
 import socket
 import struct
-import termios
 from typing import Final
 
 _SO_ATTACH_FILTER: Final = 26
@@ -39,8 +37,3 @@ def has_backlog(sock: socket.socket) -> bool:
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     return bool(poll.poll(0))
-
-
-def unread_bytes(fd: int) -> int:
-    """Return how many bytes of a connection wait in the kernel, which resets a connection that is closed with some."""
-    return int(struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0])

@@ -4,9 +4,30 @@ from typing import Final
 
 import httptools
 
+from pdx_proxy.http.routes import ROUTES, Kind
+
+_HOT: Final = {
+    f"POST {path} HTTP/1.1\r\n".encode(): path for path, (_, kind) in ROUTES.items() if kind is Kind.GENERATE
+}
+_HOT_LINES: Final = tuple(_HOT)
+_LONGEST_LINE: Final = max(map(len, _HOT))
+MAX_HEAD_BYTES: Final = 8190
+"""A longer head goes to aiohttp, which reads it or answers with an error."""
 MAX_HEADERS: Final = 128
 """Headers of one request, on both servers."""
 _UNUSUAL: Final = frozenset({"content-encoding", "expect", "transfer-encoding", "upgrade"})
+
+
+def may_be_hot(data: bytes) -> bool:
+    """Whether the first bytes of a request are those of one for the fast path, as far as they have arrived."""
+    return data.startswith(_HOT_LINES) or (
+        len(data) < _LONGEST_LINE and any(line.startswith(data) for line in _HOT_LINES)
+    )
+
+
+def hot_path(data: bytes) -> str:
+    """The path of a request for the fast path, whose first line has arrived."""
+    return _HOT[data[: data.index(b"\n") + 1]]
 
 
 class _Headers:

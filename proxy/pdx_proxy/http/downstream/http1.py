@@ -12,21 +12,12 @@ from collections.abc import Callable, Mapping
 from math import inf
 from typing import Final, Protocol, cast
 
-from pdx_proxy.http.downstream.closing import unread_bytes
 from pdx_proxy.http.downstream.exchange import Handler, Pausable, answer
-from pdx_proxy.http.downstream.head import read_head
-from pdx_proxy.http.downstream.transport import SendProgress, body_seconds, cut, peer_of, sweep_client
+from pdx_proxy.http.downstream.head import MAX_HEAD_BYTES, hot_path, may_be_hot, read_head
+from pdx_proxy.http.downstream.transport import SendProgress, body_seconds, cut, hand_over, peer_of, sweep_client
 from pdx_proxy.http.errors import RefusedError, body_too_slow, error_body, unavailable_body
-from pdx_proxy.http.routes import ROUTES, Kind
-from pdx_proxy.http.tcp import detect_lost_peer
+from pdx_proxy.http.tcp import detect_lost_peer, has_unread_bytes
 
-_HOT: Final = {
-    f"POST {path} HTTP/1.1\r\n".encode(): path for path, (_, kind) in ROUTES.items() if kind is Kind.GENERATE
-}
-_HOT_LINES: Final = tuple(_HOT)
-_LONGEST_LINE: Final = max(map(len, _HOT))
-_MAX_HEAD_BYTES: Final = 8190
-"""A longer head goes to aiohttp, which reads it or answers with an error."""
 _MAX_AHEAD_BYTES: Final = 64 * 1024
 """How much a client may send ahead of its answers. Beyond that, reading is paused until an answer is complete."""
 _LARGE_BODY_BYTES: Final = 256 * 1024
@@ -42,13 +33,6 @@ _REFUSALS: Final = 32
 """How many connections beyond the limit receive a 503 at a time; further ones are cut."""
 
 _log: Final = logging.getLogger(__name__)
-
-
-def may_be_hot(data: bytes) -> bool:
-    """Whether the first bytes of a request are those of one for the fast path, as far as they have arrived."""
-    return data.startswith(_HOT_LINES) or (
-        len(data) < _LONGEST_LINE and any(line.startswith(data) for line in _HOT_LINES)
-    )
 
 
 class Owner(Protocol):
@@ -205,8 +189,7 @@ class Http1Connection:
             return False
         if self._ahead or (not self.path and self._since >= since):
             return True
-        sock = transport.get_extra_info("socket")
-        return sock is not None and unread_bytes(sock.fileno()) > 0
+        return has_unread_bytes(transport.get_extra_info("socket"))
 
     def has_no_handshake(self, since: float) -> bool:
         """Whether the connection was accepted before `since` and its TLS handshake is not complete."""
@@ -307,15 +290,15 @@ class Http1Connection:
             self._fall_back(data)
             return
         end = data.find(b"\r\n\r\n") + 4
-        if end < 4 and len(data) <= _MAX_HEAD_BYTES:
+        if end < 4 and len(data) <= MAX_HEAD_BYTES:
             self._ahead = data
             return
-        head = read_head(data[:end], self._owner.max_body_bytes) if 4 <= end <= _MAX_HEAD_BYTES else None
+        head = read_head(data[:end], self._owner.max_body_bytes) if 4 <= end <= MAX_HEAD_BYTES else None
         if head is None:
             self._fall_back(data)
             return
         self.headers, size, kept = head
-        self.path = _HOT[data[: data.index(b"\n") + 1]]
+        self.path = hot_path(data)
         self.closes = not kept or self._owner.stopping
         self.begun = self._drained = False
         self._missing = self.size = size
@@ -380,12 +363,7 @@ class Http1Connection:
         transport = self.transport
         assert transport is not None
         self.transport = None
-        other = self._owner.fall_back(self)
-        transport.set_protocol(other)
-        other.connection_made(transport)
-        if self._write_paused:
-            other.pause_writing()
-        other.data_received(data)
+        hand_over(transport, self._owner.fall_back(self), data, self._write_paused)
 
     async def _serve(self) -> None:
         try:

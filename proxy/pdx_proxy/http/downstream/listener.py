@@ -13,7 +13,8 @@ from pdx_proxy.http.downstream.certificate import HANDSHAKE_SECONDS, SHUTDOWN_SE
 from pdx_proxy.http.downstream.closing import has_backlog, refuse_handshakes
 from pdx_proxy.http.downstream.exchange import Handler
 from pdx_proxy.http.downstream.fallback import FallbackServer
-from pdx_proxy.http.downstream.http1 import Http1Connection, may_be_hot
+from pdx_proxy.http.downstream.head import may_be_hot
+from pdx_proxy.http.downstream.http1 import Http1Connection
 from pdx_proxy.http.downstream.transport import cut
 
 _SWEEP_SECONDS: Final = 5.0

@@ -1,4 +1,4 @@
-"""What both servers do with a client's transport: its address, its limits, and cutting it."""
+"""What both servers do with a client's transport: its address, its limits, handing it over, and cutting it."""
 
 import asyncio
 import socket
@@ -30,6 +30,15 @@ def cut(transport: asyncio.Transport) -> None:
     if sock is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     transport.abort()
+
+
+def hand_over(transport: asyncio.Transport, protocol: asyncio.Protocol, data: bytes, write_paused: bool) -> None:
+    """Give a client's connection to another protocol, with the bytes that have not been answered."""
+    transport.set_protocol(protocol)
+    protocol.connection_made(transport)
+    if write_paused:
+        protocol.pause_writing()
+    protocol.data_received(data)
 
 
 class SendProgress:

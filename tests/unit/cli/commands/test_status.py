@@ -8,7 +8,7 @@ import pytest
 from pdx_api.verification import Finding, Verdict
 from pdx_cli.commands.status import Report, _in_flight, _kv, _summary, _table
 from pdx_cli.runs.run_record import Process
-from tests.unit.cli.runs.test_run_record import RUN
+from tests.unit.cli.runs.records import RUN
 
 NAMES = ("lmcache-server-prefill-0", "prefill-0", "gateway")
 

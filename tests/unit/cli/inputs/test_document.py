@@ -9,7 +9,6 @@ import pytest
 from pdx_api.names import API_VERSION, Order
 from pdx_cli.errors import ExitCode, InputError
 from pdx_cli.inputs.document import assign, load
-from pdx_cli.inputs.names import ENGINE_IMAGE_RULE, is_image, is_namespace
 from pdx_cli.main import main
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "tiny-cpu.yaml"
@@ -341,79 +340,6 @@ def test_stdin(command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert capsys.readouterr().err.startswith(f"pdx: stdin:{line}: spec.")
 
 
-@pytest.mark.parametrize(
-    ("text", "valid"),
-    [
-        ("pdx/gateway:0.2.0", True),
-        ("registry.example:5000/a/b__c@sha256:" + 64 * "a", True),
-        ("[2001:db8::1]:5000/a:b", True),
-        ("", False),
-        ("A/B", False),
-        ("a b", False),
-        ("a:", False),
-        ("a/", False),
-        ("http://registry.example/a", False),
-    ],
-)
-def test_images(text: str, valid: bool) -> None:
-    assert is_image(text) is valid
-
-
-@pytest.mark.parametrize(
-    ("text", "valid"),
-    [("llm", True), ("a" * 63, True), ("a" * 64, False), ("Bad NS", False), ("-a", False), ("", False)],
-)
-def test_namespaces(text: str, valid: bool) -> None:
-    assert is_namespace(text) is valid
-
-
-@pytest.mark.parametrize(
-    ("assignment", "sentence"),
-    [
-        (f"metadata.name={'a' * 300}", "…': write at most 41 lower-case letters, digits and -, with a letter"),
-        ("metadata.name=A", "write at most 41 lower-case letters, digits and -, with a letter first and no - at the"),
-        ("spec.prefill={null: 1}", "spec.prefill has the key null, which is not a text; put it in quotes, or remove"),
-        ("spec.prefill={true: 1}", "spec.prefill has the key true, which is not a text; put it in quotes, or remove"),
-        ("spec.prefill={off: 1}", "spec.prefill has the key false, which is not a text; put it in quotes, or remove"),
-        (
-            "spec.decode.resources.limits={true: 1}",
-            "spec.decode.resources.limits has the key true, which is not a text",
-        ),
-        ("spec.model.name=''", "spec.model.name is empty; write a value."),
-        ("spec.engine.image=''", "spec.engine.image is empty; write a value, or leave it out."),
-        ("spec.prefill={1: 1}", "spec.prefill has the key 1, which is not a text; put it in quotes, or remove it."),
-        ("metadata.labels={true: a}", "metadata.labels has the key true, which is not a text"),
-        ("metadata.labels={a: 1}", "metadata.labels.a is 1; write a text, in quotes."),
-        ("metadata.labels={a b: c}", "metadata.labels has the key 'a b'; write a key of at most 63 letters"),
-        ("metadata.labels={a..b/c: d}", "metadata.labels has the key 'a..b/c'"),
-        ("metadata.labels={a: b c}", "metadata.labels.a is 'b c'; write at most 63 letters, digits"),
-        ("metadata.annotations={a: 1}", "metadata.annotations.a is 1; write a text, in quotes."),
-        ("metadata.labels=[a]", "metadata.labels is ['a']; write a mapping."),
-        ("spec.prefill.resources.limits={nvidia.com/gpu: 500m}", "is '500m'; write a whole number, for example 1."),
-        ("spec.decode.resources.limits={nvidia.com/gpu: one}", "is 'one'; write a whole number, for example 1."),
-        ("spec.engine.image=a b", "write an image as NAME:TAG or NAME@DIGEST, for example vllm/vllm-openai:v"),
-    ],
-)
-def test_what_the_api_server_would_refuse(assignment: str, sentence: str) -> None:
-    with pytest.raises(InputError) as raised:
-        load(EXAMPLE, [assignment])
-    assert sentence in str(raised.value)
-    assert not raised.value.details, "one error"
-
-
-@pytest.mark.parametrize(
-    "assignment",
-    [
-        f"metadata.name={'a' * 41}",
-        "metadata.labels={example.org/app: a.b_c, empty: ''}",
-        "metadata.annotations={example.org/note: any text}",
-        "spec.prefill.resources.limits={nvidia.com/gpu: 1, cpu: 500m, example.com/nic: 2k}",
-    ],
-)
-def test_what_the_api_server_accepts(assignment: str) -> None:
-    load(EXAMPLE, [assignment])
-
-
 @pytest.mark.parametrize("command", ["up", "render"])
 def test_a_url_is_not_a_file(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -422,7 +348,3 @@ def test_a_url_is_not_a_file(command: str, capsys: pytest.CaptureFixture[str]) -
     url = "https://example.org/x.yaml"
     sentence = f"{url} is a URL; pipe its content: `curl -sL {url} | pdx {command} -`."
     assert capsys.readouterr().err == f"pdx {command}: FILE: {sentence}\n"
-
-
-def test_the_example_image_of_an_engine_is_the_default() -> None:
-    assert load(EXAMPLE, ["spec.engine.image=null"]).spec.engine.image in ENGINE_IMAGE_RULE

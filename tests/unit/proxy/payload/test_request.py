@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdx_proxy.payload.body import read_body
-from tests.unit.proxy.payload.test_body import BODIES, CHAT, JSON, TEXT
+from tests.unit.proxy.payload.bodies import BODIES, CHAT, JSON, TEXT
 
 SPLIT: list[tuple[str, dict[str, Any], bool]] = [
     (TEXT, {"prompt": "a"}, True),
