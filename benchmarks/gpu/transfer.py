@@ -45,8 +45,8 @@ async def _measure(
     ttft: dict[str, list[float]] = {way: [] for way in ways}
     before = await both_metrics(session, engines)
     for number in range(repeats):
-        for turn, (way, url) in enumerate(ways.items()):
-            answer = await stream(session, url, prompt(length, 100_000 * turn + length + number), 4)
+        for index, (way, url) in enumerate(ways.items()):
+            answer = await stream(session, url, prompt(length, 100_000 * index + length + number), 4)
             ttft[way].append(1e3 * answer.ttft)
     await asyncio.sleep(1)  # the engines count a transfer when it has ended
     grown = growth(before, await both_metrics(session, engines))
