@@ -5,7 +5,6 @@ import json
 import math
 import random
 import re
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -14,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import aiohttp
+
+from pdx_cli.local.ports import HOST, allocate
 
 FIRST_TOKEN: Final = 2
 """The tiny tokenizer's first ids begin and end texts."""
@@ -115,7 +116,7 @@ class Gateway:
 @asynccontextmanager
 async def gateway(session: aiohttp.ClientSession, *arguments: str) -> AsyncIterator[Gateway]:
     """Run `pdx gateway` with these arguments until the block ends."""
-    addresses = [f"127.0.0.1:{_free_port()}" for _ in range(2)]
+    addresses = [f"{HOST}:{port}" for port in allocate(2)]
     command = ("-m", "pdx_cli", "gateway", "--listen", addresses[0], "--admin", addresses[1], *arguments)
     process = await asyncio.create_subprocess_exec(sys.executable, *command)
     try:
@@ -129,6 +130,7 @@ async def gateway(session: aiohttp.ClientSession, *arguments: str) -> AsyncItera
                 await asyncio.wait_for(process.wait(), _END_SECONDS)
             except TimeoutError:
                 process.kill()
+                await process.wait()
 
 
 async def _wait_until_warm(
@@ -141,18 +143,11 @@ async def _wait_until_warm(
         except aiohttp.ClientError:
             pass
         else:
-            if found["endpoints"] and all(
-                endpoint["state"] == "Warm" for endpoint in found["endpoints"]
-            ):  # D alone would make it ready
+            states = {endpoint["state"] for endpoint in found["endpoints"]}
+            if states == {"Warm"}:  # `/ready` would not wait for P
                 return
         await asyncio.sleep(0.2)
     raise RuntimeError("an engine is not warm")
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def split(engines: Engines, order: str, *, probes: float) -> tuple[str, ...]:

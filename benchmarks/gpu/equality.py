@@ -26,9 +26,8 @@ async def run(
     """
     texts = set[tuple[int, ...]]()
     equal = control = 0
-    async with gateway(
-        session, *split(engines, options.order, probes=0)
-    ) as running:  # a probe's tokens would count too
+    # Without probes, because their tokens would count too.
+    async with gateway(session, *split(engines, options.order, probes=0)) as running:
         for number in range(options.prompts):
             tokens, row = await _compare(session, engines, running, number)
             texts.add(tokens)

@@ -20,21 +20,10 @@ from pdx_cli.inputs.target import Local
 from pdx_cli.runs.run_record import Process, Run, RunDirectory
 from pdx_cli.sources.figures import Figures, Sample
 from tests.unit.cli.display.test_layout import HEALTHY
+from tests.unit.cli.runs import records
 
 ERROR = "The gateway cannot be queried: http://127.0.0.1:1/pdx/state did not answer."
-RUN = Run(
-    name="tiny",
-    pid=os.getpid(),
-    started=0.0,
-    mode="Disaggregated",
-    connector="NIXL",
-    order="PrefillFirst",
-    engine="sim",
-    model="tiny",
-    endpoint="http://127.0.0.1:1",
-    admin="http://127.0.0.1:1",
-    processes=(),
-)
+RUN = replace(records.RUN, pid=os.getpid(), processes=())
 ARGS = argparse.Namespace(sort="state", interval=60.0)
 
 
