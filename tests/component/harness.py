@@ -295,6 +295,12 @@ class World:
         return self.worker.report()
 
     @property
+    def settled(self) -> bool:
+        """Whether no request, settlement or leg is in flight. A second leg to P may end after its request."""
+        report = self.report
+        return not any(report["inFlight"].values()) and not any(report["legs"].values())
+
+    @property
     def pool(self) -> ConnectionPool:
         """The worker's connections to engines."""
         return self.worker._engines.pool

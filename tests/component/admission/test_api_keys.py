@@ -75,7 +75,7 @@ async def test_the_engines_key_is_on_every_leg(order: Order, files: Keys, make_w
     _, writer = await world.raw(Shape().body("another"))
     await eventually(lambda: world.p.counts.running_now)
     writer.close()
-    await eventually(lambda: not any(world.report["inFlight"].values()))
+    await eventually(lambda: world.settled)
     assert all(engine.counts.unauthorized == 0 for engine in world.engines)
     assert {headers["authorization"] for headers in _seen(world)} == {"Bearer engine-key"}
 

@@ -204,7 +204,7 @@ async def _complete(world: World, shape: Shape, prompt: str, times: int) -> None
         for _ in range(times):
             reply = await world.complete(shape, prompt=prompt, tokens=2)
             assert (reply.status, reply.text) == (200, shape.expected(prompt, 2)), reply
-    await eventually(lambda: not any(world.report["inFlight"].values()), 5.0, "settled")
+    await eventually(lambda: world.settled, 5.0, "settled")
 
 
 async def _check_row(case: Case, shape: Shape, world: World) -> None:
@@ -218,7 +218,7 @@ async def _check_row(case: Case, shape: Shape, world: World) -> None:
     assert all(SEEN[Client(row.client)](reply, shape) for reply in replies), replies
     for engine in struck:
         engine.faults.clear()
-    await eventually(lambda: not any(world.report["inFlight"].values()), 5.0, "settled")
+    await eventually(lambda: world.settled, 5.0, "settled")
     if row.lease:
         for engine in world.engines:
             engine.end_leases()

@@ -29,7 +29,7 @@ async def _leave(world: World, task: "asyncio.Task[Any]", *, settled: int = 1) -
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await eventually(lambda: sum(world.report["settlements"].values()) == settled, 8.0, "settled")
-    await eventually(lambda: not any(world.report["inFlight"].values()), 8.0, "nothing in flight")
+    await eventually(lambda: world.settled, 8.0, "nothing in flight")
     assert await world.outcomes() == {"client_left": 1}
 
 

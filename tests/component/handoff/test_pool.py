@@ -40,7 +40,7 @@ async def _begin(world: World, shape: Shape, **body: Any) -> "asyncio.Task[Any]"
 async def _leave(world: World, task: "asyncio.Task[Any]") -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    await eventually(lambda: not any(world.report["inFlight"].values()), 3.0, "the gateway serves nobody")
+    await eventually(lambda: world.settled, 3.0, "the gateway serves nobody")
 
 
 async def test_the_answer_is_made_of_what_prefill_saved(shape: Shape, make_pool: MakePool) -> None:
@@ -181,7 +181,7 @@ async def test_a_client_that_leaves_a_stream_ends_it(make_pool: MakePool) -> Non
     await reader.readuntil(b"data: ")
     writer.close()
     await eventually(lambda: not world.d.counts.running_now, 2.0)
-    await eventually(lambda: not any(world.report["inFlight"].values()))
+    await eventually(lambda: world.settled)
     assert await world.outcomes() == {"client_left": 1}
 
 

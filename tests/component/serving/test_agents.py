@@ -233,11 +233,11 @@ async def test_anthropics_client_reads_the_gateways_errors(make_world: MakeWorld
     with pytest.raises(anthropic.RateLimitError) as limited:
         await client.messages.create(**message)
     await held
-    await eventually(lambda: not any(world.report["inFlight"].values()))
+    await eventually(lambda: world.settled)
     world.d.faults.add(FaultKind.STATUS, status=429, retry_after=30)
     with pytest.raises(anthropic.RateLimitError, match="simulated fault"):
         await client.messages.create(**message)
-    await eventually(lambda: not any(world.report["inFlight"].values()))
+    await eventually(lambda: world.settled)
     with pytest.raises(anthropic.APIStatusError) as busy:
         await client.messages.create(**message)
     await client.close()

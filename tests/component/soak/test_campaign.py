@@ -95,7 +95,7 @@ async def test_hang_ups(order: Order, make_world: MakeWorld, requests: int) -> N
 
     seen = Counter(await asyncio.gather(*(client(number) for number in range(requests))))
     assert min(seen["left"], seen["answered"]) > requests / 10, seen
-    await eventually(lambda: not any(world.report["inFlight"].values()), 30.0, "all settled")
+    await eventually(lambda: world.settled, 30.0, "all settled")
     report = world.report
     # a client that left before the gateway read its request is not counted
     left, answered = report["outcomes"]["client_left"], report["outcomes"]["split"] + report["outcomes"]["whole"]
