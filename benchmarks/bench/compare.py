@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from benchmarks.bench.servers import EXAMPLE
 
 TRACE: Final = Path(__file__).parents[1] / "goodput" / "traces" / "mooncake-conversation.csv.gz"
 SLEEPING_NIXL: Final = Path(__file__).parents[2] / "tests" / "engines" / "support" / "sleeping_nixl"
-"""Two idle progress threads of NIXL would take the cores that the engines and the load generator share."""
+"""Otherwise, an idle progress thread of NIXL uses more than half of a core."""
 FLAGS: Final = (
     *("--engine", "vllm", "--compare", "--devices", "2", "--ratios", "1:1", "--chunks", "512"),
     *("--scale-tokens", "1/32", "--poisson", "--ttft", "2s", "--tpot", "200ms"),
@@ -30,15 +31,17 @@ def run(model: Path, folder: Path, results: Path) -> None:
     """Add the runs that the file of results lacks."""
     body: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
     body["spec"]["model"]["source"]["path"] = str(model)
+    cores = sorted(os.sched_getaffinity(0))
+    body["spec"]["engine"]["env"] += _on_cores(cores[1:] or cores, folder)
     file = folder / "tiny.yaml"
     file.write_text(yaml.safe_dump(body))
     runs = folder / "run"
     runs.mkdir()
     for index in range(len(read(results)), RUNS):
         output = folder / f"out-{index}"
-        command = [sys.executable, "-m", "pdx_cli", "bench", str(file), "--run-dir", str(runs), *FLAGS]
-        arguments = [*command, "--trace", str(TRACE), "--output", str(output)]
-        done = subprocess.run(arguments, check=False, env={**os.environ, "PYTHONPATH": str(SLEEPING_NIXL)})
+        command = ["taskset", "-c", str(cores[0]), sys.executable, "-m", "pdx_cli", "bench", str(file), *FLAGS]
+        arguments = [*command, "--run-dir", str(runs), "--trace", str(TRACE), "--output", str(output)]
+        done = subprocess.run(arguments, check=False)
         if not (output / "result.json").exists():
             raise SystemExit("pdx bench has written no result; its message is above.")
         found = json.loads((output / "result.json").read_text())
@@ -48,6 +51,21 @@ def run(model: Path, folder: Path, results: Path) -> None:
         }
         line = {"run": index, "code": done.returncode, "verdict": found["verdict"], "load": found["load"], "arms": arms}
         append(results, line)
+
+
+def _on_cores(cores: Sequence[int], folder: Path) -> list[dict[str, str]]:
+    """Return the variables with which engines run on these cores. The load generator and the gateway have another.
+
+    vLLM moves a CPU engine with NIXL to the last core (base_worker.py), so that core must be one of them.
+    """
+    programs = folder / "bin"
+    programs.mkdir()
+    installed = Path(sys.executable).parent
+    vllm = programs / "vllm"
+    vllm.write_text(f'#!/bin/sh\nexec taskset -c {",".join(map(str, cores))} {shlex.quote(f"{installed}/vllm")} "$@"\n')
+    vllm.chmod(0o755)
+    path = os.pathsep.join([str(programs), str(installed), os.environ["PATH"]])
+    return [{"name": "PATH", "value": path}, {"name": "PYTHONPATH", "value": str(SLEEPING_NIXL)}]
 
 
 def table(lines: Sequence[Line]) -> Iterator[str]:

@@ -6,16 +6,14 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from pdx_api.names import Mode, Role
 from pdx_cli.sources.engine_load import EngineLoad, LoadFigures, compared
+from pdx_cli.sources.histograms import Buckets, quantile
 from pdx_cli.sources.observation import Body
 
 QUANTILES: Final = (0.5, 0.9, 0.99)
 WARM: Final = "Warm"
 STALE_ROUNDS: Final = 2
-PHASES: Final = "pdx_phase_seconds_bucket"
 BURSTS: Final = ("burst", "sooner")
 """Reasons of `pdx_not_split_total` for requests that decode engines serve alone by the objectives."""
 NO_PAIR: Final = "there is no pair"
@@ -23,9 +21,6 @@ NO_PAIR: Final = "there is no pair"
 _STATES: Final = ("Warm", "Warming", "Suspect", "Cold", "NotReady", "Leaving")
 
 _NO_LOAD: Final = LoadFigures()
-
-Buckets = Mapping[float, float]
-"""Upper bound in seconds -> number of requests that took at most that long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,33 +192,6 @@ def figures(before: Sample | None, now: Sample, names: Mapping[str, str] = Mappi
         pairs=pairs,
         kv=_summary(now.readings),
     )
-
-
-def read_phases(page: str) -> dict[str, dict[float, float]]:
-    """Return the histograms of phases from a gateway's /metrics."""
-    phases: dict[str, dict[float, float]] = {}
-    for family in text_string_to_metric_families(page):
-        for sample in family.samples:
-            if sample.name == PHASES:
-                phases.setdefault(sample.labels["phase"], {})[float(sample.labels["le"])] = sample.value
-    return phases
-
-
-def quantile(buckets: Buckets, share: float) -> float:
-    """Return the value below which that share of a histogram lies, interpolated in its bucket; NaN if it is empty."""
-    bounds = sorted(buckets)
-    total = buckets[bounds[-1]] if bounds else 0.0
-    if total <= 0:
-        return math.nan
-    low, below = 0.0, 0.0
-    for bound in bounds:
-        count = buckets[bound]
-        if count >= share * total:
-            if math.isinf(bound):
-                return low
-            return low + (bound - low) * (share * total - below) / max(count - below, 1e-9)
-        low, below = bound, count
-    return low
 
 
 def _former(before: Sample | None, name: str) -> Reading | None:

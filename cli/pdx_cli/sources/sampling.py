@@ -15,7 +15,8 @@ from pdx_cli.sources.access import ObjectAccess, access_to, unreadable
 from pdx_cli.sources.answers import STATE_PATH, parsed, state_of
 from pdx_cli.sources.client import AnswerError, Client, ForeignError, unreadable_gateway
 from pdx_cli.sources.engine_load import EngineLoad, read_load
-from pdx_cli.sources.figures import Reading, Sample, read_phases
+from pdx_cli.sources.figures import Reading, Sample
+from pdx_cli.sources.histograms import read_phases
 from pdx_cli.sources.kube import PodAnswerError
 from pdx_cli.sources.observation import Body
 from pdx_operator.kube.client import ApiError

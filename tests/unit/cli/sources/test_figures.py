@@ -7,7 +7,8 @@ import pytest
 
 from pdx_cli.commands.status import _kv
 from pdx_cli.sources.engine_load import EngineLoad
-from pdx_cli.sources.figures import Reading, Sample, figures, quantile, read_phases, why_not_verified
+from pdx_cli.sources.figures import Reading, Sample, figures, why_not_verified
+from pdx_cli.sources.histograms import quantile, read_phases
 from pdx_cli.sources.observation import Tokens
 from pdx_proxy.verification.verdict import finding_of
 
