@@ -49,7 +49,7 @@ PAGES = [
     path
     for path in tracked()
     if path not in HISTORY
-    and path.suffix != ".svg"
+    and path.suffix not in {".svg", ".webp"}
     and (path.suffix == ".md" or path.parts[0] in {"Makefile", "charts", "docs", "examples"})
 ]
 
