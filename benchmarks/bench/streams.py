@@ -35,13 +35,13 @@ class Streamed:
     """CPU time of the generator's process, as a share of one core."""
 
 
-def stream(rate: float, seconds: float) -> Streamed:
-    """Receive the streams for so many seconds."""
+def stream(rate: float, seconds: float, streams: int = STREAMS) -> Streamed:
+    """Receive so many streams for so many seconds."""
     with _tokens(rate) as url, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         began, used = time.perf_counter(), time.process_time()
-        outcome = runner.run(_run(url, rate, seconds))
+        outcome = runner.run(_run(url, rate, seconds, streams))
         cpu = (time.process_time() - used) / (time.perf_counter() - began)
-    assert len(outcome.records) == STREAMS
+    assert len(outcome.records) == streams
     assert {record.failure for record in outcome.records} == {None}
     return Streamed(outcome, cpu)
 
@@ -58,9 +58,9 @@ def _tokens(rate: float) -> Iterator[str]:
         process.communicate()
 
 
-async def _run(url: str, rate: float, seconds: float) -> Outcome:
+async def _run(url: str, rate: float, seconds: float, streams: int) -> Outcome:
     count = int(rate * (seconds - RAMP))
-    planned = (Planned(i, i * RAMP / STREAMS, 20, count, ((-1 - i, 20),)) for i in range(STREAMS))
+    planned = (Planned(i, i * RAMP / streams, 20, count, ((-1 - i, 20),)) for i in range(streams))
     generator = Generator(Server.of(url), Shape("sim"), time.perf_counter)
     try:
         return await generator.run(Step(planned, seconds, 0.0, 120.0, "salt"))

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
+import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
+from safetensors.numpy import save_file
 
 from pdx_api.names import Order, Role
 from pdx_api.spec.model import Adapter
@@ -38,13 +38,14 @@ SIZES = {"q_proj": (256, 256), "v_proj": (256, 128)}
 def _write_adapter(directory: Path) -> Path:
     """An adapter in PEFT's form, with random weights that are large enough to change greedy text."""
     directory.mkdir()
-    generator = torch.Generator().manual_seed(7)
+    generator = np.random.default_rng(7)
     weights = {}
     for layer in range(4):
         for name, (inputs, outputs) in SIZES.items():
             prefix = f"base_model.model.model.layers.{layer}.self_attn.{name}"
-            weights[f"{prefix}.lora_A.weight"] = torch.randn(RANK, inputs, generator=generator) * 0.1
-            weights[f"{prefix}.lora_B.weight"] = torch.randn(outputs, RANK, generator=generator) * 0.1
+            for part, shape in (("A", (RANK, inputs)), ("B", (outputs, RANK))):
+                found = generator.standard_normal(shape, np.float32) * np.float32(0.1)
+                weights[f"{prefix}.lora_{part}.weight"] = found
     save_file(weights, directory / "adapter_model.safetensors")
     config = {"peft_type": "LORA", "r": RANK, "lora_alpha": 16, "target_modules": list(SIZES), "bias": "none"}
     (directory / "adapter_config.json").write_text(json.dumps({**config, "task_type": "CAUSAL_LM"}))

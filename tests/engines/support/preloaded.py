@@ -1,11 +1,12 @@
 """Engines forked from a process that has imported vLLM once.
 
 The start of an engine takes 30 s of a core, and 24 s of them are imports: of the server, and again of its EngineCore.
-A fork needs neither. What runs after it is `vllm serve`, but NIXL's progress thread sleeps between events. The pods of
-tests/cluster and the engines of `pdx up` in test_up.py start the program itself.
+With data parallelism, each further server and the coordinator import it too. A fork needs none of these. What runs after
+it is `vllm serve`, but NIXL's progress thread sleeps between events. The pods of tests/cluster and the engines of
+`pdx up` in test_up.py start the program itself.
 
-The server and its EngineCore are both forked from Python's fork server, which has no threads and no connectors. A fork
-of the server itself would not do: NIXL's transfers stall in a process that has loaded UCX before it was forked.
+All processes of an engine are forked from Python's fork server, which has no threads and no connectors. A fork of the
+server itself would not do: NIXL's transfers stall in a process that has loaded UCX before it was forked.
 """
 
 import contextlib
@@ -20,6 +21,8 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any, Final
+
+from prometheus_client import values
 
 from tests.engines.support.mooncake import libraries
 
@@ -51,6 +54,7 @@ class Surroundings:
         os.close(output)
         os.environ.clear()
         os.environ.update(self.environment)
+        values.ValueClass = values.get_value_class()  # PROMETHEUS_MULTIPROC_DIR is read at the import
         server: Any = multiprocessing.forkserver._forkserver
         server._forkserver_address = self.fork_server
         server.ensure_running = lambda: None  # it would start another
@@ -111,7 +115,7 @@ def _enter(surroundings: Surroundings, target: Callable[..., object]) -> Callabl
 
 
 class Context(ForkServerContext):
-    """Starts the server's EngineCore: in the server's group, with its log and the environment of that moment."""
+    """Starts the server's processes: in the server's group, with its log and the environment of that moment."""
 
     def __init__(self, surroundings: Surroundings, group: int) -> None:
         self._log, self._group, self._fork_server = surroundings.log, group, surroundings.fork_server

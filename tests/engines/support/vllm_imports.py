@@ -1,5 +1,6 @@
 """The imports of `vllm serve` and of its EngineCore, for preloaded.py."""
 
+import multiprocessing
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -8,8 +9,8 @@ import vllm.entrypoints.cli.benchmark.main
 import vllm.entrypoints.cli.serve
 import vllm.entrypoints.openai.api_server
 import vllm.model_executor.models.llama
+import vllm.v1.engine.coordinator
 import vllm.v1.engine.core
-import vllm.v1.engine.utils
 import vllm.v1.worker.cpu_model_runner
 import vllm.v1.worker.cpu_worker
 from vllm.entrypoints.cli.main import main
@@ -20,6 +21,11 @@ __all__ = ["main", "sitecustomize", "start_processes_in"]
 
 
 def start_processes_in(context: BaseContext) -> None:
-    """Make vLLM start its EngineCore in a context of multiprocessing; the CPU platform insists on `spawn`."""
-    module: Any = vllm.v1.engine.utils
-    module.get_mp_context = lambda: context
+    """Make `spawn`, on which vLLM insists for all its processes, mean a given context of multiprocessing."""
+    own = multiprocessing.get_context
+
+    def get_context(method: str | None = None) -> BaseContext:
+        return context if method == "spawn" else own(method)
+
+    module: Any = multiprocessing
+    module.get_context = get_context
