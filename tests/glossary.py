@@ -76,8 +76,13 @@ def forbidden(name: str) -> str | None:
     return next((PARTS[part.lower()] for part in _SPLIT.findall(name) if part.lower() in PARTS), None)
 
 
-def names(source: str, path: PurePath) -> Iterator[tuple[int, str]]:
+@cache
+def names(source: str, path: PurePath) -> tuple[tuple[int, str], ...]:
     """The names that a Python file defines, with their lines. The names of its folders and its own are on line 1."""
+    return tuple(_names(source, path))
+
+
+def _names(source: str, path: PurePath) -> Iterator[tuple[int, str]]:
     for part in (*path.parent.parts, path.stem):
         yield 1, part
     for node in ast.walk(ast.parse(source)):
