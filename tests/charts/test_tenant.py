@@ -42,7 +42,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def test_a_tenant_changes_nothing_elsewhere(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
-    print_line("tenant", _campaign(cluster, namespace, tmp_path, count=12, seconds=100, seed=1))
+    print_line("tenant", _campaign(cluster, namespace, tmp_path, count=6, seconds=100, seed=1))
 
 
 @pytest.mark.soak

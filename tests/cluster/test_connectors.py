@@ -1,4 +1,8 @@
-"""Examples of connectors with real vLLM engines as pods: the files that `pdx up` runs are applied."""
+"""Examples of connectors with real vLLM engines as pods: the files that `pdx up` runs are applied.
+
+All run in `make soak`. test_tiny.py always runs such pods with NIXL, and engines/ runs the same connectors and side
+services without pods.
+"""
 
 import pytest
 
@@ -8,10 +12,9 @@ from tests.cluster.tiny.scene import Scene
 from tests.engines.support import mooncake
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    "name", ["lmcache", *(pytest.param(name, marks=pytest.mark.soak) for name in ("mooncake", "lmcache-p2p"))]
-)
+@pytest.mark.parametrize("name", ["lmcache", "mooncake", "lmcache-p2p"])
 def test_an_example_moves_whole_prompts_and_leaves_nothing(name: str, served_cluster: Cluster, namespace: str) -> None:
     try:
         mooncake.libraries()

@@ -1,9 +1,9 @@
 """Engines forked from a process that has imported vLLM once.
 
 The start of an engine takes 30 s of a core, and 24 s of them are imports: of the server, and again of its EngineCore.
-With data parallelism, each further server and the coordinator import it too. A fork needs none of these. What runs after
-it is `vllm serve`, but NIXL's progress thread sleeps between events. The pods of tests/cluster and the engines of
-`pdx up` in test_up.py start the program itself.
+With data parallelism, each further server and the coordinator import it too. A fork needs none of these. What runs
+after it is `vllm serve`, but NIXL's progress thread sleeps between events. The pods of tests/cluster and the engines
+of `pdx up` in test_up.py start the program itself.
 
 All processes of an engine are forked from Python's fork server, which has no threads and no connectors. A fork of the
 server itself would not do: NIXL's transfers stall in a process that has loaded UCX before it was forked.
@@ -22,7 +22,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any, Final
 
-from prometheus_client import values
+import prometheus_client.values
 
 from tests.engines.support.mooncake import libraries
 
@@ -54,7 +54,8 @@ class Surroundings:
         os.close(output)
         os.environ.clear()
         os.environ.update(self.environment)
-        values.ValueClass = values.get_value_class()  # PROMETHEUS_MULTIPROC_DIR is read at the import
+        metrics: Any = prometheus_client.values
+        metrics.ValueClass = metrics.get_value_class()  # PROMETHEUS_MULTIPROC_DIR is read at the import
         server: Any = multiprocessing.forkserver._forkserver
         server._forkserver_address = self.fork_server
         server.ensure_running = lambda: None  # it would start another

@@ -17,7 +17,7 @@ from vllm.entrypoints.cli.main import main
 
 from tests.engines.support.sleeping_nixl import sitecustomize
 
-__all__ = ["main", "sitecustomize", "start_processes_in"]
+__all__ = ["main", "sitecustomize", "start_processes_in", "vllm"]
 
 
 def start_processes_in(context: BaseContext) -> None:

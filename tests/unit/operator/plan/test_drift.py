@@ -18,11 +18,11 @@ from tests.unit.operator.render.test_golden import SPECS
 
 Path = tuple[str | int, ...]
 
-MANIFESTS = [
-    pytest.param(manifest, id=f"{spec.name.split('.')[0]}-{manifest['kind']}-{manifest['metadata']['name']}")
+MANIFESTS = {
+    f"{spec.name.split('.')[0]}-{manifest['kind']}-{manifest['metadata']['name']}": manifest
     for spec in SPECS
     for manifest in manifests_of(parse(yaml.safe_load(spec.read_text())))
-]
+}
 SELECTORS = {"selector", "podSelector", "namespaceSelector", "labelSelector", "nodeSelector", "matchLabels"}
 
 
@@ -36,10 +36,9 @@ def _places(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 def _first_of_their_kind() -> Iterator[Any]:
     """Each manifest with its fields that no manifest of its kind before it has: most have the same fields."""
     seen: set[tuple[str, ...]] = set()
-    for param in MANIFESTS:
-        (manifest,) = param.values
+    for name, manifest in MANIFESTS.items():
         places = {(manifest["kind"], *map(_step, path)): (path, value) for path, value in _places(manifest)}
-        yield pytest.param(manifest, [places[shape] for shape in places if shape not in seen], id=param.id)
+        yield pytest.param(manifest, [places[shape] for shape in places if shape not in seen], id=name)
         seen.update(places)
 
 
