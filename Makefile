@@ -21,7 +21,19 @@ WORKERS ?= 3
 # The folders of the tests that are marked `alone`.
 ALONE := tests/component/soak tests/component/cli/bench tests/dashboards/test_fires.py tests/engines/test_prefix_cache.py
 TIMES := .cache/test-times.jsonl
+# Compiling the packages takes a minute, so checkouts with the same locks share the result. Python compiles a module
+# anew if its file is another. Some packages contain files that are no valid Python.
 RARELY_IMPORTED := transformers/models|kubernetes|numba|pygments|setuptools|testing|tests?
+BYTECODE := $(HOME)/.cache/pdx/bytecode
+define COMPILE
+name="$$($(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)')-$$(cat requirements/*.lock | sha256sum | cut -c1-16).tar"; \
+if [ -e "$(BYTECODE)/$$name" ]; then tar -xf "$(BYTECODE)/$$name" -C $(VENV)/lib; else \
+	$(BIN)/python -m compileall -qq -j 0 -x '/($(RARELY_IMPORTED))/' $(VENV)/lib || true; \
+	mkdir -p $(BYTECODE) && rm -f $(BYTECODE)/*; \
+	(cd $(VENV)/lib && find . -name '*.pyc' -print0 | tar --null -cf "$(BYTECODE)/$$name.part" -T -); \
+	mv "$(BYTECODE)/$$name.part" "$(BYTECODE)/$$name"; \
+fi
+endef
 # Of all checkouts: mypy compares what files contain, not where they are.
 export MYPY_CACHE_DIR ?= $(HOME)/.cache/pdx/mypy
 # Tests start hundreds of Python processes: with this variable set, each would compile every module again.
@@ -179,6 +191,5 @@ $(VENV)/.installed-dev: requirements/dev.lock requirements/lmcache.lock requirem
 	@$(PIP) install -q --require-hashes --no-deps -r requirements/dev.lock
 	@$(PIP) install -q --require-hashes --no-deps -r requirements/lmcache.lock
 	@$(PIP) install -q --require-hashes --no-deps -r requirements/mooncake.lock
-	@# Not what is rarely imported and large. Some packages contain files that are no valid Python.
-	@$(BIN)/python -m compileall -qq -j 0 -x '/($(RARELY_IMPORTED))/' $(VENV)/lib || true
+	@$(COMPILE)
 	@touch $@
