@@ -16,7 +16,7 @@ PACKAGES := pdx_api pdx_cli pdx_cluster pdx_operator pdx_proxy pdx_sim
 CLUSTER := PYTHONPATH=$(CURDIR)/cluster $(PYTHON) -m pdx_cluster
 TINY_MODEL := /tmp/pdx/models/tiny
 PACKAGES_FOR := PYTHONPATH=$(CURDIR)/cluster $(PYTHON) -m scripts.system_packages
-# One worker for real engines and the node, two for all else: they wait more than they compute. WORKERS=0: one process.
+# While two run real engines and clusters, the others wait (tests/conftest.py). WORKERS=0: one process.
 WORKERS ?= 3
 # The folders of the tests that are marked `alone`.
 ALONE := tests/component/soak tests/component/cli/bench tests/dashboards/test_fires.py tests/engines/test_prefix_cache.py

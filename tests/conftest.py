@@ -29,6 +29,8 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 Real engines run in one group, one set at a time, those in pods too: an idle engine with NIXL keeps most of a core busy,
 and beside such a set the tests of engines in pods take four times as long. There is one cluster of each size.
 """
+BUSY: Final = 2
+"""Workers that run GROUPS."""
 AUTOGROUPS: Final = Path("/proc/sys/kernel/sched_autogroup_enabled")
 """While it is 1, Linux shares the cores between sessions (sched(7)), and niceness counts within one session only."""
 SHARES_FIXTURE: Final = frozenset(
@@ -104,7 +106,26 @@ def group_of(nodeid: str) -> str:
 
 
 class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
-    """pytest-xdist's own groups (`loadgroup`) need a private attribute that pytest 9.2 has removed."""
+    """Gives workers whole groups, in the order of the tests.
+
+    Two of the GROUPS keep two cores busy; the other tests mostly wait. So all workers but two wait until at most one
+    runs GROUPS. (pytest-xdist's own groups, `loadgroup`, need a private attribute that pytest 9.2 removed.)
+    """
+
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        super().mark_test_complete(node, item_index, duration)
+        for waiting in self.nodes[BUSY:]:
+            self._reschedule(waiting)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        if node in self.nodes[:BUSY] or not self._cores_are_busy():
+            super()._assign_work_unit(node)
+
+    def _cores_are_busy(self) -> bool:
+        busy = sum(
+            any(not all(units.get(group, {}).values()) for group in GROUPS) for units in self.assigned_work.values()
+        )
+        return busy >= BUSY or not GROUPS.keys().isdisjoint(self.workqueue)
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
@@ -112,7 +133,7 @@ class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:
-    """Give workers whole groups, in the order of the tests."""
+    """Distribute the tests by their groups."""
     return ByGroup(config, log)
 
 

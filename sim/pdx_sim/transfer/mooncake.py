@@ -67,8 +67,11 @@ class MooncakeConnector(PeerConnector):
             await self._find(seq.params)
             write = self._pending_writes.expect(seq.internal_id)
             registered = True
-            with suppress(PeerUnreachableError, PeerRefusedError):  # vLLM waits even if P's worker is dead
-                await self._register(seq.params, seq.internal_id, self._station.pool.of(seq.internal_id), seq.digest)
+            blocks = self._station.pool.of(seq.internal_id)
+            # vLLM's worker registers even if the leg is aborted meanwhile, and waits even if P's worker is dead.
+            register = self._try_to_register(seq.params, seq.internal_id, blocks, seq.digest)
+            if (task := self._tasks.start(register)) is not None:
+                await asyncio.shield(task)
             seq.digest = await write
         except BootstrapError as error:
             raise LoadError(str(error)) from error
@@ -164,6 +167,10 @@ class MooncakeConnector(PeerConnector):
             "reply_port": self._station.port,
         }
         await self._station.channel.call(host, port, message)
+
+    async def _try_to_register(self, params: KVParams, request_id: str, blocks: int, digest: Digest) -> None:
+        with suppress(PeerUnreachableError, PeerRefusedError):
+            await self._register(params, request_id, blocks, digest)
 
     async def _give_up(self, params: KVParams) -> None:
         with suppress(BootstrapError, PeerUnreachableError, PeerRefusedError):

@@ -83,6 +83,23 @@ async def test_a_whole_p_leg_frees_a_cancelled_d(pair: Pair) -> None:
     await until(pair.is_clean)
 
 
+async def test_a_d_registers_although_its_leg_is_aborted_meanwhile(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    channel, registering = pair.d.station.channel, asyncio.Event()
+    call = channel.call
+
+    async def slow_call(*arguments: Any) -> Any:
+        registering.set()
+        await asyncio.sleep(0.1)
+        return await call(*arguments)
+
+    monkeypatch.setattr(channel, "call", slow_call)
+    leaving = asyncio.create_task(pair.decode(decode_params(pair)))
+    await registering.wait()
+    await hang_up(leaving)
+    await prefill(pair)
+    await until(pair.is_clean)
+
+
 async def test_nothing_wakes_a_d_whose_p_leg_was_aborted(make_pair: MakePair) -> None:
     pair = await make_pair(connector="Mooncake", prefill=SLOW)
     waiting = await waiting_decode(pair)
