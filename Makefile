@@ -16,26 +16,11 @@ PACKAGES := pdx_api pdx_cli pdx_cluster pdx_operator pdx_proxy pdx_sim
 CLUSTER := PYTHONPATH=$(CURDIR)/cluster $(PYTHON) -m pdx_cluster
 TINY_MODEL := /tmp/pdx/models/tiny
 PACKAGES_FOR := PYTHONPATH=$(CURDIR)/cluster $(PYTHON) -m scripts.system_packages
-# While two run real engines and clusters, the others wait (tests/conftest.py). WORKERS=0: one process.
+# On two cores, the others wait while two run real engines and clusters (tests/conftest.py). WORKERS=0: one process.
 WORKERS ?= 3
 # The folders of the tests that are marked `alone`.
 ALONE := tests/component/soak tests/component/cli/bench tests/dashboards/test_fires.py tests/engines/test_prefix_cache.py
 TIMES := .cache/test-times.jsonl
-# Compiling the packages takes a minute, so checkouts with the same locks share the result. Python compiles a module
-# anew if its file is another. Some packages contain files that are no valid Python.
-RARELY_IMPORTED := transformers/models|kubernetes|numba|pygments|setuptools|testing|tests?
-BYTECODE := $(HOME)/.cache/pdx/bytecode
-define COMPILE
-name="$$($(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)')-$$(cat requirements/*.lock | sha256sum | cut -c1-16).tar"; \
-if [ -e "$(BYTECODE)/$$name" ]; then tar -xf "$(BYTECODE)/$$name" -C $(VENV)/lib; else \
-	$(BIN)/python -m compileall -qq -j 0 -x '/($(RARELY_IMPORTED))/' $(VENV)/lib || true; \
-	mkdir -p $(BYTECODE) && rm -f $(BYTECODE)/*; \
-	(cd $(VENV)/lib && find . -name '*.pyc' -print0 | tar --null -cf "$(BYTECODE)/$$name.part" -T -); \
-	mv "$(BYTECODE)/$$name.part" "$(BYTECODE)/$$name"; \
-fi
-endef
-# Of all checkouts: mypy compares what files contain, not where they are.
-export MYPY_CACHE_DIR ?= $(HOME)/.cache/pdx/mypy
 # Tests start hundreds of Python processes: with this variable set, each would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -90,7 +75,7 @@ test: install-dev ## Run every test (a part this machine cannot run is skipped b
 	test $$((parallel + alone)) != 10 # pytest ends with 5 where it finds no test
 
 .PHONY: unit
-unit: install-dev ## Run every test that needs no socket and no process, within a minute
+unit: install-dev ## Run every test that needs no socket and no process, in a minute or two
 	@$(BIN)/pytest -n auto -m 'not machine and not soak' tests/unit $(ARGS)
 
 .PHONY: soak
@@ -124,8 +109,10 @@ check: install-dev ## Format, lint, types, import rule, spelling, prose, links, 
 # The types take as long as everything else: `check` runs these two at once, and make shows each command's output whole.
 .PHONY: types
 types: install-dev
+	@$(BIN)/python -m scripts.shared_caches take-types
 	@$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
 	@$(BIN)/mypy tests scripts
+	@$(BIN)/python -m scripts.shared_caches keep-types
 
 .PHONY: all-but-types
 all-but-types: install-dev
@@ -191,5 +178,5 @@ $(VENV)/.installed-dev: requirements/dev.lock requirements/lmcache.lock requirem
 	@$(PIP) install -q --require-hashes --no-deps -r requirements/dev.lock
 	@$(PIP) install -q --require-hashes --no-deps -r requirements/lmcache.lock
 	@$(PIP) install -q --require-hashes --no-deps -r requirements/mooncake.lock
-	@$(COMPILE)
+	@$(BIN)/python -m scripts.shared_caches bytecode
 	@touch $@

@@ -31,6 +31,7 @@ and beside such a set the tests of engines in pods take four times as long. Ther
 """
 BUSY: Final = 2
 """Workers that run GROUPS."""
+CORES: Final = len(os.sched_getaffinity(0))
 AUTOGROUPS: Final = Path("/proc/sys/kernel/sched_autogroup_enabled")
 """While it is 1, Linux shares the cores between sessions (sched(7)), and niceness counts within one session only."""
 SHARES_FIXTURE: Final = frozenset(
@@ -108,24 +109,31 @@ def group_of(nodeid: str) -> str:
 class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
     """Gives workers whole groups, in the order of the tests.
 
-    Two of the GROUPS keep two cores busy; the other tests mostly wait. So all workers but two wait until at most one
-    runs GROUPS. (pytest-xdist's own groups, `loadgroup`, need a private attribute that pytest 9.2 removed.)
+    Two of the GROUPS keep two cores busy; the other tests mostly wait. So on two cores all workers but two wait until
+    at most one runs GROUPS. (pytest-xdist's own groups, `loadgroup`, need a private attribute that pytest 9.2 removed.)
     """
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
         super().mark_test_complete(node, item_index, duration)
+        units = self.assigned_work[node]
+        group = group_of(self.registered_collections[node][item_index])
+        if all(units[group].values()):
+            del units[group]  # if the worker crashed, it would run again
         for waiting in self.nodes[BUSY:]:
-            self._reschedule(waiting)
+            for _ in range(2):  # a worker runs a test when it has the next one
+                self._reschedule(waiting)
 
     def _assign_work_unit(self, node: Any) -> None:
-        if node in self.nodes[:BUSY] or not self._cores_are_busy():
+        if node not in self.registered_collections:
+            return  # it replaces a worker that crashed, and still collects
+        if self.workqueue and (node in self.nodes[:BUSY] or not self._cores_are_busy()):
             super()._assign_work_unit(node)
 
     def _cores_are_busy(self) -> bool:
         busy = sum(
             any(not all(units.get(group, {}).values()) for group in GROUPS) for units in self.assigned_work.values()
         )
-        return busy >= BUSY or not GROUPS.keys().isdisjoint(self.workqueue)
+        return CORES <= BUSY and (busy >= BUSY or not GROUPS.keys().isdisjoint(self.workqueue))
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)

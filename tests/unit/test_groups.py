@@ -1,64 +1,121 @@
 """Which worker of pytest-xdist gets which tests."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from tests import conftest
 from tests.conftest import ByGroup
 
-ENGINES = ["tests/engines/test_pull.py::a", "tests/engines/test_pull.py::b"]
-CLUSTERS = ["tests/cluster/test_crd.py::a", "tests/cluster/test_crd.py::b"]
+ENGINES = [f"tests/engines/test_pull.py::{name}" for name in "abcde"]
+CLUSTERS = [f"tests/cluster/test_crd.py::{name}" for name in "abc"]
 CHARTS = ["tests/charts/test_rights.py::a"]
-LIGHT = [f"tests/component/test_light.py::{name}" for name in "abcdef"]
+LIGHT = [f"tests/component/test_light.py::{name}" for name in "abcdefgh"]
 TESTS = [*ENGINES, *CLUSTERS, *CHARTS, *LIGHT]
 
 
 @dataclass(eq=False)
 class Worker:
-    """What the scheduler sends to a worker."""
+    """A worker runs a test when it has the next one, or when no more will come."""
 
     gateway: Any = field(default_factory=Mock)
     shutting_down: bool = False
-    tests: list[str] = field(default_factory=list)
+    queue: list[int] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
 
     def send_runtest_some(self, indices: list[int]) -> None:
-        self.tests += [TESTS[index] for index in indices]
+        self.queue += indices
 
     def shutdown(self) -> None:
         self.shutting_down = True
 
-
-@pytest.fixture
-def workers() -> list[Worker]:
-    return [Worker(), Worker(), Worker()]
-
-
-@pytest.fixture
-def scheduler(workers: list[Worker]) -> ByGroup:
-    found = ByGroup(Mock(**{"getvalue.return_value": ["3*popen"], "option.loadscopereorder": False}))
-    for worker in workers:
-        found.add_node(worker)
-        found.add_node_collection(worker, TESTS)
-    found.schedule()
-    return found
+    @property
+    def can_run(self) -> bool:
+        return len(self.queue) > 1 or (self.shutting_down and bool(self.queue))
 
 
-def test_the_third_worker_waits_while_two_groups_run(scheduler: ByGroup, workers: list[Worker]) -> None:
-    first, second, third = workers
-    assert (first.tests, third.tests) == (ENGINES + CHARTS, [])
-    assert second.tests == [*CLUSTERS, LIGHT[0]]
-    for test in CLUSTERS:
-        scheduler.mark_test_complete(second, TESTS.index(test))
-    assert third.tests, "one group is left"
+@dataclass
+class Run:
+    """A run of these tests."""
+
+    tests: list[str]
+    workers: list[Worker]
+    scheduler: ByGroup
+
+    def step(self, worker: Worker) -> None:
+        index = worker.queue.pop(0)
+        worker.done.append(self.tests[index])
+        self.scheduler.mark_test_complete(worker, index)
+
+    def steps(self) -> Iterator[Worker]:
+        """Let the workers take turns until none can run a test."""
+        while ready := [worker for worker in self.workers if worker.can_run]:
+            for worker in ready:
+                if worker.can_run:
+                    self.step(worker)
+                    yield worker
+
+    @property
+    def done(self) -> list[str]:
+        return sorted(test for worker in self.workers for test in worker.done)
 
 
-def test_every_test_goes_to_one_worker(scheduler: ByGroup, workers: list[Worker]) -> None:
-    done: set[str] = set()
-    while len(done) < len(TESTS):
-        worker, test = next((each, test) for each in workers for test in each.tests if test not in done)
-        scheduler.mark_test_complete(worker, TESTS.index(test))
-        done.add(test)
-    assert sorted(test for worker in workers for test in worker.tests) == sorted(TESTS)
-    assert all(worker.shutting_down for worker in workers)
+def begin(workers: int, tests: list[str]) -> Run:
+    config = Mock(**{"getvalue.return_value": [f"{workers}*popen"], "option.loadscopereorder": False})
+    run = Run(tests, [Worker() for _ in range(workers)], ByGroup(config))
+    for worker in run.workers:
+        run.scheduler.add_node(worker)
+        run.scheduler.add_node_collection(worker, tests)
+    run.scheduler.schedule()
+    return run
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conftest, "CORES", 2)
+
+
+def test_the_third_worker_waits_while_two_run_groups() -> None:
+    run = begin(3, TESTS)
+    first, second, third = run.workers
+    while second.done != [*CLUSTERS, *CHARTS]:
+        assert not third.queue
+        run.step(second)
+    assert third.can_run, "one runs groups"
+    assert first.queue
+
+
+def test_with_more_cores_no_worker_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conftest, "CORES", 3)
+    assert begin(3, TESTS).workers[2].queue
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("tests", [TESTS, LIGHT, ENGINES, [*ENGINES, *LIGHT], CHARTS], ids=str)
+def test_every_test_runs_once(workers: int, tests: list[str]) -> None:
+    run = begin(workers, tests)
+    for _ in run.steps():
+        pass
+    assert run.done == sorted(tests)
+    assert all(worker.shutting_down for worker in run.workers)
+
+
+def test_a_worker_that_replaces_another_gets_tests_when_it_has_collected() -> None:
+    run = begin(3, TESTS)
+    first, second, third = run.workers
+    run.step(second)
+    crashed = run.scheduler.remove_node(second)
+    assert crashed == TESTS[second.queue[0]]
+    replacement = Worker()
+    run.scheduler.add_node(replacement)
+    run.step(first)
+    assert not replacement.queue, "it still collects"
+    run.scheduler.add_node_collection(replacement, TESTS)
+    run.scheduler.schedule()
+    run.workers = [first, third, replacement]
+    for _ in run.steps():
+        pass
+    assert set(run.done) | set(second.done) == set(TESTS)

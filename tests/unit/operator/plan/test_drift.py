@@ -35,15 +35,16 @@ def _places(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 def _first_of_their_kind() -> Iterator[Any]:
     """Each manifest with its fields that no manifest of its kind before it has: most have the same fields."""
-    seen: set[tuple[str, ...]] = set()
+    seen: set[tuple[object, ...]] = set()
     for name, manifest in MANIFESTS.items():
-        places = {(manifest["kind"], *map(_step, path)): (path, value) for path, value in _places(manifest)}
+        places = {(manifest["kind"], *_shape(path, value)): (path, value) for path, value in _places(manifest)}
         yield pytest.param(manifest, [places[shape] for shape in places if shape not in seen], id=name)
         seen.update(places)
 
 
-def _step(step: str | int) -> str:
-    return step if isinstance(step, str) else "*"
+def _shape(path: Path, value: Any) -> tuple[object, ...]:
+    """The path, with the first element of each list and another one, and what decides how a value is compared."""
+    return (*(step if isinstance(step, str) else step == 0 for step in path), type(value).__name__, bool(value))
 
 
 FIELDS = list(_first_of_their_kind())
