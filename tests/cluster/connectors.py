@@ -24,17 +24,41 @@ def prove(scene: Scene) -> Transfer:
 
     The single engine is P, with a `cache_salt`: it is part of LMCache's keys, so P finds nothing in the pool.
     """
-    try:
-        env = mooncake.libraries()  # LMCache loads Mooncake too
-    except ImportError as error:
-        raise ClusterError(str(error)) from error
-    folders = [Path(folder) for folder in env.get("LD_LIBRARY_PATH", "").split(":") if folder]
-    example = objects.example(f"connectors/{scene.name}", [mooncake.PLUGIN, *folders], env)
+    example = _example(scene)
     steps.bring_up(scene, example)
     _check_services(scene, example)
     found = [steps.checked(each, _COMPUTED[scene.name]) for each in _transfers(scene)]
     steps.remove(scene)
     return found[0]
+
+
+def reach_service(scene: Scene) -> None:
+    """Apply the example with engines that no node takes: its side service answers another pod through its Service."""
+    example = _example(scene)
+    for part in ("prefill", "decode"):
+        example["spec"][part]["podTemplate"]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "none"}
+    scene.apply(objects.client())
+    scene.apply(example)
+    (service,) = [service for service in side_services(parse(example).spec) if not service.is_sidecar]
+    labels = f"pdx.dev/deployment={scene.name},pdx.dev/service={service.name}"
+    scene.kubectl("wait", "--for=create", "pod", "-l", labels, "--timeout=60s", seconds=70)
+    for pod in ((objects.CLIENT,), ("-l", labels)):
+        scene.kubectl("wait", "--for=condition=Ready", "pod", *pod, "--timeout=150s", seconds=160)
+    (found,) = scene.read("services", "-l", labels)["items"]
+    ports = {port["name"]: port["port"] for port in found["spec"]["ports"]}
+    for name in ("requests", "admin"):
+        code = f"import socket; socket.create_connection(({found['metadata']['name']!r}, {ports[name]}), 10)"
+        scene.kubectl("exec", objects.CLIENT, "--", objects.PYTHON, "-c", code)
+    steps.remove(scene)
+
+
+def _example(scene: Scene) -> objects.Manifest:
+    try:
+        env = mooncake.libraries()  # LMCache loads Mooncake too
+    except ImportError as error:
+        raise ClusterError(str(error)) from error
+    folders = [Path(folder) for folder in env.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    return objects.example(f"connectors/{scene.name}", [mooncake.PLUGIN, *folders], env)
 
 
 def _check_services(scene: Scene, example: objects.Manifest) -> None:

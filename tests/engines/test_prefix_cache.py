@@ -15,7 +15,7 @@ from tests.engines.support.harness import Engine, complete, gateway, make_prompt
 
 CONVERSATIONS = 10
 ROUNDS = 5
-REPETITIONS = 3
+REPETITIONS = 5
 SYLLABLES = 110
 """Of a message: about 250 tokens."""
 
@@ -77,13 +77,15 @@ async def through_gateway(session: aiohttp.ClientSession, engines: Engines, seed
 async def test_conversations_find_their_beginning(session: aiohttp.ClientSession, engines: Engines) -> None:
     """At least 90 % of the hits of one engine that has every turn, and more than with LeastRequests.
 
-    If one repetition does not show it with a margin, the medians of three do: a slow step of a P rightly moves a
-    conversation.
+    If one repetition does not show it with a margin, the medians of three do, or those of five: a slow step of a P
+    rightly moves a conversation.
     """
-    found = [await measured(session, engines, 0)]
-    if wrong(*found[0], margin=0.05):
-        found += [await measured(session, engines, 100_000 * number) for number in range(1, REPETITIONS)]
-    of_one, expected, least = map(median, zip(*found, strict=True))
+    found: list[tuple[float, float, float]] = []
+    while len(found) < REPETITIONS:
+        found.append(await measured(session, engines, 100_000 * len(found)))
+        of_one, expected, least = map(median, zip(*found, strict=True))
+        if len(found) % 2 and not wrong(of_one, expected, least, margin=0.0 if len(found) > 1 else 0.05):
+            break
     shares = f"one engine {of_one:.1%}, ExpectedWait {expected:.1%}, LeastRequests {least:.1%}: {found}"
     assert not wrong(of_one, expected, least), f"{wrong(of_one, expected, least)}: {shares}"
 
