@@ -94,7 +94,9 @@ def test_with_more_cores_no_worker_waits(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("tests", [TESTS, LIGHT, ENGINES, [*ENGINES, *LIGHT], CHARTS], ids=str)
+@pytest.mark.parametrize(
+    "tests", [TESTS, LIGHT, ENGINES, [*ENGINES, *LIGHT], CHARTS], ids=["all", "light", "engines", "both", "one"]
+)
 def test_every_test_runs_once(workers: int, tests: list[str]) -> None:
     run = begin(workers, tests)
     for _ in run.steps():
