@@ -100,7 +100,7 @@ async def _close_decode(transfer: PushTransfer, failure: EngineFailure, decode_l
         queued = await transfer.decode_only_queues()
     finally:
         decode_leg.end()
-    return Settlement.PREFILL_STOPPED if queued else await transfer.substitute_prefill(failure)
+    return await (transfer.after_queue(failure) if queued else transfer.substitute_prefill(failure))
 
 
 async def _give_up(
@@ -146,8 +146,10 @@ async def _finish_prefill(transfer: PushTransfer, prefill: PushPrefill, decode_l
         task = prefill.start()
     params = await task
     if params is None:
-        queued = await transfer.decode_only_queues()
-        return Settlement.PREFILL_STOPPED if queued else await transfer.substitute_prefill(prefill.failure)
+        if not await transfer.decode_only_queues():
+            return await transfer.substitute_prefill(prefill.failure)
+        decode_leg.end()
+        return await transfer.after_queue(prefill.failure)
     ended = await transfer.end_decode(decode_leg)
     if ended is not None:
         return ended

@@ -112,18 +112,30 @@ class PushTransfer:
         It may be a one-token prompt only if D refused its request: a waiting D would cache that KV under the client's
         prompt. `failure` is the failure of P's leg.
         """
-        begun = failure is not None and not has_answered(failure, _NOT_BEGUN)
-        if not self.by_prefill_leg or begun:
+        if not self.by_prefill_leg or _has_begun(failure):
             return Settlement.LEASE if refused else self.report_lost()
-        params = self.family.prefill_params(self.id)
-        request = self.request
-        api = request.body.api
-        body = settling_body(api, params, 1, self.id) if refused else prefill_body(request.body, params)
-        request_id = self.engines.new_id() if refused else self.id  # P may have had a leg that has this one
-        status = await self.settlements.call(self.prefill, request, body, request_id, settles=refused)
-        if status == 200:
+        if await self._send_substitute(refused=refused):
             return Settlement.FINISHED
         return Settlement.LEASE if refused else self.report_lost()  # a D that refuses holds nothing
+
+    async def after_queue(self, failure: Exception | None) -> Settlement:
+        """Settle after P has failed, and D has been closed while it only queued the request.
+
+        In families that settle by P's leg, D notifies P, which then waits for a leg under this ID. The substitute has
+        the whole prompt, because D may have registered its blocks since it reported its queue.
+        """
+        if not self.by_prefill_leg or _has_begun(failure):
+            return Settlement.PREFILL_STOPPED
+        await asyncio.sleep(_NOTICE_SECONDS)
+        return Settlement.FINISHED if await self._send_substitute(refused=False) else Settlement.LEASE
+
+    async def _send_substitute(self, *, refused: bool) -> bool:
+        """Send P a leg under this ID; return whether P has finished it."""
+        params = self.family.prefill_params(self.id)
+        request = self.request
+        body = settling_body(request.body.api, params, 1, self.id) if refused else prefill_body(request.body, params)
+        request_id = self.engines.new_id() if refused else self.id  # P may have had a leg that has this one
+        return await self.settlements.call(self.prefill, request, body, request_id, settles=refused) == 200
 
     async def free(self, params: KVParams) -> Settlement:
         """Free the blocks of a finished P by a D leg under this ID: of one token, or one that D refuses."""
@@ -153,3 +165,8 @@ class PushTransfer:
         """Report that D waits for a push that never comes."""
         self.engines.observer.lost_handoff(self.decode)
         return Settlement.DECODE_LOST
+
+
+def _has_begun(failure: Exception | None) -> bool:
+    """Whether P's engine may have received the leg that has failed."""
+    return failure is not None and not has_answered(failure, _NOT_BEGUN)

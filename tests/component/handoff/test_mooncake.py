@@ -72,6 +72,21 @@ async def test_a_p_that_is_full_again_gets_a_short_leg(make_world: MakeWorld) ->
     assert not (await world.settlements()).get("decode_lost")
 
 
+@pytest.mark.parametrize("form", [TEXT, STREAM], ids=lambda form: form.label)
+@pytest.mark.parametrize("order", [Order.DECODE_FIRST, Order.CONCURRENT])
+async def test_a_full_p_whose_d_only_queues_keeps_no_place(order: Order, form: Shape, make_world: MakeWorld) -> None:
+    """D notifies P of a leg that is closed in D's queue. P would keep the ID until its timeout."""
+    world = await make_world(order, d={"max_running": 1, "decode_token_seconds": 0.02}, deadlines=LONG, **MOONCAKE)
+    occupying = asyncio.create_task(world.direct(world.d, Shape(), max_tokens=60))
+    await eventually(lambda: world.d.counts.running_now, what="D is full")
+    world.fault(world.p, FaultKind.STATUS, status=503, count=2)
+    assert (await world.complete(form)).text == form.expected()
+    await occupying
+    await eventually(lambda: world.settled, what="the hand-off is settled")
+    assert await world.settlements() == {"finished": 1}
+    assert not world.p.counts.registered_now
+
+
 async def test_p_is_recognised_on_a_new_connection(order: Order, make_world: MakeWorld) -> None:
     """With the identity of the old P, D would wait for minutes: nothing listens at the old worker's port."""
     world = await make_world(order, **MOONCAKE, deadlines=LONG)
