@@ -98,7 +98,7 @@ _SETUP: Final = """
 import sys
 from setuptools import setup
 from mypyc.build import mypycify
-setup(name="pdx-hot", packages=[], ext_modules=mypycify(sys.argv.pop().split("|"), opt_level="3", strip_asserts=False))
+setup(name="pdx-hot", packages=[], ext_modules=mypycify(sys.argv.pop().split("|"), debug_level="0", strip_asserts=False))
 """
 
 

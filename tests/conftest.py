@@ -13,8 +13,10 @@ import pytest
 from pytest_timeout import Settings
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.group_end import end_group
+
 CLUSTERS_END_WITHIN: Final = 400.0
-"""Seconds. The clusters of a worker end in the teardown of its last test, whatever that test is about."""
+"""Seconds. The clusters of a group end in the teardown of its last test, whatever that test is about."""
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "engines and node": (
         *("engines/", "images/", "cluster/test_tiny.py", "cluster/test_connectors.py", "cluster/test_broken_setups.py"),
@@ -177,14 +179,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_rank)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Give the last test of a process the time that the end of its clusters may take."""
-    if nextitem is None and item.get_closest_marker("soak") is None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """End what a group shares after its last test, and give that test the time that this may take."""
+    is_last = nextitem is None or group_of(nextitem.nodeid) != group_of(item.nodeid)
+    if is_last and group_of(item.nodeid) in GROUPS and item.get_closest_marker("soak") is None:
         hooks = item.config.pluginmanager.hook
         hooks.pytest_timeout_cancel_timer(item=item)
         settings = Settings(CLUSTERS_END_WITHIN, "signal", func_only=False, disable_debugger_detection=False)
         hooks.pytest_timeout_set_timer(item=item, settings=settings)
+    try:
+        yield
+    finally:
+        if is_last:
+            end_group()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,6 +14,7 @@ from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.errors import ClusterError, MissingError
 from pdx_cluster.programs import kubernetes, packages
 from tests.cluster.tiny import steps
+from tests.group_end import at_group_end
 
 NEEDS = {
     "control_plane": (*kubernetes.CONTROL_PLANE, kubernetes.HELM),
@@ -42,15 +43,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @contextlib.contextmanager
 def running(folder: Path, *, with_node: bool = False, audited: bool = False) -> Iterator[Cluster]:
-    """A cluster that ends with the test session, even when that is killed; a skip where it cannot be had."""
+    """A cluster that ends with the tests' group, even when these are killed; a skip where it cannot be had."""
     try:
         begun = cluster.up(folder, print, with_node=with_node, bound=True, audited=audited)
     except MissingError as error:
         pytest.skip(f"no Kubernetes: {error}")
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(cluster.down, folder)
+        at_group_end(stack.close)
         yield begun
-    finally:
-        cluster.down(folder)
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +61,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
         yield begun
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def simulated_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A control plane with three simulated nodes: pods become Ready at once and run nothing."""
     with running(tmp_path_factory.mktemp("simulated") / "state") as begun:

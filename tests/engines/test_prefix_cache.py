@@ -16,7 +16,7 @@ from tests.engines.support.harness import Engine, complete, gateway, make_prompt
 CONVERSATIONS = 10
 ROUNDS = 5
 AT_ONCE = 4
-"""Turns under way. If all conversations took theirs together, a short one would rightly move to an engine that idles."""
+"""Turns under way. If all took theirs together, a short conversation would rightly move to an engine that idles."""
 REPETITIONS = 3
 SYLLABLES = 110
 """Of a message: about 250 tokens. The first message of a conversation is three times as long."""

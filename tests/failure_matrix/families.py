@@ -190,6 +190,18 @@ def _engines_go() -> Iterator[Row]:
         **lost,
     )
     yield _mooncake(
+        "prefill-full-queued",
+        Phase.PREFILL,
+        "P answers 503 twice, and D only queues its leg",
+        right,
+        whole,
+        _MOONCAKE + "a_full_p_whose_d_only_queues_keeps_no_place[{plain}-{shape}]",
+        "D's leg is closed; a leg under the ID frees P's place; D whole 1",
+        MOONCAKE_D_WAITS,
+        settled={Settlement.FINISHED: 1},
+        retries={Reason.STATUS: 1},
+    )
+    yield _mooncake(
         "bootstrap-silent",
         Phase.QUEUE,
         "P's bootstrap stops answering, and a new connection to P is opened",

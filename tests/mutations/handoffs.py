@@ -109,6 +109,13 @@ MUTATIONS: Final = (
         "component/handoff/test_leaving.py::test_while_prefill_computes[PrefillFirst-text-used-connections]",
     ),
     Mutation(
+        "a P whose D was closed in its queue keeps the ID",
+        "handoff/push_transfer.py",
+        "if not self.by_prefill_leg or _has_begun(failure):\n            return Settlement.PREFILL_STOPPED",
+        "if True:\n            return Settlement.PREFILL_STOPPED",
+        "component/handoff/test_mooncake.py::test_a_full_p_whose_d_only_queues_keeps_no_place[Concurrent-text]",
+    ),
+    Mutation(
         "a P that may not be stopped is stopped",
         "handoff/prefill_first_settlement.py",
         "elif _may_stop(leg.endpoint):",

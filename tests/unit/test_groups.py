@@ -9,6 +9,7 @@ import pytest
 
 from tests import conftest
 from tests.conftest import ByGroup
+from tests.group_end import at_group_end, end_group
 
 ENGINES = [f"tests/engines/test_pull.py::{name}" for name in "abcde"]
 CLUSTERS = [f"tests/cluster/test_crd.py::{name}" for name in "abc"]
@@ -121,3 +122,20 @@ def test_a_worker_that_replaces_another_gets_tests_when_it_has_collected() -> No
     for _ in run.steps():
         pass
     assert set(run.done) | set(second.done) == set(TESTS)
+
+
+@pytest.mark.parametrize(
+    ("after", "ends"), [("tests/cluster/test_node.py::b", False), ("tests/cluster/test_crd.py::a", True), ("", True)]
+)
+def test_clusters_end_with_the_last_test_of_their_group(after: str, *, ends: bool) -> None:
+    seen: list[str] = []
+    at_group_end(lambda: seen.append("ended"))
+    item, following = (Mock(nodeid=nodeid) for nodeid in ("tests/cluster/test_node.py::a", after))
+    item.get_closest_marker.return_value = None
+    teardown = conftest.pytest_runtest_teardown(item, following if after else None)
+    next(teardown)
+    assert not seen, "fixtures of the test end first"
+    assert next(teardown, None) is None
+    assert bool(seen) is ends
+    end_group()
+    assert seen == ["ended"]

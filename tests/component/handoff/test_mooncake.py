@@ -83,6 +83,7 @@ async def test_a_full_p_whose_d_only_queues_keeps_no_place(order: Order, form: S
     assert (await world.complete(form)).text == form.expected()
     await occupying
     await eventually(lambda: world.settled, what="the hand-off is settled")
+    assert (await world.outcomes(), world.report["retries"]) == ({"whole": 1}, {"status": 1})
     assert await world.settlements() == {"finished": 1}
     assert not world.p.counts.registered_now
 
