@@ -11,10 +11,10 @@ _ENDS: Final = ExitStack()
 
 
 def at_group_end(end: Callable[[], object]) -> None:
-    """Call this when the worker's next test is in another group, at the latest at the end of its last test."""
+    """Register `end`. It is called once, after the teardown of the last test of a group."""
     _ENDS.callback(end)
 
 
 def end_group() -> None:
-    """Call all of them, the last first, and forget them."""
+    """Call every registered `end` once, the last one first."""
     _ENDS.close()

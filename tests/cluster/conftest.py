@@ -43,7 +43,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @contextlib.contextmanager
 def running(folder: Path, *, with_node: bool = False, audited: bool = False) -> Iterator[Cluster]:
-    """A cluster that ends with the tests' group, even when these are killed; a skip where it cannot be had."""
+    """A cluster that ends with the group of its tests, or with their process; a skip where it cannot be had."""
     try:
         begun = cluster.up(folder, print, with_node=with_node, bound=True, audited=audited)
     except MissingError as error:

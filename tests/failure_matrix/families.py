@@ -152,7 +152,7 @@ def _leaves() -> Iterator[Row]:
 
 
 def _engines_go() -> Iterator[Row]:
-    """An engine is lost for good, or has restarted unnoticed."""
+    """An engine is lost for good, is full, or has restarted unnoticed."""
     whole, split, right = {Outcome.WHOLE: 1}, {Outcome.SPLIT: 1}, Client.RIGHT
     lost: dict[str, Any] = {"retries": {Reason.LOST: 1}}
     yield _mooncake(

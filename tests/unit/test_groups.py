@@ -135,6 +135,7 @@ def test_clusters_end_with_the_last_test_of_their_group(after: str, *, ends: boo
     teardown = conftest.pytest_runtest_teardown(item, following if after else None)
     next(teardown)
     assert not seen, "fixtures of the test end first"
+    assert item.config.pluginmanager.hook.pytest_timeout_set_timer.called is ends
     assert next(teardown, None) is None
     assert bool(seen) is ends
     end_group()

@@ -140,12 +140,12 @@ async def _finish_prefill(transfer: PushTransfer, prefill: PushPrefill, decode_l
     if task is None:
         if decode_leg.answer.status >= 400:
             prefill.leg.end()
-            if transfer.by_prefill_leg and reached_engine(decode_leg.answer.body):
-                return await transfer.substitute_prefill(None, refused=True)
-            return Settlement.FINISHED
+            return await _after_refusal(transfer, prefill, decode_leg)
         task = prefill.start()
     params = await task
     if params is None:
+        if decode_leg.answer.status >= 400:
+            return await _after_refusal(transfer, prefill, decode_leg)
         if not await transfer.decode_only_queues():
             return await transfer.substitute_prefill(prefill.failure)
         decode_leg.end()
@@ -156,6 +156,13 @@ async def _finish_prefill(transfer: PushTransfer, prefill: PushPrefill, decode_l
     if prefill.failure is not None:
         return Settlement.PREFILL_STOPPED if await transfer.decode_only_queues() else transfer.report_lost()
     return await transfer.free(params)
+
+
+async def _after_refusal(transfer: PushTransfer, prefill: PushPrefill, decode_leg: Leg) -> Settlement:
+    """D has answered an error, and P has not finished."""
+    if transfer.by_prefill_leg and reached_engine(decode_leg.answer.body):
+        return await transfer.substitute_prefill(prefill.failure, refused=True)
+    return Settlement.FINISHED
 
 
 async def _unwind(

@@ -121,11 +121,14 @@ class PushTransfer:
     async def after_queue(self, failure: Exception | None) -> Settlement:
         """Settle after P has failed, and D has been closed while it only queued the request.
 
-        In families that settle by P's leg, D notifies P, which then waits for a leg under this ID. The substitute has
-        the whole prompt, because D may have registered its blocks since it reported its queue.
+        In families that settle by P's leg, D notifies P, which then waits for a leg under this ID. Without a stream, D
+        sends two notices, and both must arrive before P's leg ends. This leg has the whole prompt, because D may have
+        registered its blocks since it reported its queue. A P that has refused the prompt would refuse it again.
         """
         if not self.by_prefill_leg or _has_begun(failure):
             return Settlement.PREFILL_STOPPED
+        if failure is None or not has_answered(failure, (FULL,)):
+            return Settlement.LEASE
         await asyncio.sleep(_NOTICE_SECONDS)
         return Settlement.FINISHED if await self._send_substitute(refused=False) else Settlement.LEASE
 

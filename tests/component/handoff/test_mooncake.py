@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from pdx_api.names import Order, Role
+from pdx_api.names import Order, PrefillFailure, Role
 from pdx_cli.commands.gateway import add_arguments, settings_of
 from pdx_cli.errors import CommandError
+from pdx_proxy.config.settings import Retries
 from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld
 from tests.component.harness import PROMPT, SHAPES, SHORT, Shape, World, eventually, prompt_of
@@ -72,20 +73,57 @@ async def test_a_p_that_is_full_again_gets_a_short_leg(make_world: MakeWorld) ->
     assert not (await world.settlements()).get("decode_lost")
 
 
+async def _queueing(world: World) -> "asyncio.Task[Any]":
+    """Fill the only D with a request from outside, and let P answer 503 twice."""
+    occupying = asyncio.create_task(world.direct(world.d, Shape(), max_tokens=60))
+    await eventually(lambda: world.d.counts.running_now, what="D is full")
+    world.fault(world.p, FaultKind.STATUS, status=503, count=2)
+    return occupying
+
+
+async def _keeps_no_place(world: World, occupying: "asyncio.Task[Any]") -> None:
+    await occupying
+    await eventually(lambda: world.settled, what="the hand-off is settled")
+    assert await world.settlements() == {"finished": 1}
+    assert (world.p.counts.released, world.p.counts.registered_now) == (1, 0)
+
+
+ONE_BY_ONE: dict[str, Any] = {"max_running": 1, "decode_token_seconds": 0.02}
+
+
 @pytest.mark.parametrize("form", [TEXT, STREAM], ids=lambda form: form.label)
 @pytest.mark.parametrize("order", [Order.DECODE_FIRST, Order.CONCURRENT])
 async def test_a_full_p_whose_d_only_queues_keeps_no_place(order: Order, form: Shape, make_world: MakeWorld) -> None:
     """D notifies P of a leg that is closed in D's queue. P would keep the ID until its timeout."""
-    world = await make_world(order, d={"max_running": 1, "decode_token_seconds": 0.02}, deadlines=LONG, **MOONCAKE)
-    occupying = asyncio.create_task(world.direct(world.d, Shape(), max_tokens=60))
-    await eventually(lambda: world.d.counts.running_now, what="D is full")
-    world.fault(world.p, FaultKind.STATUS, status=503, count=2)
+    world = await make_world(order, d=ONE_BY_ONE, deadlines=LONG, **MOONCAKE)
+    occupying = await _queueing(world)
+    assert (await world.complete(form)).text == form.expected()
+    assert (await world.outcomes(), world.report["retries"]) == ({"whole": 1}, {"status": 1})
+    await _keeps_no_place(world, occupying)
+
+
+@pytest.mark.parametrize("form", [TEXT, STREAM], ids=lambda form: form.label)
+async def test_a_full_p_whose_client_has_its_error_keeps_no_place(form: Shape, make_world: MakeWorld) -> None:
+    """The second leg only releases D, and is refused too."""
+    fails = Retries(on_prefill_failure=PrefillFailure.FAIL)
+    world = await make_world(Order.CONCURRENT, d=ONE_BY_ONE, deadlines=LONG, retries=fails, **MOONCAKE)
+    occupying = await _queueing(world)
+    assert (await world.complete(form)).status == 503
+    await _keeps_no_place(world, occupying)
+
+
+@pytest.mark.parametrize("form", [TEXT, STREAM], ids=lambda form: form.label)
+async def test_a_p_that_refuses_while_d_queues_gets_no_further_leg(form: Shape, make_world: MakeWorld) -> None:
+    world = await make_world(Order.CONCURRENT, d=ONE_BY_ONE, deadlines=LONG, **MOONCAKE)
+    occupying = await _queueing(world)
+    world.p.faults.clear()
+    world.fault(world.p, FaultKind.STATUS, status=400, count=1)
+    before = world.p.counts.requests.total()
     assert (await world.complete(form)).text == form.expected()
     await occupying
     await eventually(lambda: world.settled, what="the hand-off is settled")
-    assert (await world.outcomes(), world.report["retries"]) == ({"whole": 1}, {"status": 1})
-    assert await world.settlements() == {"finished": 1}
-    assert not world.p.counts.registered_now
+    assert (await world.settlements(), world.p.counts.requests.total() - before) == ({"lease": 1}, 1)
+    world.void = True  # P keeps the ID
 
 
 async def test_p_is_recognised_on_a_new_connection(order: Order, make_world: MakeWorld) -> None:
