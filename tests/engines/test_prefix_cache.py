@@ -40,13 +40,13 @@ def engines(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 async def converse(session: aiohttp.ClientSession, url: Callable[[int], str], first_seed: int) -> None:
     """Let all conversations take their turns. `url` returns where a conversation goes."""
-    turns = asyncio.Semaphore(AT_ONCE)
+    limit = asyncio.Semaphore(AT_ONCE)
 
     async def go_on(number: int, messages: list[dict[str, str]]) -> None:
         seed = first_seed + number * ROUNDS + len(messages)
         content = make_prompt(seed, SYLLABLES if messages else 3 * SYLLABLES)
         messages.append({"role": "user", "content": content})
-        async with turns:
+        async with limit:
             answer = await complete(session, url(number), {"messages": messages, "max_tokens": 4})
         assert answer.status == 200, answer.text
         messages.append({"role": "assistant", "content": answer.text})

@@ -113,7 +113,7 @@ MUTATIONS: Final = (
         "handoff/push_transfer.py",
         "if not self.by_prefill_leg or _has_begun(failure):\n            return Settlement.PREFILL_STOPPED",
         "if True:\n            return Settlement.PREFILL_STOPPED",
-        "component/handoff/test_mooncake.py::test_a_full_p_whose_d_only_queues_keeps_no_place[Concurrent-text]",
+        "component/handoff/test_mooncake.py::test_a_full_p_whose_d_only_queues_keeps_no_place[Concurrent-chat-stream]",
     ),
     Mutation(
         "a P that may not be stopped is stopped",
