@@ -1,5 +1,6 @@
 """Rules for every test: which share one worker, how long the last may take, how failures show; no skips in CI."""
 
+import gc
 import json
 import os
 import time
@@ -171,6 +172,13 @@ class Collected:
 def found_tests(pytestconfig: pytest.Config) -> dict[str, bool]:
     """The IDs of all tests that were found, and whether each runs in `make test` (else in `make soak` only)."""
     return pytestconfig.stash[_COLLECTED]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Exclude what the collection of all tests has left from garbage collections, which take seconds otherwise."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

@@ -94,13 +94,13 @@ def give_up(transfer: PushTransfer, prefill: PushPrefill, decode_leg: Leg) -> No
     transfer.settlements.settle(_give_up(transfer, prefill, prefill.task, decode_leg.detach()), transfer.call)
 
 
-async def _close_decode(transfer: PushTransfer, failure: EngineFailure, decode_leg: Leg) -> Settlement:
+async def _close_decode(transfer: PushTransfer, failure: Exception | None, decode_leg: Leg) -> Settlement:
     """Close D, whose P has failed. Only a D that has scheduled the request holds blocks."""
     try:
         queued = await transfer.decode_only_queues()
     finally:
         decode_leg.end()
-    return await (transfer.after_queue(failure) if queued else transfer.substitute_prefill(failure))
+    return await transfer.after_prefill_failure(failure, queued=queued)
 
 
 async def _give_up(
@@ -146,10 +146,7 @@ async def _finish_prefill(transfer: PushTransfer, prefill: PushPrefill, decode_l
     if params is None:
         if decode_leg.answer.status >= 400:
             return await _after_refusal(transfer, prefill, decode_leg)
-        if not await transfer.decode_only_queues():
-            return await transfer.substitute_prefill(prefill.failure)
-        decode_leg.end()
-        return await transfer.after_queue(prefill.failure)
+        return await _close_decode(transfer, prefill.failure, decode_leg)
     ended = await transfer.end_decode(decode_leg)
     if ended is not None:
         return ended

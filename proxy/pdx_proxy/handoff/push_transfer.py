@@ -118,18 +118,22 @@ class PushTransfer:
             return Settlement.FINISHED
         return Settlement.LEASE if refused else self.report_lost()  # a D that refuses holds nothing
 
-    async def after_queue(self, failure: Exception | None) -> Settlement:
-        """Settle after P has failed, and D has been closed while it only queued the request.
+    async def after_prefill_failure(self, failure: Exception | None, *, queued: bool) -> Settlement:
+        """Settle after P has failed, and D has been closed while it waited for KV, or only `queued` the request.
 
-        In families that settle by P's leg, D notifies P, which then waits for a leg under this ID. Without a stream, D
-        sends two notices, and both must arrive before P's leg ends. This leg has the whole prompt, because D may have
-        registered its blocks since it reported its queue. A P that has refused the prompt would refuse it again.
+        In families that settle by P's leg, D notifies P if it queued the request, and once more without a stream. A
+        notice that arrives after P's leg has ended would make P wait for another leg. The leg of a D that queues has
+        the whole prompt too, because D may have registered its blocks since it reported its queue.
         """
-        if not self.by_prefill_leg or _has_begun(failure):
+        settles = self.by_prefill_leg and not _has_begun(failure)
+        if queued and not settles:
             return Settlement.PREFILL_STOPPED
-        if failure is None or not has_answered(failure, (FULL,)):
-            return Settlement.LEASE
-        await asyncio.sleep(_NOTICE_SECONDS)
+        if queued and failure is not None and not has_answered(failure, (FULL,)):
+            return Settlement.LEASE  # P would refuse the prompt again
+        if settles and (queued or not self.request.stream):
+            await asyncio.sleep(_NOTICE_SECONDS)
+        if not queued:
+            return await self.substitute_prefill(failure)
         return Settlement.FINISHED if await self._send_substitute(refused=False) else Settlement.LEASE
 
     async def _send_substitute(self, *, refused: bool) -> bool:

@@ -73,6 +73,32 @@ async def test_a_p_that_is_full_again_gets_a_short_leg(make_world: MakeWorld) ->
     assert not (await world.settlements()).get("decode_lost")
 
 
+@pytest.mark.parametrize("failure", list(PrefillFailure))
+async def test_a_notice_that_is_late_keeps_no_place(
+    failure: PrefillFailure, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D notifies P of a closed leg without a stream although it has registered. P's leg must not end before that."""
+    retries = Retries(on_prefill_failure=failure)
+    world = await make_world(Order.CONCURRENT, deadlines=LONG, retries=retries, **MOONCAKE)
+    channel = world.d.station.channel
+    call = channel.call
+    notices: list[Any] = []
+
+    async def late(host: str, port: int, message: dict[str, Any]) -> Any:
+        is_notice = message["op"] == "register" and not message["blocks"]
+        await asyncio.sleep(0.3 if is_notice else 0.0)
+        answer = await call(host, port, message)
+        notices.extend([answer] if is_notice else [])
+        return answer
+
+    monkeypatch.setattr(channel, "call", late)
+    world.fault(world.p, FaultKind.STATUS, status=503, count=2)
+    assert (await world.complete(TEXT)).status == (503 if failure is PrefillFailure.FAIL else 200)
+    await eventually(lambda: world.settled and notices, what="the hand-off is settled, and P is notified")
+    assert await world.settlements() == {"finished": 1}
+    assert not world.p.counts.registered_now
+
+
 async def _queueing(world: World) -> "asyncio.Task[Any]":
     """Fill the only D with a request from outside, and let P answer 503 twice."""
     occupying = asyncio.create_task(world.direct(world.d, Shape(), max_tokens=60))
