@@ -94,6 +94,11 @@ def _strike(world: World, strike: Strike) -> list[SimEngine]:
     return victims
 
 
+def _lasts(strike: Strike) -> bool:
+    """Whether the engines still fail when hand-offs are settled: a full P that has room by then frees D."""
+    return strike.always and strike.role is Role.PREFILL and strike.fields.get("status") == 503
+
+
 def _legs(engines: list[SimEngine], leg: Leg) -> int:
     """Count the legs of the client's request, without those of warm-up and settlement."""
     return sum(seen.leg is leg and _is_the_prompt(seen.body, leg) for engine in engines for seen in engine.seen)
@@ -216,6 +221,8 @@ async def _check_row(case: Case, shape: Shape, world: World) -> None:
     async with asyncio.timeout(LONGEST):
         replies = [await world.complete(shape, tokens=TOKENS) for _ in range(row.requests)]
     assert all(SEEN[Client(row.client)](reply, shape) for reply in replies), replies
+    if row.strike is not None and _lasts(row.strike):
+        await eventually(lambda: world.settled, 5.0, "settled")
     for engine in struck:
         engine.faults.clear()
     await eventually(lambda: world.settled, 5.0, "settled")

@@ -30,7 +30,7 @@ async def test_a_push_that_does_not_come_is_given_up(push: Order, make_world: Ma
 @pytest.mark.parametrize("push", PUSH)
 async def test_a_push_is_not_lost_while_decode_queues_the_request(push: Order, make_world: MakeWorld) -> None:
     """D has no free block for the request until the deadline: it holds nothing for the push, so nothing is counted."""
-    d = {"num_blocks": 10, "block_size": 16, "max_model_len": 160, "decode_token_seconds": 0.02}
+    d = {"num_blocks": 10, "block_size": 16, "max_model_len": 160, "decode_token_seconds": 0.04}
     world = await make_world(push, d=d, deadlines=replace(SHORT, handoff=0.2, first_event=20.0, warm_up=30.0))
     shape = Shape(stream=True)
     prompt = "a b " * 99  # 7 blocks
