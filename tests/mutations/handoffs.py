@@ -111,8 +111,8 @@ MUTATIONS: Final = (
     Mutation(
         "a P whose D was closed in its queue keeps the ID",
         "handoff/push_transfer.py",
-        "if not self.by_prefill_leg or _has_begun(failure):\n            return Settlement.PREFILL_STOPPED",
-        "if True:\n            return Settlement.PREFILL_STOPPED",
+        "if queued and not settles:",
+        "if queued:",
         "component/handoff/test_mooncake.py::test_a_full_p_whose_d_only_queues_keeps_no_place[Concurrent-chat-stream]",
     ),
     Mutation(
