@@ -121,9 +121,10 @@ class PushTransfer:
     async def after_prefill_failure(self, failure: Exception | None, *, queued: bool) -> Settlement:
         """Settle after P has failed, and D has been closed while it waited for KV, or only `queued` the request.
 
-        In families that settle by P's leg, D notifies P if it queued the request, and once more without a stream. A
-        notice that arrives after P's leg has ended would make P wait for another leg. The leg of a D that queues has
-        the whole prompt too, because D may have registered its blocks since it reported its queue.
+        In families that settle by P's leg, a D that queued the request notifies P. A D without a stream notifies P in
+        any case. If such a notice arrives after P's next leg has ended, P waits for one more leg. So that leg is sent
+        when the notices have arrived. It has the whole prompt even if D only queued the request, because D may have
+        registered its blocks since it reported its queue.
         """
         settles = self.by_prefill_leg and not _has_begun(failure)
         if queued and not settles:
