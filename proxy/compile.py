@@ -94,13 +94,11 @@ _KEPT: Final = 4
 """Compiled copies that stay in the cache, the last used ones."""
 _MARKER: Final = ".compiled"
 
-# Debug symbols double the time of the C compiler.
 _SETUP: Final = """
 import sys
 from setuptools import setup
 from mypyc.build import mypycify
-modules = mypycify(sys.argv.pop().split("|"), debug_level="0", strip_asserts=False)
-setup(name="pdx-hot", packages=[], ext_modules=modules)
+setup(name="pdx-hot", packages=[], ext_modules=mypycify(sys.argv.pop().split("|"), opt_level="3", strip_asserts=False))
 """
 
 
