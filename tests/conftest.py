@@ -37,9 +37,7 @@ BUSY: Final = 2
 CORES: Final = len(os.sched_getaffinity(0))
 AUTOGROUPS: Final = Path("/proc/sys/kernel/sched_autogroup_enabled")
 """While it is 1, Linux shares the cores between sessions (sched(7)), and niceness counts within one session only."""
-SHARES_FIXTURE: Final = frozenset(
-    {"component/http/test_compiled.py", "component/site/test_browser.py", "component/test_failure_rows.py"}
-)
+SHARES_FIXTURE: Final = frozenset({"component/site/test_browser.py", "component/test_failure_rows.py"})
 """Files of component tests that share a costly fixture."""
 
 

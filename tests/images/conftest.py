@@ -17,6 +17,7 @@ from pdx_cluster.errors import MissingError
 from pdx_cluster.programs import packages
 
 TAG = "test"
+BUILD_SECONDS = 1500
 SCRIPT = """
 mount --bind "$ROOT" "$ROOT"
 mount -o remount,ro,bind "$ROOT"
@@ -28,10 +29,10 @@ exec chroot --userspec="$USERSPEC" --groups="${USERSPEC#*:}" "$ROOT" env -i "$@"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Allow time for the first test of an image, which builds it."""
+    """Allow time for the first test of an image, which builds it: beside other tests, compilation takes minutes."""
     for item in items:
         if "tests/images" in str(item.path):
-            item.add_marker(pytest.mark.timeout(600))
+            item.add_marker(pytest.mark.timeout(BUILD_SECONDS))
 
 
 @dataclass(frozen=True)
