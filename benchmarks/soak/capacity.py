@@ -17,7 +17,7 @@ from benchmarks.soak.clients import Saw
 from benchmarks.soak.engines import BASE, Engines
 from benchmarks.soak.frame import conclude, each_role, eventually, setup
 from benchmarks.soak.program import GatewayProcess
-from benchmarks.soak.traffic import Attempt, Traffic, first_event, goodput, within
+from benchmarks.soak.traffic import Attempt, Traffic, first_event, goodput, last_begin, within
 from pdx_api.defaults import QUEUE_SECONDS
 from pdx_api.names import Order, Role
 from pdx_proxy.config.settings import Limits, Settings
@@ -141,9 +141,9 @@ async def _run_phases(report: Report, gateway: GatewayProcess, engines: Engines)
 async def _measure_capacity(report: Report, direct: Traffic) -> float:
     """Requests per second that the decode engines answer without a gateway."""
     began, short = time.monotonic(), report.plan.short
-    await direct.closed_loop(2 * _ENGINES * _RUNNING, short)
+    await direct.closed_loop(2 * _ENGINES * _RUNNING, short, least=2)
     report.expect({each.saw for each in direct.attempts} == {Saw.TEXT}, "decode engines do not answer all")
-    report.capacity = goodput(direct.attempts, began + short / 3, began + short)
+    report.capacity = goodput(direct.attempts, began + short / 3, max(began + short, last_begin(direct.attempts)))
     return report.capacity / _TOKENS
 
 

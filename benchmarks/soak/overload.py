@@ -14,7 +14,7 @@ from benchmarks.soak.clients import Saw
 from benchmarks.soak.engines import BASE, Engines
 from benchmarks.soak.frame import conclude, each_role, setup
 from benchmarks.soak.program import GatewayProcess
-from benchmarks.soak.traffic import Attempt, Traffic, goodput, within
+from benchmarks.soak.traffic import Attempt, Traffic, goodput, last_begin, within
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Limits, Settings
 
@@ -86,8 +86,8 @@ async def run(plan: Plan, log: Path) -> Report:
 async def _run_phases(report: Report, gateway: GatewayProcess) -> None:
     calm, flood = (Traffic([gateway.listen], _TOKENS, _PROMPT, patience=_PATIENCE) for _ in range(2))
     began, seconds = time.monotonic(), max(4.0, report.plan.seconds / 10)
-    await calm.closed_loop(8 * _ENGINES, seconds)  # every engine is busy
-    report.peak = goodput(calm.attempts, began, began + seconds) / _TOKENS
+    await calm.closed_loop(8 * _ENGINES, seconds, least=2)  # every engine is busy
+    report.peak = goodput(calm.attempts, began, max(began + seconds, last_begin(calm.attempts))) / _TOKENS
     report.memory["before"] = gateway.memory()
     watch = asyncio.create_task(_weigh(report, gateway))
     began = time.monotonic()

@@ -78,13 +78,15 @@ class Traffic:
         self.attempts.append(attempt)
         return attempt
 
-    async def closed_loop(self, clients: int, seconds: float) -> None:
-        """Clients that each send one request after the other."""
+    async def closed_loop(self, clients: int, seconds: float, least: int = 1) -> None:
+        """Clients that each send one request after the other, and at least `least`."""
         end = time.monotonic() + seconds
 
         async def client() -> None:
-            while time.monotonic() < end:
+            sent = 0
+            while time.monotonic() < end or sent < least:
                 await self.send()
+                sent += 1
 
         await asyncio.gather(*(client() for _ in range(clients)))
 
@@ -150,6 +152,11 @@ def _is_due(back_at: "asyncio.PriorityQueue[float] | None") -> bool:
 def goodput(attempts: Iterable[Attempt], begin: float, end: float) -> float:
     """Tokens per second of the answers that arrived whole, within a window."""
     return sum(each.tokens for each in attempts if begin <= each.ended < end) / (end - begin)
+
+
+def last_begin(attempts: Iterable[Attempt]) -> float:
+    """When the last request was sent."""
+    return max(each.began for each in attempts)
 
 
 def first_event(attempts: Iterable[Attempt]) -> float:
