@@ -17,7 +17,7 @@ CLUSTER := PYTHONPATH=$(CURDIR)/cluster $(PYTHON) -m pdx_cluster
 TINY_MODEL := /tmp/pdx/models/tiny
 PACKAGES_FOR := PYTHONPATH=$(CURDIR)/cluster $(PYTHON) -m scripts.system_packages
 # On two cores, the others wait while two run real engines and clusters (tests/conftest.py). WORKERS=0: one process.
-WORKERS ?= 3
+WORKERS ?= 4
 # The folders of the tests that are marked `alone`.
 ALONE := tests/component/soak tests/component/cli/bench tests/dashboards/test_fires.py tests/engines/test_prefix_cache.py
 TIMES := .cache/test-times.jsonl

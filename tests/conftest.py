@@ -113,8 +113,9 @@ def group_of(nodeid: str) -> str:
 class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
     """Gives workers whole groups, in the order of the tests.
 
-    Two of the GROUPS keep two cores busy; the other tests mostly wait. So on two cores all workers but two wait until
-    at most one runs GROUPS. (pytest-xdist's own groups, `loadgroup`, need a private attribute that pytest 9.2 removed.)
+    Two of the GROUPS keep two cores busy; the other tests mostly wait. So on two cores, the third worker waits until at
+    most one worker runs GROUPS, and the others until none does: real engines are nice, and would starve beside them.
+    (pytest-xdist's own groups, `loadgroup`, need a private attribute that pytest 9.2 removed.)
     """
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
@@ -130,14 +131,17 @@ class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
     def _assign_work_unit(self, node: Any) -> None:
         if node not in self.registered_collections:
             return  # it replaces a worker that crashed, and still collects
-        if self.workqueue and (node in self.nodes[:BUSY] or not self._cores_are_busy()):
+        if self.workqueue and not self._must_wait(self.nodes.index(node)):
             super()._assign_work_unit(node)
 
-    def _cores_are_busy(self) -> bool:
+    def _must_wait(self, place: int) -> bool:
+        """Whether the cores are too busy for the worker at this place in the list of workers."""
+        if place < BUSY or CORES > BUSY:
+            return False
         busy = sum(
             any(not all(units.get(group, {}).values()) for group in GROUPS) for units in self.assigned_work.values()
         )
-        return CORES <= BUSY and (busy >= BUSY or not GROUPS.keys().isdisjoint(self.workqueue))
+        return busy >= max(1, 2 * BUSY - place) or not GROUPS.keys().isdisjoint(self.workqueue)
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
@@ -180,6 +184,14 @@ def pytest_collection_finish() -> None:
     """Exclude what the collection of all tests has left from garbage collections, which take seconds otherwise."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Exclude what earlier tests have left, too: in a test that measures, engines and clients may be in this process."""
+    if item.get_closest_marker("alone"):
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

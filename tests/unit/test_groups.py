@@ -89,6 +89,18 @@ def test_the_third_worker_waits_while_two_run_groups() -> None:
     assert first.queue
 
 
+def test_the_fourth_worker_waits_while_one_runs_groups() -> None:
+    run = begin(4, [*TESTS, *(f"{test}-too" for test in LIGHT)])
+    first, second, third, fourth = run.workers
+    while second.done != [*CLUSTERS, *CHARTS]:
+        run.step(second)
+    assert third.can_run
+    while first.done != ENGINES:
+        assert not fourth.queue
+        run.step(first)
+    assert fourth.queue, "none runs groups"
+
+
 def test_with_more_cores_no_worker_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conftest, "CORES", 3)
     assert begin(3, TESTS).workers[2].queue
