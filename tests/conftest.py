@@ -188,7 +188,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """Exclude what earlier tests have left, too: in a test that measures, engines and clients may be in this process."""
+    """Exclude what earlier tests have left, too: a test that measures may run engines and clients in this process."""
     if item.get_closest_marker("alone"):
         gc.collect()
         gc.freeze()
