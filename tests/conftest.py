@@ -37,6 +37,8 @@ BUSY: Final = 2
 CORES: Final = len(os.sched_getaffinity(0))
 AUTOGROUPS: Final = Path("/proc/sys/kernel/sched_autogroup_enabled")
 """While it is 1, Linux shares the cores between sessions (sched(7)), and niceness counts within one session only."""
+OLD: Final = 4
+"""Garbage collections of the middle generation between tests. After eleven of them, Python may collect all objects."""
 GOGC: Final = "400"
 """Kubernetes' programs use a seventh less CPU time in the chart's tests than with Go's default of 100."""
 SHARES_FIXTURE: Final = frozenset({"component/site/test_browser.py", "component/test_failure_rows.py"})
@@ -187,9 +189,12 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_call(item: pytest.Item) -> None:
-    """Exclude what earlier tests have left, too: a test that measures may run engines and clients in this process."""
-    if item.get_closest_marker("alone"):
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Collect garbage before a test rather than in it, and exclude what is left from later collections.
+
+    A collection over all objects takes a second, in which the engines and the gateway of this process do nothing.
+    """
+    if item.get_closest_marker("alone") or gc.get_count()[2] > OLD:
         gc.collect()
         gc.freeze()
 

@@ -196,6 +196,8 @@ async def _run(case: Case, shape: Shape, make_world: MakeWorld, storage: Path) -
         async with watched() as stalls:
             try:
                 await _check_row(case, shape, world)
+                if case.row.deadlines is not LONG:
+                    await world.check()
                 return
             except (AssertionError, TimeoutError):
                 if case.row.deadlines is LONG or not stalls.matter or attempt == TRIES:
