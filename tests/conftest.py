@@ -38,7 +38,7 @@ CORES: Final = len(os.sched_getaffinity(0))
 AUTOGROUPS: Final = Path("/proc/sys/kernel/sched_autogroup_enabled")
 """While it is 1, Linux shares the cores between sessions (sched(7)), and niceness counts within one session only."""
 OLD: Final = 4
-"""Garbage collections of the middle generation between tests. After eleven of them, Python may collect all objects."""
+"""After more collections of the middle generation, a full one precedes the next test; Python waits for eleven."""
 GOGC: Final = "400"
 """Kubernetes' programs use a seventh less CPU time in the chart's tests than with Go's default of 100."""
 SHARES_FIXTURE: Final = frozenset({"component/site/test_browser.py", "component/test_failure_rows.py"})

@@ -79,7 +79,7 @@ class Traffic:
         return attempt
 
     async def closed_loop(self, clients: int, seconds: float, least: int = 1) -> None:
-        """Clients that each send one request after the other, and at least `least`."""
+        """Clients that each send one request after the other for `seconds`, and at least `least` requests."""
         end = time.monotonic() + seconds
 
         async def client() -> None:
