@@ -18,8 +18,9 @@ TINY_MODEL := /tmp/pdx/models/tiny
 PACKAGES_FOR := PYTHONPATH=$(CURDIR)/cluster $(PYTHON) -m scripts.system_packages
 # On two cores, the others wait while two run real engines and clusters (tests/conftest.py). WORKERS=0: one process.
 WORKERS ?= 4
-# The folders of the tests that are marked `alone`.
-ALONE := tests/component/soak tests/component/cli/bench tests/dashboards/test_fires.py tests/engines/test_prefix_cache.py
+# The files of tests marked `alone`, and of those marked `paced`, the longest first.
+ALONE := tests/component/cli/bench/test_many_streams.py tests/engines/test_prefix_cache.py
+PACED := tests/dashboards/test_fires.py tests/component/soak
 TIMES := .cache/test-times.jsonl
 # Tests start hundreds of Python processes: with this variable set, each would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -68,11 +69,12 @@ cluster-e2e: install-dev ## From nothing to real vLLM pods on a Kubernetes of it
 test: install-dev ## Run every test (a part this machine cannot run is skipped by name; CI=true makes that a failure)
 	@$(PACKAGES_FOR) test
 	@mkdir -p $(dir $(TIMES)) && rm -f $(TIMES)
-	@parallel=0; alone=0; \
-	$(BIN)/pytest -n $(WORKERS) -m 'not soak and not alone' $(if $(CI),--maxfail=20) --times $(TIMES) $(ARGS) || parallel=$$?; \
+	@parallel=0; paced=0; alone=0; \
+	$(BIN)/pytest -n $(WORKERS) -m 'not soak and not alone and not paced' $(if $(CI),--maxfail=20) --times $(TIMES) $(ARGS) || parallel=$$?; \
+	$(BIN)/pytest -n $(if $(filter 0 1,$(WORKERS)),0,2) -m 'paced and not soak' --times $(TIMES) $(or $(ARGS),$(PACED)) || paced=$$?; \
 	$(BIN)/pytest -m 'alone and not soak' --times $(TIMES) $(or $(ARGS),$(ALONE)) || alone=$$?; \
-	for code in $$parallel $$alone; do case $$code in 0 | 5) ;; *) exit $$code ;; esac; done; \
-	test $$((parallel + alone)) != 10 # pytest ends with 5 where it finds no test
+	for code in $$parallel $$paced $$alone; do case $$code in 0 | 5) ;; *) exit $$code ;; esac; done; \
+	test $$((parallel + paced + alone)) != 15 # pytest ends with 5 where it finds no test
 
 .PHONY: unit
 unit: install-dev ## Run every test that needs no socket and no process, in a minute or two

@@ -24,7 +24,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         *("cluster/test_node.py", "cluster/test_down.py", "cluster/test_pod_answers.py", "cluster/test_bench.py"),
     ),
     "control plane": ("cluster/",),
-    "campaigns": ("component/soak/",),
+    "campaigns": ("component/soak/test_campaign.py",),
     "charts": ("charts/",),
 }
 """Group -> the files of its tests, below tests/; the first group that fits counts. The longest group comes first.
@@ -194,7 +194,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     A collection over all objects takes a second, in which the engines and the gateway of this process do nothing.
     """
-    if item.get_closest_marker("alone") or gc.get_count()[2] > OLD:
+    if item.get_closest_marker("alone") or item.get_closest_marker("paced") or gc.get_count()[2] > OLD:
         gc.collect()
         gc.freeze()
 

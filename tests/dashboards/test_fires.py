@@ -8,7 +8,7 @@ from scripts.alerts import ALERTS
 from tests.dashboards.faulty import FAULTY, OPERATOR, SLOW, all_fire, expected_alerts, hurried
 
 
-@pytest.mark.alone  # its engines and clients share one loop, and each second of a stall is fifty for the rules
+@pytest.mark.paced  # its engines and clients share one loop, and each second of a stall is fifty for the rules
 @pytest.mark.timeout(220)
 @pytest.mark.usefixtures("programs")
 async def test_alerts_fire_for_faulty_deployments_only(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ TIMERS = 50
 """How many timers a request waits for, about: those of the steps and of the 16 pieces of its transfer, and messages."""
 
 
-@pytest.mark.alone
+@pytest.mark.paced
 @pytest.mark.parametrize(
     ("seed", "rate", "soak"),
     [

@@ -44,7 +44,7 @@ LONG: Final[Mapping[str, Sequence[Any]]] = {
 SOAK: Final = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
 
-@pytest.mark.alone
+@pytest.mark.paced
 @pytest.mark.parametrize(
     ("name", "plan"),
     [
