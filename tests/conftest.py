@@ -4,7 +4,7 @@ import gc
 import json
 import os
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,11 +18,13 @@ from tests.group_end import end_group
 
 CLUSTERS_END_WITHIN: Final = 400.0
 """Seconds. The clusters of a group end in the teardown of its last test, whatever that test is about."""
+LIGHT: Final = (
+    *("cluster/test_connectors.py", "cluster/test_broken_setups.py", "cluster/test_node.py", "cluster/test_down.py"),
+    *("cluster/test_pod_answers.py", "cluster/test_bench.py"),
+)
+"""Files of GROUPS without a working real engine; half of two cores are idle beside them. They end their group."""
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "engines and node": (
-        *("engines/", "images/", "cluster/test_tiny.py", "cluster/test_connectors.py", "cluster/test_broken_setups.py"),
-        *("cluster/test_node.py", "cluster/test_down.py", "cluster/test_pod_answers.py", "cluster/test_bench.py"),
-    ),
+    "engines and node": ("engines/", "images/", "cluster/test_tiny.py", *LIGHT),
     "control plane": ("cluster/",),
     "campaigns": ("component/soak/test_campaign.py",),
     "charts": ("charts/",),
@@ -116,7 +118,8 @@ class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
     """Gives workers whole groups, in the order of the tests.
 
     Two of the GROUPS keep two cores busy; the other tests mostly wait. So on two cores, the third worker waits until at
-    most one worker runs GROUPS, and the others until none does: real engines are nice, and would starve beside them.
+    most one worker runs GROUPS, and the others until only LIGHT ones are left: real engines are nice, and would starve
+    beside them.
     (pytest-xdist's own groups, `loadgroup`, need a private attribute that pytest 9.2 removed.)
     """
 
@@ -140,9 +143,7 @@ class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
         """Whether the cores are too busy for the worker at this place in the list of workers."""
         if place < BUSY or CORES > BUSY:
             return False
-        busy = sum(
-            any(not all(units.get(group, {}).values()) for group in GROUPS) for units in self.assigned_work.values()
-        )
+        busy = sum(any(map(_is_heavy, _undone(units))) for units in self.assigned_work.values())
         return busy >= max(1, 2 * BUSY - place) or not GROUPS.keys().isdisjoint(self.workqueue)
 
     def _split_scope(self, nodeid: str) -> str:
@@ -153,6 +154,16 @@ class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:
     """Distribute the tests by their groups."""
     return ByGroup(config, log)
+
+
+def _undone(units: Mapping[str, Mapping[str, bool]]) -> Iterator[str]:
+    """The tests of a worker's groups that have not run yet."""
+    return (nodeid for tests in units.values() for nodeid, done in tests.items() if not done)
+
+
+def _is_heavy(nodeid: str) -> bool:
+    """Whether a test keeps a core busy."""
+    return group_of(nodeid) in GROUPS and not nodeid.removeprefix("tests/").startswith(LIGHT)
 
 
 def _rank(item: pytest.Item) -> tuple[int, int]:

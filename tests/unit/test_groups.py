@@ -12,6 +12,7 @@ from tests.conftest import ByGroup
 from tests.group_end import at_group_end, end_group
 
 ENGINES = [f"tests/engines/test_pull.py::{name}" for name in "abcde"]
+NODE = [f"tests/cluster/test_node.py::{name}" for name in "abc"]
 CLUSTERS = [f"tests/cluster/test_crd.py::{name}" for name in "abc"]
 CHARTS = ["tests/charts/test_rights.py::a"]
 LIGHT = [f"tests/component/test_light.py::{name}" for name in "abcdefgh"]
@@ -99,6 +100,18 @@ def test_the_fourth_worker_waits_while_one_runs_groups() -> None:
         assert not fourth.queue
         run.step(first)
     assert fourth.queue, "none runs groups"
+
+
+def test_the_fourth_worker_does_not_wait_for_tests_without_real_engines() -> None:
+    run = begin(4, [*ENGINES, *NODE, *CLUSTERS, *CHARTS, *(f"{test}-too" for test in LIGHT), *LIGHT])
+    first, second, _, fourth = run.workers
+    while second.done != [*CLUSTERS, *CHARTS]:
+        run.step(second)
+    while first.done != ENGINES:
+        assert not fourth.queue
+        run.step(first)
+    assert fourth.queue
+    assert first.queue
 
 
 def test_with_more_cores_no_worker_waits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,8 @@ from tests.ports import free_port
 ROOT = Path(__file__).parents[3]
 START_SECONDS = 360.0
 GIVES_WAY_TO_ENGINES = ("nice", "-n", "15")
-"""An idle `lmcache server` of LMCacheP2P uses most of a core: measured 75 to 85 % each, while engines start."""
+SLEEPING_NIXL = Path(__file__).parent / "sleeping_nixl"
+"""In PYTHONPATH. An idle `lmcache server` of LMCacheP2P uses most of a core otherwise."""
 MODEL = "tiny"
 
 
@@ -172,7 +173,7 @@ class SideProcess:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*GIVES_WAY_TO_ENGINES, *command],
-                env={**os.environ, "PATH": path},
+                env={**os.environ, "PATH": path, "PYTHONPATH": str(SLEEPING_NIXL)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
