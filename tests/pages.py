@@ -103,6 +103,7 @@ _VARIABLE: Final = (
     (re.compile(r"\b\d+ of (\d+) prompt tokens"), lambda match: _of(match[0])),
     (re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{8,}(?:-[0-9a-f]+)*\b"), "ID"),
     (re.compile(r"\bfor \d+ \+"), "for N +"),
+    (re.compile(r"\b\d+(?= +http://)"), "N"),  # a process ID
     (re.compile(r"\b\d{5,}\b|(?<![:\d])\d{4}\b"), "N"),
     (re.compile(r"(?<![\d.])\d+\.\d+(?![\d.])"), "N"),
     (re.compile(r"[ \t]+"), " "),

@@ -199,6 +199,7 @@ def test_every_tutorial_shows_outputs() -> None:
 
 def test_outputs_are_compared_without_what_differs() -> None:
     assert is_shown("up 5 min 18 s, pid 5200", "up 6 s, pid 17452")
+    assert is_shown("gateway  running  17452  http://a:8080", "gateway  running  437    http://a:8080")
     assert is_shown('{"id":"cmpl-ac323f1e0c74c74a4",…"n":2}', '{"id":"cmpl-d26ed9c96481ee772","x":[],"n":2}')
     assert is_shown("first\n…\nlast", "first\na\nb\nlast\n")
     assert is_shown("Stopping", "^C\nStopping\n", within=True)
