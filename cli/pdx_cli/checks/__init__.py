@@ -1,4 +1,4 @@
 """The checks of `pdx doctor`: an observation in, findings out. Pure: no clock, no socket, no file, no event loop.
 
-They import `sources.observation` and pure parts of the operator.
+They import `sources.observation`, `sources.figures` and pure parts of the operator.
 """
