@@ -18,7 +18,7 @@ TINY_MODEL := /tmp/pdx/models/tiny
 PACKAGES_FOR := PYTHONPATH=$(CURDIR)/cluster $(PYTHON) -m scripts.system_packages
 # On two cores, the others wait while two run real engines and clusters (tests/conftest.py). WORKERS=0: one process.
 WORKERS ?= 4
-# The files of tests marked `alone`, and of those marked `paced`, the longest first.
+# Where the tests marked `alone` are, and those marked `paced`; the longest come first.
 ALONE := tests/component/cli/bench/test_many_streams.py tests/engines/test_prefix_cache.py
 PACED := tests/dashboards/test_fires.py tests/component/soak
 TIMES := .cache/test-times.jsonl

@@ -117,9 +117,9 @@ def group_of(nodeid: str) -> str:
 class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
     """Gives workers whole groups, in the order of the tests.
 
-    Two of the GROUPS keep two cores busy; the other tests mostly wait. So on two cores, the third worker waits until at
-    most one worker runs GROUPS, and the others until only LIGHT ones are left: real engines are nice, and would starve
-    beside them.
+    Two of the GROUPS keep two cores busy; the other tests and the LIGHT ones mostly wait. So on two cores, the third
+    worker waits until at most one worker keeps a core busy, and the others until none does: real engines are nice, and
+    would starve beside them.
     (pytest-xdist's own groups, `loadgroup`, need a private attribute that pytest 9.2 removed.)
     """
 

@@ -1,5 +1,6 @@
 """Which worker of pytest-xdist gets which tests."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from tests import conftest
 from tests.conftest import ByGroup
+from tests.documents import ROOT
 from tests.group_end import at_group_end, end_group
 
 ENGINES = [f"tests/engines/test_pull.py::{name}" for name in "abcde"]
@@ -112,6 +114,15 @@ def test_the_fourth_worker_does_not_wait_for_tests_without_real_engines() -> Non
         run.step(first)
     assert fourth.queue
     assert first.queue
+
+
+@pytest.mark.parametrize("mark", ["alone", "paced"])
+def test_make_looks_for_a_mark_where_tests_have_it(mark: str) -> None:
+    (line,) = re.findall(rf"^{mark.upper()} := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    marked = [path for path in (ROOT / "tests").rglob("test_*.py") if f"pytest.mark.{mark}" in path.read_text()]
+    places = [ROOT / place for place in line.split()]
+    assert [path for path in marked if not any(path.is_relative_to(place) for place in places)] == []
+    assert all(any(path.is_relative_to(place) for path in marked) for place in places)
 
 
 def test_with_more_cores_no_worker_waits(monkeypatch: pytest.MonkeyPatch) -> None:

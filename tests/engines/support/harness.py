@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[3]
 START_SECONDS = 360.0
 GIVES_WAY_TO_ENGINES = ("nice", "-n", "15")
 SLEEPING_NIXL = Path(__file__).parent / "sleeping_nixl"
-"""In PYTHONPATH. An idle `lmcache server` of LMCacheP2P uses most of a core otherwise."""
+"""Without this folder in PYTHONPATH, an idle `lmcache server` of LMCacheP2P uses most of a core."""
 MODEL = "tiny"
 
 
@@ -87,12 +87,11 @@ class Engine:
         for name, content in command.files:
             files.mkdir(exist_ok=True)
             (files / name).write_text(content)
-        bin_directory = Path(sys.executable).parent
         if self.sockets is not None:  # of a process that has ended by itself
             self.sockets.cleanup()
         self.sockets = tempfile.TemporaryDirectory(prefix="pdx-")
         environment = {**os.environ, "VLLM_RPC_BASE_PATH": self.sockets.name, **self.env, **dict(command.env)}
-        environment["PATH"] = f"{bin_directory}:{environment['PATH']}"
+        environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
         self.process = preloaded.start(command.args, environment, self.log)
 
     def wait_until_healthy(self) -> None:
