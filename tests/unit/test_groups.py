@@ -117,7 +117,7 @@ def test_the_fourth_worker_does_not_wait_for_tests_without_real_engines() -> Non
 
 
 @pytest.mark.parametrize("mark", ["alone", "paced"])
-def test_make_looks_for_a_mark_where_tests_have_it(mark: str) -> None:
+def test_make_names_where_marked_tests_are(mark: str) -> None:
     (line,) = re.findall(rf"^{mark.upper()} := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     marked = [path for path in (ROOT / "tests").rglob("test_*.py") if f"pytest.mark.{mark}" in path.read_text()]
     places = [ROOT / place for place in line.split()]
