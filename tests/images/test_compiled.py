@@ -1,9 +1,9 @@
 """The gateway as the image contains it, with modules compiled by mypyc, passes the tests of HTTP and of hostile input.
 
-The campaign of random input takes two seconds here instead of twenty. HTTP tests that replace
-a constant (to force the fallback) or a function of the gateway are excluded: compiled code has its own copies. Hostile
-input reaches the fallback anyway. `make test` runs the HTTP tests in one order, and `make soak` in all, without the ten
-minutes of random input in each order.
+The random input takes two seconds here instead of eight. HTTP tests that replace a constant (to force the fallback) or
+a function of the gateway are excluded: compiled code has its own copies. Hostile input reaches the fallback anyway.
+`make test` runs the HTTP tests in one order. `make soak` runs them in all orders, but leaves out the ten minutes of
+random input in each order.
 """
 
 import os
