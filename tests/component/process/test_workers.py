@@ -294,6 +294,7 @@ async def test_a_port_in_use_is_one_sentence(
     programs.append(program)
     with socket.socket() as sock:
         host, port = getattr(program, which).split(":")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a test that has just run may have had this port
         sock.bind((host, int(port)))
         sock.listen()
         await program.start()
