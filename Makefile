@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## List the targets
-	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 ##@ Use
 .PHONY: install
@@ -95,6 +95,14 @@ conformance: install-dev ## Every connector and order with every way to fail, in
 .PHONY: bench
 bench: install-dev ## Measure the gateway beside its peers (ARGS=--help lists the options)
 	@$(BIN)/python -m benchmarks.gateway $(ARGS)
+
+.PHONY: instructions
+instructions: install-dev ## Count the compiled gateway's instructions per request; fail if one count is above the accepted one
+	@$(BIN)/python -m benchmarks.instructions $(ARGS)
+
+.PHONY: instructions-proof
+instructions-proof: install-dev ## Slow two copies of the gateway down on purpose: `make instructions` has to name the function
+	@$(BIN)/python -m benchmarks.instructions.proof
 
 .PHONY: goodput
 goodput: install-dev ## Simulate policies with whole traces: who serves how much within an SLO (ARGS="--trace FILE"; --help lists the options)

@@ -13,8 +13,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.gateway import cache, instructions, memory, plot, processes, report, strictness
-from benchmarks.gateway.gateways import CHECKOUT, GATEWAYS, PDX, Engines, Gateway, checkout_version
+from benchmarks.gateway import cache, memory, plot, processes, published, report, strictness
+from benchmarks.gateway.commits import CHECKOUT
+from benchmarks.gateway.gateways import GATEWAYS, PDX, REPORTING, Engines, Gateway
 from benchmarks.gateway.loads import LOADS, Load
 from benchmarks.gateway.measure import Bench, run
 from benchmarks.gateway.rows import judge
@@ -46,9 +47,6 @@ def read_arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--memory", type=float, metavar="SECONDS", help="measure memory instead (the gate asks for 600)"
-    )
-    parser.add_argument(
-        "--instructions", action="store_true", help="only count instructions per request, with valgrind's callgrind"
     )
     parser.add_argument("--keep", action="store_true", help="write nothing into the checkout, as in a part run")
     return parser.parse_args()
@@ -127,14 +125,13 @@ def conclude(arguments: argparse.Namespace, document: dict[str, Any], chosen: li
     caption = f"{document['date']}, {document['machine']['cpu']}: one core for the gateway; line: range of the rounds"
     (results / f"{document['date']}.svg").write_text(plot.svg(verdicts, caption))
     report.write_readme(document, verdicts, f"results/{document['date']}.svg")
+    published.main()
     progress(f"written: {results / document['date']}.json, .svg and {report.HERE / 'README.md'}")
 
 
 def main() -> int:
     """Run the benchmark; status 1 when it cannot be run."""
     arguments = read_arguments()
-    if arguments.instructions:
-        return count_instructions(arguments)
     engines = Engines()
     chosen = [g for g in GATEWAYS if not arguments.only or g.command is None or g.name in arguments.only]
     if arguments.memory:
@@ -148,13 +145,16 @@ def main() -> int:
         except cache.SetupError as error:
             sys.stderr.write(f"{error}\n")
             return 1
-        engine = processes.start([str(tools.engine), *engines.arguments], arguments.load_core, folder / "engine.log")
+        programs = [str(tools.engine), *engines.arguments, *REPORTING.arguments]
+        engine = processes.start(programs, arguments.load_core, folder / "engine.log")
         stack.callback(processes.end, engine)
         time.sleep(_SETTLE)
         if engine.poll() is not None:
             sys.stderr.write(f"the engines ended: {(folder / 'engine.log').read_text()}\n")
             return 1
-        wrong = strictness.check(engines)
+        for port in (*REPORTING.prefill, *REPORTING.decode):
+            processes.get_text(port, "/metrics/on")
+        wrong = strictness.check(engines) + strictness.check_pages(engines, REPORTING)
         if wrong:
             sys.stderr.write(f"the engines are not strict: {'; '.join(wrong)}\n")
             return 1
@@ -173,29 +173,7 @@ def main() -> int:
             "rounds": measure_rounds(bench, loads, present, arguments.rounds, arguments.seconds),
         }
     conclude(arguments, document, present)
-    return count_instructions(arguments) if not arguments.only and not arguments.loads else 0
-
-
-def count_instructions(arguments: argparse.Namespace) -> int:
-    """The rows of instructions; status 1 if they cannot be counted, or differ too much between the runs."""
-    version = checkout_version()
-    try:
-        counts = instructions.count_all(arguments.only)
-    except (cache.SetupError, instructions.CountError) as error:
-        sys.stderr.write(f"no count of instructions: {error}\n")
-        return 1
-    progress("\n" + instructions.table(counts))
-    steady = instructions.is_steady(counts)
-    if not steady:
-        progress(f"the runs differ by more than {instructions.SPREAD:.0%}")
-    elif not arguments.keep and not arguments.only:
-        today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        document = {"date": today, "machine": report.machine(), "version": version}
-        path = report.HERE / "results" / f"{today}-instructions.json"
-        path.write_text(json.dumps({**document, "counts": instructions.as_json(counts)}, indent=1) + "\n")
-        report.write_instructions(today, version, instructions.table(counts))
-        progress(f"written: {path} and {report.HERE / 'README.md'}")
-    return 0 if steady else 1
+    return 0
 
 
 def measure_memory(bench: Bench, arguments: argparse.Namespace) -> int:

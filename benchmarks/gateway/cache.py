@@ -2,20 +2,30 @@
 
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from proxy.compile import cache_root, compiled_copy
+from proxy.compile import cache_root
 
 _HERE: Final = Path(__file__).parent
+_ROOT: Final = Path(__file__).parents[2]
+_COMPILE: Final = """
+import sys
+from pathlib import Path
+from proxy.compile import compiled_copy
+print(compiled_copy(Path(sys.argv[1]), Path(sys.argv[2])))
+"""
 _FLAGS: Final = ("-std=gnu17", "-O2", "-Wall", "-Wextra")
 _SHARED: Final = ("wire.c",)
 _PROGRAMS: Final = {
-    "engine": ("engine.c", "ledger.c", "json.c", "answers.c", "wheel.c"),
+    "engine": ("engine.c", "ledger.c", "json.c", "answers.c", "metrics.c", "wheel.c"),
     "generator": ("generator.c", "histogram.c", "reader.c", "wheel.c"),
 }
 
@@ -67,12 +77,38 @@ def install_peers() -> Path:
     return bin_folder
 
 
+def toolchain() -> Mapping[str, str]:
+    """What compiled modules depend on beside the sources and the locked packages."""
+    compiler = shutil.which(str(sysconfig.get_config_var("CC") or "cc").split()[0])
+    if compiler is None:
+        raise SetupError("no C compiler: install gcc")
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    library = Path(sysconfig.get_config_var("LIBDIR")) / str(sysconfig.get_config_var("INSTSONAME"))
+    return {
+        "python": platform.python_version(),
+        "python build": _digest([library if library.is_file() else Path(sys.executable).resolve()]),
+        "compiler": version.partition("\n")[0],
+    }
+
+
+def toolchain_key() -> str:
+    """A short name of the toolchain."""
+    return hashlib.sha256(repr(toolchain()).encode()).hexdigest()[:8]
+
+
 def compile_gateway(checkout: Path) -> Path:
     """A folder with the checkout's `pdx_proxy`, compiled as its image holds it, unless these sources were before."""
-    try:
-        return compiled_copy(checkout, cache_root(os.environ))
-    except subprocess.CalledProcessError as error:
-        raise SetupError(f"The gateway cannot be compiled: {error}") from error
+    root = cache_root(os.environ) / toolchain_key()
+    output = root.parent / "last-compilation.log"
+    root.mkdir(parents=True, exist_ok=True)
+    sys.stderr.write("The gateway is compiled, unless these sources were before: about two minutes.\n")
+    command = [sys.executable, "-c", _COMPILE, str(checkout), str(root)]
+    with output.open("wb") as log:
+        done = subprocess.run(command, cwd=_ROOT, stdout=log, stderr=subprocess.STDOUT, check=False)
+    lines = output.read_text(errors="replace").splitlines()
+    if done.returncode:
+        raise SetupError(f"The gateway cannot be compiled; {output} has the compiler's output: {lines[-1:]}")
+    return Path(lines[-1])
 
 
 def install_nginx() -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.gateway import cache
+from benchmarks.gateway.commits import CHECKOUT, code_of_checkout, code_of_commit
 
-CHECKOUT: Final = Path(__file__).parents[2]
 _CONNECTIONS: Final = "16384"
 
 _NGINX: Final = """
@@ -66,6 +66,10 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
+REPORTING: Final = Engines((18111, 18112), (18211, 18212))
+"""Engines whose metrics pages have their true load, as vLLM's do. Those of the others are 404."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gateway:
     """One of those that are compared."""
@@ -86,43 +90,31 @@ def _urls(ports: tuple[int, ...]) -> list[str]:
 
 
 def _pdx(
-    workers: int, *flags: str, compiled: bool = True, tls: bool = False
+    workers: int, *, compiled: bool = True, commit: str | None = None, reporting: bool = False
 ) -> Callable[[Engines, int, Path], Command]:
+    """How PDX is started. `reporting`: with engines that report their load, and with the default limits."""
+
     def command(engines: Engines, port: int, folder: Path) -> Command:
         line = [sys.executable, "-m", "pdx_cli", "gateway", "--listen", f"127.0.0.1:{port}"]
-        line += ["--admin", f"127.0.0.1:{port + 50}", "--workers", str(workers)]
-        line += ["--prefill", *_urls(engines.prefill), "--decode", *_urls(engines.decode)]
-        line += ["--verification-period-seconds", "0"]  # engines count what the load sends
-        line += ["--max-in-flight-per-decode", "8192"]  # the peers have no limit, and 5000 streams are one load
-        line += flags
-        line += _certificate(folder) if tls else []
-        env = {"PYTHONPATH": str(cache.compile_gateway(CHECKOUT))} if compiled else {}
-        return Command(line, checkout_version(), env)
+        line += ["--admin", f"127.0.0.1:{admin_port(port)}", "--workers", str(workers)]
+        own = REPORTING if reporting else engines
+        line += ["--prefill", *_urls(own.prefill), "--decode", *_urls(own.decode)]
+        # Transfer probes are off, because engines count what the load sends.
+        line += ["--verification-period-seconds" if commit is None else "--canary-seconds", "0"]
+        if not reporting:
+            line += ["--max-in-flight-per-decode", "8192"]  # the peers have no limit, and 5000 streams are one load
+        if not compiled:
+            return Command(line, checkout_version())
+        code = code_of_checkout() if commit is None else code_of_commit(commit)
+        version = checkout_version() if commit is None else code.name
+        return Command(line, version, {"PYTHONPATH": code.python_path()})
 
     return command
 
 
-def _certificate(folder: Path) -> list[str]:
-    """A certificate for 127.0.0.1 in the folder, as flags; raises SetupError."""
-    certificate, key = folder / "tls.crt", folder / "tls.key"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-noenc",
-        "-days",
-        "2",
-    ]
-    command += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    command += ["-keyout", str(key), "-out", str(certificate)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise cache.SetupError(f"openssl failed: {done.stderr.strip()[-300:]}")
-    return ["--tls-certificate", str(certificate), "--tls-key", str(key)]
+def admin_port(port: int) -> int:
+    """Return PDX's admin port, from the port for clients."""
+    return port + 50
 
 
 def checkout_version() -> str:
@@ -143,7 +135,7 @@ def _rust(
             line += ["--prefill", url, *bootstrap]
         for url in _urls(engines.decode):
             line += ["--decode", url]
-        line += ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(port + 50)]
+        line += ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(admin_port(port))]
         line += ["--max-concurrent-requests", _CONNECTIONS, "--log-level", "error"]
         offline = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}  # it would request a tokenizer there
         return Command(line, version.name.removesuffix(".dist-info").split("-")[1], offline)
@@ -168,21 +160,20 @@ def _nginx(engines: Engines, port: int, folder: Path) -> Command:
 DIRECT: Final = Gateway("direct", "no gateway: the ceiling", 0, splits=False)
 PDX: Final = Gateway("pdx", "pdx", 18301, command=_pdx(1))
 PDX_TWO: Final = Gateway("pdx-2", "pdx, two workers", 18302, command=_pdx(2))
-PDX_LEAST: Final = Gateway(
-    "pdx-least",
-    "pdx, LeastRequests",
-    18307,
-    command=_pdx(1, "--prefill-policy", "LeastRequests", "--decode-policy", "LeastRequests"),
-)
-"""Only for the count of instructions: what the default policies cost."""
 PDX_PURE: Final = Gateway("pdx-pure", "pdx, not compiled", 18306, command=_pdx(1, compiled=False))
-PDX_TLS: Final = Gateway("pdx-tls", "pdx, TLS", 18308, command=_pdx(1, tls=True))
-"""Only its instructions are counted: the load generator speaks plain HTTP."""
+PDX_DEFAULTS: Final = Gateway("pdx-defaults", "pdx, default limits", 18307, command=_pdx(1, reporting=True))
+COMMIT: Final = "2109863"
+"""Of 22 November 2026: the fastest gateway that PDX has had so far."""
+PDX_COMMIT: Final = Gateway(
+    "pdx-2109863", f"pdx of {COMMIT}, default limits", 18308, command=_pdx(1, commit=COMMIT, reporting=True)
+)
 GATEWAYS: Final = (
     DIRECT,
     PDX,
+    PDX_DEFAULTS,
     PDX_TWO,
     PDX_PURE,
+    PDX_COMMIT,
     Gateway(
         "vllm-router",
         "vllm-router (Rust)",

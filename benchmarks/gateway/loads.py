@@ -32,6 +32,9 @@ class Load:
     only: frozenset[str] = frozenset()
     """The gateways that it is for; empty: all."""
 
+    settles: bool = False
+    """Whether it measures PDX's default limits: how many requests waited in the queue is reported."""
+
     def arguments(self, ports: tuple[int, ...], seconds: float) -> list[str]:
         """The generator's command line behind its name."""
         options = {
@@ -50,13 +53,22 @@ class Load:
 
 
 _ONE: Final = frozenset({"direct", "pdx", "vllm-router", "sglang-router", "nginx"})
+_UNBOUNDED: Final = _ONE | {"pdx-2", "pdx-pure"}
 _PDX: Final = frozenset({"direct", "pdx"})
-PACED_TIMES: Final = 6
+PACED_TIMES: Final = 4
 PACED_SECONDS: Final = 2.0
 """How often a round measures the loads for times to the first token and gaps, and how long each time."""
 
+_SETTLED: Final = frozenset({"direct", "pdx-defaults", "pdx-2109863", "vllm-router", "sglang-router"})
+_SETTLING_SECONDS: Final = 5.0
+"""In this time, PDX's limits of these engines settle: they change at each report, once a second."""
+
 LOADS: Final = (
-    Load("plain", times=3),
+    *(
+        Load(f"settled-{connections}", connections=connections, warmup=_SETTLING_SECONDS, only=_SETTLED, settles=True)
+        for connections in (8, 64)
+    ),
+    Load("plain", times=3, only=_UNBOUNDED),
     Load("stream", stream=True, tokens=128, burst=4, only=_ONE),
     Load("stream-single", stream=True, tokens=128, only=_ONE),
     *(

@@ -1,22 +1,27 @@
 """One run: a load on a gateway, with the gateway's CPU time and the engines' counts of the same time."""
 
 import json
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.gateway import processes
-from benchmarks.gateway.gateways import Engines, Gateway
+from benchmarks.gateway.gateways import Engines, Gateway, admin_port
 from benchmarks.gateway.loads import Load
 
 Result = dict[str, Any]
 """The generator's output, and:
 
 cpu_ms: of one request, user and system; cpu_share: of one core; others_share: of one core, used by the other gateways
-meanwhile; foreign_share: used by anything else on the gateways' cores; engines: their counts of this run.
+meanwhile; foreign_share: used by anything else on the gateways' cores; engines: their counts of this run. From PDX
+also waited: requests that waited in the queue, about in the window; limits: the engines' limits after it; settled:
+whether they were the same before it.
 """
 
+_WAITED: Final = re.compile(r'^pdx_phase_seconds_count\{phase="queue"\} (\S+)', re.MULTILINE)
+_LIMITS: Final = re.compile(r"^pdx_leg_limit\{[^}]*\} (\S+)", re.MULTILINE)
 _CORES: Final = "cores"
 """Name of the share of the gateways' cores that all processes used together."""
 
@@ -43,8 +48,10 @@ def run(bench: Bench, gateway: Gateway, load: Load, seconds: float) -> Result:
         assert generator.stderr is not None
         generator.stdout.readline()
         begin = _cpu(bench)
+        queue_before = _queue(gateway) if load.settles else None
         generator.stdout.readline()
         end = _cpu(bench)
+        queue_after = _queue(gateway) if load.settles else None
         report, complaint = generator.stdout.read(), generator.stderr.read()
     if generator.returncode:
         return {"failed": complaint.strip()[-300:]}
@@ -57,8 +64,21 @@ def run(bench: Bench, gateway: Gateway, load: Load, seconds: float) -> Result:
     result["cpu_share"] = own / result["seconds"]
     result["others_share"] = sum(used.values()) / result["seconds"]
     result["foreign_share"] = max(0.0, foreign - own - sum(used.values())) / result["seconds"]
+    if queue_before is not None and queue_after is not None:
+        result["waited"] = queue_after[0] - queue_before[0]
+        result["limits"], result["settled"] = queue_after[1], queue_before[1] == queue_after[1]
     result["cpu_ms"] = 1000 * own / result["requests"] if result["requests"] else None
     return result
+
+
+def _queue(gateway: Gateway) -> tuple[float, list[float]] | None:
+    """Requests that have waited in PDX's queue since its start, and the limits of its engines."""
+    if not gateway.name.startswith("pdx"):
+        return None
+    page = processes.get_text(admin_port(gateway.port), "/metrics")
+    waited = _WAITED.search(page)
+    limits = {float(limit) for limit in _LIMITS.findall(page)}
+    return float(waited[1]) if waited else 0.0, sorted(limits)
 
 
 def _cpu(bench: Bench) -> dict[str, float]:

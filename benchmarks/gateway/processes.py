@@ -3,7 +3,6 @@
 import http.client
 import json
 import os
-import ssl
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -12,8 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
-_HANDSHAKE_SECONDS: Final = 30.0
-"""A handshake in a gateway that is slowed down by a counter."""
+_PAGE_SECONDS: Final = 30.0
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -89,21 +87,23 @@ def resident_bytes(pid: int) -> list[int]:
 
 def get_json(port: int, path: str) -> dict[str, Any]:
     """A JSON object from a port of loopback."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    found: dict[str, Any] = json.loads(get_text(port, path))
+    return found
+
+
+def get_text(port: int, path: str) -> str:
+    """A page from a port of loopback."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_PAGE_SECONDS)
     try:
         connection.request("GET", path)
-        found: dict[str, Any] = json.loads(connection.getresponse().read())
-        return found
+        return connection.getresponse().read().decode()
     finally:
         connection.close()
 
 
-def serves(port: int, tls: ssl.SSLContext | None = None, seconds: float = 2.0) -> bool:
-    """Whether a completion is answered with 200 within so many seconds."""
-    if tls is None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
-    else:
-        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=seconds, context=tls)
+def serves(port: int) -> bool:
+    """Whether a completion is answered with 200 within two seconds."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
     body = json.dumps({"model": "bench", "prompt": "a short prompt", "max_tokens": 2, "stream": False})
     try:
         connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
@@ -114,15 +114,13 @@ def serves(port: int, tls: ssl.SSLContext | None = None, seconds: float = 2.0) -
         connection.close()
 
 
-def await_serving(
-    process: subprocess.Popen[bytes], port: int, seconds: float = 30.0, tls: ssl.SSLContext | None = None
-) -> str | None:
+def await_serving(process: subprocess.Popen[bytes], port: int, seconds: float = 30.0) -> str | None:
     """Wait until a gateway serves; otherwise return the reason why it does not."""
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         if process.poll() is not None:
             return f"ended with status {process.returncode}"
-        if serves(port) if tls is None else serves(port, tls, _HANDSHAKE_SECONDS):
+        if serves(port):
             return None
         time.sleep(0.2)
     return f"served nothing within {seconds:g} s"

@@ -8,15 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.gateway.gateways import GATEWAYS
+from benchmarks.gateway.gateways import GATEWAYS, PDX
 from benchmarks.gateway.loads import LOADS, PACED_SECONDS, PACED_TIMES
 from benchmarks.gateway.rows import Cell, Row, Verdict
 
 HERE: Final = Path(__file__).parent
 _BEGIN: Final = "<!-- begin of the table: written by the benchmark -->"
 _END: Final = "<!-- end of the table -->"
-_BEGIN_COUNTS: Final = "<!-- begin of the instructions: written by the benchmark -->"
-_END_COUNTS: Final = "<!-- end of the instructions -->"
 _QUIET: Final = 0.05
 """The share of the gateways' core above which the report mentions other processes."""
 _FULL: Final = 0.9
@@ -60,7 +58,10 @@ def write_json(path: Path, document: Mapping[str, Any], verdicts: Sequence[Verdi
 def table(verdicts: Sequence[Verdict]) -> str:
     """The rows in Markdown; a cell is the median of the rounds and its spread."""
     measured = {name for verdict in verdicts for name in verdict.cells}
-    shown = [gateway for gateway in GATEWAYS if gateway.name in measured and gateway.name != "pdx-2"]
+    subjects = {verdict.subject for verdict in verdicts} - {PDX.name}  # they are in the column of PDX
+    shown = [gateway for gateway in GATEWAYS if gateway.name in measured - subjects]
+    if measured & subjects and PDX not in shown:
+        shown.insert(min(1, len(shown)), PDX)
     lines = ["| | " + " | ".join(gateway.title for gateway in shown) + " | ratio | at least | goal |"]
     lines.append("|---|" + "---|" * (len(shown) + 3))
     for verdict in (verdict for verdict in verdicts if verdict.cells):
@@ -74,8 +75,8 @@ def table(verdicts: Sequence[Verdict]) -> str:
 
 
 def _cell(verdict: Verdict, name: str) -> str:
-    if verdict.row.against == "one" and name == "pdx":
-        name = "pdx-2"
+    if name == PDX.name:
+        name = verdict.subject
     elif verdict.row.against == "one":
         return ""
     cell = verdict.cells.get(name)
@@ -123,13 +124,6 @@ def write_readme(document: Mapping[str, Any], verdicts: Sequence[Verdict], plot:
     _replace(_BEGIN, "\n".join([*notes, "", table(verdicts), "", f"![the same as a plot]({plot})"]), _END)
 
 
-def write_instructions(date: str, version: str, table: str) -> None:
-    """Put the counts of instructions into the README, between their marks."""
-    found = machine()
-    notes = f"Counted on {date}: {found['cpu']}, Python {found['python']}; pdx {version}. Medians ± half of the spread."
-    _replace(_BEGIN_COUNTS, f"{notes}\n\n{table}", _END_COUNTS)
-
-
 def _replace(begin: str, text: str, end: str) -> None:
     path = HERE / "README.md"
     before, rest = path.read_text().split(begin)
@@ -171,7 +165,25 @@ def remarks(rounds: Sequence[Mapping[str, Mapping[str, Mapping[str, Any]]]]) -> 
             f"The machine was not quiet: other processes used {share:.0f} % of the gateways' core on average, "
             f"{most:.0f} % in the worst run."
         )
-    return [*lines, *_unfilled(rounds)]
+    return [*lines, *_queues(rounds), *_unfilled(rounds)]
+
+
+def _queues(rounds: Sequence[Mapping[str, Mapping[str, Mapping[str, Any]]]]) -> list[str]:
+    """How many requests waited in PDX's queue, and at which limits."""
+    lines = []
+    for load in LOADS:
+        for gateway in dict.fromkeys(name for runs in rounds for name in runs):
+            results = [runs[gateway][load.name] for runs in rounds if load.name in runs.get(gateway, {})]
+            shares = [result["waited"] / result["requests"] for result in results if "waited" in result]
+            if load.settles and shares:
+                limits = sorted({limit for result in results for limit in result["limits"]})
+                settled = all(result["settled"] for result in results)
+                text = ", ".join(f"{limit:g}" for limit in limits) or "none"
+                lines.append(
+                    f"{load.name}, {gateway}: {100 * statistics.median(shares):.0f} % of the requests waited in the "
+                    f"queue; limits of the engines: {text}{'' if settled else ' (NOT settled)'}."
+                )
+    return lines
 
 
 def _unfilled(rounds: Sequence[Mapping[str, Mapping[str, Mapping[str, Any]]]]) -> list[str]:

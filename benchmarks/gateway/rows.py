@@ -24,6 +24,8 @@ class Row:
     gate: float | None = None
     """Ratio to the best of `against` that must be reached; the limit itself for a row that is `absolute`."""
     goal: float | None = None
+    subject: str = "pdx"
+    """The gateway that the row is about."""
     against: str = "rust"
     """"rust": the best Rust gateway; "one": pdx with one worker; "limit": nothing, gate and goal are values."""
     goal_beats: str | None = None
@@ -97,8 +99,45 @@ def _added(load: str, histogram: str, share: str) -> Take:
 
 
 ROWS: Final = (
-    Row("rps", "req/s, 64 connections, no streaming", "", _rate("plain", "requests"), True, 1.5, 2.0),
-    Row("cpu", "CPU per request", "ms", _cpu("plain"), False, 0.67, 0.5, digits=3),
+    Row(
+        "rps-settled-8",
+        "req/s, 8 connections, default limits, settled",
+        "",
+        _rate("settled-8", "requests"),
+        True,
+        subject="pdx-defaults",
+    ),
+    Row(
+        "rps-settled-64",
+        "req/s, 64 connections, default limits, settled",
+        "",
+        _rate("settled-64", "requests"),
+        True,
+        1.5,
+        1.7,
+        subject="pdx-defaults",
+    ),
+    Row(
+        "cpu-settled-8",
+        "CPU per request, 8 connections, default limits, settled",
+        "ms",
+        _cpu("settled-8"),
+        subject="pdx-defaults",
+        digits=3,
+    ),
+    Row(
+        "cpu-settled-64",
+        "CPU per request, 64 connections, default limits, settled",
+        "ms",
+        _cpu("settled-64"),
+        False,
+        0.65,
+        0.6,
+        subject="pdx-defaults",
+        digits=3,
+    ),
+    Row("rps", "req/s, 64 connections, engines that report nothing", "", _rate("plain", "requests"), True, 1.5, 2.0),
+    Row("cpu", "CPU per request, the same load", "ms", _cpu("plain"), False, 0.67, 0.5, digits=3),
     Row(
         "chunks",
         "streamed chunks/s, 64 connections, 4 per write",
@@ -141,7 +180,17 @@ ROWS: Final = (
     ),
     Row("rps-100k", "req/s, 100 kB prompts", "", _rate("prompt-100k", "requests"), True, 1.1, 1.5),
     Row("rps-1m", "req/s, 1 MB prompts", "", _rate("prompt-1m", "requests"), True, 1.1, 1.5),
-    Row("cpu-2", "CPU per request, two workers", "ms", _cpu("plain"), False, 1.1, None, "one", digits=3),
+    Row(
+        "cpu-2",
+        "CPU per request, two workers",
+        "ms",
+        _cpu("plain"),
+        False,
+        1.1,
+        subject="pdx-2",
+        against="one",
+        digits=3,
+    ),
     Row(
         "open-2000",
         "2,000 open streams, 10 tokens/s: added gap p99",
@@ -149,8 +198,7 @@ ROWS: Final = (
         _added("open-2000", "gap", "p99"),
         False,
         50,
-        None,
-        "limit",
+        against="limit",
         digits=1,
     ),
     Row(
@@ -159,9 +207,8 @@ ROWS: Final = (
         "ms",
         _added("open-5000", "gap", "p99"),
         False,
-        None,
-        50,
-        "limit",
+        goal=50,
+        against="limit",
         digits=1,
     ),
 )
@@ -179,7 +226,7 @@ def _judge(row: Row, rounds: Sequence[Runs], rust: Sequence[str]) -> Verdict:
         values = tuple(value for runs in rounds if (value := row.take(runs, name)) is not None)
         if values and (name != "pdx-2" or row.against == "one"):
             cells[name] = Cell(values)
-    subject = "pdx-2" if row.against == "one" else "pdx"
+    subject = row.subject
     own = cells.get(subject)
     if own is None:
         return Verdict(row, cells, subject, None, None, None, None)

@@ -2,12 +2,15 @@
 
 import http.client
 import json
+import re
 from typing import Any, Final
 
+from benchmarks.gateway import processes
 from benchmarks.gateway.gateways import Engines
 
 _PREFILL_PARAMS: Final = {"do_remote_decode": True, "do_remote_prefill": False}
 _PROMPT: Final = "24:0:1:" + "x" * 17
+_FINISHED: Final = re.compile(r"^vllm:request_success_total\{[^}]*\} (\S+)", re.MULTILINE)
 
 
 def check(engines: Engines) -> list[str]:
@@ -45,3 +48,25 @@ def _post(port: int, **body: Any) -> tuple[int, dict[str, Any]]:
         return response.status, json.loads(answer) if response.status == 200 and answer[:1] == b"{" else {}
     finally:
         connection.close()
+
+
+def check_pages(silent: Engines, reporting: Engines) -> list[str]:
+    """What the engines' metrics pages do not have right: the pages of `silent` are 404, those of `reporting` count."""
+    wrong = (
+        ["a metrics page that should be 404"] if "running" in processes.get_text(silent.decode[0], "/metrics") else []
+    )
+    port = reporting.decode[0]
+    before = processes.get_text(port, "/metrics")
+    _post(port)
+    after = processes.get_text(port, "/metrics")
+    if (
+        _finished(after) != _finished(before) + 1
+        or 'num_requests_running{engine="0",model_name="bench"} 0\n' not in after
+    ):
+        wrong.append("a metrics page without the true load")
+    return wrong
+
+
+def _finished(page: str) -> float:
+    found = _FINISHED.search(page)
+    return float(found[1]) if found else float("nan")

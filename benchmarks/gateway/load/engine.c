@@ -5,11 +5,13 @@
  * the way), the tokens per second of its stream (0: as fast as the connection takes them), and how many events a stream
  * without a pace writes at once. A stream has max_tokens events, each of them a chunk.
  * A body with a bootstrap_room is SGLang's: both legs come at once, and D answers when P's leg has come.
+ * /metrics is 404 until a GET of /metrics/on has come to the same port: then it is vLLM's page, with the true numbers.
  *
  * usage: engine p:PORT... d:PORT...   (prefill and decode engines) */
 #define _GNU_SOURCE
 #include "answers.h"
 #include "ledger.h"
+#include "metrics.h"
 #include "wheel.h"
 #include "wire.h"
 
@@ -24,23 +26,25 @@
 #include <unistd.h>
 
 enum { MAX_PORTS = 64, MAX_FDS = 65536, READ_SIZE = 65536, MAX_BURST = 64, MOST_BESIDE_PROMPT = 65536 };
+enum { BYTES_PER_TOKEN = 4 };
 
 struct port {
     int fd, engine;
-    bool prefill;
+    bool prefill, reports; /* reports: /metrics exists */
+    struct load load;
 };
 
 struct connection {
     int fd;
     unsigned life;
-    const struct port *port;
+    struct port *port;
     struct buffer in, out;
     size_t head, need;          /* of the request that is being read; 0 while unknown */
     bool busy, waits, writable; /* busy: an answer is due; waits: for its room; writable: EPOLLOUT is asked for */
     enum kind kind;
     bool stream;
     int sent, tokens, burst;
-    uint64_t began, period; /* ns; period 0: without a pace */
+    uint64_t received, began, period; /* ns; period 0: without a pace */
     struct timer timer;
     int active; /* place in `running`, -1 for none */
 };
@@ -60,7 +64,7 @@ static void stop_running(struct connection *c) {
 }
 
 static void close_connection(struct connection *c) {
-    if (c->busy) counts.left++;
+    if (c->busy) counts.left++, c->port->load.running--;
     stop_running(c);
     wheel_remove(&c->timer);
     connections[c->fd] = NULL;
@@ -98,7 +102,14 @@ static void send_bytes(struct connection *c, const char *data, size_t size) {
 }
 
 static void answered(struct connection *c) {
+    struct load *load = &c->port->load;
     stop_running(c);
+    if (c->busy) {
+        load->running--;
+        load->finished++;
+        load->generated_tokens += (uint64_t)c->tokens;
+        load->busy_ns += now_ns() - c->received;
+    }
     c->busy = false;
     flush(c);
 }
@@ -230,6 +241,9 @@ static void serve_generate(struct connection *c, struct span body) {
     struct span tokens = json_value(body, "\"max_tokens\"");
     struct span room = json_value(body, "\"bootstrap_room\"");
     c->busy = true;
+    c->received = now_ns();
+    c->port->load.running++;
+    c->port->load.prompt_tokens += (c->need - c->head) / BYTES_PER_TOKEN;
     c->stream = json_has(body, "\"stream\"", "true");
     c->tokens = tokens.data ? atoi(tokens.data) : 16;
     if (c->tokens < 1) c->tokens = 1;
@@ -252,16 +266,23 @@ static void serve_counts(struct connection *c) {
                         "{\"prefill_requests\":%" PRIu64 ",\"decode_requests\":%" PRIu64
                         ",\"prefills_finished\":%" PRIu64 ",\"prefills_fetched\":%" PRIu64 ",\"decodes_alone\":%" PRIu64 ",\"rooms_opened\":%" PRIu64
                         ",\"rooms_paired\":%" PRIu64 ",\"left\":%" PRIu64 ",\"violations\":%" PRIu64
-                        ",\"first_violation\":\"%s\"}",
+                        ",\"pages\":%" PRIu64 ",\"first_violation\":\"%s\"}",
                         counts.prefill_requests, counts.decode_requests, counts.prefills_finished,
                         counts.prefills_fetched, counts.decodes_alone, counts.rooms_opened, counts.rooms_paired,
-                        counts.left, counts.violations, first_violation());
+                        counts.left, counts.violations, counts.pages, first_violation());
     answer_json(&c->out, 200, body, (size_t)size);
 }
 
 static bool path_is(const char *path, const char *wanted) {
     size_t length = strlen(wanted);
     return !strncmp(path, wanted, length) && (path[length] == ' ' || path[length] == '?');
+}
+
+static void serve_metrics(struct connection *c) {
+    if (c->port->reports)
+        metrics_answer(&c->out, &c->port->load);
+    else
+        answer_error(&c->out, 404, "Not Found");
 }
 
 static void serve_get(struct connection *c, const char *path) {
@@ -271,11 +292,15 @@ static void serve_get(struct connection *c, const char *path) {
     static const char INFO[] = "{\"model_path\":\"bench\",\"served_model_name\":\"bench\","
                                "\"is_generation\":true,\"tp_size\":1,\"dp_size\":1,\"version\":\"0.5.0\","
                                "\"model_type\":\"bench\",\"disaggregation_mode\":\"null\"}";
+    if (path_is(path, "/metrics/on")) c->port->reports = true;
+    if (!path_is(path, "/counts")) counts.pages++;
     if (path_is(path, "/counts"))
         serve_counts(c);
     else if (path_is(path, "/v1/models"))
         answer_json(&c->out, 200, MODELS, sizeof MODELS - 1);
-    else if (path_is(path, "/health") || path_is(path, "/health_generate") || path_is(path, "/metrics"))
+    else if (path_is(path, "/metrics"))
+        serve_metrics(c);
+    else if (path_is(path, "/health") || path_is(path, "/health_generate") || path_is(path, "/metrics/on"))
         answer_json(&c->out, 200, "", 0);
     else if (strstr(path, "info "))
         answer_json(&c->out, 200, INFO, sizeof INFO - 1);
@@ -331,7 +356,7 @@ static bool receive(struct connection *c) {
     }
 }
 
-static void accept_all(const struct port *port) {
+static void accept_all(struct port *port) {
     for (int fd; (fd = accept4(port->fd, NULL, NULL, SOCK_CLOEXEC)) >= 0;) {
         if (fd >= MAX_FDS) die("more than %d connections", MAX_FDS);
         struct connection *c = calloc(1, sizeof *c);
@@ -382,7 +407,7 @@ int main(int count, char **arguments) {
         bool prefill = arguments[i][0] == 'p';
         int fd = listen_on(atoi(arguments[i] + 2));
         struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
-        ports[port_count++] = (struct port){fd, prefill ? prefills++ : 0, prefill};
+        ports[port_count++] = (struct port){.fd = fd, .engine = prefill ? prefills++ : 0, .prefill = prefill};
         epoll_ctl(poller, EPOLL_CTL_ADD, fd, &event);
     }
     wheel_start(now_ns());

@@ -14,6 +14,7 @@ struct counts {
     uint64_t rooms_opened, rooms_paired;
     uint64_t left;       /* connections closed in the middle of an answer */
     uint64_t violations; /* of the protocol: answered 400 */
+    uint64_t pages;      /* GETs of anything but /counts */
 };
 
 extern struct counts counts;

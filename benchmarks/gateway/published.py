@@ -1,0 +1,106 @@
+"""`python -m benchmarks.gateway.published`: write the newest published result into the pages that state it.
+
+A test compares the pages with the result, so that no page keeps old numbers.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.gateway.gateways import COMMIT
+from benchmarks.gateway.report import HERE
+
+ROOT: Final = HERE.parents[1]
+_RESULT: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_BEGIN: Final = "<!-- begin of the result: python -m benchmarks.gateway.published -->"
+_END: Final = "<!-- end of the result -->"
+_CONNECTIONS: Final = (8, 64)
+
+Row = Mapping[str, Any]
+
+
+def newest(folder: Path = HERE / "results") -> Mapping[str, Any]:
+    """Return the newest result that is a whole table."""
+    path = max(path for path in folder.glob("*.json") if _RESULT.fullmatch(path.stem))
+    found: Mapping[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def texts(document: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return what each page states, by the page's path."""
+    rows: Mapping[str, Row] = {row["row"]: row for row in document["rows"]}
+    return {"README.md": _readme(document, rows), "docs/faq.md": _faq(document, rows)}
+
+
+def _readme(document: Mapping[str, Any], rows: Mapping[str, Row]) -> str:
+    lines = [
+        f"* **A gateway that is measured beside its peers.** {_conditions(document, 'benchmarks/gateway/README.md')}",
+        "  The engines were simulated ones that answer at once; PDX had its default limits.",
+        *(f"  {_comparison(rows, connections)}" for connections in _CONNECTIONS),
+        f"  PDX's own commit {COMMIT} of 22 November ran beside it:",
+        "",
+        f"  | | PDX | best Rust router | PDX {COMMIT} |",
+        "  |---|---|---|---|",
+    ]
+    for connections in _CONNECTIONS:
+        rates, times = rows[f"rps-settled-{connections}"], rows[f"cpu-settled-{connections}"]
+        lines.append(f"  | requests/s, {connections} connections | {_cells(rates, '{:,.0f}')} |")
+        lines.append(f"  | CPU per request, ms, {connections} connections | {_cells(times, '{:.3f}')} |")
+    return "\n".join(lines)
+
+
+def _faq(document: Mapping[str, Any], rows: Mapping[str, Row]) -> str:
+    times = [rows[f"ttft-64-{share}"]["medians"]["pdx"] for share in ("p50", "p99")]
+    cpu = [rows[f"cpu-settled-{connections}"]["medians"]["pdx-defaults"] for connections in _CONNECTIONS]
+    return "\n".join(
+        [
+            _conditions(document, "../benchmarks/gateway/README.md"),
+            f"With 64 streams of 50 tokens/s, it added {times[0]:.2f} ms (p50) and {times[1]:.2f} ms (p99) to TTFT.",
+            f"A completion of 4 kB took {cpu[0]:.2f} ms of CPU with 8 connections, and {cpu[1]:.2f} ms with 64.",
+        ]
+    )
+
+
+def _conditions(document: Mapping[str, Any], page: str) -> str:
+    commit = document["versions"]["pdx-defaults"]
+    return f"On {document['date']}, the compiled gateway of commit {commit} [ran on one core]({page})."
+
+
+def _comparison(rows: Mapping[str, Row], connections: int) -> str:
+    row = rows[f"rps-settled-{connections}"]
+    share = row["medians"]["pdx-defaults"] / row["medians"][row["reference"]] - 1
+    more = "more" if share > 0 else "fewer"
+    return f"With {connections} connections, it served {abs(share):.0%} {more} requests/s than the best Rust router."
+
+
+def _cells(row: Row, form: str) -> str:
+    medians = row["medians"]
+    values = [medians["pdx-defaults"], medians[row["reference"]], medians[f"pdx-{COMMIT}"]]
+    texts = [form.format(value) for value in values]
+    return f"{texts[0]} | {texts[1]} ({row['reference']}) | {texts[2]}"
+
+
+def stated(page: str) -> str:
+    """Return what a page states."""
+    return page.split(_BEGIN)[1].split(_END)[0].strip()
+
+
+def with_result(page: str, text: str) -> str:
+    """Return the page with this text between its marks."""
+    before, rest = page.split(_BEGIN)
+    return f"{before}{_BEGIN}\n{text}\n{_END}{rest.split(_END)[1]}"
+
+
+def main() -> int:
+    """Write the pages."""
+    for name, text in texts(newest()).items():
+        path = ROOT / name
+        path.write_text(with_result(path.read_text(), text))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
