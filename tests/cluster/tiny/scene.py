@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pdx_api.names import ConditionType
 from pdx_cli.local.evidence import external_tokens
 from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.errors import ClusterError
@@ -19,6 +20,8 @@ PROMPT: Final = "The quick brown fox jumps over the lazy dog and runs into the w
 ATTEMPTS: Final = 40
 PROBE_SECONDS: Final = 3.0
 """On a busy machine the gateway's first transfer probes last for a minute."""
+UNSCHEDULABLE_SECONDS: Final = 20.0
+"""How long an engine may find no room: an engine that ends keeps its room until its last answer has ended."""
 SHORT_PROMPT: Final = "The quick brown fox."
 """For steady requests: four engines of a rollout share the machine's few cores."""
 
@@ -72,8 +75,11 @@ class Scene:
         self.kubectl("patch", "pdd", self.name, "--type=merge", "-p", json.dumps({"spec": spec}))
 
     def wait_until_settled(self, seconds: float) -> float:
-        """Wait until the newest spec is Ready and rolled out; return the seconds that it took."""
-        began = time.monotonic()
+        """Wait until the newest spec is Ready and rolled out; return the seconds that it took.
+
+        Raises ClusterError when the time is over, or when an engine finds no room for UNSCHEDULABLE_SECONDS.
+        """
+        began = placed = time.monotonic()
         last = ""
         while time.monotonic() < began + seconds:
             body = self.read("pdd", self.name)
@@ -89,6 +95,11 @@ class Scene:
                 and conditions.get("Progressing", {}).get("status") == "False"
             ):
                 return time.monotonic() - began
+            degraded = conditions.get(ConditionType.DEGRADED, {})
+            if degraded.get("reason") != "Unschedulable":
+                placed = time.monotonic()
+            elif time.monotonic() > placed + UNSCHEDULABLE_SECONDS:
+                raise ClusterError(degraded["message"])
             time.sleep(0.5)
         raise ClusterError(f"not settled after {seconds:.0f} s: {last}\n{self.kubectl('get', 'pods', '-o', 'wide')}")
 
