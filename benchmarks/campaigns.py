@@ -110,8 +110,9 @@ def missing(campaign: Campaign, root: Path = ROOT) -> list[str]:
         lost += [] if words[1] in targets else [f"make {words[1]}"]
         lost += [part for part in arguments(campaign) if "/" in part and not (root / part.split("=")[-1]).exists()]
         return lost
-    module = root.joinpath(*words[words.index("-m") + 1].split("."))
-    return lost if module.with_suffix(".py").exists() or (module / "__main__.py").exists() else [*lost, str(module)]
+    name = words[words.index("-m") + 1]
+    module = root.joinpath(*name.split("."))
+    return lost if module.with_suffix(".py").exists() or (module / "__main__.py").exists() else [*lost, name]
 
 
 def arguments(campaign: Campaign) -> list[str]:

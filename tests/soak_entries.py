@@ -52,8 +52,8 @@ class SoakEntries:
 
     def __init__(self, found: Mapping[str, bool], selected: Sequence[str], given: Sequence[str]) -> None:
         """`found` has all collected tests, and whether `make test` runs them; `given` has the paths of the run."""
-        whole = _whole(campaigns.read(), found, selected, given)
-        self._parts = [Part(campaigns.begin(each.command), tests) for each, tests in whole]
+        parts = whole(campaigns.read(), found, selected, given)
+        self._parts = [Part(campaigns.begin(each.command), tests) for each, tests in parts]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for part in self._parts:
@@ -72,7 +72,7 @@ def register(config: pytest.Config, found: Mapping[str, bool], selected: Sequenc
         config.pluginmanager.register(SoakEntries(found, selected, config.args))
 
 
-def _whole(
+def whole(
     listed: Iterable[Campaign], found: Mapping[str, bool], selected: Sequence[str], given: Sequence[str]
 ) -> Iterator[tuple[Campaign, frozenset[str]]]:
     """The campaigns of which all tests are selected, with these tests."""
