@@ -3,7 +3,6 @@
 import json
 import sys
 import tempfile
-import tempfile
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +26,6 @@ def run_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     listed.write_text(json.dumps([{"command": proof.CAMPAIGN, "paths": []}]))
     monkeypatch.setattr(campaigns, "begin", lambda command: Run(command, tmp_path, "0123456789ab", 0.0))
     monkeypatch.setattr(sys, "argv", ["tiny"])
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
