@@ -104,19 +104,19 @@ def commands(root: Path = ROOT) -> frozenset[str]:
 def missing(campaign: Campaign, root: Path = ROOT) -> list[str]:
     """What the entry names and the checkout does not have: paths, a target of make, a module, or a test."""
     lost = [path for path in campaign.paths if not any(root.glob(path))]
-    words = shlex.split(campaign.command)
-    if words[0] == "make":
+    given = shlex.split(campaign.command)
+    if given[0] == "make":
         targets = set(re.findall(r"^([a-z0-9-]+):", (root / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-        lost += [] if words[1] in targets else [f"make {words[1]}"]
+        lost += [] if given[1] in targets else [f"make {given[1]}"]
         lost += [part for part in arguments(campaign) if "/" in part and not (root / part.split("=")[-1]).exists()]
         return lost
-    name = words[words.index("-m") + 1]
+    name = given[given.index("-m") + 1]
     module = root.joinpath(*name.split("."))
     return lost if module.with_suffix(".py").exists() or (module / "__main__.py").exists() else [*lost, name]
 
 
 def arguments(campaign: Campaign) -> list[str]:
-    """The words of ARGS in the command of a target of make."""
+    """The arguments that the command gives to pytest, in ARGS."""
     given = [word.removeprefix("ARGS=") for word in shlex.split(campaign.command) if word.startswith("ARGS=")]
     return [part for text in given for part in shlex.split(text)]
 

@@ -92,9 +92,9 @@ def belongs(test: str, campaign: Campaign) -> bool:
     """Whether a soak test belongs to a campaign: by the paths, `--ignore` and `-k` in its command."""
     if not campaign.command.startswith("make soak "):
         return False
-    words = campaigns.arguments(campaign)
-    ignored = [word.removeprefix("--ignore=") for word in words if word.startswith("--ignore=")]
-    name = words[words.index("-k") + 1] if "-k" in words else ""
+    given = campaigns.arguments(campaign)
+    ignored = [word.removeprefix("--ignore=") for word in given if word.startswith("--ignore=")]
+    name = given[given.index("-k") + 1] if "-k" in given else ""
     path, _, function = test.partition("::")
-    inside = any(_covers([word], path) for word in words if "/" in word and not word.startswith("-"))
+    inside = any(_covers([word], path) for word in given if "/" in word and not word.startswith("-"))
     return inside and not any(_covers([place], path) for place in ignored) and name in function

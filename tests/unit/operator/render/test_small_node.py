@@ -59,7 +59,7 @@ def test_a_rollout_finds_room_on_two_cores(spec: dict[str, Any]) -> None:
     assert _peak(deployment_of(**spec), "cpu") <= CORES - SYSTEM_CORES
 
 
-def test_a_pair_takes_what_its_defaults_say() -> None:
+def test_the_default_requests_of_a_pair_and_the_operator() -> None:
     pair = deployment_of(**PAIR)
     assert _peak(pair, "cpu") == Fraction("0.9")
     assert _peak(pair, "memory") < MEMORY
