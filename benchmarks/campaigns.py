@@ -20,6 +20,8 @@ _FILE: Final = Path("benchmarks", "campaigns.json")
 PASSED: Final = "passed"
 _CHANGED: Final = "+changes"
 """Follows the commit of a run with files that were not committed."""
+_UNKNOWN: Final = "unknown"
+"""Instead of the commit, where there is no repository."""
 _SIGNALS: Final = 128
 _SHOWN_CHANGES: Final = 3
 _LONGEST_OUTCOME: Final = 300
@@ -67,7 +69,7 @@ class Run:
 def begin(command: str, root: Path = ROOT) -> Run:
     """Begin a campaign of the list, on the checkout's commit; raises ValueError if the list has no such command."""
     paths = _entry(_read(root), command)["paths"]
-    commit = _git(root, "rev-parse", "--short=12", "HEAD") or ""
+    commit = _git(root, "rev-parse", "--short=12", "HEAD") or _UNKNOWN
     changed = _git(root, "status", "--porcelain", "--", *paths)
     return Run(command, root, f"{commit.strip()}{_CHANGED if changed else ''}", time.monotonic())
 

@@ -61,6 +61,14 @@ def test_a_result_is_stale_once_a_path_of_its_campaign_has_changed(checkout: Pat
 
 
 @pytest.mark.machine
+def test_a_result_from_a_copy_without_a_repository_is_stale(checkout: Path) -> None:
+    (checkout / ".git").rename(checkout / "kept")
+    recorded(COMMAND, lambda: 0, root=checkout)
+    assert _only(checkout).commit == "unknown"
+    assert staleness(_only(checkout), checkout) == "run on a commit that this checkout does not have"
+
+
+@pytest.mark.machine
 def test_a_campaign_writes_its_entry_also_when_it_fails(checkout: Path) -> None:
     def broken() -> int:
         raise RuntimeError("no engine\nand more")
