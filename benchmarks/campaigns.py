@@ -53,7 +53,7 @@ class Run:
     began: float
 
     def end(self, outcome: str, seconds: float | None = None) -> None:
-        """Write the entry. The outcome is `PASSED` or begins with `failed: `; the duration is that of this object."""
+        """Write the entry: an outcome that begins with `passed` or `failed: `, and the seconds, by default since `begin`."""
         first = outcome.strip().splitlines()[0][:_LONGEST_OUTCOME]
         took = round(time.monotonic() - self.began if seconds is None else seconds)
         day = datetime.now(UTC).date().isoformat()
@@ -150,7 +150,7 @@ def table(campaigns: Sequence[Campaign], stale: Mapping[str, str]) -> list[str]:
 
 
 def _row(campaign: Campaign, reason: str) -> tuple[str, ...]:
-    outcome = campaign.outcome.partition(":")[0]
+    outcome = re.split("[:,]", campaign.outcome)[0]
     state = "STALE" if reason else "current"
     return campaign.command, campaign.date, campaign.commit, _took(campaign.seconds), outcome, state
 
