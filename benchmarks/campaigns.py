@@ -53,7 +53,7 @@ class Run:
     began: float
 
     def end(self, outcome: str, seconds: float | None = None) -> None:
-        """Write the entry: an outcome that begins with `passed` or `failed: `, and the seconds, by default since `begin`."""
+        """Write the entry. The outcome begins with `passed` or `failed: `; `seconds` defaults to the time since `begin`."""
         first = outcome.strip().splitlines()[0][:_LONGEST_OUTCOME]
         took = round(time.monotonic() - self.began if seconds is None else seconds)
         day = datetime.now(UTC).date().isoformat()
