@@ -20,7 +20,7 @@ _FILE: Final = Path("benchmarks", "campaigns.json")
 PASSED: Final = "passed"
 _CHANGED: Final = "+changes"
 """Follows the commit of a run with files that were not committed."""
-_UNKNOWN: Final = "unknown"
+_NO_COMMIT: Final = "unknown"
 """Instead of the commit, where there is no repository."""
 _SIGNALS: Final = 128
 _SHOWN_CHANGES: Final = 3
@@ -53,7 +53,10 @@ class Run:
     began: float
 
     def end(self, outcome: str, seconds: float | None = None) -> None:
-        """Write the entry. The outcome begins with `passed` or `failed: `; `seconds` defaults to the time since `begin`."""
+        """Write the entry. The outcome begins with `passed` or `failed: `.
+
+        By default, the duration is the time since `begin`.
+        """
         first = outcome.strip().splitlines()[0][:_LONGEST_OUTCOME]
         took = round(time.monotonic() - self.began if seconds is None else seconds)
         day = datetime.now(UTC).date().isoformat()
@@ -69,7 +72,7 @@ class Run:
 def begin(command: str, root: Path = ROOT) -> Run:
     """Begin a campaign of the list, on the checkout's commit; raises ValueError if the list has no such command."""
     paths = _entry(_read(root), command)["paths"]
-    commit = _git(root, "rev-parse", "--short=12", "HEAD") or _UNKNOWN
+    commit = _git(root, "rev-parse", "--short=12", "HEAD") or _NO_COMMIT
     changed = _git(root, "status", "--porcelain", "--", *paths)
     return Run(command, root, f"{commit.strip()}{_CHANGED if changed else ''}", time.monotonic())
 

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import yaml
 
 from benchmarks import campaigns
 from benchmarks.campaigns import Run
+from pdx_api.spec.parse import parse
 from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.errors import ClusterError
+from tests.cluster import connectors
 from tests.cluster.tiny import __main__ as proof
-from tests.cluster.tiny import scene, steps
+from tests.cluster.tiny import objects, scene, steps
 
 NO_ROOM = "1 decode engine of revision b cannot start: no node has a free cpu (0/1 nodes); free one or add a node"
 
@@ -78,3 +81,15 @@ def test_a_wait_that_is_too_long_names_the_conditions(monkeypatch: pytest.Monkey
 
 def test_a_wait_ends_once_the_object_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     _wait(monkeypatch, {"type": "Ready", "status": "True"}, {"type": "Progressing", "status": "False"})
+
+
+@pytest.mark.parametrize(
+    "name", ["tiny-cpu", *(f"connectors/{name}" for name in (*connectors.EXAMPLES, "lmcache-p2p"))]
+)
+def test_an_example_keeps_its_environment_in_pods(name: str) -> None:
+    own = yaml.safe_load((objects.CHECKOUT / "examples" / f"{name}.yaml").read_text())["spec"]["engine"]["env"]
+    made = parse(objects.example(name, env={"LD_LIBRARY_PATH": "/lib"})).spec.engine.env
+    found = {each.name: each.value or "" for each in made}
+    assert found["LD_LIBRARY_PATH"] == "/lib"
+    assert str(objects.SLEEPING_NIXL) in found["PYTHONPATH"].split(":")
+    assert all(each["value"] in found[each["name"]].split(":") for each in own)
