@@ -196,7 +196,8 @@ def found_tests(pytestconfig: pytest.Config) -> dict[str, bool]:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Exclude what the collection of all tests has left from garbage collections, which take seconds otherwise."""
-    soak_entries.register(session.config, session.config.stash[_COLLECTED], [item.nodeid for item in session.items])
+    found = session.config.stash[_COLLECTED]
+    soak_entries.register(session.config, found, [item.nodeid for item in session.items])
     gc.collect()
     gc.freeze()
 

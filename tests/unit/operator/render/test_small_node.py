@@ -51,7 +51,7 @@ def _operator() -> Manifest:
 NEEDS_MORE = ("Custom", "SharedStorage")
 """Connectors that need more fields, none of which changes what pods request."""
 CONNECTED = [{**PAIR, "kvTransfer": {"connector": name}} for name in CONNECTORS if name not in NEEDS_MORE]
-AGGREGATED = {"mode": "Aggregated", "aggregated": {}, "prefill": None, "decode": None}
+AGGREGATED: dict[str, Any] = {"mode": "Aggregated", "aggregated": {}, "prefill": None, "decode": None}
 
 
 @pytest.mark.parametrize("spec", [*CONNECTED, AGGREGATED])
