@@ -104,6 +104,10 @@ instructions: install-dev ## Count the compiled gateway's instructions per reque
 instructions-proof: install-dev ## Slow two copies of the gateway down on purpose: `make instructions` has to name the function
 	@$(BIN)/python -m benchmarks.instructions.proof
 
+.PHONY: campaigns
+campaigns: install-dev ## List the long runs (benchmarks, soak, cluster-e2e, ...), their last results, and which are stale
+	@$(BIN)/python -m benchmarks.campaigns
+
 .PHONY: goodput
 goodput: install-dev ## Simulate policies with whole traces: who serves how much within an SLO (ARGS="--trace FILE"; --help lists the options)
 	@$(BIN)/python -m benchmarks.goodput $(ARGS)
@@ -134,6 +138,7 @@ all-but-types: install-dev
 	@$(BIN)/python -m scripts.site.links
 	@$(BIN)/python -m scripts.site
 	@$(BIN)/python -m scripts.prose
+	@$(BIN)/python -m benchmarks.campaigns --check
 	@if grep -nE '(https?|git\+[a-z]+)://' requirements/*.lock benchmarks/*/*.lock; then echo 'A lock names an address; run: make lock' >&2; exit 1; fi
 
 .PHONY: docs

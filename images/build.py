@@ -35,6 +35,7 @@ PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {"operator": ("api", "operator"
 BUILDERS: Final = ("docker", "podman", "buildah")
 STAND_IN_PACKAGES: Final = "python3,python3-venv,ca-certificates"
 COMPILER_PACKAGES: Final = "gcc,libc6-dev,python3-dev"
+_NOT_SEALED: Final = "sealing memfd copy"
 KEPT: Final = 6
 """Archives of one image in the cache; the least recently used are removed. Each has 350 MB."""
 
@@ -147,7 +148,14 @@ class Store:
 
     def buildah(self, *arguments: str, cwd: Path | None = None) -> str:
         """Run buildah and return what it prints; raises BuildError."""
-        return _run([*self._command, *arguments], cwd)
+        command = [*self._command, *arguments]
+        try:
+            return _run(command, cwd)
+        except BuildError as error:
+            # buildah runs itself from a memory file, and Linux does not seal one whose pages are in use (fcntl(2)).
+            if _NOT_SEALED not in str(error):
+                raise
+        return _run(command, cwd)
 
     def has(self, reference: str) -> bool:
         """Whether an image is in the store."""

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from benchmarks.campaigns import recorded
 from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.custom import Custom, FamilyName
 from pdx_api.connectors.families import Push
@@ -206,4 +207,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(recorded("make conformance", main, whole=not sys.argv[1:]))

@@ -14,6 +14,7 @@ import pytest
 from pytest_timeout import Settings
 from xdist.scheduler import LoadScopeScheduling
 
+from tests import soak_entries
 from tests.group_end import end_group
 
 CLUSTERS_END_WITHIN: Final = 400.0
@@ -193,8 +194,10 @@ def found_tests(pytestconfig: pytest.Config) -> dict[str, bool]:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Exclude what the collection of all tests has left from garbage collections, which take seconds otherwise."""
+    found = session.config.stash[_COLLECTED]
+    soak_entries.register(session.config, found, [item.nodeid for item in session.items])
     gc.collect()
     gc.freeze()
 

@@ -19,6 +19,7 @@ from typing import Final
 
 from benchmarks.bench import agreement, compare, figure, saved, streams
 from benchmarks.bench.lines import read
+from benchmarks.campaigns import commands, recorded
 from pdx_cli.local.layout import EngineKind
 from pdx_cli.main import main as pdx
 
@@ -68,4 +69,5 @@ def _run(campaign: str, folder: Path, results: Path) -> tuple[list[str], bool]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command = f"python3 -m benchmarks.bench {' '.join(sys.argv[1:])}"
+    sys.exit(recorded(command, main, whole=command in commands()))

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.campaigns import recorded
 from benchmarks.gateway import cache, memory, plot, processes, published, report, strictness
 from benchmarks.gateway.commits import CHECKOUT
 from benchmarks.gateway.gateways import GATEWAYS, PDX, REPORTING, Engines, Gateway
@@ -130,8 +131,14 @@ def conclude(arguments: argparse.Namespace, document: dict[str, Any], chosen: li
 
 
 def main() -> int:
-    """Run the benchmark; status 1 when it cannot be run."""
+    """Run the benchmark as the command line requests; a whole run writes its entry into the list of campaigns."""
     arguments = read_arguments()
+    part = arguments.keep or arguments.only or arguments.loads or arguments.memory
+    return recorded("make bench", lambda: measure(arguments), whole=not part)
+
+
+def measure(arguments: argparse.Namespace) -> int:
+    """Run the benchmark; status 1 when it cannot be run."""
     engines = Engines()
     chosen = [g for g in GATEWAYS if not arguments.only or g.command is None or g.name in arguments.only]
     if arguments.memory:

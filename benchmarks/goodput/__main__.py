@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from benchmarks.campaigns import recorded
 from benchmarks.goodput import plot, report
 from benchmarks.goodput.campaign import ROOT, Plan, Runner, capacity, curve, load
 from benchmarks.goodput.engine import EngineModel
@@ -124,4 +125,4 @@ def _loads(text: str) -> tuple[float, ...]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(recorded("make goodput", main, whole=not sys.argv[1:]))

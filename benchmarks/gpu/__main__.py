@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import aiohttp
 
+from benchmarks.campaigns import commands, recorded
 from benchmarks.gpu import equality, load, transfer
 from benchmarks.gpu.client import Engines
 
@@ -27,6 +28,8 @@ STEPS: Final[dict[str, Callable[..., AsyncGenerator[dict[str, Any]]]]] = {
     "transfer": transfer.run,
     "load": load.run,
 }
+SIZES: Final = frozenset({"--prompts", "--repeats", "--longest", "--seconds"})
+"""Options that make another measurement than that of README.md."""
 
 
 def main() -> int:
@@ -67,4 +70,6 @@ async def _measure(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command = f"python3 -m benchmarks.gpu {' '.join(sys.argv[1:2])}"
+    shortened = {word.partition("=")[0] for word in sys.argv} & SIZES
+    sys.exit(recorded(command, main, whole=command in commands() and not shortened))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchmarks.campaigns import recorded
 from benchmarks.gateway.commits import CHECKOUT, PACKAGES
 
 
@@ -76,4 +77,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(recorded("make instructions-proof", main))

@@ -13,6 +13,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.campaigns import recorded
 from benchmarks.operator.watcher import Watcher
 from pdx_cluster.app import cluster as clusters
 from pdx_cluster.app import kwok
@@ -69,8 +70,8 @@ def progress(text: str) -> None:
     sys.stdout.flush()
 
 
-def main() -> None:
-    """Measure everything."""
+def main() -> int:
+    """Measure everything; return 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.operator", description=__doc__)
     parser.add_argument("--objects", type=int, default=1000, help="objects in the end, of ten pods (%(default)s)")
     parser.add_argument("--settled", type=int, default=100, help="objects that are left alone (%(default)s)")
@@ -94,6 +95,7 @@ def main() -> None:
     progress(text)
     if not given.keep:
         write(text)
+    return 0
 
 
 def measure(bench: Bench, given: argparse.Namespace) -> None:
@@ -279,4 +281,4 @@ def write(text: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(recorded("python3 -m benchmarks.operator", main, whole=not sys.argv[1:]))

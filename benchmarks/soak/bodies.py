@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.campaigns import recorded
 from benchmarks.soak.engines import BASE, Engines
 from benchmarks.soak.frame import each_role, setup
 from benchmarks.soak.program import ROOT, GatewayProcess
@@ -148,4 +149,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(recorded("python3 -m benchmarks.soak.bodies --record", main, whole=sys.argv[1:] == ["--record"]))

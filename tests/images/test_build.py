@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from images import build
 from images.build import BuildError, Request, Store, build_arguments, inputs, key, main, needs_stand_in, pip_conf
 
 REQUEST = Request("operator", "1.2.3", "buildah")
@@ -121,3 +122,22 @@ def test_a_mounted_container_stays(store: Store) -> None:
         assert store.buildah("containers", "--quiet")
 
     assert not store.buildah("containers", "--quiet")
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"), [("Close_Fd sealing memfd copy: Device or resource busy", 2), ("no space left on device", 1)]
+)
+def test_only_a_memory_file_that_was_not_sealed_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str, tries: int
+) -> None:
+    tried = []
+
+    def fails(command: list[str], cwd: Path | None) -> str:
+        tried.append(command)
+        raise BuildError(error)
+
+    monkeypatch.setattr(build, "_overlay_works", lambda root: False)
+    monkeypatch.setattr(build, "_run", fails)
+    with pytest.raises(BuildError, match=error):
+        Store(tmp_path).buildah("build", ".")
+    assert len(tried) == tries

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+from benchmarks.campaigns import recorded
 from tests.mutations import MUTATIONS
 from tests.mutations.mutation import Mutation
 
@@ -47,4 +48,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(recorded("make mutations", main))

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.campaigns import recorded
 from benchmarks.goodput import report
 from benchmarks.goodput.burst import plot
 from benchmarks.goodput.burst.experiment import Run, Setting, compare, prefill_capacity, simulate, stepped
@@ -146,4 +147,4 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(recorded("python3 -m benchmarks.goodput.burst", main, whole=not sys.argv[1:]))

@@ -58,8 +58,13 @@ from pdx_operator.render.tracing import trace_variables
 USER_ID: Final = 2000
 """User and group of an engine: the user `vllm` of the stock image (vLLM 0.32 `docker/Dockerfile`)."""
 
-_REQUESTS: Final = {"cpu": "500m", "memory": "1Gi"}
-"""Requests of an engine without any: few enough for the smallest node. docs/gpu-clusters.md has realistic ones."""
+_REQUESTS: Final = {"cpu": "150m", "memory": "1Gi"}
+"""Requests of an engine without any. docs/gpu-clusters.md has realistic ones.
+
+They are so few that a pair rolls over on a node of two cores: two old and two new engines take 4 x 150m, an old and a
+new gateway 2 x 100m, and the operator 100m. Of 2000m, these 900m leave 1100m for the cluster's own pods; kind's take
+950m.
+"""
 _PROBE_SECONDS: Final = 5
 WARM_SECONDS: Final = 10
 """How long an engine must be ready before it counts as available. The gateways warm it up meanwhile; without the delay,

@@ -283,11 +283,14 @@ class Kubelets(threading.Thread):
                     self._care(pod)
 
     def _care(self, pod: Body) -> None:
-        ready = any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions") or ())
+        # Long ago, so that minReadySeconds are over.
+        since, before = (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - ago)) for ago in (60, 30))
+        conditions = pod["status"].get("conditions") or ()
+        ready = any(
+            c["type"] == "Ready" and c["status"] == "True" and c["lastTransitionTime"] < before for c in conditions
+        )
         if ready or self.holds(pod):
             return
-        # Long ago, so that minReadySeconds are over.
-        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 60))
         conditions = [{"type": t, "status": "True", "lastTransitionTime": since} for t in ("PodScheduled", "Ready")]
         status = {"status": {"phase": "Running", "conditions": conditions, **self._address}}
         self._api.patch(POD, self._namespace, pod["metadata"]["name"], status, "status")

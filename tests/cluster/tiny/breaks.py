@@ -15,7 +15,7 @@ from pdx_api.names import LABEL_DEPLOYMENT, LABEL_ROLE, Role
 from pdx_cluster.errors import ClusterError
 from pdx_cluster.system.shell import run
 from tests.cluster.tiny import objects
-from tests.cluster.tiny.scene import Scene
+from tests.cluster.tiny.scene import Room, Scene
 
 _ADMISSION: Final = "admissionregistration.k8s.io/v1"
 _ARGS: Final = "/spec/containers/0/args"
@@ -121,8 +121,9 @@ def replace_engine(scene: Scene, role: Role) -> None:
     """Delete a role's pod and wait until the one that takes its place is Ready."""
     old = engine_pod(scene, role)["metadata"]["name"]
     scene.kubectl("delete", "pod", old, "--wait=false")
-    deadline = time.monotonic() + 400
+    deadline, room = time.monotonic() + 400, Room()
     while time.monotonic() < deadline:
+        room.check(scene.conditions())
         found = [p for p in scene.pods(f"{LABEL_ROLE}={role}") if p["metadata"]["name"] != old]
         ready = [
             c for p in found for c in p["status"].get("conditions", ()) if (c["type"], c["status"]) == ("Ready", "True")

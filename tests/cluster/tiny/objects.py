@@ -4,6 +4,7 @@ No engine image of gigabytes is built: the image is empty, and the pods mount th
 NIXL's progress thread sleeps between events, because idle engines would keep both cores busy.
 """
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,17 +40,18 @@ def example(name: str, folders: Sequence[Path] = (), env: Mapping[str, str] = _N
     """An example with an overlay that names the test's engine image and mounts.
 
     `folders` of the machine and `env` are what its connector needs beside Python's environment. Relative paths of the
-    example are the checkout's, as for `pdx up`.
+    example are the checkout's, as for `pdx up`; those in its PYTHONPATH stay.
     """
     found: Manifest = yaml.safe_load((CHECKOUT / "examples" / f"{name}.yaml").read_text())
     spec = found["spec"]
     spec["engine"] |= {"image": ENGINE_IMAGE.reference, "imagePullPolicy": "Never", "drainSeconds": 20}
-    spec["engine"]["env"] += [
-        {"name": "PATH", "value": f"{Path(sys.prefix) / 'bin'}:/usr/bin:/bin"},
-        {"name": "UCX_TLS", "value": "tcp,self"},
-        {"name": "PYTHONPATH", "value": str(SLEEPING_NIXL)},
-        *({"name": name, "value": value} for name, value in env.items()),
-    ]
+    own = {each["name"]: each["value"] for each in spec["engine"]["env"]}
+    added = {
+        "PATH": f"{Path(sys.prefix) / 'bin'}:/usr/bin:/bin",
+        "UCX_TLS": "tcp,self",
+        "PYTHONPATH": os.pathsep.join([str(SLEEPING_NIXL), *filter(None, [own.get("PYTHONPATH")])]),
+    }
+    spec["engine"]["env"] = [{"name": name, "value": value} for name, value in {**own, **added, **env}.items()]
     mounted = pods.host_folders([*pods.SYSTEM, *_python(), SLEEPING_NIXL, MODEL, *folders])
     for part, container in (("prefill", "engine"), ("decode", "engine"), ("kvTransfer", "service")):
         patch = {"name": container, "volumeMounts": mounted.mounts, "workingDir": str(CHECKOUT)}

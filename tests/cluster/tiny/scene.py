@@ -2,12 +2,13 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pdx_api.names import ConditionType
 from pdx_cli.local.evidence import external_tokens
 from pdx_cluster.app.cluster import Cluster
 from pdx_cluster.errors import ClusterError
@@ -19,6 +20,8 @@ PROMPT: Final = "The quick brown fox jumps over the lazy dog and runs into the w
 ATTEMPTS: Final = 40
 PROBE_SECONDS: Final = 3.0
 """On a busy machine the gateway's first transfer probes last for a minute."""
+UNSCHEDULABLE_SECONDS: Final = 20.0
+"""How long an engine may find no room: an engine that ends keeps its room until its last answer has ended."""
 SHORT_PROMPT: Final = "The quick brown fox."
 """For steady requests: four engines of a rollout share the machine's few cores."""
 
@@ -37,6 +40,22 @@ class Transfer:
     def without_probe(self) -> bool:
         """Whether no transfer probe of the gateway was counted with the request."""
         return self.external_tokens <= self.prompt_tokens
+
+
+@dataclass(slots=True)
+class Room:
+    """Ends a wait in which an engine finds no room on the node."""
+
+    found: float = field(default_factory=time.monotonic)
+    """When no engine lacked room."""
+
+    def check(self, conditions: Mapping[str, Mapping[str, str]]) -> None:
+        """Raise ClusterError with the message of Degraded if an engine has had no room for UNSCHEDULABLE_SECONDS."""
+        degraded = conditions.get(ConditionType.DEGRADED, {})
+        if degraded.get("reason") != "Unschedulable":
+            self.found = time.monotonic()
+        elif time.monotonic() > self.found + UNSCHEDULABLE_SECONDS:
+            raise ClusterError(degraded["message"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +91,15 @@ class Scene:
         self.kubectl("patch", "pdd", self.name, "--type=merge", "-p", json.dumps({"spec": spec}))
 
     def wait_until_settled(self, seconds: float) -> float:
-        """Wait until the newest spec is Ready and rolled out; return the seconds that it took."""
-        began = time.monotonic()
+        """Wait until the newest spec is Ready and rolled out; return the seconds that it took.
+
+        Raises ClusterError when the time is over, or when an engine finds no room.
+        """
+        began, room = time.monotonic(), Room()
         last = ""
         while time.monotonic() < began + seconds:
             body = self.read("pdd", self.name)
-            status = body.get("status") or {}
-            conditions = {c["type"]: c for c in status.get("conditions") or ()}
+            status, conditions = body.get("status") or {}, _conditions(body)
             line = "; ".join(f"{name}={c['status']} {c.get('message', '')}" for name, c in conditions.items())
             if line != last:
                 self.report(f"  {time.monotonic() - began:4.0f} s  {line}")
@@ -89,8 +110,13 @@ class Scene:
                 and conditions.get("Progressing", {}).get("status") == "False"
             ):
                 return time.monotonic() - began
+            room.check(conditions)
             time.sleep(0.5)
         raise ClusterError(f"not settled after {seconds:.0f} s: {last}\n{self.kubectl('get', 'pods', '-o', 'wide')}")
+
+    def conditions(self) -> Mapping[str, Mapping[str, str]]:
+        """The object's conditions, by type."""
+        return _conditions(self.read("pdd", self.name))
 
     def pods(self, selector: str = "pdx.dev/role in (prefill,decode)") -> list[dict[str, Any]]:
         """Return the object's pods of that label, by default its engines."""
@@ -159,6 +185,10 @@ class Scene:
             finally:
                 self.kubectl("exec", objects.CLIENT, "--", "/usr/bin/touch", stop)
             answers += [json.loads(line) for line in lines.result(400).splitlines()]
+
+
+def _conditions(body: dict[str, Any]) -> dict[str, dict[str, str]]:
+    return {each["type"]: each for each in (body.get("status") or {}).get("conditions") or ()}
 
 
 def _text(answer: dict[str, Any]) -> str:

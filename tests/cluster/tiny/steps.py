@@ -29,7 +29,8 @@ def prepare(folder: Path) -> None:
 def _run(*command: str) -> None:
     done = subprocess.run(command, cwd=objects.CHECKOUT, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ClusterError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+        text = done.stderr.strip() or done.stdout.strip()
+        raise ClusterError(f"{text.splitlines()[-1]}\n{' '.join(command)}:\n{text}")
 
 
 def load_images(cluster: Cluster, folder: Path) -> None:

@@ -111,8 +111,7 @@ def _wait(scene: Scene, status: str, seconds: float) -> None:
 
 
 def _condition(scene: Scene) -> dict[str, Any]:
-    conditions = scene.read("pdd", scene.name)["status"]["conditions"]
-    return next(condition for condition in conditions if condition["type"] == _CONDITION)
+    return dict(scene.conditions()[_CONDITION])
 
 
 def _check_doctor(scene: Scene, way: Break) -> None:

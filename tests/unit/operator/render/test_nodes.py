@@ -93,14 +93,14 @@ def test_answers_of_minutes_are_finished() -> None:
 @pytest.mark.parametrize(
     ("given", "found"),
     [
-        ({}, {"requests": {"cpu": "500m", "memory": "1Gi"}}),
+        ({}, {"requests": {"cpu": "150m", "memory": "1Gi"}}),
         (
             {"limits": {"nvidia.com/gpu": 1}},
-            {"limits": {"nvidia.com/gpu": 1}, "requests": {"cpu": "500m", "memory": "1Gi"}},
+            {"limits": {"nvidia.com/gpu": 1}, "requests": {"cpu": "150m", "memory": "1Gi"}},
         ),
         (
             {"requests": {"ephemeral-storage": "1Gi"}},
-            {"requests": {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "1Gi"}},
+            {"requests": {"cpu": "150m", "memory": "1Gi", "ephemeral-storage": "1Gi"}},
         ),
         ({"limits": {"memory": "64Mi"}}, {"limits": {"memory": "64Mi"}}),
         ({"requests": {"cpu": 2}}, {"requests": {"cpu": 2}}),
@@ -126,7 +126,7 @@ def test_rdma_is_rendered_as_a_whole() -> None:
         prefill={},
         decode={"resources": {"limits": {"nvidia.com/gpu": 8, "rdma/ib": 8}}},
     )
-    requests = {"cpu": "500m", "memory": "1Gi"}
+    requests = {"cpu": "150m", "memory": "1Gi"}
     assert _security(made[PREFILL]) == (0, ["IPC_LOCK"], {"limits": {"rdma/ib": 2}, "requests": requests})
     limits = {"nvidia.com/gpu": 8, "rdma/ib": 8}
     assert _security(made[DECODE]) == (0, ["IPC_LOCK"], {"limits": limits, "requests": requests})
@@ -143,7 +143,7 @@ def test_nodes_without_a_memlock_limit_need_no_root() -> None:
 
 def test_aggregated_engines_get_no_rdma() -> None:
     made = rendered(mode="Aggregated", aggregated={}, engine={"rdma": {}})["Deployment", "aggregated"]
-    assert _security(made) == (2000, None, {"requests": {"cpu": "500m", "memory": "1Gi"}})
+    assert _security(made) == (2000, None, {"requests": {"cpu": "150m", "memory": "1Gi"}})
 
 
 def _check(**spec: Any) -> None:
