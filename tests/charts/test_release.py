@@ -101,6 +101,7 @@ def test_an_upgrade_from_an_older_chart_brings_its_crd_up_to_date_and_keeps_ever
     assert not any("*" in rule["verbs"] for rule in rules)
     pod = json.loads(cluster.kubectl("get", "deployment/pdx-operator", "--namespace", NAMESPACE, "--output=json"))
     assert pod["spec"]["template"]["spec"]["containers"][0]["image"] == "pdx/operator:0.1.0"
+    assert pod["spec"]["strategy"] == {"type": "Recreate"}
 
 
 def test_a_value_of_the_older_chart_that_has_another_name_now_is_refused_by_its_name(cluster: Cluster) -> None:
