@@ -18,15 +18,6 @@ from tests.broken_engine_rules import (
 )
 from tests.pddeployments import Body, custom
 
-
-def _renamed(instead: str) -> str:
-    return f"this field has another name; write {instead} (pdx convert does it)"
-
-
-_AUTOSCALED = (
-    "an autoscaler owns the number of gateway pods if replicas is unset; leave out autoscaled, and replicas too if "
-    "autoscaled is true"
-)
 _REQUIREMENT = "In and NotIn need values, Exists and DoesNotExist have none; write values with In or NotIn only"
 _VARIABLE = "write a variable's name: letters, digits and _, no digit first"
 _QUANTITY = "write a quantity, for example 2, 500m or 16Gi"
@@ -41,7 +32,6 @@ _GATEWAY = "PDX sets command and args of the container gateway; leave them out"
 _SERVICE = "PDX sets command and args of the container service; leave them out"
 _GATEWAY_PORTS = "PDX sets these ports of the container gateway: http, admin; leave them out"
 _REQUEST = "a request exceeds its limit; write requests of at most the limits"
-_NODES = "an engine uses one node; leave it out"
 _PAIR = "these engines cannot pair; write parallelism.tensor of prefill and decode so that one divides the other"
 _CHUNKS = (
     "without chunks one step of spec.decode holds a whole prompt; write chunkedPrefill.maxBatchedTokens of at least "
@@ -214,23 +204,6 @@ RULES: Final[list[tuple[str, object, str, str]]] = [
      "spec", "PDX sets --enable-expert-parallel from parallelism.expert; leave it out of args"),
     ("spec.prefill", {"parallelism": {"tensor": 4}, "resources": {"limits": {"nvidia.com/gpu": "2"}}}, "spec.prefill",
      DEVICES),
-    ("spec.decode.parallelism", {"nodes": 1}, "spec.decode.parallelism.nodes", _NODES),
-    ("spec.aggregated", {"parallelism": {"nodes": 4}}, "spec.aggregated.parallelism.nodes", _NODES),
-    ("spec.routing.canarySeconds", 60, "spec.routing.canarySeconds",
-     _renamed("kvTransfer.verification.periodSeconds")),
-    ("spec.routing.ejection", {"consecutiveFailures": 9}, "spec.routing.ejection",
-     _renamed("routing.outlierDetection, and in it consecutiveErrors for consecutiveFailures")),
-    ("spec.routing.retries", {"free": 5}, "spec.routing.retries.free", _renamed("routing.retries.minRetries")),
-    ("spec.routing.queue", {"maxMemory": "1Gi"}, "spec.routing.queue.maxMemory",
-     _renamed("routing.queue.maxBufferedBytes")),
-    ("spec.engine.shutdownSeconds", 60, "spec.engine.shutdownSeconds", _renamed("engine.drainSeconds")),
-    ("spec.observability.scrapeFrom", [{"podLabels": {"a": "b"}}], "spec.observability.scrapeFrom[0].podLabels",
-     _renamed("podSelector: {matchLabels: ...}")),
-    ("spec.observability.scrapeFrom", [{"namespaceLabels": {"a": "b"}}],
-     "spec.observability.scrapeFrom[0].namespaceLabels", _renamed("namespaceSelector: {matchLabels: ...}")),
-    ("spec.gateway.autoscaled", True, "spec.gateway.autoscaled", _AUTOSCALED),
-    ("spec.kvTransfer", custom(family="Serial"), "spec.kvTransfer.custom.family",
-     "this family has another name; write Pull (pdx convert does it)"),
     ("spec.observability.scrapeFrom",
      [{"podSelector": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["x"]}]}}],
      "spec.observability.scrapeFrom[0].podSelector.matchExpressions[0]", _REQUIREMENT),

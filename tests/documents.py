@@ -1,7 +1,9 @@
-"""The YAML blocks in README.md and docs."""
+"""The files of the repository, and the YAML blocks in README.md and docs."""
 
 import re
+import subprocess
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +12,13 @@ import yaml
 from tests.pddeployments import GOOD
 
 ROOT: Final = Path(__file__).parents[1]
+
+
+@cache
+def tracked() -> tuple[Path, ...]:
+    """The files that belong to the repository, relative to its root."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return tuple(path for path in map(Path, listed.stdout.splitlines()) if (ROOT / path).is_file())
 
 
 def _blocks() -> Iterator[tuple[str, dict[str, Any]]]:

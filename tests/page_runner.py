@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.component.cli.programs import Mark as ProcessMark
-from tests.documents import ROOT
-from tests.glossary import tracked
+from tests.documents import ROOT, tracked
 from tests.pages import Block, Mark, blocks, is_shown
 
 _NEW_NETWORK: Final = 0x40000000

@@ -161,7 +161,7 @@ _WITHOUT_DEFAULT: Final[tuple[tuple[str | int, ...], ...]] = (
     ("gateway", "limits", "trustedProxies"),
     ("gateway", "cors"),
 )
-"""Fields whose default 0.1.0 refuses, so that the CRD has none."""
+"""Fields for which the CRD has no default."""
 
 
 def _at(part: Any, step: str | int) -> Any:

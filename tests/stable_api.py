@@ -1,6 +1,6 @@
 """The names of the API that users, manifests and programs have: `python -m tests.stable_api` writes the list again.
 
-A name of the list stays. A name that must go is deprecated first (`pdx_api.spec.deprecated`), for one release.
+A name of the list stays: manifests, scripts and dashboards of users have it.
 """
 
 import sys
@@ -29,7 +29,7 @@ def main() -> int:
 
 def surface() -> list[str]:
     """One line for each name."""
-    spec = object_schema(former=False)["properties"]
+    spec = object_schema()["properties"]
     return [
         *(line for part in ("spec", "status") for line in _fields(spec[part], part)),
         *(f"value spec.kvTransfer.connector {name}" for name in CONNECTORS),

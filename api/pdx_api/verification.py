@@ -10,9 +10,6 @@ PAIRS_PATH: Final = "/pdx/verification"
 """Path on the gateway's admin port: every pair, for people."""
 RESULT_PATH: Final = "/pdx/verification/result"
 """Path on the gateway's admin port. `?after=STAMP&wait=SECONDS` delays the answer until the finding changes."""
-FORMER_PAIRS_PATH: Final = "/pdx/canary"
-FORMER_RESULT_PATH: Final = "/pdx/canary/verdict"
-"""The same paths on gateways of PDX 0.1.0. A gateway answers on both for one release."""
 LONGEST_WAIT: Final = 60.0
 """Longest value of `wait`, in seconds."""
 
@@ -77,7 +74,7 @@ ADVICE: Final[Mapping[Cause, str]] = MappingProxyType(
         Cause.TRANSFER: "the two reach each other, and the transfer fails; KV goes over ports and devices that the "
         f"connector's transport chooses (UCX_TLS, UCX_NET_DEVICES), and RDMA needs its memlock limit; {_LOST}",
         Cause.WRONG_KV: "D receives KV of another prompt; take this pair out of service and compare its engines",
-        Cause.NOT_REPORTED: "start the engines with --enable-prompt-tokens-details; those of a new revision have it",
+        Cause.NOT_REPORTED: "start the engines with --enable-prompt-tokens-details",
     }
 )
 """What a person can do about each cause."""

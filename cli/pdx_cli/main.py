@@ -25,7 +25,6 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "bench": ("pdx_cli.commands.bench", "Measure the goodput of a deployment, and where the time goes."),
     "doctor": ("pdx_cli.commands.doctor", "Report what is wrong with a deployment, and what to do."),
     "render": ("pdx_cli.commands.render", "Print what the operator would apply to a cluster, as YAML."),
-    "convert": ("pdx_cli.commands.convert", "Rename old fields in PDDeployments of PDX 0.1.0."),
     "gateway": ("pdx_cli.commands.gateway", "Run only the gateway, in front of engines that already run."),
     "sim": ("pdx_cli.commands.sim", "Run a simulated engine: vLLM's API and KV protocols, without a model."),
     "tiny-model": (
@@ -36,7 +35,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 }
 """Name of a command -> its module and its help text."""
 
-PLUGIN_COMMANDS: Final = ("top", "doctor", "render", "convert")
+PLUGIN_COMMANDS: Final = ("top", "doctor", "render")
 """The commands of `kubectl pdx`: those that concern a cluster."""
 
 EPILOG: Final = f"""\

@@ -16,13 +16,6 @@ from pdx_cli.errors import ExitCode, InputError
 _TYPES: Final = {"int": "a whole number", "float": "a number", "whole_number": "a whole number"}
 """Python's name of a flag's type -> what to write."""
 
-RENAMED: Final = {
-    "--free-retries": "--min-retries",
-    "--max-memory": "--max-buffered-bytes",
-    "--consecutive-failures": "--consecutive-errors",
-    "--canary-seconds": "--verification-period-seconds",
-}
-"""Flag of PDX 0.1.0 -> its name (docs/glossary.md)."""
 _NEGATIVE: Final = re.compile(r"-\.?\d")
 _REQUIRED: Final = "the following arguments are required: "
 
@@ -109,15 +102,12 @@ def check_first(first: str, args: Sequence[str], parser_of_all: Callable[[], Par
     parser, flag = parser_of_all(), first.partition("=")[0]
     if flag in flags_of(parser):
         return
-    problem = f"{flag} is a flag of a command"
-    commands, new = _commands_with(flag, parser), _new_name(flag) or flag
-    if not commands and (commands := _commands_with(new, parser)):
-        flag, problem = new, f"{flag} is now {new}"
+    commands = _commands_with(flag, parser)
     if not commands:
         hint = _flag_suggestion(flag, flags_of(parser)) or "--help lists the commands."
         parser.error(f"{flag} does not exist; {hint}")
     example = next((arg for arg in args if arg in commands), min(commands))
-    parser.error(f"{problem}; write it after the command: `{parser.prog} {example} {flag}`")
+    parser.error(f"{flag} is a flag of a command; write it after the command: `{parser.prog} {example} {flag}`")
 
 
 def _commands_with(flag: str, parser: argparse.ArgumentParser) -> set[str]:
@@ -161,16 +151,8 @@ def flags_of(parser: argparse.ArgumentParser) -> list[str]:
     return [option for action in parser._actions for option in action.option_strings]
 
 
-def _new_name(given: str) -> str | None:
-    """Return the new name of a flag that is, or is nearly, one of PDX 0.1.0; None if it is none."""
-    near = difflib.get_close_matches(given.lower().replace("_", "-"), RENAMED, n=1, cutoff=0.9)
-    return RENAMED[near[0]] if near else None
-
-
 def _flag_suggestion(given: str, flags: Sequence[str]) -> str:
-    """Return a flag's new name, or `did you mean --X?`. The dashes, which all flags share, make none similar."""
-    if (new := _new_name(given)) in flags:
-        return f"write its new name, {new}."
+    """Return `did you mean --X?`; empty if none is near. The dashes, which all flags share, make none similar."""
     by_name = {flag.lstrip("-"): flag for flag in flags if flag.startswith("--") or flag == given.lower()}
     near = difflib.get_close_matches(given.lstrip("-").lower(), by_name, n=1)
     return f"did you mean {by_name[near[0]]}?" if near else ""

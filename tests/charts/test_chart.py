@@ -155,7 +155,7 @@ def test_the_operator_accepts_its_flags(chart: Chart) -> None:
     deployment = _one(chart.objects("--values", str(NAMESPACED)), "Deployment")
     settings = parse_arguments(deployment["spec"]["template"]["spec"]["containers"][0]["args"])
 
-    assert settings.gateway_image == "pdx/gateway:0.2.0"
+    assert settings.gateway_image == "pdx/gateway:0.1.0"
     assert settings.namespaces == ("team-a", "team-b")
     assert settings.health_port == 8081
 

@@ -100,7 +100,7 @@ def test_an_upgrade_from_an_older_chart_brings_its_crd_up_to_date_and_keeps_ever
     rules = json.loads(cluster.kubectl("get", "clusterrole/pdx-operator", "--output=json"))["rules"]
     assert not any("*" in rule["verbs"] for rule in rules)
     pod = json.loads(cluster.kubectl("get", "deployment/pdx-operator", "--namespace", NAMESPACE, "--output=json"))
-    assert pod["spec"]["template"]["spec"]["containers"][0]["image"] == "pdx/operator:0.2.0"
+    assert pod["spec"]["template"]["spec"]["containers"][0]["image"] == "pdx/operator:0.1.0"
     assert pod["spec"]["strategy"] == {"type": "Recreate"}
 
 

@@ -1,4 +1,4 @@
-"""`helm upgrade` from the recorded PDX 0.1.0, with its operator and running objects."""
+"""`helm upgrade` from the recorded version of PDX, with its operator and running objects."""
 
 import json
 import os
@@ -14,9 +14,8 @@ import yaml
 from benchmarks.operator import FOLDER
 from benchmarks.soak.results import print_line, record
 from pdx_api.spec.parse import parse
-from pdx_cli.main import main
 from pdx_cluster.app.cluster import Cluster
-from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, PDDEPLOYMENT, POD
+from pdx_operator.kube.resources import DEPLOYMENT, PDDEPLOYMENT, POD
 from tests.charts.chart import CHART, NAMESPACE
 from tests.charts.clients import Clients
 from tests.charts.node import Node
@@ -24,7 +23,6 @@ from tests.charts.test_rights import kubeconfig
 from tests.cluster.runtime.harness import Api, Operator, eventually, kubelets
 from tests.component.skew.record import CHART as OLD_CHART
 from tests.component.skew.record import EXAMPLES, WHEEL
-from tests.former_objects import FORMER
 from tests.ports import free_port
 
 pytestmark = pytest.mark.timeout(300)
@@ -33,9 +31,15 @@ GATEWAYS = "pdx.dev/role=gateway"
 SPEC = {
     "model": {"name": "m"},
     "kvTransfer": {"connector": "LMCache"},
-    "prefill": {"replicas": 1, "resources": {"limits": {"rdma/hca": 1}}},
+    "prefill": {"replicas": 1},
     "decode": {"replicas": 2},
 }
+
+
+def _upgrade(cluster: Cluster) -> None:
+    """To the chart of this checkout, with another image for the gateways: that of the next version."""
+    flags = ("--namespace", NAMESPACE, "--reset-then-reuse-values", "--set", "gateway.image.tag=next")
+    cluster.helm("upgrade", "pdx", str(CHART), *flags)
 
 
 def _previous_operator(config: Path, folder: Path) -> Operator:
@@ -60,14 +64,14 @@ def _pods(api: Api, namespace: str) -> dict[str, str]:
     }
 
 
-def test_an_upgrade_from_0_1_0_loses_no_request(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+def test_an_upgrade_loses_no_request(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     spec = {"model": {"name": "m"}, "prefill": {"replicas": 1}, "decode": {"replicas": 1}}
     print_line("upgrade", _upgraded_under_load(cluster, namespace, tmp_path, spec, seconds=3))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_an_upgrade_of_many_from_0_1_0_loses_no_request(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+def test_an_upgrade_of_many_loses_no_request(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     gateway = {"replicas": 2, "workers": 2}
     spec = {"model": {"name": "m"}, "prefill": {"replicas": 3}, "decode": {"replicas": 4}, "gateway": gateway}
     record("upgrade", _upgraded_under_load(cluster, namespace, tmp_path, spec, seconds=300), FOLDER)
@@ -83,14 +87,14 @@ def _upgraded_under_load(
         previous = _previous_operator(kubeconfig(cluster, folder), folder)
         try:
             api.deploy(namespace, spec=spec)
-            eventually(lambda: _rests(api, namespace), within=100, what="at rest with 0.1.0")
+            eventually(lambda: _rests(api, namespace), within=100, what="at rest before the upgrade")
             before, gateways = _pods(api, namespace), _gateways(api, namespace)
             clients = Clients(cluster, namespace, GATEWAYS)
             eventually(lambda: len(clients.read_endpoints()) == len(gateways), what="endpoints")
             with clients:
                 time.sleep(seconds)
                 node.wheel = None
-                cluster.helm("upgrade", "pdx", str(CHART), "--namespace", NAMESPACE, "--reset-then-reuse-values")
+                _upgrade(cluster)
                 previous.end()
                 operator = _upgraded_operator(cluster, folder)
                 try:
@@ -127,23 +131,22 @@ def _upgraded_operator(cluster: Cluster, folder: Path) -> Operator:
     return Operator.start(config, folder, *own, f"--own-namespace={NAMESPACE}").wait_until_working()
 
 
-def test_an_upgrade_from_0_1_0_replaces_no_engine(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+def test_an_upgrade_replaces_no_engine(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     cluster.helm("install", "pdx", str(OLD_CHART), "--namespace", NAMESPACE)
     api = Api(cluster)
     with kubelets(api, namespace):
         previous = _previous_operator(kubeconfig(cluster, tmp_path), tmp_path)
         try:
             api.deploy(namespace, spec=SPEC)
-            eventually(lambda: api.is_ready(namespace), what="ready with 0.1.0")
+            eventually(lambda: api.is_ready(namespace), what="ready before the upgrade")
             eventually(lambda: api.condition(namespace, "Progressing")["status"] == "False", what="settled")
             before, revision = _pods(api, namespace), api.status(namespace)["revision"]
-            cluster.helm("upgrade", "pdx", str(CHART), "--namespace", NAMESPACE, "--reset-then-reuse-values")
+            _upgrade(cluster)
         finally:
             previous.end()
         operator = _upgraded_operator(cluster, tmp_path)
         try:
             eventually(lambda: "operator" in api.status(namespace), what="claimed")
-            eventually(lambda: not api.items(KIND_OF["Role"], namespace), what="the gateway's Role deleted")
             eventually(lambda: api.is_ready(namespace), what="ready")
             eventually(lambda: api.condition(namespace, "Progressing")["status"] == "False", what="settled")
             assert (_pods(api, namespace), api.status(namespace)["revision"]) == (before, revision)
@@ -169,35 +172,26 @@ def _all_reported(api: Api, namespace: str, operator: str = "") -> bool:
     )
 
 
-def test_former_objects_keep_their_engines_through_upgrade_and_conversion(
-    cluster: Cluster, namespace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Every example of 0.1.0, and an object with every field that has another name."""
+def test_every_example_keeps_its_engines_through_an_upgrade(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     cluster.helm("install", "pdx", str(OLD_CHART), "--namespace", NAMESPACE)
-    api, bodies = Api(cluster), [FORMER, *yaml.safe_load_all(EXAMPLES.read_text())]
+    api, bodies = Api(cluster), list(yaml.safe_load_all(EXAMPLES.read_text()))
     previous = _previous_operator(kubeconfig(cluster, tmp_path), tmp_path)
     try:
         for body in bodies:
             api.create(PDDEPLOYMENT, namespace, body)
-        eventually(lambda: _all_reported(api, namespace), what="reconciled by 0.1.0")
+        eventually(lambda: _all_reported(api, namespace), what="reconciled before the upgrade")
         desired = sum(
             pool.replicas or 1 for body in bodies for pool in parse(body, tolerant=True).spec.pools().values()
         )
-        eventually(lambda: len(_engine_pods(api, namespace)) == desired, what="engines of 0.1.0")
+        eventually(lambda: len(_engine_pods(api, namespace)) == desired, what="engines")
         before = _engine_pods(api, namespace)
-        cluster.helm("upgrade", "pdx", str(CHART), "--namespace", NAMESPACE, "--reset-then-reuse-values")
+        _upgrade(cluster)
     finally:
         previous.end()
     operator = _upgraded_operator(cluster, tmp_path)
     try:
         eventually(lambda: _all_reported(api, namespace, NAMESPACE), what="reconciled after the upgrade")
         assert _engine_pods(api, namespace) == before
-        flags = ["--cluster", "-n", namespace, "--kubeconfig", str(cluster.kubeconfig)]
-        assert main(["convert", *flags, "--write"]) == 0
-        assert capsys.readouterr().out.count("(converted)") == len(bodies)
-        eventually(lambda: _all_reported(api, namespace, NAMESPACE), what="reconciled after the conversion")
-        assert _engine_pods(api, namespace) == before
-        assert main(["convert", *flags, "--check"]) == 0
     finally:
         operator.end()
     assert "Traceback" not in operator.text()

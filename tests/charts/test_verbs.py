@@ -23,7 +23,6 @@ from tests.cluster.runtime.harness import CHILDREN, SPEC, Api, Operator, eventua
 CRASHED = {"terminated": {"exitCode": 1, "reason": "Error", "containerID": "x://1"}}
 BODIES: dict[str, dict[str, Any]] = {
     "ServiceAccount": {},
-    "Role": {"rules": []},
     "NetworkPolicy": {"spec": {"podSelector": {}}},
     "RoleBinding": {"roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "x"}},
     "Service": {"spec": {"ports": [{"port": 1}]}},

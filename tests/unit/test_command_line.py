@@ -1,6 +1,8 @@
-"""docs/reference-cli.md has every flag of every program, on any machine."""
+"""Programs print their usage, and docs/reference-cli.md has every flag of every program, on any machine."""
 
 import argparse
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,26 @@ from pdx_cli.main import COMMANDS
 from scripts.command_line import command_line, section
 
 pytestmark = pytest.mark.machine  # a library of the parsers opens a socket at import
+
+PROGRAMS = (
+    *(("pdx_operator",), ("pdx_proxy",), ("pdx_cluster",)),
+    *(("pdx_cluster", command) for command in ("up", "down", "status", "env", "load", "build")),
+    *(("benchmarks.gateway",), ("benchmarks.operator",), ("images.build",), ("scripts.generate",)),
+    *(("tests.cluster.tiny",), ("tests.conformance",), ("tests.dashboards.show",)),
+)
+"""Every program but `pdx`, and its command, as `python -m` takes them."""
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+@pytest.mark.parametrize("program", PROGRAMS, ids=" ".join)
+def test_a_program_prints_its_usage(
+    program: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [*program, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(program[0], run_name="__main__", alter_sys=True)
+    assert not ended.value.code
+    assert "usage:" in capsys.readouterr().out
 
 
 def test_every_program_and_the_flags_of_all_kinds() -> None:

@@ -21,7 +21,7 @@ from tests.documents import ROOT
 from tests.unit.test_metric_tables import PROGRAMS
 
 OTHER_PAGES = (ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "charts" / "pdx" / "README.md")
-DOCS = sorted(path for path in [*(ROOT / "docs").rglob("*.md"), *OTHER_PAGES] if path.name != "glossary.md")
+DOCS = sorted([*(ROOT / "docs").rglob("*.md"), *OTHER_PAGES])
 DASHBOARDS = sorted((ROOT / "charts" / "pdx").rglob("dashboards/*.json"))
 PACKAGES = ("pdx_api", "pdx_cli", "pdx_cluster", "pdx_operator", "pdx_proxy", "pdx_sim")
 CODE = ("api", "cli", "operator", "proxy", "sim")

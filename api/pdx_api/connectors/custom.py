@@ -27,10 +27,6 @@ class FamilyName(StrEnum):
     POOL = "Pool"
 
 
-FORMER_FAMILIES: Final[Mapping[str, FamilyName]] = {"Serial": FamilyName.PULL}
-"""Name of a family in PDX 0.1.0 -> its name. Protocols contain the former name: gateways of 0.1.0 read them."""
-
-
 MAX_SAVED_AFTER_MILLISECONDS: Final = 60_000
 DEFAULT_PREFILL_PARAMS: Final[KVParams] = {"do_remote_decode": True}
 """vLLM's own connectors then keep the prompt's KV for a D."""
@@ -102,14 +98,13 @@ class Custom:
     def protocol(self) -> str:
         """The protocol for a gateway, as JSON."""
         values = {"prefillParams": self.prefill_params, "savedAfterSeconds": self.saved_after}
-        former = {name: text for text, name in FORMER_FAMILIES.items()}
-        return json.dumps({"family": former.get(self.family_name, self.family_name), **values}, sort_keys=True)
+        return json.dumps({"family": self.family_name, **values}, sort_keys=True)
 
     def with_protocol(self, protocol: str) -> "Custom":
         """This connector with a protocol. Raises ProtocolError if it is not a protocol."""
         try:
             values = json.loads(protocol)
-            name = FORMER_FAMILIES.get(values["family"]) or FamilyName(values["family"])
+            name = FamilyName(values["family"])
             params = dict(values.get("prefillParams", DEFAULT_PREFILL_PARAMS))
             saved_after = float(values.get("savedAfterSeconds", 0))
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -17,10 +17,8 @@ from pdx_api.rules.spec_rules import SHARED_VARIABLES
 from pdx_api.spec.model import MOST_LORAS, Model
 from pdx_api.spec.overlay import PodTemplate
 from pdx_api.spec.pods import SEARCH_PATH, EnvSource
-from pdx_api.spec.types import Parallelism, Pool, Spec
+from pdx_api.spec.types import Pool, Spec
 
-_FORMER_NAMES: Final = {"drain_seconds": "shutdown_seconds"}
-"""Name of a field -> its name in PDX 0.1.0."""
 _NOT_PAIRING: Final = ("image_pull_policy", "drain_seconds", "startup_seconds", "api_key_secret_ref", "pod_template")
 """Fields of `engine` that may differ within a pair."""
 
@@ -103,25 +101,25 @@ def wiring_number(spec: Spec) -> int:
     return 1 if spec.mode is Mode.AGGREGATED else spec.connector.wiring
 
 
-def pairing_revision(spec: Spec, *, wiring: int | None = None, overlays: bool = True) -> str:
+def pairing_revision(spec: Spec, *, wiring: int | None = None) -> str:
     """Hash of everything that must be equal on P and D: engines of two revisions never pair.
 
     vLLM compares version, model string, dtype, KV layout and transfer mode at its handshake
     (`kv_connector/v1/nixl/metadata.py`). The hash also contains what vLLM needs to be equal and does not compare.
 
     A spec keeps its revision when PDX is upgraded: see `stated`. `wiring` is the wiring number of the engines; None:
-    this version's. Without `overlays` it is the hash of PDX 0.1.0, which omits what a `podTemplate` changes.
+    this version's.
     """
     number = wiring_number(spec) if wiring is None else wiring
     pairing: dict[str, Any] = {
         "mode": spec.mode,
         "model": stated(spec.model, without=("token_secret_ref", "cache")),
         "engine": stated(spec.engine, without=_NOT_PAIRING),
-        **(_pairing_overlay(spec.engine.pod_template) if overlays else {}),
+        **_pairing_overlay(spec.engine.pod_template),
         "pools": {
             role: {
                 **stated(pool, without=("replicas", "resources", "pod_template", "disruption")),
-                **(_pairing_overlay(pool.pod_template) if overlays else {}),
+                **_pairing_overlay(pool.pod_template),
             }
             for role, pool in spec.pools().items()
         },
@@ -182,13 +180,10 @@ def stated(part: BaseModel, without: Collection[str] = ()) -> dict[str, Any]:
     """The fields of a part without None, empty lists and empty parts.
 
     So a field that a later version adds changes nothing in a spec that does not use it, if its default is one of
-    those. A later field with another default must be excluded here while it has that value. Fields have their names in
-    PDX 0.1.0, and Parallelism the field that only 0.1.0 has: the hashes in live objects contain them.
+    those. A later field with another default must be excluded here while it has that value.
     """
     fields = {name: _plain(getattr(part, name)) for name in type(part).model_fields if name not in without}
-    if isinstance(part, Parallelism):
-        fields["nodes"] = 1
-    return {_FORMER_NAMES.get(name, name): value for name, value in fields.items() if value not in (None, [], {})}
+    return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
 
 def _plain(value: Any) -> Any:
@@ -207,8 +202,6 @@ def _kv_transfer(spec: Spec) -> dict[str, Any]:
     if spec.mode is Mode.AGGREGATED:
         return {}
     fields = {**stated(spec.kv_transfer, without=("pool_size", "pod_template", "verification")), "order": spec.order}
-    if spec.kv_transfer.custom is not None:
-        fields["custom"] = {**fields["custom"], "family": spec.kv_transfer.custom.former_family}
     # With the default deadline the lease is vLLM's default, so it changes no revision.
     if spec.routing.deadlines.handoff_seconds != HANDOFF_SECONDS:
         fields["config"] = connector_config(spec)

@@ -72,11 +72,7 @@ def _bodies_fit(spec: Any) -> bool:
 
 
 _QUEUE: Final = "self.routing.queue"
-_BUFFERED: Final = (
-    f"(has({_QUEUE}.maxBufferedBytes) ? string({_QUEUE}.maxBufferedBytes)"
-    f" : has({_QUEUE}.maxMemory) ? string({_QUEUE}.maxMemory) : '{defaults.QUEUED_BYTES}')"
-)
-"""Stored objects of PDX 0.1.0 have maxMemory (`spec.deprecated`)."""
+_BUFFERED: Final = f"(has({_QUEUE}.maxBufferedBytes) ? string({_QUEUE}.maxBufferedBytes) : '{defaults.QUEUED_BYTES}')"
 _KEY_FLAGS: Final = ("--api-k", "--api-ke", "--api-key")
 """vLLM accepts prefixes of a flag too."""
 _WITH_ARGS: Final = ("engine", "prefill", "decode", "aggregated")

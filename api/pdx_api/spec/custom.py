@@ -4,27 +4,13 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
-from pdx_api.connectors.custom import (
-    DEFAULT_PREFILL_PARAMS,
-    FORMER_FAMILIES,
-    MAX_SAVED_AFTER_MILLISECONDS,
-    Custom,
-    FamilyName,
-)
+from pdx_api.connectors.custom import DEFAULT_PREFILL_PARAMS, MAX_SAVED_AFTER_MILLISECONDS, Custom, FamilyName
 from pdx_api.names import CODE_MOUNT
 from pdx_api.rule import Rule, cel_list
 from pdx_api.spec.fields import ObjectName, Part, Text, matching, without_default, without_null
 
 _FAMILIES: Final = ", ".join(FamilyName)
 _FAMILY: Final = f"(has(self.family) ? self.family : '{FamilyName.PULL}')"
-
-RENAMED_FAMILIES: Final = {former: str(name) for former, name in FORMER_FAMILIES.items()}
-"""Name of a family in PDX 0.1.0 -> its name."""
-FAMILY_IS_NOT_FORMER: Final = Rule(
-    f"!(self in {cel_list(FORMER_FAMILIES)})",
-    f"this family has another name; write {FamilyName.PULL} (pdx convert does it)",
-    lambda family: family not in FORMER_FAMILIES,
-)
 
 PrefillParams = Annotated[
     dict[str, Any],
@@ -108,11 +94,10 @@ class CustomConnector(Part):
     family: Annotated[
         Text,
         Rule(
-            f"self in {cel_list((*FamilyName, *FORMER_FAMILIES))}",
+            f"self in {cel_list(FamilyName)}",
             f"write one of: {_FAMILIES}; a push connector would need code in PDX that reads P's identity",
-            lambda family: family in (*FamilyName, *FORMER_FAMILIES),
+            lambda family: family in list(FamilyName),
         ),
-        FAMILY_IS_NOT_FORMER,
     ] = Field(
         default=str(FamilyName.PULL),
         json_schema_extra=without_default,
@@ -130,11 +115,6 @@ class CustomConnector(Part):
         description="Pool: milliseconds from P's answer until D can find the KV. The gateway sends D's leg after "
         "this time.",
     )
-
-    @property
-    def former_family(self) -> str:
-        """The family's name in PDX 0.1.0."""
-        return next((former for former, name in FORMER_FAMILIES.items() if name == self.family), self.family)
 
     @property
     def connector(self) -> Custom:

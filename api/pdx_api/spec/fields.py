@@ -31,9 +31,9 @@ def matching(pattern: str, message: str) -> Rule:
 
 
 def without_default(schema: dict[str, Any]) -> None:
-    """For `json_schema_extra` of a field whose default an earlier version refuses: the CRD gets no default for it.
+    """For `json_schema_extra` of a field for which the CRD gets no default.
 
-    The API server would add the default to every object, and an operator of that version refuses what it does not know.
+    The API server adds the CRD's defaults to every object, and there a later version could not change them.
     """
     schema.pop("default", None)
 

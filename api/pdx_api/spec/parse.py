@@ -6,8 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pdx_api.names import API_VERSION, KIND
-from pdx_api.spec import deprecated
-from pdx_api.spec.messages import Problem, did_you_mean, problems, shown, written
+from pdx_api.spec.messages import Problem, did_you_mean, problems, shown
 from pdx_api.spec.types import PDDeployment
 
 
@@ -26,8 +25,7 @@ def parse(body: object, *, tolerant: bool = False) -> PDDeployment:
     A rule between fields is checked only if each of these fields is valid.
 
     A field that does not exist is an error for people. `tolerant` ignores it, for programs: an object in a cluster
-    contains the defaults of a CRD that may be newer than the program, and the API server has checked its fields. It
-    also reads deprecated fields, which stay in an object until someone converts it.
+    contains the defaults of a CRD that may be newer than the program, and the API server has checked its fields.
     """
     if not isinstance(body, Mapping):
         text = "This is not a PDDeployment: write a mapping with apiVersion, kind, metadata and spec."
@@ -36,22 +34,11 @@ def parse(body: object, *, tolerant: bool = False) -> PDDeployment:
         raise InvalidDeploymentError(*wrong)
     if "status" in body:
         body = {key: value for key, value in body.items() if key != "status"}
-    renamed = [] if tolerant else [_renamed(body, step) for step in deprecated.steps(body) if step.message]
     try:
-        deployment = _validated(deprecated.converted(body), tolerant=tolerant)
+        return _validated(body, tolerant=tolerant)
     except ValidationError as error:
         found = [each for one in error.errors(include_url=False) for each in problems(one, PDDeployment)]
-        raise InvalidDeploymentError(*renamed, *found) from error
-    if renamed:
-        raise InvalidDeploymentError(*renamed)
-    return deployment
-
-
-def _renamed(body: Any, step: deprecated.Step) -> Problem:
-    for key in step.path:
-        body = body[key]
-    value = f" is {shown(body)}" if isinstance(body, str | int | float) else ""
-    return Problem(step.path, f"{written(step.path)}{value}: {step.message}.")
+        raise InvalidDeploymentError(*found) from error
 
 
 def _validated(body: Mapping[str, Any], *, tolerant: bool) -> PDDeployment:

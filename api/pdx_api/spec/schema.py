@@ -7,7 +7,6 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from pdx_api.names import GROUP, KIND, PLURAL, SHORT_NAME, VERSION, ConditionType, Role
 from pdx_api.rule import RULES_KEY
-from pdx_api.spec import deprecated
 from pdx_api.spec.status import Status
 from pdx_api.spec.types import NAME_RULE, PDDeployment, Spec
 
@@ -64,10 +63,9 @@ def custom_resource_definition() -> Schema:
     }
 
 
-def object_schema(*, former: bool = True) -> Schema:
-    """The structural schema of a PDDeployment; with deprecated fields, unless `former` is false."""
+def object_schema() -> Schema:
+    """The structural schema of a PDDeployment."""
     assert PDDeployment.__doc__ is not None
-    spec, status = structural(_json_schema(Spec), "spec"), structural(_json_schema(Status), "status")
     name_rule = {
         "rule": NAME_RULE.cel.replace("self", "self.metadata.name"),
         "message": NAME_RULE.message,
@@ -81,8 +79,8 @@ def object_schema(*, former: bool = True) -> Schema:
             "apiVersion": {"type": "string", "description": f"{GROUP}/{VERSION}."},
             "kind": {"type": "string", "description": f"{KIND}."},
             "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
-            "spec": deprecated.with_fields(spec) if former else spec,
-            "status": deprecated.with_status_fields(status) if former else status,
+            "spec": structural(_json_schema(Spec), "spec"),
+            "status": structural(_json_schema(Status), "status"),
         },
         RULES_KEY: [name_rule],
     }

@@ -24,10 +24,6 @@
   resources: [{{ ternary "roles" "clusterroles" (not (empty .Values.watchNamespaces)) }}]
   resourceNames: [pdx-gateway]
   verbs: [bind]
-# PDX 0.1.0 made a Role for each gateway.
-- apiGroups: [rbac.authorization.k8s.io]
-  resources: [roles]
-  verbs: [delete, list, watch]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [create, delete, get, list, patch, watch]

@@ -4,7 +4,6 @@ from typing import Final
 
 from pdx_cli.checks.cluster import (
     degraded_condition,
-    deprecated_fields,
     gateway_rights,
     invalid_spec,
     missing_secrets,
@@ -41,7 +40,6 @@ CHECKS: Final[tuple[Check, ...]] = (
     missing_secrets,
     unstarted_pods,
     degraded_condition,
-    deprecated_fields,
     gateway_rights,
     unpaired_revisions,
     stuck_rollout,

@@ -6,8 +6,6 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pdx_api.names import ROLE_GATEWAY, ConditionType, Role, gateway_name
-from pdx_api.spec import deprecated
-from pdx_api.spec.messages import written
 from pdx_cli.checks.findings import Finding, Severity, capitalized, listed, shortened, wrong
 from pdx_cli.sources.observation import Observation
 from pdx_operator.render.spec_fields import field_of
@@ -85,15 +83,6 @@ def invalid_spec(observation: Observation) -> Iterator[Finding]:
     degraded = observation.condition(ConditionType.DEGRADED)
     if degraded.get("reason") == INVALID:
         yield wrong(INVALID, f"The spec is invalid: {degraded.get('message', '')}")
-
-
-def deprecated_fields(observation: Observation) -> Iterator[Finding]:
-    """The object has fields of PDX 0.1.0, which the next release does not read."""
-    named = [written(step.path) for step in deprecated.steps(observation.body) if step.message]
-    if named:
-        fields = f"{named[0]} and {len(named) - 1} more" if len(named) > 1 else named[0]
-        sentence = f"The object has fields that the next release does not read: {fields}"
-        yield Finding(Severity.NOTE, "DeprecatedFields", sentence, "Run: pdx convert --cluster --write.")
 
 
 def missing_secrets(observation: Observation) -> Iterator[Finding]:

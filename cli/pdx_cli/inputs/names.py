@@ -7,7 +7,7 @@ from typing import Final
 
 NAMESPACE_RULE: Final = "at most 63 lower-case letters, digits and -, with a letter or digit at both ends"
 _IMAGE_RULE: Final = "an image as NAME:TAG or NAME@DIGEST, for example"
-IMAGE_RULE: Final = f"{_IMAGE_RULE} registry.example/pdx/gateway:0.2.0"
+IMAGE_RULE: Final = f"{_IMAGE_RULE} registry.example/pdx/gateway:0.1.0"
 """Of the gateway."""
 ENGINE_IMAGE_RULE: Final = f"{_IMAGE_RULE} vllm/vllm-openai:v0.32.0"
 

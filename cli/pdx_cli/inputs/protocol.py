@@ -6,13 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pdx_api.connectors import CONNECTORS
-from pdx_api.connectors.custom import (
-    CONNECTOR,
-    DEFAULT_PREFILL_PARAMS,
-    FORMER_FAMILIES,
-    MAX_SAVED_AFTER_MILLISECONDS,
-    FamilyName,
-)
+from pdx_api.connectors.custom import CONNECTOR, DEFAULT_PREFILL_PARAMS, MAX_SAVED_AFTER_MILLISECONDS, FamilyName
 from pdx_api.spec.messages import did_you_mean, shown
 from pdx_cli import usage
 from pdx_cli.errors import InputError
@@ -105,7 +99,7 @@ def _problems(values: Mapping[str, Any]) -> Iterator[str]:
     family = values.get("family")
     if "family" not in values:
         yield f"family is missing; {families}."
-    elif not isinstance(family, str) or family not in (*FamilyName, *FORMER_FAMILIES):
+    elif not isinstance(family, str) or family not in list(FamilyName):
         hint = did_you_mean(family, list(FamilyName)) if isinstance(family, str) else ""
         yield f"family is {shown(family)}; {families}{f'; {hint}' if hint else '.'}"
     params = values.get("prefillParams", {})
@@ -121,7 +115,7 @@ def _problems_of_delay(family: object, seconds: object) -> Iterator[str]:
         yield f"savedAfterSeconds is {shown(seconds)}; write seconds, for example 0.5."
     elif not 0 <= seconds <= _MAX_SECONDS:
         yield f"savedAfterSeconds is {shown(seconds)}; write seconds from 0 to {_MAX_SECONDS}."
-    elif seconds and family in (FamilyName.PULL, *FORMER_FAMILIES):
+    elif seconds and family == FamilyName.PULL:
         instead = f"leave out savedAfterSeconds, or write family {FamilyName.POOL}"
         yield f"only a pool saves KV after P's answer; {instead}."
 

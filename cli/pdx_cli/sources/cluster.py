@@ -14,7 +14,7 @@ from pdx_cli.sources.objects import is_stalled, lists_pods, role_of, warnings_ab
 from pdx_cli.sources.observation import Body, Observation, Operator, Rights, SecretReference
 from pdx_cli.sources.pods import PodReader
 from pdx_operator.kube.client import ApiError, MissingError
-from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, POD, Kind
+from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, POD, ROLE, Kind
 from pdx_operator.observed.workloads import observe_gateway, observe_pool, pod_view
 from pdx_operator.render.rbac import binding_names
 
@@ -111,24 +111,24 @@ class ClusterObserver:
             return Rights()
         name = gateway_name(self.access.name)
         missing = []
-        if await self._child("ServiceAccount", name) is False:
+        if await self._child(KIND_OF["ServiceAccount"], name) is False:
             missing.append(f"ServiceAccount {name}")
-        # The name of the binding depends on the operator's installation; PDX 0.1.0 gave it the gateway's name.
-        bindings = [await self._child("RoleBinding", each) for each in (*binding_names(name), name)]
+        # The name of the binding depends on the operator's installation; `pdx render` gives it the gateway's name.
+        bindings = [await self._child(KIND_OF["RoleBinding"], each) for each in (*binding_names(name), name)]
         binding = next((found for found in bindings if isinstance(found, Mapping)), None)
         if binding is None:
             missing += [f"RoleBinding {name}"] if all(found is False for found in bindings) else []
             return Rights(tuple(missing))
         reference = binding.get("roleRef") or {}
-        role = await self._child("Role", reference.get("name", "")) if reference.get("kind") == "Role" else None
+        role = await self._child(ROLE, reference.get("name", "")) if reference.get("kind") == "Role" else None
         if role is False:
             missing.append(f"Role {reference['name']}")
         return Rights(tuple(missing), lists_pods(role) if isinstance(role, Mapping) else None)
 
-    async def _child(self, kind: str, name: str) -> Body | Literal[False] | None:
+    async def _child(self, kind: Kind, name: str) -> Body | Literal[False] | None:
         """An object of the namespace; False if it does not exist, None if it cannot be read."""
         try:
-            return await self.access.kube.get(KIND_OF[kind], self.access.namespace, name)
+            return await self.access.kube.get(kind, self.access.namespace, name)
         except MissingError:
             return False
         except ApiError:

@@ -14,8 +14,6 @@ ACCESS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "replicasets.apps": ("get",),
         "services": _CHILD,
         "serviceaccounts": _CHILD,
-        # PDX 0.1.0 created a Role for each gateway.
-        "roles.rbac.authorization.k8s.io": ("delete", "list", "watch"),
         "rolebindings.rbac.authorization.k8s.io": _CHILD,
         "poddisruptionbudgets.policy": _CHILD,
         "networkpolicies.networking.k8s.io": _CHILD,

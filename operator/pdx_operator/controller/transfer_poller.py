@@ -17,9 +17,9 @@ from typing import Any, Final
 import aiohttp
 
 from pdx_api.names import ADMIN_PORT, LABEL_DEPLOYMENT, LABEL_ROLE, ROLE_GATEWAY, gateway_name
-from pdx_api.verification import FORMER_RESULT_PATH, LONGEST_WAIT, RESULT_PATH, Finding, combined
+from pdx_api.verification import LONGEST_WAIT, RESULT_PATH, Finding, combined
 from pdx_operator.kube.backoff import Backoff
-from pdx_operator.kube.client import ApiError, Cluster, MissingError
+from pdx_operator.kube.client import ApiError, Cluster
 from pdx_operator.kube.resources import POD, REPLICA_SET, Key, controller_of
 from pdx_operator.observed.transfer_report import TransferReport
 from pdx_operator.observed.workloads import ObservedGateway
@@ -221,21 +221,12 @@ class TransferPoller:
                 auto_decompress=False,
                 trust_env=False,
             )
-        try:
-            return await self._answer(url, stamp)
-        except MissingError:  # a gateway of PDX 0.1.0
-            return await self._answer(url.removesuffix(RESULT_PATH) + FORMER_RESULT_PATH, stamp)
-
-    async def _answer(self, url: str, stamp: str) -> Mapping[str, Any]:
-        assert self._session is not None
         query = {"after": stamp, "wait": f"{LONGEST_WAIT * (0.8 + 0.2 * self._random()):.0f}"}
         limit = aiohttp.ClientTimeout(total=LONGEST_WAIT + _ANSWER_SECONDS, connect=_ANSWER_SECONDS)
         identity = {"Accept-Encoding": "identity"}
         async with self._session.get(
             url, params=query, headers=identity, timeout=limit, allow_redirects=False
         ) as response:
-            if response.status == 404:
-                raise MissingError("the gateway has no such path", status=404)
             if response.status != 200:
                 raise ValueError(f"status {response.status}")
             body: Mapping[str, Any] = json.loads(await _bounded(response.content))

@@ -219,13 +219,6 @@ class Cluster:
         """Replace one object; raises ConflictError if it has another version than the body."""
         await self._request("PUT", kind.path(namespace, name), body=body, fenced=fenced)
 
-    async def merge(self, kind: Kind, namespace: str, name: str, patch: Json, *, manager: str) -> Json:
-        """Apply a JSON merge patch; raises ConflictError if the patch names another version than the object's."""
-        content = "application/merge-patch+json"
-        return await self._request(
-            "PATCH", kind.path(namespace, name), {"fieldManager": manager}, body=patch, content=content
-        )
-
     async def document(self, path: str) -> Json:
         """Read a document that is no object."""
         return await self._request("GET", path)

@@ -17,7 +17,7 @@ _TYPES: Final = ".status.conditions[].type"
 async def missing_fields(cluster: Cluster) -> tuple[str, ...]:
     """The fields that the CRD lacks; empty when it has all, or when its schema is not published. Raises ApiError."""
     served = _schema(await cluster.document(_PATH))
-    return tuple(gaps(served, object_schema(former=False))) if served is not None else ()
+    return tuple(gaps(served, object_schema())) if served is not None else ()
 
 
 def gaps(served: Mapping[str, Any], needed: Mapping[str, Any], path: str = "") -> Iterator[str]:

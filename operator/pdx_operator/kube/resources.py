@@ -62,20 +62,19 @@ PDDEPLOYMENT: Final = Kind(API_VERSION, KIND, PLURAL)
 POD: Final = Kind("v1", "Pod", "pods")
 REPLICA_SET: Final = Kind("apps/v1", "ReplicaSet", "replicasets")
 LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
+ROLE: Final = Kind("rbac.authorization.k8s.io/v1", "Role", "roles")
 EVENT: Final = Kind("events.k8s.io/v1", "Event", "events")
 DEPLOYMENT: Final = Kind("apps/v1", "Deployment", "deployments")
 
 CHILD_KINDS: Final = (
     Kind("v1", "ServiceAccount", "serviceaccounts", first=True),
-    Kind("rbac.authorization.k8s.io/v1", "Role", "roles", first=True),
     Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", first=True),
     Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", first=True),
-    # The API server rejects it while its Role does not exist.
     Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
     Kind("v1", "Service", "services", first=True),
     DEPLOYMENT,
 )
-"""The kinds of children. PDX 0.1.0 created a Role for each gateway; this version deletes them."""
+"""The kinds of children."""
 HTTP_ROUTE: Final = Kind("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes")
 OPTIONAL_KINDS: Final = (HTTP_ROUTE,)
 """Further kinds, which a cluster may lack: the Gateway API's CRDs are installed separately."""

@@ -157,8 +157,7 @@ def _upgrades_gateway(key: ChildKey, desired: _Manifests, live: _Bodies) -> bool
     manifest, body = desired.get(key), live.get(key)
     if manifest is None or body is None:
         return False
-    # PDX 0.1.0 recorded no inputs.
-    if annotations_of(body).get(ANNOTATION_INPUTS) not in (None, annotations_of(manifest)[ANNOTATION_INPUTS]):
+    if annotations_of(body).get(ANNOTATION_INPUTS) != annotations_of(manifest)[ANNOTATION_INPUTS]:
         return False
     template = {"kind": manifest["kind"], "spec": {"template": manifest["spec"]["template"]}}
     return differs(template, body) is not None

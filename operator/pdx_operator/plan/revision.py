@@ -33,7 +33,7 @@ def revision_in_force(spec: Spec, name: str, live: _Bodies) -> str:
     if own in found:
         return own
     for revision, body in sorted(found.items()):
-        if revision in _of_other_versions(spec, wiring_of(body)) and _is_unchanged(spec, name, revision, live):
+        if revision == pairing_revision(spec, wiring=wiring_of(body)) and _is_unchanged(spec, name, revision, live):
             return revision
     return own
 
@@ -51,23 +51,15 @@ def _engines(live: _Bodies) -> Iterator[tuple[str, Body]]:
             yield labels.get(LABEL_REVISION, ""), body
 
 
-def _of_other_versions(spec: Spec, wiring: int) -> set[str]:
-    """The revisions that versions with this wiring number give the spec; PDX 0.1.0 omits overlays."""
-    return {pairing_revision(spec, wiring=wiring, overlays=overlays) for overlays in (True, False)}
-
-
 def _is_unchanged(spec: Spec, name: str, revision: str, live: _Bodies) -> bool:
     """Whether all engines and side services of the revision exist and have the inputs of the spec."""
     inputs = {engines_name(name, role, revision): engine_inputs(spec, role) for role in spec.pools()}
-    # Side services of PDX 0.1.0 have no record of their inputs.
-    services = {
+    inputs |= {
         service_name(name, service.name, revision): service_inputs(spec, service)
         for service in side_services(spec)
         if not service.is_sidecar
     }
-    return all(_recorded(live, deployment) == digest(each) for deployment, each in inputs.items()) and all(
-        _recorded(live, deployment) in (None, digest(each)) for deployment, each in services.items()
-    )
+    return all(_recorded(live, deployment) == digest(each) for deployment, each in inputs.items())
 
 
 def _recorded(live: _Bodies, deployment: str) -> str | None:

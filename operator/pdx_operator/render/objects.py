@@ -152,7 +152,7 @@ def with_template(deployment: Manifest, inputs: object) -> Manifest:
 
 
 def _recorded(template: str) -> str:
-    """PDX 0.1.0 reads only the plain form."""
+    """A template as text, so that people can read it; compressed if it is long, and empty if it is too long."""
     if len(template.encode()) <= _PLAIN_BYTES:
         return template
     packed = base64.b64encode(zlib.compress(template.encode(), 9)).decode()

@@ -22,6 +22,7 @@ from pdx_operator.render.objects import (
     Manifest,
     Owner,
     address_variable,
+    app_labels,
     grace_seconds,
     literal,
     metadata,
@@ -121,8 +122,7 @@ def _deployment(spec: Spec, owner: Owner, service: SideService, revision: str) -
             "strategy": {"type": "Recreate"},
             "revisionHistoryLimit": 1,
             "selector": {"matchLabels": labels},
-            # Without the recommended labels: PDX 0.1.0 recorded no template, and a restart empties the pool.
-            "template": _overlaid(spec, {"metadata": {"labels": labels}, "spec": pod}),
+            "template": _overlaid(spec, {"metadata": {"labels": app_labels(labels)}, "spec": pod}),
         },
     }
     return with_template(deployment, service_inputs(spec, service))

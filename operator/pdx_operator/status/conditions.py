@@ -25,9 +25,6 @@ AS_SPECIFIED: Final = "AsSpecified"
 PAUSED: Final = "Paused"
 NOTHING_FOUND: Final = "NothingFound"
 
-_FORMER: Final = ("NotTriedYet", "SwitchedOff")
-"""Reasons of KVTransferVerified that PDX 0.1.0 wrote."""
-
 _Condition = Mapping[str, Any]
 """A condition of a status; empty when the status lacks it."""
 
@@ -69,7 +66,7 @@ def build(facts: Facts, old: Mapping[str, Any], now: datetime) -> dict[str, Any]
 
 
 def crd_too_old(missing: Sequence[str], old: Mapping[str, Any], generation: int, now: datetime) -> dict[str, Any]:
-    """The status while the CRD lacks fields: only Degraded changes, and all of it is in the CRD of PDX 0.1.0."""
+    """The status while the CRD lacks fields: only Degraded changes."""
     text = (
         f"the CRD lacks {', '.join(missing[:3])}{' and more' if missing[3:] else ''}; apply the CRD of the operator's "
     )
@@ -258,7 +255,7 @@ def _verified(facts: Facts, old: _Condition) -> _Outcome:
         return _found(finding, spec.kv_transfer.verification.period_seconds)
     if facts.transfer.unreachable:
         return _Outcome(None, "GatewayUnreachable", "the operator cannot reach the admin port of any gateway")
-    if old.get("reason") not in (None, INVALID, "NoGateway", "Aggregated", "Disabled", *_FORMER):
+    if old.get("reason") not in (None, INVALID, "NoGateway", "Aggregated", "Disabled"):
         # The operator has just started: the last result is still valid.
         return _unchanged(old)
     return _Outcome(None, "NotVerifiedYet", "no gateway has reported a transfer probe yet")

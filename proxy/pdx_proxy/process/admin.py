@@ -11,7 +11,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from pdx_api.names import Mode, Role
-from pdx_api.verification import FORMER_PAIRS_PATH, FORMER_RESULT_PATH, PAIRS_PATH, RESULT_PATH
+from pdx_api.verification import PAIRS_PATH, RESULT_PATH
 from pdx_proxy.config.settings import Settings
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
@@ -78,10 +78,8 @@ def create_admin(
     app = web.Application()
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/pdx/state", state)
-    for path in (PAIRS_PATH, FORMER_PAIRS_PATH):
-        app.router.add_get(path, pairs)
-    for path in (RESULT_PATH, FORMER_RESULT_PATH):
-        app.router.add_get(path, finding)
+    app.router.add_get(PAIRS_PATH, pairs)
+    app.router.add_get(RESULT_PATH, finding)
     for path in ("/healthz", "/health"):
         app.router.add_get(path, alive)
     app.router.add_get("/readyz", ready)

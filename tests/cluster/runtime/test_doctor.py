@@ -22,7 +22,7 @@ from pdx_cli.commands.doctor import inspect
 from pdx_cli.inputs.target import InCluster
 from pdx_cli.sources.observation import Observation
 from pdx_cluster.app.cluster import Cluster
-from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, POD, Kind
+from pdx_operator.kube.resources import DEPLOYMENT, KIND_OF, POD, ROLE, Kind
 from tests.cluster.runtime.harness import SPEC, Api, Body, Operator, eventually, kubelets
 from tests.documents import BLOCKS
 
@@ -88,7 +88,7 @@ def test_a_healthy_object_gives_no_finding(
 ) -> None:
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
     role = {"apiVersion": f"{GROUP}/v1", "kind": "Role", "metadata": {"name": GATEWAY_ROLE}, "rules": rules}
-    api.create(KIND_OF["Role"], namespace, role)  # the chart's
+    api.create(ROLE, namespace, role)  # the chart's
     with kubelets(api, namespace):
         api.deploy(namespace)
         eventually(lambda: api.is_ready(namespace), what="ready")

@@ -1,6 +1,5 @@
 """An interrupt at any moment of any command: no traceback, no process and no temporary directory is left."""
 
-import json
 import os
 import pty
 import signal
@@ -43,19 +42,7 @@ def argv_of(command: str, directory: Path, silent: int) -> list[str]:
         "sim": ["sim", "--role", "both", "--listen", f"127.0.0.1:{free[0]}", "--side-channel", f"127.0.0.1:{free[1]}"],
         "tiny-model": ["tiny-model", str(directory / "model")],
         "completion": ["completion", "bash"],
-        "convert": ["convert", "--cluster", "--kubeconfig", str(silent_cluster(directory, silent))],
     }[command]
-
-
-def silent_cluster(directory: Path, port: int) -> Path:
-    """A kubeconfig of an API server at that port."""
-    path = directory / "kubeconfig"
-    cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}
-    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
-    users = [{"name": "u", "user": {}}]
-    config = {"current-context": "c", "clusters": [cluster], "contexts": [context], "users": users}
-    path.write_text(json.dumps(config))
-    return path
 
 
 def block_interrupts() -> None:

@@ -1,7 +1,7 @@
-"""Records PDX 0.1.0 for the skew tests: `python -m tests.component.skew.record`.
+"""Records a version of PDX for the skew tests: `python -m tests.component.skew.record`.
 
-Written from commit 2109863: a wheel of its library, operator and gateway without compiled modules, its chart, its CRD
-and its examples.
+Written from one commit: a wheel of its library, operator and gateway without compiled modules, its chart and its
+examples. The tests compare this version with the working tree, which they take for the version after it.
 """
 
 import base64
@@ -14,11 +14,10 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-COMMIT: Final = "2109863"
+COMMIT: Final = "27e4ed9"
 FOLDER: Final = Path(__file__).parent / "previous"
 WHEEL: Final = FOLDER / "pdx_serving-0.1.0-py3-none-any.whl"
 CHART: Final = FOLDER / "pdx-0.1.0.tgz"
-CRD: Final = FOLDER / "pdx.dev_pddeployments.yaml"
 EXAMPLES: Final = FOLDER / "examples.yaml"
 
 _PACKAGES: Final = ("api/pdx_api", "operator/pdx_operator", "proxy/pdx_proxy")
@@ -36,8 +35,6 @@ def main() -> int:
         ["git", "archive", "--format=tar.gz", "--prefix=pdx/", f"{COMMIT}:charts/pdx"], capture_output=True, check=True
     )
     CHART.write_bytes(chart.stdout)
-    (crd,) = (text for name, text in _files("crds").items() if name.endswith(CRD.name))
-    CRD.write_bytes(crd)
     examples = [text for name, text in sorted(_files("examples").items()) if name.endswith(".yaml")]
     EXAMPLES.write_bytes(b"---\n".join(examples))
     return 0

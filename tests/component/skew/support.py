@@ -1,4 +1,4 @@
-"""PDX 0.1.0 in a process of its own, and the version after this one."""
+"""The recorded version of PDX in a process of its own, and the version after it: the working tree, with additions."""
 
 import copy
 import json
@@ -23,20 +23,20 @@ Live = dict[ChildKey, Body]
 
 _PROGRAM: Final = """
 import json, sys
-from pdx_api.parse import parse
-from pdx_api.schema import object_schema
-from pdx_operator.decide import decide
-from pdx_operator.store import ChildKey, Snapshot
+from pdx_api.spec.schema import object_schema
+from pdx_operator.kube.resources import ChildKey, Snapshot
+from pdx_operator.plan.reconcile_plan import plan
+from pdx_operator.render.children import Installation
 from pdx_proxy.__main__ import create_parser
-from pdx_proxy.pods import read_pod
+from pdx_proxy.discovery.pods import read_pod
 
-def decided(body, live):
+def planned(body, live):
     children = {ChildKey(*key): child for key, child in live}
-    decision = decide(Snapshot(body, children), gateway_image="gateway:1")
+    step = plan(Snapshot(body, children), Installation("gateway:1"))
     return {
-        "invalid": decision.invalid,
-        "applies": [change.manifest for change in decision.changes],
-        "deletes": [list(removal.key) for removal in decision.removals],
+        "invalid": step.invalid,
+        "applies": [apply.manifest for apply in step.applies],
+        "deletes": [list(delete.key) for delete in step.deletes],
     }
 
 def flags(args):
@@ -50,16 +50,14 @@ def flags(args):
 
 found = []
 for name, arguments in json.load(sys.stdin):
-    if name == "decide":
-        found.append(decided(*arguments))
+    if name == "plan":
+        found.append(planned(*arguments))
     elif name == "read_pod":
         endpoint = read_pod(*arguments)
         fields = ("role", "revision", "connector", "order")
         found.append({field: str(getattr(endpoint, field, None)) for field in fields})
     elif name == "flags":
         found.append(flags(*arguments))
-    elif name == "parse":
-        found.append(parse(*arguments).metadata.name)
     else:
         found.append(object_schema())
 json.dump(found, sys.stdout)
@@ -67,7 +65,7 @@ json.dump(found, sys.stdout)
 
 
 def previous(*calls: tuple[str, *tuple[Any, ...]]) -> list[Any]:
-    """The results of functions of PDX 0.1.0."""
+    """The results of functions of the recorded version."""
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM],
         input=json.dumps([[name, arguments] for name, *arguments in calls]),
@@ -88,7 +86,7 @@ def body_of(spec: Body) -> Body:
 
 
 def planned(spec: Body, live: Live | None = None) -> Plan:
-    """The plan of this version."""
+    """The plan of the working tree."""
     return plan(Snapshot(body_of(spec), live or {}), Installation("gateway:1"))
 
 
@@ -127,7 +125,7 @@ def arguments_of_gateway(manifests: list[Body]) -> list[str]:
 
 
 def next_schema() -> Body:
-    """The CRD of the version after this one: one more defaulted field, status field and condition type."""
+    """The CRD of the next version: one more field with a default, and one more field of the status."""
     schema = copy.deepcopy(object_schema())
     parts = schema["properties"]
     parts["spec"]["properties"]["gateway"]["properties"]["compression"] = {"type": "boolean", "default": True}
@@ -136,7 +134,7 @@ def next_schema() -> Body:
 
 
 def use_next_wiring(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on as the version after this one, with the next wiring number of each connector."""
+    """From now on the working tree is a version with the next wiring number of each connector."""
     for name, connector in list(CONNECTORS.items()):
         monkeypatch.setitem(CONNECTORS, name, replace(connector, wiring=connector.wiring + 1))  # type: ignore[type-var]
 

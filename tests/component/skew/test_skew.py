@@ -1,18 +1,14 @@
-"""The skew table of docs/operator.md, cell by cell: PDX 0.1.0, this version, and the version after it."""
+"""The skew table of docs/operator.md, cell by cell: the recorded version of PDX, and the version after it."""
 
-import copy
 from typing import Any
 
 import pytest
-import yaml
 
-from pdx_api.names import Role
-from pdx_api.spec.schema import object_schema
 from pdx_operator.kube.crd import gaps
 from pdx_proxy.__main__ import create_parser
 from pdx_proxy.config.settings import EndpointSpec
 from pdx_proxy.discovery.pods import read_pod
-from tests.component.skew.record import CRD, FOLDER
+from tests.component.skew.record import FOLDER
 from tests.component.skew.support import (
     Body,
     arguments_of_gateway,
@@ -27,19 +23,11 @@ from tests.component.skew.support import (
     with_defaults,
 )
 
-PLAIN: Body = {
-    "model": {"name": "x"},
-    # The API server stores the default of the CRD with which an object was created.
-    "engine": {"shutdownSeconds": 60},
-    "prefill": {"replicas": 1},
-    "decode": {"replicas": 1},
-}
-HALF: Body = {**PLAIN, "decode": {"replicas": 1, "resources": {"limits": {"rdma/hca": 1}}}}
-"""0.1.0 lets engines have an RDMA device without the right to lock memory for it. New ones are refused."""
+PLAIN: Body = {"model": {"name": "x"}, "prefill": {"replicas": 1}, "decode": {"replicas": 1}}
 RICH: Body = {
     **PLAIN,
     "kvTransfer": {"connector": "LMCache", "poolSize": "8Gi"},
-    "engine": {"env": [{"name": "A", "value": "b"}], "args": ["--enforce-eager"], "shutdownSeconds": 30},
+    "engine": {"env": [{"name": "A", "value": "b"}], "args": ["--enforce-eager"], "drainSeconds": 30},
     "prefill": {
         "replicas": 2,
         "resources": {"limits": {"nvidia.com/gpu": 1, "rdma/hca": 1}},
@@ -77,9 +65,16 @@ def test_the_record_is_small() -> None:
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 1_000_000
 
 
-@pytest.mark.parametrize("spec", [*SPECS, pytest.param(HALF, id="half of RDMA")])
-def test_an_upgrade_from_0_1_0_replaces_no_engine_and_a_rollback_neither(spec: Body) -> None:
-    (before,) = previous(("decide", body_of(spec), []))
+@pytest.fixture(params=[False, True], ids=["equal wiring", "next wiring"])
+def _next_version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param:
+        use_next_wiring(monkeypatch)
+
+
+@pytest.mark.usefixtures("_next_version")
+@pytest.mark.parametrize("spec", SPECS)
+def test_an_upgrade_replaces_no_engine_and_a_rollback_neither(spec: Body) -> None:
+    (before,) = previous(("plan", body_of(spec), []))
     live = settled(before["applies"])
     step = planned(spec, live)
     assert not step.invalid
@@ -89,99 +84,39 @@ def test_an_upgrade_from_0_1_0_replaces_no_engine_and_a_rollback_neither(spec: B
     for delete in step.deletes:
         del upgraded[delete.key]
     assert not planned(spec, upgraded).has_writes, "an upgrade settles"
-    (rolled_back,) = previous(("decide", body_of(spec), entries(upgraded)))
+    (rolled_back,) = previous(("plan", body_of(spec), entries(upgraded)))
     assert (rolled_back["invalid"], _replaced_pods(rolled_back["applies"], upgraded)) == ("", [])
     assert not [key for key in rolled_back["deletes"] if key[0] == "Deployment"]
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_a_later_version_and_back_replace_no_engine(spec: Body, monkeypatch: pytest.MonkeyPatch) -> None:
-    live = settled(_manifests(spec))
-    with monkeypatch.context() as later:
-        use_next_wiring(later)
-        assert not planned(spec, live).has_writes
-        newer = settled(_manifests(spec))
-        assert newer.keys() != live.keys(), "its own engines have another revision"
-    assert not planned(spec, newer).has_writes, "this version leaves the engines of the later one"
+def test_a_rollback_leaves_the_engines_of_the_next_version(spec: Body, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_next_wiring(monkeypatch)
+    newer = settled(_manifests(spec))
+    (before, rolled_back) = previous(("plan", body_of(spec), []), ("plan", body_of(spec), entries(newer)))
+    assert newer.keys() != settled(before["applies"]).keys(), "its own engines have another revision"
+    assert (rolled_back["invalid"], _replaced_pods(rolled_back["applies"], newer)) == ("", [])
+    assert not [key for key in rolled_back["deletes"] if key[0] == "Deployment"]
 
 
-NEW_FIELDS = [
-    ".engine.drainSeconds",
-    ".kvTransfer.verification",
-    ".routing.retries.minRetries",
-    ".routing.queue.maxInFlightPerPrefill",
-    ".routing.queue.maxBufferedBytes",
-    ".routing.outlierDetection",
-    ".slo",
-    ".gateway.limits.trustedProxies",
-    ".observability.scrapeFrom[].namespaceSelector",
-    ".observability.scrapeFrom[].podSelector",
-    *(f".{role}.parallelism.{name}" for role in Role for name in ("pipeline", "data", "expert")),
-    *(f".{part}.env[].valueFrom" for part in ("engine", *Role)),
-    ".annotations",
-    ".engine.podTemplate",
-    ".engine.rdma",
-    ".engine.startupSeconds",
-    ".gateway.cors",
-    ".gateway.enabled",
-    ".gateway.httpRoute",
-    ".gateway.streamKeepAliveSeconds",
-    ".gateway.tls",
-    ".labels",
-    ".model.adapters",
-    ".model.lora",
-    ".observability.tracing",
-    ".paused",
-]
-"""Fields of the spec that 0.1.0 does not know."""
-NEW_IN_STATUS = [
-    ".status.operator",
-    ".status.roles",
-    ".status.gateway.desiredReplicas",
-    ".status.gateway.readyReplicas",
-    ".status.conditions[].type Available",
-]
-"""What 0.1.0 does not have in a status."""
-
-
-def test_this_operator_reports_a_crd_of_0_1_0() -> None:
-    crd = yaml.safe_load(CRD.read_text())
-    served = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    assert sorted(gaps(served, object_schema(former=False))) == sorted(
-        [*NEW_IN_STATUS, *(f".spec{name}" for name in NEW_FIELDS)]
-    )
-
-
-def test_a_later_operator_reports_the_crd_of_this_version() -> None:
-    assert list(gaps(object_schema(), next_schema())) == [".spec.gateway.compression", ".status.newer"]
-    assert list(gaps(next_schema(), object_schema())) == []
-
-
-def test_this_operator_works_with_a_later_crd() -> None:
-    live = settled(_manifests(PLAIN))
-    defaulted = copy.deepcopy(PLAIN) | {"gateway": {"compression": True}}
-    step = planned(defaulted, live)
-    assert (step.invalid, step.has_writes) == ("", False)
-
-
-def test_the_operator_of_0_1_0_works_with_the_crd_of_this_version() -> None:
-    """The API server adds no field to an object that this operator refuses. It refuses one that a user sets."""
+def test_the_next_operator_reports_the_recorded_crd() -> None:
     (older,) = previous(("schema",))
-    schema = object_schema()["properties"]["spec"]
-    assert sorted(gaps(older["properties"]["spec"], schema)) == sorted(NEW_FIELDS)
-    stored = with_defaults(PLAIN, schema)
-    assert stored["routing"]["queue"]["maxRequests"], "defaults are added"
-    used = copy.deepcopy(stored)
-    used["routing"]["outlierDetection"] = {"stalledSeconds": 60}
-    accepted, refused = previous(("decide", body_of(stored), []), ("decide", body_of(used), []))
-    assert accepted["invalid"] == ""
-    assert "outlierDetection" in refused["invalid"]
+    assert {".spec.gateway.compression", ".status.newer"} <= set(gaps(older, next_schema()))
+    assert list(gaps(next_schema(), older)) == [], "no name disappears"
+
+
+def test_the_recorded_operator_works_with_the_next_crd() -> None:
+    """It ignores a field that it does not have: the default of the CRD, or a user's value."""
+    stored = with_defaults(PLAIN | {"gateway": {}}, next_schema()["properties"]["spec"])
+    assert stored["gateway"]["compression"] is True, "defaults are added"
+    (plain,) = previous(("plan", body_of(stored), []))
+    assert (plain["invalid"], bool(plain["applies"])) == ("", True)
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_gateways_and_engines_of_neighbouring_versions_understand_each_other(spec: Body) -> None:
     ours = _manifests(spec)
-    (before,) = previous(("decide", body_of(spec), []))
+    (before,) = previous(("plan", body_of(spec), []))
     theirs = before["applies"]
     pods = pods_of(ours)
     read = previous(*(("read_pod", pod) for pod in pods), ("flags", arguments_of_gateway(ours)))
@@ -189,7 +124,7 @@ def test_gateways_and_engines_of_neighbouring_versions_understand_each_other(spe
         labels, notes = pod["metadata"]["labels"], pod["metadata"]["annotations"]
         assert (found["role"], found["revision"]) == (labels["pdx.dev/role"], labels["pdx.dev/revision"])
         assert (found["connector"], found["order"]) == (notes["pdx.dev/connector"], notes["pdx.dev/order"])
-    assert read[-1] == "", "a gateway of 0.1.0 accepts the flags of this operator"
+    assert read[-1] == "", "a gateway of the recorded version accepts the flags of the next operator"
     for pod in pods_of(theirs):
         endpoint = read_pod(pod)
         assert isinstance(endpoint, EndpointSpec), endpoint
@@ -197,7 +132,6 @@ def test_gateways_and_engines_of_neighbouring_versions_understand_each_other(spe
     create_parser().parse_args(arguments_of_gateway(theirs))
 
 
-def test_a_pinned_gateway_of_0_1_0_refuses_settings_whose_flags_are_renamed() -> None:
-    renamed = {**PLAIN, "kvTransfer": {"verification": {"periodSeconds": 20}}}
-    (refusal,) = previous(("flags", arguments_of_gateway(_manifests(renamed))))
+def test_a_pinned_gateway_refuses_the_flag_of_a_new_setting() -> None:
+    (refusal,) = previous(("flags", [*arguments_of_gateway(_manifests(PLAIN)), "--compression"]))
     assert refusal

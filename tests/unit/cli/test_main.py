@@ -13,7 +13,6 @@ import yaml
 from pdx_api.version import pdx_version
 from pdx_cli.errors import EXIT_CODES, ExitCode
 from pdx_cli.main import COMMANDS, PLUGIN_COMMANDS, main
-from pdx_cli.usage import RENAMED
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 TINY = str(EXAMPLES / "tiny-cpu.yaml")
@@ -161,7 +160,6 @@ def test_sim_rejects_invalid_values(flags: str, message: str, capsys: pytest.Cap
         ("top -N x", "pdx top: -N does not exist; did you mean -n?"),
         ("render s3://b/x", "pdx render: FILE: s3://b/x is a URL; pipe its content, and write - instead of it."),
         ("up HTTP://h/x", "pdx up: FILE: HTTP://h/x is a URL; pipe its content: `curl -sL HTTP://h/x | pdx up -`."),
-        ("convert s3://b/x", "pdx convert: FILE: s3://b/x is a URL; name a file on this machine."),
         ("tiny-model s3://b/x", "pdx tiny-model: DIR: s3://b/x is a URL; name a directory on this machine."),
         ("bench --trace gs+x://b/x", "pdx bench: --trace: gs+x://b/x is a URL; name a file on this machine."),
         ("bench --report=", "pdx bench: --report: the value is empty; name a file."),
@@ -267,22 +265,6 @@ def test_a_flag_that_the_plugin_does_not_have(argv: str, error: str, capsys: pyt
         main([TINY if arg == "FILE" else arg for arg in argv.split()], prog="kubectl pdx")
     assert ended.value.code == ExitCode.INVALID
     assert capsys.readouterr().err.startswith(f"kubectl pdx {error}")
-
-
-ROW = re.compile(r"^\| `(--[-a-z]+)` \| `(--[-a-z]+)` \| gateway flag \|$", re.M)
-OLD_FLAGS = dict(ROW.findall((EXAMPLES.parent / "docs" / "glossary.md").read_text()))
-
-
-def test_the_glossary_lists_every_old_flag() -> None:
-    assert OLD_FLAGS == RENAMED
-
-
-@pytest.mark.parametrize(("old", "new"), OLD_FLAGS.items())
-def test_an_old_flag_gets_its_new_name(old: str, new: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["gateway", "--aggregated", "http://h:1", f"{old}=1"])
-    assert ended.value.code == ExitCode.INVALID
-    assert capsys.readouterr().err == f"pdx gateway: {old} does not exist; write its new name, {new}.\n"
 
 
 @pytest.mark.machine

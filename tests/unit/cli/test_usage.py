@@ -1,12 +1,9 @@
-"""Errors about flags: former names, empty and negative values, and flags that do not exist."""
+"""Errors about flags: empty and negative values, and flags that do not exist."""
 
 import pytest
 
 from pdx_cli.errors import ExitCode
 from pdx_cli.main import main
-
-NEW = "--verification-period-seconds"
-MOVED = f"is now {NEW}; write it after the command: `pdx gateway {NEW}`."
 
 
 def message(argv: list[str], capsys: pytest.CaptureFixture[str], prog: str = "pdx") -> str:
@@ -20,37 +17,12 @@ def message(argv: list[str], capsys: pytest.CaptureFixture[str], prog: str = "pd
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
-        (["--canary-seconds", "3", "gateway"], f"--canary-seconds {MOVED}"),
-        (["--canary-seconds=3", "gateway"], f"--canary-seconds {MOVED}"),
-        (["--canary_seconds"], f"--canary_seconds {MOVED}"),
-        (["--max-memory", "1Gi", "gateway"], "--max-memory is now --max-buffered-bytes; write it after the command: "),
-    ],
-)
-def test_a_former_flag_before_the_command(argv: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert message(argv, capsys).startswith(f"pdx: {sentence}")
-
-
-def test_the_plugin_has_no_command_with_the_former_flags(capsys: pytest.CaptureFixture[str]) -> None:
-    sentence = "kubectl pdx: --canary-seconds does not exist; --help lists the commands."
-    assert message(["--canary-seconds", "3"], capsys, "kubectl pdx") == sentence
-
-
-@pytest.mark.parametrize("flag", ["--canary_seconds", "--canary-second", "--Canary-Seconds"])
-def test_a_flag_that_is_nearly_a_former_one(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = message(["gateway", "--aggregated", "http://h:1", flag, "3"], capsys)
-    assert found == f"pdx gateway: {flag} does not exist; write its new name, {NEW}."
-
-
-@pytest.mark.parametrize(
-    ("argv", "sentence"),
-    [
         (
             "top --admin= --once",
             "top: --admin: the value is empty; write http://HOST:PORT, for example http://127.0.0.",
         ),
         ("doctor --kubeconfig=", "doctor: --kubeconfig: the value is empty; name a file."),
         ("top --context=", "top: --context: the value is empty; name a context of the kubeconfig."),
-        ("convert --cluster --context=", "convert: --context: the value is empty; name a context of the kubeconfig."),
         ("bench --url= --local", "bench: --url: the value is empty; write http://HOST:PORT."),
         ("gateway --protocol=", 'gateway: --protocol: the value is empty; write for example {"family": "Pull"}.'),
         ("sim --protocol=", 'sim: --protocol: the value is empty; write for example {"family": "Pull"}.'),

@@ -27,12 +27,12 @@ def _spec(**spec: Any) -> Spec:
 SITE = Site("10.0.0.1", {"side-channel": 5600, "kv": 5600})
 
 FROZEN: dict[str, tuple[dict[str, Any], str]] = {
-    "smallest": ({}, "fd14d98e15"),
-    "aggregated": ({"mode": "Aggregated"}, "d228667b59"),
-    "push": ({"kvTransfer": {"order": "Concurrent", "config": {"kv_lease_duration": 60, "x": None}}}, "0580247abd"),
+    "smallest": ({}, "d1309eb562"),
+    "aggregated": ({"mode": "Aggregated"}, "98751541af"),
+    "push": ({"kvTransfer": {"order": "Concurrent", "config": {"kv_lease_duration": 60, "x": None}}}, "139ba8c15a"),
     "volume": (
         {"model": {"name": "m", "source": {"persistentVolumeClaim": {"claimName": "weights", "path": "m"}}}},
-        "259173779f",
+        "6d3a634f80",
     ),
     "settings": (
         {
@@ -40,7 +40,7 @@ FROZEN: dict[str, tuple[dict[str, Any], str]] = {
             "prefill": {"parallelism": {"tensor": 2}, "chunkedPrefill": {"maxBatchedTokens": 8192}},
             "decode": {"args": ["--max-num-seqs=8"], "env": [{"name": "B", "value": "1"}]},
         },
-        "ac377934f3",
+        "93a181fc74",
     ),
 }
 

@@ -83,7 +83,7 @@ def test_other_connectors_have_no_protocol() -> None:
 @pytest.mark.parametrize(
     "protocol",
     [
-        *("x", "{}", "[]", '{"family": "Rendezvous"}', '{"family": "Serial", "prefillParams": 1}'),
+        *("x", "{}", "[]", '{"family": "Rendezvous"}', '{"family": "Pull", "prefillParams": 1}'),
         '{"family": "Pool", "savedAfterSeconds": "x"}',
     ],
 )

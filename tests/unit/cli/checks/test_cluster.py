@@ -161,13 +161,6 @@ def test_cause(changes: dict[str, Any], cause: str, parts: list[str]) -> None:
     assert_found(changes, cause, parts)
 
 
-def test_deprecated_fields_are_a_note() -> None:
-    former = {**body(), "spec": {"routing": {"canarySeconds": 40}, "engine": {"shutdownSeconds": 60}}}
-    (finding,) = found(body=former)
-    assert (finding.severity, finding.cause) == (Severity.NOTE, "DeprecatedFields")
-    assert finding.sentence.endswith(": spec.routing.canarySeconds and 1 more")
-
-
 @pytest.mark.parametrize(("reason", "causes"), [("RollingOut", []), ("PrefillNotReady", ["PrefillNotReady"])])
 def test_a_rollout_that_serves_is_no_finding(reason: str, causes: list[str]) -> None:
     ready = condition("Ready", "False", reason, "something is on its way")

@@ -144,12 +144,9 @@ KEYS = "family, prefillParams, savedAfterSeconds"
             '{"family": "Pool", "prefillParams": {"a": 1}}',
             "in a pool no leg carries parameters; leave out prefillParams, or write family Pull.",
         ),
-        *(
-            (
-                f'{{"family": "{family}", "savedAfterSeconds": 0.5}}',
-                "only a pool saves KV after P's answer; leave out savedAfterSeconds, or write family Pool.",
-            )
-            for family in ("Pull", "Serial")
+        (
+            '{"family": "Pull", "savedAfterSeconds": 0.5}',
+            "only a pool saves KV after P's answer; leave out savedAfterSeconds, or write family Pool.",
         ),
         *(
             (
@@ -188,13 +185,12 @@ def test_every_error_of_a_protocol_is_named() -> None:
     [
         '{"family": "Pull", "prefillParams": {"x": 1e9}, "savedAfterSeconds": 0}',
         '{"family": "Pool", "savedAfterSeconds": 60}',
-        '{"family": "Serial"}',
         *(Custom(family_name=family).protocol for family in FamilyName),
         Custom(family_name=FamilyName.POOL, saved_after=0.5).protocol,
     ],
 )
 def test_a_protocol_of_every_family(protocol: str, tmp_path: Path) -> None:
-    """Also those that `pdx up` writes: with a former name, and with the fields of the other family."""
+    """Also those that `pdx up` writes, with the fields of the other family."""
     found = settings("--connector", "Custom", "--protocol", protocol, "--storage", str(tmp_path))
     assert found.protocol == protocol
 

@@ -13,7 +13,7 @@ EXAMPLE = Path(__file__).parents[4] / "examples" / "tiny-cpu.yaml"
 @pytest.mark.parametrize(
     ("text", "valid"),
     [
-        ("pdx/gateway:0.2.0", True),
+        ("pdx/gateway:0.1.0", True),
         ("registry.example:5000/a/b__c@sha256:" + 64 * "a", True),
         ("[2001:db8::1]:5000/a:b", True),
         ("", False),

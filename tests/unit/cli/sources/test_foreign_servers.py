@@ -137,9 +137,7 @@ async def test_a_run_whose_admin_port_another_server_has(serve: Serve) -> None:
         pytest.param(page(b"Internal Server Error", "500 Internal Server Error"), FAILING, id="500"),
     ],
 )
-@pytest.mark.parametrize(
-    "command", [["doctor"], ["doctor", "x"], ["top", "x"], ["top"], ["convert", "--cluster"]], ids=" ".join
-)
+@pytest.mark.parametrize("command", [["doctor"], ["doctor", "x"], ["top", "x"], ["top"]], ids=" ".join)
 def test_a_server_that_is_no_usable_api_server(
     answer: bytes,
     sentence: str,
@@ -149,8 +147,6 @@ def test_a_server_that_is_no_usable_api_server(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     port = serve(answer)
-    if command[0] == "convert" and sentence == NO_CRD:
-        sentence = "This cluster has no CRD for PDDeployments, so it has no object to convert."
     file = kubeconfig(tmp_path, port)
     assert run([*command, "--kubeconfig", str(file)], capsys) == sentence.replace("PORT", str(port))
 

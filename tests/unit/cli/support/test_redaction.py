@@ -75,7 +75,7 @@ def leaky() -> Observation:
 
 @pytest.fixture(scope="module")
 def bundle() -> dict[str, str]:
-    return files_of(leaky(), (), f"The log says: {LOG}", {"pdx": "0.2.0"})
+    return files_of(leaky(), (), f"The log says: {LOG}", {"pdx": "0.1.0"})
 
 
 @pytest.mark.parametrize("kind", SECRETS)
@@ -96,7 +96,7 @@ def test_what_support_needs_remains(bundle: dict[str, str]) -> None:
     assert bundle["engines/qwen-decode-1/arguments.txt"].splitlines()[-2:] == ["--port", "8000"]
     assert "vllm:num_requests_running 1.0" in bundle["engines/qwen-decode-1/metrics.txt"]
     assert "pdx_requests_total 1.0" in bundle["gateways/qwen-gateway-1/metrics.txt"]
-    assert json.loads(bundle["versions.json"])["pdx"] == "0.2.0"
+    assert json.loads(bundle["versions.json"])["pdx"] == "0.1.0"
     assert {"README.txt", "cluster.json", "findings.json", "ended/qwen-prefill-1/log.txt"} <= set(bundle)
 
 

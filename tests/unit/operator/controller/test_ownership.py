@@ -22,6 +22,7 @@ from pdx_operator.kube.client import Cluster, ConflictError
 from pdx_operator.kube.event_recorder import EventRecorder
 from pdx_operator.kube.resources import Key, Kind
 from pdx_operator.render.children import Installation
+from pdx_operator.render.rbac import RoleKind
 from tests.component.harness import eventually
 
 KEY = Key("ns", "m")
@@ -86,7 +87,7 @@ class _Setup:
             recorder=cast("EventRecorder", SimpleNamespace(record=lambda *_: None)),
             transfer_poller=TransferPoller(cluster, lambda key: None, lambda: 0.5),
             count_reconcile=lambda result, seconds: None,
-            installation=Installation("gateway:1"),
+            installation=Installation("gateway:1", gateway_role=RoleKind.CLUSTER_ROLE),
             claims=Claims(cluster, MINE, lambda: 0.0, self._count),
             gateway_upgrades=GatewayUpgrades(1, lambda: 0.0, lambda key: None),
             crd_check=check,

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 
-from pdx_api.verification import FORMER_RESULT_PATH, RESULT_PATH, Broken, Cause, Finding, Verdict, combined
+from pdx_api.verification import RESULT_PATH, Broken, Cause, Finding, Verdict, combined
 from pdx_operator.controller import transfer_poller
 from pdx_operator.controller.transfer_poller import TransferPoller, admin_url
 from pdx_operator.kube.client import Cluster, UnavailableError
@@ -27,9 +27,8 @@ NOTHING = Finding(Verdict.UNKNOWN, "not yet")
 class Gateway:
     """An admin port that answers long polls as a gateway does."""
 
-    def __init__(self, address: str = "127.0.0.1", port: int = 0, path: str = RESULT_PATH) -> None:
+    def __init__(self, address: str = "127.0.0.1", port: int = 0) -> None:
         self.address = address
-        self.path = path
         self.port = port
         self.finding = WELL
         self.version = 0
@@ -42,7 +41,7 @@ class Gateway:
 
     def _app(self) -> web.Application:
         app = web.Application()
-        app.router.add_get(self.path, self._answer)
+        app.router.add_get(RESULT_PATH, self._answer)
         return app
 
     async def start(self) -> None:
@@ -120,9 +119,9 @@ class Setup:
         assert key == KEY
         self.notified.set()
 
-    async def add(self, path: str = RESULT_PATH) -> Gateway:
+    async def add(self) -> Gateway:
         """A gateway with an address of its own, and the one port of all gateways."""
-        gateway = Gateway(f"127.0.0.{len(self.gateways) + 1}", self.port, path)
+        gateway = Gateway(f"127.0.0.{len(self.gateways) + 1}", self.port)
         await gateway.start()
         if not self.port:
             self.port = gateway.port
@@ -151,9 +150,8 @@ async def setup(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Setup]:
 
 
 @pytest.mark.machine
-@pytest.mark.parametrize("path", [RESULT_PATH, FORMER_RESULT_PATH])
-async def test_gateways_of_both_versions_are_polled(setup: Setup, path: str) -> None:
-    await setup.add(path)
+async def test_a_gateway_is_polled(setup: Setup) -> None:
+    await setup.add()
     setup.poller.follow(KEY, followed())
     await setup.receives(TransferReport(WELL))
 

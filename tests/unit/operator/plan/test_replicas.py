@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pdx_api.names import ANNOTATION_INPUTS, API_VERSION, KIND, Role
+from pdx_api.names import API_VERSION, KIND, Role
 from pdx_operator.kube.resources import ChildKey, Snapshot
 from pdx_operator.observed.transfer_report import TransferReport
 from pdx_operator.observed.workloads import PodInspection
@@ -221,14 +221,6 @@ def test_a_change_of_the_spec_is_no_upgrade() -> None:
         world.body["spec"] = {**SPEC, **changed}
         assert not world.plan().upgrades_gateway, changed
     world.body["spec"] = {**SPEC, "gateway": {"replicas": 2}}
-    assert world.plan().upgrades_gateway
-
-
-def test_a_gateway_of_0_1_0_is_upgraded_too() -> None:
-    world = World(SPEC)
-    world.settle()
-    del world.live[GATEWAY]["metadata"]["annotations"][ANNOTATION_INPUTS]
-    world.image = "gateway:2"
     assert world.plan().upgrades_gateway
 
 

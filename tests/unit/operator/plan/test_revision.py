@@ -134,22 +134,6 @@ def test_the_template_of_a_side_service_is_pinned() -> None:
     assert all(manifest["spec"]["template"] == template for manifest in applied.values())
 
 
-def test_engines_of_0_1_0_with_an_image_in_an_overlay_stay() -> None:
-    """PDX 0.1.0 did not hash overlays."""
-    spec = {**SPEC, "prefill": {"replicas": 1, **IMAGE}, "decode": {"replicas": 1, **IMAGE}}
-    parsed = parse(_body(spec)).spec
-    new, old = pairing_revision(parsed), pairing_revision(parsed, overlays=False)
-    assert new != old
-    text = json.dumps([(list(key), body) for key, body in _settled(spec).items()]).replace(new, old)
-    previous = {ChildKey(*key): body for key, body in json.loads(text)}
-    for body in previous.values():
-        body["metadata"].get("annotations", {}).pop("pdx.dev/applied", None)
-    assert _revisions(_plan(spec, previous)) <= {old}
-    other = {"podTemplate": {"spec": {"containers": [{"name": "engine", "image": "mirror/vllm:2"}]}}}
-    both = {**SPEC, "prefill": {"replicas": 1, **other}, "decode": {"replicas": 1, **other}}
-    assert not _revisions(_plan(both, previous)) & {old, new}, "P of one image never meets D of another"
-
-
 WIRINGS = {
     "Custom": (1, "4ac65a1ab1335a35"),
     "LMCache": (1, "1f4a01e0c209a1c7"),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pdx_api.render.engines import pairing_revision
+from pdx_operator.render.objects import app_labels
 from tests.unit.operator.render.manifests_of import (
     children_of,
     container_of,
@@ -36,7 +37,10 @@ def test_a_side_service_is_a_deployment_and_a_service_of_the_revision() -> None:
     labels = {"pdx.dev/deployment": "qwen", "pdx.dev/service": "lmcache", "pdx.dev/revision": revision}
     assert manifest["spec"]["replicas"] == 1
     assert manifest["spec"]["strategy"] == {"type": "Recreate"}
-    assert manifest["spec"]["template"]["metadata"]["labels"] == service["spec"]["selector"] == labels
+    assert (manifest["spec"]["template"]["metadata"]["labels"], service["spec"]["selector"]) == (
+        app_labels(labels),
+        labels,
+    )
     assert {port["name"]: port["port"] for port in service["spec"]["ports"]}["requests"] == 5555
 
 
