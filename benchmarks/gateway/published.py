@@ -37,10 +37,10 @@ def texts(document: Mapping[str, Any]) -> Mapping[str, str]:
 
 def _readme(document: Mapping[str, Any], rows: Mapping[str, Row]) -> str:
     lines = [
-        f"* **A gateway that is measured beside its peers.** {_conditions(document, 'benchmarks/gateway/README.md')}",
+        f"* **A gateway that is compared with its peers.** {_conditions(document, 'benchmarks/gateway/README.md')}",
         "  The engines were simulated ones that answer at once; PDX had its default limits.",
         *(f"  {_comparison(rows, connections)}" for connections in _CONNECTIONS),
-        f"  PDX's own commit {COMMIT} of 22 November ran beside it:",
+        f"  PDX's own commit {COMMIT} of 22 November had these results in the same run:",
         "",
         f"  | | PDX | best Rust router | PDX {COMMIT} |",
         "  |---|---|---|---|",

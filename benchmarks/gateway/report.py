@@ -162,8 +162,8 @@ def remarks(rounds: Sequence[Mapping[str, Mapping[str, Mapping[str, Any]]]]) -> 
     if foreign and max(foreign) > _QUIET:
         share, most = 100 * statistics.mean(foreign), 100 * max(foreign)
         lines.append(
-            f"The machine was not quiet: other processes used {share:.0f} % of the gateways' core on average, "
-            f"{most:.0f} % in the worst run."
+            f"The machine was not quiet: other processes used {share:.0f}% of the gateways' core on average, "
+            f"{most:.0f}% in the worst run."
         )
     return [*lines, *_queues(rounds), *_unfilled(rounds)]
 
@@ -180,7 +180,7 @@ def _queues(rounds: Sequence[Mapping[str, Mapping[str, Mapping[str, Any]]]]) -> 
                 settled = all(result["settled"] for result in results)
                 text = ", ".join(f"{limit:g}" for limit in limits) or "none"
                 lines.append(
-                    f"{load.name}, {gateway}: {100 * statistics.median(shares):.0f} % of the requests waited in the "
+                    f"{load.name}, {gateway}: {100 * statistics.median(shares):.0f}% of the requests waited in the "
                     f"queue; limits of the engines: {text}{'' if settled else ' (NOT settled)'}."
                 )
     return lines
@@ -194,7 +194,7 @@ def _unfilled(rounds: Sequence[Mapping[str, Mapping[str, Mapping[str, Any]]]]) -
             results = [runs[gateway][load.name] for runs in rounds if load.name in runs.get(gateway, {})]
             share = statistics.median([result.get("cpu_share", 0.0) for result in results] or [0.0])
             if gateway != "direct" and not load.rate and 0 < share < _FULL:
-                shares.setdefault(load.name, []).append(f"{gateway} {100 * share:.0f} %")
+                shares.setdefault(load.name, []).append(f"{gateway} {100 * share:.0f}%")
     if not shares:
         return []
     text = "; ".join(f"{load}: {', '.join(names)}" for load, names in shares.items())
