@@ -32,8 +32,8 @@ def one(instructions: int = 100_000, *changes: Change) -> Accepted:
     return Accepted("2026-11-27", _ENVIRONMENT, 800, {"completion": case(instructions)}, changes)
 
 
-def verdict(counts: list[float], spread: float = 0.0, **changed: Function) -> Verdict:
-    counted = {"completion": Counted("d", [profile(count, **changed) for count in counts], 0.0)}
+def verdict(counts: list[float], spread: float = 0.0, changed: dict[str, Function] | None = None) -> Verdict:
+    counted = {"completion": Counted("d", [profile(count, **(changed or {})) for count in counts], 0.0)}
     (found,) = compare({"completion": case()}, counted, {"completion": spread})
     return found
 
@@ -60,7 +60,7 @@ def test_the_functions_that_grew_are_named_with_their_calls() -> None:
         "CPyDef_body___again": Function(20_000, 9, 1),
         "PyDict_GetItem.part.0": Function(60_000, 9_400, 950),
     }
-    found = verdict([130_000], **doubled)
+    found = verdict([130_000], changed=doubled)
 
     assert growth(found) == [
         "leg.Leg.end: +30,000 instructions (40,000 -> 70,000), 3 -> 6 calls",
@@ -74,7 +74,7 @@ def test_the_functions_that_grew_are_named_with_their_calls() -> None:
 
 
 def test_many_small_growths_are_named_too() -> None:
-    found = verdict([104_000], CPyDef_leg___Leg___end=Function(40_100, 600, 3))
+    found = verdict([104_000], changed={"CPyDef_leg___Leg___end": Function(40_100, 600, 3)})
     assert growth(found) == ["leg.Leg.end: +100 instructions (40,000 -> 40,100), 3 -> 3 calls"]
 
 
