@@ -79,17 +79,11 @@ def test_readme_installs_with_three_commands() -> None:
     ]
 
 
-def test_readme_has_the_numbers_of_the_benchmarks() -> None:
-    """Of the last hour of random faults, and of the gateway's table."""
+def test_readme_has_the_number_of_the_last_hour_of_random_faults() -> None:
     lines = (ROOT / "benchmarks" / "soak" / "faults.jsonl").read_text().splitlines()
     runs = [run for run in map(json.loads, lines) if run["date"] == "2026-11-22" and run["seconds"] > 590]
     assert sum(run["seconds"] for run in runs) == pytest.approx(3600, abs=60)
     assert f"each of {sum(run['requests'] for run in runs):,} requests" in README
-    table = (ROOT / "benchmarks" / "gateway" / "README.md").read_text()
-    shown = re.search(r"([\d.]+) times the requests per second and ([\d.]+) times the CPU", README)
-    assert shown is not None
-    assert re.search(rf"^\| req/s, 64 connections.*\*\*{shown[1]} .\*\*", table, re.MULTILINE)
-    assert re.search(rf"^\| CPU per request, ms .*\*\*{shown[2]} .\*\*", table, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", re.findall(r"!\[[^]]*\]\((\S+)\)", README))
