@@ -44,7 +44,7 @@ def _peak(deployment: PDDeployment, resource: str) -> Fraction:
 
 def _operator() -> Manifest:
     manifest = operator_deployment()
-    assert manifest["spec"]["replicas"] == 1
+    assert (manifest["spec"]["replicas"], manifest["spec"]["strategy"]) == (1, {"type": "Recreate"})
     return pod_of(manifest)
 
 
