@@ -60,8 +60,7 @@ class ScrapeSource(Part):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            f"{is_selective('namespaceSelector')} || {is_selective('podSelector')}"
-            " || has(self.namespaceLabels) || has(self.podLabels)",
+            f"{is_selective('namespaceSelector')} || {is_selective('podSelector')}",
             "an entry without labels would admit every pod; write podSelector or namespaceSelector",
             lambda source: not (source.namespace_selector.is_empty and source.pod_selector.is_empty),
         ),

@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-COMMIT: Final = "27e4ed9"
+COMMIT: Final = "fbf88d8"
 FOLDER: Final = Path(__file__).parent / "previous"
 WHEEL: Final = FOLDER / "pdx_serving-0.1.0-py3-none-any.whl"
 CHART: Final = FOLDER / "pdx-0.1.0.tgz"
