@@ -104,13 +104,13 @@ def run(checkout: Path, times: int, why: str | None) -> bool:
     code = code_of_checkout(checkout)
     result = _count(code, base, recorded, times)
     if result.restless:
-        say(f"The runs of {', '.join(result.restless)} differ by more than {gate.MOST_SPREAD:.0%}. Counting again:")
+        names = ", ".join(result.restless)
+        say(f"The runs of {names} differ by more than {gate.MOST_SPREAD:.0%}; is the machine busy? Counting once more:")
         result = _count(code, base, recorded, times)
     say("\n" + table(result.verdicts, result.after, result.polls))
     if recorded is None or why is not None:
         return _accept(recorded or Accepted(_today(), present, 0, {}), result, why or "", every=recorded is None)
     faults = [
-        *(f"The runs of {name} differ too much to decide; is the machine busy?" for name in result.restless),
         *gate.case_faults(recorded.cases, _DIGESTS),
         *gate.raise_faults(recorded),
         *accepted.history_faults([version.accepted for version in versions], recorded),

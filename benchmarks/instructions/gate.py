@@ -13,7 +13,7 @@ MOST_RISE: Final = 0.02
 _SPREADS: Final = 3.0
 """A count may be higher by this many times the measured spread."""
 MOST_SPREAD: Final = 0.02
-"""With a larger spread, nothing can be decided."""
+"""With a larger spread, everything is counted once more."""
 MOST_RAISED: Final = 0.05
 """The sum of all raises of an accepted count since its first version."""
 _LEAST_GROWTH: Final = 0.003
