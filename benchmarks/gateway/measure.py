@@ -71,14 +71,22 @@ def run(bench: Bench, gateway: Gateway, load: Load, seconds: float) -> Result:
     return result
 
 
+def read_queue(admin: int) -> tuple[float, list[float]]:
+    """Requests that have waited in PDX's queue since its start, and the limit of each of its engines.
+
+    `admin`: its admin port. Commit 2109863 has no limits of this kind.
+    """
+    page = processes.get_text(admin, "/metrics")
+    waited = _WAITED.search(page)
+    return float(waited[1]) if waited else 0.0, [float(limit) for limit in _LIMITS.findall(page)]
+
+
 def _queue(gateway: Gateway) -> tuple[float, list[float]] | None:
-    """Requests that have waited in PDX's queue since its start, and the limits of its engines."""
+    """The same with each limit once; None for a gateway that is not PDX."""
     if not gateway.name.startswith("pdx"):
         return None
-    page = processes.get_text(admin_port(gateway.port), "/metrics")
-    waited = _WAITED.search(page)
-    limits = {float(limit) for limit in _LIMITS.findall(page)}
-    return float(waited[1]) if waited else 0.0, sorted(limits)
+    waited, limits = read_queue(admin_port(gateway.port))
+    return waited, sorted(set(limits))
 
 
 def _cpu(bench: Bench) -> dict[str, float]:

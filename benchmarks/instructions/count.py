@@ -6,7 +6,6 @@ one has more. So start-up and the harness are not in it. Instructions of the ker
 
 import os
 import queue
-import re
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from typing import Final
 
 from benchmarks.gateway import cache, processes
 from benchmarks.gateway.commits import CHECKOUT, Code
+from benchmarks.gateway.measure import read_queue
 from benchmarks.instructions.cases import CASES, Case, Flags
 from benchmarks.instructions.client import Client
 from benchmarks.instructions.environment import TUNABLES
@@ -39,8 +39,6 @@ _PATIENT: Final = [
     part for name in ("connect", "prefill", "handoff", "first-event") for part in (f"--{name}-seconds", f"{_TIMEOUT:g}")
 ]
 _FIRST_PORT: Final = 18401
-_WAITED: Final = re.compile(r'^pdx_phase_seconds_count\{phase="queue"\} (\S+)', re.MULTILINE)
-_LIMITS: Final = re.compile(r"^pdx_leg_limit\{[^}]*\} (\S+)", re.MULTILINE)
 
 
 class CountError(Exception):
@@ -180,14 +178,15 @@ class _Gateway:
         polls = self._pages()
         with Client(self._ports.gateway, case.connections) as client:
             self._send(client, case, case.few if case.stream else max(_WARM, case.connections))
-            waited = self._waited()
+            waited, _ = read_queue(self._ports.admin)
             self._dump()
             self._send(client, case, case.few)
             few = self._dump()
             self._send(client, case, case.many)
             many = self._dump()
         requests = 2 if case.stream else case.few + case.many
-        run = Run(many.per_request(few, case.many - case.few), requests, round(self._waited() - waited))
+        waited_after, _ = read_queue(self._ports.admin)
+        run = Run(many.per_request(few, case.many - case.few), requests, round(waited_after - waited))
         if self._pages() != polls:
             raise CountError("The gateway polled its engines while its instructions were counted.")
         if not case.least_waited <= run.waited / requests <= case.most_waited:
@@ -216,7 +215,7 @@ class _Gateway:
         engines = len(self._ports.prefill) + len(self._ports.decode)
         ends = time.monotonic() + _TIMEOUT
         while True:
-            limits = [float(limit) for limit in _LIMITS.findall(self._metrics())]
+            _, limits = read_queue(self._ports.admin)
             if len(limits) == engines and all(limit in flags.limits for limit in limits):
                 return
             if time.monotonic() > ends:
@@ -230,16 +229,6 @@ class _Gateway:
             if time.monotonic() > ends:
                 raise CountError("The gateway's polls cannot be stopped: still_gateway.py has to know how they pause.")
             time.sleep(_QUIET_SECONDS)
-
-    def _waited(self) -> float:
-        """Return how many requests have waited in the queue since the start."""
-        found = _WAITED.search(self._metrics())
-        if found is None:
-            raise CountError("The gateway's metrics page does not count the requests that waited.")
-        return float(found[1])
-
-    def _metrics(self) -> str:
-        return processes.get_text(self._ports.admin, "/metrics")
 
     def _pages(self) -> int:
         """Return how often the engines' metrics pages have been requested."""
