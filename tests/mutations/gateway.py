@@ -153,8 +153,8 @@ MUTATIONS: Final = (
     Mutation(
         "a frozen engine without requests gets no health check",
         "health/load_poller.py",
-        "self._idle[key] = not has_work([report], 0)",
-        "self._idle[key] = False",
+        "self._idle[start] = not has_work([report], 0)",
+        "self._idle[start] = False",
         "component/health/test_frozen.py::test_a_frozen_prefill_is_ejected_without_requests",
     ),
     Mutation(

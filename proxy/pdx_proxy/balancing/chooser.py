@@ -4,7 +4,6 @@ import zlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from pdx_api.connectors import family_of
 from pdx_api.connectors.families import Push
 from pdx_api.names import Policy as PolicyName
 from pdx_api.names import Role
@@ -107,7 +106,7 @@ class Chooser:
         self.decodes.apply_load(snapshot, reports, self._counters.relays)
         if self.places:
             phases = self._counters.phases
-            overlap = any(isinstance(family_of(d.connector, d.order, d.spec.protocol), Push) for d in snapshot.decode)
+            overlap = any(isinstance(d.family, Push) for d in snapshot.decode)
             self._handoffs.update(phases[Phase.HANDOFF], phases[Phase.PREFILL], overlap=overlap)
             self.decodes.handoff = self._handoffs.seconds
 

@@ -1,13 +1,13 @@
 """One engine, or one data-parallel rank of it, as the gateway addresses it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
 
 from pdx_api.connectors import family_of
-from pdx_api.connectors.families import Identity, Push
+from pdx_api.connectors.families import Family, Identity, Push
 from pdx_api.names import Order, Role
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.events import HUNG, INFERENCE, Cause
@@ -16,6 +16,11 @@ from pdx_proxy.endpoints.models import ServedModel
 NO_SLOT: Final = -1
 _RANK_HEADER: Final = "X-data-parallel-rank"
 _OF_SPEC: Final = ("address", "connector", "order", "revision", "role")
+
+Start = tuple[str, int]
+"""One start of an engine: the name and the generation of its endpoint."""
+Pairing = tuple[str, int, str, int]
+"""A P and a D, each with its generation: see `pairing`."""
 
 
 class State(StrEnum):
@@ -78,6 +83,10 @@ class Endpoint:
     """Name of its KV connector."""
     order: Order = field(init=False, repr=False, compare=False)
     """The order that it is wired for."""
+    family: Family = field(init=False, repr=False, compare=False)
+    """How it hands KV over, or receives it."""
+    start: Start = field(init=False, repr=False, compare=False)
+    """Its name and generation. What is learned of one start does not hold for the next."""
 
     def __post_init__(self) -> None:
         rank = self.spec.rank
@@ -87,6 +96,12 @@ class Endpoint:
         object.__setattr__(self, "host", str(self.spec.address))
         for name in _OF_SPEC:
             object.__setattr__(self, name, getattr(self.spec, name))
+        object.__setattr__(self, "family", _family_of(self.spec))
+        object.__setattr__(self, "start", (self.spec.name, self.generation))
+
+    def __reduce__(self) -> tuple[type["Endpoint"], tuple[Any, ...]]:
+        """Send the fields that define it to another process. A family contains functions, which cannot be sent."""
+        return Endpoint, tuple(getattr(self, name) for name in _DEFINING)
 
     @property
     def state(self) -> State:
@@ -116,6 +131,9 @@ class Endpoint:
         return self.warm_up_state is not State.WARM and self.spec.ready and not self.spec.leaving
 
 
+_DEFINING: Final = tuple(attribute.name for attribute in fields(Endpoint) if attribute.init)
+
+
 def by_rank(specs: Iterable[EndpointSpec]) -> Iterable[EndpointSpec]:
     """Yield the engines; a P of a push family yields each of its data-parallel ranks.
 
@@ -124,12 +142,16 @@ def by_rank(specs: Iterable[EndpointSpec]) -> Iterable[EndpointSpec]:
     """
     for spec in specs:
         ranked = spec.ranks > 1 and spec.role is Role.PREFILL
-        if ranked and isinstance(family_of(spec.connector, spec.order, spec.protocol), Push):
+        if ranked and isinstance(_family_of(spec), Push):
             yield from (replace(spec, rank=rank) for rank in range(spec.ranks))
         else:
             yield spec
 
 
-def pairing(prefill: Endpoint, decode: Endpoint) -> tuple[str, int, str, int]:
+def pairing(prefill: Endpoint, decode: Endpoint) -> Pairing:
     """Return the key of a pair in one generation of each."""
-    return (prefill.name, prefill.generation, decode.name, decode.generation)
+    return prefill.start + decode.start
+
+
+def _family_of(spec: EndpointSpec) -> Family:
+    return family_of(spec.connector, spec.order, spec.protocol)

@@ -6,10 +6,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from pdx_api.names import Role
-from pdx_proxy.endpoints.endpoint import Endpoint, State
-
-Pairing = tuple[str, int, str, int]
-"""A P and a D, each with its generation: see `pairing`."""
+from pdx_proxy.endpoints.endpoint import Endpoint, Pairing, State
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from typing import Final
 
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.prefill.backlog import PrefillLeg
-from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint, Start
 from pdx_proxy.endpoints.events import Cause, EventSink, HealthCheckRequest, LostHandoff, Suspect
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.attribution import Culprit, attribute
@@ -17,8 +17,6 @@ from pdx_proxy.http.upstream.failures import (
     EngineFailure,
 )
 
-Start = tuple[str, int]
-"""Name and generation of an endpoint."""
 _CHECK_PERIOD_SECONDS: Final = 1.0
 """Between two requests of one worker for a health check of one endpoint."""
 
@@ -92,7 +90,7 @@ class EndpointObserver(LegObserver):
         A wait that was too long or a connection that the engine closed shows that of no engine: it is checked. Closed
         connections also count as errors.
         """
-        start = (endpoint.name, endpoint.generation)
+        start = endpoint.start
         if isinstance(failure, DeadlineExceeded | ConnectTimeout):
             self.check(endpoint)
         elif isinstance(failure, ClosedConnection):
@@ -106,7 +104,7 @@ class EndpointObserver(LegObserver):
 
     def check(self, endpoint: Endpoint) -> None:
         """Request a health check of the endpoint."""
-        start, now = (endpoint.name, endpoint.generation), self._load.clock()
+        start, now = endpoint.start, self._load.clock()
         last = self._checked.get(start)
         if start not in self._lost and (last is None or now - last >= _CHECK_PERIOD_SECONDS):
             self._checked[start] = now
@@ -119,7 +117,7 @@ class EndpointObserver(LegObserver):
     def handed_over(self, prefill: Endpoint) -> None:
         """A D has the P's KV."""
         if self._failing:
-            self._failing.discard((prefill.name, prefill.generation))
+            self._failing.discard(prefill.start)
             self._handoffs.succeeded(prefill)
 
     def handoff_failed(self, prefill: Endpoint, failure: EngineFailure) -> None:
@@ -140,7 +138,7 @@ class EndpointObserver(LegObserver):
         if culprit is Culprit.DECODE:
             self.suspect(decode, failure)
         elif culprit is Culprit.EITHER:
-            start, peer = (decode.name, decode.generation), (prefill.name, prefill.generation)
+            start, peer = decode.start, prefill.start
             same = self._failed_with.get(start) == peer and peer in self._failing
             if same and self._outliers.count(decode) > 1:
                 self._outliers.forgive(decode)
@@ -154,7 +152,7 @@ class EndpointObserver(LegObserver):
         counts = self._outliers.counts or self._handoffs.counts or self._broken.counts
         if not (counts or self._lost or self._failing or self._checked or self._failed_with):
             return
-        starts = {(e.name, e.generation) for e in snapshot.everything}
+        starts = {e.start for e in snapshot.everything}
         self._outliers.keep(starts)
         self._broken.keep(starts)
         self._handoffs.keep(starts)

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint, Start
 from pdx_proxy.endpoints.events import Cause, Suspect
 
 
@@ -17,36 +17,35 @@ class OutlierDetector:
         self._what = what
         self.limit = limit
         """Consecutive failures that make an endpoint suspect; 0: no number does."""
-        self.counts: dict[tuple[str, int], int] = {}
-        """By name and generation. Never zero, so it is empty while no engine fails."""
+        self.counts: dict[Start, int] = {}
+        """Never zero, so it is empty while no engine fails."""
 
     def failed(self, endpoint: Endpoint, detail: str) -> Suspect | None:
         """Count a failure; return the event if the endpoint has reached the limit."""
-        key = (endpoint.name, endpoint.generation)
-        count = self.counts.get(key, 0) + 1
+        start = endpoint.start
+        count = self.counts.get(start, 0) + 1
         if count == self.limit:
-            self.counts.pop(key, None)
-            return Suspect(*key, f"{count} consecutive {self._what}, the last: {detail}", self._cause)
+            self.counts.pop(start, None)
+            return Suspect(*start, f"{count} consecutive {self._what}, the last: {detail}", self._cause)
         if self.limit:
-            self.counts[key] = count
+            self.counts[start] = count
         return None
 
     def forgive(self, endpoint: Endpoint) -> None:
         """Take the last failure back: the engine did not cause it."""
-        key = (endpoint.name, endpoint.generation)
-        left = self.counts.pop(key, 0) - 1
+        left = self.counts.pop(endpoint.start, 0) - 1
         if left > 0:
-            self.counts[key] = left
+            self.counts[endpoint.start] = left
 
     def count(self, endpoint: Endpoint) -> int:
         """Return the consecutive failures of the endpoint so far."""
-        return self.counts.get((endpoint.name, endpoint.generation), 0)
+        return self.counts.get(endpoint.start, 0)
 
     def succeeded(self, endpoint: Endpoint) -> None:
         """Reset the count."""
-        self.counts.pop((endpoint.name, endpoint.generation), None)
+        self.counts.pop(endpoint.start, None)
 
-    def keep(self, generations: Collection[tuple[str, int]]) -> None:
-        """Forget every other endpoint and generation."""
+    def keep(self, starts: Collection[Start]) -> None:
+        """Forget every other start."""
         if self.counts:
-            self.counts = {key: count for key, count in self.counts.items() if key in generations}
+            self.counts = {start: count for start, count in self.counts.items() if start in starts}

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import msgspec
 
-from pdx_api.connectors import family_of
 from pdx_api.connectors.families import AtBootstrap, Identity, KVParams, Pool, Push
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.bootstrap import query_identity
@@ -54,8 +53,7 @@ async def hand_over(
 
     Each leg may take `seconds`. Raises EngineFailure with the engine's name.
     """
-    family = family_of(prefill.connector, prefill.order, prefill.spec.protocol)
-    request_id, began = engines.new_id(), engines.clock()
+    family, request_id, began = prefill.family, engines.new_id(), engines.clock()
     if isinstance(family, Pool):
         transfer_params(prefill, await _prefill(engines, prefill, body, None, seconds, request_id))
         finished = engines.clock()

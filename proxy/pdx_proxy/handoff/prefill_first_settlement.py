@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from pdx_api.connectors import family_of
 from pdx_api.connectors.families import KVParams, Pool
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.leg import Leg
@@ -86,7 +85,7 @@ def leave_decode(
 
 def _may_stop(prefill: Endpoint) -> bool:
     """Whether P may be stopped while it works."""
-    family = family_of(prefill.connector, prefill.order, prefill.spec.protocol)
+    family = prefill.family
     return not isinstance(family, Pool) or family.stops_prefill
 
 

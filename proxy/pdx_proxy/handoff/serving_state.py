@@ -48,7 +48,7 @@ class ServingState:
 
     def apply(self, snapshot: Snapshot) -> None:
         """Put a snapshot in force and forget pairs of engines that are gone or have restarted."""
-        self.handshakes.apply({(e.name, e.generation) for e in snapshot.everything})
+        self.handshakes.apply({e.start for e in snapshot.everything})
         for pair in snapshot.handshaken - self.engines.snapshot.handshaken:
             self.handshakes.add(pair)
         self.engines.apply(snapshot)

@@ -10,7 +10,6 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from pdx_api.connectors import family_of
 from pdx_api.connectors.families import Pool
 from pdx_api.defaults import LEASE_MARGIN_SECONDS
 from pdx_api.names import Role
@@ -92,7 +91,7 @@ class Settlements:
 
     def _lease_seconds(self, prefill: Endpoint) -> float:
         """How long P keeps finished KV that no D reads."""
-        family = family_of(prefill.connector, prefill.order, prefill.spec.protocol)
+        family = prefill.family
         kept = None if isinstance(family, Pool) else family.kept_seconds
         return self.engines.deadlines.handoff + LEASE_MARGIN_SECONDS if kept is None else kept
 

@@ -9,11 +9,10 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from pdx_api.connectors import family_of
 from pdx_api.connectors.families import Push
 from pdx_api.names import Role
 from pdx_proxy.config.settings import Address
-from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint, Start
 from pdx_proxy.endpoints.events import Cause, EndpointEvent, Suspect
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.engine_metrics import read_finished, read_progress, read_waiting
@@ -28,9 +27,6 @@ ANSWER_SECONDS: Final = 2.0
 _CONCURRENT: Final = 16
 _log: Final = logging.getLogger(__name__)
 
-Start = tuple[str, int]
-"""Name and generation of an endpoint."""
-
 
 def push_survives(endpoint: Endpoint, handoff_seconds: float) -> float | None:
     """Return how long a finished P keeps KV for a D that queues the request, in seconds; None if D renews P's lease.
@@ -38,7 +34,7 @@ def push_survives(endpoint: Endpoint, handoff_seconds: float) -> float | None:
     In pull orders D sends heartbeats from the moment that its scheduler has the request (vLLM 0.32
     nixl/base_scheduler.py, `on_new_request`). In push orders P does not recognize the ID in them. See docs/settling.md.
     """
-    family = family_of(endpoint.connector, endpoint.order, endpoint.spec.protocol)
+    family = endpoint.family
     if not isinstance(family, Push):
         return None
     return handoff_seconds if family.kept_seconds is None else family.kept_seconds
@@ -95,7 +91,7 @@ class EngineWatch:
         for endpoint in self._snapshot().everything:
             if endpoint.warm:
                 by_address.setdefault(endpoint.address, []).append(endpoint)
-        starts = {(e.name, e.generation) for ranks in by_address.values() for e in ranks}
+        starts = {e.start for ranks in by_address.values() for e in ranks}
         self._observed = {start: seen for start, seen in self._observed.items() if start in starts}
         self._queues = {start: sample for start, sample in self._queues.items() if start in starts}
         await asyncio.gather(*map(self._poll, by_address.values()))
@@ -116,7 +112,7 @@ class EngineWatch:
             self._read_queue(endpoint, page, now)
 
     def _read_progress(self, endpoint: Endpoint, page: bytes, now: float) -> None:
-        limit, start = self._engines.settings.health.stalled_seconds, (endpoint.name, endpoint.generation)
+        limit, start = self._engines.settings.health.stalled_seconds, endpoint.start
         progress = read_progress(page, endpoint.spec.rank)
         if progress is None or not limit:
             return
@@ -130,7 +126,7 @@ class EngineWatch:
         waiting, finished = read_waiting(page, endpoint.spec.rank), read_finished(page, endpoint.spec.rank)
         if survives is None or waiting is None or finished is None:
             return
-        start = (endpoint.name, endpoint.generation)
+        start = endpoint.start
         before, sample = self._queues.get(start), QueueSample(waiting.capacity, finished, now)
         self._queues[start] = sample
         self._set_long_queue(endpoint, queue_seconds(before, sample) > survives)

@@ -31,7 +31,7 @@ def conclude(endpoint: Endpoint, failure: EngineFailure, failed: int) -> Suspect
 
     Pure.
     """
-    start = (endpoint.name, endpoint.generation)
+    start = endpoint.start
     if isinstance(failure, ConnectFailure) and not isinstance(failure, ConnectTimeout):
         return Suspect(*start, str(failure), Cause.LOST)
     if failed < FAILED_CHECKS:

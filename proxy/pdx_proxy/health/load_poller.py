@@ -14,7 +14,7 @@ from pdx_api.names import Role
 from pdx_proxy.balancing.engine_limits import EngineLimit, LimitEstimator, Work
 from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
 from pdx_proxy.config.settings import Address
-from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint, Start
 from pdx_proxy.endpoints.events import EndpointEvent, HealthCheckRequest
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.engine_metrics import read_load, read_sample
@@ -68,18 +68,17 @@ class LoadPoller:
         self._report = report
         self._waiting = waiting
         """Returns the number of requests that wait in the gateway."""
-        self._estimators: dict[tuple[str, int], LimitEstimator] = {}
-        """By name and generation of the endpoint."""
-        self._limits: dict[tuple[str, int], EngineLimit] = {}
+        self._estimators: dict[Start, LimitEstimator] = {}
+        self._limits: dict[Start, EngineLimit] = {}
         self._snapshot = snapshot
         self._publish = publish
         """Called after each change of `reports`."""
         self._random = rng or random.Random()  # noqa: S311 (spreads load)
         self._slots = asyncio.Semaphore(_CONCURRENT)
-        self._found: dict[tuple[str, int], tuple[float, LoadReport]] = {}
-        """The last report and its time, by name and generation of the endpoint."""
-        self._idle: dict[tuple[str, int], bool] = {}
-        """Whether an endpoint had no work by its last report, however old that is; by name and generation."""
+        self._found: dict[Start, tuple[float, LoadReport]] = {}
+        """The last report and its time."""
+        self._idle: dict[Start, bool] = {}
+        """Whether an endpoint had no work by its last report, however old that is."""
         self._late: dict[Address, int] = {}
         """Consecutive rounds in which an engine did not answer in time."""
         self._task: asyncio.Task[None] | None = None
@@ -119,7 +118,7 @@ class LoadPoller:
             if endpoint.warm:
                 by_address.setdefault(endpoint.address, []).append(endpoint)
         answered = await asyncio.gather(*map(self._poll, by_address.values()))
-        self._update({(e.name, e.generation) for ranks in by_address.values() for e in ranks})
+        self._update({e.start for ranks in by_address.values() for e in ranks})
         late = [address for address, in_time in zip(by_address, answered, strict=True) if not in_time]
         self._late = {address: self._late.get(address, 0) + 1 for address in late}
         await self._check_idle([by_address[address] for address in late if self._late[address] >= LATE_ROUNDS])
@@ -133,14 +132,14 @@ class LoadPoller:
 
     async def _check_idle(self, late: Sequence[Sequence[Endpoint]]) -> None:
         """Request a health check of those of these engines that have no work."""
-        idle = [ranks for ranks in late if all(self._idle.get((e.name, e.generation)) for e in ranks)]
+        idle = [ranks for ranks in late if all(self._idle.get(e.start) for e in ranks)]
         if not idle or not await self._has_time():
             return
         legs = await self._legs()
         for ranks in idle:
             if not has_work((), sum(legs.get(e.name, 0) for e in ranks)):
                 for endpoint in ranks:
-                    self._report(HealthCheckRequest(endpoint.name, endpoint.generation))
+                    self._report(HealthCheckRequest(*endpoint.start))
 
     async def _has_time(self) -> bool:
         """Whether this process has time for a health check. If it is overloaded, every engine seems to be late."""
@@ -168,21 +167,21 @@ class LoadPoller:
         for endpoint in ranks:
             report = read_load(page, endpoint.spec.rank)
             if report is not None:
-                key = endpoint.name, endpoint.generation
-                self._found[key] = (now, report)
-                self._idle[key] = not has_work([report], 0)
-                estimator = self._estimators.get(key)
+                start = endpoint.start
+                self._found[start] = (now, report)
+                self._idle[start] = not has_work([report], 0)
+                estimator = self._estimators.get(start)
                 if estimator is None:
                     work = Work.PREFILL if endpoint.role is Role.PREFILL else Work.DECODE
-                    estimator = self._estimators[key] = LimitEstimator(work)
-                self._limits[key] = estimator.update(read_sample(page, report, now, endpoint.spec.rank))
+                    estimator = self._estimators[start] = LimitEstimator(work)
+                self._limits[start] = estimator.update(read_sample(page, report, now, endpoint.spec.rank))
 
-    def _update(self, polled: set[tuple[str, int]]) -> None:
+    def _update(self, polled: set[Start]) -> None:
         oldest = self._engines.clock() - OLDEST_SECONDS
-        self._found = {key: entry for key, entry in self._found.items() if key in polled and entry[0] > oldest}
-        self._estimators = {key: each for key, each in self._estimators.items() if key in polled}
-        self._idle = {key: idle for key, idle in self._idle.items() if key in polled}
-        self._limits = {key: limit for key, limit in self._limits.items() if key in self._found}
+        self._found = {start: entry for start, entry in self._found.items() if start in polled and entry[0] > oldest}
+        self._estimators = {start: estimator for start, estimator in self._estimators.items() if start in polled}
+        self._idle = {start: idle for start, idle in self._idle.items() if start in polled}
+        self._limits = {start: limit for start, limit in self._limits.items() if start in self._found}
         engines = {name: report for (name, _), (_, report) in self._found.items()}
         limits = {name: limit for (name, _), limit in self._limits.items()}
         reports = LoadReports(engines, limits, frozenset(name for name, _ in polled) - engines.keys())

@@ -8,7 +8,7 @@ from pdx_api.connectors.families import Identity
 from pdx_api.names import Role
 from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import EndpointSpec
-from pdx_proxy.endpoints.endpoint import NO_SLOT, Endpoint, State, by_rank, pairing
+from pdx_proxy.endpoints.endpoint import NO_SLOT, Endpoint, Pairing, State, by_rank, pairing
 from pdx_proxy.endpoints.events import Cause, EndpointEvent, HealthCheckRequest, LostHandoff, Suspect
 from pdx_proxy.endpoints.models import ServedModel, latest
 from pdx_proxy.endpoints.snapshot import Snapshot
@@ -43,7 +43,7 @@ class EndpointRegistry:
         self._clock = clock
         self._table = table
         self._endpoints = {spec.name: self._create(spec) for spec in by_rank(specs)}
-        self._handshaken: frozenset[tuple[str, int, str, int]] = frozenset()
+        self._handshaken: frozenset[Pairing] = frozenset()
         self._cursor = 0
         self.ejections = dict.fromkeys(Cause, 0)
         """Count of ejections by cause."""
@@ -158,7 +158,7 @@ class EndpointRegistry:
 
     def _drop_handshakes(self) -> None:
         """Forget the pairs of engines that are gone and of earlier generations."""
-        current = {(e.name, e.generation) for e in self._endpoints.values()}
+        current = {e.start for e in self._endpoints.values()}
         self._handshaken = frozenset(key for key in self._handshaken if {key[:2], key[2:]} <= current)
 
     def _create(self, spec: EndpointSpec) -> Endpoint:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pdx_api.names import Role
-from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.endpoints.endpoint import Endpoint, Start
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.engine_metrics import PromptTokens, read_prompt_tokens
 from pdx_proxy.engines.engines import Engines
@@ -28,8 +28,6 @@ _ROUNDS: Final = 4
 _CONCURRENT: Final = 16
 _log: Final = logging.getLogger(__name__)
 
-Key = tuple[str, int]
-"""Name and generation of an endpoint."""
 Counts = deque[PromptTokens]
 
 
@@ -67,8 +65,8 @@ class TransferShare:
     report: Callable[[], Awaitable[Mapping[str, Any]]]
     """Returns the sum of the workers' reports."""
     rng: random.Random = field(default_factory=random.Random)
-    _counts: dict[Key, Counts] = field(default_factory=dict)
-    _counted_at: dict[Key, float] = field(default_factory=dict)
+    _counts: dict[Start, Counts] = field(default_factory=dict)
+    _counted_at: dict[Start, float] = field(default_factory=dict)
     """When each D reported its last count, by the engines' clock."""
     _splits: deque[int] = field(default_factory=lambda: deque(maxlen=_ROUNDS))
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONCURRENT))
@@ -115,9 +113,9 @@ class TransferShare:
         decode = [e for e in self.snapshot().everything if e.role is Role.DECODE]
         await asyncio.gather(*(self._poll(endpoint) for endpoint in decode if endpoint.warm))
         oldest = self.engines.clock() - _ROUNDS * PAUSE_SECONDS
-        keys = {(endpoint.name, endpoint.generation) for endpoint in decode}
-        for key in [key for key, at in self._counted_at.items() if key not in keys or at < oldest]:
-            del self._counts[key], self._counted_at[key]
+        starts = {endpoint.start for endpoint in decode}
+        for start in [start for start, at in self._counted_at.items() if start not in starts or at < oldest]:
+            del self._counts[start], self._counted_at[start]
         self._splits.append((await self.report())["outcomes"][Outcome.SPLIT])
 
     async def _poll(self, endpoint: Endpoint) -> None:
@@ -125,6 +123,6 @@ class TransferShare:
             page = await page_of(self.engines, endpoint, "/metrics", ANSWER_SECONDS)
         count = read_prompt_tokens(page, endpoint.spec.rank)
         if count is not None:
-            key = (endpoint.name, endpoint.generation)
-            self._counts[key] = append(self._counts.get(key), count)
-            self._counted_at[key] = self.engines.clock()
+            start = endpoint.start
+            self._counts[start] = append(self._counts.get(start), count)
+            self._counted_at[start] = self.engines.clock()

@@ -153,7 +153,7 @@ class WarmUp:
         except EngineFailure as failure:
             if failure.endpoint == decode.name and not isinstance(failure, BadAnswer):
                 waited = isinstance(failure, DeadlineExceeded | ConnectTimeout)
-                start = (decode.name, decode.generation)
+                start = decode.start
                 self.on_event(HealthCheckRequest(*start) if waited else Suspect(*start, str(failure)))
             raise
         self._perform(self._registry.warm_up_succeeded(prefill, probe.identity, decode))

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Coroutine
 from typing import Any, Final
 
-from pdx_api.connectors import family_of
 from pdx_api.connectors.families import Pool, Pull
 from pdx_api.names import PrefillFailure, Role
 from pdx_proxy.admission.admission import Admission, Waiter
@@ -185,7 +184,7 @@ class Attempts:
         prefill, decode = choice.prefill, choice.decode
         if prefill is None:
             return self._whole(choice, call, method)
-        family = family_of(prefill.connector, prefill.order, prefill.spec.protocol)
+        family = prefill.family
         if isinstance(family, Pull):
             return pull.hand_off(self._serving, self._settlements, family, (prefill, decode), call)
         if isinstance(family, Pool):

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from pdx_api.connectors import family_of
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.probe import Probe, hand_over, page_of, serve
@@ -126,8 +125,7 @@ class AttemptRunner:
         prefill, decode = await asyncio.gather(*map(self._facts, pair))
         if probe is None:
             return Evidence(result, prefill, decode)
-        family = family_of(pair[0].connector, pair[0].order, pair[0].spec.protocol)
-        return Evidence(result, prefill, decode, announced_host(family, probe.identity, probe.decode_params))
+        return Evidence(result, prefill, decode, announced_host(pair[0].family, probe.identity, probe.decode_params))
 
     async def _facts(self, endpoint: Endpoint) -> Facts:
         return read_facts(*[await page_of(self._engines, endpoint, path, LEG_SECONDS) for path in _PAGES])

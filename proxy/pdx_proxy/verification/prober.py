@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from pdx_api.connectors import family_of
 from pdx_api.verification import LONGEST_WAIT, Finding, Verdict
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
@@ -179,7 +178,7 @@ class TransferProber:
 
     def _forget_all_but(self, everything: Sequence[Endpoint]) -> None:
         """Forget the engines and the revisions that are gone."""
-        names, starts = {e.name for e in everything}, {(e.name, e.generation) for e in everything}
+        names, starts = {e.name for e in everything}, {e.start for e in everything}
         self._unanswered = {start: count for start, count in self._unanswered.items() if start in starts}
         for pair in [pair for pair in self._records if not names.issuperset(pair)]:
             del self._records[pair]
@@ -225,8 +224,7 @@ class TransferProber:
             return  # the result is about earlier generations
         cause = {}
         if attempt.evidence is not None:
-            family = family_of(pair[0].connector, pair[0].order, pair[0].spec.protocol)
-            cause = {"cause": likely_cause(family, pair[0].address.host, attempt.evidence)}
+            cause = {"cause": likely_cause(pair[0].family, pair[0].address.host, attempt.evidence)}
             if attempt.evidence.unconnected:
                 attempt.seen = f"{attempt.seen}, and {attempt.evidence.unconnected}"
         before, now = self._records.get(names), self._engines.clock()

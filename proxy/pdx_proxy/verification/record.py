@@ -17,8 +17,6 @@ Pair = tuple[Endpoint, Endpoint]
 """P and D."""
 Names = tuple[str, str]
 """The names of P and D."""
-Start = tuple[str, int]
-"""Name and generation of an engine."""
 
 
 class Result(StrEnum):

@@ -8,8 +8,8 @@ from typing import Final
 import orjson
 
 from pdx_api.verification import Broken, Cause, Finding, Verdict
-from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.verification.record import Names, Pair, Record, Result, Start, generations_of, names_of
+from pdx_proxy.endpoints.endpoint import Endpoint, Start
+from pdx_proxy.verification.record import Names, Pair, Record, Result, generations_of, names_of
 
 _NEAR: Final = 0.5
 """Two tokens are equally likely if the natural logarithms of their probabilities differ by no more than this."""
@@ -122,7 +122,7 @@ def count_unanswered(
     """
     counts = dict(now)
     for engine in pair:
-        start = (engine.name, engine.generation)
+        start = engine.start
         if engine.name in answered:
             counts.pop(start, None)
         elif engine.name == silent:
@@ -141,7 +141,7 @@ def doubt(prefill: Endpoint | None, decode: Endpoint | None, unanswered: Unanswe
             return f"{letter} is gone"
         if not engine.warm:
             return f"{letter} does not serve"
-        if unanswered.get((engine.name, engine.generation), 0) >= UNANSWERED_PROBES:
+        if unanswered.get(engine.start, 0) >= UNANSWERED_PROBES:
             return f"{letter} has left {UNANSWERED_PROBES} consecutive probes unanswered"
     return ""
 
