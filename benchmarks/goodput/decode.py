@@ -5,17 +5,17 @@ hand-off takes besides the prefill; here that counts as nothing, so D prefills a
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from benchmarks.goodput.engine import Engine
 from benchmarks.goodput.expected_wait import ExpectedWait, prompt_blocks
-from benchmarks.goodput.gateway import Stateless
+from benchmarks.goodput.gateway import Select, Stateless
 from benchmarks.goodput.traces import Request
 from pdx_proxy.balancing.decode.balancer import DecodeBalancer
 from pdx_proxy.balancing.decode.placement import Place, Targets
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReports
-from pdx_proxy.balancing.policies import Policy
 from pdx_proxy.balancing.prefill.backlog import PrefillLeg
 from pdx_proxy.balancing.prefill.balancer import PrefillBalancer
 from pdx_proxy.endpoints.endpoint import Endpoint
@@ -71,9 +71,9 @@ class LeastItl(Stateless):
         self._balancer = DecodeBalancer(load, prefills, self._slo)
         self._balancer.apply(snapshot, LoadReports())
 
-    def policy(self, request: Request, now: float) -> Policy:
+    def select(self, request: Request, now: float) -> Select:
         """See `Choosing`; likewise the others."""
-        return self._balancer.policy_for(self._read(request))
+        return partial(self._balancer.choose, self._read(request))
 
     def polled(self, reports: LoadReports, now: float) -> dict[str, float]:
         """Learn from the streams."""

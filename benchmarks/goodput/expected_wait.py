@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
-from benchmarks.goodput.gateway import Stateless
+from benchmarks.goodput.gateway import Select, Stateless
 from benchmarks.goodput.traces import BLOCK_TOKENS, Request
-from pdx_proxy.balancing.policies import LoadOf, Policy
+from pdx_proxy.balancing.policies import LoadOf
 from pdx_proxy.balancing.prefill import expected_wait
 from pdx_proxy.balancing.prefill.backlog import PrefillEngine, PrefillLeg
 from pdx_proxy.endpoints.endpoint import Endpoint
@@ -26,7 +26,7 @@ class ExpectedWait(Stateless):
         self._legs: dict[int, PrefillLeg] = {}
         self._blocks: tuple[int, PromptBlocks] = (-1, NO_BLOCKS)
 
-    def policy(self, request: Request, now: float) -> Policy:
+    def select(self, request: Request, now: float) -> Select:
         """See `Choosing`."""
         blocks = self._read(request)
 

@@ -7,12 +7,13 @@ here is only what the gateway performs around them: it counts legs, polls the en
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from benchmarks.goodput.engine import Engine
 from benchmarks.goodput.simulation import Dispatch, Route
 from benchmarks.goodput.traces import Request
+from pdx_api.names import Policy as PolicyName
 from pdx_api.names import Role
 from pdx_proxy.balancing.decode.placement import Place
 from pdx_proxy.balancing.engine_limits import EngineSample, LimitEstimator, Work
@@ -20,20 +21,25 @@ from pdx_proxy.balancing.leg_limits import leg_limits
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
 from pdx_proxy.balancing.pick import Choice, pick
-from pdx_proxy.balancing.policies import LoadOf, Policy, affine, least, least_load, pressures
+from pdx_proxy.balancing.policies import LoadOf, Policy, Pressure, affine, least, least_load, pressures
 from pdx_proxy.config.settings import Address, EndpointSpec, Limits
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.health.load_poller import GROWING_SECONDS, PAUSE_SECONDS
+from pdx_proxy.payload import request as payload
+from pdx_proxy.payload.body import Body
 
 _LEG_LIMITS: Final = Limits()
+_ANY: Final = payload.Request("", Body(), (), split=True)
+Select = Callable[[Sequence[Endpoint], LoadOf, int], Endpoint]
+"""Selects an engine for one request of the trace: see `Policy.choose`."""
 
 
 class Choosing(Protocol):
     """One policy of one role. Each gateway has its own."""
 
-    def policy(self, request: Request, now: float) -> Policy:
-        """The policy for a request."""
+    def select(self, request: Request, now: float) -> Select:
+        """What selects an engine for a request."""
 
     def reported(self, reports: LoadReports, endpoints: Sequence[Endpoint], load_of: LoadOf) -> None:
         """The engines' metrics have been read."""
@@ -65,10 +71,21 @@ class Choosing(Protocol):
         """D gets the whole request."""
 
 
+class _Selecting(Policy):
+    """What selects an engine for one request, as a policy of the gateway."""
+
+    def __init__(self, select: Select) -> None:
+        super().__init__(PolicyName.LEAST_REQUESTS)
+        self._select = select
+
+    def choose(self, request: payload.Request, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
+        return self._select(endpoints, load_of, cursor)
+
+
 class Stateless:
     """The policies that keep no state of their own: LeastRequests here, others below."""
 
-    def policy(self, request: Request, now: float) -> Policy:
+    def select(self, request: Request, now: float) -> Select:
         """See `Choosing`; likewise the others."""
         return least
 
@@ -108,21 +125,21 @@ class LeastLoad(Stateless):
     """The policy LeastLoad."""
 
     def __init__(self) -> None:
-        self._policy: Policy = least
+        self._pressures: Mapping[str, Pressure] = {}
 
-    def policy(self, request: Request, now: float) -> Policy:
+    def select(self, request: Request, now: float) -> Select:
         """See `Choosing`."""
-        return self._policy
+        return lambda endpoints, load_of, cursor: least_load(endpoints, load_of, cursor, self._pressures)
 
     def reported(self, reports: LoadReports, endpoints: Sequence[Endpoint], load_of: LoadOf) -> None:
         """Compare the reports with the load that is counted at this moment, as `Chooser.apply` does."""
-        self._policy = least_load(pressures(endpoints, reports.engines, load_of))
+        self._pressures = pressures(endpoints, reports.engines, load_of)
 
 
 class PrefixAffinity(Stateless):
     """The policy PrefixAffinity: the first block of a prompt stands for its first KiB, which makes the key."""
 
-    def policy(self, request: Request, now: float) -> Policy:
+    def select(self, request: Request, now: float) -> Select:
         """See `Choosing`."""
         if not request.prefix:
             return least
@@ -255,11 +272,12 @@ class Gateway:
         return pick(
             self._snapshot,
             self._load.of,
+            _ANY,
             split=bool(self._snapshot.prefill) and request.prompt > self._above,
             avoid=avoid,
             cursor=self._cursor,
-            prefill=self._prefill.policy(request, now),
-            decode=self._decode.policy(request, now),
+            prefill=_Selecting(self._prefill.select(request, now)),
+            decode=_Selecting(self._decode.select(request, now)),
         )
 
 

@@ -76,8 +76,8 @@ MUTATIONS: Final = (
     Mutation(
         "attempts that do not wait go to the smallest engine",
         "balancing/chooser.py",
-        "pick(snapshot, self._share_of, split=split",
-        "pick(snapshot, self._load_of, split=split",
+        "pick(snapshot, self._share_of, request",
+        "pick(snapshot, self._load_of, request",
         "unit/proxy/serving/test_attempts.py::test_attempts_that_do_not_wait_are_divided_by_the_engines_limits",
     ),
     Mutation(

@@ -5,9 +5,10 @@ from typing import Final
 
 from pdx_api.names import Role
 from pdx_proxy.balancing.decode.placement import Place
-from pdx_proxy.balancing.policies import LoadOf, Policy, least
+from pdx_proxy.balancing.policies import LEAST, LoadOf, Policy, least
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
+from pdx_proxy.payload.request import Request
 
 Peers = Mapping[str, Sequence[Endpoint]]
 
@@ -18,24 +19,36 @@ _AGGREGATED: Final = Role.AGGREGATED
 class Choice:
     """The engines of one attempt. Without a P, D serves the whole request."""
 
-    __slots__ = ("decode", "place", "prefill")
+    __slots__ = ("decode", "place", "policy", "prefill", "prefill_policy")
 
-    def __init__(self, decode: Endpoint, prefill: Endpoint | None = None, place: Place | None = None) -> None:
+    def __init__(
+        self,
+        decode: Endpoint,
+        prefill: Endpoint | None = None,
+        place: Place | None = None,
+        policy: Policy = LEAST,
+        prefill_policy: Policy = LEAST,
+    ) -> None:
         self.decode = decode
         self.prefill = prefill
         self.place = place
         """Why D prefills a request that a P could have prefilled; None for any other reason."""
+        self.policy = policy
+        """What selected D."""
+        self.prefill_policy = prefill_policy
+        """What selected P, if there is one."""
 
 
 def pick(
     snapshot: Snapshot,
     load_of: LoadOf,
+    request: Request,
     *,
     split: bool,
     avoid: Collection[str],
     cursor: int,
-    prefill: Policy = least,
-    decode: Policy = least,
+    prefill: Policy = LEAST,
+    decode: Policy = LEAST,
 ) -> Choice | None:
     """Select a D and, to split, a P of its revision; None when no engine can answer.
 
@@ -52,14 +65,16 @@ def pick(
     if not decodes:
         return None
     if not split:
-        return Choice(decode(decodes, load_of, cursor))
-    d = decode(complete or decodes, load_of if len(peers) < 2 else _with_queue(load_of, peers), cursor)
+        return Choice(decode.choose(request, decodes, load_of, cursor), None, None, decode)
+    load_of_pair = load_of if len(peers) < 2 else _with_queue(load_of, peers)
+    d = decode.choose(request, complete or decodes, load_of_pair, cursor)
     if d.role is _AGGREGATED or d.long_queue or d.revision not in peers:
-        return Choice(d)
+        return Choice(d, None, None, decode)
     # P's cursor moves one further each time that D's has gone round. With one cursor, equal numbers of both would
     # always meet in the same pairs, and the first KV between the others would move under load.
     number = len(decodes)
-    return Choice(d, prefill(peers[d.revision], load_of, cursor // number + cursor % number))
+    p = prefill.choose(request, peers[d.revision], load_of, cursor // number + cursor % number)
+    return Choice(d, p, None, decode, prefill)
 
 
 def replacement_decode(snapshot: Snapshot, load_of: LoadOf, decode: Endpoint, *, cursor: int) -> Endpoint:

@@ -1,26 +1,138 @@
-"""Policies: which engine of one role a request goes to. Pure functions of engines, loads and the request's key.
+"""Load-balancing policies: which engine of one role a request goes to. Pure.
 
 A policy scores the endpoints that the caller has filtered and returns the best. The caller defines the load: a request
 in flight is 1, and an engine that must receive less than its share may show more.
 """
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pdx_api.names import Policy as PolicyName
 from pdx_proxy.balancing.load_reports import LoadReport
 from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.payload.request import Request
+from pdx_proxy.telemetry.counters import Affinity
 
 LoadOf = Callable[[Endpoint], float]
 """Returns the load of an endpoint, in requests."""
-Policy = Callable[[Sequence[Endpoint], LoadOf, int], Endpoint]
-"""Selects one of one or more endpoints by their load. The integer is a cursor, which alternates between equals."""
 
 BOUND: Final = 1.25
 """How far above the average load an endpoint may go and still keep its keys."""
 FREE: Final = 2
 """Below this number of requests an endpoint keeps its keys whatever the load of the others."""
 _LEAST_FREE_KV: Final = 0.05
+_KEPT: Final = Affinity.KEPT.value
+_MOVED: Final = Affinity.MOVED.value
+
+
+class Needs:
+    """What must be known of prompts for a policy to decide. Immutable by convention."""
+
+    __slots__ = ("backlog", "kept", "key")
+
+    def __init__(self, *, key: bool = False, backlog: bool = False, kept: bool = False) -> None:
+        self.key = key
+        """The key of each prompt, which is equal for prompts with the same beginning."""
+        self.backlog = backlog
+        """The blocks of each prompt, and what each engine of the role has to prefill."""
+        self.kept = kept
+        """Which prompts each engine keeps, if their blocks are known because of another policy."""
+
+
+_NOTHING: Final = Needs()
+
+
+class Policy:
+    """A way to select one engine of a role. A base class: mypyc calls its methods faster than a Protocol's."""
+
+    __slots__ = ("name", "needs")
+
+    def __init__(self, name: PolicyName, needs: Needs = _NOTHING) -> None:
+        self.name: str = name.value
+        """Its name in the settings, and in what is counted."""
+        self.needs = needs
+
+    def deciding(self, request: Request) -> "Policy":
+        """Return the policy that decides for a request: this one, or `LEAST` if nothing is known to decide by."""
+        return self
+
+    def choose(self, request: Request, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
+        """Select one of one or more endpoints. `cursor` alternates between equals."""
+        raise NotImplementedError
+
+    def compare(self, endpoints: Sequence[Endpoint], reports: Mapping[str, LoadReport], load_of: LoadOf) -> None:
+        """Receive the engines' load reports, and compare them with the load that is counted at this moment."""
+
+
+class LeastRequests(Policy):
+    """Selects the engine with the fewest requests."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(PolicyName.LEAST_REQUESTS)
+
+    def choose(self, request: Request, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
+        return least(endpoints, load_of, cursor)
+
+
+LEAST: Final = LeastRequests()
+
+
+class LeastLoad(Policy):
+    """Selects the engine with the least load, by its requests and by its report."""
+
+    __slots__ = ("_pressures",)
+
+    def __init__(self) -> None:
+        super().__init__(PolicyName.LEAST_LOAD)
+        self._pressures: Mapping[str, Pressure] | None = None
+        """None until the first reports."""
+
+    def deciding(self, request: Request) -> Policy:
+        return LEAST if self._pressures is None else self
+
+    def choose(self, request: Request, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
+        return least_load(endpoints, load_of, cursor, self._pressures or {})
+
+    def compare(self, endpoints: Sequence[Endpoint], reports: Mapping[str, LoadReport], load_of: LoadOf) -> None:
+        self._pressures = pressures(endpoints, reports, load_of)
+
+
+class PrefixAffinity(Policy):
+    """Selects the same engine for prompts with the same beginning."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self, counts: dict[str, int]) -> None:
+        """`counts`: how often a key stayed with its engine, and how often it moved."""
+        super().__init__(PolicyName.PREFIX_AFFINITY, Needs(key=True))
+        self._counts = counts
+
+    def deciding(self, request: Request) -> Policy:
+        return LEAST if request.body.features.key is None else self
+
+    def choose(self, request: Request, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
+        return _affine(endpoints, load_of, request.body.features.key or 0, self._counts)
+
+
+class SessionAffinity(Policy):
+    """Selects the same engine for requests of one session."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self, counts: dict[str, int]) -> None:
+        """`counts`: as in `PrefixAffinity`."""
+        super().__init__(PolicyName.SESSION_AFFINITY)
+        self._counts = counts
+
+    def deciding(self, request: Request) -> Policy:
+        return self if request.session else LEAST
+
+    def choose(self, request: Request, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
+        return _affine(endpoints, load_of, zlib.crc32(request.session.encode("utf-8", "replace")), self._counts)
 
 
 def least(endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
@@ -54,6 +166,12 @@ def affine(endpoints: Sequence[Endpoint], load_of: LoadOf, key: int) -> tuple[En
     return endpoints[max((rank, i) for i, rank in enumerate(ranks) if loads[i] < bound)[1]], False
 
 
+def _affine(endpoints: Sequence[Endpoint], load_of: LoadOf, key: int, counts: dict[str, int]) -> Endpoint:
+    endpoint, kept = affine(endpoints, load_of, key)
+    counts[_KEPT if kept else _MOVED] += 1
+    return endpoint
+
+
 @dataclass(frozen=True, slots=True)
 class Pressure:
     """What an engine's load report adds to the load that is counted here."""
@@ -72,28 +190,26 @@ def pressure(report: LoadReport, ours: float) -> Pressure:
 
 def pressures(endpoints: Sequence[Endpoint], reports: Mapping[str, LoadReport], load_of: LoadOf) -> dict[str, Pressure]:
     """Return the pressures by name. An engine without a report gets the average, so silence is no advantage."""
-    found = {e.name: pressure(reports[e.name], load_of(e)) for e in endpoints if e.name in reports}
-    if not found:
+    reported = {e.name: pressure(reports[e.name], load_of(e)) for e in endpoints if e.name in reports}
+    if not reported:
         return {}
     average = Pressure(
-        sum(each.external for each in found.values()) / len(found),
-        sum(each.kv_cost for each in found.values()) / len(found),
+        sum(one.external for one in reported.values()) / len(reported),
+        sum(one.kv_cost for one in reported.values()) / len(reported),
     )
-    return {e.name: found.get(e.name, average) for e in endpoints}
+    return {e.name: reported.get(e.name, average) for e in endpoints}
 
 
-def least_load(by_name: Mapping[str, Pressure]) -> Policy:
-    """Return the policy that minimizes (load + 1 + external) * kv_cost."""
+def least_load(
+    endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int, by_name: Mapping[str, Pressure]
+) -> Endpoint:
+    """Select the endpoint with the least (load + 1 + external) * kv_cost."""
+    if len(endpoints) == 1:
+        return endpoints[0]
 
-    def choose(endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
-        if len(endpoints) == 1:
-            return endpoints[0]
+    def score(endpoint: Endpoint) -> float:
+        pressure_here = by_name.get(endpoint.name)
+        load = load_of(endpoint) + 1
+        return load if pressure_here is None else (load + pressure_here.external) * pressure_here.kv_cost
 
-        def score(endpoint: Endpoint) -> float:
-            found = by_name.get(endpoint.name)
-            load = load_of(endpoint) + 1
-            return load if found is None else (load + found.external) * found.kv_cost
-
-        return least(endpoints, score, cursor)
-
-    return choose
+    return least(endpoints, score, cursor)

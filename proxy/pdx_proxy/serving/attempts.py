@@ -71,7 +71,7 @@ class Attempts:
                 if call.keep_alive is not None and call.request.stream:
                     call.keep_alive.start()
             elif choice is not None and not self.has_room(choice):
-                choice = self._choose_least_full(split, avoid)
+                choice = self._choose_least_full(call, split, avoid)
             if choice is None:
                 break
             if self.load.backing_off and (busy := self._busy(choice.decode)) is not None:
@@ -149,11 +149,11 @@ class Attempts:
                 return choice
         return self._chooser.choose(self._engines.snapshot, call.request, split=split, avoid=avoid, cursor=self._cursor)
 
-    def _choose_least_full(self, split: bool, avoid: Collection[str]) -> Choice | None:
+    def _choose_least_full(self, call: Call, split: bool, avoid: Collection[str]) -> Choice | None:
         snapshot = self._engines.snapshot
         if self.load.backing_off:
             avoid = self._or_busy(avoid)
-        return self._chooser.choose_least_full(snapshot, split=split, avoid=avoid, cursor=self._cursor)
+        return self._chooser.choose_least_full(snapshot, call.request, split=split, avoid=avoid, cursor=self._cursor)
 
     def _or_busy(self, avoid: Collection[str]) -> Collection[str]:
         """Avoid engines that accept no request as well, and no other D if none is left to answer."""

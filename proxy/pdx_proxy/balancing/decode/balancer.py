@@ -1,8 +1,9 @@
-"""Passes snapshots, load reports and open streams of the engines that answer clients to the modules that decide."""
+"""The policy LeastITL for endpoints: passes snapshots, load reports and open streams to the modules that decide."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from pdx_api.names import Policy as PolicyName
 from pdx_api.names import Role
 from pdx_proxy.balancing.decode.itl import CommonSlope, EngineITL, Line, common_line
 from pdx_proxy.balancing.decode.kept_prompts import FEW, KeptPrompts
@@ -20,7 +21,7 @@ from pdx_proxy.balancing.decode.streams import Stream, StreamMeter
 from pdx_proxy.balancing.decode.view import FREE_KV, DecodeView, least_itl
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
-from pdx_proxy.balancing.policies import Policy, least
+from pdx_proxy.balancing.policies import LoadOf, Needs, Policy, least
 from pdx_proxy.balancing.prefill.backlog import PrefillEngine, PrefillLeg
 from pdx_proxy.balancing.prefill.balancer import PrefillBalancer
 from pdx_proxy.endpoints.endpoint import Endpoint
@@ -45,7 +46,7 @@ _DECODE: Final = Role.DECODE
 _NO_VIEWS: Final[Mapping[str, DecodeView]] = {}
 
 
-class DecodeBalancer:
+class DecodeBalancer(Policy):
     """One worker's view of the engines that answer. Its decisions read `_views`, which each report replaces."""
 
     __slots__ = (
@@ -69,6 +70,7 @@ class DecodeBalancer:
     )
 
     def __init__(self, load: Load, prefills: PrefillBalancer, slo: Targets, workers: int = 1) -> None:
+        super().__init__(PolicyName.LEAST_ITL, Needs(kept=True))
         self._load = load
         self._prefills = prefills
         self._workers = workers
@@ -125,14 +127,16 @@ class DecodeBalancer:
                 self._learn(name, found, prefilled / seconds if seconds > 0.0 else 0.0, now)
         self._see(snapshot.decode, reports)
 
-    def policy_for(self, request: Request) -> Policy:
-        """Return the policy for one request."""
+    def choose(self, request: Request, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
+        if len(endpoints) == 1:
+            return endpoints[0]
         blocks = request.body.features.blocks
         if self._varies:
-            return least_itl(self._views, self._tokens(request), lambda each: self._missing(each, blocks))
+            missing = self._missing(endpoints, blocks)
+            return least_itl(endpoints, load_of, cursor, self._views, self._tokens(request), missing)
         if blocks.tokens < FEW:
-            return least
-        return least_itl(_NO_VIEWS, 0.0, lambda each: self._missing(each, blocks))
+            return least(endpoints, load_of, cursor)
+        return least_itl(endpoints, load_of, cursor, _NO_VIEWS, 0.0, self._missing(endpoints, blocks))
 
     def batch_limits(self) -> dict[str, float]:
         """Return the batch of each D with which its streams keep the TPOT objective; absent: no limit."""

@@ -3,11 +3,11 @@
 An engine's cost is the ITL that its batch has with one more request, more where its KV cache would be nearly full.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pdx_proxy.balancing.decode.itl import Line
-from pdx_proxy.balancing.policies import LoadOf, Policy, least
+from pdx_proxy.balancing.policies import LoadOf, least
 from pdx_proxy.endpoints.endpoint import Endpoint
 
 FREE_KV: Final = 0.2
@@ -81,27 +81,24 @@ class DecodeView:
         return itl / (free if free > _LEAST_FREE else _LEAST_FREE)
 
 
-MissingOf = Callable[[Sequence[Endpoint]], "list[float] | None"]
-"""Returns `KeptPrompts.missing` of some endpoints."""
-
-
-def least_itl(views: Mapping[str, DecodeView], tokens: float, missing_of: MissingOf) -> Policy:
-    """Return the policy for a request that needs KV for so many tokens.
+def least_itl(
+    endpoints: Sequence[Endpoint],
+    load_of: LoadOf,
+    cursor: int,
+    views: Mapping[str, DecodeView],
+    tokens: float,
+    missing: Sequence[float] | None,
+) -> Endpoint:
+    """Select an endpoint for a request that needs KV for so many tokens.
 
     `views` has every endpoint, by name; it is empty while they are equal, or nothing is learned about them.
+    `missing`: see `KeptPrompts.missing`.
     """
-
-    def choose(endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
-        if len(endpoints) == 1:
-            return endpoints[0]
-        missing = missing_of(endpoints)
-        if missing is None:
-            if not views:
-                return least(endpoints, load_of, cursor)
-            return least(endpoints, lambda each: views[each.name].cost(load_of(each), tokens), cursor)
-        by_name = {each.name: share for each, share in zip(endpoints, missing, strict=True)}
+    if missing is None:
         if not views:
-            return least(endpoints, lambda each: load_of(each) + _MISSING_REQUESTS * by_name[each.name], cursor)
-        return least(endpoints, lambda each: views[each.name].cost(load_of(each), tokens, by_name[each.name]), cursor)
-
-    return choose
+            return least(endpoints, load_of, cursor)
+        return least(endpoints, lambda e: views[e.name].cost(load_of(e), tokens), cursor)
+    by_name = {e.name: share for e, share in zip(endpoints, missing, strict=True)}
+    if not views:
+        return least(endpoints, lambda e: load_of(e) + _MISSING_REQUESTS * by_name[e.name], cursor)
+    return least(endpoints, lambda e: views[e.name].cost(load_of(e), tokens, by_name[e.name]), cursor)

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+from pdx_api.names import Policy as PolicyName
 from pdx_api.names import Role
 from pdx_proxy.balancing.load import Load
 from pdx_proxy.balancing.load_reports import LoadReport, LoadReports
-from pdx_proxy.balancing.policies import LoadOf, Policy
+from pdx_proxy.balancing.policies import LoadOf, Needs, Policy
 from pdx_proxy.balancing.prefill.backlog import PrefillEngine, PrefillLeg
 from pdx_proxy.balancing.prefill.cache_watch import CacheWatch
 from pdx_proxy.balancing.prefill.expected_wait import ExpectedWait
@@ -18,13 +19,14 @@ from pdx_proxy.payload.request import Request
 _PREFILL: Final = Role.PREFILL
 
 
-class PrefillBalancer:
+class PrefillBalancer(Policy):
     """One worker's expected waits by endpoint."""
 
     __slots__ = ("_candidates", "_generations", "_load", "_log", "_names", "_of", "_open", "_watches", "expected")
 
     def __init__(self, load: Load, log: SharedLog | None = None) -> None:
         """`log`: what the workers of a gateway share; None if there is only one."""
+        super().__init__(PolicyName.EXPECTED_WAIT, Needs(backlog=True))
         self._load = load
         self._log = log
         self._generations: dict[str, int] = {}
@@ -65,21 +67,15 @@ class PrefillBalancer:
             if watch.update(engine, report.cache_hits):
                 engine.cache.clear()
 
-    def policy_for(self, request: Request) -> Policy:
-        """Return the policy for one request."""
-        blocks = request.body.features.blocks
-
-        def choose(endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
-            if len(endpoints) == 1:
-                return endpoints[0]
-            self._read_log()
-            load = self._load
-            shares = self._shares(endpoints) if load.effective_loads else None
-            sequences = None if endpoints[0].role is _PREFILL else [load_of(each) for each in endpoints]
-            engines, now = self._engines(endpoints), load.clock()
-            return endpoints[self.expected.choose(engines, blocks, now, cursor, shares, sequences)]
-
-        return choose
+    def choose(self, request: Request, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
+        if len(endpoints) == 1:
+            return endpoints[0]
+        self._read_log()
+        load, blocks = self._load, request.body.features.blocks
+        shares = self._shares(endpoints) if load.effective_loads else None
+        sequences = None if endpoints[0].role is _PREFILL else [load_of(e) for e in endpoints]
+        engines, now = self._engines(endpoints), load.clock()
+        return endpoints[self.expected.choose(engines, blocks, now, cursor, shares, sequences)]
 
     def sent(self, endpoint: Endpoint, request: Request, learns: bool) -> PrefillLeg:
         """Add a request's prompt to the backlog of an engine. `learns`: see `ExpectedWait.sent`."""

@@ -73,8 +73,8 @@ LEAST_LOAD: list[tuple[str, list[float], list[tuple[float, float, float] | None]
 def test_least_load(loads: list[float], reported: list[tuple[float, float, float] | None], expected: list[int]) -> None:
     pool, load = engines(len(loads)), by_number(loads)
     measures = {e.name: LoadReport(*each) for e, each in zip(pool, reported, strict=True) if each}
-    policy = least_load(pressures(pool, measures, lambda e: load[e.name]))
-    chosen = [policy(pool, lambda e: load[e.name], cursor) for cursor in range(len(expected))]
+    by_name = pressures(pool, measures, lambda e: load[e.name])
+    chosen = [least_load(pool, lambda e: load[e.name], cursor, by_name) for cursor in range(len(expected))]
     assert [pool.index(each) for each in chosen] == expected
 
 
@@ -86,7 +86,7 @@ def test_an_engine_that_is_to_get_less_shows_more_load_to_every_policy() -> None
         return 3 / weights[each.name]
 
     assert least(pool, load, 0) is pool[1]
-    assert least_load({})(pool, load, 0) is pool[1]
+    assert least_load(pool, load, 0, {}) is pool[1]
     assert all(affine(pool, load, key)[0] is pool[1] for key in range(20))
 
 
@@ -215,6 +215,37 @@ def test_without_a_key_the_least_requests_decide(policy: Policy) -> None:
 def test_a_chooser_reads_prompts_only_for_policies_that_need_them() -> None:
     assert chooser().prompt_reader is None
     assert chooser(Policy.LEAST_LOAD, Policy.SESSION_AFFINITY).prompt_reader is None
+
+
+DECIDING = [
+    (Policy.EXPECTED_WAIT, "", Policy.LEAST_ITL),
+    (Policy.LEAST_ITL, "", Policy.LEAST_ITL),
+    (Policy.LEAST_REQUESTS, "", Policy.LEAST_REQUESTS),
+    (Policy.LEAST_LOAD, "", Policy.LEAST_REQUESTS),
+    (Policy.PREFIX_AFFINITY, "", Policy.LEAST_REQUESTS),
+    (Policy.SESSION_AFFINITY, "", Policy.LEAST_REQUESTS),
+    (Policy.SESSION_AFFINITY, "me", Policy.SESSION_AFFINITY),
+]
+
+
+@pytest.mark.parametrize(("policy", "session", "deciding"), DECIDING)
+def test_a_choice_names_the_policy_that_decided(policy: Policy, session: str, deciding: Policy) -> None:
+    counters, sent, snapshot = Counters(), request(session=session), Snapshot.of(POOL)
+    by = Chooser(Choosing(Policy.LEAST_ITL, policy), Load(), counters)
+    choice = by.choose(snapshot, sent, split=True, avoid=(), cursor=0)
+    assert choice is not None
+    assert (choice.policy.name, choice.prefill_policy.name) == (deciding, Policy.LEAST_REQUESTS)
+    by.count(choice, sent, split=True, first=True)
+    assert {name: count for name, count in counters.choices["decode"].items() if count} == {deciding: 1}
+    assert {name: count for name, count in counters.choices["prefill"].items() if count} == {Policy.LEAST_REQUESTS: 1}
+
+
+def test_load_decides_once_it_is_reported() -> None:
+    by, snapshot = chooser(Policy.LEAST_LOAD, Policy.LEAST_LOAD), Snapshot.of(POOL)
+    by.apply_load(snapshot, LoadReports())
+    choice = by.choose(snapshot, request(), split=True, avoid=(), cursor=0)
+    assert choice is not None
+    assert (choice.policy.name, choice.prefill_policy.name) == (Policy.LEAST_LOAD, Policy.LEAST_LOAD)
 
 
 def test_load_reports_are_compared_with_the_load_once() -> None:

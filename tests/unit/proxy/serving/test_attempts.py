@@ -1,6 +1,7 @@
 """What a wait in the gateway's queue does to a request, and which engines further attempts get."""
 
 import asyncio
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +29,11 @@ from pdx_proxy.telemetry.timeline import Timeline
 P, D = Role.PREFILL, Role.DECODE
 
 
+def _call(deadline: float = inf) -> Call:
+    nothing: Any = SimpleNamespace()
+    return Call(Request(COMPLETIONS, Body(), (), True, deadline=deadline), Timeline(), nothing)
+
+
 async def test_a_wait_in_the_queue_does_not_use_up_the_whole_deadline() -> None:
     now = 100.0
 
@@ -39,7 +45,7 @@ async def test_a_wait_in_the_queue_does_not_use_up_the_whole_deadline() -> None:
     serving: Any = SimpleNamespace(engines=engines, chooser=None)
     admission, nothing = SimpleNamespace(wait=wait), SimpleNamespace()
     attempts = Attempts(serving, nothing, admission, 0)  # type: ignore[arg-type]
-    call = Call(Request(COMPLETIONS, Body(), (), True, deadline=500.0), Timeline(), nothing)  # type: ignore[arg-type]
+    call = _call(deadline=500.0)
     await attempts._wait(call)
     assert (call.timeline.queued, call.request.deadline) == (7.0, 507.0)
     assert call.whole().request.deadline == 507.0
@@ -56,8 +62,9 @@ def test_attempts_that_do_not_wait_are_divided_by_the_engines_limits() -> None:
     engines = SimpleNamespace(load=load, settings=Settings(), snapshot=Snapshot.of([p, q, small, large]))
     serving: Any = SimpleNamespace(engines=engines, chooser=Chooser(Choosing(), load, Counters()))
     attempts = Attempts(serving, SimpleNamespace(), SimpleNamespace(), 0)  # type: ignore[arg-type]
+    call = _call()
     for _ in range(32):
-        choice = attempts._choose_least_full(split=True, avoid={p.name})
+        choice = attempts._choose_least_full(call, split=True, avoid={p.name})
         assert choice is not None
         assert choice.prefill is q
         load.acquire(choice.decode)
@@ -74,7 +81,7 @@ def test_a_failed_prefill_is_avoided_although_every_other_decode_is_busy_or_fail
     serving: Any = SimpleNamespace(engines=engines, chooser=Chooser(Choosing(), load, Counters()))
     attempts = Attempts(serving, SimpleNamespace(), SimpleNamespace(), 0)  # type: ignore[arg-type]
     assert attempts._or_busy({p.name}) == {p.name, busy.name}
-    choice = attempts._choose_least_full(split=True, avoid={p.name, failed.name})
+    choice = attempts._choose_least_full(_call(), split=True, avoid={p.name, failed.name})
     assert choice is not None
     assert (choice.prefill, choice.decode) == (q, failed)
 

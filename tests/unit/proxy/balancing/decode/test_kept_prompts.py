@@ -47,12 +47,14 @@ def test_short_prompts_count_less_and_few_tokens_nothing() -> None:
 
 def test_a_conversation_stays_at_its_d_unless_that_has_many_more_requests() -> None:
     legs = {D1.name: 40.0, D2.name: 0.0, D3.name: 0.0}
-    policy = least_itl({}, 0.0, lambda _: [0.0, 1.0, 1.0])
-    assert policy((D1, D2, D3), lambda each: legs[each.name], 0) is D1
+
+    def chosen(missing: list[float] | None, cursor: int = 0) -> Endpoint:
+        return least_itl((D1, D2, D3), lambda e: legs[e.name], cursor, {}, 0.0, missing)
+
+    assert chosen([0.0, 1.0, 1.0]) is D1
     legs[D1.name] = 70.0
-    assert policy((D1, D2, D3), lambda each: legs[each.name], 0) is D2
-    equal = least_itl({}, 0.0, lambda _: None)
-    assert equal((D1, D2, D3), lambda each: legs[each.name], 1) is D3
+    assert chosen([0.0, 1.0, 1.0]) is D2
+    assert chosen(None, 1) is D3
 
 
 def test_a_d_without_room_gives_up_what_another_has_nearly_whole() -> None:
@@ -62,8 +64,7 @@ def test_a_d_without_room_gives_up_what_another_has_nearly_whole() -> None:
     scarce = DecodeView(line, line, kv_size=100_000.0, kv_used=90_000.0, kv_each=1000.0)
 
     def chosen(kept: DecodeView, missing: float) -> Endpoint:
-        policy = least_itl({D1.name: kept, D2.name: free}, 1000.0, lambda _: [0.0, missing])
-        return policy((D1, D2), lambda _: 0.0, 0)
+        return least_itl((D1, D2), lambda _: 0.0, 0, {D1.name: kept, D2.name: free}, 1000.0, [0.0, missing])
 
     assert (chosen(scarce, 1.0), chosen(full, 1.0)) == (D1, D1)
     assert (chosen(scarce, 0.05), chosen(full, 0.05)) == (D1, D2)
