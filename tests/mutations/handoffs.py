@@ -48,8 +48,8 @@ MUTATIONS: Final = (
     Mutation(
         "a request that gives its room up wakes no other",
         "serving/attempts.py",
-        "self.load.on_release()  # this",
-        "pass  # this",
+        "                room.give_up()",
+        "                pass",
         "unit/proxy/serving/test_attempts.py::test_a_request_that_gives_its_room_up_wakes_the_next",
     ),
     Mutation(

@@ -152,6 +152,63 @@ class Load:
         return effective.of(legs, self.clock()) if effective is not None else legs
 
 
+class Slot:
+    """The place of one leg in the load of its endpoint.
+
+    It is acquired when it is created. Its owner releases it once, or hands it over to another owner.
+    """
+
+    __slots__ = ("_load", "endpoint")
+
+    def __init__(self, load: Load, endpoint: Endpoint) -> None:
+        self._load = load
+        self.endpoint = endpoint
+        load.acquire(endpoint)
+
+    def release(self) -> None:
+        """The leg has ended, or is never created."""
+        self._load.release(self.endpoint)
+
+    def block(self) -> None:
+        """The client of the leg reads more slowly than the endpoint answers."""
+        self._load.block(self.endpoint)
+
+    def unblock(self) -> None:
+        """The client has read on, or the leg ends: once for every `block`."""
+        self._load.unblock(self.endpoint)
+
+
+class Room:
+    """The slots of one attempt. Each leg takes over its own; those that no leg has taken are given up."""
+
+    __slots__ = ("_decode", "_prefill")
+
+    def __init__(self, load: Load, decode: Endpoint, prefill: Endpoint | None) -> None:
+        self._decode: Slot | None = Slot(load, decode)
+        self._prefill: Slot | None = None if prefill is None else Slot(load, prefill)
+
+    def take_decode(self) -> Slot:
+        """Return the slot of D's leg, which owns it from here on."""
+        slot, self._decode = self._decode, None
+        assert slot is not None, "one leg takes a slot"
+        return slot
+
+    def take_prefill(self) -> Slot:
+        """Return the slot of P's leg, which owns it from here on."""
+        slot, self._prefill = self._prefill, None
+        assert slot is not None, "one leg takes a slot"
+        return slot
+
+    def give_up(self) -> None:
+        """Release the slots that no leg has taken."""
+        decode, self._decode = self._decode, None
+        prefill, self._prefill = self._prefill, None
+        if decode is not None:
+            decode.release()
+        if prefill is not None:
+            prefill.release()
+
+
 def _add(counts: dict[str, int], name: str) -> None:
     counts[name] = counts.get(name, 0) + 1
 

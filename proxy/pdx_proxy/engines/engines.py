@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
-from pdx_proxy.balancing.load import Load
+from pdx_proxy.balancing.load import Load, Slot
 from pdx_proxy.balancing.slow_start import effective_loads
 from pdx_proxy.config.settings import Address, Deadlines, Settings
 from pdx_proxy.endpoints.endpoint import Endpoint
@@ -42,8 +42,12 @@ class Engines:
         return self.settings.deadlines
 
     def leg(self, endpoint: Endpoint, deadline: float = inf) -> Leg:
-        """Create a leg to the endpoint, counted at once. At `deadline`, in the loop's time, its request expires."""
-        return Leg(self.pool, self.observer, endpoint, deadline)
+        """Create a leg to the endpoint, in a new slot. At `deadline`, in the loop's time, its request expires."""
+        return Leg(self.pool, self.observer, Slot(self.load, endpoint), deadline)
+
+    def leg_in(self, slot: Slot, deadline: float = inf) -> Leg:
+        """Create a leg that takes over a slot."""
+        return Leg(self.pool, self.observer, slot, deadline)
 
     def apply(self, snapshot: Snapshot) -> None:
         """Put a snapshot in force and forget endpoints that are gone and generations that are over."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import Final
 
+from pdx_proxy.balancing.load import Slot
 from pdx_proxy.balancing.prefill.backlog import PrefillLeg
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.http.messages import request_head
@@ -24,28 +25,9 @@ _STALE_SECONDS: Final = 0.1
 
 
 class LegObserver:
-    """Receives what legs report about their endpoints. A base class: mypyc calls its methods faster than a Protocol's.
-
-    `acquire` and `release` are called once for each leg, in this order.
-    """
+    """Receives legs' reports about their endpoints. A base class: mypyc calls its methods faster than a Protocol's."""
 
     __slots__ = ()
-
-    def acquire(self, endpoint: Endpoint) -> None:
-        """A leg to the endpoint has been created."""
-        raise NotImplementedError
-
-    def release(self, endpoint: Endpoint) -> None:
-        """A leg to the endpoint has ended."""
-        raise NotImplementedError
-
-    def blocked(self, endpoint: Endpoint) -> None:
-        """The client of a leg to the endpoint does not read as fast as the endpoint answers."""
-        raise NotImplementedError
-
-    def unblocked(self, endpoint: Endpoint) -> None:
-        """The client reads on, or the leg ends: once for every `blocked`, before `release`."""
-        raise NotImplementedError
 
     def succeeded(self, endpoint: Endpoint) -> None:
         """The endpoint has answered 200."""
@@ -79,13 +61,13 @@ class Leg:
         "_blocked",
         "_body",
         "_connection",
-        "_counted",
         "_head",
         "_interruption",
         "_observer",
         "_path",
         "_pool",
         "_size",
+        "_slot",
         "deadline",
         "endpoint",
         "once",
@@ -93,11 +75,11 @@ class Leg:
         "sent",
     )
 
-    def __init__(self, pool: ConnectionPool, observer: LegObserver, endpoint: Endpoint, deadline: float = inf) -> None:
+    def __init__(self, pool: ConnectionPool, observer: LegObserver, slot: Slot, deadline: float = inf) -> None:
         self._pool = pool
         self._observer = observer
-        observer.acquire(endpoint)
-        self._counted = True
+        self._slot: Slot | None = slot
+        """Released when the leg ends; None: the leg has ended, or has another owner."""
         self._blocked = False
         """Whether it is counted as a leg whose client does not read."""
         self._connection: Connection | None = None
@@ -109,7 +91,7 @@ class Leg:
         self._abandoned = False
         """Whether the answer is no longer needed."""
         self._interruption: Exception | None = None
-        self.endpoint = endpoint
+        self.endpoint = slot.endpoint
         self.prefill: PrefillLeg | None = None
         """The prompt in the backlog of its engine, from the beginning to the answer or the end; None: not tracked."""
         self.sent = False
@@ -263,24 +245,28 @@ class Leg:
 
     def pause(self) -> None:
         """Pause reading: the client is slower than the engine."""
-        if self._counted and not self._blocked:
+        if self._slot is not None and not self._blocked:
             self._blocked = True
-            self._observer.blocked(self.endpoint)
+            self._slot.block()
         self.connection.pause()
 
     def resume(self) -> None:
         """Resume reading."""
-        self._unblock()
+        if self._slot is not None:
+            self._unblock(self._slot)
         self.connection.resume()
 
     def detach(self) -> "Leg":
-        """Move the leg to another owner. Ending this object has no effect then."""
-        other = Leg(self._pool, self._observer, self.endpoint)
+        """Move the leg and its slot to another owner. Ending this object has no effect then."""
+        slot = self._slot
+        assert slot is not None, "an open leg has a slot"
+        self._unblock(slot)
+        self._slot = None
+        other = Leg(self._pool, self._observer, slot)
         other._connection, self._connection = self._connection, None
         other._head, other._body, other.sent, other._abandoned = self._head, self._body, self.sent, self._abandoned
         other._path, other._size, other.once = self._path, self._size, self.once
         other.prefill, self.prefill = self.prefill, None
-        self._release()
         return other
 
     def half_close(self) -> None:
@@ -312,18 +298,19 @@ class Leg:
         self.give_back()
         self._release()
 
-    def _unblock(self) -> None:
+    def _unblock(self, slot: Slot) -> None:
         if self._blocked:
             self._blocked = False
-            self._observer.unblocked(self.endpoint)
+            slot.unblock()
 
     def _release(self) -> None:
-        if self._counted:
-            self._counted = False
-            self._unblock()
+        slot = self._slot
+        if slot is not None:
+            self._slot = None
+            self._unblock(slot)
             if self.prefill is not None:
                 self.prefill.dropped()
-            self._observer.release(self.endpoint)
+            slot.release()
 
     async def _receive_head(self) -> None:
         """Wait for the head. A request that met a connection which the engine was closing is sent once more.

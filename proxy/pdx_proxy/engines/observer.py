@@ -1,4 +1,4 @@
-"""Reports of legs and hand-offs: counted as load, checked for consecutive failures, sent to the control side."""
+"""Reports of legs and hand-offs: checked for consecutive failures, and sent to the control side."""
 
 from typing import Final
 
@@ -52,18 +52,6 @@ class EndpointObserver(LegObserver):
         """The P of the last failed hand-off of each D."""
         self._failing: set[Start] = set()
         """P's whose last hand-off failed."""
-
-    def acquire(self, endpoint: Endpoint) -> None:
-        self._load.acquire(endpoint)
-
-    def release(self, endpoint: Endpoint) -> None:
-        self._load.release(endpoint)
-
-    def blocked(self, endpoint: Endpoint) -> None:
-        self._load.block(endpoint)
-
-    def unblocked(self, endpoint: Endpoint) -> None:
-        self._load.unblock(endpoint)
 
     def succeeded(self, endpoint: Endpoint) -> None:
         if self._outliers.counts:

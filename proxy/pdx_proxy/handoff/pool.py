@@ -7,7 +7,7 @@ letting P finish. D computes what it does not find. The gateway cannot see that;
 import asyncio
 
 from pdx_api.connectors.families import Pool
-from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.balancing.load import Room
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.handoff.base import Handoff, HandoffFailure
 from pdx_proxy.handoff.call import Call
@@ -18,17 +18,16 @@ from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure
 from pdx_proxy.payload.body import decode_body
 
 
-async def hand_off(
-    serving: ServingState, settlements: Settlements, family: Pool, pair: tuple[Endpoint, Endpoint], call: Call
-) -> Handoff:
+async def hand_off(serving: ServingState, settlements: Settlements, family: Pool, room: Room, call: Call) -> Handoff:
     """Run P's leg to its end, then D's until its answer is open; raises HandoffFailure or LegRefused.
 
     D's leg is the client's request, so a refusal of D goes to the client.
     """
-    (prefill, decode), request, engines = pair, call.request, serving.engines
-    prefill_leg = serving.prefill_leg(prefill, request, request.deadline)
+    request, engines = call.request, serving.engines
+    prefill_leg = serving.prefill_leg(room.take_prefill(), request, request.deadline)
     # D's load counts from now on. Otherwise all requests of one prefill's duration would select the same D.
-    decode_leg = engines.leg(decode, request.deadline)
+    decode_leg = engines.leg_in(room.take_decode(), request.deadline)
+    prefill, decode = prefill_leg.endpoint, decode_leg.endpoint
     snapshot = engines.snapshot
     try:
         await finish_prefill(serving, settlements, prefill_leg, decode, None, call)

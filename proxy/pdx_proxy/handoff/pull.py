@@ -6,6 +6,7 @@ Invariant: once P has finished, exactly one of these happens: D's leg uses its p
 import asyncio
 
 from pdx_api.connectors.families import KVParams, Pull
+from pdx_proxy.balancing.load import Room
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.transfer_params import LegRefused
@@ -19,14 +20,13 @@ from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure
 from pdx_proxy.payload.body import decode_body
 
 
-async def hand_off(
-    serving: ServingState, settlements: Settlements, family: Pull, pair: tuple[Endpoint, Endpoint], call: Call
-) -> Handoff:
+async def hand_off(serving: ServingState, settlements: Settlements, family: Pull, room: Room, call: Call) -> Handoff:
     """Run both legs until D's answer is open; raises HandoffFailure or LegRefused."""
-    (prefill, decode), request, engines = pair, call.request, serving.engines
-    prefill_leg = serving.prefill_leg(prefill, request, request.deadline)
+    request, engines = call.request, serving.engines
+    prefill_leg = serving.prefill_leg(room.take_prefill(), request, request.deadline)
     # D's load counts from now on. Otherwise all requests of one prefill's duration would select the same D.
-    decode_leg = engines.leg(decode, request.deadline)
+    decode_leg = engines.leg_in(room.take_decode(), request.deadline)
+    prefill, decode = prefill_leg.endpoint, decode_leg.endpoint
     snapshot = engines.snapshot
     try:
         params = await finish_prefill(serving, settlements, prefill_leg, decode, family.prefill_params, call)

@@ -10,7 +10,7 @@ from math import inf
 
 from pdx_api.connectors.families import Push
 from pdx_api.names import Order
-from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.balancing.load import Room, Slot
 from pdx_proxy.engines.transfer_params import LegRefused, NothingHandedOverError, needs_length
 from pdx_proxy.handoff import push_settlement
 from pdx_proxy.handoff.base import Handoff, HandoffFailure, has_answered
@@ -29,7 +29,7 @@ async def hand_off(
     settlements: Settlements,
     family: Push,
     order: Order,
-    pair: tuple[Endpoint, Endpoint],
+    room: Room,
     call: Call,
 ) -> Handoff:
     """Run both legs until D's answer is open; raises HandoffFailure or LegRefused.
@@ -39,7 +39,9 @@ async def hand_off(
     """
     if call.request.body.api.may_stop and needs_length(family):
         order = Order.PREFILL_FIRST
-    attempt = _Attempt(serving, PushTransfer(settlements, family, pair, call))
+    prefill_slot, decode_slot = room.take_prefill(), room.take_decode()
+    pair = (prefill_slot.endpoint, decode_slot.endpoint)
+    attempt = _Attempt(serving, PushTransfer(settlements, family, pair, call), prefill_slot, decode_slot)
     began = serving.engines.clock()
     try:
         await attempt.begin(order)
@@ -64,13 +66,13 @@ class _Attempt:
 
     __slots__ = ("_engines", "_serving", "_transfer", "decode_leg", "prefill")
 
-    def __init__(self, serving: ServingState, transfer: PushTransfer) -> None:
+    def __init__(self, serving: ServingState, transfer: PushTransfer, prefill_slot: Slot, decode_slot: Slot) -> None:
         self._serving = serving
         self._engines = serving.engines
         self._transfer = transfer
-        self.decode_leg = serving.engines.leg(transfer.decode, transfer.request.deadline)
+        self.decode_leg = serving.engines.leg_in(decode_slot, transfer.request.deadline)
         self.decode_leg.once = True
-        self.prefill = PushPrefill(transfer, self.decode_leg)
+        self.prefill = PushPrefill(transfer, prefill_slot, self.decode_leg)
 
     async def begin(self, order: Order) -> None:
         """Connect to both engines before anything is sent, so that the loss of one costs the other nothing.

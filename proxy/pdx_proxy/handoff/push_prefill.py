@@ -10,6 +10,7 @@ from typing import Final
 
 from pdx_api.connectors.families import AtBootstrap, Identity, KVParams
 from pdx_api.names import PrefillFailure
+from pdx_proxy.balancing.load import Slot
 from pdx_proxy.engines.bootstrap import query_identity
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.transfer_params import LegRefused, PrefillStopped, handed_over, identity_of
@@ -53,14 +54,14 @@ _DONE: Final = _KV.DONE
 class PushPrefill:
     """P's side of one push."""
 
-    def __init__(self, transfer: PushTransfer, decode_leg: Leg) -> None:
+    def __init__(self, transfer: PushTransfer, slot: Slot, decode_leg: Leg) -> None:
         self._transfer = transfer
         self._engines = transfer.engines
         self._serving = transfer.settlements.serving
         self._request = transfer.request
         self._endpoint = transfer.prefill
         self._decode_leg = decode_leg
-        self.leg = self._serving.prefill_leg(transfer.prefill, transfer.request)
+        self.leg = self._serving.prefill_leg(slot, transfer.request)
         self.task: asyncio.Task[KVParams | None] | None = None
         """Returns P's parameters, or None after a failure. None until P's leg may be sent."""
         self.failure: Exception | None = None
@@ -179,7 +180,7 @@ class PushPrefill:
         """Send P's leg once; return P's parameters and the identity that they name."""
         prefill, transfer, leg = self._endpoint, self._transfer, self.leg
         if leg.sent:
-            leg = self.leg = self._serving.prefill_leg(prefill, self._request)
+            leg = self.leg = self._serving.prefill_leg(Slot(self._engines.load, prefill), self._request)
         try:
             if not leg.connected:
                 await leg.connect()
@@ -210,7 +211,7 @@ class PushPrefill:
 
         A P that is gone takes nothing from the budget, because all of its requests fail at once.
         """
-        leg = self.leg = self._serving.prefill_leg(self._endpoint, self._request)
+        leg = self.leg = self._serving.prefill_leg(Slot(self._engines.load, self._endpoint), self._request)
         try:
             await leg.connect()
         except EngineFailure:

@@ -7,6 +7,7 @@ from typing import Final
 from pdx_proxy.admission.retry_budget import RetryBudget
 from pdx_proxy.balancing.chooser import Chooser
 from pdx_proxy.balancing.leg_limits import leg_limits
+from pdx_proxy.balancing.load import Slot
 from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.balancing.prefill.shared_log import SharedLog
 from pdx_proxy.endpoints.endpoint import Endpoint, pairing
@@ -68,10 +69,10 @@ class ServingState:
         load.limits = leg_limits(engines.snapshot, self.load_reports, limits, load.legs_at, batches)
         load.lend(engines.snapshot.peers if self.chooser.expects_prefill else {}, limits.in_flight_per_prefill or inf)
 
-    def prefill_leg(self, endpoint: Endpoint, request: Request, deadline: float = inf) -> Leg:
+    def prefill_leg(self, slot: Slot, request: Request, deadline: float = inf) -> Leg:
         """Create a leg whose engine prefills the prompt: of a P, or of an aggregated engine."""
-        leg = self.engines.leg(endpoint, deadline)
-        leg.prefill = self.chooser.sent(endpoint, request)
+        leg = self.engines.leg_in(slot, deadline)
+        leg.prefill = self.chooser.sent(slot.endpoint, request)
         return leg
 
     def send(self, leg: Leg, call: Call, body: LegBody, request_id: str, method: str = "POST") -> LegRecord:

@@ -6,6 +6,7 @@ from typing import Any, Final
 from pdx_api.connectors.families import Pool, Pull
 from pdx_api.names import PrefillFailure, Role
 from pdx_proxy.admission.admission import Admission, Waiter
+from pdx_proxy.balancing.load import Room
 from pdx_proxy.balancing.pick import Choice
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.transfer_params import LegRefused, PrefillStopped
@@ -62,11 +63,12 @@ class Attempts:
             tries -= 1
             split = call.request.split and (tries > 0 or last is None or on_prefill_failure is PrefillFailure.FAIL)
             choice = self._choose(call, split, avoid, not avoid)
+            room: Room | None = None
             if last is None and refused is None:
                 if self._may_begin(choice):
                     call.permit.serve()
                 else:
-                    choice = await self._wait(call)
+                    choice, room = await self._wait(call)
                 self._serving.budget.request(call.timeline.read)
                 if call.keep_alive is not None and call.request.stream:
                     call.keep_alive.start()
@@ -74,13 +76,13 @@ class Attempts:
                 choice = self._choose_least_full(call, split, avoid)
             if choice is None:
                 break
-            if self.load.backing_off and (busy := self._busy(choice.decode)) is not None:
-                if self.load.on_release is not None:
-                    self.load.on_release()  # this request gives up room, and creates no leg whose end wakes another
-                return Unserved(last if isinstance(last, EngineBusy) else busy)
-            self._chooser.count(choice, call.request, split=split, first=not avoid)
+            if room is None:
+                room = Room(self.load, choice.decode, choice.prefill)
             try:
-                handoff = await self._attempt(choice, call, method)
+                if self.load.backing_off and (busy := self._busy(choice.decode)) is not None:
+                    return Unserved(last if isinstance(last, EngineBusy) else busy)
+                self._chooser.count(choice, call.request, split=split, first=not avoid)
+                handoff = await self._attempt(choice, room, call, method)
             except LegRefused as refusal:
                 call.timeline.end_attempt("", Reason.STATUS.value, self._engines.clock())
                 call, refused = call.whole(), _STOPPED if isinstance(refusal, PrefillStopped) else _REFUSED
@@ -101,14 +103,16 @@ class Attempts:
                 if divisible and handoff.prefill is None and choice.place is None:
                     self._count_local(handoff, _why_local(choice, split, refused, bool(avoid)))
                 return handoff
+            finally:
+                room.give_up()
         return Unserved(last)
 
     def _may_begin(self, choice: Choice | None) -> bool:
         """Whether the first attempt of a request needs no wait: no request waits, and the engines have room."""
         return self._admission.usage.all_waiting() == 0 and (choice is None or self.has_room(choice))
 
-    async def _wait(self, call: Call) -> Choice | None:
-        """The engines of the first attempt, when they have room; None if there are none."""
+    async def _wait(self, call: Call) -> tuple[Choice | None, Room | None]:
+        """Return the engines of the first attempt and its slots there, when they have room; None if there are none."""
         began = self._engines.clock()
         waiter = RoomWaiter(self, call)
         await self._admission.wait(waiter, narrow=not call.request.split)
@@ -116,7 +120,7 @@ class Attempts:
         timeline.queued = self._engines.clock() - began
         timeline.read += timeline.queued
         call.request.deadline += timeline.queued
-        return waiter.use()
+        return waiter.choice, waiter.room
 
     def has_room(self, choice: Choice) -> bool:
         """Whether both engines may get one more leg."""
@@ -179,20 +183,20 @@ class Attempts:
         call.timeline.end_attempt(failure.endpoint.name, cause.reason.value, self._engines.clock())
         return cause
 
-    def _attempt(self, choice: Choice, call: Call, method: str) -> Coroutine[Any, Any, Handoff]:
+    def _attempt(self, choice: Choice, room: Room, call: Call, method: str) -> Coroutine[Any, Any, Handoff]:
         """One attempt: both legs, or D alone. Raises HandoffFailure or LegRefused when awaited."""
-        prefill, decode = choice.prefill, choice.decode
+        prefill = choice.prefill
         if prefill is None:
-            return self._whole(choice, call, method)
+            return self._whole(room, call, method)
         family = prefill.family
         if isinstance(family, Pull):
-            return pull.hand_off(self._serving, self._settlements, family, (prefill, decode), call)
+            return pull.hand_off(self._serving, self._settlements, family, room, call)
         if isinstance(family, Pool):
-            return pool.hand_off(self._serving, self._settlements, family, (prefill, decode), call)
-        return push.hand_off(self._serving, self._settlements, family, prefill.order, (prefill, decode), call)
+            return pool.hand_off(self._serving, self._settlements, family, room, call)
+        return push.hand_off(self._serving, self._settlements, family, prefill.order, room, call)
 
-    async def _whole(self, choice: Choice, call: Call, method: str) -> Handoff:
-        leg = self._serving.prefill_leg(choice.decode, call.request, call.request.deadline)
+    async def _whole(self, room: Room, call: Call, method: str) -> Handoff:
+        leg = self._serving.prefill_leg(room.take_decode(), call.request, call.request.deadline)
         try:
             await leg.connect()
             body = decode_body(call.request.body, None) if method == "POST" else b""
@@ -202,8 +206,8 @@ class Attempts:
         except EngineFailure as failure:
             leg.end()
             if not isinstance(failure, BadAnswer):
-                self._engines.observer.suspect(choice.decode, failure)
-            raise HandoffFailure(choice.decode, failure, begun=leg.sent) from failure
+                self._engines.observer.suspect(leg.endpoint, failure)
+            raise HandoffFailure(leg.endpoint, failure, begun=leg.sent) from failure
         except BaseException:
             leg.end()
             raise
@@ -216,39 +220,29 @@ class Attempts:
 
 
 class RoomWaiter(Waiter):
-    """A request that waits until engines have room. The room that it keeps counts as legs."""
+    """A request that waits until engines have room. Then it keeps its slots there."""
 
-    __slots__ = ("_attempts", "_call", "_kept", "choice")
+    __slots__ = ("_attempts", "_call", "choice", "room")
 
     def __init__(self, attempts: Attempts, call: Call) -> None:
         super().__init__(call.permit)
         self._attempts = attempts
         self._call = call
-        self._kept: list[Endpoint] = []
         self.choice: Choice | None = None
         """The engines that have room; None if no engine can answer."""
+        self.room: Room | None = None
+        """Its slots there."""
 
     def reserve(self) -> bool:
         fits, choice = self._attempts.choose_with_room(self._call)
         if fits and choice is not None:
             self.choice = choice
-            self._kept = [choice.decode] if choice.prefill is None else [choice.decode, choice.prefill]
-            for endpoint in self._kept:
-                self._attempts.load.acquire(endpoint)
+            self.room = Room(self._attempts.load, choice.decode, choice.prefill)
         return fits
 
     def give_up(self) -> None:
-        kept, self._kept = self._kept, []
-        for endpoint in kept:
-            self._attempts.load.release(endpoint)
-
-    def use(self) -> Choice | None:
-        """The engines. Their legs take the room: the caller creates them before anything else runs."""
-        load = self._attempts.load
-        on_release, load.on_release = load.on_release, None
-        self.give_up()
-        load.on_release = on_release
-        return self.choice
+        if self.room is not None:
+            self.room.give_up()
 
 
 def _why_local(choice: Choice, split: bool, refused: LocalPrefillReason | None, failed: bool) -> LocalPrefillReason:

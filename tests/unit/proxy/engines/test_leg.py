@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pdx_api.names import Role
-from pdx_proxy.balancing.load import Load
+from pdx_proxy.balancing.load import Load, Slot
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.events import HealthCheckRequest
@@ -59,7 +59,7 @@ async def pool() -> OneIdle:
 
 
 async def _sent(pool: OneIdle, observer: EndpointObserver | None = None) -> Leg:
-    leg = Leg(pool, observer or EndpointObserver(Load(), OutlierDetector(5), lambda _: None), DECODE)
+    leg = Leg(pool, observer or EndpointObserver(Load(), OutlierDetector(5), lambda _: None), Slot(Load(), DECODE))
     await leg.connect()
     leg.send("POST", "/v1/completions", (), b"{}")
     return leg

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pdx_api.names import Role
-from pdx_proxy.balancing.load import Load
+from pdx_proxy.balancing.load import Load, Slot
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.events import Cause, EndpointEvent, HealthCheckRequest, Suspect
@@ -63,7 +63,7 @@ async def test_a_leg_is_counted_until_it_ends_once() -> None:
     pool, one = ConnectionPool(idle_seconds=1, connect_seconds=1), endpoint(1, Role.DECODE)
     watched = Watched()
     load, observer = watched.load, watched.observer
-    first, second = Leg(pool, observer, one), Leg(pool, observer, one)
+    first, second = (Leg(pool, observer, Slot(load, one)) for _ in range(2))
     assert load.of(one) == 2
     first.end()
     first.end()

@@ -3,7 +3,9 @@
 import asyncio
 from math import inf
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
+
+import pytest
 
 from pdx_api.names import Role
 from pdx_proxy.admission.admission import Admission
@@ -11,14 +13,14 @@ from pdx_proxy.admission.permit import Permit
 from pdx_proxy.admission.usage import Usage
 from pdx_proxy.balancing.chooser import Chooser
 from pdx_proxy.balancing.load import Load
-from pdx_proxy.config.settings import Address, Choosing, EndpointSpec, Limits, Settings
+from pdx_proxy.config.settings import Address, Choosing, EndpointSpec, Limits, Retries, Settings
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.engines import create_engines
 from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
-from pdx_proxy.http.upstream.failures import EngineBusy
+from pdx_proxy.http.upstream.failures import ConnectFailure, EngineBusy, EngineFailure
 from pdx_proxy.payload.body import Body
 from pdx_proxy.payload.decisions import COMPLETIONS
 from pdx_proxy.payload.request import Request
@@ -86,10 +88,18 @@ def test_a_failed_prefill_is_avoided_although_every_other_decode_is_busy_or_fail
     assert (choice.prefill, choice.decode) == (q, failed)
 
 
-async def test_a_request_that_gives_its_room_up_wakes_the_next() -> None:
-    """Two requests wait for one D. It has room again, and is busy before the first of them has sent its leg."""
+@pytest.mark.parametrize("failure", [EngineBusy, ConnectFailure])
+async def test_a_request_that_gives_its_room_up_wakes_the_next(failure: type[EngineFailure]) -> None:
+    """Two requests wait for one D. It has room again, and is busy or gone before the first of them has sent its leg."""
     load = Load()
-    engines = create_engines(Settings(), lambda event: None, load)
+    legs: list[int] = []
+
+    async def connect(address: Address, name: str) -> NoReturn:
+        legs.append(load.count(decode))
+        raise ConnectFailure(name, "refused")
+
+    engines = create_engines(Settings(retries=Retries(attempts=1)), lambda event: None, load)
+    engines.pool = SimpleNamespace(take=lambda *_: None, connect=connect, keep=lambda *_: None)  # type: ignore[assignment]
     decode = Endpoint(EndpointSpec(Address("d", 1), D), warm_up_state=State.WARM)
     engines.apply(Snapshot.of([decode]))
     load.limits = {decode.name: 1}
@@ -104,9 +114,11 @@ async def test_a_request_that_gives_its_room_up_wakes_the_next() -> None:
         tasks.append(asyncio.create_task(attempts.run(call, "POST")))
     await asyncio.sleep(0)
     assert len(admission._queue) == 2
-    load.back_off(decode, 30.0)
+    if failure is EngineBusy:
+        load.back_off(decode, 30.0)
     load.release(decode)
     async with asyncio.timeout(10):
         results = await asyncio.gather(*tasks)
-    assert [type(result.last) for result in results if isinstance(result, Unserved)] == [EngineBusy] * 2
+    assert [type(result.last) for result in results if isinstance(result, Unserved)] == [failure] * 2
     assert (load.count(decode), len(admission._queue)) == (0, 0)
+    assert legs == ([] if failure is EngineBusy else [1, 1]), "each leg takes the slot that its request kept"

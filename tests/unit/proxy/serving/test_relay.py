@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from pdx_api.names import Role
-from pdx_proxy.balancing.load import Load
+from pdx_proxy.balancing.load import Load, Slot
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.leg import Leg
@@ -62,7 +62,7 @@ async def serving(before: bytes) -> tuple[Leg, Connection, Wire, Load]:
     endpoint = Endpoint(EndpointSpec(Address("d", 1), Role.DECODE))
     observer = EndpointObserver(load, OutlierDetector(5), lambda _: None)
     pool = ConnectionPool(idle_seconds=9, connect_seconds=1)
-    leg = Leg(pool, observer, endpoint)
+    leg = Leg(pool, observer, Slot(load, endpoint))
     made, wire = Connection("d:1", asyncio.get_running_loop()), Wire()
     made.connection_made(wire)
     made.address = endpoint.spec.address
