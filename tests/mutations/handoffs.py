@@ -166,7 +166,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "a hung engine keeps the requests that wait for it",
-        "engines/engines.py",
+        "engines/upstreams.py",
         "for address in hung.keys() - self.hung:",
         "for address in ():",
         f"{_HUNG}a_hung_engine_lets_go_of_requests_that_wait",

@@ -9,7 +9,7 @@ from pdx_api.connectors import CONNECTORS
 from pdx_api.connectors.families import AtBootstrap, Identity
 from pdx_proxy.config.settings import Address
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.engines.engines import Engines
+from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.failures import BadAnswer, ConnectFailure, EngineFailure, LostConnection, Reason
 

@@ -11,8 +11,8 @@ import msgspec
 from pdx_api.connectors.families import AtBootstrap, Identity, KVParams, Pool, Push
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.bootstrap import query_identity
-from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.transfer_params import NO_PARAMS, handed_over, identity_of, transfer_params
+from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.http.upstream.answer import Answer
 from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, EngineFailure, Reason
 from pdx_proxy.payload.body import body_of, prefill_body

@@ -9,16 +9,16 @@ import asyncio
 from pdx_api.connectors.families import Pool
 from pdx_proxy.balancing.load import Room
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.handoff.base import Handoff, HandoffFailure
 from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.prefill_first import current_decode_leg, finish_prefill
-from pdx_proxy.handoff.serving_state import ServingState
+from pdx_proxy.handoff.result import Handoff, HandoffFailure
 from pdx_proxy.handoff.settlement import Settlements
+from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure
 from pdx_proxy.payload.body import decode_body
 
 
-async def hand_off(serving: ServingState, settlements: Settlements, family: Pool, room: Room, call: Call) -> Handoff:
+async def hand_off(serving: WorkerState, settlements: Settlements, family: Pool, room: Room, call: Call) -> Handoff:
     """Run P's leg to its end, then D's until its answer is open; raises HandoffFailure or LegRefused.
 
     D's leg is the client's request, so a refusal of D goes to the client.
@@ -44,7 +44,7 @@ async def hand_off(serving: ServingState, settlements: Settlements, family: Pool
     return Handoff(decode_leg, prefill, call.timeline.prefill, engines.clock() - finished)
 
 
-async def _decode(serving: ServingState, leg: Leg, call: Call) -> None:
+async def _decode(serving: WorkerState, leg: Leg, call: Call) -> None:
     """Run D's leg. D may have to compute the prompt, so its first event has the deadline of a whole request."""
     engines = serving.engines
     try:

@@ -7,14 +7,14 @@ from pdx_api.connectors.families import KVParams
 from pdx_proxy.balancing.pick import replacement_decode
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.transfer_params import LegRefused, transfer_params
-from pdx_proxy.handoff.base import HandoffFailure
+from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.prefill_first_settlement import stop_prefill
-from pdx_proxy.handoff.serving_state import ServingState
+from pdx_proxy.handoff.result import HandoffFailure
 from pdx_proxy.handoff.settlement import Settlements
+from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure, Reason
 from pdx_proxy.payload.body import prefill_body
 from pdx_proxy.payload.request import Request
@@ -24,7 +24,7 @@ _PREFILL: Final = Phase.PREFILL.value
 
 
 async def finish_prefill(
-    serving: ServingState, settlements: Settlements, leg: Leg, decode: Endpoint, params: KVParams | None, call: Call
+    serving: WorkerState, settlements: Settlements, leg: Leg, decode: Endpoint, params: KVParams | None, call: Call
 ) -> KVParams | None:
     """Run P's leg to its end; return its parameters for D. Raises HandoffFailure or LegRefused.
 

@@ -6,8 +6,8 @@ from pdx_api.connectors.families import KVParams, Pool
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.transfer_params import LegRefused, transfer_params
-from pdx_proxy.handoff.base import REFUSED_MAX_TOKENS
 from pdx_proxy.handoff.call import Call
+from pdx_proxy.handoff.result import REFUSED_MAX_TOKENS
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, EngineBusy, EngineFailure
 from pdx_proxy.payload.body import prefill_body, settling_body

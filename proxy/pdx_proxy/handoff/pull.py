@@ -10,17 +10,17 @@ from pdx_proxy.balancing.load import Room
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.transfer_params import LegRefused
-from pdx_proxy.handoff.base import Handoff, HandoffFailure, reached_engine
 from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.prefill_first import current_decode_leg, finish_prefill
 from pdx_proxy.handoff.prefill_first_settlement import leave_decode, release
-from pdx_proxy.handoff.serving_state import ServingState
+from pdx_proxy.handoff.result import Handoff, HandoffFailure, reached_engine
 from pdx_proxy.handoff.settlement import Settlements
+from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure
 from pdx_proxy.payload.body import decode_body
 
 
-async def hand_off(serving: ServingState, settlements: Settlements, family: Pull, room: Room, call: Call) -> Handoff:
+async def hand_off(serving: WorkerState, settlements: Settlements, family: Pull, room: Room, call: Call) -> Handoff:
     """Run both legs until D's answer is open; raises HandoffFailure or LegRefused."""
     request, engines = call.request, serving.engines
     prefill_leg = serving.prefill_leg(room.take_prefill(), request, request.deadline)
@@ -58,7 +58,7 @@ async def hand_off(serving: ServingState, settlements: Settlements, family: Pull
 
 
 async def _decode(
-    serving: ServingState, settlements: Settlements, prefill: Endpoint, leg: Leg, params: KVParams | None, call: Call
+    serving: WorkerState, settlements: Settlements, prefill: Endpoint, leg: Leg, params: KVParams | None, call: Call
 ) -> None:
     """Run D's leg until its answer is open, or settle."""
     decode, engines, request = leg.endpoint, serving.engines, call.request

@@ -13,19 +13,19 @@ from pdx_api.names import Order
 from pdx_proxy.balancing.load import Room, Slot
 from pdx_proxy.engines.transfer_params import LegRefused, NothingHandedOverError, needs_length
 from pdx_proxy.handoff import push_settlement
-from pdx_proxy.handoff.base import Handoff, HandoffFailure, has_answered
 from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.push_prefill import PushPrefill
 from pdx_proxy.handoff.push_settlement import DecodeEnd, end_of_failure, end_of_refusal
 from pdx_proxy.handoff.push_transfer import PushTransfer
-from pdx_proxy.handoff.serving_state import ServingState
+from pdx_proxy.handoff.result import Handoff, HandoffFailure, has_answered
 from pdx_proxy.handoff.settlement import Settlements
+from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.upstream.failures import BadAnswer, DeadlineExceeded, EngineFailure
 from pdx_proxy.payload.body import decode_body
 
 
 async def hand_off(
-    serving: ServingState,
+    serving: WorkerState,
     settlements: Settlements,
     family: Push,
     order: Order,
@@ -66,7 +66,7 @@ class _Attempt:
 
     __slots__ = ("_engines", "_serving", "_transfer", "decode_leg", "prefill")
 
-    def __init__(self, serving: ServingState, transfer: PushTransfer, prefill_slot: Slot, decode_slot: Slot) -> None:
+    def __init__(self, serving: WorkerState, transfer: PushTransfer, prefill_slot: Slot, decode_slot: Slot) -> None:
         self._serving = serving
         self._engines = serving.engines
         self._transfer = transfer

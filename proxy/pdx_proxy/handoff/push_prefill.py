@@ -14,8 +14,8 @@ from pdx_proxy.balancing.load import Slot
 from pdx_proxy.engines.bootstrap import query_identity
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.transfer_params import LegRefused, PrefillStopped, handed_over, identity_of
-from pdx_proxy.handoff.base import FULL, has_answered
 from pdx_proxy.handoff.push_transfer import PushTransfer
+from pdx_proxy.handoff.result import FULL, has_answered
 from pdx_proxy.http.upstream.connection import Connection
 from pdx_proxy.http.upstream.failures import (
     BadAnswer,

@@ -9,9 +9,9 @@ from typing import Final
 
 from pdx_api.connectors.families import KVParams
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.handoff.base import FULL, has_answered, reached_engine
 from pdx_proxy.handoff.push_prefill import PushPrefill
 from pdx_proxy.handoff.push_transfer import PUSH_SECONDS, PushTransfer
+from pdx_proxy.handoff.result import FULL, has_answered, reached_engine
 from pdx_proxy.http.upstream.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure
 from pdx_proxy.telemetry.counters import Settlement
 

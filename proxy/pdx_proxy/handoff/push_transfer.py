@@ -9,8 +9,8 @@ from pdx_proxy.engines.engine_metrics import read_waiting
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.probe import page_of
 from pdx_proxy.engines.transfer_params import identity_of
-from pdx_proxy.handoff.base import FULL, REFUSED_MAX_TOKENS, has_answered, reached_engine
 from pdx_proxy.handoff.call import Call
+from pdx_proxy.handoff.result import FULL, REFUSED_MAX_TOKENS, has_answered, reached_engine
 from pdx_proxy.handoff.settlement import Settlements
 from pdx_proxy.http.upstream.failures import DeadlineExceeded, EngineFailure
 from pdx_proxy.payload.body import prefill_body, settling_body

@@ -16,7 +16,7 @@ from pdx_api.names import Role
 from pdx_proxy.admission.permit import Permit
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.handoff.call import Call
-from pdx_proxy.handoff.serving_state import ServingState
+from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.upstream.failures import EngineFailure
 from pdx_proxy.payload.body import LegBody, identified
 from pdx_proxy.payload.request import Request
@@ -33,7 +33,7 @@ _LEG_HEADERS: Final[ContextVar[tuple[tuple[str, str], ...]]] = ContextVar("leg_h
 class Settlements:
     """Owner of the tasks that settle hand-offs."""
 
-    def __init__(self, serving: ServingState) -> None:
+    def __init__(self, serving: WorkerState) -> None:
         self.serving = serving
         self.engines = serving.engines
         self._tasks: set[asyncio.Task[Any]] = set()

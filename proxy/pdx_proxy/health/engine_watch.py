@@ -16,8 +16,8 @@ from pdx_proxy.endpoints.endpoint import Endpoint, Start
 from pdx_proxy.endpoints.events import Cause, EndpointEvent, Suspect
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.engine_metrics import read_finished, read_progress, read_waiting
-from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.probe import page_of
+from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.health.progress import Observed, QueueSample, observe, queue_seconds
 from pdx_proxy.http.routes import MODELS
 

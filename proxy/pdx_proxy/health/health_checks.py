@@ -13,8 +13,8 @@ from typing import Final
 
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.events import Cause, EndpointEvent, Suspect
-from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.probe import answers_health
+from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.http.upstream.failures import ConnectFailure, ConnectTimeout, EngineFailure
 
 FAILED_CHECKS: Final = 2

@@ -18,8 +18,8 @@ from pdx_proxy.endpoints.endpoint import Endpoint, Start
 from pdx_proxy.endpoints.events import EndpointEvent, HealthCheckRequest
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.engine_metrics import read_load, read_sample
-from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.probe import fetch
+from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.health.progress import has_work
 from pdx_proxy.http.upstream.failures import ConnectTimeout, DeadlineExceeded, EngineFailure
 

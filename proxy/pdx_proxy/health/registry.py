@@ -10,14 +10,14 @@ from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import EndpointSpec
 from pdx_proxy.endpoints.endpoint import NO_SLOT, Endpoint, Pairing, State, by_rank, pairing
 from pdx_proxy.endpoints.events import Cause, EndpointEvent, HealthCheckRequest, LostHandoff, Suspect
-from pdx_proxy.endpoints.models import ServedModel, latest
+from pdx_proxy.endpoints.models import latest, read_models
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.health import ejection
 
 
 @dataclass(frozen=True, slots=True)
 class Actions:
-    """What follows from a change of the registry. `WarmUp` performs it, in the order of the fields."""
+    """What follows from a change of the registry. `EndpointManager` performs it, in the order of the fields."""
 
     cancel: tuple[str, ...] = ()
     """Endpoints whose warm-up must end."""
@@ -63,13 +63,13 @@ class EndpointRegistry:
 
     def update(self, specs: Iterable[EndpointSpec]) -> Actions:
         """Replace the set of engines: some may be new, changed, restarted or gone."""
-        found = {spec.name: spec for spec in by_rank(specs)}
-        before, after = self._endpoints, {name: self._updated(spec) for name, spec in found.items()}
+        desired = {spec.name: spec for spec in by_rank(specs)}
+        before, after = self._endpoints, {name: self._updated(spec) for name, spec in desired.items()}
         changed = [name for name, endpoint in after.items() if before.get(name) is not endpoint]
-        gone = before.keys() - found.keys()
+        gone = before.keys() - desired.keys()
         if not changed and not gone:
             return Actions()
-        restarted = {name for name in changed if name in before and _is_other(before[name].spec, found[name])}
+        restarted = {name for name in changed if name in before and _is_other(before[name].spec, desired[name])}
         if self._table is not None:
             for name in gone:
                 self._table.take_back(name)
@@ -94,9 +94,10 @@ class EndpointRegistry:
         """The queue of a D is, or is no longer, too long for a push."""
         return self._put(endpoint, long_queue=long_queue)
 
-    def set_models(self, endpoint: Endpoint, models: tuple[ServedModel, ...]) -> Actions:
-        """The endpoint reports the models that it serves."""
-        return self._put(endpoint, models=latest(endpoint.models, models))
+    def set_models(self, endpoint: Endpoint, page: bytes) -> Actions:
+        """Put the models in force that an endpoint reports on a page. Without such a page they stay as they are."""
+        models = read_models(page)
+        return Actions() if models is None else self._put(endpoint, models=latest(endpoint.models, models))
 
     def next_decode(self, prefill: Endpoint) -> Endpoint | None:
         """Return a warm D of the P's revision, each in turn; None if there is none."""

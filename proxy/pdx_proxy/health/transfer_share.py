@@ -16,8 +16,8 @@ from pdx_api.names import Role
 from pdx_proxy.endpoints.endpoint import Endpoint, Start
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.engine_metrics import PromptTokens, read_prompt_tokens
-from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.probe import page_of
+from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.telemetry.counters import Outcome
 
 PAUSE_SECONDS: Final = 10.0

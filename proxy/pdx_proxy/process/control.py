@@ -14,12 +14,12 @@ from pdx_proxy.balancing.shared_load import LoadTable
 from pdx_proxy.config.settings import Settings
 from pdx_proxy.discovery.pod_watcher import Discovery, log_warning
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.engines.engines import create_engines
+from pdx_proxy.engines.upstreams import create_engines
+from pdx_proxy.health.endpoint_manager import EndpointManager
 from pdx_proxy.health.engine_watch import EngineWatch
 from pdx_proxy.health.load_poller import LoadPoller
 from pdx_proxy.health.registry import EndpointRegistry
 from pdx_proxy.health.transfer_share import TransferShare
-from pdx_proxy.health.warmup import WarmUp
 from pdx_proxy.http.downstream.certificate import certificate_of
 from pdx_proxy.process.admin import create_admin
 from pdx_proxy.process.workers import LocalWorkers, ProcessWorkers, Workers, address_of, bind
@@ -29,7 +29,7 @@ from pdx_proxy.verification.prober import TransferProber
 class Control:
     """Owner of discovery, the endpoints, the workers and the admin port.
 
-    Flow: discovery -> warm-up and registry -> `_publish` -> workers. Events of workers go to warm-up.
+    Flow: discovery -> manager of endpoints -> `_publish` -> workers. Events of workers go to the manager, too.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -41,16 +41,16 @@ class Control:
         self._certificate = certificate_of(settings.tls, log_warning)
         self._table = LoadTable(settings.workers, rows=ROWS) if settings.workers > 1 else None
         self.registry = EndpointRegistry(settings.endpoints, self._engines.clock, self._table)
-        self.warm_up = WarmUp(self._engines, self.registry, self._publish)
+        self.endpoint_manager = EndpointManager(self._engines, self.registry, self._publish)
         self.engine_watch = EngineWatch(
             self._engines,
             self._snapshot,
-            self.warm_up.on_event,
-            self.warm_up.set_long_queue,
-            self.warm_up.set_models,
+            self.endpoint_manager.on_event,
+            self.endpoint_manager.set_long_queue,
+            self.endpoint_manager.set_models,
         )
         self.load_poller = LoadPoller(
-            self._engines, self._snapshot, self._publish_load, self._legs, self.warm_up.on_event, self._waiting
+            self._engines, self._snapshot, self._publish_load, self._legs, self.endpoint_manager.on_event, self._waiting
         )
         self.prober = TransferProber(self._engines, self._snapshot, self.load_poller.has_work)
         self.transfer_share = TransferShare(self._engines, self._snapshot, self._worker_report)
@@ -90,13 +90,13 @@ class Control:
         if control._certificate is not None:
             control._certificate.start()
         control._publish()
-        control.warm_up.start()
+        control.endpoint_manager.start()
         control.engine_watch.start()
         control.load_poller.start()
         control.prober.start()
         control.transfer_share.start()
         if discovery is not None:
-            control.discovery = asyncio.create_task(discovery.run(control.warm_up.update))
+            control.discovery = asyncio.create_task(discovery.run(control.endpoint_manager.update))
         return control
 
     def drain(self) -> None:
@@ -115,7 +115,7 @@ class Control:
         if self.discovery is not None:
             self.discovery.cancel()
             await asyncio.wait([self.discovery])
-        await self.warm_up.stop()
+        await self.endpoint_manager.stop()
         await self.engine_watch.stop()
         await self.load_poller.stop()
         self._keyring.stop()
@@ -129,8 +129,8 @@ class Control:
 
     async def _start_workers(self) -> Workers:
         if self._table is None:
-            return await LocalWorkers.start(self._settings, self.warm_up.on_event)
-        return ProcessWorkers(self._settings, self.warm_up.on_event, self._table)
+            return await LocalWorkers.start(self._settings, self.endpoint_manager.on_event)
+        return ProcessWorkers(self._settings, self.endpoint_manager.on_event, self._table)
 
     def _waiting(self) -> int:
         return self._workers.waiting if self._workers is not None else 0

@@ -21,9 +21,9 @@ from pdx_proxy.config.settings import Settings
 from pdx_proxy.config.settings import Tracing as TracingSettings
 from pdx_proxy.endpoints.events import EventSink
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.engines.engines import create_engines
-from pdx_proxy.handoff.serving_state import ServingState
+from pdx_proxy.engines.upstreams import create_engines
 from pdx_proxy.handoff.settlement import Settlements
+from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.downstream.certificate import certificate_of
 from pdx_proxy.http.downstream.listener import Listener
 from pdx_proxy.serving.gateway import Gateway
@@ -88,7 +88,7 @@ class Worker:
         self._settings = settings
         self._engines = create_engines(settings, notify, load)
         self._tracing = create_tracing(settings.tracing, self._engines.clock, settings.workers)
-        self._serving = ServingState(self._engines, log, self._tracing)
+        self._serving = WorkerState(self._engines, log, self._tracing)
         self._settlements = Settlements(self._serving)
         # A random start, or several gateways would all select the same engine first.
         cursor = int.from_bytes(os.urandom(4))

@@ -11,10 +11,10 @@ from pdx_proxy.balancing.pick import Choice
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.transfer_params import LegRefused, PrefillStopped
 from pdx_proxy.handoff import pool, pull, push
-from pdx_proxy.handoff.base import Handoff, HandoffFailure
 from pdx_proxy.handoff.call import Call
-from pdx_proxy.handoff.serving_state import ServingState
+from pdx_proxy.handoff.result import Handoff, HandoffFailure
 from pdx_proxy.handoff.settlement import Settlements
+from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.upstream.failures import BadAnswer, EngineBusy, EngineFailure, Reason
 from pdx_proxy.payload.body import decode_body
 from pdx_proxy.telemetry.counters import LocalPrefillReason
@@ -36,7 +36,7 @@ class Unserved:
 class Attempts:
     """Runs the attempts of one worker's requests."""
 
-    def __init__(self, serving: ServingState, settlements: Settlements, admission: Admission, cursor: int) -> None:
+    def __init__(self, serving: WorkerState, settlements: Settlements, admission: Admission, cursor: int) -> None:
         self._serving = serving
         self._admission = admission
         self.load = serving.engines.load

@@ -7,10 +7,10 @@ from typing import Final
 from pdx_proxy.admission.admission import Admission
 from pdx_proxy.admission.api_keys import Keyring
 from pdx_proxy.admission.permit import Permit
-from pdx_proxy.handoff.base import Handoff
 from pdx_proxy.handoff.call import Call
-from pdx_proxy.handoff.serving_state import ServingState
+from pdx_proxy.handoff.result import Handoff
 from pdx_proxy.handoff.settlement import Settlements
+from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.cors import CORSPolicy
 from pdx_proxy.http.downstream.exchange import Exchange
 from pdx_proxy.http.routes import ROUTES, Kind
@@ -42,7 +42,7 @@ class Gateway:
     """Serves exchanges with one worker's engines."""
 
     def __init__(
-        self, serving: ServingState, settlements: Settlements, admission: Admission, keyring: Keyring, cursor: int = 0
+        self, serving: WorkerState, settlements: Settlements, admission: Admission, keyring: Keyring, cursor: int = 0
     ) -> None:
         engines = serving.engines
         self._serving = serving

@@ -7,7 +7,7 @@ import orjson
 
 from pdx_proxy.admission.api_keys import Keyring
 from pdx_proxy.endpoints.models import ServedModel, union
-from pdx_proxy.engines.engines import Engines
+from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.http.cors import CORSPolicy, is_preflight
 from pdx_proxy.http.downstream.exchange import Exchange, answer
 from pdx_proxy.http.errors import RefusedError, no_such_model, unavailable_body

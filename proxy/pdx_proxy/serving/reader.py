@@ -5,7 +5,7 @@ from typing import Final, cast
 
 from pdx_proxy.balancing.chooser import SESSION_HEADER
 from pdx_proxy.config.settings import Keys
-from pdx_proxy.handoff.serving_state import ServingState
+from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.downstream.exchange import Exchange
 from pdx_proxy.http.routes import Kind
 from pdx_proxy.payload.body import LARGE_BYTES, Body, model_of, read_body, read_large_body
@@ -31,7 +31,7 @@ class RequestReader:
 
     __slots__ = ("_chooser", "_clock", "_forwarded", "_loop", "_total_seconds", "_without_trace")
 
-    def __init__(self, serving: ServingState) -> None:
+    def __init__(self, serving: WorkerState) -> None:
         settings = serving.engines.settings
         self._chooser = serving.chooser
         self._clock = serving.engines.clock

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.probe import Probe, hand_over, page_of, serve
 from pdx_proxy.engines.transfer_params import NO_PARAMS
+from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.http.upstream.failures import BadAnswer, ConnectFailure, DeadlineExceeded, EngineFailure, LostConnection
 from pdx_proxy.verification.diagnosis import Evidence, Facts, announced_host, read_facts
 from pdx_proxy.verification.prompts import Prompts

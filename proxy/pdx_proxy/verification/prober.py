@@ -15,7 +15,7 @@ from typing import Any, Final
 from pdx_api.verification import LONGEST_WAIT, Finding, Verdict
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.engines.engines import Engines
+from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.telemetry.counters import Histogram
 from pdx_proxy.verification.attempt import Attempt, AttemptRunner
 from pdx_proxy.verification.diagnosis import likely_cause

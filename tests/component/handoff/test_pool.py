@@ -192,7 +192,7 @@ async def test_a_decode_that_leaves_during_the_prefill_gets_no_leg(shape: Shape,
     busy = next(d for d in world.decode if world.worker._engines.load.legs.get(world.endpoint(d).name))
     legs = busy.counts.legs.total()
     specs = world.settings().endpoints
-    world.gateway.warm_up.update([replace(s, leaving=s.address.port == busy.port) for s in specs])
+    world.gateway.endpoint_manager.update([replace(s, leaving=s.address.port == busy.port) for s in specs])
     reply = await task
     assert reply.text == shape.expected()
     assert reply.headers["x-pdx-decode"] != world.endpoint(busy).name

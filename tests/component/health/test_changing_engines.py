@@ -194,7 +194,7 @@ async def test_nothing_is_kept_of_engines_that_are_gone(order: Order, make_chang
         assert engines.load.legs.keys() <= keep.keys()
         assert engines.pool._idle.keys() <= {spec.address for spec in keep.values()}
     assert {key[0] for key in world.worker._serving.handshakes.pairs} <= keep.keys()
-    assert not world.gateway.warm_up._tasks
+    assert not world.gateway.endpoint_manager._warm_ups._tasks
     page = (await world.call("GET", f"{world.admin}/metrics")).raw.decode()
     assert 'pdx_legs_in_flight{endpoint="prefill-a-0",role="prefill"}' in page
     assert "decode-a-19" not in page

@@ -11,7 +11,7 @@ from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec, Settings
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.events import Cause, EndpointEvent, HealthCheckRequest
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.engines.engines import create_engines
+from pdx_proxy.engines.upstreams import create_engines
 from pdx_proxy.health import load_poller
 from pdx_proxy.health.load_poller import LATE_ROUNDS, LoadPoller
 from pdx_proxy.http.upstream.failures import ConnectFailure, ConnectTimeout, DeadlineExceeded, EngineFailure

@@ -13,8 +13,9 @@ from pdx_proxy.config.settings import Address, Deadlines, EndpointSpec, Health, 
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.events import Cause, EndpointEvent, HealthCheckRequest, Suspect
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.engines.engines import Engines, create_engines
-from pdx_proxy.health import health_checks, warmup
+from pdx_proxy.engines.upstreams import Engines, create_engines
+from pdx_proxy.health import health_checks, warm_up
+from pdx_proxy.health.endpoint_manager import EndpointManager
 from pdx_proxy.health.engine_watch import EngineWatch
 from pdx_proxy.health.health_checks import HealthChecks, conclude
 from pdx_proxy.health.registry import EndpointRegistry
@@ -167,7 +168,7 @@ async def test_a_hung_engine_lets_go_of_requests_that_wait(make_world: MakeWorld
     hung = next(engine for engine in world.decode if engine.counts.faults["hang_before_head"])
     for engine in world.decode:
         engine.faults.clear()
-    world.gateway.warm_up.on_event(Suspect(world.endpoint(hung).name, 1, "no progress", Cause.STALLED))
+    world.gateway.endpoint_manager.on_event(Suspect(world.endpoint(hung).name, 1, "no progress", Cause.STALLED))
     assert (await request).text == Shape().expected()
     assert world.report["retries"] == {"lost": 1}
     await world.warm()
@@ -216,11 +217,11 @@ async def test_a_queue_that_is_longer_than_a_push_survives(order: Order, found: 
 @pytest.mark.parametrize("push", [Order.DECODE_FIRST, Order.CONCURRENT])
 async def test_a_decode_with_a_long_queue_gets_whole_requests(push: Order, make_world: MakeWorld) -> None:
     world = await make_world(push)
-    world.gateway.warm_up.set_long_queue(world.endpoint(world.d), True)
+    world.gateway.endpoint_manager.set_long_queue(world.endpoint(world.d), True)
     assert (await world.complete()).text == Shape().expected()
     assert await world.outcomes() == {"whole": 1}
     assert world.report["localPrefills"]["long_queue"] == world.report["notSplit"]["long_queue"] == 1
-    world.gateway.warm_up.set_long_queue(world.endpoint(world.d), False)
+    world.gateway.endpoint_manager.set_long_queue(world.endpoint(world.d), False)
     assert (await world.complete()).text == Shape().expected()
     assert await world.outcomes() == {"whole": 1, "split": 1}
 
@@ -249,12 +250,12 @@ async def _warming(address: Address) -> AsyncIterator[tuple[EndpointRegistry, st
     """A warm-up of one engine."""
     engines = create_engines(Settings(), lambda _: None)
     registry = EndpointRegistry([EndpointSpec(address, Role.DECODE)], engines.clock)
-    warm_up = warmup.WarmUp(engines, registry, lambda: None)
-    warm_up.start()
+    manager = EndpointManager(engines, registry, lambda: None)
+    manager.start()
     try:
         yield registry, str(address)
     finally:
-        await warm_up.stop()
+        await manager.stop()
         engines.pool.close()
 
 
@@ -269,7 +270,7 @@ async def test_an_error_of_the_gateway_does_not_end_a_warm_up(
         if tries == 1:
             raise RuntimeError("a defect")
 
-    monkeypatch.setattr(warmup, "serve_any", serve_any)
+    monkeypatch.setattr(warm_up, "serve_any", serve_any)
     async with _warming(Address("d", 1)) as (registry, name):
         await eventually(lambda: registry.endpoint(name).warm)
     assert tries == 2

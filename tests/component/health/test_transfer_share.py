@@ -79,7 +79,9 @@ async def test_engines_that_are_gone_are_forgotten(make_world: MakeWorld) -> Non
     await serve(world, 1)
     assert len(world.gateway.transfer_share.decode) == 2, "the counts are kept"
     gone = world.endpoint(world.d)
-    world.gateway.warm_up.update([e.spec for e in world.gateway.registry.snapshot.everything if e.name != gone.name])
+    world.gateway.endpoint_manager.update(
+        [e.spec for e in world.gateway.registry.snapshot.everything if e.name != gone.name]
+    )
     await eventually(lambda: len(world.gateway.registry.snapshot.everything) == 2, what="the D is gone")
     await serve(world, 1)
     assert list(world.gateway.transfer_share.decode) == [world.endpoint(world.decode[1]).name]

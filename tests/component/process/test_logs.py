@@ -12,7 +12,7 @@ from pdx_api.names import Order
 from pdx_proxy.config.settings import Logs
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.handoff.call import Call
-from pdx_proxy.handoff.serving_state import ServingState
+from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.telemetry import access_log
 from pdx_proxy.telemetry.access_log import LINES_PER_SECOND, AccessLog
 from pdx_proxy.telemetry.counters import Outcome
@@ -145,14 +145,14 @@ async def test_an_error_inside_ps_leg_is_settled(
     """D waits for a push that never comes. The client gets an error at once, and the hand-off is settled."""
     world = await make_world(order)
     world.allowed.stranded = not world.pull
-    send = ServingState.send_prefill
+    send = WorkerState.send_prefill
 
-    def fail_once(serving: ServingState, leg: Leg, call: Call, body: bytes, request_id: str) -> None:
-        monkeypatch.setattr(ServingState, "send_prefill", send)
+    def fail_once(serving: WorkerState, leg: Leg, call: Call, body: bytes, request_id: str) -> None:
+        monkeypatch.setattr(WorkerState, "send_prefill", send)
         send(serving, leg, call, body, request_id)
         raise KeyError("Tell-nobody-of-4711")
 
-    monkeypatch.setattr(ServingState, "send_prefill", fail_once)
+    monkeypatch.setattr(WorkerState, "send_prefill", fail_once)
     reply = await asyncio.wait_for(world.complete(), 10.0)
     assert (reply.status, reply.error["type"]) == (500, "InternalServerError")
     assert await world.outcomes() == {"internal": 1}

@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from pdx_api.names import Order, Policy, PrefillFailure, Role
 from pdx_proxy.config.settings import Address, Choosing, Deadlines, EndpointSpec, Limits, Retries, Settings
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.engines.engines import create_engines
-from pdx_proxy.handoff.serving_state import ServingState
+from pdx_proxy.engines.upstreams import create_engines
 from pdx_proxy.handoff.settlement import Settlements
+from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.telemetry.counters import Settlement
 from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld
@@ -145,7 +145,7 @@ async def test_kv_that_nothing_frees_is_held_until_its_lease_ends(
     settlement: Settlement, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pdx_proxy.handoff.settlement.LEASE_MARGIN_SECONDS", 0.0)
-    serving = ServingState(create_engines(Settings(deadlines=Deadlines(handoff=0.2)), lambda _: None))
+    serving = WorkerState(create_engines(Settings(deadlines=Deadlines(handoff=0.2)), lambda _: None))
     settlements, prefill = Settlements(serving), Endpoint(EndpointSpec(Address("p", 1), Role.PREFILL))
 
     async def work() -> Settlement:
@@ -167,7 +167,7 @@ async def test_kv_that_nothing_frees_is_held_until_its_lease_ends(
 async def test_a_lease_is_the_connectors_own(
     connector: str, order: Order, seconds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serving = ServingState(create_engines(Settings(deadlines=Deadlines(handoff=7)), lambda _: None))
+    serving = WorkerState(create_engines(Settings(deadlines=Deadlines(handoff=7)), lambda _: None))
     prefill = Endpoint(EndpointSpec(Address("p", 1), Role.PREFILL, connector=connector, order=order))
     serving.counters.pin(prefill.name)
     timers: list[tuple[Any, ...]] = []

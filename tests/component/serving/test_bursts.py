@@ -4,7 +4,7 @@ import asyncio
 
 from pdx_api.names import Order
 from pdx_proxy.config.settings import SLO
-from pdx_proxy.handoff.serving_state import ServingState
+from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.process.workers import LocalWorkers
 from tests.component.conftest import MakeWorld
 from tests.component.harness import PROMPT, Shape, World, eventually
@@ -12,7 +12,7 @@ from tests.component.harness import PROMPT, Shape, World, eventually
 STREAM = Shape(stream=True)
 
 
-def serving_of(world: World) -> ServingState:
+def serving_of(world: World) -> WorkerState:
     workers = world.gateway._workers
     assert isinstance(workers, LocalWorkers)
     return workers._worker._serving

@@ -18,7 +18,7 @@ def _page(*names: str) -> bytes:
 def _report(world: World, *reports: tuple[str, ...]) -> None:
     """Let the D's report these models, as the gateway reads them every ten seconds."""
     for engine, names in zip(world.decode, reports, strict=True):
-        world.gateway.warm_up.set_models(world.endpoint(engine), _page(*names))
+        world.gateway.endpoint_manager.set_models(world.endpoint(engine), _page(*names))
 
 
 async def _names(world: World) -> list[str]:
@@ -46,7 +46,7 @@ async def test_the_list_is_a_union_and_follows_the_engines(make_world: MakeWorld
     assert await _names(world) == ["sim", "sql", "law"]
     _report(world, ("sim",), ("sim", "law"))
     assert await _names(world) == ["sim", "law"], "an adapter that was unloaded is gone"
-    world.gateway.warm_up.set_models(world.endpoint(world.d), b"not a page")
+    world.gateway.endpoint_manager.set_models(world.endpoint(world.d), b"not a page")
     assert await _names(world) == ["sim", "law"], "an engine that does not report keeps its models"
 
 
@@ -56,11 +56,11 @@ async def test_a_model_that_no_engine_can_serve_is_omitted(make_world: MakeWorld
     _report(world, ("sim", "sql"), ("sim", "law"))
     client = openai.AsyncOpenAI(base_url=f"{world.url}/v1", api_key="none", max_retries=0)
     assert (await client.models.retrieve("law")).id == "law"
-    world.gateway.warm_up.update([each.spec for each in world.gateway.registry.snapshot.everything[:-1]])
+    world.gateway.endpoint_manager.update([each.spec for each in world.gateway.registry.snapshot.everything[:-1]])
     assert await _names(world) == ["sim", "sql"]
     with pytest.raises(openai.NotFoundError):
         await client.models.retrieve("law")
-    world.gateway.warm_up.update([])
+    world.gateway.endpoint_manager.update([])
     reply = await world.call("GET", f"{world.url}/v1/models")
     assert (reply.status, reply.headers["retry-after"], reply.error["code"]) == (503, "1", 503)
     await client.close()

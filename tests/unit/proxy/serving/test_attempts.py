@@ -16,10 +16,10 @@ from pdx_proxy.balancing.load import Load
 from pdx_proxy.config.settings import Address, Choosing, EndpointSpec, Limits, Retries, Settings
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.engines.engines import create_engines
+from pdx_proxy.engines.upstreams import create_engines
 from pdx_proxy.handoff.call import Call
-from pdx_proxy.handoff.serving_state import ServingState
 from pdx_proxy.handoff.settlement import Settlements
+from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.upstream.failures import ConnectFailure, EngineBusy, EngineFailure
 from pdx_proxy.payload.body import Body
 from pdx_proxy.payload.decisions import COMPLETIONS
@@ -103,7 +103,7 @@ async def test_a_request_that_gives_its_room_up_wakes_the_next(failure: type[Eng
     decode = Endpoint(EndpointSpec(Address("d", 1), D), warm_up_state=State.WARM)
     engines.apply(Snapshot.of([decode]))
     load.limits = {decode.name: 1}
-    serving, usage = ServingState(engines), Usage()
+    serving, usage = WorkerState(engines), Usage()
     admission = Admission(Limits(queue_seconds=600.0), usage, load, serving.counters, engines.clock)
     attempts = Attempts(serving, Settlements(serving), admission, 0)
     load.acquire(decode)

@@ -10,13 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from pdx_api.names import Role
-from pdx_proxy.config.settings import EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint, State
-from pdx_proxy.endpoints.events import EndpointEvent, HealthCheckRequest, Suspect
-from pdx_proxy.endpoints.models import read_models
-from pdx_proxy.engines.engines import Engines
+from pdx_proxy.endpoints.events import HealthCheckRequest, Suspect
 from pdx_proxy.engines.probe import hand_over, page_of, serve, serve_any
-from pdx_proxy.health.health_checks import HealthChecks
+from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.health.registry import Actions, EndpointRegistry
 from pdx_proxy.http.routes import MODELS
 from pdx_proxy.http.upstream.failures import BadAnswer, ConnectFailure, ConnectTimeout, DeadlineExceeded, EngineFailure
@@ -30,78 +27,53 @@ _MODELS_SECONDS: Final = 2.0
 _log: Final = logging.getLogger(__name__)
 
 
-class WarmUp:
-    """Owner of the warm-up tasks. It passes changes to the registry and performs the actions that follow.
-
-    Invariant: from `start` on, an endpoint has a task exactly while it needs a warm-up.
-    """
+class WarmUps:
+    """Owner of the warm-up tasks. An endpoint has one at most."""
 
     def __init__(
         self,
         engines: Engines,
         registry: EndpointRegistry,
-        publish: Callable[[], None],
+        perform: Callable[[Actions], None],
         rng: random.Random | None = None,
     ) -> None:
-        """`publish` is called after each change of the registry's snapshot."""
+        """`perform` receives what follows from each result of a warm-up."""
         self._engines = engines
         self._registry = registry
-        self._publish = publish
+        self._perform = perform
         self._random = rng or random.Random()  # noqa: S311 (spreads load)
         self._slots = asyncio.Semaphore(engines.settings.warm_ups)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._decode_warmed = asyncio.Event()
         self._seconds = engines.deadlines.warm_up
-        self._checks = HealthChecks(engines, self.on_event)
 
-    def start(self) -> None:
-        """Start to warm up every endpoint."""
-        self._perform(self._registry.start())
+    def start(self, names: Iterable[str], pause: float) -> None:
+        """Start to warm up these endpoints after a pause, except those whose warm-up runs."""
+        shuffled = list(names)
+        self._random.shuffle(shuffled)  # several gateways must not warm up the engines in the same order
+        for name in shuffled:
+            if name not in self._tasks:
+                warm_up = self._warm_until_warm(name, pause)
+                self._tasks[name] = asyncio.get_running_loop().create_task(warm_up)
+
+    def cancel(self, names: Iterable[str]) -> None:
+        """End the warm-ups of these endpoints."""
+        for name in names:
+            task = self._tasks.pop(name, None)
+            if task is not None:
+                task.cancel()
+
+    def wake_prefills(self) -> None:
+        """A D may have become available for the prefill engines that wait for one."""
+        self._decode_warmed.set()
+        self._decode_warmed = asyncio.Event()
 
     async def stop(self) -> None:
-        """End all warm-ups and health checks."""
-        await self._checks.stop()
+        """End all warm-ups."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def update(self, specs: Iterable[EndpointSpec]) -> None:
-        """Replace the set of engines."""
-        self._perform(self._registry.update(specs))
-
-    def on_event(self, event: EndpointEvent) -> None:
-        """Receive an event from a worker."""
-        self._perform(self._registry.on_event(event))
-
-    def set_long_queue(self, endpoint: Endpoint, long_queue: bool) -> None:
-        """The queue of a D is, or is no longer, too long for a push."""
-        self._perform(self._registry.set_long_queue(endpoint, long_queue))
-
-    def set_models(self, endpoint: Endpoint, page: bytes) -> None:
-        """Put the models in force that an engine reports on a page. Without such a page they stay as they are."""
-        models = read_models(page)
-        if models is not None:
-            self._perform(self._registry.set_models(endpoint, models))
-
-    def _perform(self, actions: Actions) -> None:
-        for name in actions.cancel:
-            task = self._tasks.pop(name, None)
-            if task is not None:
-                task.cancel()
-        if actions.publish:
-            self._publish()
-        if actions.check is not None:
-            self._checks.start(actions.check)
-        if actions.wake_prefills:
-            self._decode_warmed.set()
-            self._decode_warmed = asyncio.Event()
-        names = list(actions.start)
-        self._random.shuffle(names)  # several gateways must not warm up the engines in the same order
-        for name in names:
-            if name not in self._tasks:
-                warm_up = self._warm_until_warm(name, actions.pause)
-                self._tasks[name] = asyncio.get_running_loop().create_task(warm_up)
 
     async def _warm_until_warm(self, name: str, first_pause: float) -> None:
         if first_pause:
@@ -127,7 +99,8 @@ class WarmUp:
             return
         async with self._slots:
             await serve_any(self._engines, endpoint, _BODY, self._seconds)
-            self.set_models(endpoint, await page_of(self._engines, endpoint, MODELS, _MODELS_SECONDS))
+            page = await page_of(self._engines, endpoint, MODELS, _MODELS_SECONDS)
+        self._perform(self._registry.set_models(endpoint, page))
         self._perform(self._registry.warm_up_succeeded(endpoint))
 
     async def _warm_prefill(self, prefill: Endpoint) -> None:
@@ -154,6 +127,7 @@ class WarmUp:
             if failure.endpoint == decode.name and not isinstance(failure, BadAnswer):
                 waited = isinstance(failure, DeadlineExceeded | ConnectTimeout)
                 start = decode.start
-                self.on_event(HealthCheckRequest(*start) if waited else Suspect(*start, str(failure)))
+                event = HealthCheckRequest(*start) if waited else Suspect(*start, str(failure))
+                self._perform(self._registry.on_event(event))
             raise
         self._perform(self._registry.warm_up_succeeded(prefill, probe.identity, decode))

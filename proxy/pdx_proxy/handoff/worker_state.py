@@ -12,8 +12,8 @@ from pdx_proxy.balancing.load_reports import LoadReports
 from pdx_proxy.balancing.prefill.shared_log import SharedLog
 from pdx_proxy.endpoints.endpoint import Endpoint, pairing
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.engines.engines import Engines
 from pdx_proxy.engines.leg import Leg
+from pdx_proxy.engines.upstreams import Engines
 from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.handshakes import Handshakes
 from pdx_proxy.payload.body import LegBody, identified
@@ -26,7 +26,7 @@ _TO_PREFILL: Final = Phase.TO_PREFILL.value
 
 
 @dataclass(slots=True)
-class ServingState:
+class WorkerState:
     """One worker's serving side. The control side has none: its probes are neither balanced nor counted."""
 
     engines: Engines
