@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from benchmarks.instructions.client import AnswerError, Client
+from tests.component.servers import serving
 
 _REQUEST = b"GET / HTTP/1.1\r\n\r\n"
 _ANSWERS = {
@@ -29,15 +30,13 @@ async def send(kind: str) -> Counter[object]:
                 await asyncio.sleep(0)
             if kind == "closed":
                 break
-        writer.close()
 
     def run(port: int) -> None:
         with Client(port, 4) as client:
             client.send(_REQUEST, 12)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        await asyncio.to_thread(run, server.sockets[0].getsockname()[1])
+    async with serving(serve) as port:
+        await asyncio.to_thread(run, port)
     return received
 
 

@@ -5,6 +5,7 @@ import asyncio
 import openai
 
 from benchmarks.instructions.cases import SDK_HEADERS
+from tests.component.servers import serving
 
 _ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
 _BODY = b'{"id": "c", "object": "text_completion", "created": 1, "model": "m", "choices": []}'
@@ -17,11 +18,8 @@ async def test_the_sdk_sends_these_headers() -> None:
         heads.append(await reader.readuntil(b"\r\n\r\n"))
         writer.write(_ANSWER % (len(_BODY), _BODY))
         await writer.drain()
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
+    async with serving(serve) as port:
         client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="EMPTY")
         await asyncio.to_thread(client.completions.create, model="m", prompt="p")
         client.close()

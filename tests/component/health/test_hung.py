@@ -1,7 +1,7 @@
 """What ejects an engine as hung, and what does not: health checks, progress, long queues; and how a warm-up goes on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -23,17 +23,16 @@ from pdx_proxy.http.upstream.failures import ConnectFailure, ConnectTimeout, Dea
 from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld
 from tests.component.harness import SHORT, Shape, eventually
+from tests.component.servers import Handle, serving
 
 PULL = Order.PREFILL_FIRST
-Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
 async def listening(handle: Handle) -> AsyncIterator[Address]:
-    """A server of one test."""
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    async with server:
-        yield Address(*server.sockets[0].getsockname()[:2])
+    """The address of a server of one test."""
+    async with serving(handle) as port:
+        yield Address("127.0.0.1", port)
 
 
 def engine_at(address: Address) -> Endpoint:
@@ -59,7 +58,6 @@ async def test_an_engine_that_answers_no_health_check_is_hung() -> None:
         nonlocal connections
         connections += 1
         await reader.read()
-        writer.close()
 
     async with listening(silent) as address:
         events = await _check(address, 0.05)
@@ -73,7 +71,6 @@ async def test_an_answer_shows_that_it_lives_unless_it_reports_its_death(status:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(f"HTTP/1.1 {status} X\r\ncontent-length: 0\r\n\r\n".encode())
-        writer.close()
 
     async with listening(answer) as address:
         events = await _check(address, 20.0)

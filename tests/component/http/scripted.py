@@ -10,6 +10,7 @@ from typing import Final
 from pdx_api.names import Role
 from pdx_proxy.config.settings import Address, EndpointSpec
 from tests.component.harness import World, eventually
+from tests.component.servers import serving
 
 STREAM: Final = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -46,35 +47,29 @@ class ScriptedEngine:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection."""
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).lower()
-                size = int(head.partition(b"content-length: ")[2].split(b"\r\n")[0] or 0)
-                body = json.loads(await reader.readexactly(size) or b"{}")
-                if "scripted" not in body:
-                    framing = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(_WARM)
-                    writer.write(b"HTTP/1.1 200 OK\r\n" + framing + _WARM)
-                    continue
-                self.requests += 1
-                script = self.scripts.pop(0)
-                writer.write(script.data)
-                if script.then:
-                    await self.proceed.wait()
-                    writer.write(script.then)
-                if script.closes:
-                    break
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        writer.close()
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            size = int(head.partition(b"content-length: ")[2].split(b"\r\n")[0] or 0)
+            body = json.loads(await reader.readexactly(size) or b"{}")
+            if "scripted" not in body:
+                framing = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(_WARM)
+                writer.write(b"HTTP/1.1 200 OK\r\n" + framing + _WARM)
+                continue
+            self.requests += 1
+            script = self.scripts.pop(0)
+            writer.write(script.data)
+            if script.then:
+                await self.proceed.wait()
+                writer.write(script.then)
+            if script.closes:
+                break
 
 
 @asynccontextmanager
 async def scripted(world: World, *scripts: Script) -> AsyncIterator[ScriptedEngine]:
     """Start the world's gateway with one scripted D, and wait until it is warm."""
     engine = ScriptedEngine(*scripts)
-    server = await asyncio.start_server(engine.serve, "127.0.0.1", 0)
-    port: int = server.sockets[0].getsockname()[1]
-    async with server:
+    async with serving(engine.serve) as port:
         spec = EndpointSpec(Address("127.0.0.1", port), Role.DECODE)
         await world.start_gateway(warm=False, endpoints=(spec,))
         await eventually(lambda: any(each.warm for each in world.gateway.registry.snapshot.everything))

@@ -12,6 +12,7 @@ from pdx_cli.bench.load.connection import Server
 from pdx_cli.bench.load.generator import Shape
 from pdx_cli.bench.load.workload import Fixed
 from pdx_cli.errors import CommandError
+from tests.component.servers import serving
 
 INVALID_KEY = '{"error": {"message": "Invalid key."}}'
 OTHER = "write the URL of an OpenAI-compatible server that runs"
@@ -27,10 +28,9 @@ async def answering(status: str, body: str) -> AsyncIterator[Server]:
             await reader.readexactly(int(head.split(b"Content-Length: ")[1].split(b"\r\n")[0]))
         writer.write(f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
         await writer.drain()
-        writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        yield Server.of(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
+    async with serving(serve) as port:
+        yield Server.of(f"http://127.0.0.1:{port}/v1")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pdx_cli.bench.load.records import Failure, Record
 from pdx_cli.bench.load.workload import Planned
 from pdx_cli.errors import InputError
 from pdx_sim import SimEngine, SimSettings
+from tests.component.servers import serving
 
 EVENT = b'data: {"choices":[{"index":0,"text":"a"}]}\n\n'
 OK = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -51,28 +52,8 @@ async def scripted(answer: Answer) -> AsyncIterator[str]:
             count += 1
             answer(writer, count)
 
-    async def quietly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await serve(reader, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-    open_ones: set[asyncio.Task[None]] = set()
-
-    def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.get_running_loop().create_task(quietly(reader, writer))
-        open_ones.add(task)
-
-    server = await asyncio.start_server(accepted, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-    finally:
-        server.close()
-        for task in open_ones:
-            task.cancel()
-        await asyncio.gather(*open_ones, return_exceptions=True)
+    async with serving(serve) as port:
+        yield f"http://127.0.0.1:{port}/v1"
 
 
 def chunk(data: bytes) -> bytes:
