@@ -20,7 +20,6 @@ from pdx_proxy.balancing.prefill.backlog import PrefillLeg
 from pdx_proxy.balancing.prefill.balancer import PrefillBalancer
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.payload import request as payload
 from pdx_proxy.payload.body import Body
 from pdx_proxy.payload.features import PromptFeatures
 from pdx_sim.core.scheduler import Work
@@ -58,7 +57,7 @@ class LeastItl(Stateless):
         self._prefills = prefills
         self._slo = slo
         self._streams: dict[Work, _Stream] = {}
-        self._blocks: tuple[int, payload.Request] = (-1, _request(None))
+        self._blocks: tuple[int, Body] = (-1, _request(None))
         self._legs: dict[int, PrefillLeg] = {}
 
     def bind(self, load: Load, snapshot: Snapshot, engines: Sequence[Engine]) -> None:
@@ -115,13 +114,13 @@ class LeastItl(Stateless):
         self._streams = streams
         return streams.values()
 
-    def _read(self, request: Request) -> payload.Request:
+    def _read(self, request: Request) -> Body:
         """The request as the gateway has it, made once."""
         if self._blocks[0] != request.index:
             self._blocks = request.index, _request(request)
         return self._blocks[1]
 
 
-def _request(request: Request | None) -> payload.Request:
+def _request(request: Request | None) -> Body:
     features = PromptFeatures() if request is None else PromptFeatures(blocks=prompt_blocks(request))
-    return payload.Request("", Body(features=features), (), split=True)
+    return Body(features=features)

@@ -26,11 +26,10 @@ from pdx_proxy.config.settings import Address, EndpointSpec, Limits
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.health.load_poller import GROWING_SECONDS, PAUSE_SECONDS
-from pdx_proxy.payload import request as payload
 from pdx_proxy.payload.body import Body
 
 _LEG_LIMITS: Final = Limits()
-_ANY: Final = payload.Request("", Body(), (), split=True)
+_ANY: Final = Body()
 Select = Callable[[Sequence[Endpoint], LoadOf, int], Endpoint]
 """Selects an engine for one request of the trace: see `Policy.choose`."""
 
@@ -78,7 +77,7 @@ class _Selecting(Policy):
         super().__init__(PolicyName.LEAST_REQUESTS)
         self._select = select
 
-    def choose(self, request: payload.Request, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
+    def choose(self, body: Body, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
         return self._select(endpoints, load_of, cursor)
 
 

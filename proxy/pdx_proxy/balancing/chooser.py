@@ -23,7 +23,6 @@ from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.http.routes import Kind
 from pdx_proxy.payload.body import Body
 from pdx_proxy.payload.features import PromptReader
-from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry.counters import Counters, NotSplitReason, Phase
 
 SESSION_HEADER: Final = "x-session-id"
@@ -111,51 +110,51 @@ class Chooser:
         return False
 
     def choose(
-        self, snapshot: Snapshot, request: Request, *, split: bool, avoid: Collection[str], cursor: int
+        self, snapshot: Snapshot, body: Body, *, split: bool, avoid: Collection[str], cursor: int
     ) -> Choice | None:
         """Select the engines of one attempt: see `pick`. Call `count` for a choice that is used."""
-        prefill = self._prefill_policy.deciding(request) if split else LEAST
-        decode = self._decode_policy.deciding(request)
+        prefill = self._prefill_policy.deciding(body) if split else LEAST
+        decode = self._decode_policy.deciding(body)
         return pick(
-            snapshot, self._load_of, request, split=split, avoid=avoid, cursor=cursor, prefill=prefill, decode=decode
+            snapshot, self._load_of, body, split=split, avoid=avoid, cursor=cursor, prefill=prefill, decode=decode
         )
 
     def choose_least_full(
-        self, snapshot: Snapshot, request: Request, *, split: bool, avoid: Collection[str], cursor: int
+        self, snapshot: Snapshot, body: Body, *, split: bool, avoid: Collection[str], cursor: int
     ) -> Choice | None:
         """Select the engines of an attempt that does not wait for room: by the share of their limits.
 
         By their load alone, all such attempts would go to the smallest engine.
         """
-        return pick(snapshot, self._share_of, request, split=split, avoid=avoid, cursor=cursor)
+        return pick(snapshot, self._share_of, body, split=split, avoid=avoid, cursor=cursor)
 
-    def place(self, snapshot: Snapshot, request: Request, waited: float, avoid: Collection[str]) -> Choice | None:
+    def place(self, snapshot: Snapshot, body: Body, waited: float, avoid: Collection[str]) -> Choice | None:
         """Select a D that prefills a request which could be split, by the objectives; None if a P prefills it.
 
         `waited`: seconds since the request was read.
         """
-        placed = self.decodes.place(snapshot, request, waited, avoid)
-        return None if placed is None else Choice(placed[0], None, placed[1], self._decode_policy.deciding(request))
+        placed = self.decodes.place(snapshot, body, waited, avoid)
+        return None if placed is None else Choice(placed[0], None, placed[1], self._decode_policy.deciding(body))
 
-    def count(self, choice: Choice, request: Request, *, split: bool, first: bool) -> None:
+    def count(self, choice: Choice, body: Body, *, split: bool, first: bool) -> None:
         """Count a choice that is used. `first`: for the first attempt of a request."""
         self._decode_choices[choice.policy.name] += 1
         if choice.prefill is not None:
             self._prefill_choices[choice.prefill_policy.name] += 1
-            if self._tracks_kept() and (self.places or request.body.features.blocks.tokens >= FEW):
-                self.decodes.sent_split(choice.decode, request)
+            if self._tracks_kept() and (self.places or body.features.blocks.tokens >= FEW):
+                self.decodes.sent_split(choice.decode, body)
         elif split and first and choice.decode.role is _DECODE:
             self._counters.not_split[_why_not_split(choice)] += 1
 
-    def sent(self, endpoint: Endpoint, request: Request) -> PrefillLeg | None:
+    def sent(self, endpoint: Endpoint, body: Body) -> PrefillLeg | None:
         """Add a request's prompt to the backlog of an engine that prefills it; None if no policy needs that."""
         if endpoint.role is _PREFILL:
-            return self.prefills.sent(endpoint, request, True) if self.expects_prefill else None
+            return self.prefills.sent(endpoint, body, True) if self.expects_prefill else None
         if self._decode_policy.needs.backlog:
-            return self.prefills.sent(endpoint, request, request.stream)
+            return self.prefills.sent(endpoint, body, body.decisions.stream)
         if not self.places:
             return None
-        leg = self.prefills.sent(endpoint, request, request.stream)
+        leg = self.prefills.sent(endpoint, body, body.decisions.stream)
         self.decodes.sent_whole(endpoint, leg)
         return leg
 

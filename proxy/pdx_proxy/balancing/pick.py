@@ -8,7 +8,7 @@ from pdx_proxy.balancing.decode.placement import Place
 from pdx_proxy.balancing.policies import LEAST, LoadOf, Policy, least
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.payload.request import Request
+from pdx_proxy.payload.body import Body
 
 Peers = Mapping[str, Sequence[Endpoint]]
 
@@ -42,7 +42,7 @@ class Choice:
 def pick(
     snapshot: Snapshot,
     load_of: LoadOf,
-    request: Request,
+    body: Body,
     *,
     split: bool,
     avoid: Collection[str],
@@ -65,15 +65,15 @@ def pick(
     if not decodes:
         return None
     if not split:
-        return Choice(decode.choose(request, decodes, load_of, cursor), None, None, decode)
+        return Choice(decode.choose(body, decodes, load_of, cursor), None, None, decode)
     load_of_pair = load_of if len(peers) < 2 else _with_queue(load_of, peers)
-    d = decode.choose(request, complete or decodes, load_of_pair, cursor)
+    d = decode.choose(body, complete or decodes, load_of_pair, cursor)
     if d.role is _AGGREGATED or d.long_queue or d.revision not in peers:
         return Choice(d, None, None, decode)
     # P's cursor moves one further each time that D's has gone round. With one cursor, equal numbers of both would
     # always meet in the same pairs, and the first KV between the others would move under load.
     number = len(decodes)
-    p = prefill.choose(request, peers[d.revision], load_of, cursor // number + cursor % number)
+    p = prefill.choose(body, peers[d.revision], load_of, cursor // number + cursor % number)
     return Choice(d, p, None, decode, prefill)
 
 

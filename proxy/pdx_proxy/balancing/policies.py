@@ -12,7 +12,7 @@ from typing import Final
 from pdx_api.names import Policy as PolicyName
 from pdx_proxy.balancing.load_reports import LoadReport
 from pdx_proxy.endpoints.endpoint import Endpoint
-from pdx_proxy.payload.request import Request
+from pdx_proxy.payload.body import Body
 from pdx_proxy.telemetry.counters import Affinity
 
 LoadOf = Callable[[Endpoint], float]
@@ -54,11 +54,11 @@ class Policy:
         """Its name in the settings, and in what is counted."""
         self.needs = needs
 
-    def deciding(self, request: Request) -> "Policy":
+    def deciding(self, body: Body) -> "Policy":
         """Return the policy that decides for a request: this one, or `LEAST` if nothing is known to decide by."""
         return self
 
-    def choose(self, request: Request, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
+    def choose(self, body: Body, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
         """Select one of one or more endpoints. `cursor` alternates between equals."""
         raise NotImplementedError
 
@@ -74,7 +74,7 @@ class LeastRequests(Policy):
     def __init__(self) -> None:
         super().__init__(PolicyName.LEAST_REQUESTS)
 
-    def choose(self, request: Request, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
+    def choose(self, body: Body, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
         return least(endpoints, load_of, cursor)
 
 
@@ -91,10 +91,10 @@ class LeastLoad(Policy):
         self._pressures: Mapping[str, Pressure] | None = None
         """None until the first reports."""
 
-    def deciding(self, request: Request) -> Policy:
+    def deciding(self, body: Body) -> Policy:
         return LEAST if self._pressures is None else self
 
-    def choose(self, request: Request, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
+    def choose(self, body: Body, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
         return least_load(endpoints, load_of, cursor, self._pressures or {})
 
     def compare(self, endpoints: Sequence[Endpoint], reports: Mapping[str, LoadReport], load_of: LoadOf) -> None:
@@ -111,11 +111,11 @@ class PrefixAffinity(Policy):
         super().__init__(PolicyName.PREFIX_AFFINITY, Needs(key=True))
         self._counts = counts
 
-    def deciding(self, request: Request) -> Policy:
-        return LEAST if request.body.features.key is None else self
+    def deciding(self, body: Body) -> Policy:
+        return LEAST if body.features.key is None else self
 
-    def choose(self, request: Request, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
-        return _affine(endpoints, load_of, request.body.features.key or 0, self._counts)
+    def choose(self, body: Body, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
+        return _affine(endpoints, load_of, body.features.key or 0, self._counts)
 
 
 class SessionAffinity(Policy):
@@ -128,11 +128,11 @@ class SessionAffinity(Policy):
         super().__init__(PolicyName.SESSION_AFFINITY)
         self._counts = counts
 
-    def deciding(self, request: Request) -> Policy:
-        return self if request.session else LEAST
+    def deciding(self, body: Body) -> Policy:
+        return self if body.session else LEAST
 
-    def choose(self, request: Request, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
-        return _affine(endpoints, load_of, zlib.crc32(request.session.encode("utf-8", "replace")), self._counts)
+    def choose(self, body: Body, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
+        return _affine(endpoints, load_of, zlib.crc32(body.session.encode("utf-8", "replace")), self._counts)
 
 
 def least(endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:

@@ -64,13 +64,13 @@ class Leg:
         "_head",
         "_interruption",
         "_observer",
+        "_once",
         "_path",
         "_pool",
         "_size",
         "_slot",
         "deadline",
         "endpoint",
-        "once",
         "prefill",
         "sent",
     )
@@ -90,14 +90,14 @@ class Leg:
         """Bytes of the request's body."""
         self._abandoned = False
         """Whether the answer is no longer needed."""
+        self._once = False
+        """Whether the request must not be sent a second time: its engine reads KV with it."""
         self._interruption: Exception | None = None
         self.endpoint = slot.endpoint
         self.prefill: PrefillLeg | None = None
         """The prompt in the backlog of its engine, from the beginning to the answer or the end; None: not tracked."""
         self.sent = False
         """Whether the engine may have received the request."""
-        self.once = False
-        """Whether the request must not be sent a second time: its engine reads KV with it."""
         self.deadline = deadline
         """When the request expires, in the loop's time. From then on waits raise RequestExpired."""
 
@@ -126,14 +126,19 @@ class Leg:
         """Open a connection of its own; raises ConnectFailure."""
         self._connection = await self._pool.connect(self.endpoint.address, self.endpoint.name)
 
-    def send(self, method: str, path: str, headers: Iterable[tuple[str, str]], body: LegBody) -> None:
-        """Send the request. If the connection is already lost, the wait for the answer handles that."""
+    def send(
+        self, method: str, path: str, headers: Iterable[tuple[str, str]], body: LegBody, *, once: bool = False
+    ) -> None:
+        """Send the request. If the connection is already lost, the wait for the answer handles that.
+
+        `once`: the request must not be sent a second time, because its engine reads KV with it.
+        """
         endpoint = self.endpoint
         if endpoint.pin:
             headers = (*headers, *endpoint.pin)
         self._size = len(body)
         self._head = request_head(method, path, endpoint.host, headers, self._size, self._pool.authorization)
-        self._body, self._path = body, path
+        self._body, self._path, self._once = body, path, once
         self.sent = True
         try:
             self.connection.send(self._head, body)
@@ -256,18 +261,12 @@ class Leg:
             self._unblock(self._slot)
         self.connection.resume()
 
-    def detach(self) -> "Leg":
-        """Move the leg and its slot to another owner. Ending this object has no effect then."""
-        slot = self._slot
-        assert slot is not None, "an open leg has a slot"
-        self._unblock(slot)
-        self._slot = None
-        other = Leg(self._pool, self._observer, slot)
-        other._connection, self._connection = self._connection, None
-        other._head, other._body, other.sent, other._abandoned = self._head, self._body, self.sent, self._abandoned
-        other._path, other._size, other.once = self._path, self._size, self.once
-        other.prefill, self.prefill = self.prefill, None
-        return other
+    def outlive_request(self) -> None:
+        """The request has ended, and its leg goes on: its deadline and failures from elsewhere end no wait."""
+        self.deadline = inf
+        self._interruption = None
+        if self._connection is not None:
+            self._connection.interrupt(None)
 
     def half_close(self) -> None:
         """Abandon the request: the engine stops, and an answer that is on its way is still received."""
@@ -280,12 +279,6 @@ class Leg:
         self._interruption = failure
         if self._connection is not None:
             self._connection.interrupt(failure)
-
-    def clear_interruption(self) -> None:
-        """Allow the wait for the answer again."""
-        self._interruption = None
-        if self._connection is not None:
-            self._connection.interrupt(None)
 
     def give_back(self) -> None:
         """The exchange is over: the pool may reuse the connection. The leg stays counted until `end`."""
@@ -331,7 +324,7 @@ class Leg:
                 raise  # without `lost` the connection was interrupted
             if connection.since_sent > _STALE_SECONDS:
                 raise
-            if self.once:
+            if self._once:
                 raise ClosedConnection(self.endpoint.name, failure.detail) from failure
         remaining = connection.remaining
         connection.close()

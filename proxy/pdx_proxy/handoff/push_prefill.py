@@ -14,13 +14,14 @@ from pdx_proxy.balancing.load import Slot
 from pdx_proxy.engines.bootstrap import query_identity
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.transfer_params import LegRefused, PrefillStopped, handed_over, identity_of
-from pdx_proxy.handoff.push_transfer import PushTransfer
-from pdx_proxy.handoff.result import FULL, has_answered
-from pdx_proxy.http.upstream.connection import Connection
+from pdx_proxy.handoff.failures import FULL, PrefillEnded, has_answered
+from pdx_proxy.handoff.handoff_watch import HandoffWatch
+from pdx_proxy.handoff.situation import Prefill, prefill_after
+from pdx_proxy.handoff.stray import Stray
+from pdx_proxy.handoff.transfer import Transfer
 from pdx_proxy.http.upstream.failures import (
     BadAnswer,
     ConnectFailure,
-    DeadlineExceeded,
     EngineFailure,
     LostConnection,
     Reason,
@@ -28,7 +29,6 @@ from pdx_proxy.http.upstream.failures import (
 )
 from pdx_proxy.payload.body import prefill_body
 from pdx_proxy.telemetry.counters import Phase
-from pdx_proxy.telemetry.timeline import LegRecord
 
 _REFUSAL_SECONDS: Final = 0.5
 """How long D may take to refuse a request that P has refused."""
@@ -54,34 +54,37 @@ _DONE: Final = _KV.DONE
 class PushPrefill:
     """P's side of one push."""
 
-    def __init__(self, transfer: PushTransfer, slot: Slot, decode_leg: Leg) -> None:
+    __slots__ = ("_concluded", "_decode_leg", "_kv", "_transfer", "_watch", "failure", "leg", "task")
+
+    def __init__(self, transfer: Transfer, slot: Slot, decode_leg: Leg) -> None:
         self._transfer = transfer
-        self._engines = transfer.engines
-        self._serving = transfer.settlements.serving
-        self._request = transfer.request
-        self._endpoint = transfer.prefill
         self._decode_leg = decode_leg
-        self.leg = self._serving.prefill_leg(slot, transfer.request)
+        self.leg = transfer.settlements.serving.prefill_leg(slot, transfer.request)
         self.task: asyncio.Task[KVParams | None] | None = None
         """Returns P's parameters, or None after a failure. None until P's leg may be sent."""
         self.failure: Exception | None = None
         """A failure of P, or an error of the gateway itself."""
-        self.push_failure: DeadlineExceeded | None = None
-        """The failure of a D that shows no first event although P has finished. It may still queue the request."""
-        self.seconds = 0.0
-        self.transfer_since: float | None = None
-        """Since when P has finished and D has its leg, so that KV may move."""
-        self.concluded = False
+        self._concluded = False
         """Whether D no longer needs P. P's leg is then not sent again."""
-        self.resending = False
-        """Whether P's leg is sent again only to release D's blocks. The client has already got its error."""
-        self._ended: float | None = None
-        self._record: LegRecord | None = None
-        """The leg that was sent last."""
         self._kv = _NONE
-        self._watch: asyncio.TimerHandle | None = None
-        self._connection: Connection | None = None
-        """The connection of P's answer. It may serve other legs by now, but its loss means that P is lost."""
+        self._watch = HandoffWatch(transfer, decode_leg)
+
+    @property
+    def state(self) -> Prefill:
+        """What is true of P's leg."""
+        task = self.task
+        if task is None:
+            return Prefill.NOT_SENT
+        if not task.done():
+            return Prefill.RUNNING
+        if task.result() is None:
+            return prefill_after(self.failure)
+        return Prefill.DIED if self._watch.died else Prefill.FINISHED
+
+    @property
+    def transfer_seconds(self) -> float:
+        """For how long P has finished and D has had its leg, so that KV may move; 0 until then."""
+        return self._watch.transfer_seconds
 
     async def connect(self) -> None:
         """Connect to P; raises EngineFailure, also for a P that has restarted since its warm-up.
@@ -90,20 +93,21 @@ class PushPrefill:
         other end is still the same process.
         """
         await self.leg.connect()
-        source = self._transfer.family.identity
+        source, prefill = self._transfer.family.identity, self._transfer.prefill
         if not isinstance(source, AtBootstrap) or self.leg.connection.used:
             return
-        if await query_identity(self._engines, self._endpoint, source) != self._endpoint.identity:
-            raise LostConnection(self._endpoint.name, _RESTARTED)
+        if await query_identity(self._transfer.settlements.engines, prefill, source) != prefill.identity:
+            raise LostConnection(prefill.name, _RESTARTED)
 
     def start(self) -> "asyncio.Task[KVParams | None]":
         """Send P's leg, in a task that runs to its end."""
-        self.task = self._transfer.settlements.start(self._run(), self._transfer.call.permit)
+        assert self.task is None, "P gets one leg"
+        self.task = self._transfer.settlements.start(self._run(), self._transfer.request.permit)
         return self.task
 
     async def finish(self) -> None:
-        """Send P's leg and wait until it has ended; raises its failure, or RequestExpired."""
-        task, deadline = self.start(), self._request.deadline
+        """Send P's leg and wait until it has ended; raises PrefillEnded for its failure, or RequestExpired."""
+        task, deadline = self.start(), self._transfer.request.deadline
         try:
             async with asyncio.timeout_at(None if deadline == inf else deadline):
                 await asyncio.shield(task)
@@ -113,27 +117,35 @@ class PushPrefill:
 
     def check(self) -> None:
         """Raise the failure of P, if any."""
+        if isinstance(self.failure, EngineFailure):
+            raise PrefillEnded(self.failure)
         if self.failure is not None:
             raise self.failure
+        if self._watch.died:
+            raise PrefillEnded(self._watch.loss)
 
     def decode_sent(self) -> None:
-        """Note that D has its leg."""
-        if self._ended is not None:
-            self.transfer_since = self._engines.clock()
+        """D has its leg."""
+        self._watch.decode_sent()
 
     def conclude(self) -> None:
         """D no longer needs P: stop watching P."""
-        self.concluded = True
-        if self._watch is not None:
-            self._watch.cancel()
-        if self._connection is not None:
-            self._connection.on_lost.discard(self._lose)
+        self._concluded = True
+        self._watch.stop()
+
+    async def end(self, *, stop: bool) -> None:
+        """Wait until P has ended. `stop`: stop P unless it is nearly done."""
+        assert self.task is not None, "P has its leg"
+        if stop:
+            await asyncio.wait([self.task], timeout=self._transfer.settlements.engines.deadlines.nearly_done)
+            self.leg.half_close()
+        await self.task
 
     def unpin(self, *, expires: bool = False) -> None:
         """P's KV is free at once, or (`expires`) when its lease ends."""
         if self._kv is _PINNED:
             self._kv = _DONE
-            self._transfer.settlements.unpin(self._endpoint, expires=expires)
+            self._transfer.settlements.unpin(self._transfer.prefill, expires=expires)
 
     def read_by_decode(self) -> None:
         """D has the KV, perhaps before P's answer has arrived."""
@@ -146,7 +158,7 @@ class PushPrefill:
             return await self._send_until_done()
         except Exception as error:
             self.failure = error
-            if not self.concluded:
+            if not self._concluded:
                 self._decode_leg.interrupt(error)
             return None
 
@@ -155,22 +167,23 @@ class PushPrefill:
 
         Unless a retry is allowed, the client gets its error at once. The second leg then only releases D's blocks.
         """
-        began = self._engines.clock()
-        waits = self._engines.settings.retries.on_prefill_failure is PrefillFailure.RETRY
+        transfer = self._transfer
+        engines = transfer.settlements.engines
+        began = engines.clock()
+        waits = engines.settings.retries.on_prefill_failure is PrefillFailure.RETRY
         for left in reversed(range(_PREFILL_TRIES)):
             try:
                 params, identity = await self._send()
             except EngineFailure as failure:
                 again = left > 0 and self._may_resend(failure) and await self._can_resend()
                 if not (again and waits):
-                    self.resending = again
                     await self._fail_decode(failure)
                 if again:
                     continue
                 return None
-            if identity != self._endpoint.identity:
-                self._transfer.settlements.settle(self._transfer.free(params), self._transfer.call)
-                await self._fail_decode(LostConnection(self._endpoint.name, _RESTARTED))
+            if identity != transfer.prefill.identity:
+                transfer.settlements.settle(Stray(transfer, params))
+                await self._fail_decode(LostConnection(transfer.prefill.name, _RESTARTED))
                 return None
             self._succeed(began)
             return params
@@ -178,17 +191,22 @@ class PushPrefill:
 
     async def _send(self) -> tuple[KVParams, Identity | None]:
         """Send P's leg once; return P's parameters and the identity that they name."""
-        prefill, transfer, leg = self._endpoint, self._transfer, self.leg
-        if leg.sent:
-            leg = self.leg = self._serving.prefill_leg(Slot(self._engines.load, prefill), self._request)
+        transfer, leg = self._transfer, self.leg
+        prefill, family, request, serving = (
+            transfer.prefill,
+            transfer.family,
+            transfer.request,
+            transfer.settlements.serving,
+        )
         try:
             if not leg.connected:
                 await leg.connect()
-            body = prefill_body(self._request.body, transfer.family.prefill_params(transfer.id))
-            self._record = self._serving.send_prefill(leg, transfer.call, body, transfer.id)
-            answer = await leg.whole(self._engines.deadlines.prefill)
-            params = handed_over(prefill, transfer.family, answer, self._request.body.api)
-            self._connection = leg.connection
+            body = prefill_body(request.body, family.prefill_params(transfer.id))
+            record = serving.send_prefill(leg, request, body, transfer.id)
+            answer = await leg.whole(serving.engines.deadlines.prefill)
+            params = handed_over(prefill, family, answer, request.body.api)
+            record.ended = serving.engines.clock()
+            self._watch.prefilled(leg.connection)
         except PrefillStopped:
             raise
         except LegRefused:
@@ -196,13 +214,13 @@ class PushPrefill:
             raise BadAnswer(prefill.name, "refused", Reason.STATUS, answer.status, answer.body) from None
         finally:
             leg.end()
-        return params, identity_of(prefill, transfer.family, params)
+        return params, identity_of(prefill, family, params)
 
     def _may_resend(self, failure: EngineFailure) -> bool:
         """Whether the same leg may succeed at the same P, for a D that waits."""
-        if self.concluded or not self._decode_leg.sent or isinstance(failure, ConnectFailure):
+        if self._concluded or not self._decode_leg.sent or isinstance(failure, ConnectFailure):
             return False
-        if self._transfer.by_prefill_leg:
+        if self._transfer.notifies:
             return has_answered(failure, (FULL,))
         return not (isinstance(failure, BadAnswer) and failure.status < 500)
 
@@ -211,13 +229,14 @@ class PushPrefill:
 
         A P that is gone takes nothing from the budget, because all of its requests fail at once.
         """
-        leg = self.leg = self._serving.prefill_leg(Slot(self._engines.load, self._endpoint), self._request)
+        transfer, serving = self._transfer, self._transfer.settlements.serving
+        leg = self.leg = serving.prefill_leg(Slot(serving.engines.load, transfer.prefill), transfer.request)
         try:
             await leg.connect()
         except EngineFailure:
             leg.end()
             return False
-        if self.concluded or not self._serving.may_retry():
+        if self._concluded or not serving.may_retry():
             leg.end()
             return False
         return True
@@ -227,48 +246,16 @@ class PushPrefill:
         if self._decode_leg.sent and isinstance(failure, BadAnswer) and failure.status < 500:
             await asyncio.sleep(_REFUSAL_SECONDS)
         self.failure = failure
-        if not self.concluded:
-            self._decode_leg.interrupt(failure)
+        if not self._concluded:
+            self._decode_leg.interrupt(PrefillEnded(failure))
 
     def _succeed(self, began: float) -> None:
         """P has finished. Pin its KV, unless D's first event was faster than P's answer."""
-        self._ended = self._engines.clock()
-        if self._record is not None:
-            self._record.ended = self._ended
-        if self._decode_leg.sent:
-            self.transfer_since = self._ended
-        self.seconds = self._ended - began
-        self._transfer.call.timeline.prefill = self.seconds
-        self._serving.counters.phases[Phase.PREFILL].observe(self.seconds)
+        transfer, serving = self._transfer, self._transfer.settlements.serving
+        seconds = transfer.request.timeline.prefill = serving.engines.clock() - began
+        serving.counters.phases[Phase.PREFILL].observe(seconds)
         if self._kv is _NONE:
             self._kv = _PINNED
-            self._serving.counters.pin(self._endpoint.name)
-        if not self.concluded:
-            self._watch_decode()
-
-    def _watch_decode(self) -> None:
-        """Fail the hand-off if P is lost or a streaming D shows no first event: D does not report a failed push.
-
-        P's lease ends soon after the deadline. A D that has queued the request until then would wait for ever.
-        """
-        if self._connection is not None:
-            self._connection.on_lost.add(self._lose)
-        if not self._request.stream:
-            return
-        seconds = self._engines.deadlines.handoff
-        self._watch = asyncio.get_running_loop().call_later(seconds, self._miss_deadline, seconds)
-
-    def _miss_deadline(self, seconds: float) -> None:
-        decode = self._decode_leg.endpoint.name
-        self.push_failure = DeadlineExceeded(decode, f"no first event within {seconds:g} s of the end of the prefill")
-        self._decode_leg.interrupt(self.push_failure)
-
-    def _lose(self) -> None:
-        """P was lost after its answer. If its push had not finished, D would wait for ever."""
-        ended = self._ended
-        if not self.concluded and ended is not None and self._engines.clock() - ended < self._engines.deadlines.handoff:
-            self._give_up(LostConnection(self._endpoint.name, "lost before its KV was known to have arrived"))
-
-    def _give_up(self, failure: EngineFailure) -> None:
-        self.failure = failure
-        self._decode_leg.interrupt(failure)
+            serving.counters.pin(transfer.prefill.name)
+        if not self._concluded:
+            self._watch.start(stream=transfer.request.stream)

@@ -1,60 +1,14 @@
-"""What every family returns or raises, and what engines' refusals mean."""
-
-from collections.abc import Container
-from typing import Final
+"""The result of an attempt: an open answer."""
 
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure, Reason
-
-FULL: Final = 503
-"""The status of an engine that accepts no more requests."""
-REFUSED_MAX_TOKENS: Final = 2**31 - 1
-"""More tokens than any model's length: D refuses the leg. Where D notifies P of that, P frees the blocks."""
-HTTP_BAD_REQUEST: Final = b'"Bad Request"'
-"""Marks a 400 from D's HTTP server (invalid request). D's engine never received the leg, so D does not notify P.
-
-P may accept what D refuses: fields that affect the answer only are not in P's leg.
-"""
 
 
 class Handoff:
-    """A hand-off whose D has opened its answer. Its owner must end the leg."""
+    """D's open answer. `prefill` is its P; None if D serves the request whole. Its owner must end the leg."""
 
-    __slots__ = ("decode", "handoff_seconds", "prefill", "prefill_seconds")
+    __slots__ = ("decode", "prefill")
 
-    def __init__(
-        self,
-        decode: Leg,
-        prefill: Endpoint | None = None,
-        prefill_seconds: float = 0.0,
-        handoff_seconds: float = 0.0,
-    ) -> None:
+    def __init__(self, decode: Leg, prefill: Endpoint | None = None) -> None:
         self.decode = decode
         self.prefill = prefill
-        self.prefill_seconds = prefill_seconds
-        self.handoff_seconds = handoff_seconds
-
-
-class HandoffFailure(Exception):  # noqa: N818 (a failure of engines, not an error of the gateway)
-    """An attempt failed before the first event. Everything that it started is settled or being settled."""
-
-    def __init__(self, endpoint: Endpoint, cause: EngineFailure, *, begun: bool = True, whole: bool = False) -> None:
-        super().__init__(str(cause))
-        self.endpoint = endpoint
-        """The engine to avoid in the next attempt."""
-        self.cause = cause
-        self.begun = begun
-        """Whether an engine has received anything of the request. If not, another attempt adds no load."""
-        self.whole = whole
-        """Whether the next attempt must not split: the request would wait longer than a push survives."""
-
-
-def has_answered(failure: Exception, statuses: Container[int]) -> bool:
-    """Whether the failure is an answer with one of these statuses. An abort is not: the engine had started the work."""
-    return isinstance(failure, BadAnswer) and failure.reason is Reason.STATUS and failure.status in statuses
-
-
-def reached_engine(refusal: bytes) -> bool:
-    """Whether a 4xx with this body comes from D's engine and not from its HTTP server."""
-    return HTTP_BAD_REQUEST not in refusal

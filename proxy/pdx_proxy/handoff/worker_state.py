@@ -14,10 +14,9 @@ from pdx_proxy.endpoints.endpoint import Endpoint, pairing
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.leg import Leg
 from pdx_proxy.engines.upstreams import Engines
-from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.handshakes import Handshakes
+from pdx_proxy.handoff.request import Request
 from pdx_proxy.payload.body import LegBody, identified
-from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry.counters import Counters, Phase
 from pdx_proxy.telemetry.timeline import LegRecord
 from pdx_proxy.telemetry.tracing import Tracing
@@ -72,12 +71,14 @@ class WorkerState:
     def prefill_leg(self, slot: Slot, request: Request, deadline: float = inf) -> Leg:
         """Create a leg whose engine prefills the prompt: of a P, or of an aggregated engine."""
         leg = self.engines.leg_in(slot, deadline)
-        leg.prefill = self.chooser.sent(slot.endpoint, request)
+        leg.prefill = self.chooser.sent(slot.endpoint, request.body)
         return leg
 
-    def send(self, leg: Leg, call: Call, body: LegBody, request_id: str, method: str = "POST") -> LegRecord:
-        """Send a leg under this request ID and record it in the timeline."""
-        request, timeline, endpoint = call.request, call.timeline, leg.endpoint
+    def send(
+        self, leg: Leg, request: Request, body: LegBody, request_id: str, method: str = "POST", *, once: bool = False
+    ) -> LegRecord:
+        """Send a leg under this request ID and record it in the timeline. `once`: as in `Leg.send`."""
+        timeline, endpoint = request.timeline, leg.endpoint
         if request.body.api.id_in_body:
             body = identified(body, request_id)
         now = 0.0 if self.tracing is None else self.engines.clock()
@@ -87,15 +88,15 @@ class WorkerState:
         if trace is not None and trace.sampled and self.tracing is not None:
             record.span_id = self.tracing.sampler.new_span()
             headers = (*headers, *trace.headers(record.span_id))
-        leg.send(method, request.path, headers, body)
+        leg.send(method, request.path, headers, body, once=once)
         timeline.legs.append(record)
         return record
 
-    def send_prefill(self, leg: Leg, call: Call, body: LegBody, request_id: str) -> LegRecord:
+    def send_prefill(self, leg: Leg, request: Request, body: LegBody, request_id: str) -> LegRecord:
         """Send a leg to a P. The time of the prefill starts."""
-        record = self.send(leg, call, body, request_id)
+        record = self.send(leg, request, body, request_id)
         record.prefill = True
-        timeline, now = call.timeline, self.engines.clock()
+        timeline, now = request.timeline, self.engines.clock()
         if not timeline.sent:
             timeline.to_prefill = now - timeline.read
             self.counters.phases[_TO_PREFILL].observe(timeline.to_prefill)

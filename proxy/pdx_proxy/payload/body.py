@@ -41,10 +41,10 @@ _TEXT: Final = msgspec.json.Decoder(str)
 class Body:
     """The JSON object of a request's body. Each member is stored as JSON with a comma behind it.
 
-    Immutable by convention, as is Request but for its deadline: a frozen dataclass would cost 0.1 µs for each field.
+    Immutable by convention once its reader has returned it: a frozen dataclass would cost 0.1 µs for each field.
     """
 
-    __slots__ = ("answer", "api", "decisions", "features", "prefill", "shared")
+    __slots__ = ("answer", "api", "decisions", "features", "prefill", "session", "shared")
 
     def __init__(
         self,
@@ -67,6 +67,12 @@ class Body:
         """The features of the prompt that the policies in force use."""
         self.api = api
         """The API of its path."""
+        self.session = ""
+        """The client's name for the conversation; empty without one."""
+
+    def join(self, session: str) -> None:
+        """The request belongs to the client's conversation of this name."""
+        self.session = session
 
 
 def read_body(raw: bytes | bytearray, content_type: str, path: str, reader: PromptReader | None = None) -> Body:

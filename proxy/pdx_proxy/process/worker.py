@@ -22,7 +22,7 @@ from pdx_proxy.config.settings import Tracing as TracingSettings
 from pdx_proxy.endpoints.events import EventSink
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.upstreams import create_engines
-from pdx_proxy.handoff.settlement import Settlements
+from pdx_proxy.handoff.settlements import Settlements
 from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.downstream.certificate import certificate_of
 from pdx_proxy.http.downstream.listener import Listener

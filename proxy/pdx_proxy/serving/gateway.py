@@ -7,9 +7,8 @@ from typing import Final
 from pdx_proxy.admission.admission import Admission
 from pdx_proxy.admission.api_keys import Keyring
 from pdx_proxy.admission.permit import Permit
-from pdx_proxy.handoff.call import Call
 from pdx_proxy.handoff.result import Handoff
-from pdx_proxy.handoff.settlement import Settlements
+from pdx_proxy.handoff.settlements import Settlements
 from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.cors import CORSPolicy
 from pdx_proxy.http.downstream.exchange import Exchange
@@ -46,20 +45,15 @@ class Gateway:
     ) -> None:
         engines = serving.engines
         self._serving = serving
-        self._engines = engines
         self._clock = engines.clock
         self._admission = admission
         self._keyring = keyring
         self._reader = RequestReader(serving)
         self._attempts = Attempts(serving, settlements, admission, cursor)
         self._log = AccessLog(engines.settings.logs, engines.settings.workers, self._roles, engines.clock)
-        self._slow_seconds = self._log.slow_seconds
         origins = engines.settings.cors.allowed_origins
         self._cors = CORSPolicy(origins) if origins else None
         self._local = LocalAnswers(engines, keyring, self._cors)
-        self._keep_alive_seconds = engines.settings.streams.keep_alive_seconds
-        self._tracing = serving.tracing
-        self._sampler = None if serving.tracing is None else serving.tracing.sampler
         self.draining = False
         """Whether clients must connect elsewhere: every answer then closes its connection."""
 
@@ -69,21 +63,24 @@ class Gateway:
         if kind is None:
             return
         began, timeline = self._clock(), Timeline()
-        if self._sampler is not None:
-            timeline.trace = self._sampler.sample(exchange.headers)
-        self._serving.counters.requests_in_flight += 1
+        serving = self._serving
+        tracing = serving.tracing
+        if tracing is not None:
+            timeline.trace = tracing.sampler.sample(exchange.headers)
+        serving.counters.requests_in_flight += 1
         outcome = _INTERNAL
         raised: Exception | None = None
         permit: Permit | None = None
         keep_alive: StreamKeepAlive | None = None
-        if self._keep_alive_seconds and exchange.path in STREAMED:
-            exchange = keep_alive = StreamKeepAlive(exchange, self._keep_alive_seconds)
+        keep_alive_seconds = serving.engines.settings.streams.keep_alive_seconds
+        if keep_alive_seconds and exchange.path in STREAMED:
+            exchange = keep_alive = StreamKeepAlive(exchange, keep_alive_seconds)
         try:
             permit = self._admission.acquire(exchange, self._keyring.identify(exchange.headers))
             # No name here for the body or the request: the body would be kept while the answer is relayed.
             bodies: list[bytes | bytearray] = [b"" if kind is _READ else await exchange.body()]
             result = await self._attempts.run(
-                Call(await self._reader.read(exchange, kind, bodies.pop(), timeline), timeline, permit, keep_alive),
+                await self._reader.read(exchange, kind, bodies.pop(), timeline, permit, keep_alive),
                 "GET" if kind is _READ else "POST",
             )
             permit.drop_body()
@@ -106,13 +103,13 @@ class Gateway:
         self, exchange: Exchange, outcome: Outcome, timeline: Timeline, seconds: float, raised: Exception | None
     ) -> None:
         """Count the outcome and the time, and log a request that failed or was slow."""
-        counters = self._serving.counters
+        counters, tracing = self._serving.counters, self._serving.tracing
         counters.requests_in_flight -= 1
         counters.outcomes[outcome] += 1
         counters.phases[_TOTAL].observe(seconds)
-        if self._tracing is not None and (timeline.trace is not None or self._log.concerns(outcome, timeline, seconds)):
-            self._tracing.end((exchange.method, exchange.path, exchange.headers), outcome, timeline, seconds)
-        if seconds >= self._slow_seconds or (outcome is not _SPLIT and outcome is not _WHOLE):
+        if tracing is not None and (timeline.trace is not None or self._log.concerns(outcome, timeline, seconds)):
+            tracing.end((exchange.method, exchange.path, exchange.headers), outcome, timeline, seconds)
+        if seconds >= self._log.slow_seconds or (outcome is not _SPLIT and outcome is not _WHOLE):
             client_id = exchange.headers.get("x-request-id", "")
             self._log.note(exchange.path, client_id, outcome, timeline, seconds, raised)
 
@@ -140,13 +137,13 @@ class Gateway:
         try:
             headers = self._headers(exchange, result, timeline)
             failure = await relay(
-                exchange, leg, headers, self._engines.deadlines.idle, self._serving.counters, timeline.trace
+                exchange, leg, headers, self._serving.engines.deadlines.idle, self._serving.counters, timeline.trace
             )
         finally:
             leg.end()
         if failure is not None:
             return self._broken(result, failure)
-        self._engines.observer.completed(leg.endpoint)
+        self._serving.engines.observer.completed(leg.endpoint)
         if status >= 400:
             return Outcome.REFUSED_BY_ENGINE
         return _SPLIT if result.prefill is not None else _WHOLE
@@ -155,10 +152,8 @@ class Gateway:
         """Record the time to the first event. Without a stream that is the whole answer, whose length varies."""
         phases = self._serving.counters.phases
         timeline.status = status
-        if handoff.prefill is not None:
-            timeline.handoff = handoff.handoff_seconds
-            if timeline.stream:
-                phases[_HANDOFF].observe(handoff.handoff_seconds)
+        if handoff.prefill is not None and timeline.stream:
+            phases[_HANDOFF].observe(timeline.handoff)
         timeline.first = self._clock() - timeline.read + timeline.queued
         if timeline.stream and status == 200:
             phases[_FIRST_TOKEN].observe(timeline.first)
@@ -167,23 +162,23 @@ class Gateway:
         """The outcome of an answer that broke. Its engine is probed, unless only the request has expired."""
         if isinstance(failure, RequestExpired):
             return Outcome.EXPIRED
-        self._engines.observer.suspect(handoff.decode.endpoint, failure)
+        self._serving.engines.observer.suspect(handoff.decode.endpoint, failure)
         return Outcome.IDLE if isinstance(failure, DeadlineExceeded) else Outcome.BROKEN
 
     def _headers(self, exchange: Exchange, handoff: Handoff, timeline: Timeline) -> Mapping[str, str]:
         headers = own_headers(exchange)
-        if not self._engines.settings.debug_headers:
+        if not self._serving.engines.settings.debug_headers:
             return headers
         headers["x-pdx-decode"] = handoff.decode.endpoint.name
         timing = f"queue;dur={timeline.queued * 1000:.2f}, first;dur={timeline.first * 1000:.2f}"
         if handoff.prefill is not None:
             headers["x-pdx-prefill"] = handoff.prefill.name
             timing += (
-                f", prefill;dur={handoff.prefill_seconds * 1000:.2f}, handoff;dur={handoff.handoff_seconds * 1000:.2f}"
+                f", prefill;dur={max(timeline.prefill, 0.0) * 1000:.2f}, handoff;dur={timeline.handoff * 1000:.2f}"
             )
         headers["server-timing"] = timing
         return headers
 
     def _roles(self) -> Mapping[str, str]:
         """Roles of the present endpoints by name."""
-        return {endpoint.name: str(endpoint.role) for endpoint in self._engines.snapshot.everything}
+        return {endpoint.name: str(endpoint.role) for endpoint in self._serving.engines.snapshot.everything}

@@ -3,13 +3,14 @@
 import asyncio
 from typing import Final, cast
 
+from pdx_proxy.admission.permit import Permit
 from pdx_proxy.balancing.chooser import SESSION_HEADER
 from pdx_proxy.config.settings import Keys
+from pdx_proxy.handoff.request import Request, StreamStart
 from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.downstream.exchange import Exchange
 from pdx_proxy.http.routes import Kind
 from pdx_proxy.payload.body import LARGE_BYTES, Body, model_of, read_body, read_large_body
-from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry.timeline import Timeline
 from pdx_proxy.telemetry.trace_context import TRACEPARENT, TRACESTATE
 
@@ -41,7 +42,15 @@ class RequestReader:
         self._loop = asyncio.get_running_loop()
         self._total_seconds = settings.deadlines.total
 
-    async def read(self, exchange: Exchange, kind: Kind, raw: bytes | bytearray, timeline: Timeline) -> Request:
+    async def read(
+        self,
+        exchange: Exchange,
+        kind: Kind,
+        raw: bytes | bytearray,
+        timeline: Timeline,
+        permit: Permit,
+        keep_alive: StreamStart | None,
+    ) -> Request:
         """The request with this body, which is complete; raises RefusedError.
 
         Its deadline counts from now, so that the client's sending does not use it up.
@@ -53,18 +62,19 @@ class RequestReader:
         forwarded = tuple([(name, value) for name, value in found if value and value.isascii()])
         if kind is _READ:
             timeline.read = self._clock()
-            return Request(exchange.path, Body(), forwarded, split=False, deadline=deadline)
+            return Request(exchange.path, Body(), forwarded, False, timeline, permit, deadline)
         content_type = headers.get("content-type", "")
         if len(raw) > LARGE_BYTES:
             body = await self._read_large(raw, content_type, exchange.path)
         else:
             body = read_body(raw, content_type, exchange.path, self._chooser.prompt_reader)
-        split = self._chooser.may_split(kind, body)
+        body.join(headers.get(SESSION_HEADER, ""))
+        divisible = self._chooser.may_split(kind, body)
         timeline.read = self._clock()
         timeline.stream = body.decisions.stream
         if timeline.trace is not None:
             timeline.trace.model = model_of(body)[:_MAX_MODEL]
-        return Request(exchange.path, body, forwarded, split, headers.get(SESSION_HEADER, ""), deadline)
+        return Request(exchange.path, body, forwarded, divisible, timeline, permit, deadline, keep_alive)
 
     async def _read_large(self, raw: bytes | bytearray, content_type: str, path: str) -> Body:
         """Read a large body in slices. Other requests go on between two of them."""

@@ -11,7 +11,7 @@ from pdx_api.logs import JsonFormatter, TextFormatter
 from pdx_api.names import Order
 from pdx_proxy.config.settings import Logs
 from pdx_proxy.engines.leg import Leg
-from pdx_proxy.handoff.call import Call
+from pdx_proxy.handoff.request import Request
 from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.telemetry import access_log
 from pdx_proxy.telemetry.access_log import LINES_PER_SECOND, AccessLog
@@ -147,9 +147,9 @@ async def test_an_error_inside_ps_leg_is_settled(
     world.allowed.stranded = not world.pull
     send = WorkerState.send_prefill
 
-    def fail_once(serving: WorkerState, leg: Leg, call: Call, body: bytes, request_id: str) -> None:
+    def fail_once(serving: WorkerState, leg: Leg, request: Request, body: bytes, request_id: str) -> None:
         monkeypatch.setattr(WorkerState, "send_prefill", send)
-        send(serving, leg, call, body, request_id)
+        send(serving, leg, request, body, request_id)
         raise KeyError("Tell-nobody-of-4711")
 
     monkeypatch.setattr(WorkerState, "send_prefill", fail_once)

@@ -1,7 +1,6 @@
 """Each metric changes with the event that it counts, and only then."""
 
 import asyncio
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -11,9 +10,8 @@ from pdx_api.names import Order, Policy, PrefillFailure, Role
 from pdx_proxy.config.settings import Address, Choosing, Deadlines, EndpointSpec, Limits, Retries, Settings
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.engines.upstreams import create_engines
-from pdx_proxy.handoff.settlement import Settlements
+from pdx_proxy.handoff.settlements import Settlements
 from pdx_proxy.handoff.worker_state import WorkerState
-from pdx_proxy.telemetry.counters import Settlement
 from pdx_sim import FaultKind
 from tests.component.conftest import MakeWorld
 from tests.component.harness import Shape, World, eventually
@@ -138,26 +136,6 @@ async def test_kv_is_held_until_decode_has_it(order: Order, make_world: MakeWorl
     assert (await page(world))["pdx_prefill_kv_pinned"] == {(name,): 2}
     await asyncio.gather(*tasks)
     assert world.report["held"] == {}
-
-
-@pytest.mark.parametrize(("settlement", "kept"), [(Settlement.RELEASED, False), (Settlement.LEASE, True)])
-async def test_kv_that_nothing_frees_is_held_until_its_lease_ends(
-    settlement: Settlement, kept: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pdx_proxy.handoff.settlement.LEASE_MARGIN_SECONDS", 0.0)
-    serving = WorkerState(create_engines(Settings(deadlines=Deadlines(handoff=0.2)), lambda _: None))
-    settlements, prefill = Settlements(serving), Endpoint(EndpointSpec(Address("p", 1), Role.PREFILL))
-
-    async def work() -> Settlement:
-        return settlement
-
-    def held() -> Coroutine[Any, Any, Settlement]:
-        return settlements.while_pinned(prefill, work())
-
-    serving.counters.pin(prefill.name)
-    assert await held() is settlement
-    assert serving.counters.pinned == ({prefill.name: 1} if kept else {})
-    await eventually(lambda: not serving.counters.pinned)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ from pdx_api.names import Role
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.payload.body import Body
-from pdx_proxy.payload.request import Request
 
-REQUEST = Request("/v1/completions", Body(), (), True)
+BODY = Body()
 
 P, D, BOTH = Role.PREFILL, Role.DECODE, Role.AGGREGATED
 

@@ -27,8 +27,8 @@ from pdx_proxy.balancing.prefill.balancer import PrefillBalancer
 from pdx_proxy.endpoints.endpoint import Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.payload.answer_budget import most_answer_tokens
+from pdx_proxy.payload.body import Body
 from pdx_proxy.payload.prompt_blocks import PromptBlocks
-from pdx_proxy.payload.request import Request
 
 EQUAL: Final = 0.15
 """Engines whose ITL differs by less are equal: what they show of themselves varies that much."""
@@ -127,13 +127,13 @@ class DecodeBalancer(Policy):
                 self._learn(name, found, prefilled / seconds if seconds > 0.0 else 0.0, now)
         self._see(snapshot.decode, reports)
 
-    def choose(self, request: Request, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
+    def choose(self, body: Body, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
         if len(endpoints) == 1:
             return endpoints[0]
-        blocks = request.body.features.blocks
+        blocks = body.features.blocks
         if self._varies:
             missing = self._missing(endpoints, blocks)
-            return least_itl(endpoints, load_of, cursor, self._views, self._tokens(request), missing)
+            return least_itl(endpoints, load_of, cursor, self._views, self._tokens(body), missing)
         if blocks.tokens < FEW:
             return least(endpoints, load_of, cursor)
         return least_itl(endpoints, load_of, cursor, _NO_VIEWS, 0.0, self._missing(endpoints, blocks))
@@ -154,7 +154,7 @@ class DecodeBalancer(Policy):
         return limits
 
     def place(
-        self, snapshot: Snapshot, request: Request, waited: float, avoid: Collection[str]
+        self, snapshot: Snapshot, body: Body, waited: float, avoid: Collection[str]
     ) -> tuple[Endpoint, Place] | None:
         """Return the D that prefills a request which could be split, and why; None if a P does.
 
@@ -163,13 +163,13 @@ class DecodeBalancer(Policy):
         views, now = self._views, self._load.clock()
         if not views or not snapshot.peers:
             return None
-        prefill = self._prefill_wait(snapshot.prefill, request, now)
+        prefill = self._prefill_wait(snapshot.prefill, body, now)
         if prefill is None:
             return None
         decodes = [d for d in snapshot.decode if d.role is _DECODE and d.name not in avoid and not self._load.full(d)]
-        tokens = self._tokens(request)
+        tokens = self._tokens(body)
         fits = [d for d in decodes if views[d.name].kv_share(self._load.of(d), tokens) <= 1.0 - FREE_KV]
-        candidates = [self._candidate(d, request, now) for d in fits]
+        candidates = [self._candidate(d, body, now) for d in fits]
         found = place(candidates, prefill, waited, self.slo, now)
         return None if found is None else (fits[found[0]], found[1])
 
@@ -179,10 +179,10 @@ class DecodeBalancer(Policy):
         seconds = self._cost(self._prefills.expected.engine(endpoint.name), leg.tokens, now)
         self._share(endpoint.name).add(self._workers * seconds, now)
 
-    def sent_split(self, endpoint: Endpoint, request: Request) -> None:
+    def sent_split(self, endpoint: Endpoint, body: Body) -> None:
         """A D gets the KV of a prompt, which it keeps in its prefix cache too."""
-        self._kept.add(request.body.features.blocks.tokens)
-        self._prefills.keeps(endpoint, request)
+        self._kept.add(body.features.blocks.tokens)
+        self._prefills.keeps(endpoint, body)
 
     def report(self) -> dict[str, Any]:
         """Return the state as JSON values that may be summed over workers, with what to divide by."""
@@ -259,15 +259,14 @@ class DecodeBalancer(Policy):
             line, common, stale=stale, kv_size=float(report.cache_tokens), kv_used=used, kv_each=each, counted=counted
         )
 
-    def _tokens(self, request: Request) -> float:
+    def _tokens(self, body: Body) -> float:
         """The tokens whose KV a request needs at its end, by an estimate."""
-        body = request.body
         prompt = body.features.blocks.tokens or len(body.shared) // _BODY_BYTES
         return prompt + min(self._answer_tokens, most_answer_tokens(body))
 
-    def _prefill_wait(self, prefills: Sequence[Endpoint], request: Request, now: float) -> PrefillWait | None:
+    def _prefill_wait(self, prefills: Sequence[Endpoint], body: Body, now: float) -> PrefillWait | None:
         """How long the prompt would take at the P that finishes it first; None while no rate is learned."""
-        expected, blocks = self._prefills.expected, request.body.features.blocks
+        expected, blocks = self._prefills.expected, body.features.blocks
         engines = [expected.engine(each.name) for each in prefills]
         if not engines or engines[0].rate(now) <= 0.0:
             return None
@@ -278,8 +277,8 @@ class DecodeBalancer(Policy):
         own = (blocks.tokens + 1 - best.cache.cached(blocks)) / self._prefill_rate
         return PrefillWait(least + self.handoff, own + self.handoff)
 
-    def _candidate(self, endpoint: Endpoint, request: Request, now: float) -> Candidate:
-        engine, blocks = self._prefills.expected.engine(endpoint.name), request.body.features.blocks
+    def _candidate(self, endpoint: Endpoint, body: Body, now: float) -> Candidate:
+        engine, blocks = self._prefills.expected.engine(endpoint.name), body.features.blocks
         tokens = blocks.tokens + 1 - engine.cache.cached(blocks)
         legs, load = self._load.count(endpoint), self._load.of(endpoint)
         seconds, itl = self._cost(engine, tokens, now), self._views[endpoint.name].itl(load + 1.0)

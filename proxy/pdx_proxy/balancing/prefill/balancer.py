@@ -14,7 +14,7 @@ from pdx_proxy.balancing.prefill.expected_wait import ExpectedWait
 from pdx_proxy.balancing.prefill.shared_log import KEPT, EndRecord, SentRecord, SharedLog
 from pdx_proxy.endpoints.endpoint import NO_SLOT, Endpoint
 from pdx_proxy.endpoints.snapshot import Snapshot
-from pdx_proxy.payload.request import Request
+from pdx_proxy.payload.body import Body
 
 _PREFILL: Final = Role.PREFILL
 
@@ -67,27 +67,27 @@ class PrefillBalancer(Policy):
             if watch.update(engine, report.cache_hits):
                 engine.cache.clear()
 
-    def choose(self, request: Request, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
+    def choose(self, body: Body, endpoints: Sequence[Endpoint], load_of: LoadOf, cursor: int) -> Endpoint:
         if len(endpoints) == 1:
             return endpoints[0]
         self._read_log()
-        load, blocks = self._load, request.body.features.blocks
+        load, blocks = self._load, body.features.blocks
         shares = self._shares(endpoints) if load.effective_loads else None
         sequences = None if endpoints[0].role is _PREFILL else [load_of(e) for e in endpoints]
         engines, now = self._engines(endpoints), load.clock()
         return endpoints[self.expected.choose(engines, blocks, now, cursor, shares, sequences)]
 
-    def sent(self, endpoint: Endpoint, request: Request, learns: bool) -> PrefillLeg:
+    def sent(self, endpoint: Endpoint, body: Body, learns: bool) -> PrefillLeg:
         """Add a request's prompt to the backlog of an engine. `learns`: see `ExpectedWait.sent`."""
-        expected, blocks, now, log = self.expected, request.body.features.blocks, self._load.clock(), self._log
+        expected, blocks, now, log = self.expected, body.features.blocks, self._load.clock(), self._log
         leg = expected.sent(expected.engine(endpoint.name), blocks, now, learns)
         if log is not None and endpoint.slot != NO_SLOT:
             leg.log, leg.number = log, log.sent(endpoint.slot, blocks, now, learns)
         return leg
 
-    def keeps(self, endpoint: Endpoint, request: Request) -> None:
+    def keeps(self, endpoint: Endpoint, body: Body) -> None:
         """An engine gets the KV of a prompt, which its cache keeps."""
-        blocks, log = request.body.features.blocks, self._log
+        blocks, log = body.features.blocks, self._log
         self.expected.engine(endpoint.name).cache.touch(blocks)
         if log is not None and endpoint.slot != NO_SLOT:
             log.keeps(endpoint.slot, blocks, self._load.clock())

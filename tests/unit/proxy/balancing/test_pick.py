@@ -14,7 +14,7 @@ from pdx_proxy.balancing.pick import pick, replacement_decode
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.snapshot import Snapshot
-from tests.unit.proxy.pools import REQUEST
+from tests.unit.proxy.pools import BODY
 
 
 def endpoint(port: int, role: Role, revision: str = "a", state: State = State.WARM) -> Endpoint:
@@ -36,8 +36,8 @@ def test_pick(pool: list[Any], legs: dict[int, int], avoided: set[int], cursor: 
     def count(each: Endpoint) -> int:
         return legs.get(each.address.port, 0)
 
-    choice = pick(snapshot, count, REQUEST, split=True, avoid=avoid, cursor=cursor)
-    whole = pick(snapshot, count, REQUEST, split=False, avoid=avoid, cursor=cursor)
+    choice = pick(snapshot, count, BODY, split=True, avoid=avoid, cursor=cursor)
+    whole = pick(snapshot, count, BODY, split=False, avoid=avoid, cursor=cursor)
     answering = [e for e in snapshot.everything if e.role is not Role.PREFILL]
     warm = [e for e in answering if e.warm]
     decodes = warm or [e for e in answering if e.state is State.SUSPECT]
@@ -80,7 +80,7 @@ ROLLOUTS: list[tuple[str, list[tuple[Role, str]], dict[str, int]]] = [
 @pytest.mark.parametrize(("pool", "shares"), [case[1:] for case in ROLLOUTS], ids=[case[0] for case in ROLLOUTS])
 def test_revisions_side_by_side(pool: list[tuple[Role, str]], shares: dict[str, int]) -> None:
     snapshot = Snapshot.of(endpoint(port, *each) for port, each in enumerate(pool))
-    choices = [pick(snapshot, lambda _: 0, REQUEST, split=True, avoid=(), cursor=cursor) for cursor in range(12)]
+    choices = [pick(snapshot, lambda _: 0, BODY, split=True, avoid=(), cursor=cursor) for cursor in range(12)]
     revisions = [choice.decode.revision for choice in choices if choice]
     assert {revision: revisions.count(revision) for revision in set(revisions)} == shares
     for choice in choices:
@@ -91,7 +91,7 @@ def test_revisions_side_by_side(pool: list[tuple[Role, str]], shares: dict[str, 
 def test_a_revision_whose_prefill_is_behind_gets_less() -> None:
     pool = [endpoint(1, P, "a"), endpoint(2, D, "a"), endpoint(3, P, "b"), endpoint(4, D, "b")]
     busy = {pool[0].name: 5, pool[1].name: 0, pool[3].name: 3}
-    choice = pick(Snapshot.of(pool), lambda e: busy.get(e.name, 0), REQUEST, split=True, avoid=(), cursor=0)
+    choice = pick(Snapshot.of(pool), lambda e: busy.get(e.name, 0), BODY, split=True, avoid=(), cursor=0)
     assert choice is not None
     assert choice.decode.revision == "b"
 
@@ -111,7 +111,7 @@ def test_replacement_of_a_d_that_leaves() -> None:
 
 def test_equals_alternate() -> None:
     snapshot = Snapshot.of([endpoint(port, Role.DECODE) for port in range(3)])
-    cursors = [pick(snapshot, lambda _: 0, REQUEST, split=False, avoid=(), cursor=cursor) for cursor in range(6)]
+    cursors = [pick(snapshot, lambda _: 0, BODY, split=False, avoid=(), cursor=cursor) for cursor in range(6)]
     assert [each.decode.address.port for each in cursors if each] == [0, 1, 2, 0, 1, 2]
 
 
@@ -120,7 +120,7 @@ def test_equals_form_every_pair(number: int) -> None:
     """As many P's as D's: a pair that never exchanged KV under low load would do so for the first time under load."""
     pool = [endpoint(port, role) for role in (P, D) for port in range(number)]
     pool = [replace(each, spec=replace(each.spec, pod=f"{each.role}-{n}")) for n, each in enumerate(pool)]
-    choices = [pick(Snapshot.of(pool), lambda _: 0, REQUEST, split=True, avoid=(), cursor=n) for n in range(number**2)]
+    choices = [pick(Snapshot.of(pool), lambda _: 0, BODY, split=True, avoid=(), cursor=n) for n in range(number**2)]
     pairs = {(choice.prefill.name, choice.decode.name) for choice in choices if choice and choice.prefill}
     assert len(pairs) == number**2
 

@@ -1,5 +1,6 @@
 """Policies as pure functions: the selected engine, and how far keys stay with their engine."""
 
+import copy
 import json
 from collections import Counter
 from typing import Any
@@ -19,7 +20,6 @@ from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.http.routes import Kind
 from pdx_proxy.payload.body import Body, read_body
-from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry.counters import Counters
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -174,15 +174,17 @@ POOL = [*(endpoint(n, Role.PREFILL) for n in range(10, 14)), *(endpoint(n) for n
 EMPTY = Body()
 
 
-def request(body: Body = EMPTY, session: str = "") -> Request:
-    return Request(COMPLETIONS, body, (), True, session)
+def request(body: Body = EMPTY, session: str = "") -> Body:
+    joined = copy.copy(body)
+    joined.join(session)
+    return joined
 
 
 def chooser(prefill: Policy = Policy.LEAST_REQUESTS, decode: Policy = Policy.LEAST_REQUESTS, above: int = 0) -> Chooser:
     return Chooser(Choosing(prefill, decode, above), Load(), Counters())
 
 
-def chosen(by: Chooser, sent: Request, rounds: int = 4) -> tuple[set[str], set[str]]:
+def chosen(by: Chooser, sent: Body, rounds: int = 4) -> tuple[set[str], set[str]]:
     """The P's and D's that a request goes to in some rounds."""
     snapshot = Snapshot.of(POOL)
     choices = [by.choose(snapshot, sent, split=True, avoid=(), cursor=cursor) for cursor in range(rounds)]

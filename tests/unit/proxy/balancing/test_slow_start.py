@@ -13,7 +13,7 @@ from pdx_proxy.balancing.slow_start import EffectiveLoad, effective_loads
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.snapshot import Snapshot
-from tests.unit.proxy.pools import REQUEST
+from tests.unit.proxy.pools import BODY
 
 P, D = Role.PREFILL, Role.DECODE
 
@@ -66,7 +66,7 @@ def test_slow_start_under_load(rounds: int, age: int) -> None:
     load = Load(clock=lambda: 100.0 + age)
     load.effective_loads = effective_loads(snapshot, 10.0, 100.0)
     for cursor in range(rounds):
-        choice = pick(snapshot, load.of, REQUEST, split=False, avoid=(), cursor=cursor)
+        choice = pick(snapshot, load.of, BODY, split=False, avoid=(), cursor=cursor)
         assert choice is not None
         load.acquire(choice.decode)
     share = 0.1 + 0.9 * age / 10
@@ -80,7 +80,7 @@ def test_a_lost_handoff_weighs_as_a_leg() -> None:
     load = Load()
     load.effective_loads = effective_loads(snapshot, 10.0, 100.0)
     for cursor in range(9):
-        choice = pick(snapshot, load.of, REQUEST, split=False, avoid=(), cursor=cursor)
+        choice = pick(snapshot, load.of, BODY, split=False, avoid=(), cursor=cursor)
         assert choice is not None
         load.acquire(choice.decode)
     assert load.view() == {"h:1": 6, "h:2": 3}

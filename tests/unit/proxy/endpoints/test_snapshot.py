@@ -11,7 +11,7 @@ from pdx_proxy.balancing.pick import pick
 from pdx_proxy.config.settings import Address, EndpointSpec
 from pdx_proxy.endpoints.endpoint import Endpoint, State, pairing
 from pdx_proxy.endpoints.snapshot import Snapshot
-from tests.unit.proxy.pools import REQUEST
+from tests.unit.proxy.pools import BODY
 
 P, D, BOTH = Role.PREFILL, Role.DECODE, Role.AGGREGATED
 
@@ -53,7 +53,7 @@ SUSPECTS = [
 def test_suspect_engines(pool: list[Endpoint], ports: list[int]) -> None:
     snapshot = Snapshot.of(pool)
     assert [e.address.port for e in snapshot.decode] == ports
-    choices = [pick(snapshot, Load().of, REQUEST, split=True, avoid=(), cursor=cursor) for cursor in range(4)]
+    choices = [pick(snapshot, Load().of, BODY, split=True, avoid=(), cursor=cursor) for cursor in range(4)]
     for choice in choices:
         assert (choice is None) == (not ports)
         assert choice is None or choice.prefill is None or choice.decode.warm, "suspect: whole requests only"

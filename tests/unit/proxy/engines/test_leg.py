@@ -58,10 +58,10 @@ async def pool() -> OneIdle:
     return OneIdle()
 
 
-async def _sent(pool: OneIdle, observer: EndpointObserver | None = None) -> Leg:
+async def _sent(pool: OneIdle, observer: EndpointObserver | None = None, *, once: bool = False) -> Leg:
     leg = Leg(pool, observer or EndpointObserver(Load(), OutlierDetector(5), lambda _: None), Slot(Load(), DECODE))
     await leg.connect()
-    leg.send("POST", "/v1/completions", (), b"{}")
+    leg.send("POST", "/v1/completions", (), b"{}", once=once)
     return leg
 
 
@@ -90,8 +90,7 @@ async def test_a_whole_answer_ends_the_count_of_those_that_broke_off(pool: OneId
 
 async def test_a_leg_that_reads_kv_is_not_sent_again(pool: OneIdle) -> None:
     """Its engine may have begun: it would read KV a second time (vllm#52234)."""
-    leg = await _sent(pool)
-    leg.once = True
+    leg = await _sent(pool, once=True)
     pool.idle.connection_lost(None)
     with pytest.raises(LostConnection):
         await leg.first_event(5.0)

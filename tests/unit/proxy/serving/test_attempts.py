@@ -1,6 +1,7 @@
 """What a wait in the gateway's queue does to a request, and which engines further attempts get."""
 
 import asyncio
+from dataclasses import replace
 from math import inf
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -17,13 +18,12 @@ from pdx_proxy.config.settings import Address, Choosing, EndpointSpec, Limits, R
 from pdx_proxy.endpoints.endpoint import Endpoint, State
 from pdx_proxy.endpoints.snapshot import Snapshot
 from pdx_proxy.engines.upstreams import create_engines
-from pdx_proxy.handoff.call import Call
-from pdx_proxy.handoff.settlement import Settlements
+from pdx_proxy.handoff.request import Request
+from pdx_proxy.handoff.settlements import Settlements
 from pdx_proxy.handoff.worker_state import WorkerState
 from pdx_proxy.http.upstream.failures import ConnectFailure, EngineBusy, EngineFailure
 from pdx_proxy.payload.body import Body
 from pdx_proxy.payload.decisions import COMPLETIONS
-from pdx_proxy.payload.request import Request
 from pdx_proxy.serving.attempts import Attempts, Unserved
 from pdx_proxy.telemetry.counters import Counters
 from pdx_proxy.telemetry.timeline import Timeline
@@ -31,9 +31,9 @@ from pdx_proxy.telemetry.timeline import Timeline
 P, D = Role.PREFILL, Role.DECODE
 
 
-def _call(deadline: float = inf) -> Call:
+def _request(deadline: float = inf) -> Request:
     nothing: Any = SimpleNamespace()
-    return Call(Request(COMPLETIONS, Body(), (), True, deadline=deadline), Timeline(), nothing)
+    return Request(COMPLETIONS, Body(), (), True, Timeline(), nothing, deadline)
 
 
 async def test_a_wait_in_the_queue_does_not_use_up_the_whole_deadline() -> None:
@@ -47,10 +47,9 @@ async def test_a_wait_in_the_queue_does_not_use_up_the_whole_deadline() -> None:
     serving: Any = SimpleNamespace(engines=engines, chooser=None)
     admission, nothing = SimpleNamespace(wait=wait), SimpleNamespace()
     attempts = Attempts(serving, nothing, admission, 0)  # type: ignore[arg-type]
-    call = _call(deadline=500.0)
-    await attempts._wait(call)
-    assert (call.timeline.queued, call.request.deadline) == (7.0, 507.0)
-    assert call.whole().request.deadline == 507.0
+    request = _request(deadline=500.0)
+    await attempts._wait(request)
+    assert (request.timeline.queued, request.deadline) == (7.0, 507.0)
 
 
 def test_attempts_that_do_not_wait_are_divided_by_the_engines_limits() -> None:
@@ -64,9 +63,9 @@ def test_attempts_that_do_not_wait_are_divided_by_the_engines_limits() -> None:
     engines = SimpleNamespace(load=load, settings=Settings(), snapshot=Snapshot.of([p, q, small, large]))
     serving: Any = SimpleNamespace(engines=engines, chooser=Chooser(Choosing(), load, Counters()))
     attempts = Attempts(serving, SimpleNamespace(), SimpleNamespace(), 0)  # type: ignore[arg-type]
-    call = _call()
+    request, retry = _request(), replace(attempts._first, avoid=frozenset({p.name}))
     for _ in range(32):
-        choice = attempts._choose_least_full(call, split=True, avoid={p.name})
+        choice = attempts._choose_least_full(request, retry)
         assert choice is not None
         assert choice.prefill is q
         load.acquire(choice.decode)
@@ -83,7 +82,8 @@ def test_a_failed_prefill_is_avoided_although_every_other_decode_is_busy_or_fail
     serving: Any = SimpleNamespace(engines=engines, chooser=Chooser(Choosing(), load, Counters()))
     attempts = Attempts(serving, SimpleNamespace(), SimpleNamespace(), 0)  # type: ignore[arg-type]
     assert attempts._or_busy({p.name}) == {p.name, busy.name}
-    choice = attempts._choose_least_full(_call(), split=True, avoid={p.name, failed.name})
+    retry = replace(attempts._first, avoid=frozenset({p.name, failed.name}))
+    choice = attempts._choose_least_full(_request(), retry)
     assert choice is not None
     assert (choice.prefill, choice.decode) == (q, failed)
 
@@ -110,8 +110,8 @@ async def test_a_request_that_gives_its_room_up_wakes_the_next(failure: type[Eng
     tasks = []
     for _ in range(2):
         exchange: Any = SimpleNamespace(headers={}, peer="c", size=1)
-        call = Call(Request(COMPLETIONS, Body(), (), False), Timeline(), Permit(usage, exchange, None, None))
-        tasks.append(asyncio.create_task(attempts.run(call, "POST")))
+        request = Request(COMPLETIONS, Body(), (), False, Timeline(), Permit(usage, exchange, None, None))
+        tasks.append(asyncio.create_task(attempts.run(request, "POST")))
     await asyncio.sleep(0)
     assert len(admission._queue) == 2
     if failure is EngineBusy:

@@ -1,8 +1,9 @@
 """Headers that go to engines, and the deadline of a request."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+from pdx_proxy.admission.permit import Permit
 from pdx_proxy.config.settings import Deadlines, Keys, Settings
 from pdx_proxy.http.messages import request_head
 from pdx_proxy.http.routes import Kind
@@ -25,7 +26,7 @@ async def test_the_whole_deadline_begins_when_the_body_is_complete() -> None:
     serving: Any = SimpleNamespace(chooser=chooser, engines=SimpleNamespace(settings=settings, clock=lambda: 0.0))
     reader, loop = RequestReader(serving), SimpleNamespace(time=lambda: 5000.0)
     reader._loop = loop  # type: ignore[assignment]
-    client = Client()
+    client, permit = Client(), cast("Permit", None)
     client.headers = {"content-type": "application/json"}
     for kind in (Kind.WHOLE, Kind.READ):
-        assert (await reader.read(client, kind, b"{}", Timeline())).deadline == 5100.0
+        assert (await reader.read(client, kind, b"{}", Timeline(), permit, None)).deadline == 5100.0

@@ -22,7 +22,6 @@ from pdx_proxy.payload.body import Body
 from pdx_proxy.payload.decisions import Decisions
 from pdx_proxy.payload.features import PromptFeatures
 from pdx_proxy.payload.prompt_blocks import PromptBlocks
-from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry.counters import Counters, NotSplitReason
 
 BASE, SLOPE, CACHE = 0.018, 0.0001, 400_000
@@ -84,12 +83,12 @@ class Rig:
     def running(self, decode: Endpoint) -> int:
         return sum(stream.source == decode.name for stream in self.streams)
 
-    def request(self, tokens: int = 400, *blocks: int, stream: bool = True, answer: bytes = b"") -> Request:
+    def request(self, tokens: int = 400, *blocks: int, stream: bool = True, answer: bytes = b"") -> Body:
         ends = [tokens * (index + 1) // len(blocks) for index in range(len(blocks))]
         features = PromptFeatures(blocks=PromptBlocks(list(blocks), ends, tokens))
-        return Request("", Body(answer=answer, decisions=Decisions(stream, True), features=features), (), True)
+        return Body(answer=answer, decisions=Decisions(stream, True), features=features)
 
-    def choose(self, request: Request | None = None) -> Endpoint:
+    def choose(self, request: Body | None = None) -> Endpoint:
         choice = self.by.choose(
             self.snapshot, request or self.request(), split=True, avoid=(), cursor=next(self.cursor)
         )
@@ -145,7 +144,7 @@ class Rig:
                 self.now += 1000 / rate
                 leg.answered(self.now)
 
-    def place(self, request: Request, waited: float = 0.0) -> Choice | None:
+    def place(self, request: Body, waited: float = 0.0) -> Choice | None:
         return self.by.place(self.snapshot, request, waited, ())
 
 
@@ -341,7 +340,7 @@ def test_the_prefix_cache_of_a_d_counts_whole_or_split() -> None:
     for hashes, decode in (((1, 2, 3), D2), ((4, 5, 6), D1)):
         ends = [1_000, 2_000, 3_000, 4_000]
         features = PromptFeatures(blocks=PromptBlocks([*hashes, 99], ends, 4_000))
-        found = rig.place(Request("", Body(decisions=Decisions(True, True), features=features), (), True))
+        found = rig.place(Body(decisions=Decisions(True, True), features=features))
         assert found is not None
         assert (found.decode, found.place) == (decode, Place.SOONER)
 

@@ -22,7 +22,6 @@ from pdx_proxy.payload.body import Body
 from pdx_proxy.payload.decisions import Decisions
 from pdx_proxy.payload.features import PromptFeatures
 from pdx_proxy.payload.prompt_blocks import PromptBlocks
-from pdx_proxy.payload.request import Request
 from pdx_proxy.telemetry.counters import Counters, add_reports
 
 
@@ -38,10 +37,10 @@ P1_SLOT, P2_SLOT = replace(P1, slot=0), replace(P2, slot=1)
 SLOTS = Snapshot.of([P1_SLOT, P2_SLOT, replace(D1, slot=2)])
 
 
-def request(*blocks: int, tokens: int = 512, stream: bool = True) -> Request:
+def request(*blocks: int, tokens: int = 512, stream: bool = True) -> Body:
     ends = [tokens * (index + 1) for index in range(len(blocks))]
     features = PromptFeatures(blocks=PromptBlocks(list(blocks), ends, ends[-1]))
-    return Request("/v1/completions", Body(decisions=Decisions(stream, True), features=features), (), True)
+    return Body(decisions=Decisions(stream, True), features=features)
 
 
 def chooser(
@@ -55,7 +54,7 @@ def chooser(
     return by
 
 
-def prefill_of(by: Chooser, sent: Request, cursor: int = 0, snapshot: Snapshot = PAIRS) -> Endpoint:
+def prefill_of(by: Chooser, sent: Body, cursor: int = 0, snapshot: Snapshot = PAIRS) -> Endpoint:
     choice = by.choose(snapshot, sent, split=True, avoid=(), cursor=cursor)
     assert choice is not None
     return choice.prefill or choice.decode

@@ -1,0 +1,57 @@
+"""The failures of a hand-off, and what engines' refusals mean. Pure."""
+
+from collections.abc import Container
+from typing import Final
+
+from pdx_proxy.endpoints.endpoint import Endpoint
+from pdx_proxy.http.upstream.failures import BadAnswer, EngineFailure, Reason
+
+FULL: Final = 503
+"""The status of an engine that accepts no more requests."""
+REFUSED_MAX_TOKENS: Final = 2**31 - 1
+"""More tokens than any model's length: D refuses the leg. Where D notifies P of that, P frees the blocks."""
+HTTP_BAD_REQUEST: Final = b'"Bad Request"'
+"""Marks a 400 from D's HTTP server (invalid request). D's engine never received the leg, so D does not notify P.
+
+P may accept what D refuses: fields that affect the answer only are not in P's leg.
+"""
+
+
+class PrefillEnded(Exception):  # noqa: N818 (a failure of an engine, not an error of the gateway)
+    """Ends D's wait in a push: P has failed, so its KV does not come."""
+
+    def __init__(self, failure: EngineFailure) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+class KVOverdue(Exception):  # noqa: N818
+    """Ends D's wait in a push: P has finished, and D shows no first event in time."""
+
+    def __init__(self, failure: EngineFailure) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+class HandoffFailure(Exception):  # noqa: N818 (a failure of engines, not an error of the gateway)
+    """An attempt failed before the first event. Everything that it started is settled or being settled."""
+
+    def __init__(self, endpoint: Endpoint, cause: EngineFailure, *, begun: bool = True, whole: bool = False) -> None:
+        super().__init__(str(cause))
+        self.endpoint = endpoint
+        """The engine to avoid in the next attempt."""
+        self.cause = cause
+        self.begun = begun
+        """Whether an engine has received anything of the request. If not, another attempt adds no load."""
+        self.whole = whole
+        """Whether the next attempt must not split: the request would wait longer than a push survives."""
+
+
+def has_answered(failure: Exception, statuses: Container[int]) -> bool:
+    """Whether the failure is an answer with one of these statuses. An abort is not: the engine had started the work."""
+    return isinstance(failure, BadAnswer) and failure.reason is Reason.STATUS and failure.status in statuses
+
+
+def reached_engine(refusal: bytes) -> bool:
+    """Whether a 4xx with this body comes from D's engine and not from its HTTP server."""
+    return HTTP_BAD_REQUEST not in refusal

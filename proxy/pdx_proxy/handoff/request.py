@@ -1,0 +1,58 @@
+"""A client's request on its way to engines: its body for them, its timeline and its permit."""
+
+from math import inf
+from typing import Protocol
+
+from pdx_proxy.admission.permit import Permit
+from pdx_proxy.payload.body import Body
+from pdx_proxy.telemetry.timeline import Timeline
+
+
+class StreamStart(Protocol):
+    """What begins when engines begin to work on a stream."""
+
+    def start(self) -> None:
+        """The request has left the queue."""
+
+
+class Request:
+    """A request that may go to an engine."""
+
+    __slots__ = ("body", "deadline", "divisible", "headers", "keep_alive", "path", "permit", "timeline")
+
+    def __init__(
+        self,
+        path: str,
+        body: Body,
+        headers: tuple[tuple[str, str], ...],
+        divisible: bool,
+        timeline: Timeline,
+        permit: Permit,
+        deadline: float = inf,
+        keep_alive: StreamStart | None = None,
+    ) -> None:
+        self.path = path
+        self.body = body
+        self.headers = headers
+        """The client's headers that go to engines."""
+        self.divisible = divisible
+        """Whether prefill and decode may run on different engines. An attempt is split if its choice has a P."""
+        self.timeline = timeline
+        self.permit = permit
+        """Whatever goes on with the request when its client has its answer must hold it too."""
+        self.deadline = deadline
+        """When the request expires, in the loop's time."""
+        self.keep_alive = keep_alive
+        """Is started when a stream leaves the queue; None: nothing happens then."""
+
+    @property
+    def stream(self) -> bool:
+        """Whether the answer is a stream. Deadlines depend on it."""
+        return self.body.decisions.stream
+
+    def leave_queue(self, waited: float) -> None:
+        """The request has waited so many seconds in the gateway's queue. They do not use up its deadline."""
+        timeline = self.timeline
+        timeline.queued = waited
+        timeline.read += waited
+        self.deadline += waited
