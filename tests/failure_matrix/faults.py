@@ -85,7 +85,7 @@ ENDS: Final = {
     "params": "{fault}; on a second leg, with",
     "again-id": "{fault}; on a second leg under the ID, it does not",
     "blocks": "{fault}; a second leg, only for D's blocks, succeeds",
-    "short-leg": "{fault}; a short leg under the ID frees D",
+    "frees-d": "{fault}; a short leg under the ID frees D",
     "has-kv": "{fault}; D has its KV",
     "in-vain": "{fault}; D waits for nothing",
     "pair-kv": "{fault}; another pair does not, and the first D has its KV",

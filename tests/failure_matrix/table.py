@@ -1,4 +1,9 @@
-"""Read the tables of the folder `tables`. The head of engines.txt describes their columns."""
+"""Read the tables of the folder `tables`. The head of engines.txt describes their columns.
+
+A row of engines.txt and mooncake.txt is one line. A row of another table is a line and its texts, each with its name:
+what `fails`, what the `client` sees (if the column has no word for it), what `engines` see, `counters`, the `policy`,
+and the `test`. A line of `#` is a comment.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

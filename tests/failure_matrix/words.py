@@ -41,7 +41,7 @@ ORDERS: Final[Mapping[str, tuple[Wiring, ...]]] = {
     "push": PUSH,
     "pool": POOL,
     "p-first": PULL_AND_POOL,
-    "mooncake": MOONCAKE_ALL,
+    "m-all": MOONCAKE_ALL,
     "m-first": MOONCAKE_P_FIRST,
     "m-waits": MOONCAKE_D_WAITS,
 }

@@ -1,14 +1,15 @@
-"""An error in a table of the failure matrix names its line."""
+"""The tables of the failure matrix are read whole, and an error in one names its line."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.failure_matrix.row import Phase
-from tests.failure_matrix.table import ENGINE_COLUMNS, SCENARIO_COLUMNS, engine_rows, scenario_rows
+from tests.failure_matrix.rows import SCENARIOS
+from tests.failure_matrix.table import ENGINE_COLUMNS, SCENARIO_COLUMNS, TABLES, engine_rows, scenario_rows
 
-ENGINES = " ".join(ENGINE_COLUMNS)
-SCENARIOS = " ".join(SCENARIO_COLUMNS)
+ENGINE_HEAD = " ".join(ENGINE_COLUMNS)
+SCENARIO_HEAD = " ".join(SCENARIO_COLUMNS)
 ROW = "slow answer nixl both right split - -"
 TEXTS = ("    fails:    D answers", "        slowly", "    test:     test_slow.py::", "        test_slow")
 
@@ -19,8 +20,14 @@ def _table(folder: Path, *lines: str) -> Path:
     return path
 
 
+def test_every_table_is_read_and_fits_on_a_screen() -> None:
+    assert {path.stem for path in TABLES.iterdir()} == {"engines", "mooncake", *SCENARIOS}
+    lines = [line for path in TABLES.iterdir() for line in path.read_text().splitlines()]
+    assert max(map(len, lines)) <= 120
+
+
 def test_a_long_text_goes_on_in_lines_that_are_indented_further(tmp_path: Path) -> None:
-    (row,) = scenario_rows(_table(tmp_path, SCENARIOS, ROW, *TEXTS))
+    (row,) = scenario_rows(_table(tmp_path, SCENARIO_HEAD, ROW, *TEXTS))
     assert (row.id, row.phase) == ("slow", Phase.ANSWER)
     assert (row.fails, row.test) == ("D answers slowly", "test_slow.py::test_slow")
 
@@ -40,7 +47,7 @@ def test_a_long_text_goes_on_in_lines_that_are_indented_further(tmp_path: Path) 
 )
 def test_an_error_in_a_line_names_it(line: str, error: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"table\.txt:3: ") as caught:
-        list(engine_rows(_table(tmp_path, ENGINES, line)))
+        list(engine_rows(_table(tmp_path, ENGINE_HEAD, line)))
     assert error in str(caught.value)
 
 
@@ -48,9 +55,9 @@ def test_an_error_in_a_line_names_it(line: str, error: str, tmp_path: Path) -> N
     ("lines", "error"),
     [
         (("id phase", ROW), "table.txt:2: the head is not 'id phase orders"),
-        ((SCENARIOS, TEXTS[0]), "table.txt:3: there is no row above"),
-        ((SCENARIOS, ROW, "    falls: D"), "table.txt:3: text: 'falls' is none of fails, client"),
-        ((SCENARIOS, ROW, *TEXTS[:2]), "table.txt:3: slow: a text is missing: test"),
+        ((SCENARIO_HEAD, TEXTS[0]), "table.txt:3: there is no row above"),
+        ((SCENARIO_HEAD, ROW, "    falls: D"), "table.txt:3: text: 'falls' is none of fails, client"),
+        ((SCENARIO_HEAD, ROW, *TEXTS[:2]), "table.txt:3: slow: a text is missing: test"),
     ],
 )
 def test_an_error_in_the_structure_names_the_row(lines: tuple[str, ...], error: str, tmp_path: Path) -> None:
